@@ -1,0 +1,229 @@
+"""The package keeps the rules of the house, and each rule notices when it is broken."""
+
+import importlib
+import types
+from pathlib import Path
+
+import pytest
+
+from tests.architecture import report
+from tests.architecture.layers import LAYERS, PACKAGES, layer_of, matches
+from tests.architecture.rules import Report, check
+from tests.architecture.tree import read
+
+SOUND = {
+    "__init__.py": '"""Names."""\nfrom bezoar.app import App\nfrom bezoar.message import Message\n__all__ = ["App", "Message"]\n',
+    "message.py": "class Message: ...\n",
+    "errors.py": "class BezoarError(Exception): ...\nclass ConfigError(BezoarError): ...\nclass MissingExtra(ConfigError): ...\n",
+    "handler.py": "import enum\nfrom bezoar import message\ndef judge(given: message.Message) -> None: ...\n",
+    "ports.py": "from typing import Protocol\nfrom bezoar.message import Message\nclass Broker(Protocol): ...\n",
+    "brokers/__init__.py": "def connect() -> None:\n    from bezoar.brokers import sqlite\n",
+    "brokers/memory.py": "from bezoar.ports import Broker\nclass MemoryBroker(Broker): ...\n",
+    "brokers/sqlite/__init__.py": "from bezoar.brokers.sqlite.schema import TABLES\n",
+    "brokers/sqlite/schema.py": "import sqlite3\nTABLES = ()\n",
+    "app.py": "from bezoar import brokers\nfrom bezoar.handler import judge\nclass App: ...\n",
+    "cli/__init__.py": "",
+    "cli/main.py": "import click\nfrom bezoar import App\n",
+}
+
+BROKEN = {
+    "a value imports a decision": (
+        {"message.py": "from bezoar.handler import judge"},
+        "'message' (values) imports 'handler' (decisions)",
+    ),
+    "a decision imports the flow": ({"handler.py": "import bezoar.app"}, "'handler' (decisions) imports 'app' (flow)"),
+    "the port imports a broker": (
+        {"ports.py": "import bezoar.brokers.memory"},
+        "'ports' (ports) imports 'brokers.memory' (brokers)",
+    ),
+    "a broker imports a decision": (
+        {"brokers/memory.py": "from bezoar import handler"},
+        "(brokers) imports 'handler' (decisions)",
+    ),
+    "a broker imports the registry": (
+        {"brokers/memory.py": "from bezoar.brokers import connect"},
+        "imports 'brokers' (registry)",
+    ),
+    "the flow imports a broker by name": (
+        {"app.py": "from bezoar.brokers.memory import MemoryBroker\nclass App: ..."},
+        "(flow) imports 'brokers.memory'",
+    ),
+    "the flow imports what runs in a worker": (
+        {"app.py": "import bezoar.workers.template\nclass App: ...", "workers/template.py": ""},
+        "'app' (flow) imports 'workers.template' (worker side)",
+    ),
+    "the flow imports the command line": (
+        {"app.py": "import bezoar.cli.main\nclass App: ..."},
+        "'app' (flow) imports 'cli.main' (cli)",
+    ),
+    "the flow imports the package": (
+        {"app.py": "from bezoar import App as Other\nclass App: ..."},
+        "'app' (flow) imports 'the package' (package)",
+    ),
+    "an import under TYPE_CHECKING": (
+        {"message.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from bezoar.app import App"},
+        "'message' (values) imports 'app' (flow)",
+    ),
+    "an import inside a function": (
+        {"message.py": "def late():\n    import bezoar.app"},
+        "'message' (values) imports 'app' (flow)",
+    ),
+    "a relative import": ({"message.py": "from .handler import judge"}, "'message' (values) imports 'handler' (decisions)"),
+    "a relative import from a subpackage": ({"brokers/sqlite/__init__.py": "from ...app import App"}, "imports 'app' (flow)"),
+    "an import by importlib": ({"message.py": "import importlib\nimportlib.import_module('bezoar.app')"}, "imports 'app' (flow)"),
+    "brokers import each other": (
+        {"brokers/memory.py": "from bezoar.brokers.sqlite import schema"},
+        "brokers never import each other",
+    ),
+    "a cycle": (
+        {"message.py": "import bezoar.errors", "errors.py": "import bezoar.message"},
+        "import cycle: errors → message → errors",
+    ),
+    "a cycle through a package's own file": (
+        {
+            "errors.py": "import bezoar.deadletters.record",
+            "deadletters/__init__.py": "import bezoar.errors",
+            "deadletters/record.py": "",
+        },
+        "import cycle: deadletters → errors → deadletters",
+    ),
+    "a module that nobody placed": ({"surprise.py": ""}, "Add 'surprise' to a layer in tests/architecture/layers.py"),
+    "a package that nobody placed": ({"surprise/inner.py": ""}, "Add 'surprise' to a layer in tests/architecture/layers.py"),
+    "a client outside its adapter": (
+        {"app.py": "import sqlite3\nclass App: ..."},
+        "'app' imports 'sqlite3', which is allowed in brokers.sqlite",
+    ),
+    "a package that nobody may import": (
+        {"message.py": "import requests.adapters"},
+        "imports 'requests', which is allowed in no module",
+    ),
+    "the command line's package in the flow": (
+        {"app.py": "from rich import table\nclass App: ..."},
+        "imports 'rich', which is allowed in cli",
+    ),
+    "a name that says nothing": ({"cli/_utils.py": ""}, "a module called '_utils' can hold anything"),
+    "a package whose name says nothing": ({"brokers/core/__init__.py": ""}, "a module called 'core' can hold anything"),
+    "no package file": ({"__init__.py": None}, "the package has no __init__.py"),
+    "code in the package file": ({"__init__.py": SOUND["__init__.py"] + "\nprint()\n"}, "holds re-exports and __all__ only"),
+    "an unlisted re-export": (
+        {"__init__.py": SOUND["__init__.py"] + "from bezoar.handler import judge\n"},
+        "'judge' is imported but not in __all__",
+    ),
+    "a listed name that is not there": (
+        {"__init__.py": SOUND["__init__.py"].replace('"App",', '"App", "Lost",')},
+        "'Lost' is in __all__ but not imported",
+    ),
+    "an unsorted __all__": (
+        {"__init__.py": SOUND["__init__.py"].replace('"App", "Message"', '"Message", "App"')},
+        "__all__ is not sorted",
+    ),
+    "a name listed twice": (
+        {"__init__.py": SOUND["__init__.py"].replace('"App", "Message"', '"App", "App", "Message"')},
+        "or names something twice",
+    ),
+    "a re-export that does not exist": ({"message.py": ""}, "'Message' is imported from 'message', where there is no such name"),
+    "a tower of classes": (
+        {
+            "message.py": "class A: ...\nclass Message(A): ...",
+            "handler.py": "from bezoar import message\nclass B(message.Message): ...",
+        },
+        "B → Message → A are 3 levels, the limit is 2",
+    ),
+    "a tower of exceptions": (
+        {"failure.py": "from bezoar.errors import MissingExtra\nclass Deeper(MissingExtra): ..."},
+        "4 levels, the limit is 3",
+    ),
+    "a tower through a re-export": (
+        {"cli/main.py": "from bezoar import App\nclass B(App): ...\nclass C(B): ..."},
+        "C → B → App are 3 levels",
+    ),
+    "two parents of ours": (
+        {"message.py": "class A: ...\nclass B: ...\nclass Message(A, B): ..."},
+        "Message is put together by inheritance",
+    ),
+    "a mixin": ({"message.py": "class LogMixin: ...\nclass Message: ..."}, "LogMixin is put together by inheritance"),
+    "a file that is too long": ({"verdict.py": "x = 1\n" * 501}, "bezoar/verdict.py: 501 lines, the limit is 500"),
+    "a function that is too long": (
+        {"verdict.py": "def long():\n" + "    x = 1\n" * 60},
+        "verdict.py:1 long: 61 lines, the limit is 60",
+    ),
+    "one long function in five": (
+        {"verdict.py": ("def long():\n" + "    x = 1\n" * 26) * 3 + "def short(): ...\n" * 10},
+        "one function in ten is longer than 27 lines",
+    ),
+    "an import chain that is too long": (
+        {f"cli/c{n}.py": f"import bezoar.cli.c{n + 1}" for n in range(24)} | {"cli/c24.py": ""},
+        "import chain of 25 modules: cli.c0 → cli.c1 → ",
+    ),
+}
+
+REMARKED = {
+    "a long file": ({"verdict.py": "x = 1\n" * 301}, "bezoar/verdict.py: 301 lines, more than 300"),
+    "a long function": ({"verdict.py": "def long():\n" + "    x = 1\n" * 40}, "bezoar/verdict.py:1 long: 41 lines, more than 40"),
+    "a long chain": (
+        {f"cli/c{n}.py": f"import bezoar.cli.c{n + 1}" for n in range(16)} | {"cli/c16.py": ""},
+        "import chain of 17 modules",
+    ),
+}
+
+
+def checked(folder: Path, changes: dict[str, str | None]) -> Report:
+    """What the rules say about the sound tree with these changes."""
+    for name, text in (SOUND | changes).items():
+        if text is not None:
+            path = folder / "bezoar" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+    return check(folder / "bezoar")
+
+
+def test_a_sound_tree_has_no_problems(tmp_path):
+    report = checked(tmp_path, {})
+    assert (report.problems, report.remarks) == ((), ())
+
+
+@pytest.mark.parametrize(("changes", "expected"), BROKEN.values(), ids=BROKEN)
+def test_a_broken_rule_is_noticed_and_explained(tmp_path, changes, expected):
+    assert expected in "\n".join(checked(tmp_path, changes).problems)
+
+
+@pytest.mark.parametrize(("changes", "expected"), REMARKED.values(), ids=REMARKED)
+def test_what_grows_long_is_reported_before_it_fails(tmp_path, changes, expected):
+    report = checked(tmp_path, changes)
+    assert expected in "\n".join(report.remarks)
+    assert expected not in "\n".join(report.problems)
+
+
+def test_a_chain_counts_what_runs_and_not_what_only_the_type_checker_reads(tmp_path):
+    only_typed = {f"cli/c{n}.py": f"if TYPE_CHECKING:\n    import bezoar.cli.c{n + 1}" for n in range(24)} | {"cli/c24.py": ""}
+    assert checked(tmp_path, only_typed).problems == ()
+
+
+def test_the_package_keeps_every_rule():
+    assert "\n".join(check(report.PACKAGE).problems) == ""
+
+
+def test_the_table_speaks_of_nothing_that_is_gone():
+    modules = read(report.PACKAGE)
+    patterns = [pattern for layer in LAYERS for pattern in layer.modules] + [
+        each for allowed in PACKAGES.values() for each in allowed
+    ]
+    assert [pattern for pattern in patterns if not any(matches(name, pattern) for name in modules)] == []
+    used = {imported.target for module in modules.values() for imported in module.imports if not imported.ours}
+    assert sorted(set(PACKAGES) - used) == []
+
+
+def test_a_module_has_one_place():
+    expected = {
+        "deadletters.record": "values",
+        "deadletters.manager": "flow",
+        "brokers": "registry",
+        "brokers.sqlite.schema": "brokers",
+    }
+    assert {name: layer_of(name).name for name in expected} == expected
+
+
+def test_what_the_package_shows_is_what_it_lists():
+    bezoar = importlib.import_module("bezoar")  # here: the rules above can be checked even when it cannot be imported
+    shown = {name for name, value in vars(bezoar).items() if not name.startswith("_") and not isinstance(value, types.ModuleType)}
+    assert shown == set(bezoar.__all__)

@@ -1,0 +1,27 @@
+"""What holds for every test."""
+
+import os
+
+import pytest
+from hypothesis import settings
+
+from tests.architecture import report
+
+# Settings of the person who runs the tests must not change what the tests see.
+for name in [name for name in os.environ if name.startswith("BEZOAR_")]:
+    del os.environ[name]
+
+# Steady: the same examples in every run, and no failure because a machine was busy. To look for new ones:
+# pytest --hypothesis-profile=search
+settings.register_profile("steady", derandomize=True, deadline=None)
+settings.register_profile("search", max_examples=2_000, deadline=None)
+settings.load_profile("steady")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """After the architecture tests: how long things have become. Runs where the results are shown, with xdist too."""
+    ran = (each for reports in terminalreporter.stats.values() for each in reports)
+    if any(getattr(each, "nodeid", "").startswith("tests/architecture/") for each in ran):
+        terminalreporter.section("architecture")
+        for line in report.lines():
+            terminalreporter.line(line)
