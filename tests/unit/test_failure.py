@@ -1,0 +1,162 @@
+"""What ended an attempt badly, as plain data?"""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bezoar.failure import (
+    NAME_LIMIT,
+    TEXT_LIMIT,
+    TRACEBACK_LIMIT,
+    Failure,
+    cap,
+    describe,
+    fingerprint,
+    text_of,
+    trace_of,
+    traceback_of,
+    type_name,
+)
+from tests.unit.classifying import UNKNOWN, raised
+
+texts = st.text(st.characters())  # with lone surrogates
+
+
+def ship(order):
+    return order["total"]
+
+
+def pay(order):
+    return order["total"]
+
+
+def explode(*_arguments):
+    raise KeyboardInterrupt
+
+
+class Mute(Exception):
+    """Its texts raise."""
+
+    __str__ = explode
+    __repr__ = explode
+
+
+class Blind(SyntaxError):
+    """Its attributes raise, also those that a traceback wants to show."""
+
+    filename = property(explode)
+    __cause__ = property(explode)
+
+
+class Untraceable(Exception):
+    __traceback__ = property(explode)
+
+
+def test_an_exception_is_described_by_type_text_and_traceback():
+    name, text, traceback = describe(raised(ship, {}))
+    assert (name, text) == ("KeyError", "'total'")
+    assert traceback.startswith("Traceback (most recent call last):\n")
+    assert 'return order["total"]' in traceback
+    assert traceback.endswith("KeyError: 'total'\n")
+
+
+def test_a_type_is_named_with_its_module_unless_it_is_a_builtin():
+    class Inner(Exception):
+        pass
+
+    assert type_name(ValueError) == "ValueError"
+    assert type_name(Mute) == f"{__name__}.Mute"
+    assert type_name(Inner).endswith("test_a_type_is_named_with_its_module_unless_it_is_a_builtin.<locals>.Inner")
+
+
+def throw(error):
+    raise error
+
+
+@pytest.mark.parametrize("kind", [Mute, Blind, Untraceable])
+def test_describing_an_exception_never_raises(kind):
+    name, text, traceback = describe(raised(throw, kind()))
+    assert name == f"{__name__}.{kind.__name__}"
+    assert isinstance(text, str)
+    assert isinstance(traceback, str)
+
+
+def test_a_text_that_cannot_be_read_says_why():
+    assert text_of(Mute()) == "<Mute: its text could not be read, KeyboardInterrupt was raised>"
+
+
+def test_where_it_was_raised_is_kept_even_if_the_exception_cannot_be_shown():
+    assert "raise error" in traceback_of(raised(throw, Blind()))
+    assert trace_of(Untraceable()) is None
+
+
+def test_the_causes_are_part_of_the_traceback():
+    error = raised(throw, ValueError("outer"))
+    error.__cause__ = KeyError("inner")
+    assert traceback_of(error).index("inner") < traceback_of(error).index("outer")
+
+
+def test_huge_texts_are_capped_at_both_ends():
+    error = raised(throw, ValueError("first" + "x" * 5_000_000 + "last"))
+    _, text, traceback = describe(error)
+    assert text.startswith("first")
+    assert text.endswith("last")
+    assert len(text) < TEXT_LIMIT + 100
+    assert len(traceback) < TRACEBACK_LIMIT + 100
+    assert traceback.startswith("Traceback")
+    assert "characters left out" in text
+    assert len(type_name(type("x" * 100_000, (Exception,), {}))) < NAME_LIMIT + 100
+
+
+@given(texts, st.integers(1, 50))
+def test_what_is_capped_fits_its_limit_and_can_be_stored(text, limit):
+    capped = cap(text, limit)
+    capped.encode()
+    assert len(capped) <= limit + len(f"\n… {len(text)} characters left out …\n")
+    assert len(text) > limit or len(capped) == len(text)
+
+
+@given(texts)
+def test_a_failure_with_any_text_survives_the_way_to_the_consumer(text):
+    odd = type("Odd", (Exception,), {"__module__": text})
+    name, said, traceback = describe(raised(throw, odd(text)))
+    mark = fingerprint(name, places=(text,))
+    failure = Failure(classification=UNKNOWN, rule="r", type_name=name, text=said, traceback=traceback, fingerprint=mark)
+    assert msgspec.json.decode(msgspec.json.encode(failure), type=Failure).text == said
+
+
+def test_failures_alike_have_one_fingerprint_and_others_have_another():
+    def mark(error):
+        return fingerprint(type_name(type(error)), trace_of(error))
+
+    first, same, elsewhere, other = raised(ship, {}), raised(ship, {"id": 1}), raised(pay, {}), raised(ship, 5)
+    assert mark(first) == mark(same)
+    assert len({mark(first), mark(elsewhere), mark(other)}) == 3
+
+
+def test_a_fingerprint_does_not_change_with_the_line_or_the_folder():
+    def mark(code, path):
+        scope = {}
+        exec(compile(code, path, "exec"), scope)
+        return fingerprint("KeyError", trace_of(raised(scope["ship"], {})))
+
+    code = "def ship(order):\n    return order['total']\n"
+    assert mark(code, "release1/shop.py") == mark("\n\n# a comment\n" + code, "release2/shop.py")
+    assert mark(code, "shop.py") != mark(code, "store.py")
+
+
+def test_a_fingerprint_does_not_change_with_the_depth_of_a_recursion():
+    def descend(depth):
+        return descend(depth - 1) if depth else ship({})
+
+    marks = {fingerprint("KeyError", trace_of(raised(descend, depth))) for depth in (5, 6, 50)}
+    assert len(marks) == 1
+
+
+def test_a_path_that_is_no_utf_8_has_a_fingerprint():
+    scope = {}
+    exec(compile("def ship(order):\n    raise ValueError", "caf\udce9.py", "exec"), scope)
+    error = raised(scope["ship"], {})
+    assert fingerprint("ValueError", trace_of(error))
+    assert describe(error)[2].encode()
