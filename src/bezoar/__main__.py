@@ -1,0 +1,5 @@
+"""`python -m bezoar` is `bezoar`."""
+
+from bezoar.cli.main import main
+
+main()

@@ -1,0 +1,32 @@
+"""How is a consumer woken from another thread? By a bell that can be waited for together with sockets."""
+
+import os
+import select
+from contextlib import suppress
+
+
+class Bell:
+    """`ring` from any thread; `wait` returns at once if it has rung since it was last silenced."""
+
+    def __init__(self) -> None:
+        if hasattr(os, "eventfd"):
+            self._read = self._write = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        else:
+            self._read, self._write = os.pipe()
+            os.set_blocking(self._read, False)
+            os.set_blocking(self._write, False)
+
+    def fileno(self) -> int:
+        return self._read
+
+    def ring(self) -> None:
+        with suppress(BlockingIOError):  # it is ringing already, as loud as it can
+            os.write(self._write, (1).to_bytes(8, "little"))
+
+    def silence(self) -> None:
+        with suppress(BlockingIOError):  # it was silent
+            os.read(self._read, 4096)
+
+    def wait(self, timeout: float) -> None:
+        select.select([self._read], [], [], max(0.0, timeout))
+        self.silence()

@@ -1,0 +1,74 @@
+"""How are dead letters kept, looked at and sent again in a SQLite file?
+
+Every change is one transaction that first checks that the letter still waits: of two operators only one gets it, and a
+crash at any moment leaves it either where it was or where it was sent.
+"""
+
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+
+from bezoar.brokers.sqlite import rows
+from bezoar.brokers.sqlite.broker import SQLiteBroker
+from bezoar.deadletters.record import DeadLetter
+
+_COLUMNS = "no, state, replays, fingerprint, id, key, headers, body, record"
+
+
+class SQLiteDeadLetters:
+    """The DLQ of one source in the file."""
+
+    def __init__(self, broker: SQLiteBroker, source: str, *, clock: Callable[[], float] = time.time) -> None:
+        self._broker, self._source, self._clock = broker, source, clock
+
+    def count(self, state: str = "dead") -> int:
+        with self._broker.reading() as run:
+            query = "select count(*) from bezoar_dead where source = ? and state = ?"
+            return int(run.execute(query, (self._number, state)).fetchone()[0])
+
+    def freeze(self) -> str:
+        with self._broker.reading() as run:
+            row = run.execute("select max(no) from bezoar_dead where source = ?", (self._number,)).fetchone()
+            return f"{self._source}-{row[0] or 0}"
+
+    def browse(self, *, after: str = "", until: str = "", limit: int = 100, state: str | None = "dead") -> Sequence[DeadLetter]:
+        low, high = self._no(after) if after else 0, self._no(until) if until else 2**62
+        with self._broker.reading() as run:
+            states = "state = ?" if state else "? is null"
+            query = f"select {_COLUMNS} from bezoar_dead where source = ? and {states} and no > ? and no <= ? order by no limit ?"
+            return [rows.letter(self._source, row) for row in run.execute(query, (self._number, state, low, high, limit))]
+
+    def replay(self, letter_ids: Sequence[str]) -> Sequence[str]:
+        with self._broker.writing() as run:
+            return [letter_id for letter_id in letter_ids if self._replay_one(run, letter_id)]
+
+    def remove(self, letter_ids: Sequence[str], *, state: str = "dead", keep_as: str | None = None) -> Sequence[str]:
+        change = "update bezoar_dead set state = :keep_as" if keep_as else "delete from bezoar_dead"
+        where = "where no = :no and source = :source and state = :state"
+        with self._broker.writing() as run:
+            values = {"source": self._number, "state": state, "keep_as": keep_as}
+            return [id_ for id_ in letter_ids if run.execute(f"{change} {where}", {**values, "no": self._no(id_)}).rowcount]
+
+    def _replay_one(self, run: sqlite3.Connection, letter_id: str) -> bool:
+        """Claim the letter by changing its state, then put the message back; both or neither."""
+        no = self._no(letter_id)
+        claim = "update bezoar_dead set state = 'replayed' where no = ? and source = ? and state = 'dead'"
+        if not run.execute(claim, (no, self._number)).rowcount:
+            return False
+        row = run.execute(f"select {_COLUMNS} from bezoar_dead where no = ?", (no,)).fetchone()
+        counters = rows.letter(self._source, row).replayed()
+        run.execute(
+            "insert into bezoar_waiting (source, due, alone, counters, id, key, headers, body, published) "
+            "select source, ?, ?, ?, id, key, headers, body, ? from bezoar_dead where no = ?",
+            (self._clock(), counters.alone, rows.counters_text(counters), self._clock(), no),
+        )
+        return True
+
+    @property
+    def _number(self) -> int:
+        return self._broker.number(self._source)
+
+    def _no(self, letter_id: str) -> int:
+        """The number at the end of a letter's id; 0, which no letter has, for an id that is not of this DLQ."""
+        source, _, number = letter_id.rpartition("-")
+        return int(number) if source == self._source and number.isdecimal() else 0

@@ -1,0 +1,88 @@
+"""Which tables does bezoar keep in a SQLite file, and how do they change from version to version?
+
+    line      messages that were never started, in the order they came
+    waiting   messages to be started at `due`: delayed ones, retries, what a dead consumer left, replays
+    dead      dead letters, waiting for a person or already dealt with
+    leases    ranges of the line that a consumer holds
+    owners    consumers; each holds a file lock for as long as one of its processes lives
+    sources   the number of each source, where its line ends and up to where it has been handed out
+
+At every moment a message is in exactly one of line, waiting and dead. All names start with `bezoar_`, so that
+the file can be the application's own database.
+
+A position in the line is `source number * 2**40 + n`. So the table itself is sorted by source and then by age: the
+head of a source is found and removed without any index, whatever else the file holds.
+"""
+
+import sqlite3
+
+from bezoar.errors import ConfigError
+
+POSITIONS = 2**40
+
+_V1 = """
+create table bezoar_sources (
+    no integer primary key, name text not null unique, last integer not null default 0, handed integer not null default 0);
+create table bezoar_line (
+    position integer primary key, id text not null, key text, headers text, body blob not null, published real not null);
+create table bezoar_waiting (
+    no integer primary key autoincrement, source integer not null, due real not null, owner integer,
+    alone integer not null default 0, counters blob, id text not null, key text, headers text, body blob not null,
+    published real not null);
+create index bezoar_waiting_due on bezoar_waiting (source, alone, due) where owner is null;
+create index bezoar_waiting_owned on bezoar_waiting (owner) where owner is not null;
+create table bezoar_leases (
+    first integer primary key, last integer not null, owner integer not null);
+create index bezoar_leases_owner on bezoar_leases (owner);
+create table bezoar_owners (
+    no integer primary key autoincrement, host text not null, pid integer not null, since real not null);
+create table bezoar_dead (
+    no integer primary key autoincrement, source integer not null, state text not null, replays integer not null,
+    fingerprint text not null, id text not null, key text, headers text, body blob not null, record blob not null);
+create index bezoar_dead_state on bezoar_dead (source, state, no);
+"""
+
+MIGRATIONS: tuple[str, ...] = (_V1,)
+"""Entry n takes a file from version n to n + 1. Entries are only ever added."""
+
+
+def migrate(connection: sqlite3.Connection, path: str, *, create: bool, migrations: tuple[str, ...] = MIGRATIONS) -> None:
+    """Bring the file to this version, or refuse it. Safe to run in several processes at once."""
+    newest = len(migrations)
+    if version(connection) == newest:
+        return
+    if not create and version(connection) < newest:
+        raise ConfigError(
+            f"{path!r} has bezoar tables of version {version(connection)}, this bezoar needs {newest}, and create=False "
+            f"forbids changing it. Run once with create=True, or apply bezoar.brokers.sqlite.schema.MIGRATIONS yourself."
+        )
+    connection.execute("begin immediate")  # the second process waits here and then finds the work done
+    try:
+        found = version(connection)
+        if found > newest:
+            raise ConfigError(
+                f"{path!r} was written by a newer bezoar (tables of version {found}, this one knows {newest}). "
+                f"Nothing was changed. Upgrade bezoar here, or use another file."
+            )
+        connection.execute("create table if not exists bezoar_version (version integer not null)")
+        for script in migrations[found:]:
+            for statement in script.split(";"):
+                connection.execute(statement)
+        connection.execute("delete from bezoar_version")
+        connection.execute("insert into bezoar_version values (?)", (newest,))
+        connection.execute("commit")
+    except BaseException:
+        if connection.in_transaction:  # some errors, such as a full disk, have rolled it back already
+            connection.execute("rollback")
+        raise
+
+
+def version(connection: sqlite3.Connection) -> int:
+    """The version of the tables in the file; 0 where there are none."""
+    try:
+        row = connection.execute("select version from bezoar_version").fetchone()
+    except sqlite3.OperationalError as error:
+        if "no such table" in str(error):
+            return 0
+        raise
+    return int(row[0]) if row else 0

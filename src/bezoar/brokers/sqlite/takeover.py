@@ -1,0 +1,26 @@
+"""What happens to the messages of a consumer that vanished?
+
+They come back as *returned*: whether they had been started is not known.
+"""
+
+import sqlite3
+
+from bezoar.brokers.sqlite.rows import counters_text, read_counters
+from bezoar.brokers.sqlite.schema import POSITIONS
+from bezoar.message import UNTRIED
+
+
+def take_over(run: sqlite3.Connection, owner: int, now: float) -> None:
+    """Give everything that this owner held back to its sources. Runs inside a transaction, with its lock known to be free."""
+    for first, last in run.execute("select first, last from bezoar_leases where owner = ?", (owner,)).fetchall():
+        run.execute(
+            "insert into bezoar_waiting (source, due, counters, id, key, headers, body, published) "
+            "select ?, ?, ?, id, key, headers, body, published from bezoar_line where position between ? and ?",
+            (first // POSITIONS, now, counters_text(UNTRIED.returned()), first, last),
+        )
+        run.execute("delete from bezoar_line where position between ? and ?", (first, last))
+    run.execute("delete from bezoar_leases where owner = ?", (owner,))
+    for no, text in run.execute("select no, counters from bezoar_waiting where owner = ?", (owner,)).fetchall():
+        counters = counters_text(read_counters(text).returned())
+        run.execute("update bezoar_waiting set owner = null, due = ?, counters = ? where no = ?", (now, counters, no))
+    run.execute("delete from bezoar_owners where no = ?", (owner,))

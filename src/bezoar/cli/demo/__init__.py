@@ -1,0 +1,1 @@
+"""The demonstration: a small shop, its trouble, and where every order went."""

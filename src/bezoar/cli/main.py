@@ -1,0 +1,60 @@
+"""Which commands are there, and how does each of them end?
+
+Exit codes: 0 done; 1 a failure, said in one sentence with what to do; 2 wrong usage; 130 after Ctrl-C.
+"""
+
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import NoReturn
+
+import click
+
+from bezoar.cli.escaping import visible
+from bezoar.cli.lazy import LazyGroup
+from bezoar.errors import BezoarError
+
+COMMANDS = {
+    "demo": ("bezoar.cli.demo.command", "Watch poison messages being isolated, on a SQLite file."),
+    "run": ("bezoar.cli.run", "Consume the sources of apps until stopped, or until empty."),
+    "publish": ("bezoar.cli.publish", "Send messages from arguments, a file or standard input."),
+    "dlq": ("bezoar.cli.dlq.group", "Look at dead letters, send them again, or give them up."),
+    "completion": ("bezoar.cli.completion", "Print the completion script for bash, zsh or fish."),
+}
+
+cli = LazyGroup(
+    COMMANDS,
+    name="bezoar",
+    help="bezoar makes any message consumer poison-proof: what fails for good is isolated, explained and can be sent again.",
+    epilog="\b\nExamples:\n  bezoar demo\n  bezoar run shop:app\n  bezoar dlq ls --app shop:app",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+click.version_option(package_name="bezoar", message="%(prog)s %(version)s")(cli)
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """The program `bezoar`."""
+    warnings.showwarning = _show_warning
+    sys.exit(_exit_code(arguments))
+
+
+def _exit_code(arguments: Sequence[str] | None) -> int:
+    try:
+        code = cli.main(arguments, prog_name="bezoar", standalone_mode=False)
+    except click.UsageError as error:
+        error.show()
+        return error.exit_code
+    except click.ClickException as error:
+        click.echo(f"Error: {visible(error.format_message())}", err=True)
+        return error.exit_code
+    except BezoarError as error:
+        click.echo(f"Error: {visible(str(error))}", err=True)
+        return 1
+    except click.Abort:  # Ctrl-C, or the end of the input where an answer was asked for
+        return 130
+    return code if isinstance(code, int) else 0
+
+
+def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    """A warning as one sentence: the place of its code says nothing to a person at a command line."""
+    click.echo(f"Warning: {visible(str(message))}", err=True)

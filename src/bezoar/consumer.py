@@ -1,0 +1,242 @@
+"""What happens to a message, from the broker and back?
+
+    fetch → guard → admit → run → judge → settle → report
+
+`Consumer.turn` is that flow on one screen, in batches. What must be read off it: nothing is let go before its copy is
+stored (settle), and nothing is reported before it is settled. The guard decodes inside the workers, right before
+the handler, so that a body which breaks a decoder breaks no more than a handler could.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from bezoar import attempts
+from bezoar.alone import Alone
+from bezoar.errors import BrokerUnavailable, OwnershipLost
+from bezoar.judging import Judge, Judged
+from bezoar.keys import key_reader
+from bezoar.message import UNTRIED, Delivery
+from bezoar.options import ConsumerOptions
+from bezoar.ports import Broker, Kept, Settlement
+from bezoar.report import Report
+from bezoar.workers import Ended, Workers
+from bezoar.workers.hooks import HookCaller
+
+IDLE = 1.0
+"""The longest sleep between two looks at the broker; it rings when something arrives, this is only the net below."""
+
+RETRY_BROKER = (0.1, 0.5, 1.0, 2.0, 5.0)
+"""Seconds between two tries while the broker does not answer or cannot store; the last one repeats."""
+
+LOOK_FOR_SUSPECTS = 0.05
+"""Seconds between two looks for a message that must run alone."""
+
+
+class Consumer:
+    """The loop around one source. It runs no user code itself; its workers do."""
+
+    def __init__(
+        self,
+        options: ConsumerOptions,
+        broker: Broker,
+        workers: Workers,
+        report: Report,
+        hooks: HookCaller,
+        ring: Callable[[], None],
+        *,
+        alone: Alone | None = None,
+        name: str = "",
+        code_version: str | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._options, self._broker, self._workers, self._report, self._hooks = options, broker, workers, report, hooks
+        self._ring, self._name = ring, name
+        self._alone = Alone() if alone is None else alone
+        self._judge = Judge(options.limits, name, code_version, clock)
+        self._with_key = None if options.key_from is None else key_reader(options.key_from, options.source)
+        self._stopping = threading.Event()
+        self._grace_ends = float("inf")
+        self._suspects_after = 0.0
+        self._is_asking = False
+
+    def run(self, *, until_empty: bool = False) -> None:
+        """Consume until stopped, or until nothing is ready, delayed or held by anyone."""
+        self._alone.join(self, self._ring)
+        while not self._stopping.is_set():
+            is_busy = self.turn()
+            if self._run_suspect(is_busy) or is_busy:
+                continue
+            if until_empty and self._is_empty():
+                break
+            self._workers.wait(LOOK_FOR_SUSPECTS if self._is_asking else IDLE)
+        self._drain()
+        self._alone.leave(self)
+
+    def stop(self, grace: float) -> None:
+        """Finish what runs, for at most so long, and hand the rest back uncounted. Calling it again shortens the grace."""
+        self._grace_ends = time.monotonic() + grace
+        self._stopping.set()
+        self._ring()
+
+    def turn(self) -> bool:
+        """One round of the flow. True if there was anything to do."""
+        deliveries = self._fetch()
+        runnable, fresh, refused = self._admit(deliveries)
+        self._workers.start(runnable, fresh)  # guard and run, in the workers; never raises, however badly it ends
+        ended = [*refused, *self._workers.ended()]
+        self._settle_and_report(ended)
+        if not self._workers.running():
+            self._alone.is_idle(self)
+        return bool(deliveries or ended)
+
+    def _fetch(self) -> Sequence[Delivery]:
+        room = self._workers.room()
+        if room == 0 or not self._alone.enter(self):
+            return ()
+        try:
+            deliveries = self._broker.fetch(self._options.source, room)
+        except OwnershipLost as error:
+            self._give_up_everything(error)
+            return ()
+        except BrokerUnavailable as error:
+            self._report.paused(self._options.source, error)
+            self._stopping.wait(RETRY_BROKER[-1])
+            return ()
+        self._report.resumed(self._options.source)
+        return deliveries if self._with_key is None else [self._with_key(delivery) for delivery in deliveries]
+
+    def _admit(self, deliveries: Sequence[Delivery]) -> tuple[Sequence[Delivery], Sequence[Delivery], Sequence[Ended]]:
+        """Those that may start in batches, those that need a fresh worker, and those that are judged without starting."""
+        tried = [delivery for delivery in deliveries if delivery.counters is not UNTRIED]
+        if not tried:
+            return deliveries, (), ()
+        limit = self._options.limits.max_attempts
+        over = [d for d in tried if limit is not None and d.counters.charged >= limit]
+        suspects = [d for d in tried if d not in over and attempts.is_suspect(d.counters, limit)]
+        fresh = [d for d in tried if d not in over and d not in suspects and attempts.needs_fresh_worker(d.counters, limit)]
+        apart = {id(delivery) for delivery in (*over, *suspects, *fresh)}
+        refused = Ended(over, {n: attempts.used_up(d.counters, limit or 0) for n, d in enumerate(over)})
+        aside = Ended(suspects, aside=True)
+        return [d for d in deliveries if id(d) not in apart], fresh, [batch for batch in (refused, aside) if batch.deliveries]
+
+    def _settle_and_report(self, ended: Sequence[Ended]) -> None:
+        if not ended:
+            return
+        judged = self._judge(ended)
+        if self._settle(judged.settlement):  # copies first, letting go last: a crash here repeats, it never loses
+            self._tell(judged)
+
+    def _settle(self, settlement: Settlement) -> bool:
+        """True once the broker has confirmed it. While it cannot store, this source stands still: nothing is dropped."""
+        tries = 0
+        while True:
+            try:
+                self._broker.settle(settlement)
+            except OwnershipLost as error:
+                self._give_up_everything(error)
+                return False
+            except BrokerUnavailable as error:
+                self._report.paused(self._options.source, error)
+                if not self._wait_for_broker(tries):
+                    return False
+                tries += 1
+            else:
+                self._report.resumed(self._options.source)
+                return True
+
+    def _tell(self, judged: Judged) -> None:
+        self._report.done(self._options.source, judged.done)
+        for event in judged.events:
+            self._report.failed(event)
+            self._hooks.call(event)
+
+    def _wait_for_broker(self, tries: int) -> bool:
+        """Wait before the next try; False once a stop has used up its grace."""
+        pause = RETRY_BROKER[min(tries, len(RETRY_BROKER) - 1)]
+        if self._stopping.is_set():
+            time.sleep(min(pause, RETRY_BROKER[0]))
+        else:
+            self._stopping.wait(pause)
+        return time.monotonic() < self._grace_ends
+
+    def _give_up_everything(self, error: OwnershipLost) -> None:
+        """The messages run elsewhere by now: end them here, and drop what came of them."""
+        self._report.ownership_lost(self._options.source, error)
+        self._workers.interrupt()
+
+    def _run_suspect(self, is_busy: bool) -> bool:
+        """Run one message that must run alone, if there is one and this process can be had to itself. True if one was run.
+
+        While there is other work, suspects get at most half of the time.
+        """
+        now = time.monotonic()
+        if (is_busy and now < self._suspects_after) or self._stopping.is_set():
+            return False
+        self._suspects_after = now + LOOK_FOR_SUSPECTS
+        with suppress(BrokerUnavailable):  # reported by the next fetch
+            if not self._broker.has_suspect(self._options.source):
+                if self._is_asking:
+                    self._stop_asking()
+                return False
+            self._is_asking = True
+            if not self._alone.ask(self):
+                return False
+            try:
+                suspect = self._broker.take_suspect(self._options.source, self._name)  # from here on its start is on record
+                if suspect is not None:
+                    self._run_alone(suspect)
+                return suspect is not None
+            finally:
+                self._suspects_after = time.monotonic() + (time.monotonic() - now)
+                self._stop_asking()
+        return False
+
+    def _stop_asking(self) -> None:
+        self._is_asking = False
+        self._alone.done(self)
+
+    def _run_alone(self, suspect: Delivery) -> None:
+        limit = self._options.limits.max_attempts
+        if limit is not None and suspect.counters.charged >= limit:
+            self._settle_and_report([Ended([suspect], {0: attempts.lost(suspect.counters)})])
+            return
+        self._workers.start((), [suspect])
+        while self._workers.running() and time.monotonic() < self._grace_ends:
+            ended = self._workers.ended()
+            self._settle_and_report(ended)
+            if not ended:
+                self._workers.wait(min(IDLE, max(0.0, self._grace_ends - time.monotonic())))
+
+    def _is_empty(self) -> bool:
+        try:
+            return not self._workers.running() and self._broker.depth(self._options.source).empty
+        except BrokerUnavailable as error:
+            self._report.paused(self._options.source, error)
+            return False
+
+    def _drain(self) -> None:
+        """Hand back what was not started, settle what ends within the grace, then cut off the rest. Nobody is charged."""
+        self._release(self._workers.take_back(), interrupted=False)
+        while self._workers.running() and time.monotonic() < self._grace_ends:
+            ended = self._workers.ended()
+            self._settle_and_report(ended)
+            if not ended:
+                self._workers.wait(min(IDLE, max(0.0, self._grace_ends - time.monotonic())))
+        cut = self._workers.interrupt()
+        self._settle_and_report([ended for ended in cut.ended if ended.deliveries])
+        self._release(cut.unstarted, interrupted=False)
+        self._release(cut.running, interrupted=True)
+        self._workers.close()
+        self._hooks.close()
+        if self._workers.running():
+            # Threads cannot be killed. The broker stays open, so that nobody else starts what may still be running here.
+            self._report.left_running(self._options.source, self._workers.running())
+        else:
+            self._broker.close()
+
+    def _release(self, deliveries: Sequence[Delivery], *, interrupted: bool) -> None:
+        kept = [Kept(delivery, attempts.released(delivery.counters, interrupted=interrupted)) for delivery in deliveries]
+        if kept and self._settle(Settlement(kept=kept)):
+            self._report.released(self._options.source, len(kept), interrupted=interrupted)

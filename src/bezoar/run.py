@@ -1,0 +1,148 @@
+"""How do the consumers of an app run together, and how do they stop?
+
+Each source has a consumer in a thread of its own. SIGTERM or SIGINT drains them; a second signal ends the grace at once.
+"""
+
+import logging
+import os
+import signal
+import socket
+import threading
+from collections.abc import Sequence
+from types import FrameType
+from typing import Any, Protocol
+
+from bezoar.alone import Alone
+from bezoar.bell import Bell
+from bezoar.brokers import broker_for, masked
+from bezoar.consumer import Consumer
+from bezoar.errors import BrokerUnavailable, ConfigError
+from bezoar.options import ConsumerOptions, Settings
+from bezoar.ports import Broker
+from bezoar.report import Report, Tally
+from bezoar.staffing import Staff
+from bezoar.workers.reaping import Reaper
+
+log = logging.getLogger("bezoar")
+
+LOOK = 0.2
+"""Seconds between two looks at the consumers' threads and for processes that ended below this one."""
+
+
+class Runnable(Protocol):
+    """An app to be run: what is in it as data, and how its handlers get workers."""
+
+    settings: Settings
+
+    def consumers(self) -> Sequence[ConsumerOptions]: ...
+
+    def staff(self, options: ConsumerOptions, broker: Broker, bell: Bell) -> Staff: ...
+
+    def close(self) -> None: ...
+
+
+class Run:
+    """All consumers of some apps, from start to stop."""
+
+    def __init__(self, apps: Sequence[Runnable], *, is_dedicated: bool = False) -> None:
+        self._apps = apps
+        self.report = Report()
+        self._alone = Alone()
+        self._consumers: list[Consumer] = []
+        self._crashed: list[BaseException] = []
+        self._stopped = threading.Event()
+        self._reaper = Reaper(reap_all=is_dedicated or os.getpid() == 1)
+        self._grace = max((app.settings.grace for app in apps), default=0.0)
+        if not any(app.consumers() for app in apps):
+            raise ConfigError(
+                "The app has no consumer, so there is nothing to run. Decorate a function with @app.consumer('orders')."
+            )
+
+    def tallies(self) -> dict[str, Tally]:
+        return self.report.tallies()
+
+    def serve(self, *, until_empty: bool = False) -> None:
+        """Consume until stopped. Blocks; signals are caught only if this is the main thread."""
+        threads = [
+            threading.Thread(target=self._consume, args=(app, options, until_empty), name=f"bezoar-{options.source}")
+            for app in self._apps
+            for options in app.consumers()
+        ]
+        before = self._catch_signals()
+        try:
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                while thread.is_alive():
+                    thread.join(LOOK)  # a join without a limit would keep the main thread from running signal handlers
+                    self._reaper.reap()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            for app in self._apps:
+                app.close()
+        if self._crashed:
+            raise self._crashed[0]
+
+    def stop(self, grace: float | None = None) -> None:
+        """Drain: running messages finish within the grace, the others go back uncounted."""
+        self._stopped.set()
+        for consumer in list(self._consumers):
+            consumer.stop(self._grace if grace is None else grace)
+
+    def _consume(self, app: Runnable, options: ConsumerOptions, until_empty: bool) -> None:
+        try:
+            consumer = self._start(app, options)
+            if consumer is None:
+                return
+            self._consumers.append(consumer)
+            if self._stopped.is_set():
+                consumer.stop(0)
+            consumer.run(until_empty=until_empty)
+        except BaseException as error:  # told by serve(): the others must not go on as if nothing had happened
+            self._crashed.append(error)
+            self.stop()
+
+    def _start(self, app: Runnable, options: ConsumerOptions) -> Consumer | None:
+        bell, broker = Bell(), broker_for(app.settings.url)
+        if not self._open(app.settings, options, broker, bell):
+            return None
+        staff = app.staff(options, broker, bell)
+        log.info("Consuming %r from %s; %s", options.source, masked(app.settings.url), staff.where, extra={"event": "start"})
+        return Consumer(
+            options,
+            broker,
+            staff.workers,
+            self.report,
+            staff.hooks,
+            bell.ring,
+            alone=self._alone,
+            name=f"{socket.gethostname()}:{os.getpid()}",
+            code_version=app.settings.code_version,
+        )
+
+    def _open(self, settings: Settings, options: ConsumerOptions, broker: Broker, bell: Bell) -> bool:
+        """Wait for the broker if it is not there. False if a stop came first."""
+        while not self._stopped.is_set():
+            try:
+                for finding in broker.open([options.source], create=settings.create, ring=bell.ring):
+                    log.warning("Source %r: %s %s", options.source, finding.problem, finding.fix, extra={"event": "finding"})
+            except BrokerUnavailable as error:
+                self.report.paused(options.source, error)
+                self._stopped.wait(1.0)
+            else:
+                self.report.resumed(options.source)
+                return True
+        return False
+
+    def _catch_signals(self) -> dict[int, Any]:
+        if threading.current_thread() is not threading.main_thread():
+            return {}
+
+        def caught(number: int, _: FrameType | None) -> None:
+            first = not self._stopped.is_set()
+            what = f"draining for up to {self._grace:g} s; a second signal stops at once." if first else "stopping now."
+            log.info("%s: %s", signal.Signals(number).name, what, extra={"event": "stop"})
+            self.stop(None if first else 0.0)
+
+        return {number: signal.signal(number, caught) for number in (signal.SIGTERM, signal.SIGINT)}

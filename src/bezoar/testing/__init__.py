@@ -1,0 +1,32 @@
+"""Does an adapter keep bezoar's promises?
+
+The suite is part of the package, so that whoever writes an adapter can prove it. Needed are pytest, a `Lab` that makes
+a fresh broker and knows how to cause its faults, and two lines in a test module:
+
+    import pytest
+    from bezoar.brokers import ADAPTERS, Adapter
+    from bezoar.testing import Lab
+    from bezoar.testing.contract import *
+
+    ADAPTERS["carrier-pigeon"] = Adapter("loft.broker", "PigeonBroker", "loft.letters", "PigeonLetters")
+
+    class PigeonLab(Lab):
+        ...
+
+    @pytest.fixture
+    def lab(tmp_path):
+        with PigeonLab("carrier-pigeon://loft", tmp_path) as lab:
+            yield lab
+
+A promise that needs what the broker's `capabilities` do not claim is skipped; nothing else is. The promises about kills
+try a kill at every other line; with EVERY_KILL=1 in the environment at every line, each time it is passed, which takes
+minutes.
+"""
+
+import pytest
+
+pytest.register_assert_rewrite("bezoar.testing.contract")  # before the promises are imported, or a failed one says nothing
+
+from bezoar.testing.lab import Lab  # noqa: E402
+
+__all__ = ["Lab"]

@@ -1,0 +1,80 @@
+"""On what are promises tried? On a `Lab`: one fresh, empty broker, and its faults."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pytest
+
+from bezoar.app import App
+from bezoar.brokers import broker_for
+from bezoar.deadletters.manager import DLQManager
+from bezoar.message import Delivery
+from bezoar.ports import Broker, Capability, Ring
+
+
+class Lab(ABC):
+    """A fresh, empty broker, and the faults that only the author of its adapter knows how to cause.
+
+    A subclass says how; everything else is the same for every broker. `folder` is for what a promise has to write
+    down outside of the broker. Used as a context manager it closes what was opened through it.
+    """
+
+    modules: tuple[str, ...] = ()
+    """The modules of the adapter. The promises about kills kill a process at the lines of these."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        self.url, self.folder = url, folder
+        self.capabilities = broker_for(url).capabilities
+        self._opened: list[Broker | App] = []
+
+    @abstractmethod
+    def steal(self, broker: Broker, deliveries: Sequence[Delivery]) -> None:
+        """Make this connection lose these messages while it believes to hold them, as if it had vanished."""
+
+    @abstractmethod
+    def dead_letters_unwritable(self) -> AbstractContextManager[None]:
+        """While this lasts no dead letter can be stored, for a reason that the adapter meets in real life."""
+
+    def shift_clock(self, seconds: float) -> None:
+        """Move the clock that the broker goes by, for all connections made by `connect`."""
+        pytest.skip("the clock of this broker cannot be moved")
+
+    def connect(self) -> Broker:
+        """A connection, not yet opened."""
+        return broker_for(self.url)
+
+    def broker(self, *sources: str, ring: Ring | None = None) -> Broker:
+        """A connection of its own, opened."""
+        broker = self.connect()
+        broker.open(sources, ring=ring)
+        self._opened.append(broker)
+        return broker
+
+    def app(self, **settings: Any) -> App:
+        app = App(self.url, **settings)
+        self._opened.append(app)
+        return app
+
+    def dlq(self, source: str) -> DLQManager:
+        return self.app().dlq(source)
+
+    def needs(self, capability: Capability) -> None:
+        """Skip the promise if the broker does not claim this."""
+        missing = capability & ~self.capabilities
+        if missing:
+            pytest.skip(f"the broker does not claim {missing.name}")
+
+    def close(self) -> None:
+        """Close what was opened through it. It can be used again."""
+        while self._opened:
+            self._opened.pop().close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()

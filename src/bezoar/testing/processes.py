@@ -1,0 +1,102 @@
+"""How does a promise use real processes, and wait for them without sleeping?"""
+
+import os
+import select
+import signal
+import sys
+import traceback
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Self
+
+PATIENCE = 60.0
+"""Seconds after which waiting is given up, so that a broken promise fails instead of hanging."""
+
+
+class Gate:
+    """Opened once by any thread or process, and waited for by others. Make it before the fork."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._watched, self._written = os.pipe()
+
+    def open(self) -> None:
+        os.write(self._written, b"x")
+
+    def is_open(self) -> bool:
+        return _readable(self._watched, 0)
+
+    def wait(self) -> None:
+        """Return once it is open; it stays open."""
+        if not _readable(self._watched, PATIENCE):
+            raise AssertionError(f"Nobody opened the gate {self._name!r} within {PATIENCE:g} s.")
+
+    def __del__(self) -> None:
+        with suppress(OSError):
+            os.close(self._watched)
+            os.close(self._written)
+
+
+class Child:
+    """A forked process that does one piece of work and ends: with 0, or with 1 if the work raised."""
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self._alive, held = os.pipe()  # nobody but the child holds the other end, so it closes when the child is gone
+        with warnings.catch_warnings():
+            # The test runner may have threads. None of them holds a lock that the work needs.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self.pid = os.fork()
+        if self.pid == 0:
+            _work_and_end(work)
+        os.close(held)
+        self._status: int | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        if self._status is None:
+            self.kill()
+
+    def send(self, number: signal.Signals) -> None:
+        os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """End it as the out-of-memory killer would, and return once it is gone."""
+        self.send(signal.SIGKILL)
+        self.wait()
+
+    def wait(self) -> int:
+        """Its exit code; below zero the signal that ended it."""
+        if self._status is None:
+            in_time = _readable(self._alive, PATIENCE)
+            if not in_time:
+                os.kill(self.pid, signal.SIGKILL)
+            self._status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+            os.close(self._alive)
+            if not in_time:
+                raise AssertionError(f"The child did not end within {PATIENCE:g} s.")
+        return self._status
+
+
+def _work_and_end(work: Callable[[], object]) -> None:
+    """Nothing of the test runner may run in the child, so it ends here whatever happens."""
+    code = 1
+    try:
+        work()
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _readable(descriptor: int, timeout: float) -> bool:
+    waiting = select.poll()
+    waiting.register(descriptor, select.POLLIN)
+    return bool(waiting.poll(timeout * 1000))

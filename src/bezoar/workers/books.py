@@ -1,0 +1,257 @@
+"""What did a worker get, what has ended, and what was running when it died?
+
+A book is the consumer's record of one worker. It reads the worker's marks, and believes them only as far as they can be
+true: a worker that wrote over them has settled nothing.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from bezoar.failure import Failure
+from bezoar.message import Delivery
+from bezoar.workers import Ended, wire
+from bezoar.workers.marks import BATCH, BATCHES, END, FAILED
+from bezoar.workers.process import WorkerProcess
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A message whose handler is running, since when (CLOCK_MONOTONIC, ns), and in which lane."""
+
+    delivery: Delivery
+    since: int
+    lane: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Remains:
+    """What a dead worker leaves: what had ended, what was running, what never began.
+
+    `culprit` is the one that was certainly running; None if several may have been, or none was.
+    `is_sound` is False if the marks contradict themselves.
+    """
+
+    ended: Ended
+    running: Sequence[Running]
+    unstarted: Sequence[Delivery]
+    culprit: Running | None
+    is_sound: bool = True
+
+
+class Book(Protocol):
+    """What a worker has in hand."""
+
+    def free(self) -> int:
+        """How many more batches (or lanes) it can take."""
+
+    def held(self) -> int:
+        """How many messages it has."""
+
+    def give(self, deliveries: Sequence[Delivery]) -> bool:
+        """Hand these over. False if the worker cannot be reached; they are on the books all the same."""
+
+    def heard(self, said: wire.Ended | wire.Failed) -> Ended | None:
+        """Take note of what the worker said; a result if something is over. Raises ValueError if that cannot be true."""
+
+    def running(self) -> Sequence[Running]:
+        """What runs at this moment, as the marks have it."""
+
+    def take_back(self) -> Sequence[Delivery]:
+        """What was not started and will not be. Only while the worker stands still."""
+
+    def remains(self) -> Remains:
+        """What is left. Only once the worker is certainly gone, and everything it said was heard."""
+
+
+@dataclass(slots=True)
+class _Batch:
+    slot: int
+    code: int
+    deliveries: Sequence[Delivery]
+    end: int
+    failures: dict[int, Failure] = field(default_factory=dict)
+
+
+def _new_code() -> int:
+    return random.randint(2, 255)  # noqa: S311 - against stray writes, not against attackers
+
+
+class BatchBook:
+    """For a worker that runs one message at a time, in batches."""
+
+    def __init__(self, process: WorkerProcess, needs_delivery: bool) -> None:
+        self._process, self._marks, self._needs_delivery = process, process.marks, needs_delivery
+        self._batches: list[_Batch] = []
+
+    def free(self) -> int:
+        return BATCHES - len(self._batches)
+
+    def held(self) -> int:
+        return sum(batch.end for batch in self._batches)
+
+    def give(self, deliveries: Sequence[Delivery]) -> bool:
+        slot = 0 if not self._batches or self._batches[0].slot == 1 else 1
+        batch = _Batch(slot, _new_code(), deliveries, len(deliveries))
+        self._marks.clear(slot, len(deliveries))
+        self._batches.append(batch)
+        if self._needs_delivery:
+            said = wire.Run(slot, batch.code, [], [_unreceipted(delivery) for delivery in deliveries])
+        else:
+            said = wire.Run(slot, batch.code, [delivery.body for delivery in deliveries])
+        return self._process.tell(said)
+
+    def heard(self, said: wire.Ended | wire.Failed) -> Ended | None:
+        batch = next((batch for batch in self._batches if batch.slot == said.slot), None)
+        if batch is None:
+            raise ValueError(f"the worker speaks of a batch it does not have ({said.slot})")
+        if isinstance(said, wire.Failed):
+            batch.failures[said.index] = said.failure
+            return None
+        marks = self._marks.batch(batch.slot, batch.end)
+        self._batches.remove(batch)
+        if not batch.failures and marks == bytes([batch.code]) * batch.end:
+            return Ended(batch.deliveries[: batch.end])
+        if not self._is_believable(batch, marks, batch.end):
+            self._batches.insert(0, batch)
+            raise ValueError("the worker's marks do not match what it said")
+        return Ended(batch.deliveries[: batch.end], batch.failures)
+
+    def running(self) -> Sequence[Running]:
+        what, since = self._marks.running()
+        for batch in self._batches:
+            index = what - 1 - batch.slot * BATCH
+            if 0 <= index < batch.end and self._marks.batch(batch.slot, batch.end)[index] == 0:
+                return [Running(batch.deliveries[index], since)]
+        return ()
+
+    def take_back(self) -> Sequence[Delivery]:
+        what, _ = self._marks.running()
+        taken: list[Delivery] = []
+        for batch in self._batches:
+            claimed = what - batch.slot * BATCH if 0 < what - batch.slot * BATCH <= batch.end else self._ended(batch)
+            taken += batch.deliveries[claimed : batch.end]
+            batch.end = claimed
+            self._marks.words[END + batch.slot] = claimed
+        return taken
+
+    def remains(self) -> Remains:
+        ended: list[Delivery] = []
+        failures: dict[int, Failure] = {}
+        unstarted: list[Delivery] = []
+        running = self.running()
+        sound = True
+        for batch in self._batches:
+            over = self._ended(batch)
+            marks = self._marks.batch(batch.slot, batch.end)
+            if any(marks[over:]) or not self._is_believable(batch, marks, over):
+                # It wrote over its marks: nothing of this batch is taken for ended, and each of it may have been running.
+                sound, running = False, [Running(delivery, 0) for delivery in batch.deliveries[: batch.end]]
+                continue
+            failures |= {len(ended) + index: failure for index, failure in batch.failures.items() if index < over}
+            ended += batch.deliveries[:over]
+            unstarted += [d for d in batch.deliveries[over : batch.end] if not running or d is not running[0].delivery]
+        self._batches.clear()
+        return Remains(Ended(ended, failures), running, unstarted, running[0] if running else None, sound)
+
+    def _ended(self, batch: _Batch) -> int:
+        """How many of a batch have ended: they run in order, so it is the stretch of marks before the first empty one."""
+        marks = self._marks.batch(batch.slot, batch.end)
+        return len(marks) if 0 not in marks else marks.index(0)
+
+    @staticmethod
+    def _is_believable(batch: _Batch, marks: bytes, count: int) -> bool:
+        """Every mark is this batch's success code, or a failure whose account arrived before it."""
+        return all(
+            (mark == batch.code and index not in batch.failures) or (mark == FAILED and index in batch.failures)
+            for index, mark in enumerate(marks[:count])
+        )
+
+
+@dataclass(slots=True)
+class _Lane:
+    delivery: Delivery
+    code: int
+    failure: Failure | None = None
+
+
+class LaneBook:
+    """For a worker that runs several messages at once, each in its lane."""
+
+    def __init__(self, process: WorkerProcess, *, shares_a_thread: bool) -> None:
+        self._process, self._marks, self._shares_a_thread = process, process.marks, shares_a_thread
+        self._lanes: dict[int, _Lane] = {}
+
+    def free(self) -> int:
+        return self._marks.lanes - len(self._lanes)
+
+    def held(self) -> int:
+        return len(self._lanes)
+
+    def give(self, deliveries: Sequence[Delivery]) -> bool:
+        code = _new_code()
+        free = [lane for lane in range(self._marks.lanes) if lane not in self._lanes][: len(deliveries)]
+        for lane, delivery in zip(free, deliveries, strict=True):
+            self._marks.outcomes[lane] = 0
+            self._lanes[lane] = _Lane(delivery, code)
+        return self._process.tell(wire.RunLanes(free, code, [_unreceipted(delivery) for delivery in deliveries]))
+
+    def heard(self, said: wire.Ended | wire.Failed) -> Ended | None:
+        if isinstance(said, wire.Failed):
+            self._lane(said.index).failure = said.failure
+            return None
+        over = [self._lane(lane) for lane in said.lanes]
+        for number, lane in zip(said.lanes, over, strict=True):
+            if self._marks.outcomes[number] != (lane.code if lane.failure is None else FAILED):
+                raise ValueError("the worker's marks do not match what it said")
+        for number in said.lanes:
+            del self._lanes[number]
+        return _ended(over)
+
+    def running(self) -> Sequence[Running]:
+        return [running for lane in self._lanes if (running := self._running(lane)) is not None]
+
+    def take_back(self) -> Sequence[Delivery]:
+        """Every message starts as soon as it is handed over, so there is nothing to take back."""
+        return ()
+
+    def remains(self) -> Remains:
+        lanes, running = dict(self._lanes), list(self.running())
+        self._lanes.clear()
+        over, unstarted, sound = [], [], True
+        for number, lane in lanes.items():
+            mark = self._marks.outcomes[number]
+            if mark and mark == (lane.code if lane.failure is None else FAILED):
+                over.append(lane)
+            elif mark:
+                sound = False
+                unstarted.append(lane.delivery)
+            elif all(one.lane != number for one in running):
+                unstarted.append(lane.delivery)
+        return Remains(_ended(over), running, unstarted, self._culprit(running), sound)
+
+    def _culprit(self, running: Sequence[Running]) -> Running | None:
+        if self._shares_a_thread:
+            step = self._marks.stepping()
+            return next((one for one in running if one.lane == step), None)
+        return running[0] if len(running) == 1 else None
+
+    def _lane(self, number: int) -> _Lane:
+        if number not in self._lanes:
+            raise ValueError(f"the worker speaks of a lane it does not have ({number})")
+        return self._lanes[number]
+
+    def _running(self, number: int) -> Running | None:
+        what, since = self._marks.running(number)
+        return Running(self._lanes[number].delivery, since, number) if what and not self._marks.outcomes[number] else None
+
+
+def _ended(lanes: Sequence[_Lane]) -> Ended:
+    failures = {index: lane.failure for index, lane in enumerate(lanes) if lane.failure is not None}
+    return Ended([lane.delivery for lane in lanes], failures)
+
+
+def _unreceipted(delivery: Delivery) -> Delivery:
+    """As a worker gets it: without the broker's receipt, which is of no use there and may be anything."""
+    return Delivery(0, delivery.source, delivery.id, delivery.body, delivery.key, delivery.headers, delivery.counters)

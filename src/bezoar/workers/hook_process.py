@@ -1,0 +1,91 @@
+"""How are hooks called when handlers are isolated? In a worker process of their own, one at a time.
+
+A hook that raises, crashes or hangs is reported and changes nothing; it can hold up later hooks, never a message.
+"""
+
+import logging
+import queue
+import select
+import threading
+import time
+
+from bezoar import verdict
+from bezoar.errors import BezoarError
+from bezoar.report import Event
+from bezoar.workers import wire
+from bezoar.workers.launching import Template
+from bezoar.workers.process import GONE_WITHIN, WorkerProcess
+
+log = logging.getLogger("bezoar")
+
+HOOK_LIMIT = 30.0
+"""Seconds that a hook may take."""
+
+CLOSING = 5.0
+"""Seconds that the hooks still waiting get at the end."""
+
+
+class IsolatedHooks:
+    """Calls the hooks of one consumer in another process."""
+
+    def __init__(self, consumer: wire.Consumer, template: Template) -> None:
+        self._consumer, self._template = consumer, template
+        self._queue: queue.SimpleQueue[wire.Hook | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._process: WorkerProcess | None = None
+
+    def call(self, event: Event) -> None:
+        """Have the hook called that belongs to this verdict, if there is one."""
+        match event.ruling.verdict:
+            case verdict.Retry(after) if self._consumer.has_on_retry:
+                self._put(wire.Hook(event.delivery.message, event.metadata, event.failure, after.total_seconds()))
+            case verdict.DeadLetter() if self._consumer.has_on_dlq:
+                self._put(wire.Hook(event.delivery.message, event.metadata, event.failure, None))
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join(CLOSING)
+        if self._process is not None:
+            self._end()
+
+    def _put(self, hook: wire.Hook) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._serve, name="bezoar-hooks", daemon=True)
+            self._thread.start()
+        self._queue.put(hook)
+
+    def _serve(self) -> None:
+        while (hook := self._queue.get()) is not None:
+            try:
+                problem = self._call(hook)
+            except (OSError, BezoarError) as error:
+                problem = f"its process could not be had ({error})"
+            if problem:
+                log.error("A hook for message %r failed: %s. The verdict stands.", hook.message.id, problem)
+
+    def _call(self, hook: wire.Hook) -> str:
+        """Empty if the hook returned, else what went wrong."""
+        if self._process is None:
+            self._process = self._template.worker(self._consumer, (), for_hooks=True)
+        process, until, raised = self._process, time.monotonic() + HOOK_LIMIT, ""
+        process.tell(hook)
+        while (left := until - time.monotonic()) > 0:
+            select.select([process.sock.fileno(), process.pidfd], [], [], left)
+            for said in process.said():
+                if isinstance(said, wire.HookFailed):
+                    raised = said.text
+                elif isinstance(said, wire.Ended):
+                    return raised
+            if process.hung_up or process.is_gone():
+                self._end()
+                return "it ended its process"
+        self._end()
+        return f"it took more than {HOOK_LIMIT:g} s"
+
+    def _end(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.is_gone(GONE_WITHIN)
+            self._process.close()
+            self._process = None

@@ -1,0 +1,274 @@
+"""How do isolated workers serve one source?
+
+`IsolatedWorkers` keeps the wanted number of worker processes and a spare one, hands them batches that fit their speed, and
+collects how they ended. When a worker dies, the message that was running is charged and the rest of its batch goes on.
+"""
+
+import logging
+import selectors
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from bezoar.bell import Bell
+from bezoar.message import Delivery
+from bezoar.options import Settings
+from bezoar.workers import Ended, Interrupted, wire
+from bezoar.workers.deaths import Death, Deaths, judge_death
+from bezoar.workers.launching import Template
+from bezoar.workers.pace import Pace
+from bezoar.workers.seat import Seat
+from bezoar.workers.watch import Watch
+
+log = logging.getLogger("bezoar")
+
+HELD_BYTES = 64 * 1024 * 1024
+"""No more is fetched while this many bytes are in hand: a limit by count alone lets large bodies fill the memory."""
+
+LEAVE_WITHIN = 10.0
+"""Seconds a retired worker gets to run its on_worker_stop."""
+
+START_AGAIN = (0.1, 1.0, 5.0)
+"""Seconds before the next worker is tried after one could not start; the last one repeats."""
+
+
+class IsolatedWorkers:
+    """The worker processes of one source."""
+
+    def __init__(
+        self,
+        consumer: wire.Consumer,
+        settings: Settings,
+        template: Template,
+        ties: Callable[[], Sequence[int]],
+        bell: Bell,
+        deaths: Deaths,
+    ) -> None:
+        self._consumer, self._settings, self._template, self._ties, self._deaths = consumer, settings, template, ties, deaths
+        self._bell = bell
+        self._wanted = consumer.options.processes
+        self._queue: list[Delivery] = []
+        self._fresh: deque[Delivery] = deque()
+        self._bytes = 0
+        self._seats: list[Seat] = []
+        self._leaving: list[Seat] = []
+        self._unjudged: list[Death] = []
+        self._results: list[Ended] = []
+        self._failed_starts = 0
+        self._start_after = 0.0
+        self._pace = Pace(consumer.options)
+        self._watch = Watch(consumer.options)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(bell.fileno(), selectors.EVENT_READ)
+        self._fill_seats()
+
+    def room(self) -> int:
+        if self._bytes > HELD_BYTES:
+            return 0
+        return max(0, self._wanted * self._pace.per_worker() - self.running())
+
+    def start(self, deliveries: Sequence[Delivery], fresh: Sequence[Delivery] = ()) -> None:
+        self._queue.extend(deliveries)
+        self._fresh.extend(fresh)
+        self._bytes += sum([len(delivery.body) for delivery in deliveries]) + sum(len(delivery.body) for delivery in fresh)
+        self._dispatch()
+
+    def ended(self) -> Sequence[Ended]:
+        self._attend(0.0)
+        results, self._results = self._results, []
+        self._bytes -= sum(sum([len(delivery.body) for delivery in ended.deliveries]) for ended in results)
+        return results
+
+    def running(self) -> int:
+        held = sum(seat.book.held() for seat in self._seats)
+        return held + len(self._queue) + len(self._fresh) + len(self._unjudged) + sum(len(e.deliveries) for e in self._results)
+
+    def wait(self, timeout: float) -> None:
+        if not self._results:
+            self._attend(min(timeout, self._watch.next_look(self._seats), self._deaths.next_judgement(self._unjudged)))
+
+    def take_back(self) -> Sequence[Delivery]:
+        taken = [*self._fresh, *self._queue]
+        self._fresh.clear()
+        self._queue.clear()
+        for seat in self._seats:
+            if seat.book.held() > len(seat.book.running()):
+                taken += self._tail_of(seat)
+        return taken
+
+    def interrupt(self) -> Interrupted:
+        """Kill every worker; what had ended by then still counts, and nobody is charged for what had not."""
+        unstarted = [*self._fresh, *self._queue]
+        running = [one for death in self._unjudged for one in death.remains.running]
+        for seat in [*self._seats, *self._leaving]:
+            seat.process.kill()
+        for seat in list(self._seats):
+            remains = seat.laid_out()
+            self._results.append(remains.ended)
+            unstarted += remains.unstarted
+            running += remains.running
+            self._dismiss(seat)
+        self._fresh.clear()
+        self._queue.clear()
+        self._unjudged.clear()
+        results, self._results = self._results, []
+        self._bytes = 0
+        return Interrupted(results, unstarted, [one.delivery for one in running])
+
+    def close(self) -> None:
+        for seat in list(self._seats):
+            self._retire(seat)
+        until = time.monotonic() + LEAVE_WITHIN
+        while self._leaving and time.monotonic() < until:
+            self._attend(min(0.05, until - time.monotonic()))
+        for seat in list(self._leaving):
+            seat.laid_out()
+            self._dismiss(seat)
+        self._selector.close()
+
+    def _attend(self, timeout: float) -> None:
+        """Listen to the workers for so long, see to those that died or take too long, and hand out what waits."""
+        stirring = {key.data for key, _ in self._selector.select(max(0.0, timeout))}
+        if None in stirring:
+            self._bell.silence()
+        for seat in [seat for seat in self._seats if seat in stirring]:
+            self._listen(seat)
+        for seat in [seat for seat in [*self._seats, *self._leaving] if seat.process.hung_up or seat.process.is_gone()]:
+            self._bury(seat)
+        self._judge_deaths()
+        for seat in self._watch.overdue(self._seats):
+            self._end_overdue(seat)
+        for seat in self._watch.slow(self._seats):
+            self._give_back_tail(seat)
+        self._fill_seats()
+        self._dispatch()
+
+    def _listen(self, seat: Seat) -> None:
+        for said in seat.process.said():
+            match said:
+                case wire.Ready():
+                    seat.ready, self._failed_starts = True, 0
+                case wire.Broken(text):
+                    seat.problem = text
+                case wire.Ended() | wire.Failed():
+                    try:
+                        ended = seat.book.heard(said)
+                    except ValueError as lie:
+                        log.warning("Worker %d of %r cannot be believed (%s) and is ended.", seat.process.pid, self._source, lie)
+                        seat.process.kill()
+                        return
+                    if ended is not None:
+                        self._took(seat, ended, said)
+    def _took(self, seat: Seat, ended: Ended, said: wire.Ended | wire.Failed) -> None:
+        self._results.append(ended)
+        seat.uses += len(ended.deliveries)
+        self._pace.measured(seat, len(ended.deliveries))
+        limit, memory = self._settings.recycle_messages, self._settings.recycle_memory
+        grown = memory is not None and isinstance(said, wire.Ended) and said.peak > memory
+        if seat.is_solo or grown or (limit is not None and seat.uses >= limit):
+            seat.retiring = True
+        if seat.retiring and not seat.book.held():
+            self._retire(seat)
+
+    def _bury(self, seat: Seat) -> None:
+        """The worker is gone or going: make sure, hear its last words, and see what it leaves."""
+        remains = seat.laid_out()
+        if seat in self._leaving:
+            self._dismiss(seat)
+            return
+        if not seat.ready:
+            self._could_not_start(seat)
+        self._queue[:0] = remains.unstarted
+        if remains.ended.deliveries:
+            self._results.append(remains.ended)
+        if remains.running or not remains.is_sound:
+            self._unjudged.append(self._deaths.note(seat, remains))
+        self._dismiss(seat)
+
+    def _judge_deaths(self) -> None:
+        """Charge the culprits; where several workers died at once, nobody can be blamed yet."""
+        for death in list(self._unjudged):
+            if self._deaths.is_settled(death):
+                self._unjudged.remove(death)
+                self._results.append(judge_death(death, self._source, together=self._deaths.together(death)))
+
+    def _end_overdue(self, seat: Seat) -> None:
+        """The message in this worker is over its time limit: look twice, then end the worker for it."""
+        late = self._watch.caught(seat)
+        if late is None:
+            return
+        seat.process.kill()
+        seat.late = late
+        self._bury(seat)
+
+    def _give_back_tail(self, seat: Seat) -> None:
+        """A message that takes long must not hold those behind it."""
+        self._queue[:0] = self._tail_of(seat)
+
+    def _tail_of(self, seat: Seat) -> Sequence[Delivery]:
+        if not seat.process.stand_still():
+            return ()
+        try:
+            return seat.book.take_back()
+        finally:
+            seat.process.go_on()
+
+    def _fill_seats(self) -> None:
+        """As many workers as are wanted and one more that waits, unused, for whoever needs a fresh one."""
+        while len(self._seats) < self._wanted + 1 and time.monotonic() >= self._start_after:
+            seat = Seat(self._template.worker(self._consumer, self._ties()), self._consumer)
+            self._seats.append(seat)
+            self._selector.register(seat.process.sock, selectors.EVENT_READ, seat)
+            self._selector.register(seat.process.pidfd, selectors.EVENT_READ, seat)
+
+    def _could_not_start(self, seat: Seat) -> None:
+        self._start_after = time.monotonic() + START_AGAIN[min(self._failed_starts, len(START_AGAIN) - 1)]
+        self._failed_starts += 1
+        if self._failed_starts == 1:
+            crash = seat.process.autopsy(None)
+            how = crash.signal or f"exit code {crash.exit_code}"
+            why = seat.problem or f"it ended ({how}) before it was ready"
+            log.error("A worker for %r could not start: %s. No message is charged for it; trying again.", self._source, why)
+
+    def _dispatch(self) -> None:
+        ready = [seat for seat in self._seats if seat.ready and not seat.retiring]
+        busy = sum(1 for seat in self._seats if seat.book.held())
+        while self._fresh and busy < self._wanted:
+            unused = next((seat for seat in ready if not seat.uses and not seat.book.held()), None)
+            if unused is None:
+                return
+            unused.is_solo = True
+            unused.give([self._fresh.popleft()])
+            busy += 1
+        if not self._queue or self._fresh:
+            return
+        # Workers that have run before come first, so that the spare one stays unused.
+        for seat in sorted(ready, key=lambda seat: (seat.uses == 0, seat.book.held())):
+            if seat.is_solo or self._watch.is_slow(seat):
+                continue
+            if not seat.book.held():
+                if busy >= self._wanted:
+                    continue
+                busy += 1
+            while self._queue and self._pace.may_have_more(seat):
+                seat.give(self._pace.portion(self._queue, seat))
+
+    def _retire(self, seat: Seat) -> None:
+        """Let a worker end in good order, after its on_worker_stop."""
+        if not seat.process.tell(wire.Stop()):
+            seat.process.kill()
+        self._seats.remove(seat)
+        seat.leave_until = time.monotonic() + LEAVE_WITHIN
+        self._leaving.append(seat)
+
+    def _dismiss(self, seat: Seat) -> None:
+        """Forget a worker that is gone."""
+        for descriptor in (seat.process.sock, seat.process.pidfd):
+            if descriptor in self._selector.get_map() and self._selector.get_key(descriptor).data is seat:
+                self._selector.unregister(descriptor)
+        (self._leaving if seat in self._leaving else self._seats).remove(seat)
+        seat.process.close()
+
+    @property
+    def _source(self) -> str:
+        return self._consumer.options.source

@@ -1,0 +1,57 @@
+"""One place for a worker: its process, its book, and what the pool knows about it."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from bezoar.message import Delivery
+from bezoar.workers import wire
+from bezoar.workers.books import BatchBook, Book, LaneBook, Remains, Running
+from bezoar.workers.process import GONE_WITHIN, WorkerProcess
+
+
+def book_for(process: WorkerProcess, consumer: wire.Consumer) -> Book:
+    options = consumer.options
+    if options.is_async or options.threads > 1:
+        return LaneBook(process, shares_a_thread=options.is_async)
+    return BatchBook(process, consumer.needs_delivery)
+
+
+@dataclass(eq=False)
+class Seat:
+    """A worker as the pool sees it. `is_solo` workers run a single message and are then retired."""
+
+    process: WorkerProcess
+    consumer: wire.Consumer
+    book: Book = field(init=False)
+    ready: bool = False
+    uses: int = 0
+    is_solo: bool = False
+    retiring: bool = False
+    problem: str = ""
+    late: Running | None = None
+    given_at: float = 0.0
+    leave_until: float = float("inf")
+
+    def __post_init__(self) -> None:
+        self.book = book_for(self.process, self.consumer)
+
+    def give(self, deliveries: Sequence[Delivery]) -> None:
+        if not self.book.held():
+            self.given_at = time.monotonic()
+        if not self.book.give(deliveries):
+            self.process.kill()  # it cannot be reached; its end shows what became of them
+
+    def laid_out(self) -> Remains:
+        """What it leaves, once it is certainly gone. Its last words may still be in the socket."""
+        self.process.kill()
+        self.process.is_gone(GONE_WITHIN)
+        for said in self.process.said():
+            if isinstance(said, wire.Failed):
+                try:
+                    self.book.heard(said)
+                except ValueError:
+                    continue  # an account of something it never had
+            elif isinstance(said, wire.Broken):
+                self.problem = said.text
+        return self.book.remains()
