@@ -1,15 +1,77 @@
-"""How do a message's counters change when one of its starts has ended?
+"""May a message start, and what do its counters say when a start has ended?
 
-Pure functions of counters: they hold what notes on a message's past must add up to, on every broker alike.
+Pure functions of counters and limits: what is known of a message's past adds up in the same way on every broker. Two rules
+are kept by brokers themselves and stand with the counters: `Counters.returned` and `Counters.marked`.
 """
+
+from dataclasses import dataclass
+from typing import Final, TypeAlias
 
 import msgspec
 
 from bezoar.failure import ErrorClassification, Failure, fingerprint
+from bezoar.handler import Limits
 from bezoar.message import Counters, Past
 
 HISTORY_LIMIT = 20
 """How many past attempts travel with a message; the first ones and the latest ones are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """It may start, in a batch with others."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunFresh:
+    """It may start, as the first and only one in a new worker; other workers go on beside it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """It must not start here: it has to run alone in its consumer."""
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """No further start."""
+
+    failure: Failure
+
+
+Admission: TypeAlias = Run | RunFresh | SetAside | GiveUp
+
+RUN: Final = Run()
+RUN_FRESH: Final = RunFresh()
+SET_ASIDE: Final = SetAside()
+
+
+def admit(counters: Counters, limits: Limits) -> Admission:
+    """What is to be done with a message that was fetched among others."""
+    if limits.highest is not None and counters.attempts >= limits.highest:
+        return GiveUp(_used_up(counters, limits.highest))
+    if _is_suspect(counters, limits.max_attempts):
+        return SET_ASIDE
+    return RUN_FRESH if _needs_fresh_worker(counters, limits.max_attempts) else RUN
+
+
+def admit_alone(counters: Counters, limits: Limits) -> RunFresh | GiveUp:
+    """What is to be done with a suspect that was taken to run alone. `counters` do not hold the start for which it was taken."""
+    if limits.max_attempts is not None and counters.losses and counters.charged >= limits.max_attempts:
+        return GiveUp(_lost(counters))
+    if limits.highest is not None and counters.charged >= limits.highest:
+        return GiveUp(_used_up(counters, limits.highest))
+    return RUN_FRESH
+
+
+def set_aside(counters: Counters, limits: Limits) -> Counters:
+    """On the way to running alone.
+
+    With its last attempt left a message never runs in company again after a loss. If it was lost twice all the same, it was
+    on this way the second time and not running: held against it, that would use up the attempt it is to be cleared by.
+    """
+    is_last = limits.max_attempts is not None and counters.attempts >= limits.max_attempts - 1
+    return msgspec.structs.replace(counters, alone=True, unseen=min(1, counters.unseen) if is_last else counters.unseen)
 
 
 def failed(counters: Counters, failure: Failure, now: float) -> Counters:
@@ -25,29 +87,32 @@ def failed(counters: Counters, failure: Failure, now: float) -> Counters:
     )
 
 
-def is_suspect(counters: Counters, limit: int | None) -> bool:
-    """Whether it may have brought a consumer down more than once, or once with few attempts left: then it runs alone."""
-    few_left = limit is not None and counters.attempts > limit - 3
-    return counters.alone or counters.unseen >= 2 or (counters.unseen == 1 and few_left)
-
-
-def needs_fresh_worker(counters: Counters, limit: int | None) -> bool:
-    """After a crash, and for a last attempt: a conviction must come from a worker that nobody else can have damaged."""
-    is_last = limit is not None and limit > 1 and counters.charged == limit - 1
-    return counters.fresh or is_last
-
-
-def set_aside(counters: Counters) -> Counters:
-    """On the way to running alone."""
-    return msgspec.structs.replace(counters, alone=True)
-
-
 def shaken(counters: Counters, *, alone: bool) -> Counters:
     """After something else brought the worker down in which this message was running."""
     return msgspec.structs.replace(counters, unseen=min(2, counters.unseen + 1), alone=counters.alone or alone)
 
 
-def used_up(counters: Counters, limit: int) -> Failure:
+def released(counters: Counters, *, interrupted: bool) -> Counters:
+    """After a planned stop: nothing is charged; a run that was cut off is noted."""
+    return msgspec.structs.replace(counters, interrupted=counters.interrupted + interrupted)
+
+
+def _is_suspect(counters: Counters, limit: int | None) -> bool:
+    """Whether it may have brought a consumer down more than once, or once with few attempts left."""
+    few_left = limit is not None and counters.attempts > limit - 3
+    return counters.alone or counters.unseen >= 2 or (counters.unseen == 1 and few_left)
+
+
+def _needs_fresh_worker(counters: Counters, limit: int | None) -> bool:
+    """After a crash, and for a last attempt: a conviction must come from a worker that nobody else can have damaged.
+
+    With a limit of 1 each attempt is a last one and would cost a worker; there a crash convicts whoever was running.
+    """
+    is_last = limit is not None and limit > 1 and counters.charged >= limit - 1
+    return counters.fresh or is_last
+
+
+def _used_up(counters: Counters, limit: int) -> Failure:
     """For a message that comes with all its attempts used already, because the limit was lowered meanwhile."""
     return Failure(
         classification=ErrorClassification.UNKNOWN,
@@ -59,7 +124,7 @@ def used_up(counters: Counters, limit: int) -> Failure:
     )
 
 
-def lost(counters: Counters) -> Failure:
+def _lost(counters: Counters) -> Failure:
     """For a suspect whose consumer vanished while it was the only one running there, too often to try again."""
     return Failure(
         classification=ErrorClassification.LOST,
@@ -69,11 +134,6 @@ def lost(counters: Counters) -> Failure:
         fingerprint=fingerprint("lost"),
         started=False,
     )
-
-
-def released(counters: Counters, *, interrupted: bool) -> Counters:
-    """After a planned stop: nothing is charged; a run that was cut off is noted."""
-    return msgspec.structs.replace(counters, interrupted=counters.interrupted + interrupted)
 
 
 def _capped(history: tuple[Past, ...]) -> tuple[Past, ...]:

@@ -14,6 +14,7 @@ from contextlib import suppress
 
 from bezoar import attempts
 from bezoar.alone import Alone
+from bezoar.emptiness import Emptiness
 from bezoar.errors import BrokerUnavailable, OwnershipLost
 from bezoar.judging import Judge, Judged
 from bezoar.keys import key_reader
@@ -47,6 +48,7 @@ class Consumer:
         ring: Callable[[], None],
         *,
         alone: Alone | None = None,
+        emptiness: Emptiness | None = None,
         name: str = "",
         code_version: str | None = None,
         clock: Callable[[], float] = time.time,
@@ -54,6 +56,7 @@ class Consumer:
         self._options, self._broker, self._workers, self._report, self._hooks = options, broker, workers, report, hooks
         self._ring, self._name = ring, name
         self._alone = Alone() if alone is None else alone
+        self._emptiness = Emptiness() if emptiness is None else emptiness
         self._judge = Judge(options.limits, name, code_version, clock)
         self._with_key = None if options.key_from is None else key_reader(options.key_from, options.source)
         self._stopping = threading.Event()
@@ -67,8 +70,9 @@ class Consumer:
         while not self._stopping.is_set():
             is_busy = self.turn()
             if self._run_suspect(is_busy) or is_busy:
+                self._emptiness.moved()
                 continue
-            if until_empty and self._is_empty():
+            if until_empty and self._emptiness.agreed(self, self._ring, self._is_empty):
                 break
             self._workers.wait(LOOK_FOR_SUSPECTS if self._is_asking else IDLE)
         self._drain()
@@ -87,6 +91,7 @@ class Consumer:
         self._workers.start(runnable, fresh)  # guard and run, in the workers; never raises, however badly it ends
         ended = [*refused, *self._workers.ended()]
         self._settle_and_report(ended)
+        self._release(self._workers.surplus(), interrupted=False)
         if not self._workers.running():
             self._alone.is_idle(self)
         return bool(deliveries or ended)
@@ -109,17 +114,23 @@ class Consumer:
 
     def _admit(self, deliveries: Sequence[Delivery]) -> tuple[Sequence[Delivery], Sequence[Delivery], Sequence[Ended]]:
         """Those that may start in batches, those that need a fresh worker, and those that are judged without starting."""
-        tried = [delivery for delivery in deliveries if delivery.counters is not UNTRIED]
-        if not tried:
+        if all(delivery.counters is UNTRIED for delivery in deliveries):
             return deliveries, (), ()
-        limit = self._options.limits.max_attempts
-        over = [d for d in tried if limit is not None and d.counters.charged >= limit]
-        suspects = [d for d in tried if d not in over and attempts.is_suspect(d.counters, limit)]
-        fresh = [d for d in tried if d not in over and d not in suspects and attempts.needs_fresh_worker(d.counters, limit)]
-        apart = {id(delivery) for delivery in (*over, *suspects, *fresh)}
-        refused = Ended(over, {n: attempts.used_up(d.counters, limit or 0) for n, d in enumerate(over)})
-        aside = Ended(suspects, aside=True)
-        return [d for d in deliveries if id(d) not in apart], fresh, [batch for batch in (refused, aside) if batch.deliveries]
+        runnable: list[Delivery] = []
+        fresh: list[Delivery] = []
+        aside: list[Delivery] = []
+        refused: list[Ended] = []
+        for delivery in deliveries:
+            match attempts.admit(delivery.counters, self._options.limits):
+                case attempts.Run():
+                    runnable.append(delivery)
+                case attempts.RunFresh():
+                    fresh.append(delivery)
+                case attempts.SetAside():
+                    aside.append(delivery)
+                case attempts.GiveUp(failure):
+                    refused.append(Ended([delivery], {0: failure}))
+        return runnable, fresh, [*refused, Ended(aside, aside=True)] if aside else refused
 
     def _settle_and_report(self, ended: Sequence[Ended]) -> None:
         if not ended:
@@ -188,6 +199,9 @@ class Consumer:
                 if suspect is not None:
                     self._run_alone(suspect)
                 return suspect is not None
+            except OwnershipLost as error:
+                self._give_up_everything(error)
+                return False
             finally:
                 self._suspects_after = time.monotonic() + (time.monotonic() - now)
                 self._stop_asking()
@@ -198,9 +212,9 @@ class Consumer:
         self._alone.done(self)
 
     def _run_alone(self, suspect: Delivery) -> None:
-        limit = self._options.limits.max_attempts
-        if limit is not None and suspect.counters.charged >= limit:
-            self._settle_and_report([Ended([suspect], {0: attempts.lost(suspect.counters)})])
+        admission = attempts.admit_alone(suspect.counters, self._options.limits)
+        if isinstance(admission, attempts.GiveUp):
+            self._settle_and_report([Ended([suspect], {0: admission.failure})])
             return
         self._workers.start((), [suspect])
         while self._workers.running() and time.monotonic() < self._grace_ends:
@@ -224,10 +238,11 @@ class Consumer:
             self._settle_and_report(ended)
             if not ended:
                 self._workers.wait(min(IDLE, max(0.0, self._grace_ends - time.monotonic())))
-        cut = self._workers.interrupt()
-        self._settle_and_report([ended for ended in cut.ended if ended.deliveries])
-        self._release(cut.unstarted, interrupted=False)
-        self._release(cut.running, interrupted=True)
+        if self._workers.running():
+            cut = self._workers.interrupt()
+            self._settle_and_report([ended for ended in cut.ended if ended.deliveries])
+            self._release(cut.unstarted, interrupted=False)
+            self._release(cut.running, interrupted=True)
         self._workers.close()
         self._hooks.close()
         if self._workers.running():

@@ -60,11 +60,17 @@ NO_POLICY = Policy()
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How far retrying goes. None means no limit."""
+    """How far retrying goes. None means no limit. `by_policy` is the highest limit that a policy sets, 0 if none does."""
 
     max_attempts: int | None = MAX_ATTEMPTS
     max_age: timedelta | None = MAX_AGE
     backoff: Backoff = DEFAULT_BACKOFF
+    by_policy: int = 0
+
+    @property
+    def highest(self) -> int | None:
+        """The most attempts that any failure leaves a message."""
+        return None if self.max_attempts is None else max(self.max_attempts, self.by_policy)
 
 
 ErrorClassifier = Callable[[BaseException], "ErrorClassification | str | None"]
@@ -98,7 +104,8 @@ class PoisonPillHandler:
     @property
     def limits(self) -> Limits:
         age = None if self.max_age is None else bounded(seconds(self.max_age, "max_age"))
-        return Limits(self.max_attempts, age, self.backoff)
+        by_policy = max((policy.max_attempts or 0 for policy in self.policies.values()), default=0)
+        return Limits(self.max_attempts, age, self.backoff, by_policy)
 
     def classify_error(self, exc: BaseException) -> ErrorClassification:
         """Which kind of failure this exception is."""

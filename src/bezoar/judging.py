@@ -54,7 +54,7 @@ class Judge:
     def _kept(self, batch: Ended) -> Sequence[Kept]:
         """Those that start again without being charged: set aside to run alone, or shaken by what others did."""
         if batch.aside:
-            return [Kept(delivery, attempts.set_aside(delivery.counters)) for delivery in batch.deliveries]
+            return [Kept(delivery, attempts.set_aside(delivery.counters, self.limits)) for delivery in batch.deliveries]
         return [
             Kept(batch.deliveries[n], attempts.shaken(batch.deliveries[n].counters, alone=alone))
             for n, alone in batch.shaken.items()

@@ -16,6 +16,7 @@ from bezoar.alone import Alone
 from bezoar.bell import Bell
 from bezoar.brokers import broker_for, masked
 from bezoar.consumer import Consumer
+from bezoar.emptiness import Emptiness
 from bezoar.errors import BrokerUnavailable, ConfigError
 from bezoar.options import ConsumerOptions, Settings
 from bezoar.ports import Broker
@@ -48,6 +49,7 @@ class Run:
         self._apps = apps
         self.report = Report()
         self._alone = Alone()
+        self._emptiness = Emptiness(sum(len(app.consumers()) for app in apps))
         self._consumers: list[Consumer] = []
         self._crashed: list[BaseException] = []
         self._stopped = threading.Event()
@@ -117,6 +119,7 @@ class Run:
             staff.hooks,
             bell.ring,
             alone=self._alone,
+            emptiness=self._emptiness,
             name=f"{socket.gethostname()}:{os.getpid()}",
             code_version=app.settings.code_version,
         )

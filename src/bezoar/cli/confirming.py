@@ -16,4 +16,5 @@ def confirm(question: str, *, yes: bool, typed: str | None = None) -> None:
     else:
         agreed = click.prompt(f"{question} To do it, type {typed!r}", default="", show_default=False, err=True) == typed
     if not agreed:
-        raise click.ClickException("Nothing was changed.")
+        click.echo("Nothing was changed.", err=True)
+        sys.exit(1)

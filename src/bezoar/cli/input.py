@@ -55,8 +55,9 @@ def batches(stream: BinaryIO, form: Form) -> Iterator[tuple[int, Batch]]:
     while chunk := stream.read1(CHUNK):  # type: ignore[attr-defined]  # typeshed knows it for files and pipes only
         read += len(chunk)
         *lines, rest = (rest + chunk).split(b"\n")
-        yield read, form(lines, line)
-        line += len(lines)
+        if lines:
+            yield read, form(lines, line)
+            line += len(lines)
     if rest:
         yield read, form([rest], line)
 

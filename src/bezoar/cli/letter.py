@@ -1,18 +1,21 @@
 """How does a person read a dead letter? What happened first, then the message, then how it came to that."""
 
+import textwrap
 from collections.abc import Iterator
 
 import msgspec
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from bezoar.cli.escaping import one_line, visible
 from bezoar.cli.screen import moment
 from bezoar.deadletters.record import DeadLetter
+from bezoar.failure import Crash
 
 TEXT_LIMIT = 20_000
 """Characters of a body that are shown; with --body and --json it is always whole."""
+
+MARGIN = " " * 16
 
 DUMP_LIMIT = 512
 """Bytes of a body that is not text."""
@@ -22,14 +25,13 @@ def print_letter(letter: DeadLetter, screen: Console) -> None:
     """Everything, in readable order, with headings. Nothing in it can act on a terminal."""
     screen.print(Text(f"Dead letter {one_line(letter.id)} ({one_line(letter.state)})", style="bold"))
     screen.print(Text(one_line(letter.reason)), Text(), sep="\n")
-    facts = Table.grid(padding=(0, 2))
     for name, value in _facts(letter):
-        facts.add_row(Text(f"  {name}", style="dim", no_wrap=True), Text(one_line(value), overflow="fold"))
-    screen.print(facts)
+        lines = textwrap.wrap(one_line(value), max(screen.width - len(MARGIN), 20)) or [""]
+        screen.print(Text.assemble((f"  {name:<{len(MARGIN) - 2}}", "dim"), f"\n{MARGIN}".join(lines)), soft_wrap=True)
     for heading, content in _sections(letter):
         screen.print(Text(f"\n{heading}", style="bold"))
         # Lines are left to the terminal to break, so that what is copied from it is what was sent.
-        screen.print(Text("\n".join(f"  {line}" for line in content.rstrip("\n").split("\n"))), soft_wrap=True)
+        screen.print(Text("\n".join(f"  {line}" if line else "" for line in content.rstrip("\n").split("\n"))), soft_wrap=True)
 
 
 def _sections(letter: DeadLetter) -> Iterator[tuple[str, str]]:
@@ -43,7 +45,7 @@ def _sections(letter: DeadLetter) -> Iterator[tuple[str, str]]:
         yield "Stack when it crashed", visible(letter.crash.stack)
     if letter.crash is not None and letter.crash.log:
         yield "Last log lines before the crash", visible(letter.crash.log)
-    if letter.traceback:
+    if letter.traceback and (letter.crash is None or letter.traceback != letter.crash.stack):
         yield "Traceback", visible(letter.traceback)
 
 
@@ -62,12 +64,24 @@ def _facts(letter: DeadLetter) -> Iterator[tuple[str, str]]:
     yield "consumer", letter.consumer + (f", code version {letter.code_version}" if letter.code_version else "")
     yield "original", ", ".join(f"{name} {value}" for name, value in letter.original.items())
     if letter.crash is not None:
-        known = {name: value for name, value in msgspec.to_builtins(letter.crash).items() if name not in ("stack", "log")}
-        yield "crash", ", ".join(f"{name} {value}" for name, value in known.items() if value is not None)
+        yield "crash", ", ".join(_crash(letter.crash))
     if letter.note:
         yield "note", letter.note
     if letter.owner:
         yield "owner", letter.owner
+
+
+def _crash(crash: Crash) -> Iterator[str]:
+    if crash.signal is not None:
+        yield crash.signal
+    if crash.exit_code is not None:
+        yield f"exit code {crash.exit_code}"
+    if crash.elapsed is not None:
+        yield f"after {crash.elapsed:.3g} s"
+    if crash.peak_rss is not None:
+        yield f"peak memory {crash.peak_rss / 1e6:,.0f} MB"
+    if crash.worker_age is not None:
+        yield f"in a worker {crash.worker_age:,.0f} s old"
 
 
 def _history(letter: DeadLetter) -> Iterator[str]:

@@ -50,7 +50,9 @@ def _exit_code(arguments: Sequence[str] | None) -> int:
     except BezoarError as error:
         click.echo(f"Error: {visible(str(error))}", err=True)
         return 1
-    except click.Abort:  # Ctrl-C, or the end of the input where an answer was asked for
+    except click.Abort as error:  # Ctrl-C, or the end of the input where an answer was asked for
+        if error.__cause__ is None:
+            click.echo(err=True)  # a question stands in this line; in all other cases click has ended it
         return 130
     return code if isinstance(code, int) else 0
 

@@ -53,9 +53,9 @@ class Sender:
 @click.command(
     "publish",
     epilog="\b\nExamples:\n"
-    '  bezoar publish sqlite:///shop.db orders \'{"id": 1, "total": 9.99}\' --key customer-7\n'
-    "  bezoar publish sqlite:///shop.db orders --file orders.jsonl --header trace=abc\n"
-    '  some-program | bezoar publish "$BEZOAR_URL" orders --lines --delay 5m',
+    "  bezoar publish sqlite:///shop.db orders '{\"id\": 1}' '{\"id\": 2}' --key ada\n"
+    "  bezoar publish sqlite:///shop.db orders --file orders.jsonl --delay 5m\n"
+    '  some-program | bezoar publish "$BEZOAR_URL" orders --lines',
 )
 @click.argument("url")
 @click.argument("source")

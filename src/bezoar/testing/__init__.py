@@ -23,9 +23,10 @@ try a kill at every other line; with EVERY_KILL=1 in the environment at every li
 minutes.
 """
 
-import pytest
+import sys
 
-pytest.register_assert_rewrite("bezoar.testing.contract")  # before the promises are imported, or a failed one says nothing
+if pytest := sys.modules.get("pytest"):  # not loaded for its own sake: processes that only play a part in a promise start faster
+    pytest.register_assert_rewrite("bezoar.testing.contract")  # before the promises are imported, or a failed one says nothing
 
 from bezoar.testing.lab import Lab  # noqa: E402
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 class Effects:
-    """Lines that any thread and any process may add. A line is there for good once `add` returns, even if the process is killed."""
+    """Lines that any thread and any process may add. One is there for good once `add` returns, even if the process is killed."""
 
     def __init__(self, folder: Path, name: str = "effects") -> None:
         self._path = folder / name

@@ -22,11 +22,11 @@ FLOW = (
     "bezoar.deadletters.writing",
     "bezoar.deadletters.manager",
 )
-"""The modules whose lines are kill points on every broker. A thread that the work starts is watched once it has come by one of them."""
+"""The modules whose lines are kill points on every broker. A thread that the work starts is watched once it comes by one."""
 
 EVERY_KILL = "EVERY_KILL"
-STRIDE, LATER = 2, 64
-"""Unless every kill is asked for: every so many-th of the lines at its first time, and every so many-th step whatever it is."""
+FEW, STRIDE, LATER = 100, 2, 64
+"""Work of few steps is killed at each of them, other work at every second line and at every 64th step; unless all are asked for."""
 
 Work = Callable[[str], object]
 Line = tuple[str, int]
@@ -34,7 +34,7 @@ OnLine = Callable[[Line], None]
 
 
 def sweep(lab: Lab, name: str, prepare: Work, work: Work, check: Work) -> None:
-    """Prepare a source, let the work on it be killed at some line, check what is left; for line after line, each in a new source."""
+    """Prepare a source, have the work on it killed at some line, check what is left; line after line, each in a new source."""
     rehearsal = f"{name}-rehearsal"
     prepare(rehearsal)
     lines = recorded(lambda: work(rehearsal), lab)
@@ -55,8 +55,8 @@ def sweep(lab: Lab, name: str, prepare: Work, work: Work, check: Work) -> None:
 
 
 def _chosen(lines: Sequence[Line]) -> list[int]:
-    """Every other line, the first time it is passed, and some later times; or every line every time if that is asked for."""
-    if os.environ.get(EVERY_KILL):
+    """Of many steps, every other line the first time it is passed and some later ones; else, or if that is asked for, all."""
+    if os.environ.get(EVERY_KILL) or len(lines) <= FEW:
         return list(range(len(lines)))
     first = {line: step for step, line in reversed(list(enumerate(lines)))}
     return sorted({*sorted(first.values())[::STRIDE], *range(0, len(lines), LATER)})
@@ -106,7 +106,7 @@ def _traced(work: Callable[[], object], modules: Sequence[str], on_line: OnLine)
     entered.yes = True
 
     def enter(frame: FrameType, event: str, argument: Any) -> Any:
-        """Watch a call if it is in one of the modules, and in a thread of the flow: an adapter's own threads come and go as they like."""
+        """Watch a call if it is in one of the modules, and in a thread of the flow: an adapter's own threads run as they like."""
         file = frame.f_code.co_filename
         if file in flow:
             entered.yes = True

@@ -7,8 +7,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import pytest
-
 from bezoar.app import App
 from bezoar.brokers import broker_for
 from bezoar.deadletters.manager import DLQManager
@@ -41,7 +39,7 @@ class Lab(ABC):
 
     def shift_clock(self, seconds: float) -> None:
         """Move the clock that the broker goes by, for all connections made by `connect`."""
-        pytest.skip("the clock of this broker cannot be moved")
+        _skip("the clock of this broker cannot be moved")
 
     def connect(self) -> Broker:
         """A connection, not yet opened."""
@@ -66,7 +64,7 @@ class Lab(ABC):
         """Skip the promise if the broker does not claim this."""
         missing = capability & ~self.capabilities
         if missing:
-            pytest.skip(f"the broker does not claim {missing.name}")
+            _skip(f"the broker does not claim {missing.name}")
 
     def close(self) -> None:
         """Close what was opened through it. It can be used again."""
@@ -78,3 +76,9 @@ class Lab(ABC):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+
+def _skip(why: str) -> None:
+    import pytest  # noqa: PLC0415 - processes that only play a part in a promise start faster without it
+
+    pytest.skip(why)

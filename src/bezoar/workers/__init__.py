@@ -67,6 +67,9 @@ class Workers(Protocol):
     def wait(self, timeout: float) -> None:
         """Sleep until the bell rings or something ends, for at most so long."""
 
+    def surplus(self) -> Sequence[Delivery]:
+        """What would have to wait long here, since every worker is busy with a slow message: others may have it."""
+
     def take_back(self) -> Sequence[Delivery]:
         """Those that were not started: they will not be."""
 

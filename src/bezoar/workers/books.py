@@ -225,8 +225,9 @@ class LaneBook:
             if mark and mark == (lane.code if lane.failure is None else FAILED):
                 over.append(lane)
             elif mark:
+                # Not a mark of this lane's: whether it ended is not known, but it may have been running.
                 sound = False
-                unstarted.append(lane.delivery)
+                running.append(Running(lane.delivery, 0, number))
             elif all(one.lane != number for one in running):
                 unstarted.append(lane.delivery)
         return Remains(_ended(over), running, unstarted, self._culprit(running), sound)

@@ -50,9 +50,15 @@ def become_worker(place: Place, registration: Registration, hooks: WorkerHooks, 
         settle_in(place, consumer, memory)
         status = _serve(place, registration, hooks)
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)  # atexit handlers belong to the template, which made this process by forking
+        _leave(status)
+
+
+def _leave(status: int) -> None:
+    """End this process here and now: atexit handlers belong to the template, which made it by forking."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(BaseException):  # a handler may have closed or replaced it
+            stream.flush()
+    os._exit(status)
 
 
 def settle_in(place: Place, consumer: int, memory: int | None) -> None:
@@ -70,7 +76,6 @@ def settle_in(place: Place, consumer: int, memory: int | None) -> None:
         file.write("1000")  # when the machine runs out of memory, the kernel is to take a worker, not the consumer
     faulthandler.enable(place.stack, all_threads=True)
     faulthandler.register(STACK_SIGNAL, place.stack, all_threads=True)
-    logging.getLogger().addHandler(LastLines(place.log))
     random.seed()
     os.register_at_fork(after_in_child=lambda: _left_the_worker(place))
     gc.freeze()
@@ -104,9 +109,7 @@ class _Grandchild:
     @classmethod
     def end_if_one(cls) -> None:
         if cls.pid:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(0)
+            _leave(0)
 
 
 def _serve(place: Place, registration: Registration, hooks: WorkerHooks) -> int:
@@ -117,6 +120,7 @@ def _serve(place: Place, registration: Registration, hooks: WorkerHooks) -> int:
         name, text, traceback = describe(error)
         wire.send(place.sock, wire.Broken(f"on_worker_start raised {name}: {text}", traceback))
         return 1
+    keep_last_lines(place.log)
     wire.send(place.sock, wire.Ready(os.getpid()))
     options = registration.options
     serve = serve_tasks if options.is_async else serve_threads if options.threads > 1 else serve_batches
@@ -127,6 +131,14 @@ def _serve(place: Place, registration: Registration, hooks: WorkerHooks) -> int:
             with suppress(BaseException):
                 function()
     return 0
+
+
+def keep_last_lines(descriptor: int) -> None:
+    """Called after on_worker_start, which may be where logging is set up. Where it is not, warnings still reach standard error."""
+    root = logging.getLogger()
+    if not root.handlers and logging.lastResort is not None:
+        root.addHandler(logging.lastResort)
+    root.addHandler(LastLines(descriptor))
 
 
 class LastLines(logging.Handler):

@@ -34,7 +34,8 @@ class Death:
 
     @property
     def may_be_anothers_doing(self) -> bool:
-        return self.late is None and not self.was_solo and self.crash.signal is not None and self.crash.signal not in _OWN_FAULT
+        ran_alone = any(one.delivery.counters.alone for one in self.remains.running)
+        return self.late is None and not ran_alone and self.crash.signal is not None and self.crash.signal not in _OWN_FAULT
 
 
 class Deaths:
@@ -47,12 +48,11 @@ class Deaths:
     def note(self, seat: Seat, remains: Remains) -> Death:
         now = time.monotonic()
         since = seat.late or remains.culprit or (remains.running[0] if remains.running else None)
-        elapsed = None if since is None else now - since.since / 1e9
+        elapsed = None if since is None or since.since == 0 else now - since.since / 1e9
         death = Death(now, remains, seat.process.autopsy(elapsed), seat.late, seat.is_solo)
         with self._lock:
             self._recent = [other for other in self._recent if now - other.at < 10 * TOGETHER]
-            if death.may_be_anothers_doing:
-                self._recent.append(death)
+            self._recent.append(death)
         return death
 
     def is_settled(self, death: Death) -> bool:
@@ -61,22 +61,24 @@ class Deaths:
 
     def together(self, death: Death) -> bool:
         with self._lock:
-            return death.may_be_anothers_doing and any(
-                other is not death and abs(other.at - death.at) <= TOGETHER for other in self._recent
-            )
+            return may_be_one_event(death, self._recent)
 
     def next_judgement(self, unjudged: Sequence[Death]) -> float:
         now = time.monotonic()
         return min((death.at + TOGETHER - now for death in unjudged), default=float("inf"))
 
 
+def may_be_one_event(death: Death, others: Sequence[Death]) -> bool:
+    """Whether the message behind another death may have killed this worker too, however its own one ended."""
+    return death.may_be_anothers_doing and any(other is not death and abs(other.at - death.at) <= TOGETHER for other in others)
+
+
 def judge_death(death: Death, source: str, *, together: bool) -> Ended:
     """Charge the culprit; note for the others that were running in it that they were shaken."""
     remains = death.remains
-    culprit = death.late or remains.culprit
-    if culprit is None and death.was_solo and len(remains.running) == 1:
-        culprit = remains.running[0]  # it was the only one there
-    if together or culprit is None or not remains.is_sound:
+    only = remains.running[0] if death.was_solo and len(remains.running) == 1 else None  # whatever the marks say
+    culprit = death.late or only or remains.culprit
+    if together or culprit is None or not (remains.is_sound or only):
         company = [one.delivery for one in remains.running]
         return Ended(company, shaken=dict.fromkeys(range(len(company)), True))
     others = [one.delivery for one in remains.running if one.delivery is not culprit.delivery]

@@ -60,6 +60,9 @@ class InlineWorkers:
     def wait(self, timeout: float) -> None:
         self._bell.wait(timeout)
 
+    def surplus(self) -> Sequence[Delivery]:
+        return ()
+
     def take_back(self) -> Sequence[Delivery]:
         left = list(self._queue)
         self._queue.clear()

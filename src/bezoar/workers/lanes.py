@@ -70,8 +70,14 @@ def serve_threads(sock: socket.socket, marks: Marks, call: Call, end_if_grandchi
 
 
 def serve_tasks(sock: socket.socket, marks: Marks, call: Call, end_if_grandchild: Callable[[], None]) -> None:
-    """One task for each lane, all on one event loop."""
-    asyncio.run(_Tasks(sock, marks, call, end_if_grandchild).serve())
+    """One task for each lane, all on one event loop.
+
+    Not with asyncio.run: if one message brings the loop to its end, it would cancel the others, and each would look as if it
+    had failed by itself.
+    """
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    loop.run_until_complete(_Tasks(sock, marks, call, end_if_grandchild).serve())
 
 
 class _Tasks:
@@ -79,11 +85,13 @@ class _Tasks:
         self._sock, self._marks, self._call, self._end_if_grandchild = sock, marks, call, end_if_grandchild
         self._lanes, self._run = Lanes(sock, marks), call.prepared()
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._limits = _TimeLimits(call.timeout)
 
     async def serve(self) -> None:
         loop, over = asyncio.get_running_loop(), asyncio.Event()
         loop.set_task_factory(self._stepping_task)  # type: ignore[arg-type]  # typeshed's protocol is narrower than asyncio
         loop.add_reader(self._sock.fileno(), self._receive, over)
+        self._limits.watch(loop)
         await over.wait()
 
     def _receive(self, over: asyncio.Event) -> None:
@@ -105,9 +113,12 @@ class _Tasks:
         limit = asyncio.timeout(self._call.timeout)
         try:
             async with limit:
+                self._limits.running.add(limit)
                 await self._run(delivery)
         except BaseException as error:  # whatever it raises is this message's failure, never the loop's
             failure = timed_out(self._call) if limit.expired() else self._call.failed(delivery, error)
+        finally:
+            self._limits.running.discard(limit)
         self._end_if_grandchild()
         self._lanes.end(lane, code, failure)
 
@@ -115,22 +126,47 @@ class _Tasks:
         """Every task a handler makes, its own included, notes its lane while one of its steps runs."""
         context: contextvars.Context | None = how.get("context")
         lane = _lane.get() if context is None else context.get(_lane, -1)
-        stepped = coro if lane < 0 else _stepping(coro, lane + 1, self._marks.words)
+        stepped = coro if lane < 0 else _stepping(_Steps(coro, lane + 1, self._marks.words, self._end_if_grandchild))
         return asyncio.Task(stepped, loop=loop, **how)
 
 
-async def _stepping(coro: Coroutine[Any, Any, Any], lane: int, words: Any) -> Any:
-    return await _Steps(coro, lane, words)
+class _TimeLimits:
+    """Time in which the whole process stood still, or one message kept the loop from the others, is nobody's running time."""
+
+    def __init__(self, timeout: float | None) -> None:
+        self._tick = 0.0 if timeout is None else min(1.0, timeout / 4)
+        self.running: set[asyncio.Timeout] = set()
+
+    def watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Look at the clock a few times per limit: if it jumped, all limits move by as much."""
+        if self._tick:
+            loop.call_later(self._tick, self._look, loop, loop.time())
+
+    def _look(self, loop: asyncio.AbstractEventLoop, looked: float) -> None:
+        gap = loop.time() - looked
+        if gap > 2 * self._tick:
+            for limit in self.running:
+                when = limit.when()
+                if when is not None and not limit.expired():
+                    limit.reschedule(when + gap)
+        self.watch(loop)
+
+
+async def _stepping(steps: "_Steps") -> Any:
+    try:
+        return await steps
+    except (SystemExit, KeyboardInterrupt) as left:  # asyncio lets these two end the loop, and with it every other message
+        raise RuntimeError(f"a task of the handler raised {type(left).__name__}: {left}") from left
 
 
 class _Steps:
     """Drives a coroutine step by step, with the lane's number in shared memory during each of them."""
 
-    def __init__(self, coro: Coroutine[Any, Any, Any], lane: int, words: Any) -> None:
-        self._coro, self._lane, self._words = coro, lane, words
+    def __init__(self, coro: Coroutine[Any, Any, Any], lane: int, words: Any, end_if_grandchild: Callable[[], None]) -> None:
+        self._coro, self._lane, self._words, self._end_if_grandchild = coro, lane, words, end_if_grandchild
 
     def __await__(self) -> Generator[Any, Any, Any]:
-        coro, lane, words = self._coro, self._lane, self._words
+        coro, lane, words, end_if_grandchild = self._coro, self._lane, self._words, self._end_if_grandchild
         value: Any = None
         thrown: BaseException | None = None
         while True:
@@ -140,6 +176,7 @@ class _Steps:
             except StopIteration as ended:
                 return ended.value
             finally:
+                end_if_grandchild()  # a forked copy that went on with the loop would run every other message again
                 words[STEPPING] = 0
             value = thrown = None
             try:

@@ -21,6 +21,12 @@ from bezoar.workers.process import WorkerProcess
 
 _PR_SET_CHILD_SUBREAPER = 36
 
+FORK_WITHIN = 5.0
+"""Seconds in which the template makes a worker; it takes milliseconds. One that does not stands still and is replaced."""
+
+RENEWALS = 5
+"""How often in a row the template may be killed before its consumer gives up."""
+
 
 class Template:
     """The template of one app. Safe to use from several consumers' threads."""
@@ -31,7 +37,6 @@ class Template:
         self._numbers = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._sock: socket.socket | None = None
-        self._direct: list[subprocess.Popen[bytes]] = []
         adopt_orphans()
         self.app = self._start()
 
@@ -42,16 +47,30 @@ class Template:
 
     def worker(self, consumer: wire.Consumer, ties: Sequence[int], *, for_hooks: bool = False) -> WorkerProcess:
         """A new worker for this consumer; it says by itself when it is ready."""
-        lanes = consumer.options.lanes
+        with self._lock, reaping.COLLECTING:
+            self._numbers += 1
+            fork = wire.Fork(consumer.options.source, self._numbers, for_hooks)
+            for _ in range(RENEWALS):
+                worker = self._worker(fork, consumer.options.lanes, ties)
+                if worker is not None:
+                    return worker
+                self._renew()
+            raise ConfigError(f"The template process for {self.reference!r} cannot be kept alive: it ended {RENEWALS} times in a row.")
+
+    def _worker(self, fork: wire.Fork, lanes: int, ties: Sequence[int]) -> WorkerProcess | None:
+        """None if the template is gone. What it was given is given up with it: it may have made a worker before it ended, and
+        two workers must never share a socket."""
         ours, theirs = wire.pair()
         shared, stack, log = marks.create(lanes), os.memfd_create("bezoar-stack"), os.memfd_create("bezoar-log")
         given = (theirs.fileno(), shared, stack, log, *ties)
         try:
-            with self._lock:
-                self._numbers += 1
-                fork = wire.Fork(consumer.options.source, self._numbers, for_hooks)
-                pid = self._forked(fork, given) if self.forks else self._started(fork, given)
-            return WorkerProcess(pid, ours, marks.Marks(shared, lanes), stack, log)
+            pid = self._forked(fork, given) if self.forks else self._started(fork, given)
+            if pid is not None:
+                return WorkerProcess(pid, ours, marks.Marks(shared, lanes), stack, log)
+            ours.close()
+            os.close(stack)
+            os.close(log)
+            return None
         finally:
             theirs.close()
             os.close(shared)
@@ -68,8 +87,9 @@ class Template:
     def _start(self) -> wire.Described:
         """Start the template and hear what the app is. Whatever goes wrong there is one clear error."""
         ours, theirs = wire.pair()
-        self._process = self._interpreter(theirs)
-        reaping.know(self._process.pid)
+        with reaping.COLLECTING:
+            self._process = self._interpreter(theirs)
+            reaping.know(self._process.pid)
         theirs.close()
         self._sock = ours
         ours.settimeout(self._start_timeout)
@@ -81,9 +101,9 @@ class Template:
                 f"Importing {self.reference!r} took more than {self._start_timeout:g} s and was ended. Look for code at module "
                 f"level that waits (a connection, an endless loop); move it into @app.on_worker_start. Or raise start_timeout."
             ) from None
-        ours.settimeout(None)
+        ours.settimeout(FORK_WITHIN)
         if received is None:
-            raise ConfigError(self._why_it_ended())
+            raise self._why_it_ended()
         if isinstance(received[0], wire.Broken):
             raise ImportFailed(received[0].text, received[0].traceback)
         if not isinstance(received[0], wire.Described):
@@ -102,27 +122,31 @@ class Template:
         ]
         return subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)  # noqa: S603 - our own module
 
-    def _why_it_ended(self) -> str:
+    def _why_it_ended(self) -> ConfigError:
         status = self._process.wait() if self._process else 0
         how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with exit code {status}"
-        return (
+        kind = TemplateKilled if status == -signal.SIGKILL else ConfigError
+        return kind(
             f"Importing {self.reference!r} {how} before the app was ready. Run python -c 'import …' of that module to see it; "
             f"code at module level runs in every process and should only define things."
         )
 
-    def _forked(self, fork: wire.Fork, given: tuple[int, ...]) -> int:
-        for _ in range(2):
-            try:
-                if self._sock is not None:
-                    wire.send(self._sock, fork, given)
-                    received = wire.receive(self._sock, wire.from_template)
-                    if received is not None and isinstance(received[0], wire.Forked):
-                        return received[0].pid
-            except OSError:
-                pass  # the template is gone, for instance killed by a handler: a new one does the same
-            self.close()
+    def _forked(self, fork: wire.Fork, given: tuple[int, ...]) -> int | None:
+        try:
+            if self._sock is not None:
+                wire.send(self._sock, fork, given)
+                received = wire.receive(self._sock, wire.from_template)
+                if received is not None and isinstance(received[0], wire.Forked):
+                    return received[0].pid
+        except OSError:
+            pass  # gone, or standing still: some handler has killed or stopped it
+        return None
+
+    def _renew(self) -> None:
+        """A new template does the same as one that a handler has killed; so does a third one if that was killed too."""
+        self.close()
+        with suppress(TemplateKilled):
             self.app = self._start()
-        raise ConfigError(f"The template process for {self.reference!r} cannot be kept alive: it ended twice in a row.")
 
     def _started(self, fork: wire.Fork, given: tuple[int, ...]) -> int:
         ours, theirs = wire.pair()
@@ -132,6 +156,10 @@ class Template:
         ours.close()
         process.returncode = 0  # its end is collected with its pid, by WorkerProcess; Popen must not wait for it as well
         return process.pid
+
+
+class TemplateKilled(ConfigError):
+    """Somebody killed the process in which the app was imported."""
 
 
 class ImportFailed(ConfigError):

@@ -56,6 +56,7 @@ class IsolatedWorkers:
         self._results: list[Ended] = []
         self._failed_starts = 0
         self._start_after = 0.0
+        self._is_closing = False
         self._pace = Pace(consumer.options)
         self._watch = Watch(consumer.options)
         self._selector = selectors.DefaultSelector()
@@ -63,7 +64,7 @@ class IsolatedWorkers:
         self._fill_seats()
 
     def room(self) -> int:
-        if self._bytes > HELD_BYTES:
+        if self._bytes > HELD_BYTES or self._is_stuck():
             return 0
         return max(0, self._wanted * self._pace.per_worker() - self.running())
 
@@ -86,6 +87,13 @@ class IsolatedWorkers:
     def wait(self, timeout: float) -> None:
         if not self._results:
             self._attend(min(timeout, self._watch.next_look(self._seats), self._deaths.next_judgement(self._unjudged)))
+
+    def surplus(self) -> Sequence[Delivery]:
+        if not self._queue or not self._is_stuck():
+            return ()
+        surplus, self._queue = self._queue, []
+        self._bytes -= sum([len(delivery.body) for delivery in surplus])
+        return surplus
 
     def take_back(self) -> Sequence[Delivery]:
         taken = [*self._fresh, *self._queue]
@@ -116,6 +124,7 @@ class IsolatedWorkers:
         return Interrupted(results, unstarted, [one.delivery for one in running])
 
     def close(self) -> None:
+        self._is_closing = True
         for seat in list(self._seats):
             self._retire(seat)
         until = time.monotonic() + LEAVE_WITHIN
@@ -178,7 +187,10 @@ class IsolatedWorkers:
             return
         if not seat.ready:
             self._could_not_start(seat)
-        self._queue[:0] = remains.unstarted
+        if seat.is_solo:
+            self._fresh.extendleft(remains.unstarted)  # one at most, and it still needs a new worker
+        else:
+            self._queue[:0] = remains.unstarted
         if remains.ended.deliveries:
             self._results.append(remains.ended)
         if remains.running or not remains.is_sound:
@@ -215,11 +227,15 @@ class IsolatedWorkers:
 
     def _fill_seats(self) -> None:
         """As many workers as are wanted and one more that waits, unused, for whoever needs a fresh one."""
-        while len(self._seats) < self._wanted + 1 and time.monotonic() >= self._start_after:
+        while len(self._seats) < self._wanted + 1 and time.monotonic() >= self._start_after and not self._is_closing:
             seat = Seat(self._template.worker(self._consumer, self._ties()), self._consumer)
             self._seats.append(seat)
             self._selector.register(seat.process.sock, selectors.EVENT_READ, seat)
             self._selector.register(seat.process.pidfd, selectors.EVENT_READ, seat)
+
+    def _is_stuck(self) -> bool:
+        """Whether every worker is busy with a message that takes long, so that what waits here would wait as long."""
+        return bool(self._seats) and sum(self._watch.is_slow(seat) for seat in self._seats) >= self._wanted
 
     def _could_not_start(self, seat: Seat) -> None:
         self._start_after = time.monotonic() + START_AGAIN[min(self._failed_starts, len(START_AGAIN) - 1)]

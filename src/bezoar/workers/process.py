@@ -99,7 +99,6 @@ class WorkerProcess:
             try:
                 _, self._status, usage = os.wait4(self.pid, os.WNOHANG)
                 self._peak = usage.ru_maxrss * 1024
-                reaping.forget(self.pid)
             except ChildProcessError:  # somebody else in this process has reaped it
                 self._status = 0
         return self._status is not None
@@ -120,6 +119,7 @@ class WorkerProcess:
 
     def close(self) -> None:
         """Let go of everything but the process itself."""
+        reaping.forget(self.pid)
         self.sock.close()
         self.marks.close()
         for descriptor in (self.pidfd, self._stack, self._log):

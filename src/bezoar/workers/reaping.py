@@ -6,23 +6,27 @@ in the process table for ever. Workers themselves are collected by those who kee
 
 import os
 import threading
+from collections import deque
 from contextlib import suppress
 from pathlib import Path
 
 _KNOWN: set[int] = set()
-_SESSIONS: set[int] = set()
-_LOCK = threading.Lock()
+_SESSIONS: deque[int] = deque(maxlen=1000)
+
+COLLECTING = threading.RLock()
+"""Held while strangers are collected. Whoever makes a process holds it until the process is known, or it could be taken for one."""
 
 
 def know(pid: int) -> None:
     """This process is collected by whoever started it. It leads a session of its own, as workers do."""
-    with _LOCK:
+    with COLLECTING:
         _KNOWN.add(pid)
-        _SESSIONS.add(pid)
+        _SESSIONS.append(pid)
 
 
 def forget(pid: int) -> None:
-    with _LOCK:
+    """Nobody waits for this process any more: if it still ends one day, it is collected like a stranger."""
+    with COLLECTING:
         _KNOWN.discard(pid)
 
 
@@ -37,12 +41,11 @@ class Reaper:
         self._reap_all = reap_all
 
     def reap(self) -> None:
-        for pid in _ended_children():
-            with _LOCK:
-                is_stranger = pid not in _KNOWN
-            if is_stranger and (self._reap_all or _session(pid) in _SESSIONS):
-                with suppress(ChildProcessError):
-                    os.waitpid(pid, os.WNOHANG)
+        with COLLECTING:
+            for pid in _ended_children():
+                if pid not in _KNOWN and (self._reap_all or _session(pid) in _SESSIONS):
+                    with suppress(ChildProcessError):
+                        os.waitpid(pid, os.WNOHANG)
 
 
 def _ended_children() -> list[int]:

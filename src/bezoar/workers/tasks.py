@@ -43,6 +43,9 @@ class TaskWorkers:
     def wait(self, timeout: float) -> None:
         self._bell.wait(timeout)
 
+    def surplus(self) -> Sequence[Delivery]:
+        return ()
+
     def take_back(self) -> Sequence[Delivery]:
         """Every task starts at once, so there is nothing to take back."""
         return ()

@@ -94,6 +94,7 @@ def _fork_twice(sock: socket.socket, app: App, consumer: int, fork: wire.Fork, d
     told, tell = os.pipe()
     between = os.fork()
     if between == 0:
+        between = os.getpid()
         worker = os.fork()
         if worker:
             os.write(tell, worker.to_bytes(8, "little"))
@@ -101,11 +102,9 @@ def _fork_twice(sock: socket.socket, app: App, consumer: int, fork: wire.Fork, d
         sock.close()
         os.close(tell)
         os.close(told)
-        while os.getppid() != consumer:  # until the process in between has ended
-            if os.getppid() == 1:
-                os._exit(0)  # the consumer is gone
+        while os.getppid() == between:  # until the process in between has ended
             os.sched_yield()
-        _start(app, consumer, fork, descriptors)
+        _start(app, consumer, fork, descriptors)  # ends at once if the consumer is gone, and somebody else is its parent now
     os.close(tell)
     os.waitpid(between, 0)
     pid = int.from_bytes(os.read(told, 8), "little")

@@ -55,6 +55,9 @@ class ThreadWorkers:
     def wait(self, timeout: float) -> None:
         self._bell.wait(timeout)
 
+    def surplus(self) -> Sequence[Delivery]:
+        return ()
+
     def take_back(self) -> Sequence[Delivery]:
         with self._work:
             left = list(self._queue)

@@ -159,6 +159,9 @@ def receive(sock: socket.socket, decoder: "msgspec.msgpack.Decoder[Decoded]") ->
         data, descriptors, _, _ = socket.recv_fds(sock, PACKET + 1, 16)
     except ConnectionError:
         return None
+    for descriptor in descriptors:
+        # A program that a handler starts must not hold the worker's socket, nor its ties of ownership.
+        os.set_inheritable(descriptor, False)
     if not data:
         return None
     if data[:1] == _INLINE:

@@ -12,14 +12,18 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 
 from bezoar.brokers.sqlite.file import connect
+from bezoar.errors import BezoarError
 from bezoar.ports import Ring
 
 _IN_MODIFY = 0x2
 _IN_NONBLOCK_CLOEXEC = 0o2004000
 LOOK_EVERY = 0.1
 LOOK_EVERY_UNWATCHED = 0.01
+RECOVERY = 1.0
+"""Seconds before the bell tries again after the file could not be read."""
 
 
 Vanished = Callable[[sqlite3.Connection], bool]
@@ -27,14 +31,14 @@ Vanished = Callable[[sqlite3.Connection], bool]
 
 
 class Bell:
-    """Rings when a message arrives, a delay is over or a consumer vanished, but only after `arm`: a busy consumer needs no bell."""
+    """Rings when a message arrives, a delay is over or a consumer vanished; only after `arm`: a busy consumer needs no bell."""
 
     def __init__(
         self, path: str, sources: Sequence[int], ring: Ring, vanished: Vanished, clock: Callable[[], float] = time.time
     ) -> None:
         self._path, self._sources, self._ring, self._vanished, self._clock = path, sources, ring, vanished, clock
         self._armed = threading.Event()
-        self._closed = False
+        self._closed = threading.Event()
         self._rung_for = 0.0
         self._looks_again = 0.0
         self._watch = _watch(f"{path}-wal")
@@ -47,7 +51,7 @@ class Bell:
         self._armed.set()
 
     def close(self) -> None:
-        self._closed = True
+        self._closed.set()
         self._armed.set()
         os.write(self._wake, b"x")
         self._thread.join(timeout=5)
@@ -56,27 +60,28 @@ class Bell:
                 os.close(descriptor)
 
     def _listen(self) -> None:
-        connection = connect(self._path)
-        try:
-            seen = -1
-            while True:
-                self._armed.wait()
-                if self._closed:
-                    return
-                seen = self._wait_for_change(connection, seen)
-                self._armed.clear()
-                if self._closed:  # looked at after the clear, which may have undone what close() set
-                    return
+        while not self._closed.is_set():
+            try:
+                with closing(connect(self._path)) as connection:
+                    self._serve(connection)
+            except (sqlite3.Error, BezoarError, OSError):  # the consumer meets the same error and reports it
                 self._ring()
-        except sqlite3.Error:  # the file went away; the consumer meets the same error and reports it
+                self._sleep(RECOVERY)
+
+    def _serve(self, connection: sqlite3.Connection) -> None:
+        seen = -1
+        while True:
+            self._armed.wait()
+            seen = self._wait_for_change(connection, seen)
+            self._armed.clear()
+            if self._closed.is_set():  # looked at after the clear, which may have undone what close() set
+                return
             self._ring()
-        finally:
-            connection.close()
 
     def _wait_for_change(self, connection: sqlite3.Connection, seen: int) -> int:
         """Return once something changed since `seen`, the next delay is over or a consumer vanished."""
         due, asked = None, -1
-        while not self._closed:
+        while not self._closed.is_set():
             version: int = connection.execute("pragma data_version").fetchone()[0]
             if version != seen:
                 return version

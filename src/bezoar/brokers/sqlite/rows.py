@@ -23,20 +23,6 @@ _counters = msgspec.json.Decoder(Counters).decode
 _record = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-def delivery(
-    source: str, receipt: int, id_: str, body: bytes, key: str | None, headers: str | None, counters: str | None = None
-) -> Delivery:
-    return Delivery(
-        receipt,
-        source,
-        id_,
-        body,
-        key,
-        NO_HEADERS if headers is None else _headers(headers),
-        UNTRIED if counters is None else _counters(counters),
-    )
-
-
 def read_counters(text: str | None) -> Counters:
     return UNTRIED if text is None else _counters(text)
 
@@ -47,18 +33,31 @@ class Room:
     def __init__(self) -> None:
         self._left = FETCH_BYTES
 
-    def read(self, cursor: sqlite3.Cursor) -> list[Any]:
-        """The rows, as far as there is room; the body is the third column. The last one may be larger than what is left."""
-        rows, left = [], self._left
+    def read(self, source: str, cursor: sqlite3.Cursor) -> list[Delivery]:
+        """Deliveries of these rows, as far as there is room. The last one may be larger than what is left.
+
+        One loop that calls nothing for an ordinary message: this is paid for each of them.
+        """
+        found, left = [], self._left
         if left > 0:
-            for row in cursor:
-                rows.append(row)
-                left -= len(row[2])
+            for receipt, id_, body, key, headers, counters in cursor:
+                found.append(
+                    Delivery(
+                        receipt,
+                        source,
+                        id_,
+                        body,
+                        key,
+                        NO_HEADERS if headers is None else _headers(headers),
+                        UNTRIED if counters is None else _counters(counters),
+                    )
+                )
+                left -= len(body)
                 if left <= 0:
                     break
         cursor.close()
         self._left = left
-        return rows
+        return found
 
 
 def still_held(run: sqlite3.Connection, settlement: Settlement, owner: int) -> Settlement:

@@ -33,7 +33,6 @@ create index bezoar_waiting_due on bezoar_waiting (source, alone, due) where own
 create index bezoar_waiting_owned on bezoar_waiting (owner) where owner is not null;
 create table bezoar_leases (
     first integer primary key, last integer not null, owner integer not null);
-create index bezoar_leases_owner on bezoar_leases (owner);
 create table bezoar_owners (
     no integer primary key autoincrement, host text not null, pid integer not null, since real not null);
 create table bezoar_dead (

@@ -13,7 +13,7 @@ from bezoar.cli.json_output import print_json
     "discard",
     epilog="\b\nExamples:\n"
     "  bezoar dlq discard orders-12 --app shop:app\n"
-    "  bezoar dlq discard orders-12 orders-15 --url sqlite:///shop.db --source orders --json",
+    "  bezoar dlq discard orders-12 orders-15 --app shop:app --json",
 )
 @click.argument("letter_ids", metavar="ID...", nargs=-1, required=True)
 @target_options

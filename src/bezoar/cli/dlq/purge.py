@@ -25,8 +25,8 @@ def command(app: str | None, url: str | None, source: str | None, yes: bool, as_
     dlq = target(app, url, source).one()
     waiting, past = dlq.letters.count(), dlq.letters.count("replayed") + dlq.letters.count("discarded")
     if waiting or past:
-        what = f"{waiting:,} dead letters of {dlq.source!r} and {past:,} replayed or discarded ones are deleted for good."
-        confirm(what, yes=yes, typed=dlq.source)
+        question = f"Delete {waiting:,} dead letters of {dlq.source!r}, and {past:,} replayed or discarded before, for good?"
+        confirm(question, yes=yes, typed=dlq.source)
     with progress("Purging") as advance:
         result = dlq.manager.purge(advance)
     if as_json:

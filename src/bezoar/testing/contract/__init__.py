@@ -19,4 +19,4 @@ PROMISES = {name: promise for topic in TOPICS for name, promise in vars(topic).i
 """Gathered and not listed by hand: a promise that somebody forgot to list would never be checked."""
 
 globals().update(PROMISES)
-__all__ = list(PROMISES)  # noqa: PLE0605 - it is a list of names, made two lines above
+__all__ = list(PROMISES)

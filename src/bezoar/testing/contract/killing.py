@@ -56,7 +56,10 @@ def test_a_publisher_killed_at_any_line_has_sent_all_of_a_batch_or_nothing(lab: 
         found = (broker.depth(source), broker.depth(f"{source}-too"))
         assert found in ((Depth(), Depth()), (Depth(ready=3, delayed=2), Depth(ready=2)))
 
-    sweep(lab, "publish", lambda source: None, publish, check)
+    def prepare(source: str) -> None:
+        """Nothing has to be there before."""
+
+    sweep(lab, "publish", prepare, publish, check)
 
 
 def test_a_replay_killed_at_any_line_loses_no_letter_and_sends_none_twice(lab: Lab) -> None:

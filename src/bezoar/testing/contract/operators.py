@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from functools import partial
 
 from bezoar.errors import LetterNotFound
 from bezoar.ports import Capability
@@ -40,7 +41,7 @@ def test_a_letter_that_two_processes_replay_and_purge_is_either_sent_or_purged(l
         start.wait()
         operator()
 
-    children = [Child(lambda operator=operator: work(operator)) for operator in operators]
+    children = [Child(partial(work, operator)) for operator in operators]
     start.open()
     assert [child.wait() for child in children] == [0] * len(children)
     _check_that_each_was_sent_or_purged(lab)

@@ -1,0 +1,30 @@
+"""The app of most scenes: its handler writes down that it was started, does what the body says, and writes down that it is done."""
+
+from pathlib import Path
+from typing import Any
+
+from bezoar.app import App
+from bezoar.backoff import Backoff
+from bezoar.message import Delivery
+from bezoar.testing.isolation import plan
+from bezoar.testing.isolation.deeds import Deeds
+from bezoar.testing.isolation.diary import Diary
+
+scene = plan.current()
+diary = Diary(Path(scene.folder))
+deeds = Deeds(diary)
+app = App(scene.url, **scene.settings)
+
+
+def handle(payload: dict[str, Any], delivery: Delivery) -> None:
+    deeds.commit(payload, diary.start(delivery))
+    diary.write("done", delivery.id)
+
+
+async def handle_async(payload: dict[str, Any], delivery: Delivery) -> None:
+    await deeds.commit_async(payload, diary.start(delivery))
+    diary.write("done", delivery.id)
+
+
+options: dict[str, Any] = {"backoff": Backoff.immediate(), **scene.options}
+app.consumer(plan.SOURCE, **options)(handle_async if scene.style == "async" else handle)

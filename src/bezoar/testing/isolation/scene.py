@@ -1,0 +1,235 @@
+"""How does a promise about isolated workers set its stage: messages, consumers in processes of their own, and what is left?"""
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+
+from bezoar.brokers import ADAPTERS
+from bezoar.deadletters.record import DeadLetter
+from bezoar.message import Delivery, Outgoing
+from bezoar.payload import encode
+from bezoar.ports import Capability, Depth
+from bezoar.testing.isolation import tree
+from bezoar.testing.isolation.consuming import LogLine
+from bezoar.testing.isolation.diary import PATIENCE, Diary, wait_until
+from bezoar.testing.isolation.plan import SOURCE, Plan
+from bezoar.testing.lab import Lab
+
+POISONS = "bezoar.testing.isolation.poisons:app"
+
+
+class ConsumerProcess:
+    """A consumer with its template and workers. Leaving the block ends it and checks that nothing of it is left."""
+
+    def __init__(self, plan: Plan, *, until_empty: bool = False) -> None:
+        self._plan = plan
+        self._log = Path(plan.folder) / f"log-{secrets.token_hex(4)}"
+        arguments = ["--until-empty"] if until_empty else []
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(  # noqa: S603 - our own module
+                [sys.executable, "-m", "bezoar.testing.isolation.consuming", *arguments],
+                env=plan.as_environment(),
+                stdin=subprocess.DEVNULL,
+                stderr=log,
+                start_new_session=True,
+            )
+        self.pid = self._process.pid
+
+    def wait(self, patience: float = PATIENCE) -> int:
+        """Its exit code; below zero the signal that ended it."""
+        try:
+            return self._process.wait(patience)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"The consumer did not end within {patience:g} s. Its log: {self.text()[-4000:]}") from None
+
+    def send(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def stop(self) -> None:
+        """As a deploy does it."""
+        self.send(signal.SIGTERM)
+        assert self.wait() == 0, self.text()[-4000:]
+
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+    def text(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    def log(self) -> list[LogLine]:
+        """What it said; a line that is being written at this moment is left out."""
+        lines = [line for line in self.text().splitlines() if line.startswith('{"level"') and line.endswith("}")]
+        return [msgspec.json.decode(line, type=LogLine) for line in lines]
+
+    def said(self, *words: str) -> list[LogLine]:
+        return [line for line in self.log() if all(word in line.message for word in words)]
+
+    def wait_for_line(self, *words: str) -> LogLine:
+        wait_until(lambda: self.said(*words), lambda: f"Nothing was said about {words}: {self.text()[-4000:]}")
+        return self.said(*words)[0]
+
+    def workers(self) -> list[int]:
+        return tree.workers_of(self.pid)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self.is_running():
+            if kind is None:
+                self.stop()
+            else:
+                sys.stderr.write(self.text()[-8000:])
+                self.send(signal.SIGKILL)
+                self._process.wait(PATIENCE)
+
+
+class Scene:
+    """One source, its handlers' diary, and any number of consumers. Leaving it checks that no process is left running."""
+
+    def __init__(self, lab: Lab, *, app: str = POISONS, style: str = "sync", **options: Any) -> None:
+        lab.needs(Capability.SHARED | Capability.DURABLE)
+        self._lab = lab
+        self.diary = Diary(lab.folder)
+        adapters = {scheme: tuple(adapter) for scheme, adapter in ADAPTERS.items()}
+        self.plan = Plan(
+            url=lab.url,
+            folder=str(lab.folder),
+            token=secrets.token_hex(16),
+            app=app,
+            style=style,
+            settings=options.pop("settings", {}),
+            also=options.pop("also", {}),
+            options=options,
+            adapters=adapters,  # type: ignore[arg-type]  # an Adapter is a tuple of four names
+        )
+
+    def changed(self, **options: Any) -> None:
+        """From the next consumer on."""
+        self.plan = msgspec.structs.replace(self.plan, options={**self.plan.options, **options})
+
+    def publish(self, messages: dict[str, Any]) -> None:
+        """Messages by id, in this order. A body of bytes is sent as it is."""
+        bodies = {id_: body if isinstance(body, bytes) else encode(body) for id_, body in messages.items()}
+        self._lab.broker(SOURCE).publish([Outgoing(id_, SOURCE, body) for id_, body in bodies.items()])
+        self._lab.close()
+
+    def healthy(self, count: int, name: str = "healthy", **body: Any) -> list[str]:
+        """Publish messages that do no harm; returns their ids."""
+        ids = [f"{name}-{n}" for n in range(count)]
+        self.publish({id_: body for id_ in ids})
+        return ids
+
+    def consumer(self, *, until_empty: bool = False) -> ConsumerProcess:
+        return ConsumerProcess(self.plan, until_empty=until_empty)
+
+    def drained(self) -> ConsumerProcess:
+        """Consume until nothing is left, in one consumer that nothing may bring down."""
+        with self.consumer(until_empty=True) as consumer:
+            assert consumer.wait() == 0, consumer.text()[-8000:]
+        return consumer
+
+    def supervised(self, consumers: int = 1, restarts: int = 20) -> list[ConsumerProcess]:
+        """Consume until nothing is left; a consumer that dies is started again at once. Returns all there were."""
+        supervisors = [_Supervisor(self.plan, restarts) for _ in range(consumers)]
+        for supervisor in supervisors:
+            supervisor.start()
+        for supervisor in supervisors:
+            supervisor.join()
+        for supervisor in supervisors:
+            if supervisor.problem:
+                raise AssertionError(supervisor.problem)
+        return [consumer for supervisor in supervisors for consumer in supervisor.consumers]
+
+    def letters(self) -> dict[str, DeadLetter]:
+        """The dead letters by the id of their message. None may be there twice."""
+        found = list(self._lab.dlq(SOURCE).letters(state=None))
+        self._lab.close()
+        twice = [id_ for id_, count in Counter(letter.message.id for letter in found).items() if count > 1]
+        assert not twice, f"there are two letters of {twice}"
+        return {letter.message.id: letter for letter in found}
+
+    def replay(self) -> None:
+        self._lab.dlq(SOURCE).replay_all()
+        self._lab.close()
+
+    def depth(self) -> Depth:
+        depth = self._lab.broker(SOURCE).depth(SOURCE)
+        self._lab.close()
+        return depth
+
+    def waiting(self) -> dict[str, Delivery]:
+        """What a consumer would get now, by id. It is left behind as if that consumer had vanished."""
+        broker = self._lab.broker(SOURCE)
+        found = {delivery.id: delivery for delivery in broker.fetch(SOURCE, 1000)}
+        while suspect := broker.take_suspect(SOURCE, "the promise"):
+            found[suspect.id] = suspect
+        return found
+
+    def open_gate(self, name: str) -> None:
+        self.diary.gate(name).touch()
+
+    def close(self) -> None:
+        tree.end_all(self.plan.token)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            if kind is None:
+                tree.expect_nobody(self.plan.token)
+        finally:
+            self.close()
+
+
+class _Supervisor(threading.Thread):
+    """Starts a consumer again at once whenever it dies, as systemd or Kubernetes do."""
+
+    def __init__(self, plan: Plan, restarts: int) -> None:
+        super().__init__(daemon=True)
+        self._plan, self._restarts = plan, restarts
+        self.consumers: list[ConsumerProcess] = []
+        self.problem = ""
+
+    def run(self) -> None:
+        try:
+            self._supervise()
+        except BaseException as error:  # told by the thread that waits
+            self.problem = f"{type(error).__name__}: {error}"
+
+    def _supervise(self) -> None:
+        while True:
+            consumer = ConsumerProcess(self._plan, until_empty=True)
+            self.consumers.append(consumer)
+            code = consumer.wait()
+            if code == 0:
+                return
+            if code > 0 or len(self.consumers) > self._restarts:
+                how = "too often" if code < 0 else f"with exit code {code}"
+                raise AssertionError(f"The consumer ended {how}: {consumer.text()[-4000:]}")
+
+
+def done_once(scene: Scene, ids: Iterable[str]) -> None:
+    """Each of these was done, and at most once more where its consumer vanished."""
+    done = scene.diary.done()
+    missing = [id_ for id_ in ids if not done[id_]]
+    assert not missing, f"never done: {missing}"
+
+
+def pids(consumers: Sequence[ConsumerProcess]) -> list[int]:
+    return [consumer.pid for consumer in consumers]
+
+
+def this_process() -> int:
+    return os.getpid()

@@ -1,0 +1,90 @@
+"""How are the faults of our own embedded brokers caused?"""
+
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from bezoar.brokers.memory import MemoryBroker
+from bezoar.brokers.sqlite.broker import SQLiteBroker
+from bezoar.brokers.sqlite.file import path_of
+from bezoar.brokers.sqlite.takeover import take_over
+from bezoar.deadletters.record import DeadLetter
+from bezoar.errors import BrokerUnavailable
+from bezoar.message import Delivery
+from bezoar.ports import Broker
+from bezoar.testing import Lab
+
+
+class SQLiteLab(Lab):
+    """A file of its own."""
+
+    modules = tuple(f"bezoar.brokers.sqlite.{name}" for name in ("broker", "deadletters", "owner", "rows", "takeover"))
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(f"sqlite:///{folder}/broker.db", folder)
+        self._shifted = 0.0
+
+    def connect(self) -> Broker:
+        return SQLiteBroker(self.url, clock=lambda: time.time() + self._shifted)
+
+    def shift_clock(self, seconds: float) -> None:
+        self._shifted += seconds
+
+    def steal(self, broker: Broker, deliveries: Sequence[Delivery]) -> None:
+        """As a takeover by a consumer that finds the owner's lock free."""
+        assert isinstance(broker, SQLiteBroker)
+        with closing(sqlite3.connect(path_of(self.url), isolation_level=None)) as run:
+            run.execute("begin immediate")
+            take_over(run, broker._owner.no, time.time() + self._shifted)
+            run.execute("commit")
+
+    @contextmanager
+    def dead_letters_unwritable(self) -> Iterator[None]:
+        refuse = (
+            "create trigger refuse before insert on bezoar_dead begin select raise(abort, 'no dead letter can be stored'); end"
+        )
+        with closing(sqlite3.connect(path_of(self.url), isolation_level=None)) as run:
+            run.execute(refuse)
+            try:
+                yield
+            finally:
+                run.execute("drop trigger refuse")
+
+
+class _Full(dict[int, DeadLetter]):
+    def __setitem__(self, no: int, letter: DeadLetter) -> None:
+        raise BrokerUnavailable("no dead letter can be stored")
+
+
+class MemoryLab(Lab):
+    """A name of its own in this process."""
+
+    modules = ("bezoar.brokers.memory",)
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(f"memory://{folder.name}-{id(self)}", folder)
+        self._shifted = 0.0
+
+    def connect(self) -> Broker:
+        return MemoryBroker(self.url, clock=lambda: time.time() + self._shifted)
+
+    def shift_clock(self, seconds: float) -> None:
+        self._shifted += seconds
+
+    def steal(self, broker: Broker, deliveries: Sequence[Delivery]) -> None:
+        """As if the connection had been closed behind its back."""
+        assert isinstance(broker, MemoryBroker)
+        broker.close()
+
+    @contextmanager
+    def dead_letters_unwritable(self) -> Iterator[None]:
+        queues = MemoryBroker(self.url).store.queues.values()
+        for queue in queues:
+            queue.dead = _Full(queue.dead)
+        try:
+            yield
+        finally:
+            for queue in queues:
+                queue.dead = dict(queue.dead)

@@ -1,0 +1,152 @@
+"""What really happened to each simulated message, and does it agree with what was promised?
+
+A `Life` knows what no consumer can know: each start, and how it ended. It counts by itself and never looks at the code under
+test for what should be; a promise that does not hold raises `Broken`.
+"""
+
+from dataclasses import dataclass, field
+
+from bezoar.message import Counters, Delivery
+from bezoar.workers import Ended
+from tests.unit.simulated_messages import Behaviour, End
+
+
+RAISED = (End.RAISE.value, End.LATER.value, End.THROTTLED.value)
+
+
+class Broken(AssertionError):
+    """A promise was not kept."""
+
+
+@dataclass(eq=False, slots=True)
+class Life:
+    """One message. What is counted begins anew with each replay."""
+
+    id: str
+    behaviour: Behaviour
+    limit: int | None
+    starts_ever: int = 0
+    starts: int = 0
+    not_charged: int = 0
+    """Starts that the promise adds: RetryLater, Throttled, cut off by a planned stop, lease lost while it ran."""
+    failures: int = 0
+    losses_in_company: int = 0
+    losses_alone: int = 0
+    is_suspect: bool = False
+    has_crashed: bool = False
+    was_fresh: bool = False
+    replays: int = 0
+    how: str = "was published"
+    last_loss: str = "never lost"
+    outcome: str = "waiting"
+    trace: list[str] = field(default_factory=list)
+    partner: "Life | None" = None
+
+    @property
+    def charged(self) -> int:
+        return self.failures + self.losses_alone + (self.losses_in_company >= 2)
+
+    @property
+    def must_be_alone(self) -> bool:
+        few_left = self.limit is not None and self.failures > self.limit - 3
+        return self.is_suspect or self.losses_in_company >= 2 or (self.losses_in_company == 1 and few_left)
+
+    @property
+    def must_be_fresh(self) -> bool:
+        is_last = self.limit is not None and self.limit > 1 and self.charged == self.limit - 1
+        return self.has_crashed or is_last
+
+    def check(self, holds: bool, promise: str) -> None:
+        if not holds:
+            raise Broken(f"{self.id} ({self.behaviour.name}): {promise}")
+
+    def check_counters(self, counters: Counters, when: str) -> None:
+        mine = (self.failures, min(2, self.losses_in_company), self.losses_alone, self.is_suspect, self.replays)
+        said = (counters.attempts, counters.unseen, counters.losses, counters.alone, counters.replays)
+        self.check(mine == said, f"counters {when} are {said}, but (attempts, unseen, losses, alone, replays) were {mine}")
+
+    def begin(self, delivery: Delivery, *, is_fresh: bool, is_stale: bool) -> End:
+        """It is started now. A stale consumer holds an old delivery and does not know that it lost the message."""
+        self.starts += 1
+        self.starts_ever += 1
+        if not is_stale:
+            self.was_fresh = is_fresh
+            self.check(self.outcome == "waiting", f"started again although it was {self.outcome}")
+            self.check_counters(delivery.counters, "at the start")
+        if self.limit is not None:
+            self.check(delivery.attempt <= self.limit, f"attempt {delivery.attempt} is above the limit of {self.limit}")
+            most = self.limit + 1 + self.not_charged
+            self.check(self.starts <= most, f"start {self.starts}, and {most} are allowed with a limit of {self.limit}")
+        return self.behaviour.end(self.starts_ever)
+
+    def was_lost(self, *, alone: bool) -> None:
+        """The consumer that held it vanished."""
+        if alone:
+            self.losses_alone += 1
+        else:
+            self.losses_in_company += 1
+        self.last_loss = "lost alone" if alone else "lost in company"
+
+    def was_set_aside(self) -> None:
+        self.check(self.must_be_alone, "was set aside without need")
+        self.is_suspect = True
+        if self.limit is not None and self.failures >= self.limit - 1:
+            self.losses_in_company = min(1, self.losses_in_company)  # it cannot have been running the second time
+
+    def was_shaken(self, *, alone: bool) -> None:
+        self.check(not self.is_suspect, "ran alone, its worker died, and it was not charged")
+        self.losses_in_company += 1
+        self.is_suspect = self.is_suspect or alone
+
+    def has_failed(self, charged: bool, crashed: bool) -> None:
+        self.check(not crashed or self.how in ("died", "was hit"), "was charged for what another one did")
+        self.failures += charged
+        self.not_charged += not charged
+        self.has_crashed = self.has_crashed or crashed
+
+    def was_replayed(self, classification: str) -> None:
+        taken_down = classification in ("crash", "lost")
+        self.starts = self.not_charged = self.failures = self.losses_alone = 0
+        self.losses_in_company = 1 if taken_down else 0
+        self.is_suspect, self.has_crashed = taken_down, False
+        self.replays += 1
+        self.outcome, self.how, self.last_loss = "waiting", "was replayed", "never lost"
+
+    def check_letter(self, classification: str, attempts: int, rule: str) -> None:
+        """`has_failed` was told of the last failure already."""
+        self.check(attempts == self.charged or classification == "invalid", f"the letter says {attempts} attempts")
+        is_spent = self.limit is not None and self.charged >= self.limit
+        match classification:
+            case "lost":
+                self.check(self.last_loss == "lost alone", f"dead-lettered as lost, but it was {self.last_loss}")
+                self.check(is_spent, f"dead-lettered as lost with {self.charged} attempts used of {self.limit}")
+            case "crash":
+                self.check(self.how in ("died", "was hit"), f"dead-lettered for a crash, but it {self.how}")
+                self.check(self.was_fresh or self.limit == 1, "convicted of a crash in a worker that others had used")
+            case "timeout":
+                self.check(self.how == End.HANG.value, f"dead-lettered for a timeout, but it {self.how}")
+            case "permanent":
+                self.check(self.how == End.PERMANENT.value, f"dead-lettered as permanent, but it {self.how}")
+            case "transient" | "throttled":
+                self.check(self.how in RAISED, f"dead-lettered as {classification}, but it {self.how}")
+            case other:
+                self.check(False, f"dead-lettered as {other}: {rule}")
+        is_old = rule.startswith("max-age")
+        self.check(is_spent or is_old or classification == "permanent", f"given up with attempts left: {rule}")
+
+
+def settled(lives: dict[str, Life], ended: Ended) -> None:
+    """The broker has confirmed what became of these."""
+    for delivery in ended.good():
+        lives[delivery.id].outcome = "done"
+    for n, failure in ended.failures.items():
+        life = lives[ended.deliveries[n].id]
+        if failure.discard:
+            life.outcome = "discarded"
+        elif failure.started:
+            life.has_failed(failure.charged, crashed=failure.classification == "crash")
+    for n, alone in ended.shaken.items():
+        lives[ended.deliveries[n].id].was_shaken(alone=alone)
+    if ended.aside:
+        for delivery in ended.deliveries:
+            lives[delivery.id].was_set_aside()
