@@ -47,7 +47,7 @@ LAYERS = (
     Layer("workers", ("workers", "workers.*"), ("values", "decisions", "ports", "means")),
     Layer(
         "flow",
-        ("app", "registration", "run", "staffing", "companion", "consumer", "alone", "judging", "deadletters.*"),
+        ("app", "registration", "run", "staffing", "companion", "consumer", "alone", "emptiness", "judging", "deadletters.*"),
         ("values", "decisions", "ports", "registry", "means", "workers"),
     ),
     # The far end of the pipe: processes that import the user's app. The consumer starts them and never imports them.

@@ -1,0 +1,280 @@
+"""What does it cost to run handlers in isolated workers, and how quickly does the next message start when one dies?
+
+Both sides decode the same bodies with the same guard and call the same handler. One calls it in a loop in the same process;
+the other hands batches to one worker process, which keeps its marks, and collects how they ended.
+"""
+
+import multiprocessing
+import os
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bench.cases import orders
+from bench.cases.sqlite_drain import MESSAGES as DRAINED
+from bench.harness import child
+from bench.harness.figures import Goal, Row, Sample, Spread, compared
+from bench.harness.registry import benchmark
+from bench.harness.rounds import Rounds
+from bezoar.bell import Bell
+from bezoar.guard import decoder
+from bezoar.message import Delivery
+from bezoar.staffing import RunnableApp
+
+MESSAGES = 200_000
+DEATHS = 60
+BALLAST = 500_000_000
+WARM = 2_000
+
+
+@benchmark("isolation", "Handlers in one isolated worker, beside the same handlers called in process")
+def isolation(rounds: Rounds) -> Sequence[Row]:
+    rows = []
+    for name, microseconds, goal in (("3 µs", 3.0, 0.8), ("20 µs", 20.0, 0.93)):
+        burn = calibrated(microseconds)
+        baseline, isolated = f"in process, {name} handler", f"isolated worker, {name} handler"
+        sides = {
+            baseline: partial(child.run, "isolation:in_process", Sample, burn=burn),
+            isolated: partial(child.run, "isolation:isolated", Sample, burn=burn),
+        }
+        rows += compared(rounds.interleaved(sides), baseline, {isolated: Goal("ratio", "≥", goal)})
+    burn = calibrated(3.0)
+    contrast = {
+        "in process": partial(child.run, "isolation:in_process", Sample, burn=burn),
+        "concurrent.futures pool of one, call by call, 3 µs handler": partial(child.run, "isolation:pool", Sample, burn=burn),
+        "multiprocessing.Process per message, 3 µs handler": partial(child.run, "isolation:process_each", Sample, burn=burn),
+    }
+    return [*rows, *compared(rounds.interleaved(contrast, 3), "in process", {})[1:]]
+
+
+@benchmark("recovery", "A worker dies: time until the next message of its batch starts, consumer of 500 MB", rounds=5)
+def recovery(rounds: Rounds) -> Sequence[Row]:
+    taken = rounds.interleaved({"": partial(child.run, "isolation:deaths", list[float])})[""]
+    milliseconds = [one for round_ in taken for one in round_]
+    return [
+        Row("worker segfaults → next message starts", Spread.of(milliseconds), "ms", goal=Goal("figure", "≤", 3)),
+        Row("the same, medians of the rounds", Spread.of([statistics.median(round_) for round_ in taken]), "ms"),
+    ]
+
+
+@benchmark("isolated-drain", "SQLite drained with isolation and every promise on, one worker, beside a loop on the sqlite3 module")
+def isolated_drain(rounds: Rounds) -> Sequence[Row]:
+    baseline, ours = "sqlite3: lease 100 rows, run, delete them", "bezoar, isolated worker"
+    sides = {
+        baseline: partial(child.run, "sqlite_drain:raw_lease", Sample),
+        ours: partial(child.run, "isolation:drained", Sample),
+    }
+    return compared(rounds.interleaved(sides), baseline, {ours: Goal("ratio", "≥", 0.8)})
+
+
+@benchmark("memory", "Memory of the consumer and its template over a million messages, and over 10,000 worker deaths", rounds=1)
+def memory(rounds: Rounds) -> Sequence[Row]:
+    del rounds  # once: what grows would grow in any run
+    rows = []
+    for label, side in (("1,000,000 messages", "isolation:million"), ("10,000 worker deaths", "isolation:many_deaths")):
+        early, late, template_early, template_late = child.run(side, list[float])
+        rows += [
+            Row(f"consumer after {label}, beside after a tenth", _one(late / early), "×", goal=Goal("figure", "≤", 1.1)),
+            Row(f"template after {label}, beside after a tenth", _one(template_late / template_early), "×", goal=Goal("figure", "≤", 1.1)),
+        ]
+    return rows
+
+
+def _one(figure: float) -> Spread:
+    return Spread(figure, figure, figure)
+
+
+def calibrated(microseconds: float) -> int:
+    """How many turns of an empty loop make decoding and handling of one order take so long on this machine."""
+    decode, body = _decoder(), orders.bodies(1)[0]
+
+    def took(turns: int) -> float:
+        began = time.perf_counter()
+        for _ in range(2_000):
+            orders.handle(decode(body))
+            for _ in range(turns):
+                pass
+        return (time.perf_counter() - began) / 2_000 * 1e6
+
+    bare = min(took(0) for _ in range(5))
+    each = (min(took(1_000) for _ in range(3)) - bare) / 1_000
+    return max(0, int((microseconds - bare) / each))
+
+
+def in_process(folder: Path, burn: int) -> Sample:
+    os.environ["BENCH_BURN"] = str(burn)
+    from bench.cases.isolated_app import handle  # noqa: PLC0415 - reads its settings when imported
+
+    decode, bodies = _decoder(), orders.bodies(MESSAGES)
+    with child.Stopwatch() as watch:
+        for body in bodies:
+            try:
+                handle(decode(body))
+            except BaseException:  # noqa: S110 - as a consumer would have to
+                pass
+    return watch.sample(MESSAGES)
+
+
+def isolated(folder: Path, burn: int) -> Sample:
+    os.environ["BENCH_BURN"] = str(burn)
+    workers, close = _workers("orders")
+    deliveries = [Delivery(n, "orders", str(n), body) for n, body in enumerate(orders.bodies(MESSAGES))]
+    _put_through(workers, deliveries[:WARM])
+    with child.Stopwatch() as watch:
+        _put_through(workers, deliveries)
+    close()
+    return watch.sample(MESSAGES)
+
+
+def pool(folder: Path, burn: int) -> Sample:
+    bodies = orders.bodies(2_000)
+    with ProcessPoolExecutor(1, initializer=_settle_in, initargs=(burn,)) as executor:
+        executor.submit(_call, bodies[0]).result()
+        with child.Stopwatch() as watch:
+            for body in bodies:
+                executor.submit(_call, body).result()
+    return watch.sample(len(bodies))
+
+
+def process_each(folder: Path, burn: int) -> Sample:
+    _settle_in(burn)
+    bodies, context = orders.bodies(150), multiprocessing.get_context("fork")
+    with child.Stopwatch() as watch:
+        for body in bodies:
+            process = context.Process(target=_call, args=(body,))
+            process.start()
+            process.join()
+    return watch.sample(len(bodies))
+
+
+_called: dict[str, Any] = {}
+
+
+def _settle_in(burn: int) -> None:
+    os.environ["BENCH_BURN"] = str(burn)
+    from bench.cases.isolated_app import handle  # noqa: PLC0415
+
+    _called.update(handle=handle, decode=_decoder())
+
+
+def _call(body: bytes) -> None:
+    _called["handle"](_called["decode"](body))
+
+
+def deaths(folder: Path) -> list[float]:
+    """Milliseconds from the last line of a dying message to the first line of the next one in its batch."""
+    os.environ["BENCH_LEDGER"] = str(folder / "ledger")
+    ballast = bytearray(BALLAST)
+    ballast[::4096] = b"x" * len(ballast[::4096])
+    workers, close = _workers("deaths")
+    found = []
+    for n in range(DEATHS):
+        (folder / "ledger").write_text("")
+        pair = [Delivery(k, "deaths", str(k), msgspec.json.encode({"id": k})) for k in (2 * n, 2 * n + 1)]
+        _put_through(workers, pair)
+        times = dict(line.split() for line in (folder / "ledger").read_text().splitlines())
+        found.append((int(times["next"]) - int(times["died"])) / 1e6)
+    close()
+    return found
+
+
+def drained(folder: Path) -> Sample:
+    url = os.environ["BENCH_URL"] = f"sqlite:///{folder}/bezoar.db"
+    os.environ["BENCH_LEDGER"] = str(folder / "ledger")
+    from bench.cases.isolated_app import app  # noqa: PLC0415
+
+    from bezoar.run import Run  # noqa: PLC0415
+
+    app.publish_many("orders", map(orders.order, range(DRAINED)))
+    app.close()
+    registrations: Callable[[], Any] = lambda: app.consumers  # noqa: E731
+    ready = RunnableApp(app.settings, [app.consumers["orders"].options], registrations, "bench.cases.isolated_app:app")
+    run = Run([ready])
+    with child.Stopwatch() as watch:
+        run.serve(until_empty=True)
+        ended = time.monotonic_ns()
+    if run.tallies()["orders"].done != DRAINED:
+        raise AssertionError(f"{run.tallies()} instead of {DRAINED} messages on {url}")
+    # From the moment the first worker was there: starting up is not what is compared.
+    began = min(int(line.split()[1]) for line in (folder / "ledger").read_text().splitlines() if line.startswith("start"))
+    return Sample(DRAINED, (ended - began) / 1e9, watch.cpu)
+
+
+def million(folder: Path) -> list[float]:
+    workers, close = _workers("orders")
+    deliveries = [Delivery(n, "orders", str(n), body) for n, body in enumerate(orders.bodies(100_000))]
+    sizes = []
+    for _ in range(10):
+        _put_through(workers, deliveries)
+        sizes.append(_sizes(workers))
+    close()
+    return [*_pick(sizes)]
+
+
+def many_deaths(folder: Path) -> list[float]:
+    os.environ["BENCH_LEDGER"] = os.devnull
+    workers, close = _workers("deaths")
+    body = msgspec.json.encode({"id": 0})
+    sizes = []
+    for _ in range(10):
+        _put_through(workers, [Delivery(n, "deaths", str(n), body) for n in range(1_000)])
+        sizes.append(_sizes(workers))
+    close()
+    return [*_pick(sizes)]
+
+
+def _pick(sizes: Sequence[tuple[float, float]]) -> tuple[float, float, float, float]:
+    return sizes[0][0], sizes[-1][0], sizes[0][1], sizes[-1][1]
+
+
+def _sizes(workers: Any) -> tuple[float, float]:
+    """Resident memory of this process and of the template, in bytes."""
+    template = workers._template._process.pid  # noqa: SLF001 - nobody else needs to know it
+    return _resident(os.getpid()), _resident(template)
+
+
+def _resident(pid: int) -> float:
+    return float(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
+class _Nobody:
+    """Stands where the broker would be: nothing here needs one."""
+
+    def ties(self) -> Sequence[int]:
+        return ()
+
+
+def _workers(source: str) -> tuple[Any, Callable[[], None]]:
+    app = RunnableApp.from_reference("bench.cases.isolated_app:app", dict)
+    options = next(one for one in app.consumers() if one.source == source)
+    staff: Any = app.staff(options, _Nobody(), Bell())  # type: ignore[arg-type]
+
+    def close() -> None:
+        staff.workers.close()
+        app.close()
+
+    return staff.workers, close
+
+
+def _put_through(workers: Any, deliveries: Sequence[Delivery]) -> None:
+    """As a consumer does: fill the room there is, collect what ended, sleep when there is neither."""
+    at = ended = 0
+    while ended < len(deliveries):
+        room = workers.room()
+        if room and at < len(deliveries):
+            workers.start(deliveries[at : at + room])
+            at += room
+        over = sum(len(batch.deliveries) for batch in workers.ended())
+        ended += over
+        if not over and (not workers.room() or at >= len(deliveries)):
+            workers.wait(1.0)
+
+
+def _decoder() -> Callable[[bytes], Any]:
+    return decoder(dict[str, Any], None, max_body=16 * 1024 * 1024, max_depth=64)

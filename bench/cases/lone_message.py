@@ -1,0 +1,107 @@
+"""How soon does a lone message start, and what does waiting for it cost?
+
+A consumer runs in a process of its own and has nothing to do. Another process publishes one message, waits until its handler
+has started, pauses for a random time, and publishes the next. Processes share the monotonic clock.
+"""
+
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from bench.harness import child, machine
+from bench.harness.figures import Goal, Row, Spread
+from bench.harness.registry import benchmark
+from bench.harness.rounds import Rounds
+from bezoar import App
+
+MESSAGES = 200
+PAUSES = (0.01, 0.15)
+IDLE = 20.0
+
+ISOLATIONS = ("inline", "thread")
+
+
+@benchmark("lone-message", "A message from another process to an idle consumer, and the price of idling", rounds=1)
+def lone_message(rounds: Rounds) -> Sequence[Row]:
+    soon = rounds.interleaved(
+        {kind: partial(child.run, "lone_message:delays", list[float], isolation=kind) for kind in ISOLATIONS}
+    )
+    idling = rounds.interleaved({kind: partial(child.run, "lone_message:idle", float, isolation=kind) for kind in ISOLATIONS})
+    return [
+        *(
+            Row(
+                f"publish → handler starts, isolation={kind!r}",
+                Spread.of([delay for delays in taken for delay in delays]),
+                "ms",
+                goal=Goal("figure", "≤", 10),
+            )
+            for kind, taken in soon.items()
+        ),
+        *(
+            Row(f"idle consumer, isolation={kind!r}", Spread.of(taken), "% of a core", goal=Goal("figure", "<", 1))
+            for kind, taken in idling.items()
+        ),
+    ]
+
+
+def delays(folder: Path, isolation: str) -> list[float]:
+    """Milliseconds from just before publish to the first line of the handler."""
+    app, taken = App(_url(folder)), []
+    with _idle_consumer(folder, isolation) as consumer:
+        for _ in range(MESSAGES):
+            time.sleep(random.uniform(*PAUSES))
+            began = time.monotonic_ns()
+            app.publish("orders", {"n": 1})
+            taken.append((int(consumer.stdout.readline()) - began) / 1e6)
+    app.close()
+    return taken
+
+
+def idle(folder: Path, isolation: str) -> float:
+    """Percent of a core that the consumer's process uses while there is nothing to do."""
+    with _idle_consumer(folder, isolation) as consumer:
+        time.sleep(1)
+        used = machine.used_by(consumer.pid)
+        time.sleep(IDLE)
+        return (machine.used_by(consumer.pid) - used) / IDLE * 100
+
+
+@contextmanager
+def _idle_consumer(folder: Path, isolation: str) -> Iterator["subprocess.Popen[bytes]"]:
+    """A consumer that has handled one message, so that it is known to be up."""
+    command = [sys.executable, "-m", "bench.cases.lone_message", _url(folder), isolation]
+    with subprocess.Popen(command, cwd=child.BENCH.parent, stdout=subprocess.PIPE) as consumer:
+        try:
+            app = App(_url(folder))
+            app.publish("orders", {"n": 0})
+            app.close()
+            consumer.stdout.readline()
+            yield consumer
+        finally:
+            consumer.terminate()
+
+
+def _url(folder: Path) -> str:
+    return f"sqlite:///{folder}/bezoar.db"
+
+
+def consume(url: str, isolation: str) -> None:
+    """The consumer's process: each handler writes when it started."""
+    app = App(url)
+
+    @app.consumer("orders", isolation=isolation)
+    def handle(_message: dict[str, Any]) -> None:
+        os.write(1, b"%d\n" % time.monotonic_ns())
+
+    app.run()
+
+
+if __name__ == "__main__":
+    consume(*sys.argv[1:])

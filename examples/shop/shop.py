@@ -1,0 +1,44 @@
+"""A small shop: three sources on one SQLite file, with the kinds of trouble that real ones have.
+
+Run it from the folder that holds the README: bezoar run shop:app
+"""
+
+from dataclasses import dataclass
+
+from bezoar import App, Backoff, Delivery, Discard, RetryLater
+
+app = App("sqlite:///shop.db")
+
+PRICES = {"book": 12.0, "lamp": 30.0}
+
+
+@dataclass
+class Order:
+    id: int
+    item: str
+    email: str
+
+
+@app.consumer("orders", max_attempts=3, backoff=Backoff.exponential(base=0.1, max=1))
+def ship(order: Order) -> None:
+    """Ship an order and tell the customer. An item without a price raises KeyError: a bug to fix, then replay."""
+    if order.item == "test":
+        raise Discard("an order of the monitoring")
+    total = PRICES[order.item]
+    app.publish("emails", {"to": order.email, "text": f"{order.item} is on its way, {total:.2f} €"})
+
+
+@app.consumer("emails", max_attempts=3, backoff=Backoff.exponential(base=0.1, max=1))
+async def send(email: dict[str, str], delivery: Delivery) -> None:
+    """Send an email. The mail server hangs up on every first attempt; the second one works."""
+    if delivery.attempt == 1:
+        raise ConnectionError("the mail server hung up")
+    print(f"to {email['to']}: {email['text']}", flush=True)
+
+
+@app.consumer("refunds", concurrency=1)
+def refund(body: bytes, delivery: Delivery) -> None:
+    """Wait for the bank's office hours: asked for by header, and never charged as an attempt."""
+    if delivery.headers.get("bank") == "closed":
+        raise RetryLater(after=3600)
+    print(f"refunded {len(body)} bytes", flush=True)

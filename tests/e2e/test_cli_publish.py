@@ -1,0 +1,181 @@
+import os
+import re
+import signal
+import subprocess
+
+import pytest
+
+from bezoar.brokers import broker_for
+from tests.e2e.command_line import BEZOAR, bezoar, environment, terminal
+
+URL = "sqlite:///shop.db"
+
+
+def published(folder, source="orders"):
+    """What is in the source now."""
+    broker = broker_for(f"sqlite:///{folder / 'shop.db'}")
+    broker.open([source])
+    try:
+        return list(broker.fetch(source, 100_000))
+    finally:
+        broker.close()
+
+
+def bodies(folder):
+    return [delivery.body for delivery in published(folder)]
+
+
+def test_arguments_are_sent_as_they_are(tmp_path):
+    payloads = ['{"id": 1,  "total": 9.990}', "3", '"größe"', '{"a":1,"a":2}']
+    ended = bezoar("publish", URL, "orders", *payloads, cwd=tmp_path)
+    assert (ended.code, ended.text) == (0, "Sent 4 messages to 'orders'.\n")
+    assert bodies(tmp_path) == [payload.encode() for payload in payloads]
+
+
+def test_json_prints_the_ids(tmp_path):
+    ended = bezoar("publish", URL, "orders", "1", "2", "--json", cwd=tmp_path)
+    assert ended.json["source"] == "orders"
+    assert ended.json["ids"] == [delivery.id for delivery in published(tmp_path)]
+
+
+def test_key_headers_and_id_go_with_the_message(tmp_path):
+    arguments = ["--key", "customer-7", "--header", "trace=a=b", "--header", "empty=", "--id", "order-4711"]
+    assert bezoar("publish", URL, "orders", "{}", *arguments, cwd=tmp_path).text == "Sent message order-4711 to 'orders'.\n"
+    (delivery,) = published(tmp_path)
+    assert (delivery.id, delivery.key, dict(delivery.headers)) == ("order-4711", "customer-7", {"trace": "a=b", "empty": ""})
+
+
+def test_a_delayed_message_is_not_ready(tmp_path):
+    assert bezoar("publish", URL, "orders", "{}", "--delay", "2h", cwd=tmp_path).code == 0
+    assert published(tmp_path) == []
+    broker = broker_for(f"sqlite:///{tmp_path / 'shop.db'}")
+    broker.open(["orders"])
+    assert broker.depth("orders").delayed == 1
+    broker.close()
+
+
+def test_lines_of_a_file_are_messages(tmp_path):
+    (tmp_path / "orders.jsonl").write_bytes(b'{"id": 1}\r\n\n  \n{"id": 2}\n{"id": 3}')
+    assert bezoar("publish", URL, "orders", "--file", "orders.jsonl", cwd=tmp_path).code == 0
+    assert bodies(tmp_path) == [b'{"id": 1}', b'{"id": 2}', b'{"id": 3}']
+
+
+@pytest.mark.parametrize("source", [[], ["-"], ["--file", "-"]], ids=["nothing", "dash", "file dash"])
+def test_lines_of_standard_input_are_messages(tmp_path, source):
+    assert bezoar("publish", URL, "orders", *source, cwd=tmp_path, stdin=b"1\n2\n").text == "Sent 2 messages to 'orders'.\n"
+    assert bodies(tmp_path) == [b"1", b"2"]
+
+
+def test_raw_input_is_one_message_bit_for_bit(tmp_path):
+    body = bytes(range(256)) * 1000 + b"\n"
+    assert bezoar("publish", URL, "orders", "--raw", cwd=tmp_path, stdin=body).code == 0
+    (tmp_path / "body.bin").write_bytes(body)
+    assert bezoar("publish", URL, "orders", "--raw", "--file", "body.bin", cwd=tmp_path).code == 0
+    assert bezoar("publish", URL, "orders", "--raw", "no json", cwd=tmp_path).code == 0
+    assert bodies(tmp_path) == [body, body, b"no json"]
+
+
+def test_raw_lines_are_sent_whatever_they_hold(tmp_path):
+    assert bezoar("publish", URL, "orders", "--lines", cwd=tmp_path, stdin=b"no json\n\n\xff\x00 \r\nlast").code == 0
+    assert bodies(tmp_path) == [b"no json", b"", b"\xff\x00 \r", b"last"]
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (b"{", "Expecting property name"),
+        (b"NaN", "NaN is no JSON number"),
+        (b'"\xff"', "byte 1 is no UTF-8"),
+        (b"[" * 100_000, "nested too deep"),
+        (b"{} {}", "Extra data"),
+    ],
+    ids=["open", "nan", "utf-8", "deep", "two"],
+)
+def test_nothing_of_a_file_with_a_bad_line_is_sent(tmp_path, line, why):
+    good = b'{"text": "%s"}\n' % (b"x" * 1000)
+    (tmp_path / "orders.jsonl").write_bytes(good * 3000 + b"\n" + line + b"\n" + good)
+    ended = bezoar("publish", URL, "orders", "--file", "orders.jsonl", cwd=tmp_path)
+    assert (ended.code, ended.text) == (1, "")
+    assert ended.err.startswith("Error: Line 3,002 is not JSON: ")
+    assert why in ended.err
+    assert not (tmp_path / "shop.db").exists()
+
+
+def test_a_bad_line_on_standard_input_stops_there_and_says_what_was_sent(tmp_path):
+    good = b'{"text": "%s"}\n' % (b"x" * 1000)
+    ended = bezoar("publish", URL, "orders", cwd=tmp_path, stdin=good * 3000 + b"oops\n" + good)
+    assert ended.code == 1
+    assert "Line 3,001 is not JSON" in ended.err
+    sent = int(re.search(r"Before that ([0-9,]+) messages were sent", ended.err)[1].replace(",", ""))
+    assert 0 < sent <= 3000
+    assert len(bodies(tmp_path)) == sent
+
+
+def test_a_payload_that_is_not_json_is_refused_before_anything_is_sent(tmp_path):
+    ended = bezoar("publish", URL, "orders", "{}", "hello", cwd=tmp_path)
+    assert (ended.code, ended.text) == (1, "")
+    assert ended.err.startswith("Error: Payload 2 ('hello') is not JSON: ")
+    assert "--raw" in ended.err
+    assert not (tmp_path / "shop.db").exists()
+
+
+def test_what_comes_slowly_is_sent_as_it_comes(tmp_path):
+    with subprocess.Popen(
+        [*BEZOAR, "publish", URL, "orders"], cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment()
+    ) as process:
+        process.stdin.write(b'{"id": 1}\n{"id"')
+        process.stdin.flush()
+        broker = broker_for(f"sqlite:///{tmp_path / 'shop.db'}")
+        broker.open(["orders"])
+        while not broker.depth("orders").ready:  # the limit of the test ends it
+            assert process.poll() is None
+        broker.close()
+        out, _ = process.communicate(b": 2}\n", timeout=60)
+    assert (process.returncode, out) == (0, b"Sent 2 messages to 'orders'.\n")
+    assert bodies(tmp_path) == [b'{"id": 1}', b'{"id": 2}']
+
+
+def test_ctrl_c_is_quiet(tmp_path):
+    with terminal() as (master, slave):
+        process = subprocess.Popen(
+            [*BEZOAR, "publish", URL, "orders"], cwd=tmp_path, stdin=slave, stdout=slave, stderr=slave, env=environment()
+        )
+        os.close(slave)
+        said = b""
+        while b"Ctrl-D ends the input." not in said:
+            said += os.read(master, 1024)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+        assert os.read(master, 1024).strip() == b""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["sqlite:///no/such/folder/shop.db", "orders", "1"], "mkdir -p"),
+        (["memory://", "orders", "1"], "nobody would ever see"),
+        (["shop.db", "orders", "1"], "sqlite:///shop.db"),
+        ([URL, " orders ", "1"], "without spaces around it"),
+    ],
+    ids=["folder", "memory", "url", "source"],
+)
+def test_a_broker_that_is_not_there_fails_at_once(tmp_path, arguments, said):
+    ended = bezoar("publish", *arguments, cwd=tmp_path)
+    assert (ended.code, ended.text) == (1, "")
+    assert ended.err.startswith("Error: ")
+    assert said in ended.err
+    assert "Traceback" not in ended.err
+
+
+def test_a_message_that_consumers_would_refuse_is_refused(tmp_path):
+    ended = bezoar("publish", URL, "orders", '"12345678"', cwd=tmp_path, BEZOAR_MAX_BODY="9")
+    assert ended.code == 1
+    assert "has 10 bytes, the limit is 9" in ended.err
+    assert bodies(tmp_path) == []
+
+
+def test_an_id_for_several_messages_is_wrong_usage_and_sends_none(tmp_path):
+    ended = bezoar("publish", URL, "orders", "--id", "x", cwd=tmp_path, stdin=b"1\n2\n")
+    assert ended.code == 2
+    assert "there are 2" in ended.err
+    assert bodies(tmp_path) == []
