@@ -48,7 +48,7 @@ def guard(rounds: Rounds) -> Sequence[Row]:
     for label, kind in {"dict": dict[str, Any], "Struct": Order}.items():
         settings = Settings("memory://")
         guarded = decoder(kind, None, max_body=settings.max_body, max_depth=settings.max_depth)
-        bare = msgspec.json.Decoder(kind).decode
+        bare: Callable[[bytes], Any] = msgspec.json.Decoder(kind).decode
         taken = rounds.interleaved({f"msgspec alone, {label}": _timed(bare), f"with the guard, {label}": _timed(guarded)})
         rows += _rows(taken)
     return rows

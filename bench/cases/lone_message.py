@@ -11,9 +11,10 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import BinaryIO
 
 from bench.harness import child, machine
 from bench.harness.figures import Goal, Row, Spread
@@ -30,10 +31,9 @@ ISOLATIONS = ("inline", "thread")
 
 @benchmark("lone-message", "A message from another process to an idle consumer, and the price of idling", rounds=1)
 def lone_message(rounds: Rounds) -> Sequence[Row]:
-    soon = rounds.interleaved(
-        {kind: partial(child.run, "lone_message:delays", list[float], isolation=kind) for kind in ISOLATIONS}
-    )
-    idling = rounds.interleaved({kind: partial(child.run, "lone_message:idle", float, isolation=kind) for kind in ISOLATIONS})
+    side = partial(partial, child.run)
+    soon = rounds.interleaved({kind: side("lone_message:delays", list[float], isolation=kind) for kind in ISOLATIONS})
+    idling = rounds.interleaved({kind: side("lone_message:idle", float, isolation=kind) for kind in ISOLATIONS})
     return [
         *(
             Row(
@@ -59,49 +59,53 @@ def delays(folder: Path, isolation: str) -> list[float]:
             time.sleep(random.uniform(*PAUSES))
             began = time.monotonic_ns()
             app.publish("orders", {"n": 1})
-            taken.append((int(consumer.stdout.readline()) - began) / 1e6)
+            taken.append((consumer.next_start() - began) / 1e6)
     app.close()
     return taken
 
 
 def idle(folder: Path, isolation: str) -> float:
-    """Percent of a core that the consumer's process uses while there is nothing to do."""
+    """Percent of a core that the consumer and its workers use while there is nothing to do."""
     with _idle_consumer(folder, isolation) as consumer:
         time.sleep(1)
-        used = machine.used_by(consumer.pid)
+        used = machine.used_by_tree(consumer.pid)
         time.sleep(IDLE)
-        return (machine.used_by(consumer.pid) - used) / IDLE * 100
+        return (machine.used_by_tree(consumer.pid) - used) / IDLE * 100
+
+
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    """A consumer in another process, and the pipe through which its handlers tell when they started."""
+
+    pid: int
+    starts: BinaryIO
+
+    def next_start(self) -> int:
+        return int(self.starts.readline())
 
 
 @contextmanager
-def _idle_consumer(folder: Path, isolation: str) -> Iterator["subprocess.Popen[bytes]"]:
+def _idle_consumer(folder: Path, isolation: str) -> Iterator[Consumer]:
     """A consumer that has handled one message, so that it is known to be up."""
-    command = [sys.executable, "-m", "bench.cases.lone_message", _url(folder), isolation]
-    with subprocess.Popen(command, cwd=child.BENCH.parent, stdout=subprocess.PIPE) as consumer:
+    reading, writing = os.pipe()
+    os.set_inheritable(writing, True)
+    environment = os.environ | {"BEZOAR_URL": _url(folder), "BENCH_ISOLATION": isolation, "BENCH_STARTS": str(writing)}
+    command = [sys.executable, "-m", "bench.cases.idle_consumer"]
+    with (
+        os.fdopen(reading, "rb") as starts,
+        subprocess.Popen(command, cwd=child.BENCH.parent, env=environment, pass_fds=[writing]) as process,
+    ):
+        os.close(writing)
         try:
+            consumer = Consumer(process.pid, starts)
             app = App(_url(folder))
             app.publish("orders", {"n": 0})
             app.close()
-            consumer.stdout.readline()
+            consumer.next_start()
             yield consumer
         finally:
-            consumer.terminate()
+            process.terminate()
 
 
 def _url(folder: Path) -> str:
     return f"sqlite:///{folder}/bezoar.db"
-
-
-def consume(url: str, isolation: str) -> None:
-    """The consumer's process: each handler writes when it started."""
-    app = App(url)
-
-    @app.consumer("orders", isolation=isolation)
-    def handle(_message: dict[str, Any]) -> None:
-        os.write(1, b"%d\n" % time.monotonic_ns())
-
-    app.run()
-
-
-if __name__ == "__main__":
-    consume(*sys.argv[1:])

@@ -65,8 +65,8 @@ def bezoar_one(folder: Path) -> Sample:
 
 
 def raw_many(folder: Path) -> Sample:
-    raw_queue.create(folder)
-    connection, payloads = raw_queue.opened(folder, "full"), [orders.order(number) for number in range(AT_A_TIME)]
+    raw_queue.create(folder / "raw.db")
+    connection, payloads = raw_queue.opened(folder / "raw.db", "full"), [orders.order(number) for number in range(AT_A_TIME)]
     run, encode = connection.execute, msgspec.json.Encoder().encode
     with child.Stopwatch() as watch:
         for _ in range(BATCHES):
@@ -83,8 +83,8 @@ def raw_many(folder: Path) -> Sample:
 
 
 def raw_one(folder: Path) -> Sample:
-    raw_queue.create(folder)
-    connection, payload = raw_queue.opened(folder, "full"), orders.order(1)
+    raw_queue.create(folder / "raw.db")
+    connection, payload = raw_queue.opened(folder / "raw.db", "full"), orders.order(1)
     run, encode = connection.execute, msgspec.json.Encoder().encode
     with child.Stopwatch() as watch:
         for _ in range(SINGLES):

@@ -32,12 +32,17 @@ def used_by_us() -> float:
     """CPU seconds of this process and of its children, those still running included."""
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     own = resource.getrusage(resource.RUSAGE_SELF)
-    living = sum(used_by(pid) for pid in _descendants(os.getpid()))
+    living = sum(_used_by(pid) for pid in _descendants(os.getpid()))
     return own.ru_utime + own.ru_stime + ended.ru_utime + ended.ru_stime + living
 
 
-def used_by(pid: int) -> float:
-    """CPU seconds of another process and of the children it has waited for, to a hundredth; 0 if it is gone."""
+def used_by_tree(pid: int) -> float:
+    """CPU seconds of another process and of its children, to a hundredth."""
+    return _used_by(pid) + sum(_used_by(child) for child in _descendants(pid))
+
+
+def _used_by(pid: int) -> float:
+    """CPU seconds of a process and of the children it has waited for; 0 if it is gone."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -2,6 +2,7 @@
 
 import argparse
 import datetime
+import sys
 import time
 from pathlib import Path
 
@@ -18,38 +19,39 @@ from bench.harness.rounds import Rounds
 PAGE = BENCH.parent / "docs" / "performance.md"
 RESULTS = BENCH / "results.json"
 
-console = Console(highlight=False)
+console = Console(highlight=False, width=None if sys.stdout.isatty() else 140)
 progress = Console(stderr=True, highlight=False)
 
 
 def main() -> int:
     asked = _arguments()
     kept = read(asked.json)
-    for name in [] if asked.no_run else asked.only or REGISTRY:
-        result = measured(REGISTRY[name], asked.rounds)
-        kept[name] = result
-        write(asked.json, kept)
-        console.print(tables.terminal(result))
-        console.print(tables.footnote(result), style="dim")
+    names = [name for name in asked.only or REGISTRY if name in kept or not asked.no_run]
+    for name in names:
+        if not asked.no_run:
+            kept[name] = measured(REGISTRY[name], asked.rounds, asked.patience)
+            write(asked.json, kept)
+        console.print(tables.terminal(kept[name]))
+        console.print(tables.footnote(kept[name]), style="dim")
         console.print()
     if asked.write_docs:
         docs.write(PAGE, kept)
-    missed = [f"{row.label} ({name})" for name in asked.only or kept for row in kept[name].missed]
+    missed = [f"{row.label} ({name})" for name in names for row in kept[name].missed]
     if missed:
         console.print(f"Goals missed: {'; '.join(missed)}", style="bold red")
     return 1 if missed and asked.check else 0
 
 
-def measured(benchmark: Benchmark, count: int | None) -> Result:
+def measured(benchmark: Benchmark, count: int | None, patience: float) -> Result:
     began = time.monotonic()
     with progress.status(benchmark.name) as status:
-        rounds = Rounds(count or benchmark.rounds, lambda text: status.update(f"{benchmark.name}: {text}"))
+        rounds = Rounds(count or benchmark.rounds, lambda text: status.update(f"{benchmark.name}: {text}"), patience)
         rows = benchmark.measure(rounds)
     return Result(
         name=benchmark.name,
         title=benchmark.title,
         rows=rows,
-        rounds=rounds.count,
+        rounds=rounds.ran,
         disturbed=rounds.disturbed,
         took=round(time.monotonic() - began, 1),
         day=datetime.datetime.now(datetime.UTC).date().isoformat(),
@@ -74,6 +76,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--only", action="append", choices=REGISTRY, metavar="NAME", help=f"may be repeated: {names}")
     parser.add_argument("--rounds", type=int, metavar="N", help="rounds of each benchmark, instead of its own number")
     parser.add_argument("--json", type=Path, default=RESULTS, metavar="FILE", help="where results are kept (bench/results.json)")
+    parser.add_argument(
+        "--patience", type=float, default=0.0, metavar="SECONDS", help="wait so long for a quiet machine, each time"
+    )
     parser.add_argument("--write-docs", action="store_true", help="fill the tables of docs/performance.md from the results")
     parser.add_argument("--no-run", action="store_true", help="measure nothing: only show or write what is kept")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a goal is missed")

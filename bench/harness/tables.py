@@ -26,15 +26,18 @@ def markdown(result: Result) -> str:
 
 def footnote(result: Result) -> str:
     """How far the table can be trusted."""
+    rounds = "1 round" if result.rounds == 1 else f"{result.rounds} rounds"
     noise = f", {result.disturbed} of them disturbed by other processes" if result.disturbed else ""
-    return f"Measured on {result.day} in {result.rounds} rounds{noise}; median (lowest..highest)."
+    return f"Measured on {result.day} in {rounds}{noise}; median (lowest..highest)."
 
 
 def _cells(result: Result) -> tuple[list[str], list[list[str]]]:
     """The table as text; a column appears only where some row has something in it."""
+    units = {row.unit for row in result.rows}
+    unit = units.pop() if len(units) == 1 else ""
     columns = {
         "": [row.label for row in result.rows],
-        "figure": [f"{spread(row.figure, row.unit)} {row.unit}" for row in result.rows],
+        unit or "figure": [spread(row.figure, row.unit) + ("" if unit else f" {row.unit}") for row in result.rows],
         "CPU µs per message": ["" if row.cpu is None else f"{row.cpu:.2f}" for row in result.rows],
         "ratio": ["" if row.ratio is None else spread(row.ratio, "ratio") for row in result.rows],
         "goal": [_goal(row) for row in result.rows],

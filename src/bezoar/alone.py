@@ -23,11 +23,11 @@ class Alone:
             self._waiting[consumer] = ring
 
     def leave(self, consumer: object) -> None:
+        """This consumer has ended; whoever waited for it goes on."""
         with self._lock:
             self._waiting.pop(consumer, None)
-            self._inside.discard(consumer)
-            if self._asking is consumer:
-                self._asking = None
+        self.is_idle(consumer)
+        self.done(consumer)
 
     def enter(self, consumer: object) -> bool:
         """May this consumer start messages now?"""

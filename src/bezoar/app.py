@@ -1,13 +1,12 @@
 """What does a user write? An `App` with its consumers, and `publish`."""
 
-import asyncio
 import os
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from bezoar.backoff import Backoff
 from bezoar.brokers import broker_for, check_url, dead_letters_for
@@ -32,6 +31,9 @@ class App:
 
     Nothing is opened until something is published, consumed or looked at.
     """
+
+    being_imported: ClassVar[bool] = False
+    """Set while bezoar's own processes import the module that makes the app."""
 
     def __init__(
         self,
@@ -169,6 +171,8 @@ class App:
         id: str | None = None,  # noqa: A002
     ) -> str:
         """`publish` for event loops: the loop goes on while the message is stored."""
+        import asyncio  # noqa: PLC0415 - 60 ms that only event loops should pay for, and they have it already
+
         return await asyncio.to_thread(self.publish, source, payload, key=key, headers=headers, delay=delay, id=id)
 
     def dlq(self, source: str) -> DLQManager:
@@ -177,6 +181,11 @@ class App:
 
     def run(self, *, until_empty: bool = False) -> Run:
         """Consume until SIGTERM or SIGINT, or until the sources are empty. Returns what was done."""
+        if App.being_imported:
+            raise ConfigError(
+                "app.run() is called while the app is being imported by its own processes, which would start it again and again. "
+                "Put it under if __name__ == '__main__':"
+            )
         run = Run([self.runnable()])
         run.serve(until_empty=until_empty)
         return run
@@ -187,6 +196,8 @@ class App:
 
         They run in a process of their own beside it, drain when the application ends, and are started again if they die.
         """
+        import asyncio  # noqa: PLC0415 - as in publish_async
+
         isolated = [source for source, registration in self.consumers.items() if registration.options.isolation == "process"]
         if isolated:
             reference = reference_to(self, self._home, isolated[0])

@@ -92,9 +92,23 @@ def shaken(counters: Counters, *, alone: bool) -> Counters:
     return msgspec.structs.replace(counters, unseen=min(2, counters.unseen + 1), alone=counters.alone or alone)
 
 
-def released(counters: Counters, *, interrupted: bool) -> Counters:
-    """After a planned stop: nothing is charged; a run that was cut off is noted."""
-    return msgspec.structs.replace(counters, interrupted=counters.interrupted + interrupted)
+def interrupted(counters: Counters, now: float) -> Counters:
+    """After a planned stop that cut its run off: noted and not charged; the message's age is counted from the first time on."""
+    first = now if counters.first_failed_at is None else counters.first_failed_at
+    return msgspec.structs.replace(counters, interrupted=counters.interrupted + 1, first_failed_at=first)
+
+
+def cut_off(counters: Counters) -> Failure:
+    """What a run that a planned stop cut off is judged as. Only the age of the message can make it a dead letter."""
+    rule = f"planned stops cut it off, {counters.interrupted + 1} times by now; its handler needs more time than they leave"
+    return Failure(
+        classification=ErrorClassification.UNKNOWN,
+        rule=rule,
+        type_name="bezoar.Interrupted",
+        text="a planned stop cut it off",
+        fingerprint=fingerprint("interrupted"),
+        charged=False,
+    )
 
 
 def _is_suspect(counters: Counters, limit: int | None) -> bool:

@@ -20,7 +20,7 @@ from bezoar.judging import Judge, Judged
 from bezoar.keys import key_reader
 from bezoar.message import UNTRIED, Delivery
 from bezoar.options import ConsumerOptions
-from bezoar.ports import Broker, Kept, Settlement
+from bezoar.ports import Broker, Settlement
 from bezoar.report import Report
 from bezoar.workers import Ended, Workers
 from bezoar.workers.hooks import HookCaller
@@ -91,7 +91,7 @@ class Consumer:
         self._workers.start(runnable, fresh)  # guard and run, in the workers; never raises, however badly it ends
         ended = [*refused, *self._workers.ended()]
         self._settle_and_report(ended)
-        self._release(self._workers.surplus(), interrupted=False)
+        self._release(self._workers.surplus())
         if not self._workers.running():
             self._alone.is_idle(self)
         return bool(deliveries or ended)
@@ -232,7 +232,7 @@ class Consumer:
 
     def _drain(self) -> None:
         """Hand back what was not started, settle what ends within the grace, then cut off the rest. Nobody is charged."""
-        self._release(self._workers.take_back(), interrupted=False)
+        self._release(self._workers.take_back())
         while self._workers.running() and time.monotonic() < self._grace_ends:
             ended = self._workers.ended()
             self._settle_and_report(ended)
@@ -241,8 +241,7 @@ class Consumer:
         if self._workers.running():
             cut = self._workers.interrupt()
             self._settle_and_report([ended for ended in cut.ended if ended.deliveries])
-            self._release(cut.unstarted, interrupted=False)
-            self._release(cut.running, interrupted=True)
+            self._release(cut.unstarted, cut.running)
         self._workers.close()
         self._hooks.close()
         if self._workers.running():
@@ -251,7 +250,11 @@ class Consumer:
         else:
             self._broker.close()
 
-    def _release(self, deliveries: Sequence[Delivery], *, interrupted: bool) -> None:
-        kept = [Kept(delivery, attempts.released(delivery.counters, interrupted=interrupted)) for delivery in deliveries]
-        if kept and self._settle(Settlement(kept=kept)):
-            self._report.released(self._options.source, len(kept), interrupted=interrupted)
+    def _release(self, unstarted: Sequence[Delivery], cut_off: Sequence[Delivery] = ()) -> None:
+        if not (unstarted or cut_off):
+            return
+        judged = self._judge.released(unstarted, cut_off)
+        if self._settle(judged.settlement):
+            self._report.released(self._options.source, len(unstarted), interrupted=False)
+            self._report.released(self._options.source, len(cut_off) - len(judged.events), interrupted=True)
+            self._tell(judged)

@@ -84,7 +84,7 @@ def _guarded(parse: Decode, limit: int, max_depth: int, *, skims: bool) -> Decod
         if size - len(shapes) > max_depth and (unfit := too_deep(body, max_depth)):
             raise unfit
         try:
-            if skims:
+            if skims and not body.isascii():
                 body.decode()
             value = parse(body)
         except (Unfit, MemoryError):  # that memory ran out says nothing about the body

@@ -9,6 +9,7 @@ from bezoar import attempts, verdict
 from bezoar.deadletters.record import DeadLetter
 from bezoar.deadletters.writing import letter
 from bezoar.handler import Limits, judge
+from bezoar.message import Delivery
 from bezoar.ports import Dead, Kept, Settlement
 from bezoar.report import Event
 from bezoar.workers import Ended
@@ -50,6 +51,21 @@ class Judge:
                 case verdict.Discard():
                     gone.append(event.delivery)
         return Judged(Settlement(gone, kept, dead), done, events)
+
+    def released(self, unstarted: Sequence[Delivery], cut_off: Sequence[Delivery]) -> Judged:
+        """What a planned stop hands back. Nobody is charged; but what stops have cut off until it is too old is given up."""
+        kept = [Kept(delivery, delivery.counters) for delivery in unstarted]
+        dead: list[Dead] = []
+        events: list[Event] = []
+        for delivery in cut_off:
+            event = self._event(Ended([delivery], {0: attempts.cut_off(delivery.counters)}), 0)
+            match event.ruling.verdict:
+                case verdict.DeadLetter(reason):
+                    dead.append(Dead(delivery, self._letter(event, reason)))
+                    events.append(event)
+                case _:
+                    kept.append(Kept(delivery, attempts.interrupted(delivery.counters, self.clock())))
+        return Judged(Settlement(kept=kept, dead=dead), 0, events)
 
     def _kept(self, batch: Ended) -> Sequence[Kept]:
         """Those that start again without being charged: set aside to run alone, or shaken by what others did."""

@@ -59,6 +59,7 @@ class ConsumerOptions:
     isolation: Isolation = "process"
     key_from: str | None = None
     is_async: bool = False
+    workers: int | None = None
 
     @property
     def lanes(self) -> int:
@@ -67,8 +68,8 @@ class ConsumerOptions:
 
     @property
     def processes(self) -> int:
-        """How many worker processes serve the source."""
-        return -(-self.concurrency // self.lanes)
+        """How many worker processes serve the source: as many as were asked for, or as `concurrency` needs."""
+        return -(-self.concurrency // self.lanes) if self.workers is None else self.workers
 
 
 def settings_from(given: Mapping[str, Any], max_body: Any = UNSET, environment: Mapping[str, str] = os.environ) -> Settings:

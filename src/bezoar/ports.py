@@ -101,7 +101,10 @@ class Broker(Protocol):
         """Store all of them or none. Durable when it returns."""
 
     def fetch(self, source: str, limit: int) -> Sequence[Delivery]:
-        """At most `limit` messages that are ready now; they are ours until settled. Does not wait."""
+        """At most `limit` messages that are ready now; they are ours until settled. Does not wait.
+
+        Raises OwnershipLost if what this connection held was taken over: then nothing was taken, and the next call starts anew.
+        """
 
     def has_suspect(self, source: str) -> bool:
         """Whether a message waits that must run alone. A look: nothing is taken, nothing counted."""
@@ -113,7 +116,8 @@ class Broker(Protocol):
     def settle(self, settlement: Settlement) -> None:
         """Carry it out: copies first, letting go last, so that a crash in between repeats and never loses.
 
-        Raises OwnershipLost if the messages belong to somebody else by now; then nothing was changed.
+        Raises OwnershipLost if some of the messages belong to somebody else by now: these are left as they are, the others
+        are settled.
         """
 
     def extend(self, deliveries: Sequence[Delivery]) -> None:
@@ -135,8 +139,10 @@ class DeadLetters(Protocol):
     def freeze(self) -> str:
         """Where the DLQ ends now. A replay works up to here, so that what fails again cannot keep it going for ever."""
 
-    def browse(self, *, after: str = "", until: str = "", limit: int = 100, state: str | None = "dead") -> Sequence[DeadLetter]:
-        """Letters in the order they came, behind `after` and up to `until`. Changes nothing."""
+    def browse(
+        self, *, only: str | None = None, after: str = "", until: str = "", limit: int = 100, state: str | None = "dead"
+    ) -> Sequence[DeadLetter]:
+        """Letters in the order they came: behind `after` and up to `until`, or `only` this one. Changes nothing."""
 
     def replay(self, letter_ids: Sequence[str]) -> Sequence[str]:
         """Send these to their source again; returns those that were sent. One that another operator took is left out."""

@@ -63,6 +63,8 @@ class Report:
             self._tallies[source].done += count
 
     def released(self, source: str, count: int, *, interrupted: bool) -> None:
+        if count == 0:
+            return
         with self._lock:
             self._tallies[source].released += count
         how = "cut off by the stop and" if interrupted else "not started and"
@@ -86,7 +88,7 @@ class Report:
                     tally.retried += 1
                     note = "" if charged else ", not charged"
                     text, soon = f"{where} failed in attempt {delivery.attempt}{note} ({what}).", after.total_seconds()
-                    log.warning("%s Next attempt in %.3g s.", text, soon, extra=extra | {"event": "retry"})
+                    log.warning("%s Next attempt in %s.", text, in_words(soon), extra=extra | {"event": "retry"})
                 case verdict.DeadLetter(reason):
                     tally.dead += 1
                     log.error("%s is a dead letter: %s. It says: %s", where, reason, what, extra=extra | {"event": "dead"})
@@ -134,3 +136,10 @@ class Report:
 def _first_line(text: str) -> str:
     line = text.strip().partition("\n")[0]
     return line if len(line) <= 200 else line[:200] + "…"
+
+
+def in_words(seconds: float) -> str:
+    """A duration as a person says it: 0.35 s, 90 s, 12 min, 5 h."""
+    if seconds < 120:
+        return f"{seconds:.3g} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"

@@ -1,7 +1,7 @@
 """Who runs the handlers of a consumer: isolated worker processes, threads of this process, or the consumer's own thread?"""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bezoar.bell import Bell
 from bezoar.errors import ConfigError
@@ -15,7 +15,6 @@ from bezoar.workers.hooks import HookCaller, Hooks
 from bezoar.workers.inline import InlineWorkers
 from bezoar.workers.launching import Template
 from bezoar.workers.pool import IsolatedWorkers
-from bezoar.workers.tasks import TaskWorkers
 from bezoar.workers.threads import ThreadWorkers
 
 Registrations = Callable[[], Mapping[str, Registration]]
@@ -43,11 +42,17 @@ class RunnableApp:
         self._template = Template(reference, settings.start_timeout) if reference is not None else None
 
     @classmethod
-    def from_reference(cls, reference: str, registrations: Registrations, start_timeout: float = 60.0) -> "RunnableApp":
-        """From "module:app", without importing it here: the template process says what is in it."""
+    def from_reference(
+        cls, reference: str, registrations: Registrations, start_timeout: float = 60.0, *, workers: int | None = None
+    ) -> "RunnableApp":
+        """From "module:app", without importing it here: the template process says what is in it.
+
+        `workers` is how many processes serve each source, whatever its concurrency asks for.
+        """
         template = Template(reference, start_timeout)
         described = template.app
-        app = cls(described.settings, [consumer.options for consumer in described.consumers], registrations, None)
+        options = [replace(consumer.options, workers=workers) for consumer in described.consumers]
+        app = cls(described.settings, options, registrations, None)
         app._template = template
         return app
 
@@ -65,6 +70,8 @@ class RunnableApp:
                 InlineWorkers(call, self.settings.prefetch, bell), hooks, _not_isolated("in the consumer's own thread", options)
             )
         if options.is_async:
+            from bezoar.workers.tasks import TaskWorkers  # noqa: PLC0415 - asyncio takes 60 ms to import
+
             return Staff(
                 TaskWorkers(call, options.concurrency, bell), hooks, _not_isolated("as tasks on one event loop", options)
             )

@@ -44,6 +44,16 @@ def depth(folder, source="orders"):
         broker.close()
 
 
+def waiting(folder, source="orders"):
+    """What is ready to be started."""
+    broker = broker_for(f"sqlite:///{folder / 'shop.db'}")
+    broker.open([source])
+    try:
+        return list(broker.fetch(source, 100_000))
+    finally:
+        broker.close()
+
+
 def test_the_example_runs_until_it_is_empty_and_says_what_happened(shop):
     ended = bezoar("run", "shop:app", "--until-empty", cwd=shop)
     assert ended.code == 0
@@ -95,23 +105,32 @@ def test_several_apps_run_together(tmp_path):
 def test_sigterm_lets_the_running_message_finish_and_hands_the_others_back(tmp_path):
     gate = tmp_path / "gate"
     os.mkfifo(gate)
-    app_file(tmp_path, "slow.py", f"print('started', body, flush=True); open({str(gate)!r}).read()", options="concurrency=1")
-    publish(tmp_path, b"1", b"2", b"3")
+    handler = f"(print('started', flush=True), open({str(gate)!r}).read()) if body == b'first' else time.sleep(0.001)"
+    app_file(tmp_path, "slow.py", f"import time; {handler}", options="concurrency=1")
+    publish(tmp_path, b"first", *[b"later"] * 5_000)
     with subprocess.Popen(
-        [*BEZOAR, "run", "slow:app"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
+        [*BEZOAR, "run", "slow:app", "--json"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
     ) as process:
-        assert process.stdout.readline() == b"started b'1'\n"
+        _wait_for(process.stderr, b"started")
         process.send_signal(signal.SIGTERM)
-        said = []
-        while not said or b"Handed 2 messages on 'orders' back" not in said[-1]:
-            said.append(process.stderr.readline())
-        assert b"SIGTERM: draining" in b"".join(said)
+        _wait_for(process.stderr, b"SIGTERM: draining")
         gate.open("w").close()  # the handler goes on once somebody has opened the other end
         out, _ = process.communicate(timeout=60)
+    total = json.loads(out)["total"]
+    rest = waiting(tmp_path)
     assert process.returncode == 0
-    assert b"started" not in out
-    assert b"orders  1 done, 0 dead" in out
-    assert depth(tmp_path).ready == 2
+    assert (total["dead"], total["retried"]) == (0, 0)
+    assert 1 <= total["done"] < 5_000
+    assert total["done"] + len(rest) == 5_001
+    assert b"first" not in [delivery.body for delivery in rest]
+    assert {(delivery.attempt, delivery.returned) for delivery in rest} == {(1, False)}
+
+
+def _wait_for(stream, text):
+    for line in stream:
+        if text in line:
+            return
+    pytest.fail(f"it ended without saying {text!r}")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from bezoar.errors import OwnershipLost
 from bezoar.handler import Limits
 from bezoar.judging import Judge
 from bezoar.message import Delivery
-from bezoar.ports import Kept, Settlement
+from bezoar.ports import Settlement
 from bezoar.workers import Ended
 from bezoar.workers.books import Running
 from bezoar.workers.deaths import Death
@@ -39,8 +39,8 @@ class Surroundings(Protocol):
     def settled(self, ended: Sequence[Ended], settlement: Settlement) -> None:
         """The broker has confirmed this."""
 
-    def released(self, deliveries: Sequence[Delivery], *, interrupted: bool) -> None:
-        """The broker has confirmed that these were handed back."""
+    def released(self, cut_off: Sequence[Delivery], settlement: Settlement) -> None:
+        """The broker has confirmed what a planned stop handed back, these after it had cut them off."""
 
     def note(self, message: str, text: str) -> None:
         """For the trace."""
@@ -163,28 +163,27 @@ class Loop:
         self.process.alone.done(self)
 
     def _drain(self) -> None:
-        self._release(self.crew.take_back() if self.suspect is None else (), interrupted=False)
+        self._release(self.crew.take_back() if self.suspect is None else ())
         assert self.process.grace_ends is not None
         if self.crew.running() and self.world.now < self.process.grace_ends:
             return
         cut = self.crew.interrupt()
         self._settle_these([ended for ended in cut.ended if ended.deliveries])
-        self._release(cut.unstarted, interrupted=False)
-        self._release(cut.running, interrupted=True)
+        self._release(cut.unstarted, cut.running)
         self.world.lose_what_is_held(self.broker, f"left behind by {self.process.name}, which was stopped")
         self.process.alone.leave(self)
         self.is_over = True
 
-    def _release(self, deliveries: Sequence[Delivery], *, interrupted: bool) -> None:
-        kept = [Kept(each, attempts.released(each.counters, interrupted=interrupted)) for each in deliveries]
-        if not kept:
+    def _release(self, unstarted: Sequence[Delivery], cut_off: Sequence[Delivery] = ()) -> None:
+        if not (unstarted or cut_off):
             return
+        judged = self.judge.released(unstarted, cut_off)
         try:
-            self.broker.settle(Settlement(kept=kept))
+            self.broker.settle(judged.settlement)
         except OwnershipLost:
             self._give_up_everything()
         else:
-            self.world.released(deliveries, interrupted=interrupted)
+            self.world.released(cut_off, judged.settlement)
 
 
 @dataclass(eq=False)

@@ -35,7 +35,7 @@ class End(enum.Enum):
 _AS_ONE_START = MessageMetadata("m")
 _RAISED = {
     End.RAISE: ConnectionError("refused"),
-    End.LATER: RetryLater(0.3),
+    End.LATER: RetryLater(0.2),
     End.THROTTLED: Throttled(),
     End.PERMANENT: Permanent("never"),
     End.DISCARD: Discard("unwanted"),

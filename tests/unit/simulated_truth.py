@@ -11,7 +11,8 @@ from bezoar.workers import Ended
 from tests.unit.simulated_messages import Behaviour, End
 
 
-RAISED = (End.RAISE.value, End.LATER.value, End.THROTTLED.value)
+DONE = (End.DONE.value, End.DAMAGE.value, End.KILL_WITH_PARTNER.value)
+RAISED = (End.RAISE.value, End.LATER.value, End.THROTTLED.value, End.PERMANENT.value)
 
 
 class Broken(AssertionError):
@@ -28,7 +29,7 @@ class Life:
     starts_ever: int = 0
     starts: int = 0
     not_charged: int = 0
-    """Starts that the promise adds: RetryLater, Throttled, cut off by a planned stop, lease lost while it ran."""
+    """Starts that the promise adds: ended by RetryLater or Throttled, or cut off by a planned stop."""
     failures: int = 0
     losses_in_company: int = 0
     losses_alone: int = 0
@@ -36,7 +37,7 @@ class Life:
     has_crashed: bool = False
     was_fresh: bool = False
     replays: int = 0
-    how: str = "was published"
+    how: str = "waits"
     last_loss: str = "never lost"
     outcome: str = "waiting"
     trace: list[str] = field(default_factory=list)
@@ -85,7 +86,7 @@ class Life:
             self.losses_alone += 1
         else:
             self.losses_in_company += 1
-        self.last_loss = "lost alone" if alone else "lost in company"
+        self.how, self.last_loss = "waits", "lost alone" if alone else "lost in company"
 
     def was_set_aside(self) -> None:
         self.check(self.must_be_alone, "was set aside without need")
@@ -95,14 +96,24 @@ class Life:
 
     def was_shaken(self, *, alone: bool) -> None:
         self.check(not self.is_suspect, "ran alone, its worker died, and it was not charged")
+        self.check(self.how != End.HANG.value, "was over its time limit and was not charged")
         self.losses_in_company += 1
         self.is_suspect = self.is_suspect or alone
 
-    def has_failed(self, charged: bool, crashed: bool) -> None:
-        self.check(not crashed or self.how in ("died", "was hit"), "was charged for what another one did")
+    def has_failed(self, classification: str, *, charged: bool) -> None:
+        guilty = {"crash": ("died", "was hit"), "timeout": (End.HANG.value,)}.get(classification, RAISED)
+        self.check(self.how in guilty, f"was charged with {classification} for what another one did: it {self.how}")
         self.failures += charged
         self.not_charged += not charged
-        self.has_crashed = self.has_crashed or crashed
+        self.has_crashed = self.has_crashed or classification == "crash"
+
+    def is_done(self) -> None:
+        self.check(self.how in DONE, f"is taken for done, but it {self.how}")
+        self.outcome = "done"
+
+    def was_cut_off(self) -> None:
+        self.not_charged += 1
+        self.how = "was cut off"
 
     def was_replayed(self, classification: str) -> None:
         taken_down = classification in ("crash", "lost")
@@ -110,7 +121,7 @@ class Life:
         self.losses_in_company = 1 if taken_down else 0
         self.is_suspect, self.has_crashed = taken_down, False
         self.replays += 1
-        self.outcome, self.how, self.last_loss = "waiting", "was replayed", "never lost"
+        self.outcome, self.how, self.last_loss = "waiting", "waits", "never lost"
 
     def check_letter(self, classification: str, attempts: int, rule: str) -> None:
         """`has_failed` was told of the last failure already."""
@@ -129,6 +140,8 @@ class Life:
                 self.check(self.how == End.PERMANENT.value, f"dead-lettered as permanent, but it {self.how}")
             case "transient" | "throttled":
                 self.check(self.how in RAISED, f"dead-lettered as {classification}, but it {self.how}")
+            case "unknown":
+                self.check(self.how == "was cut off", f"dead-lettered ({rule}), but it {self.how}")
             case other:
                 self.check(False, f"dead-lettered as {other}: {rule}")
         is_old = rule.startswith("max-age")
@@ -138,13 +151,13 @@ class Life:
 def settled(lives: dict[str, Life], ended: Ended) -> None:
     """The broker has confirmed what became of these."""
     for delivery in ended.good():
-        lives[delivery.id].outcome = "done"
+        lives[delivery.id].is_done()
     for n, failure in ended.failures.items():
         life = lives[ended.deliveries[n].id]
         if failure.discard:
             life.outcome = "discarded"
         elif failure.started:
-            life.has_failed(failure.charged, crashed=failure.classification == "crash")
+            life.has_failed(failure.classification, charged=failure.charged)
     for n, alone in ended.shaken.items():
         lives[ended.deliveries[n].id].was_shaken(alone=alone)
     if ended.aside:

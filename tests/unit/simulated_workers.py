@@ -172,7 +172,7 @@ class Crew:
         self,
         worker: Worker,
         crash: Crash,
-        stepping: Task | None,
+        stepping: Task,
         *,
         late: bool = False,
         sound: bool = True,
@@ -189,13 +189,12 @@ class Crew:
         unstarted = list(worker.waiting)
         if not sound and self.staff.kind == "batch":
             running, unstarted = [*running, *(Running(delivery, 0) for delivery in unstarted)], []
-        culprit = None if stepping is None else self._culprit(worker, stepping)
-        remains = Remains(Ended([]), running, unstarted, culprit, sound)
+        named = self._culprit(worker, stepping) if sound else self.floor.rng.choice(running)  # marks that lie name anyone
+        remains = Remains(Ended([]), running, unstarted, named, sound)
         (self.fresh if worker.is_solo else self.queue).extendleft(reversed(unstarted))
         self.workers.remove(worker)
         if running or not sound:
-            blamed = stepping.running if late and stepping is not None else None
-            death = Death(self.floor.now, remains, crash, blamed, worker.is_solo)
+            death = Death(self.floor.now, remains, crash, stepping.running if late else None, worker.is_solo)
             self.unjudged.append(death)
             self.floor.deaths.append(death)
 

@@ -23,8 +23,8 @@ from tests.unit.simulated_messages import Behaviour, End, partners, some_behavio
 from tests.unit.simulated_truth import Broken, Life, settled
 from tests.unit.simulated_workers import KILLED, Staff
 
-TICK = 0.05
-"""Seconds of the simulated clock. Two deaths at one moment are at most two ticks apart."""
+TICK = 0.03
+"""Seconds of the simulated clock. Two deaths that count as one event are at most three ticks apart."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def some_scene(rng: random.Random) -> Scene:
         steal=rng.choice([0, 0, 0, 0.01]),
         kill_worker=rng.choice([0, 0, 0, 0.02]),
         replay=rng.choice([0, 0.02]),
-        max_age=10.0 if limit is None or endless_waits else None,
+        max_age=6.0 if limit is None or endless_waits else None,
     )
 
 
@@ -81,7 +81,7 @@ class World:
         self.scene, self.rng, self.traced, self.staff = scene, rng, traced, scene.staff
         self.tick, self.now = 0, 0.0
         age = None if scene.max_age is None else timedelta(seconds=scene.max_age)
-        self.limits = Limits(scene.limit, age, Backoff.fixed(0.4))
+        self.limits = Limits(scene.limit, age, Backoff.fixed(0.25))
         self.sources = [f"source{n}" for n in range(scene.sources)]
         self._url = f"memory://simulation-{id(self)}"
         self._operator = self.broker()
@@ -97,7 +97,7 @@ class World:
         """Until everything is done, and then a last look. Raises Broken if a promise does not hold."""
         try:
             while not self._is_over:
-                if self.tick == self.scene.drained:
+                if self.tick >= self.scene.drained:
                     waiting = [life.id for life in self.lives.values() if life.outcome == "waiting"]
                     raise Broken(f"after {self.tick} ticks these still wait: {waiting}")
                 self.tick += 1
@@ -136,9 +136,20 @@ class World:
         self._has_changed = True
         for each in ended:
             settled(self.lives, each)
+        self._check(settlement)
+
+    def released(self, cut_off: Sequence[Delivery], settlement: Settlement) -> None:
+        self._has_changed = True
+        for delivery in cut_off:
+            self.note(delivery.id, "is cut off by a planned stop")
+            self.lives[delivery.id].was_cut_off()
+        self._check(settlement)
+
+    def _check(self, settlement: Settlement) -> None:
         for kept in settlement.kept:
             life = self.lives[kept.delivery.id]
             life.check_counters(kept.counters, "after the settle")
+            life.how = "waits"
             self.note(life.id, f"is kept for another start, {kept.after:.2f} s from now")
         for dead in settlement.dead:
             life, letter = self.lives[dead.delivery.id], dead.letter
@@ -146,18 +157,13 @@ class World:
             life.check_letter(letter.classification, letter.attempts, letter.rule)
             life.outcome = "dead"
 
-    def released(self, deliveries: Sequence[Delivery], *, interrupted: bool) -> None:
-        for delivery in deliveries:
-            self.note(delivery.id, "is handed back by a planned stop" + (", which cut it off" if interrupted else ""))
-            self.lives[delivery.id].not_charged += interrupted
-
     def _published(self) -> dict[str, Life]:
         lives = [Life(f"m{n}", behaviour, self.scene.limit) for n, behaviour in enumerate(self.scene.behaviours)]
         pair = [life for life in lives if life.behaviour.then is End.KILL_WITH_PARTNER]
         for life, partner in zip(pair, reversed(pair), strict=True):
             life.partner = partner
         for life in lives:
-            delay = self.rng.choice([0.0, 0.0, self.rng.random() * 4])
+            delay = self.rng.choice([0.0, 0.0, self.rng.random() * 3])
             self._operator.publish([Outgoing(life.id, self.rng.choice(self.sources), b"", delay=delay)])
         return {life.id: life for life in lives}
 

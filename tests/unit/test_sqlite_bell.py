@@ -56,6 +56,27 @@ def test_a_bell_that_could_not_read_the_file_for_a_moment_rings_again_later(file
     assert failures == []
 
 
+def test_a_commit_is_looked_for_closely_once_its_writing_was_heard(file, rung, monkeypatch):
+    """The log is written to first. The commit counts when it is synced, and that makes no sound."""
+    broker = opened(file, "orders")
+    bell = bells.Bell(broker.path, [broker.number("orders")], rung.set, lambda connection: False)
+    heard, pauses = [False, False, True, False], []
+
+    def sleep(pause):
+        pauses.append(pause)
+        if not heard:
+            bell._closed.set()
+        return bool(heard) and heard.pop()
+
+    monkeypatch.setattr(bell, "_sleep", sleep)
+    with broker.reading() as connection:
+        bell._wait_for_change(connection, connection.execute("pragma data_version").fetchone()[0])
+    closely = bells.LOOK_CLOSELY
+    assert pauses == [bells.LOOK_EVERY, bells.LOOK_EVERY, closely, 2 * closely, 4 * closely]
+    bell.close()
+    broker.close()
+
+
 def test_a_delay_that_is_over_rings_once_and_not_for_ever(file, rung):
     broker = opened(file, "orders")
     broker.publish(given.messages("orders", 1, delay=0.05))

@@ -5,6 +5,8 @@ import sqlite3
 import time
 from contextlib import closing
 
+import pytest
+
 from bezoar.brokers.sqlite.bell import Bell
 from bezoar.brokers.sqlite.deadletters import SQLiteDeadLetters
 from bezoar.message import Counters
@@ -35,6 +37,16 @@ def test_that_holds_after_the_application_has_analysed_its_database(tmp_path):
     query(file, "analyze")
     assert query(file, "select count(*) from sqlite_stat1")[0][0] > 0
     assert _scans(file, used) == {}
+    broker.close()
+
+
+@pytest.mark.parametrize("state", ["dead", None])
+def test_a_page_of_letters_is_found_without_sorting_the_others(tmp_path, state):
+    file, used = tmp_path / "shop.db", {}
+    broker = opened(file, "orders")
+    broker._connection.set_trace_callback(used.setdefault)
+    SQLiteDeadLetters(broker, "orders").browse(after="orders-5", until="orders-9", state=state)
+    assert _scans(file, [statement for statement in used if "bezoar_dead" in statement]) == {}
     broker.close()
 
 

@@ -127,6 +127,17 @@ def test_a_registration_that_fails_leaves_nothing_behind(file):
     broker.close()
 
 
+def test_lock_files_that_cannot_be_made_are_explained(file):
+    broker = opened(file, "orders")
+    broker.publish(given.messages("orders", 1))
+    file.with_name(f"{file.name}-owners").write_text("in the way")
+    with pytest.raises(BrokerUnavailable, match=r"lock files beside it cannot be used.*Nothing is lost"):
+        broker.fetch("orders", 10)
+    file.with_name(f"{file.name}-owners").unlink()
+    assert len(broker.fetch("orders", 10)) == 1
+    broker.close()
+
+
 class NoSpaceOnce:
     """A connection whose first commit finds no space on the disk."""
 

@@ -202,9 +202,14 @@ class MemoryDeadLetters:
         with self._store.changed:
             return f"{self._source}-{max(self._letters, default=0)}"
 
-    def browse(self, *, after: str = "", until: str = "", limit: int = 100, state: str | None = "dead") -> Sequence[DeadLetter]:
+    def browse(
+        self, *, only: str | None = None, after: str = "", until: str = "", limit: int = 100, state: str | None = "dead"
+    ) -> Sequence[DeadLetter]:
         low, high = _no(after) if after else 0, _no(until) if until else 2**62
         with self._store.changed:
+            if only is not None:
+                letter = self._letters.get(_no(only))
+                return [letter] if letter and letter.id == only and state in (None, letter.state) else []
             found = (letter for no, letter in self._letters.items() if low < no <= high and state in (None, letter.state))
             return list(itertools.islice(found, limit))
 
@@ -244,4 +249,4 @@ def _lost() -> OwnershipLost:
 
 def _no(letter_id: str) -> int:
     number = letter_id.rpartition("-")[2]
-    return int(number) if number.isdecimal() else 0
+    return int(number) if number.isdecimal() and len(number) < 19 else 0

@@ -36,10 +36,10 @@ def load(reference: str) -> App:
         raise AppNotLoaded(_failed(reference, said, traceback)) from None
 
 
-def runnable(reference: str) -> RunnableApp:
+def runnable(reference: str, workers: int | None = None) -> RunnableApp:
     """The app made ready to run. It is imported by its own processes, and here only if its handlers are to run here."""
     try:
-        return RunnableApp.from_reference(whole(reference), lambda: load(reference).consumers)
+        return RunnableApp.from_reference(whole(reference), lambda: load(reference).consumers, workers=workers)
     except ImportFailed as error:
         raise AppNotLoaded(_failed(reference, error.said, error.traceback)) from None
 

@@ -26,13 +26,21 @@ from bezoar.staffing import RunnableApp
 )
 @click.argument("references", metavar="MODULE:APP...", nargs=-1, required=True)
 @click.option("--until-empty", is_flag=True, help="End once nothing is ready, delayed or held by anyone.")
+@click.option("--workers", type=click.IntRange(1), metavar="N", help="Worker processes for each source.")
 @click.option("--fail-on-dead", is_flag=True, help="Exit with 1 if anything became a dead letter in this run.")
 @click.option("--json", "as_json", is_flag=True, help="Print the counts at the end as one JSON document.")
 @click.option("--log-level", type=click.Choice(LEVELS, case_sensitive=False), default="info", show_default=True)
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("-q", "--quiet", is_flag=True, help="Log errors only; no progress, no counts at the end.")
-def command(
-    references: Sequence[str], until_empty: bool, fail_on_dead: bool, as_json: bool, log_level: str, log_format: str, quiet: bool
+def command(  # noqa: PLR0917 - click passes them by name
+    references: Sequence[str],
+    until_empty: bool,
+    workers: int | None,
+    fail_on_dead: bool,
+    as_json: bool,
+    log_level: str,
+    log_format: str,
+    quiet: bool,
 ) -> None:
     """Consume the sources of apps until SIGTERM or Ctrl-C.
 
@@ -42,7 +50,7 @@ def command(
     if as_json:
         keep_for_json()
     configure("error" if quiet else log_level, log_format)
-    apps = {reference: runnable(reference) for reference in references}
+    apps = {reference: runnable(reference, workers) for reference in references}
     run = Run(list(apps.values()), is_dedicated=True)
     shown = until_empty and not quiet and log_format == "text" and is_possible()
     with progress_line(lambda: _counts(_total(run.tallies()))) if shown else nullcontext():

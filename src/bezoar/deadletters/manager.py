@@ -63,13 +63,15 @@ class DLQManager:
 
     def get(self, id: str) -> DeadLetter:  # noqa: A002 - the word users write
         """One letter, by its own id or by its message's id where only one letter has it."""
-        found = [letter for letter in self.letters(state=None) if id in (letter.id, letter.message.id)]
-        exact = [letter for letter in found if letter.id == id] or [letter for letter in found if letter.state == "dead"] or found
-        if not exact:
+        if exact := self._letters.browse(only=id, state=None):
+            return exact[0]
+        found = [letter for letter in self.letters(state=None) if letter.message.id == id]
+        found = [letter for letter in found if letter.state == "dead"] or found
+        if not found:
             raise LetterNotFound(id, self.source)
-        if len(exact) > 1:
-            raise LetterNotFound(id, self.source, others=[letter.id for letter in exact])
-        return exact[0]
+        if len(found) > 1:
+            raise LetterNotFound(id, self.source, others=[letter.id for letter in found])
+        return found[0]
 
     def replay_one(self, id: str | None = None) -> ReplayResult:  # noqa: A002
         """Send one letter to its source again: this one, or the oldest. An empty DLQ gives an empty result."""

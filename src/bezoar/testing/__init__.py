@@ -15,7 +15,7 @@ a fresh broker and knows how to cause its faults, and two lines in a test module
 
     @pytest.fixture
     def lab(tmp_path):
-        with PigeonLab("carrier-pigeon://loft", tmp_path) as lab:
+        with PigeonLab(f"carrier-pigeon://{tmp_path.name}", tmp_path) as lab:  # empty each time
             yield lab
 
 A promise that needs what the broker's `capabilities` do not claim is skipped; nothing else is. The promises about kills
@@ -28,6 +28,6 @@ import sys
 if pytest := sys.modules.get("pytest"):  # not loaded for its own sake: processes that only play a part in a promise start faster
     pytest.register_assert_rewrite("bezoar.testing.contract")  # before the promises are imported, or a failed one says nothing
 
-from bezoar.testing.lab import Lab  # noqa: E402
+from bezoar.testing.lab import Lab
 
 __all__ = ["Lab"]

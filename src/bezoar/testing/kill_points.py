@@ -26,7 +26,7 @@ FLOW = (
 
 EVERY_KILL = "EVERY_KILL"
 FEW, STRIDE, LATER = 100, 2, 64
-"""Work of few steps is killed at each of them, other work at every second line and at every 64th step; unless all are asked for."""
+"""Work of few steps is killed at each of them; longer work at every second line and every 64th step, unless all are asked for."""
 
 Work = Callable[[str], object]
 Line = tuple[str, int]

@@ -12,8 +12,8 @@ from typing import Protocol
 from bezoar.failure import Failure
 from bezoar.message import Delivery
 from bezoar.workers import Ended, wire
-from bezoar.workers.marks import BATCH, BATCHES, END, FAILED
-from bezoar.workers.process import WorkerProcess
+from bezoar.workers.marks import BATCH, BATCHES, END, FAILED, IDLE
+from bezoar.workers.process import Told, WorkerProcess
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,8 @@ class Book(Protocol):
     def held(self) -> int:
         """How many messages it has."""
 
-    def give(self, deliveries: Sequence[Delivery]) -> bool:
-        """Hand these over. False if the worker cannot be reached; they are on the books all the same."""
+    def give(self, deliveries: Sequence[Delivery]) -> Told:
+        """Hand these over. They are on the books only if the answer is yes."""
 
     def heard(self, said: wire.Ended | wire.Failed) -> Ended | None:
         """Take note of what the worker said; a result if something is over. Raises ValueError if that cannot be true."""
@@ -91,22 +91,26 @@ class BatchBook:
     def held(self) -> int:
         return sum(batch.end for batch in self._batches)
 
-    def give(self, deliveries: Sequence[Delivery]) -> bool:
+    def give(self, deliveries: Sequence[Delivery]) -> Told:
         slot = 0 if not self._batches or self._batches[0].slot == 1 else 1
         batch = _Batch(slot, _new_code(), deliveries, len(deliveries))
         self._marks.clear(slot, len(deliveries))
-        self._batches.append(batch)
         if self._needs_delivery:
             said = wire.Run(slot, batch.code, [], [_unreceipted(delivery) for delivery in deliveries])
         else:
             said = wire.Run(slot, batch.code, [delivery.body for delivery in deliveries])
-        return self._process.tell(said)
+        told = self._process.tell(said)
+        if told is Told.YES:
+            self._batches.append(batch)
+        return told
 
     def heard(self, said: wire.Ended | wire.Failed) -> Ended | None:
         batch = next((batch for batch in self._batches if batch.slot == said.slot), None)
         if batch is None:
             raise ValueError(f"the worker speaks of a batch it does not have ({said.slot})")
         if isinstance(said, wire.Failed):
+            if not 0 <= said.index < len(batch.deliveries):
+                raise ValueError(f"the worker speaks of a message it does not have ({said.index})")
             batch.failures[said.index] = said.failure
             return None
         marks = self._marks.batch(batch.slot, batch.end)
@@ -140,20 +144,31 @@ class BatchBook:
         ended: list[Delivery] = []
         failures: dict[int, Failure] = {}
         unstarted: list[Delivery] = []
-        running = self.running()
-        sound = True
+        running, doubtful = list(self.running()), []
         for batch in self._batches:
-            over = self._ended(batch)
-            marks = self._marks.batch(batch.slot, batch.end)
-            if any(marks[over:]) or not self._is_believable(batch, marks, over):
-                # It wrote over its marks: nothing of this batch is taken for ended, and each of it may have been running.
-                sound, running = False, [Running(delivery, 0) for delivery in batch.deliveries[: batch.end]]
+            if not self._is_sound(batch):
+                doubtful += [Running(delivery, 0) for delivery in batch.deliveries[: batch.end]]
                 continue
+            over = self._ended(batch)
             failures |= {len(ended) + index: failure for index, failure in batch.failures.items() if index < over}
             ended += batch.deliveries[:over]
             unstarted += [d for d in batch.deliveries[over : batch.end] if not running or d is not running[0].delivery]
         self._batches.clear()
-        return Remains(Ended(ended, failures), running, unstarted, running[0] if running else None, sound)
+        if doubtful:  # it wrote over its marks: nothing there is taken for ended, and each of them may have been running
+            named = [one.delivery for one in doubtful]
+            running = doubtful + [one for one in running if all(one.delivery is not delivery for delivery in named)]
+        return Remains(Ended(ended, failures), running, unstarted, running[0] if running and not doubtful else None, not doubtful)
+
+    def _is_sound(self, batch: _Batch) -> bool:
+        """Whether the marks can be true: they run in order, so those that ended are all before the one that is being run."""
+        what, _ = self._marks.running()
+        places = {each.slot: what - each.slot * BATCH for each in self._batches if 0 < what - each.slot * BATCH <= BATCH}
+        if what != IDLE and not places:
+            return False
+        over, marks = self._ended(batch), self._marks.batch(batch.slot, batch.end)
+        place = places.get(batch.slot)
+        is_in_place = over in (0, batch.end) if place is None else over in (place - 1, place)
+        return is_in_place and not any(marks[over:]) and self._is_believable(batch, marks, over)
 
     def _ended(self, batch: _Batch) -> int:
         """How many of a batch have ended: they run in order, so it is the stretch of marks before the first empty one."""
@@ -189,22 +204,23 @@ class LaneBook:
     def held(self) -> int:
         return len(self._lanes)
 
-    def give(self, deliveries: Sequence[Delivery]) -> bool:
+    def give(self, deliveries: Sequence[Delivery]) -> Told:
         code = _new_code()
         free = [lane for lane in range(self._marks.lanes) if lane not in self._lanes][: len(deliveries)]
-        for lane, delivery in zip(free, deliveries, strict=True):
+        for lane in free:
             self._marks.outcomes[lane] = 0
-            self._lanes[lane] = _Lane(delivery, code)
-        return self._process.tell(wire.RunLanes(free, code, [_unreceipted(delivery) for delivery in deliveries]))
+        told = self._process.tell(wire.RunLanes(free, code, [_unreceipted(delivery) for delivery in deliveries]))
+        if told is Told.YES:
+            self._lanes |= {lane: _Lane(delivery, code) for lane, delivery in zip(free, deliveries, strict=True)}
+        return told
 
     def heard(self, said: wire.Ended | wire.Failed) -> Ended | None:
         if isinstance(said, wire.Failed):
             self._lane(said.index).failure = said.failure
             return None
-        over = [self._lane(lane) for lane in said.lanes]
-        for number, lane in zip(said.lanes, over, strict=True):
-            if self._marks.outcomes[number] != (lane.code if lane.failure is None else FAILED):
-                raise ValueError("the worker's marks do not match what it said")
+        over = [self._lane(number) for number in said.lanes]
+        if not all(self._is_over(number) for number in said.lanes):
+            raise ValueError("the worker's marks do not match what it said")
         for number in said.lanes:
             del self._lanes[number]
         return _ended(over)
@@ -217,20 +233,25 @@ class LaneBook:
         return ()
 
     def remains(self) -> Remains:
-        lanes, running = dict(self._lanes), list(self.running())
-        self._lanes.clear()
         over, unstarted, sound = [], [], True
-        for number, lane in lanes.items():
-            mark = self._marks.outcomes[number]
-            if mark and mark == (lane.code if lane.failure is None else FAILED):
+        running = list(self.running())
+        for number, lane in self._lanes.items():
+            what, _ = self._marks.running(number)
+            if self._is_over(number):
                 over.append(lane)
-            elif mark:
-                # Not a mark of this lane's: whether it ended is not known, but it may have been running.
+            elif what == IDLE and not self._marks.outcomes[number]:
+                unstarted.append(lane.delivery)
+            elif all(one.lane != number for one in running):
+                # These are not marks of this lane's: whether it ended is not known, but it may have been running.
                 sound = False
                 running.append(Running(lane.delivery, 0, number))
-            elif all(one.lane != number for one in running):
-                unstarted.append(lane.delivery)
-        return Remains(_ended(over), running, unstarted, self._culprit(running), sound)
+        self._lanes.clear()
+        return Remains(_ended(over), running, unstarted, self._culprit(running) if sound else None, sound)
+
+    def _is_over(self, number: int) -> bool:
+        """The lane is free again, and marked with its own success code, or as a failure whose account arrived before."""
+        lane, (what, _) = self._lanes[number], self._marks.running(number)
+        return what == IDLE and self._marks.outcomes[number] == (lane.code if lane.failure is None else FAILED)
 
     def _culprit(self, running: Sequence[Running]) -> Running | None:
         if self._shares_a_thread:
@@ -245,7 +266,8 @@ class LaneBook:
 
     def _running(self, number: int) -> Running | None:
         what, since = self._marks.running(number)
-        return Running(self._lanes[number].delivery, since, number) if what and not self._marks.outcomes[number] else None
+        is_running = what == 1 and not self._marks.outcomes[number]
+        return Running(self._lanes[number].delivery, since, number) if is_running else None
 
 
 def _ended(lanes: Sequence[_Lane]) -> Ended:

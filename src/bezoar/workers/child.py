@@ -15,17 +15,15 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 from bezoar.failure import describe
 from bezoar.registration import Registration
-from bezoar.workers import wire
+from bezoar.workers import serving, wire
 from bezoar.workers.hooks import WorkerHooks
-from bezoar.workers.lanes import serve_tasks, serve_threads
 from bezoar.workers.marks import STACK_SIGNAL, Marks
-from bezoar.workers.serving import serve_batches
 
 _PR_SET_PDEATHSIG = 1
 LOG_LINES = 50
@@ -48,12 +46,13 @@ def become_worker(place: Place, registration: Registration, hooks: WorkerHooks, 
     status = 1
     try:
         settle_in(place, consumer, memory)
-        status = _serve(place, registration, hooks)
+        server = _server(registration)
+        status = serve(place, hooks, lambda: server(place.sock, place.marks, registration.call, _Grandchild.end_if_one))
     finally:
-        _leave(status)
+        leave(status)
 
 
-def _leave(status: int) -> None:
+def leave(status: int) -> None:
     """End this process here and now: atexit handlers belong to the template, which made it by forking."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(BaseException):  # a handler may have closed or replaced it
@@ -109,10 +108,11 @@ class _Grandchild:
     @classmethod
     def end_if_one(cls) -> None:
         if cls.pid:
-            _leave(0)
+            leave(0)
 
 
-def _serve(place: Place, registration: Registration, hooks: WorkerHooks) -> int:
+def serve(place: Place, hooks: WorkerHooks, work: Callable[[], None]) -> int:
+    """Between on_worker_start and on_worker_stop, do the work until it is over. Returns the exit code of this process."""
     try:
         for function in hooks.start:
             function()
@@ -122,10 +122,8 @@ def _serve(place: Place, registration: Registration, hooks: WorkerHooks) -> int:
         return 1
     keep_last_lines(place.log)
     wire.send(place.sock, wire.Ready(os.getpid()))
-    options = registration.options
-    serve = serve_tasks if options.is_async else serve_threads if options.threads > 1 else serve_batches
     try:
-        serve(place.sock, place.marks, registration.call, _Grandchild.end_if_one)
+        work()
     finally:
         for function in hooks.stop:
             with suppress(BaseException):
@@ -133,8 +131,17 @@ def _serve(place: Place, registration: Registration, hooks: WorkerHooks) -> int:
     return 0
 
 
+def _server(registration: Registration) -> Callable[..., None]:
+    """What runs messages in this worker. asyncio is imported only where tasks need it: it takes longer than all the rest."""
+    if registration.options.is_async or registration.options.threads > 1:
+        from bezoar.workers import lanes  # noqa: PLC0415
+
+        return lanes.serve_tasks if registration.options.is_async else lanes.serve_threads
+    return serving.serve_batches
+
+
 def keep_last_lines(descriptor: int) -> None:
-    """Called after on_worker_start, which may be where logging is set up. Where it is not, warnings still reach standard error."""
+    """Called after on_worker_start, which may set logging up. Where nobody does, warnings still reach standard error."""
     root = logging.getLogger()
     if not root.handlers and logging.lastResort is not None:
         root.addHandler(logging.lastResort)

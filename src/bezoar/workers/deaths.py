@@ -31,9 +31,13 @@ class Death:
     crash: Crash
     late: Running | None
     was_solo: bool
+    was_mistaken: bool = False
+    """It was ended for a message over its limit, which ended by itself at the last moment: whoever ran then is not to blame."""
 
     @property
     def may_be_anothers_doing(self) -> bool:
+        if self.was_mistaken:
+            return False
         ran_alone = any(one.delivery.counters.alone for one in self.remains.running)
         return self.late is None and not ran_alone and self.crash.signal is not None and self.crash.signal not in _OWN_FAULT
 
@@ -49,7 +53,9 @@ class Deaths:
         now = time.monotonic()
         since = seat.late or remains.culprit or (remains.running[0] if remains.running else None)
         elapsed = None if since is None or since.since == 0 else now - since.since / 1e9
-        death = Death(now, remains, seat.process.autopsy(elapsed), seat.late, seat.is_solo)
+        late = seat.late if seat.late and any(one.delivery is seat.late.delivery for one in remains.running) else None
+        mistaken = seat.late is not None and late is None
+        death = Death(now, remains, seat.process.autopsy(elapsed, was_stuck=late is not None), late, seat.is_solo, mistaken)
         with self._lock:
             self._recent = [other for other in self._recent if now - other.at < 10 * TOGETHER]
             self._recent.append(death)
@@ -76,6 +82,8 @@ def may_be_one_event(death: Death, others: Sequence[Death]) -> bool:
 def judge_death(death: Death, source: str, *, together: bool) -> Ended:
     """Charge the culprit; note for the others that were running in it that they were shaken."""
     remains = death.remains
+    if death.was_mistaken:
+        return Ended([one.delivery for one in remains.running], shaken=dict.fromkeys(range(len(remains.running)), False))
     only = remains.running[0] if death.was_solo and len(remains.running) == 1 else None  # whatever the marks say
     culprit = death.late or only or remains.culprit
     if together or culprit is None or not (remains.is_sound or only):

@@ -5,16 +5,16 @@ A hook that raises, crashes or hangs is reported and changes nothing; it can hol
 
 import logging
 import queue
-import select
 import threading
 import time
+from contextlib import suppress
 
 from bezoar import verdict
 from bezoar.errors import BezoarError
 from bezoar.report import Event
 from bezoar.workers import wire
 from bezoar.workers.launching import Template
-from bezoar.workers.process import GONE_WITHIN, WorkerProcess
+from bezoar.workers.process import GONE_WITHIN, Told, WorkerProcess, readable
 
 log = logging.getLogger("bezoar")
 
@@ -23,6 +23,9 @@ HOOK_LIMIT = 30.0
 
 CLOSING = 5.0
 """Seconds that the hooks still waiting get at the end."""
+
+LEAVE_WITHIN = 1.0
+"""Seconds that their process then gets to run on_worker_stop."""
 
 
 class IsolatedHooks:
@@ -33,6 +36,7 @@ class IsolatedHooks:
         self._queue: queue.SimpleQueue[wire.Hook | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._process: WorkerProcess | None = None
+        self._is_closing = False
 
     def call(self, event: Event) -> None:
         """Have the hook called that belongs to this verdict, if there is one."""
@@ -43,11 +47,16 @@ class IsolatedHooks:
                 self._put(wire.Hook(event.delivery.message, event.metadata, event.failure, None))
 
     def close(self) -> None:
-        if self._thread is not None:
-            self._queue.put(None)
-            self._thread.join(CLOSING)
-        if self._process is not None:
-            self._end()
+        if self._thread is None:
+            return
+        self._queue.put(None)
+        self._thread.join(CLOSING)
+        if self._thread.is_alive():
+            self._is_closing = True
+            if (process := self._process) is not None:
+                with suppress(OSError):  # it may be gone by now
+                    process.kill()
+            self._thread.join(GONE_WITHIN)
 
     def _put(self, hook: wire.Hook) -> None:
         if self._thread is None:
@@ -56,13 +65,17 @@ class IsolatedHooks:
         self._queue.put(hook)
 
     def _serve(self) -> None:
+        """The only thread that has to do with the process of the hooks, but for ending it at last."""
         while (hook := self._queue.get()) is not None:
             try:
-                problem = self._call(hook)
+                problem = "the consumer stops" if self._is_closing else self._call(hook)
             except (OSError, BezoarError) as error:
                 problem = f"its process could not be had ({error})"
             if problem:
                 log.error("A hook for message %r failed: %s. The verdict stands.", hook.message.id, problem)
+        if self._process is not None and self._process.tell(wire.Stop()) is Told.YES:
+            self._process.is_gone(LEAVE_WITHIN)
+        self._end()
 
     def _call(self, hook: wire.Hook) -> str:
         """Empty if the hook returned, else what went wrong."""
@@ -71,15 +84,15 @@ class IsolatedHooks:
         process, until, raised = self._process, time.monotonic() + HOOK_LIMIT, ""
         process.tell(hook)
         while (left := until - time.monotonic()) > 0:
-            select.select([process.sock.fileno(), process.pidfd], [], [], left)
+            readable((process.sock.fileno(), process.pidfd), left)
             for said in process.said():
-                if isinstance(said, wire.HookFailed):
+                if isinstance(said, wire.HookFailed | wire.Broken):
                     raised = said.text
                 elif isinstance(said, wire.Ended):
                     return raised
             if process.hung_up or process.is_gone():
                 self._end()
-                return "it ended its process"
+                return raised or "it ended its process"
         self._end()
         return f"it took more than {HOOK_LIMIT:g} s"
 

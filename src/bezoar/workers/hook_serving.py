@@ -1,6 +1,5 @@
 """How are `on_dlq` and `on_retry` called in a process of their own, where they can neither stop nor hurt any message?"""
 
-import os
 from datetime import timedelta
 
 from bezoar.errors import RemoteFailure
@@ -8,19 +7,24 @@ from bezoar.failure import describe
 from bezoar.handler import PoisonPillHandler
 from bezoar.registration import Registration
 from bezoar.workers import wire
-from bezoar.workers.child import Place, settle_in
+from bezoar.workers.child import Place, leave, serve, settle_in
+from bezoar.workers.hooks import WorkerHooks
 
 
-def become_hook_worker(place: Place, registration: Registration, consumer: int) -> None:
-    """The life of a worker for hooks; never returns."""
+def become_hook_worker(place: Place, registration: Registration, hooks: WorkerHooks, consumer: int) -> None:
+    """The life of a worker for hooks; never returns. It is a worker like the others: what they opened, hooks may use too."""
+    status = 1
     try:
         settle_in(place, consumer, None)
-        wire.send(place.sock, wire.Ready(os.getpid()))
-        while (received := wire.receive(place.sock, wire.to_worker)) is not None and isinstance(received[0], wire.Hook):
-            _call(place, registration.call.handler, received[0])
-            wire.send(place.sock, wire.Ended(0))
+        status = serve(place, hooks, lambda: _call_all(place, registration.call.handler))
     finally:
-        os._exit(0)
+        leave(status)
+
+
+def _call_all(place: Place, handler: PoisonPillHandler) -> None:
+    while (received := wire.receive(place.sock, wire.to_worker)) is not None and isinstance(received[0], wire.Hook):
+        _call(place, handler, received[0])
+        wire.send(place.sock, wire.Ended(0))
 
 
 def _call(place: Place, handler: PoisonPillHandler, hook: wire.Hook) -> None:

@@ -18,7 +18,11 @@ def import_app(reference: str) -> App:
     where, _, name = reference.rpartition(":")
     if not where or not name:
         raise ConfigError(f"{reference!r} does not name an app. Write module:app, or path/to/file.py:app.")
-    module = _from_file(where) if where.endswith(".py") else _from_module(where)
+    App.being_imported = True
+    try:
+        module = _from_file(where) if where.endswith(".py") else _from_module(where)
+    finally:
+        App.being_imported = False
     found = module
     for part in name.split("."):
         found = getattr(found, part, None)  # type: ignore[assignment]  # checked right below

@@ -50,8 +50,7 @@ class InlineWorkers:
             if clock() > stop:
                 break
         self._adapt(done, clock() - began)
-        for _ in range(done):
-            self._queue.popleft()
+        self._queue = deque(batch[done:])
         return [Ended(batch[:done], failures, exceptions)]
 
     def running(self) -> int:

@@ -17,7 +17,7 @@ from bezoar.failure import ErrorClassification, Failure, fingerprint
 from bezoar.message import Delivery
 from bezoar.workers import wire
 from bezoar.workers.call import Call
-from bezoar.workers.marks import FAILED, LANES, STEPPING, Marks
+from bezoar.workers.marks import FAILED, IDLE, LANES, STEPPING, Marks
 from bezoar.workers.serving import peak_memory
 
 _lane: contextvars.ContextVar[int] = contextvars.ContextVar("bezoar_lane", default=-1)
@@ -40,7 +40,7 @@ class Lanes:
             if failure is not None:
                 wire.send(self._sock, wire.Failed(0, lane, failure))
             self._marks.outcomes[lane] = code if failure is None else FAILED
-            self._marks.words[LANES + 2 * lane] = 0
+            self._marks.words[LANES + 2 * lane] = IDLE
             wire.send(self._sock, wire.Ended(0, [lane], peak_memory()))
 
 

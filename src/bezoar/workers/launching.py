@@ -55,7 +55,7 @@ class Template:
                 if worker is not None:
                     return worker
                 self._renew()
-            raise ConfigError(f"The template process for {self.reference!r} cannot be kept alive: it ended {RENEWALS} times in a row.")
+            raise ConfigError(f"The template process for {self.reference!r} ended {RENEWALS} times in a row; it cannot be kept alive.")
 
     def _worker(self, fork: wire.Fork, lanes: int, ties: Sequence[int]) -> WorkerProcess | None:
         """None if the template is gone. What it was given is given up with it: it may have made a worker before it ended, and

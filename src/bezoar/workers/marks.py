@@ -4,7 +4,7 @@ One small memory file per worker, mapped by both. The worker writes down what it
 it, and how it ended afterwards; nothing depends on its last words.
 
     words   end of batch 0, end of batch 1, the lane whose step is running + 1, unused
-    lanes   per lane two words: what runs in it + 1 (0 = nothing), and since when (CLOCK_MONOTONIC, ns)
+    lanes   per lane two words: what runs in it + 1 (IDLE = nothing), and since when (CLOCK_MONOTONIC, ns)
     bytes   per message of each batch how it ended: 0 = not yet, FAILED, or the batch's own success code
 
 A worker that runs one message at a time has one lane and takes batches; one that runs threads or tasks has a lane for
@@ -14,11 +14,15 @@ each, and a "batch" of one message per lane.
 import mmap
 import os
 import signal
+import sys
 
 BATCH = 256
 BATCHES = 2
 FAILED = 1
 """Success codes are random, from 2 to 255, and new for each batch: a stray write in the worker must not look like success."""
+
+IDLE = 0x1D1E_1D1E_1D1E_1D1E
+"""Nothing runs in this lane. Not 0, which a stray write of zeros would leave as well."""
 
 END, STEPPING, LANES = 0, 2, 4
 
@@ -42,7 +46,7 @@ class Marks:
         self.outcomes.release()
 
     def running(self, lane: int = 0) -> tuple[int, int]:
-        """(what runs in the lane + 1, since when); (0, …) if nothing does."""
+        """(what runs in the lane + 1, since when); (IDLE, …) if nothing does."""
         return self.words[LANES + 2 * lane], self.words[LANES + 2 * lane + 1]
 
     def stepping(self) -> int | None:
@@ -68,4 +72,6 @@ def create(lanes: int) -> int:
     """A new memory file for a worker's marks; both sides get a descriptor of it."""
     descriptor = os.memfd_create("bezoar-marks", os.MFD_CLOEXEC)
     os.ftruncate(descriptor, size(lanes))
+    idle = IDLE.to_bytes(8, sys.byteorder) + bytes(8)
+    os.pwrite(descriptor, idle * lanes, 8 * LANES)
     return descriptor

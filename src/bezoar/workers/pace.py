@@ -38,9 +38,9 @@ class Pace:
         free = seat.book.free()
         return free > 0 if self._in_lanes or self._average < ONE_AHEAD_BELOW else free == BATCHES
 
-    def portion(self, queue: list[Delivery], seat: Seat) -> Sequence[Delivery]:
+    def portion(self, queue: list[Delivery], seat: Seat, at_most: int) -> Sequence[Delivery]:
         """Take the next batch for this worker off the queue."""
-        count = seat.book.free() if self._in_lanes else self._size
+        count = min(at_most, seat.book.free() if self._in_lanes else self._size)
         taken = queue[:count]
         if sum([len(delivery.body) for delivery in taken]) > BATCH_BYTES:
             taken = self._up_to_bytes(taken)

@@ -16,8 +16,11 @@ from bezoar.options import Settings
 from bezoar.workers import Ended, Interrupted, wire
 from bezoar.workers.deaths import Death, Deaths, judge_death
 from bezoar.workers.launching import Template
+from bezoar.workers.marks import BATCH
 from bezoar.workers.pace import Pace
+from bezoar.workers.process import Told
 from bezoar.workers.seat import Seat
+from bezoar.workers.starting import Starting
 from bezoar.workers.watch import Watch
 
 log = logging.getLogger("bezoar")
@@ -25,11 +28,8 @@ log = logging.getLogger("bezoar")
 HELD_BYTES = 64 * 1024 * 1024
 """No more is fetched while this many bytes are in hand: a limit by count alone lets large bodies fill the memory."""
 
-LEAVE_WITHIN = 10.0
+LEAVE_WITHIN = 3.0
 """Seconds a retired worker gets to run its on_worker_stop."""
-
-START_AGAIN = (0.1, 1.0, 5.0)
-"""Seconds before the next worker is tried after one could not start; the last one repeats."""
 
 
 class IsolatedWorkers:
@@ -54,8 +54,7 @@ class IsolatedWorkers:
         self._leaving: list[Seat] = []
         self._unjudged: list[Death] = []
         self._results: list[Ended] = []
-        self._failed_starts = 0
-        self._start_after = 0.0
+        self._starting = Starting(consumer.options.source, settings.start_timeout)
         self._is_closing = False
         self._pace = Pace(consumer.options)
         self._watch = Watch(consumer.options)
@@ -142,21 +141,24 @@ class IsolatedWorkers:
             self._bell.silence()
         for seat in [seat for seat in self._seats if seat in stirring]:
             self._listen(seat)
-        for seat in [seat for seat in [*self._seats, *self._leaving] if seat.process.hung_up or seat.process.is_gone()]:
+        for seat in [seat for seat in [*self._seats, *self._leaving] if seat.is_over()]:
+            self._bury(seat)
+        for seat in self._starting.hanging(self._seats):
             self._bury(seat)
         self._judge_deaths()
         for seat in self._watch.overdue(self._seats):
             self._end_overdue(seat)
         for seat in self._watch.slow(self._seats):
             self._give_back_tail(seat)
+        self._dispatch()  # what a dead worker left goes to the spare one at once; only then is a new spare made
         self._fill_seats()
-        self._dispatch()
 
     def _listen(self, seat: Seat) -> None:
         for said in seat.process.said():
             match said:
                 case wire.Ready():
-                    seat.ready, self._failed_starts = True, 0
+                    seat.ready = True
+                    self._starting.worked()
                 case wire.Broken(text):
                     seat.problem = text
                 case wire.Ended() | wire.Failed():
@@ -168,6 +170,7 @@ class IsolatedWorkers:
                         return
                     if ended is not None:
                         self._took(seat, ended, said)
+
     def _took(self, seat: Seat, ended: Ended, said: wire.Ended | wire.Failed) -> None:
         self._results.append(ended)
         seat.uses += len(ended.deliveries)
@@ -186,7 +189,7 @@ class IsolatedWorkers:
             self._dismiss(seat)
             return
         if not seat.ready:
-            self._could_not_start(seat)
+            self._starting.failed(seat)
         if seat.is_solo:
             self._fresh.extendleft(remains.unstarted)  # one at most, and it still needs a new worker
         else:
@@ -218,16 +221,17 @@ class IsolatedWorkers:
         self._queue[:0] = self._tail_of(seat)
 
     def _tail_of(self, seat: Seat) -> Sequence[Delivery]:
-        if not seat.process.stand_still():
-            return ()
         try:
-            return seat.book.take_back()
+            if seat.process.stand_still():
+                return seat.book.take_back()
+            self._watch.could_not_stop(seat)
+            return ()
         finally:
             seat.process.go_on()
 
     def _fill_seats(self) -> None:
         """As many workers as are wanted and one more that waits, unused, for whoever needs a fresh one."""
-        while len(self._seats) < self._wanted + 1 and time.monotonic() >= self._start_after and not self._is_closing:
+        while len(self._seats) < self._wanted + 1 and self._starting.is_due() and not self._is_closing:
             seat = Seat(self._template.worker(self._consumer, self._ties()), self._consumer)
             self._seats.append(seat)
             self._selector.register(seat.process.sock, selectors.EVENT_READ, seat)
@@ -237,15 +241,6 @@ class IsolatedWorkers:
         """Whether every worker is busy with a message that takes long, so that what waits here would wait as long."""
         return bool(self._seats) and sum(self._watch.is_slow(seat) for seat in self._seats) >= self._wanted
 
-    def _could_not_start(self, seat: Seat) -> None:
-        self._start_after = time.monotonic() + START_AGAIN[min(self._failed_starts, len(START_AGAIN) - 1)]
-        self._failed_starts += 1
-        if self._failed_starts == 1:
-            crash = seat.process.autopsy(None)
-            how = crash.signal or f"exit code {crash.exit_code}"
-            why = seat.problem or f"it ended ({how}) before it was ready"
-            log.error("A worker for %r could not start: %s. No message is charged for it; trying again.", self._source, why)
-
     def _dispatch(self) -> None:
         ready = [seat for seat in self._seats if seat.ready and not seat.retiring]
         busy = sum(1 for seat in self._seats if seat.book.held())
@@ -253,8 +248,10 @@ class IsolatedWorkers:
             unused = next((seat for seat in ready if not seat.uses and not seat.book.held()), None)
             if unused is None:
                 return
+            if not unused.give([self._fresh[0]]):
+                return
+            self._fresh.popleft()
             unused.is_solo = True
-            unused.give([self._fresh.popleft()])
             busy += 1
         if not self._queue or self._fresh:
             return
@@ -266,12 +263,19 @@ class IsolatedWorkers:
                 if busy >= self._wanted:
                     continue
                 busy += 1
-            while self._queue and self._pace.may_have_more(seat):
-                seat.give(self._pace.portion(self._queue, seat))
+            while self._queue and self._pace.may_have_more(seat) and (left := self._uses_left(seat)) > 0:
+                portion = self._pace.portion(self._queue, seat, left)
+                if not seat.give(portion):
+                    self._queue[:0] = portion
+                    break
+
+    def _uses_left(self, seat: Seat) -> int:
+        limit = self._settings.recycle_messages
+        return BATCH if limit is None else limit - seat.uses - seat.book.held()
 
     def _retire(self, seat: Seat) -> None:
         """Let a worker end in good order, after its on_worker_stop."""
-        if not seat.process.tell(wire.Stop()):
+        if seat.process.tell(wire.Stop()) is not Told.YES:
             seat.process.kill()
         self._seats.remove(seat)
         seat.leave_until = time.monotonic() + LEAVE_WITHIN

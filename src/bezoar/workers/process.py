@@ -1,11 +1,12 @@
 """How does the consumer handle a worker's process: talk to it, stop it for a look, kill it, and learn how it ended?"""
 
+import enum
 import os
 import select
 import signal
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,6 +23,18 @@ GONE_WITHIN = 5.0
 """Seconds to wait for a killed process to be gone; one in uninterruptible sleep is left behind and reaped later."""
 
 
+_CRASHED = "Fatal Python error"
+"""How faulthandler begins."""
+
+
+class Told(enum.Enum):
+    """Whether a worker was told something: yes; not now, it has too much to read already; or never, it cannot be reached."""
+
+    YES = enum.auto()
+    NOT_NOW = enum.auto()
+    NEVER = enum.auto()
+
+
 class WorkerProcess:
     """One worker, seen from the consumer, which is its parent."""
 
@@ -32,6 +45,7 @@ class WorkerProcess:
         self.born = time.monotonic()
         self._status: int | None = None
         self._peak = 0
+        self._asked_at = 0
         self.hung_up = False
         sock.setblocking(False)
 
@@ -47,16 +61,15 @@ class WorkerProcess:
                 return
             yield received[0]
 
-    def tell(self, said: wire.ToWorker) -> bool:
-        """False if the worker can no longer be reached."""
+    def tell(self, said: wire.ToWorker) -> Told:
+        """Never waits: a worker that is stuck does not read, and must not make the consumer wait for it."""
         try:
-            self.sock.setblocking(True)
             wire.send(self.sock, said)
+        except BlockingIOError:
+            return Told.NOT_NOW
         except OSError:
-            return False
-        finally:
-            self.sock.setblocking(False)
-        return True
+            return Told.NEVER
+        return Told.YES
 
     def stand_still(self) -> bool:
         """Stop the process for a look at its marks. True once it certainly runs no further instruction."""
@@ -74,13 +87,16 @@ class WorkerProcess:
 
     def ask_for_stack(self) -> None:
         """Have the worker write down where it is, even if it is stuck in C code. Waits a moment for it."""
-        before = os.fstat(self._stack).st_size
+        self._asked_at = size = os.fstat(self._stack).st_size
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.pidfd, STACK_SIGNAL)
         self.go_on()
         until = time.monotonic() + STOP_WITHIN
-        while os.fstat(self._stack).st_size == before and time.monotonic() < until:
+        while time.monotonic() < until:
             time.sleep(0.001)
+            before, size = size, os.fstat(self._stack).st_size
+            if size == before > self._asked_at:  # it has written, and writes no more
+                return
 
     def go_on(self) -> None:
         with suppress(ProcessLookupError):
@@ -95,7 +111,7 @@ class WorkerProcess:
 
     def is_gone(self, wait: float = 0.0) -> bool:
         """True once the process has ended and its end is on record. Its shared memory may be trusted only then."""
-        if self._status is None and select.select([self.pidfd], [], [], wait)[0]:
+        if self._status is None and readable((self.pidfd,), wait):
             try:
                 _, self._status, usage = os.wait4(self.pid, os.WNOHANG)
                 self._peak = usage.ru_maxrss * 1024
@@ -103,8 +119,8 @@ class WorkerProcess:
                 self._status = 0
         return self._status is not None
 
-    def autopsy(self, elapsed: float | None) -> Crash:
-        """Everything known about how it ended."""
+    def autopsy(self, elapsed: float | None, *, was_stuck: bool = False) -> Crash:
+        """Everything known about how it ended. If it was stuck, its stack is what it was asked for last."""
         status = self._status or 0
         by_signal = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
         return Crash(
@@ -112,7 +128,7 @@ class WorkerProcess:
             exit_code=os.WEXITSTATUS(status) if os.WIFEXITED(status) else None,
             elapsed=elapsed,
             peak_rss=self._peak or None,
-            stack=_read(self._stack),
+            stack=_read(self._stack, self._asked_at) if was_stuck else _read_crash(self._stack),
             log=_read_log(self._log),
             worker_age=time.monotonic() - self.born,
         )
@@ -132,6 +148,14 @@ class WorkerProcess:
             return ""
 
 
+def readable(descriptors: Iterable[int], wait: float) -> bool:
+    """Whether one of these can be read, within so long. Not with select, which knows only the first 1,024 of a process."""
+    waiting = select.poll()
+    for descriptor in descriptors:
+        waiting.register(descriptor, select.POLLIN)
+    return bool(waiting.poll(wait * 1000))
+
+
 def _signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
@@ -139,9 +163,15 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _read(descriptor: int) -> str:
-    length = os.fstat(descriptor).st_size
-    return os.pread(descriptor, min(length, 16_000), 0).decode("utf-8", "replace")
+def _read(descriptor: int, start: int = 0) -> str:
+    return os.pread(descriptor, 16_000, start).decode("utf-8", "replace")
+
+
+def _read_crash(descriptor: int) -> str:
+    """What Python wrote down when it crashed; empty if it had no time to. Stacks that were asked for earlier stand before it."""
+    last = max(0, os.fstat(descriptor).st_size - 64_000)
+    _, begins, rest = os.pread(descriptor, 64_000, last).decode("utf-8", "replace").rpartition(_CRASHED)
+    return (begins + rest)[:16_000] if begins else ""
 
 
 def _read_log(descriptor: int) -> str:

@@ -14,7 +14,7 @@ _KNOWN: set[int] = set()
 _SESSIONS: deque[int] = deque(maxlen=1000)
 
 COLLECTING = threading.RLock()
-"""Held while strangers are collected. Whoever makes a process holds it until the process is known, or it could be taken for one."""
+"""Held while strangers are collected, and by whoever makes a process until that is known: it must not be taken for one."""
 
 
 def know(pid: int) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from bezoar.message import Delivery
 from bezoar.workers import wire
 from bezoar.workers.books import BatchBook, Book, LaneBook, Remains, Running
-from bezoar.workers.process import GONE_WITHIN, WorkerProcess
+from bezoar.workers.process import GONE_WITHIN, Told, WorkerProcess
 
 
 def book_for(process: WorkerProcess, consumer: wire.Consumer) -> Book:
@@ -36,11 +36,18 @@ class Seat:
     def __post_init__(self) -> None:
         self.book = book_for(self.process, self.consumer)
 
-    def give(self, deliveries: Sequence[Delivery]) -> None:
+    def give(self, deliveries: Sequence[Delivery]) -> bool:
+        """False if it did not take them."""
         if not self.book.held():
             self.given_at = time.monotonic()
-        if not self.book.give(deliveries):
-            self.process.kill()  # it cannot be reached; its end shows what became of them
+        told = self.book.give(deliveries)
+        if told is Told.NEVER:
+            self.process.kill()  # its end shows what became of what it has
+        return told is Told.YES
+
+    def is_over(self) -> bool:
+        """Whether it has ended, can say nothing more, or was to leave and takes too long."""
+        return self.process.hung_up or self.process.is_gone() or time.monotonic() > self.leave_until
 
     def laid_out(self) -> Remains:
         """What it leaves, once it is certainly gone. Its last words may still be in the socket."""

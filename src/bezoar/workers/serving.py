@@ -13,7 +13,7 @@ from typing import Any
 from bezoar.message import Delivery
 from bezoar.workers import wire
 from bezoar.workers.call import Call
-from bezoar.workers.marks import BATCH, END, FAILED, LANES, Marks
+from bezoar.workers.marks import BATCH, END, FAILED, IDLE, LANES, Marks
 
 
 def serve_batches(sock: socket.socket, marks: Marks, call: Call, end_if_grandchild: Callable[[], None]) -> None:
@@ -59,7 +59,7 @@ def _run(
             end_if_grandchild()
             outcomes[at] = code
         at += 1
-    words[what] = 0
+    words[what] = IDLE
 
 
 def _body_runner(call: Call) -> Callable[[bytes], Any]:

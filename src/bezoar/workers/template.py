@@ -126,7 +126,7 @@ def _start(app: App, consumer: int, fork: wire.Fork, descriptors: list[int]) -> 
     talk, shared, stack, log, *ties = descriptors
     place = Place(socket.socket(fileno=talk), Marks(shared, registration.options.lanes), stack, log, ties)
     if fork.for_hooks:
-        become_hook_worker(place, registration, consumer)
+        become_hook_worker(place, registration, app.worker_hooks(), consumer)
     become_worker(place, registration, app.worker_hooks(), consumer, app.settings.worker_memory)
 
 

@@ -14,7 +14,12 @@ CANCEL = 1.0
 """Seconds that a cancelled task gets to end before its worker is ended."""
 
 LOOK_AT_LEAST = 1.0
-"""Seconds between two looks at the most. A longer gap means that this whole process stood still, and the workers with it."""
+"""Seconds between two looks at the most."""
+
+LOOKS_PER_LIMIT = 4
+
+LATE = 0.1
+"""Seconds by which a look may be late. If it is later, this whole process stood still, and most likely the workers with it."""
 
 
 class Watch:
@@ -23,14 +28,16 @@ class Watch:
     def __init__(self, options: ConsumerOptions) -> None:
         self._limit = None if options.timeout is None else options.timeout + (CANCEL if options.is_async else 0.0)
         self._is_async = options.is_async
+        self._look_every = LOOK_AT_LEAST if self._limit is None else min(LOOK_AT_LEAST, self._limit / LOOKS_PER_LIMIT)
         self._looked = time.monotonic()
+        self._next_look = self._looked + self._look_every
         self._pauses: list[tuple[float, float]] = []
         self._slow_since: dict[Seat, int] = {}
+        self._slow_after = 0.0
 
     def next_look(self, seats: Sequence[Seat]) -> float:
         """Seconds until one of these could be over its limit, or too slow."""
-        soonest = LOOK_AT_LEAST
-        now = time.monotonic()
+        soonest, now = self._look_every, time.monotonic()
         for seat in seats:
             for one in seat.book.running():
                 soonest = min(soonest, self._until(one, now))
@@ -39,12 +46,18 @@ class Watch:
     def overdue(self, seats: Sequence[Seat]) -> Sequence[Seat]:
         """Workers with a message over its limit. Time in which everything stood still (a frozen machine) does not count."""
         now = time.monotonic()
-        if now - self._looked > LOOK_AT_LEAST + 0.5:
-            self._pauses.append((now, now - self._looked - LOOK_AT_LEAST))
-        self._looked = now
+        self._note_pause(now, seats)
         if self._limit is None:
             return ()
         return [seat for seat in seats if any(self._is_late(one, now) for one in seat.book.running())]
+
+    def _note_pause(self, now: float, seats: Sequence[Seat]) -> None:
+        if now > self._next_look + LATE:
+            self._pauses.append((now, now - self._looked))
+        if self._pauses:
+            oldest = min((one.since / 1e9 for seat in seats for one in seat.book.running()), default=now)
+            self._pauses = [(when, length) for when, length in self._pauses if when > oldest]
+        self._looked, self._next_look = now, now + self._look_every
 
     def caught(self, seat: Seat) -> Running | None:
         """The message to be charged if it is still over its limit when looked at closely; the worker then stands still.
@@ -71,7 +84,9 @@ class Watch:
 
     def slow(self, seats: Sequence[Seat]) -> Sequence[Seat]:
         """Workers whose message has been running for a while, with others waiting behind it. Each is named once per message."""
-        found = []
+        found: list[Seat] = []
+        if time.monotonic() < self._slow_after:
+            return found
         for seat in seats:
             running = seat.book.running()
             if (
@@ -84,6 +99,11 @@ class Watch:
                 found.append(seat)
         self._slow_since = {seat: since for seat, since in self._slow_since.items() if seat in seats}
         return found
+
+    def could_not_stop(self, seat: Seat) -> None:
+        """What is behind its slow message could not be taken back, on a busy machine for instance: named again in a while."""
+        self._slow_since.pop(seat, None)
+        self._slow_after = time.monotonic() + SLOW
 
     def is_slow(self, seat: Seat) -> bool:
         if self._is_async or seat.consumer.options.threads > 1:

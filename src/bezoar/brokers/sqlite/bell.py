@@ -22,6 +22,9 @@ _IN_MODIFY = 0x2
 _IN_NONBLOCK_CLOEXEC = 0o2004000
 LOOK_EVERY = 0.1
 LOOK_EVERY_UNWATCHED = 0.01
+LOOK_CLOSELY = 0.001
+"""Seconds to the first look after the log was written to: a commit becomes visible only when it is synced, without a sound."""
+
 RECOVERY = 1.0
 """Seconds before the bell tries again after the file could not be read."""
 
@@ -80,7 +83,7 @@ class Bell:
 
     def _wait_for_change(self, connection: sqlite3.Connection, seen: int) -> int:
         """Return once something changed since `seen`, the next delay is over or a consumer vanished."""
-        due, asked = None, -1
+        due, asked, interval = None, -1, LOOK_EVERY
         while not self._closed.is_set():
             version: int = connection.execute("pragma data_version").fetchone()[0]
             if version != seen:
@@ -89,13 +92,13 @@ class Bell:
                 due, asked = self._next_due(connection), version
             if self._has_vanished(connection):
                 return version
-            pause = LOOK_EVERY if self._watch is not None else LOOK_EVERY_UNWATCHED
+            pause = interval if self._watch is not None else LOOK_EVERY_UNWATCHED
             if due is not None:
                 if due <= self._clock():
                     self._rung_for = due
                     return version
                 pause = min(pause, due - self._clock())
-            self._sleep(max(0.0, pause))
+            interval = LOOK_CLOSELY if self._sleep(max(0.0, pause)) else min(2 * interval, LOOK_EVERY)
         return seen
 
     def _has_vanished(self, connection: sqlite3.Connection) -> bool:
@@ -118,14 +121,17 @@ class Bell:
         ]
         return min((moment for moment in moments if moment is not None), default=None)
 
-    def _sleep(self, pause: float) -> None:
+    def _sleep(self, pause: float) -> bool:
+        """Sleep for so long, or until the log is written to. True if it was."""
         waiting = select.poll()  # and not select.select, which knows only the first 1,024 descriptors of a process
         waiting.register(self._hang_up, select.POLLIN)
         if self._watch is not None:
             waiting.register(self._watch, select.POLLIN)
         ready = waiting.poll(math.ceil(pause * 1000))
-        if self._watch is not None and (self._watch, select.POLLIN) in ready:
-            os.read(self._watch, 65536)
+        if self._watch is None or (self._watch, select.POLLIN) not in ready:
+            return False
+        os.read(self._watch, 65536)
+        return True
 
 
 def _watch(path: str) -> int | None:

@@ -28,9 +28,9 @@ from bezoar.ports import Capability, Depth, Finding, Ring, Settlement
 TAKEOVER_EVERY = 0.5
 """Seconds between two looks for consumers that vanished."""
 
-_WAITING_NOW = (
-    "select {columns} from bezoar_waiting where source = ? and alone = ? and owner is null and due <= ? order by due limit ?"
-)
+_NOW = "from bezoar_waiting where source = ? and alone = ? and owner is null and due <= ? order by due limit ?"
+_ANY_WAITING = f"select 1 {_NOW}"
+_TAKE_WAITING = f"select -no, id, body, key, headers, counters {_NOW}"
 
 
 class _PartlyLost(Exception):
@@ -59,6 +59,7 @@ class SQLiteBroker:
         self._sources: dict[str, int] = {}
         self._owner = Owner(self.path)
         self._leases = Leases()
+        self._flowing: set[int] = set()  # sources whose last fetch got all it asked for
         self._bell: Bell | None = None
         self._looked_for_vanished = float("-inf")
 
@@ -92,7 +93,7 @@ class SQLiteBroker:
     def fetch(self, source: str, limit: int) -> Sequence[Delivery]:
         number = self.number(source)
         self._take_over_from_the_vanished()
-        if limit < 1 or not self._has_some(number):
+        if limit < 1 or not (number in self._flowing or self._has_some(number)):
             self._arm()
             return ()
         self._own()
@@ -108,13 +109,16 @@ class SQLiteBroker:
         if fresh:
             self._leases.add(first, len(fresh))
         if len(deliveries) < limit:
+            self._flowing.discard(number)
             self._arm()
+        else:
+            self._flowing.add(number)
         return deliveries
 
     def has_suspect(self, source: str) -> bool:
         number = self.number(source)
         with self.reading() as run:
-            return run.execute(_WAITING_NOW.format(columns="1"), (number, True, self._clock(), 1)).fetchone() is not None
+            return run.execute(_ANY_WAITING, (number, True, self._clock(), 1)).fetchone() is not None
 
     def take_suspect(self, source: str, by: str) -> Delivery | None:
         number = self.number(source)
@@ -162,7 +166,11 @@ class SQLiteBroker:
     def depth(self, source: str) -> Depth:
         number = self.number(source)
         with self.reading() as run:
-            return depth_of(run, number, self._clock())
+            run.execute("begin")  # one moment for all counts: a message on its way from here to there is counted once
+            try:
+                return depth_of(run, number, self._clock())
+            finally:
+                run.execute("commit")
 
     def close(self) -> None:
         if self._bell is not None:
@@ -255,27 +263,28 @@ class SQLiteBroker:
             query = run.execute
             if query("select last > handed from bezoar_sources where no = ?", (number,)).fetchone()[0]:
                 return True
-            return query(_WAITING_NOW.format(columns="1"), (number, False, self._clock(), 1)).fetchone() is not None
+            return query(_ANY_WAITING, (number, False, self._clock(), 1)).fetchone() is not None
 
     def _fetch_line(
         self, run: sqlite3.Connection, source: str, number: int, limit: int, room: rows.Room
     ) -> tuple[int, list[Delivery]]:
         last, handed = run.execute("select last, handed from bezoar_sources where no = ?", (number,)).fetchone()
         first = number * POSITIONS + handed + 1
-        query = "select position, id, body, key, headers from bezoar_line where position between ? and ?"
-        found = room.read(run.execute(query, (first, first + min(limit, last - handed) - 1)))
+        query = "select position, id, body, key, headers, null from bezoar_line where position between ? and ?"
+        found = room.read(source, run.execute(query, (first, first + min(limit, last - handed) - 1)))
         if found:
             run.execute("update bezoar_sources set handed = handed + ? where no = ?", (len(found), number))
             run.execute("insert into bezoar_leases values (?, ?, ?)", (first, first + len(found) - 1, self._owner.no))
-        return first, [rows.delivery(source, *row) for row in found]
+        return first, found
 
     def _fetch_waiting(
         self, run: sqlite3.Connection, source: str, number: int, limit: int, room: rows.Room, *, alone: bool = False
     ) -> list[Delivery]:
-        query = _WAITING_NOW.format(columns="-no, id, body, key, headers, counters")
-        found = room.read(run.execute(query, (number, alone, self._clock(), limit)))
-        run.executemany("update bezoar_waiting set owner = ? where no = ?", [(self._owner.no, -row[0]) for row in found])
-        return [rows.delivery(source, *row) for row in found]
+        found = room.read(source, run.execute(_TAKE_WAITING, (number, alone, self._clock(), limit)))
+        if found:
+            owned = [(self._owner.no, -delivery.receipt) for delivery in found]
+            run.executemany("update bezoar_waiting set owner = ? where no = ?", owned)
+        return found
 
     def _check_ownership(self, run: sqlite3.Connection) -> None:
         if not self._owner.is_valid(run):

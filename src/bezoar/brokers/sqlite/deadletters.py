@@ -4,6 +4,7 @@ Every change is one transaction that first checks that the letter still waits: o
 crash at any moment leaves it either where it was or where it was sent.
 """
 
+import re
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ from bezoar.brokers.sqlite import rows
 from bezoar.brokers.sqlite.broker import SQLiteBroker
 from bezoar.deadletters.record import DeadLetter
 
+_NUMBER = re.compile("[1-9][0-9]{0,17}")
 _COLUMNS = "no, state, replays, fingerprint, id, key, headers, body, record"
 
 
@@ -31,11 +33,16 @@ class SQLiteDeadLetters:
             row = run.execute("select max(no) from bezoar_dead where source = ?", (self._number,)).fetchone()
             return f"{self._source}-{row[0] or 0}"
 
-    def browse(self, *, after: str = "", until: str = "", limit: int = 100, state: str | None = "dead") -> Sequence[DeadLetter]:
+    def browse(
+        self, *, only: str | None = None, after: str = "", until: str = "", limit: int = 100, state: str | None = "dead"
+    ) -> Sequence[DeadLetter]:
         low, high = self._no(after) if after else 0, self._no(until) if until else 2**62
+        if only is not None:
+            low, high = self._no(only) - 1, self._no(only)
         with self._broker.reading() as run:
-            states = "state = ?" if state else "? is null"
-            query = f"select {_COLUMNS} from bezoar_dead where source = ? and {states} and no > ? and no <= ? order by no limit ?"
+            # The index has the letters of one state in order; for those of all states the table itself has them.
+            table, states = ("bezoar_dead", "state = ?") if state else ("bezoar_dead not indexed", "? is null")
+            query = f"select {_COLUMNS} from {table} where source = ? and {states} and no > ? and no <= ? order by no limit ?"
             return [rows.letter(self._source, row) for row in run.execute(query, (self._number, state, low, high, limit))]
 
     def replay(self, letter_ids: Sequence[str]) -> Sequence[str]:
@@ -71,4 +78,4 @@ class SQLiteDeadLetters:
     def _no(self, letter_id: str) -> int:
         """The number at the end of a letter's id; 0, which no letter has, for an id that is not of this DLQ."""
         source, _, number = letter_id.rpartition("-")
-        return int(number) if source == self._source and number.isdecimal() else 0
+        return int(number) if source == self._source and _NUMBER.fullmatch(number) else 0

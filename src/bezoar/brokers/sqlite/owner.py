@@ -49,7 +49,7 @@ class Owner:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
-            self.no = 0
+        self.no = 0
 
     def forget(self, no: int) -> None:
         """Remove the lock file of an owner that was taken over."""

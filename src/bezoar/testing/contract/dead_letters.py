@@ -172,9 +172,11 @@ def test_a_letter_that_is_not_there_is_named_in_the_error(lab: Lab) -> None:
     given.dead_letters(lab, "orders", [b"1"])
     given.dead_letters(lab, "others", [b"1"])
     foreign = lab.dlq("others").peek()[0].id
-    for wrong in ("nonsense", "orders-999", "orders-", "-1", "", foreign):
+    for wrong in ("nonsense", "orders-999", "orders-01", "orders-", "-1", "", f"orders-{'9' * 5000}", foreign):
         with pytest.raises(LetterNotFound, match="is not there"):
             lab.dlq("orders").replay_one(wrong)
+        with pytest.raises(LetterNotFound, match="is not there"):
+            lab.dlq("orders").discard(wrong)
     assert (lab.dlq("orders").count(), lab.dlq("others").count()) == (1, 1)
 
 
@@ -199,7 +201,9 @@ def test_a_discarded_letter_stays_visible_and_is_not_replayed(lab: Lab) -> None:
     assert dlq.get(first.id).state == "discarded"
     assert dlq.count() == 1
     assert dlq.replay_all().count == 1
-    assert [delivery.body for delivery in lab.broker("orders").fetch("orders", 10)] == [b"2"]
+    broker = lab.broker("orders")
+    assert broker.depth("orders").dead == dlq.count() == 0
+    assert [delivery.body for delivery in broker.fetch("orders", 10)] == [b"2"]
 
 
 def test_a_purge_deletes_every_letter_of_its_source_and_sends_none(lab: Lab) -> None:

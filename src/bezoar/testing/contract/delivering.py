@@ -145,6 +145,27 @@ def test_the_depth_adds_up(lab: Lab) -> None:
     assert looking.depth("others") == Depth(ready=5)
 
 
+def test_the_depth_adds_up_while_messages_move(lab: Lab) -> None:
+    lab.needs(Capability.EXACT_DEPTH)
+    moving, looking = lab.broker("orders"), lab.broker("orders")
+    moving.publish(given.messages("orders", 3))
+    ended = threading.Event()
+
+    def move() -> None:
+        while not ended.is_set():
+            held = moving.fetch("orders", 3)
+            moving.settle(Settlement(kept=[Kept(delivery, delivery.counters) for delivery in held]))
+
+    thread = threading.Thread(target=move)
+    thread.start()
+    try:
+        depths = [looking.depth("orders") for _ in range(300)]
+    finally:
+        ended.set()
+        thread.join()
+    assert {depth.ready + depth.delayed + depth.leased for depth in depths} == {3}
+
+
 def test_a_waiting_consumer_is_told_when_a_message_arrives(lab: Lab) -> None:
     rung = threading.Event()
     broker = lab.broker("orders", ring=rung.set)

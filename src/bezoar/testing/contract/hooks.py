@@ -1,6 +1,7 @@
 """`on_dlq` and `on_retry` are called once each, after the fact, and can change nothing."""
 
 import threading
+from contextlib import ExitStack
 from datetime import timedelta
 
 from bezoar.app import App
@@ -33,6 +34,25 @@ def test_hooks_are_called_once_each_after_the_verdict_is_stored(lab: Lab) -> Non
         ("retry", b"1", 2, timedelta(0), 1),
         ("dlq", b"1", 3, "never", 1),
     ]
+
+
+def test_nothing_is_told_while_a_verdict_cannot_be_stored(lab: Lab) -> None:
+    calls: list[bytes] = []
+
+    def on_dlq(message: Message, metadata: MessageMetadata, exc: BaseException) -> None:
+        calls.append(message.body)
+
+    app = _failing(lab, PoisonPillHandler(max_attempts=1, on_dlq=on_dlq))
+    app.publish("orders", b"1")
+    with Journal() as journal, ExitStack() as fault:
+        fault.enter_context(lab.dead_letters_unwritable())
+        with Running(app, until_empty=True) as running:
+            journal.wait_for("pause")
+            assert (calls, journal.of("dead"), running.run.tallies()) == ([], [], {})
+            fault.close()
+            assert running.wait()["orders"].dead == 1
+        assert len(journal.of("dead")) == 1
+    assert calls == [b"1"]
 
 
 def test_a_hook_that_raises_is_reported_and_changes_nothing(lab: Lab) -> None:

@@ -1,6 +1,6 @@
 """What does the consumer process of a promise do? What `bezoar run` does, with its log as JSON lines.
 
-    python -m bezoar.testing.isolation.consuming [--until-empty]
+python -m bezoar.testing.isolation.consuming [--until-empty]
 """
 
 import logging

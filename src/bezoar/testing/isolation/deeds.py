@@ -16,7 +16,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -35,13 +34,12 @@ class Deeds:
     def __init__(self, diary: Diary) -> None:
         self._diary = diary
 
-    def commit(self, payload: dict[str, Any], start: int) -> None:
+    def commit(self, payload: dict[str, Any], id_: str) -> None:
         """Do what the body says. A list is done one by one, start after start, and then from the beginning again."""
-        name, argument = _chosen(payload, start)
-        getattr(self, f"do_{name}")(argument)
+        getattr(self, f"do_{self._chosen(payload, id_)}")(payload.get("with"))
 
-    async def commit_async(self, payload: dict[str, Any], start: int) -> None:
-        name, argument = _chosen(payload, start)
+    async def commit_async(self, payload: dict[str, Any], id_: str) -> None:
+        name, argument = self._chosen(payload, id_), payload.get("with")
         if hasattr(self, f"await_{name}"):
             await getattr(self, f"await_{name}")(argument)
         else:
@@ -56,8 +54,15 @@ class Deeds:
         while time.process_time() < until:
             pass
 
+    def do_block(self, seconds: float) -> None:
+        """An event loop, if it runs on one."""
+        time.sleep(seconds)
+
     def do_raise(self, text: Any) -> NoReturn:
         raise ConnectionError(text or "poison")
+
+    def do_time_out(self, _: Any) -> NoReturn:
+        raise TimeoutError("took too long")
 
     def do_discard(self, _: Any) -> NoReturn:
         raise Discard("not wanted")
@@ -67,6 +72,12 @@ class Deeds:
 
     def do_retry_later(self, _: Any) -> NoReturn:
         raise RetryLater(0)
+
+    def do_end_when_looked_at(self, _: Any) -> None:
+        """Run over the limit, and end when the consumer asks for the stack: by then it has looked once, and will look again."""
+        before = _size_of_stack_file()
+        while _size_of_stack_file() == before:
+            pass
 
     def do_wait(self, gate: str) -> None:
         """Until the promise makes the gate's file."""
@@ -82,7 +93,8 @@ class Deeds:
     def do_segfault(self, _: Any) -> None:
         ctypes.string_at(0)
 
-    def do_log_and_segfault(self, _: Any) -> None:
+    def do_log_and_segfault(self, mebibytes: int) -> None:
+        self.do_allocate(mebibytes)
         log = logging.getLogger("shop")
         for n in range(100):
             log.warning("line %d before the end", n)
@@ -143,6 +155,10 @@ class Deeds:
     def do_leave_subprocess(self, _: Any) -> None:
         subprocess.Popen(["sleep", "1000"])  # noqa: S607 - found on the path of every system
 
+    def do_leave_orphan(self, _: Any) -> None:
+        """A process that nobody waits for, and that soon ends."""
+        subprocess.Popen(["sh", "-c", "sleep 0.01 &"], start_new_session=True).wait()  # noqa: S607 - found on the path of every system
+
     def do_leave_shell(self, _: Any) -> None:
         """As `os.system` does it: everything that can be inherited is."""
         os.system("sleep 1000 &")  # noqa: S605, S607 - a constant
@@ -166,6 +182,12 @@ class Deeds:
         """By its process id: this worker is in a session of its own."""
         os.kill(os.getppid(), signal.SIGKILL)
         signal.pause()
+
+    def do_kill_consumer_and_tell(self, _: Any) -> None:
+        """And write down who else was running."""
+        running = {entry.id for entry in self._diary.entries("start")} - set(self._diary.done())
+        self._diary.write("killing", note=" ".join(id_ for id_ in sorted(running) if self._runs_elsewhere(id_)))
+        self.do_kill_consumer(None)
 
     def do_kill_all(self, _: Any) -> None:
         """Every process of the consumer, this one last."""
@@ -203,8 +225,10 @@ class Deeds:
         self.do_kill_siblings_and_die(None)
 
     def do_die_if_beside(self, other: str) -> None:
-        """Take the consumer down, but only while the other one is running too."""
-        if self._is_running(other):
+        """Take the consumer down, but only while the other one is running too. It is waited for once, so that they meet."""
+        while not self._diary.starts()[other]:
+            time.sleep(LOOK_EVERY)
+        if self._runs_elsewhere(other):
             self.do_kill_all(None)
 
     def do_overwrite(self, how: str) -> None:
@@ -244,23 +268,34 @@ class Deeds:
         os.fork()
         await self.await_wait(gate)
 
+    def _chosen(self, payload: dict[str, Any], id_: str) -> str:
+        deeds: str | list[str] = payload.get("do", "nothing")
+        return deeds if isinstance(deeds, str) else deeds[(self._diary.starts()[id_] - 1) % len(deeds)]
+
     def _starts_here(self) -> list[str]:
         return [entry.id for entry in self._diary.entries("start") if entry.worker == os.getpid()]
 
-    def _is_running(self, id_: str) -> bool:
+    def _runs_elsewhere(self, id_: str) -> bool:
         last = [entry for entry in self._diary.of(id_) if entry.what in ("start", "done")][-1:]
-        return bool(last) and last[0].what == "start" and tree.state(last[0].worker) not in ("", "Z")
+        return bool(last) and last[0].what == "start" and last[0].worker != os.getpid() and _is_alive(last[0].worker)
+
+
+def _size_of_stack_file() -> int:
+    """How much was written to the file that takes this worker's stack."""
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            if "memfd:bezoar-stack" in str(link.readlink()):
+                return os.fstat(int(link.name)).st_size
+    return 0
+
+
+def _is_alive(pid: int) -> bool:
+    return tree.state(pid) not in ("", "Z", "X")
 
 
 def a_function_of_the_shop() -> None:
     """Has a name to be looked for in the stack of a crash."""
     faulthandler._sigsegv()  # type: ignore[attr-defined]  # noqa: SLF001 - the plainest crash there is
-
-
-def _chosen(payload: dict[str, Any], start: int) -> tuple[str, Any]:
-    deeds = payload.get("do", "nothing")
-    name = deeds if isinstance(deeds, str) else deeds[(start - 1) % len(deeds)]
-    return name, payload.get("with")
 
 
 def _kill(pid: int) -> None:
@@ -285,5 +320,3 @@ def _claim_success(first: int, size: int) -> None:
     marks = ctypes.string_at(outcomes, min(512, size - 8 * (LANES + 2)))
     code = next((mark for mark in marks if mark > 1), 2)
     ctypes.memset(outcomes, code, len(marks))
-
-

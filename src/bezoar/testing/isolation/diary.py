@@ -39,20 +39,31 @@ class Diary:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._path = folder / "diary"
         self._lines = Effects(folder, "diary")
+        self._read: list[Entry] = []
+        self._offset = 0
 
     def write(self, what: str, id_: str = "", note: str = "", attempt: int = 0, returned: bool = False) -> None:
         entry = Entry(what, id_, os.getpid(), os.getppid(), attempt, returned, note)
         self._lines.add(msgspec.json.encode(entry).decode())
 
-    def start(self, delivery: Delivery) -> int:
-        """Write a start down; returns which one it is, counted over all processes."""
+    def start(self, delivery: Delivery) -> None:
         self.write("start", delivery.id, attempt=delivery.attempt, returned=delivery.returned)
-        return self.starts()[delivery.id]
 
     def entries(self, what: str | None = None) -> list[Entry]:
-        found = [msgspec.json.decode(line, type=Entry) for line in self._lines.lines()]
-        return [entry for entry in found if what in (None, entry.what)]
+        self._read_on()
+        return [entry for entry in self._read if what in (None, entry.what)]
+
+    def _read_on(self) -> None:
+        """What was added since it was last read: a promise looks hundreds of times."""
+        if not self._path.exists():
+            return
+        with self._path.open("rb") as file:
+            file.seek(self._offset)
+            whole, end, _ = file.read().rpartition(b"\n")
+        self._offset += len(whole) + len(end)
+        self._read += [msgspec.json.decode(line, type=Entry) for line in whole.splitlines()]
 
     def starts(self) -> Counter[str]:
         return Counter(entry.id for entry in self.entries("start"))
@@ -72,6 +83,17 @@ class Diary:
         wait_until(lambda: set(ids) <= set(self.starts()), lambda: f"Of {ids} only {set(self.starts())} were started")
         first = {entry.id: entry for entry in reversed(self.entries("start"))}
         return [first[id_] for id_ in ids]
+
+    def wait_for_starts(self, id_: str, count: int) -> None:
+        wait_until(lambda: self.starts()[id_] >= count, lambda: f"{id_} was started {self.starts()[id_]} times, not {count}")
+
+    def wait_for_another_start(self, ids: Sequence[str], seen: set[str]) -> str:
+        """Return once one of these was started that was not seen yet: its id."""
+        wait_until(lambda: set(ids) & set(self.starts()) - seen, lambda: f"None of {set(ids) - seen} was started")
+        return next(iter(set(ids) & set(self.starts()) - seen))
+
+    def wait_for_worker_starts(self, count: int) -> None:
+        wait_until(lambda: len(self.entries("worker-start")) >= count, lambda: f"not {count} workers were started")
 
     def wait_for_done(self, ids: Sequence[str]) -> None:
         wait_until(lambda: set(ids) <= set(self.done()), lambda: f"Not done are {set(ids) - set(self.done())}")

@@ -17,14 +17,17 @@ app = App(scene.url, **scene.settings)
 
 
 def handle(payload: dict[str, Any], delivery: Delivery) -> None:
-    deeds.commit(payload, diary.start(delivery))
+    diary.start(delivery)
+    deeds.commit(payload, delivery.id)
     diary.write("done", delivery.id)
 
 
 async def handle_async(payload: dict[str, Any], delivery: Delivery) -> None:
-    await deeds.commit_async(payload, diary.start(delivery))
+    diary.start(delivery)
+    await deeds.commit_async(payload, delivery.id)
     diary.write("done", delivery.id)
 
 
 options: dict[str, Any] = {"backoff": Backoff.immediate(), **scene.options}
-app.consumer(plan.SOURCE, **options)(handle_async if scene.style == "async" else handle)
+for source in scene.also.get("sources", [plan.SOURCE]):
+    app.consumer(source, **options)(handle_async if scene.style == "async" else handle)

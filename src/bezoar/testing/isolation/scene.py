@@ -1,13 +1,12 @@
 """How does a promise about isolated workers set its stage: messages, consumers in processes of their own, and what is left?"""
 
-import os
 import secrets
 import signal
 import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -18,7 +17,7 @@ from bezoar.brokers import ADAPTERS
 from bezoar.deadletters.record import DeadLetter
 from bezoar.message import Delivery, Outgoing
 from bezoar.payload import encode
-from bezoar.ports import Capability, Depth
+from bezoar.ports import Capability, Depth, Kept, Settlement
 from bezoar.testing.isolation import tree
 from bezoar.testing.isolation.consuming import LogLine
 from bezoar.testing.isolation.diary import PATIENCE, Diary, wait_until
@@ -31,13 +30,13 @@ POISONS = "bezoar.testing.isolation.poisons:app"
 class ConsumerProcess:
     """A consumer with its template and workers. Leaving the block ends it and checks that nothing of it is left."""
 
-    def __init__(self, plan: Plan, *, until_empty: bool = False) -> None:
+    def __init__(self, plan: Plan, *, until_empty: bool = False, prefix: Sequence[str] = ()) -> None:
         self._plan = plan
         self._log = Path(plan.folder) / f"log-{secrets.token_hex(4)}"
         arguments = ["--until-empty"] if until_empty else []
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(  # noqa: S603 - our own module
-                [sys.executable, "-m", "bezoar.testing.isolation.consuming", *arguments],
+                [*prefix, sys.executable, "-m", "bezoar.testing.isolation.consuming", *arguments],
                 env=plan.as_environment(),
                 stdin=subprocess.DEVNULL,
                 stderr=log,
@@ -118,17 +117,25 @@ class Scene:
         """From the next consumer on."""
         self.plan = msgspec.structs.replace(self.plan, options={**self.plan.options, **options})
 
-    def publish(self, messages: dict[str, Any]) -> None:
+    def publish(self, messages: dict[str, Any], source: str = SOURCE) -> None:
         """Messages by id, in this order. A body of bytes is sent as it is."""
         bodies = {id_: body if isinstance(body, bytes) else encode(body) for id_, body in messages.items()}
-        self._lab.broker(SOURCE).publish([Outgoing(id_, SOURCE, body) for id_, body in bodies.items()])
+        self._lab.broker(source).publish([Outgoing(id_, source, body) for id_, body in bodies.items()])
         self._lab.close()
 
-    def healthy(self, count: int, name: str = "healthy", **body: Any) -> list[str]:
+    def healthy(self, count: int, name: str = "healthy", source: str = SOURCE, **body: Any) -> list[str]:
         """Publish messages that do no harm; returns their ids."""
         ids = [f"{name}-{n}" for n in range(count)]
-        self.publish({id_: body for id_ in ids})
+        self.publish(dict.fromkeys(ids, body), source)
         return ids
+
+    def vanish(self, only: Sequence[str] = ()) -> None:
+        """Take what is there, or only these, as a consumer that then vanishes. The rest is handed back as it was."""
+        broker = self._lab.broker(SOURCE)
+        taken = broker.fetch(SOURCE, 1000)
+        others = [Kept(delivery, delivery.counters) for delivery in taken if only and delivery.id not in only]
+        broker.settle(Settlement(kept=others))
+        self._lab.close()
 
     def consumer(self, *, until_empty: bool = False) -> ConsumerProcess:
         return ConsumerProcess(self.plan, until_empty=until_empty)
@@ -151,10 +158,14 @@ class Scene:
                 raise AssertionError(supervisor.problem)
         return [consumer for supervisor in supervisors for consumer in supervisor.consumers]
 
-    def letters(self) -> dict[str, DeadLetter]:
-        """The dead letters by the id of their message. None may be there twice."""
+    def all_letters(self) -> list[DeadLetter]:
         found = list(self._lab.dlq(SOURCE).letters(state=None))
         self._lab.close()
+        return found
+
+    def letters(self) -> dict[str, DeadLetter]:
+        """The dead letters by the id of their message. None may be there twice."""
+        found = self.all_letters()
         twice = [id_ for id_, count in Counter(letter.message.id for letter in found).items() if count > 1]
         assert not twice, f"there are two letters of {twice}"
         return {letter.message.id: letter for letter in found}
@@ -168,12 +179,15 @@ class Scene:
         self._lab.close()
         return depth
 
+    def wait_for_dead(self, count: int) -> None:
+        wait_until(lambda: self.depth().dead >= count, lambda: f"Not {count} became dead letters: {self.depth()}")
+
     def waiting(self) -> dict[str, Delivery]:
-        """What a consumer would get now, by id. It is left behind as if that consumer had vanished."""
+        """What a consumer would get now, by id; it stays as it is."""
         broker = self._lab.broker(SOURCE)
         found = {delivery.id: delivery for delivery in broker.fetch(SOURCE, 1000)}
-        while suspect := broker.take_suspect(SOURCE, "the promise"):
-            found[suspect.id] = suspect
+        broker.settle(Settlement(kept=[Kept(delivery, delivery.counters) for delivery in found.values()]))
+        self._lab.close()
         return found
 
     def open_gate(self, name: str) -> None:
@@ -218,18 +232,3 @@ class _Supervisor(threading.Thread):
             if code > 0 or len(self.consumers) > self._restarts:
                 how = "too often" if code < 0 else f"with exit code {code}"
                 raise AssertionError(f"The consumer ended {how}: {consumer.text()[-4000:]}")
-
-
-def done_once(scene: Scene, ids: Iterable[str]) -> None:
-    """Each of these was done, and at most once more where its consumer vanished."""
-    done = scene.diary.done()
-    missing = [id_ for id_ in ids if not done[id_]]
-    assert not missing, f"never done: {missing}"
-
-
-def pids(consumers: Sequence[ConsumerProcess]) -> list[int]:
-    return [consumer.pid for consumer in consumers]
-
-
-def this_process() -> int:
-    return os.getpid()

@@ -67,10 +67,10 @@ def expect_no_zombie(consumer: int) -> None:
     wait_until(lambda: not zombies_of(consumer), lambda: f"Process {consumer} has not collected {zombies_of(consumer)}", 5.0)
 
 
-def expect_children(consumer: int, count: int) -> None:
+def expect_children(consumer: int, count: int, patience: float = 10.0) -> None:
     """Exactly so many processes below the consumer; a worker that is being replaced gets a moment for it."""
     wait_until(
-        lambda: len(children(consumer)) == count, lambda: f"Not {count}: {[_told(pid) for pid in children(consumer)]}", 10.0
+        lambda: len(children(consumer)) == count, lambda: f"Not {count}: {[_told(pid) for pid in children(consumer)]}", patience
     )
 
 

@@ -1,0 +1,21 @@
+"""A consumer in a process of its own, for measuring how soon it wakes up: each handler writes down when it started.
+
+The app is at the top of the module, so that isolated workers can import it.
+"""
+
+import os
+import time
+from typing import Any
+
+from bezoar import App
+
+app = App()
+
+
+@app.consumer("orders", isolation=os.environ["BENCH_ISOLATION"])
+def handle(_message: dict[str, Any]) -> None:
+    os.write(int(os.environ["BENCH_STARTS"]), b"%d\n" % time.monotonic_ns())
+
+
+if __name__ == "__main__":
+    app.run()
