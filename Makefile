@@ -2,7 +2,7 @@
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format types contract sizes bench constraints wheel clean no-python
+.PHONY: help setup demo test lint format types contract proof sizes bench constraints wheel clean no-python
 
 VENV ?= .venv
 PYTHON ?=
@@ -41,6 +41,10 @@ types: setup  ## strict types, of the package and of the way people use it
 
 contract: setup  ## the promises that every broker keeps
 	@$(RUN) -m pytest -n 2 tests/contract $(ARGS)
+
+proof: setup  ## the long proofs: a kill at every single step, a thousand random kills, 10,000 worker deaths
+	@EVERY_KILL=1 $(RUN) -m pytest -n 2 tests/contract/test_contract.py -k killed_at --timeout 1800
+	@$(RUN) -m pytest tests/proof -m proof --timeout 5400 $(ARGS)
 
 sizes: setup  ## files, functions and import chains, and which are too long
 	@$(RUN) -m tests.architecture.report

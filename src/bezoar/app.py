@@ -141,6 +141,8 @@ class App:
 
         `id` names the message; it never deduplicates. `delay` is how long nobody may start it.
         """
+        for name, text in (("id", id), ("key", key)):
+            check_text(name, text)
         message = Outgoing(
             new_id() if id is None else id,
             source,
@@ -177,7 +179,7 @@ class App:
 
     def dlq(self, source: str) -> DLQManager:
         """The dead letters of a source."""
-        return DLQManager(dead_letters_for(self.settings.url, source), source)
+        return DLQManager(dead_letters_for(self.settings.url, source, create=self.settings.create), source)
 
     def run(self, *, until_empty: bool = False) -> Run:
         """Consume until SIGTERM or SIGINT, or until the sources are empty. Returns what was done."""
@@ -242,12 +244,24 @@ class App:
             return self._publisher[1]
 
 
+def check_text(name: str, text: str | None) -> None:
+    """Lone surrogates cannot be stored or sent anywhere."""
+    if text is not None and not isinstance(text, str):
+        raise PayloadError(f"{name} must be text, got {text!r}. Turn it into a string.")
+    try:
+        (text or "").encode()
+    except UnicodeEncodeError as error:
+        raise PayloadError(f"{name} {text!r} cannot be written as UTF-8 ({error.reason}). Send proper text.") from None
+
+
 def checked_headers(headers: Mapping[str, str] | None) -> Mapping[str, str]:
     if not headers:
         return NO_HEADERS
     for name, value in headers.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise PayloadError(f"Headers must be text to text, got {name!r}: {value!r}. Turn the value into a string.")
+        check_text("header name", name)
+        check_text(f"header {name!r}", value)
     return dict(headers)
 
 

@@ -28,5 +28,7 @@ class Bell:
             os.read(self._read, 4096)
 
     def wait(self, timeout: float) -> None:
-        select.select([self._read], [], [], max(0.0, timeout))
+        waiting = select.poll()  # and not select.select, which knows only the first 1,024 descriptors of a process
+        waiting.register(self._read, select.POLLIN)
+        waiting.poll(max(0.0, timeout) * 1000)
         self.silence()

@@ -133,6 +133,9 @@ class Broker(Protocol):
 class DeadLetters(Protocol):
     """The DLQ of one source. Each call is one step that a crash cannot cut in half."""
 
+    broker: Broker
+    """The connection it works on; whoever opened the DLQ closes that."""
+
     def count(self, state: str = "dead") -> int:
         """How many letters wait (or are in another state)."""
 

@@ -29,6 +29,7 @@ class Surroundings(Protocol):
     staff: Staff
     sources: Sequence[str]
     lives: dict[str, Life]
+    starts_alone: int
 
     def broker(self) -> MemoryBroker:
         """A connection of its own."""
@@ -52,6 +53,7 @@ class Loop:
     def __init__(self, process: "Process", source: str) -> None:
         self.process, self.world, self.source = process, process.world, source
         self.broker = self.world.broker()
+        self.queue = self.broker.store.queue(source)
         self.crew = Crew(process, self.world.staff)
         self.judge = Judge(self.world.limits, process.name, None, lambda: self.world.now)
         self.fetched: Sequence[Delivery] = ()
@@ -61,7 +63,7 @@ class Loop:
 
     def has_nothing_to_do(self) -> bool:
         """A turn would change nothing. Only saves time."""
-        queue = self.broker.store.queue(self.source)
+        queue = self.queue
         due = queue.delayed and queue.delayed[0][0] <= self.world.now
         waiting = queue.ready or queue.suspects or due
         return not (waiting or self.fetched or self.is_asking or self.process.grace_ends or self.crew.running())
@@ -243,8 +245,9 @@ class Process:
         if not loop.is_stale:
             life.check(alone == life.must_be_alone, "it ran alone without need" if alone else "a suspect ran in company")
             life.check(is_fresh == (alone or life.must_be_fresh), f"fresh worker: {is_fresh}, needed: {not is_fresh}")
-            _, on_record = loop.broker.store.queue(loop.source).held[delivery.receipt]
+            _, on_record = loop.queue.held[delivery.receipt]
             life.check(on_record.counters.losses == delivery.counters.losses + alone, "a suspect's start is not on record")
+        self.world.starts_alone += alone
         end = life.begin(delivery, is_fresh=is_fresh, is_stale=loop.is_stale)
         return Task(Running(delivery, round(self.now * 1e9) + 1), life, end, duration(self.rng, life, end), loop.is_stale)
 

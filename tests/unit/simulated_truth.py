@@ -10,7 +10,6 @@ from bezoar.message import Counters, Delivery
 from bezoar.workers import Ended
 from tests.unit.simulated_messages import Behaviour, End
 
-
 DONE = (End.DONE.value, End.DAMAGE.value, End.KILL_WITH_PARTNER.value)
 RAISED = (End.RAISE.value, End.LATER.value, End.THROTTLED.value, End.PERMANENT.value)
 

@@ -5,6 +5,7 @@ again. Time goes in ticks. What decides is the real code: admission, judgement, 
 memory. What is simulated are workers, processes and messages; what really happened is kept in `simulated_truth`.
 """
 
+import contextlib
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -90,7 +91,8 @@ class World:
         self.processes: list[Process | None] = [None] * scene.processes
         self._starts_at = [0] * scene.processes
         self._generations = 0
-        self.worker_kills = 0
+        self.worker_kills = self.starts_alone = 0
+        self.letters = Counter[str]()
         self._has_changed = self._is_over = False
 
     def run(self) -> None:
@@ -156,6 +158,7 @@ class World:
             self.note(life.id, f"dead-lettered as {letter.classification}: {letter.rule}")
             life.check_letter(letter.classification, letter.attempts, letter.rule)
             life.outcome = "dead"
+            self.letters[letter.classification] += 1
 
     def _published(self) -> dict[str, Life]:
         lives = [Life(f"m{n}", behaviour, self.scene.limit) for n, behaviour in enumerate(self.scene.behaviours)]
@@ -239,7 +242,7 @@ class World:
         excused = (
             (scene.is_disturbed and life.last_loss == "lost alone")
             or (life.how == "was hit" and self.worker_kills + damaged >= (scene.limit or 0))
-            or (scene.max_age is not None and life.how in (End.LATER.value, End.THROTTLED.value))
+            or (scene.max_age is not None and life.how in (End.LATER.value, End.THROTTLED.value, "was cut off"))
         )
         life.check(excused, f"it is innocent and {life.outcome}: it {life.how}, {life.last_loss}")
 
@@ -258,10 +261,8 @@ def run(seed: int, scene: Scene | None = None) -> World:
 def explained(seed: int, scene: Scene | None, broken: Broken) -> str:
     rng = random.Random(seed)
     world = World(scene or some_scene(rng), rng, traced=True)
-    try:
+    with contextlib.suppress(Broken):
         world.run()
-    except Broken:
-        pass
     life = world.lives.get(str(broken).partition(" ")[0])
     trace = life.trace if life else [f"{each.id}: {line}" for each in world.lives.values() for line in each.trace]
     return "\n".join([f"seed {seed}: {broken}", f"limit {world.scene.limit}, {world.scene}", *trace])

@@ -309,7 +309,9 @@ def test_no_counter_goes_down_and_no_flag_is_cleared(counters, charged, started,
 
 
 def test_a_policy_with_a_higher_limit_is_heeded_to_the_end():
-    handler = PoisonPillHandler(max_attempts=3, policies={ConnectionError: Policy(max_attempts=7), OSError: Policy(max_attempts=2)})
+    handler = PoisonPillHandler(
+        max_attempts=3, policies={ConnectionError: Policy(max_attempts=7), OSError: Policy(max_attempts=2)}
+    )
     assert (handler.limits.max_attempts, handler.limits.highest) == (3, 7)
     counters, starts = UNTRIED, 0
     while not isinstance(attempts.admit(counters, handler.limits), GiveUp):

@@ -193,7 +193,7 @@ class MemoryDeadLetters:
     """The DLQ of one source in this process."""
 
     def __init__(self, broker: MemoryBroker, source: str) -> None:
-        self._broker, self._store, self._source = broker, broker.store, source
+        self.broker, self._store, self._source = broker, broker.store, source
 
     def count(self, state: str = "dead") -> int:
         return len(self.browse(limit=2**62, state=state))

@@ -6,6 +6,7 @@ there, or was sent, or was removed. A replay works on the set frozen at its star
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Self
 
 from bezoar.deadletters.record import DeadLetter
 from bezoar.errors import LetterNotFound
@@ -45,6 +46,16 @@ class DLQManager:
 
     def __init__(self, letters: DeadLetters, source: str) -> None:
         self._letters, self.source = letters, source
+
+    def close(self) -> None:
+        """Give its connection up. It also works as a context manager: with app.dlq("orders") as dlq: …"""
+        self._letters.broker.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def count(self) -> int:
         """How many letters wait."""

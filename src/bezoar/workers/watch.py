@@ -29,8 +29,7 @@ class Watch:
         self._limit = None if options.timeout is None else options.timeout + (CANCEL if options.is_async else 0.0)
         self._is_async = options.is_async
         self._look_every = LOOK_AT_LEAST if self._limit is None else min(LOOK_AT_LEAST, self._limit / LOOKS_PER_LIMIT)
-        self._looked = time.monotonic()
-        self._next_look = self._looked + self._look_every
+        self._next_look = time.monotonic() + self._look_every
         self._pauses: list[tuple[float, float]] = []
         self._slow_since: dict[Seat, int] = {}
         self._slow_after = 0.0
@@ -53,11 +52,12 @@ class Watch:
 
     def _note_pause(self, now: float, seats: Sequence[Seat]) -> None:
         if now > self._next_look + LATE:
-            self._pauses.append((now, now - self._looked))
+            # Only the delay counts as a pause: a consumer that is always late must still find out who is over the limit.
+            self._pauses.append((now, now - self._next_look))
         if self._pauses:
             oldest = min((one.since / 1e9 for seat in seats for one in seat.book.running()), default=now)
             self._pauses = [(when, length) for when, length in self._pauses if when > oldest]
-        self._looked, self._next_look = now, now + self._look_every
+        self._next_look = now + self._look_every
 
     def caught(self, seat: Seat) -> Running | None:
         """The message to be charged if it is still over its limit when looked at closely; the worker then stands still.

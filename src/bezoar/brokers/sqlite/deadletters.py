@@ -21,15 +21,15 @@ class SQLiteDeadLetters:
     """The DLQ of one source in the file."""
 
     def __init__(self, broker: SQLiteBroker, source: str, *, clock: Callable[[], float] = time.time) -> None:
-        self._broker, self._source, self._clock = broker, source, clock
+        self.broker, self._source, self._clock = broker, source, clock
 
     def count(self, state: str = "dead") -> int:
-        with self._broker.reading() as run:
+        with self.broker.reading() as run:
             query = "select count(*) from bezoar_dead where source = ? and state = ?"
             return int(run.execute(query, (self._number, state)).fetchone()[0])
 
     def freeze(self) -> str:
-        with self._broker.reading() as run:
+        with self.broker.reading() as run:
             row = run.execute("select max(no) from bezoar_dead where source = ?", (self._number,)).fetchone()
             return f"{self._source}-{row[0] or 0}"
 
@@ -39,20 +39,20 @@ class SQLiteDeadLetters:
         low, high = self._no(after) if after else 0, self._no(until) if until else 2**62
         if only is not None:
             low, high = self._no(only) - 1, self._no(only)
-        with self._broker.reading() as run:
+        with self.broker.reading() as run:
             # The index has the letters of one state in order; for those of all states the table itself has them.
             table, states = ("bezoar_dead", "state = ?") if state else ("bezoar_dead not indexed", "? is null")
             query = f"select {_COLUMNS} from {table} where source = ? and {states} and no > ? and no <= ? order by no limit ?"
             return [rows.letter(self._source, row) for row in run.execute(query, (self._number, state, low, high, limit))]
 
     def replay(self, letter_ids: Sequence[str]) -> Sequence[str]:
-        with self._broker.writing() as run:
+        with self.broker.writing() as run:
             return [letter_id for letter_id in letter_ids if self._replay_one(run, letter_id)]
 
     def remove(self, letter_ids: Sequence[str], *, state: str = "dead", keep_as: str | None = None) -> Sequence[str]:
         change = "update bezoar_dead set state = :keep_as" if keep_as else "delete from bezoar_dead"
         where = "where no = :no and source = :source and state = :state"
-        with self._broker.writing() as run:
+        with self.broker.writing() as run:
             values = {"source": self._number, "state": state, "keep_as": keep_as}
             return [id_ for id_ in letter_ids if run.execute(f"{change} {where}", {**values, "no": self._no(id_)}).rowcount]
 
@@ -73,7 +73,7 @@ class SQLiteDeadLetters:
 
     @property
     def _number(self) -> int:
-        return self._broker.number(self._source)
+        return self.broker.number(self._source)
 
     def _no(self, letter_id: str) -> int:
         """The number at the end of a letter's id; 0, which no letter has, for an id that is not of this DLQ."""

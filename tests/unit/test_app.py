@@ -1,0 +1,147 @@
+"""What an app refuses, and where its options come from."""
+
+import warnings
+
+import pytest
+
+from bezoar import App, Backoff, ConfigError, PayloadError, PoisonPillHandler
+from bezoar.app import reference_to
+from bezoar.options import settings_from
+
+
+def test_a_payload_over_the_limit_is_refused_before_anything_is_sent():
+    app = App("memory://too-large", max_body=10)
+    with pytest.raises(PayloadError, match="has 13 bytes, the limit of this app is 10"):
+        app.publish("orders", "x" * 13)
+    with pytest.raises(PayloadError):
+        app.publish_many("orders", ["ok", "x" * 13])
+    assert app._broker().depth("orders").ready == 0
+
+
+@pytest.mark.parametrize(
+    "given", [{"id": "\ud800"}, {"key": "\ud800"}, {"headers": {"a": "\ud800"}}, {"headers": {"\ud800": "a"}}]
+)
+def test_text_that_cannot_be_stored_is_refused_by_publish(given):
+    with pytest.raises(PayloadError, match="cannot be written as UTF-8"):
+        App("memory://text").publish("orders", 1, **given)
+
+
+@pytest.mark.parametrize("given", [{"id": 7}, {"key": 7}, {"headers": {"a": 7}}, {"headers": {7: "a"}}])
+def test_what_is_not_text_is_refused_by_publish(given):
+    with pytest.raises(PayloadError, match="must be text"):
+        App("memory://text").publish("orders", 1, **given)
+
+
+def test_one_source_has_one_consumer():
+    app = App("memory://twice")
+    app.consumer("orders")(lambda order: None)
+    with pytest.raises(ConfigError, match="'orders' has two consumers"):
+        app.consumer("orders")(lambda order: None)
+
+
+@pytest.mark.parametrize(
+    "clash", [{"max_attempts": 3}, {"max_attempts": None}, {"classify": lambda error: None}, {"max_age": None}]
+)
+def test_a_ready_handler_decides_alone_what_it_decides(clash):
+    with pytest.raises(ConfigError, match=f"handler= together with {next(iter(clash))}="):
+        App("memory://clash").consumer("orders", handler=PoisonPillHandler(), **clash)(lambda order: None)
+
+
+def test_backoff_and_timeout_combine_with_a_ready_handler():
+    app, handler = App("memory://combined"), PoisonPillHandler(max_attempts=7)
+    app.consumer("orders", handler=handler, backoff=Backoff.immediate(), timeout=3)(lambda order: None)
+    options = app.consumers["orders"].options
+    assert (options.limits.max_attempts, options.limits.backoff, options.timeout) == (7, Backoff.immediate(), 3.0)
+    assert handler.backoff != Backoff.immediate()  # the user's own object stays as it is
+
+
+def test_none_means_no_limit_and_not_given_means_the_default():
+    app = App("memory://limits")
+    app.consumer("unlimited", max_attempts=None, max_age=None, timeout=None)(lambda order: None)
+    app.consumer("default")(lambda order: None)
+    unlimited, default = app.consumers["unlimited"].options, app.consumers["default"].options
+    assert (unlimited.limits.max_attempts, unlimited.limits.max_age, unlimited.timeout) == (None, None, None)
+    assert (default.limits.max_attempts, default.timeout) == (5, 300.0)
+    assert App("memory://limits", max_body=None).settings.max_body is None
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"concurrency": 0}, "concurrency must be 1 or more"),
+        ({"threads": 0}, "threads must be 1 or more"),
+        ({"isolation": "docker"}, "isolation must be one of 'process', 'thread', 'inline'"),
+        ({"isolation": "process"}, "memory:// lives in one process"),
+        ({"key_from": "body:"}, "key_from must be"),
+        ({"key_from": "tenant"}, "key_from must be"),
+        ({"timeout": -1}, "timeout must be a duration"),
+        ({"max_attempts": 0}, "max_attempts must be 1 or more"),
+    ],
+)
+def test_an_option_that_cannot_work_is_refused_when_the_consumer_is_registered(options, words):
+    with pytest.raises(ConfigError, match=words):
+        App("memory://options").consumer("orders", **options)(lambda order: None)
+
+
+@pytest.mark.parametrize("source", ["", " orders", "orders\n", None, 7])
+def test_a_source_must_have_a_name(source):
+    with pytest.raises(ConfigError, match="A source must be a name"):
+        App("memory://names").consumer(source)(lambda order: None)
+
+
+def test_an_argument_wins_over_the_environment_and_that_over_the_default():
+    environment = {"BEZOAR_URL": "sqlite:///elsewhere.db", "BEZOAR_GRACE": "3", "BEZOAR_CREATE": "no", "OTHER": "x"}
+    found = settings_from({"url": None, "grace": 9.0}, environment=environment)
+    assert (found.url, found.grace, found.create, found.prefetch) == ("sqlite:///elsewhere.db", 9.0, False, 256)
+
+
+def test_a_misspelt_variable_is_warned_about_with_the_names_there_are():
+    with pytest.warns(UserWarning, match="BEZOAR_GRAZE is not a setting.*BEZOAR_GRACE"):
+        settings_from({"url": "memory://"}, environment={"BEZOAR_GRAZE": "3"})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        settings_from({"url": "memory://"}, environment={"BEZOAR_GRACE": "3"})
+
+
+@pytest.mark.parametrize("variable", [{"BEZOAR_GRACE": "soon"}, {"BEZOAR_CREATE": "maybe"}, {"BEZOAR_PREFETCH": "1.5"}])
+def test_a_variable_that_is_no_value_is_refused_by_its_name(variable):
+    with pytest.raises(ConfigError, match=next(iter(variable))):
+        settings_from({"url": "memory://"}, environment=variable)
+
+
+@pytest.mark.parametrize(
+    ("url", "words"), [("kafka://x", "names no broker"), ("shop.db", "names no broker"), ("", "needs a broker URL")]
+)
+def test_a_url_that_no_broker_understands_is_refused_at_once(url, words):
+    with pytest.raises(ConfigError, match=words):
+        App(url)
+
+
+def test_a_password_in_a_url_is_not_shown():
+    with pytest.raises(ConfigError) as caught:
+        App("mqtt://ann:s3cret@broker/1")
+    assert "s3cret" not in str(caught.value)
+    assert "ann:***@broker" in str(caught.value)
+
+
+def test_workers_find_an_app_by_its_module_and_name():
+    app = App("memory://home")
+    assert reference_to(app, {"__name__": "shop.jobs", "jobs": app}, "orders") == "shop.jobs:jobs"
+
+
+def test_an_app_that_cannot_be_imported_by_name_is_refused_with_what_to_do():
+    app = App("memory://nowhere")
+    with pytest.raises(ConfigError, match="isolation='thread'"):
+        reference_to(app, {"__name__": "shop"}, "orders")
+    with pytest.raises(ConfigError, match="isolation='thread'"):
+        reference_to(app, {"__name__": "__main__", "app": app}, "orders")  # typed into a shell
+
+
+def test_the_decorated_function_stays_a_plain_function():
+    app = App("memory://plain")
+
+    @app.consumer("orders")
+    def double(number: int) -> int:
+        return 2 * number
+
+    assert double(21) == 42
