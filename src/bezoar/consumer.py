@@ -195,28 +195,35 @@ class Consumer:
             if not self._alone.ask(self):
                 return False
             try:
-                suspect = self._broker.take_suspect(self._options.source, self._name)  # from here on its start is on record
-                if suspect is not None:
-                    self._run_alone(suspect)
-                return suspect is not None
+                return self._run_alone()
             except OwnershipLost as error:
                 self._give_up_everything(error)
-                return False
             finally:
                 self._suspects_after = time.monotonic() + (time.monotonic() - now)
                 self._stop_asking()
+        if self._is_asking:  # the broker went away meanwhile: the other consumers do not wait for it
+            self._stop_asking()
         return False
 
     def _stop_asking(self) -> None:
         self._is_asking = False
         self._alone.done(self)
 
-    def _run_alone(self, suspect: Delivery) -> None:
+    def _run_alone(self) -> bool:
+        """Take a suspect and run it to its end, with nothing beside it. False if there was none to be had."""
+        suspect = self._broker.take_suspect(self._options.source, self._name)  # from here on its start is on record
+        if suspect is None:
+            return False
         admission = attempts.admit_alone(suspect.counters, self._options.limits)
         if isinstance(admission, attempts.GiveUp):
             self._settle_and_report([Ended([suspect], {0: admission.failure})])
-            return
+            return True
         self._workers.start((), [suspect])
+        self._finish_running()
+        return True
+
+    def _finish_running(self) -> None:
+        """Settle what ends, until nothing runs any more or a stop has used up its grace."""
         while self._workers.running() and time.monotonic() < self._grace_ends:
             ended = self._workers.ended()
             self._settle_and_report(ended)
@@ -233,11 +240,7 @@ class Consumer:
     def _drain(self) -> None:
         """Hand back what was not started, settle what ends within the grace, then cut off the rest. Nobody is charged."""
         self._release(self._workers.take_back())
-        while self._workers.running() and time.monotonic() < self._grace_ends:
-            ended = self._workers.ended()
-            self._settle_and_report(ended)
-            if not ended:
-                self._workers.wait(min(IDLE, max(0.0, self._grace_ends - time.monotonic())))
+        self._finish_running()
         if self._workers.running():
             cut = self._workers.interrupt()
             self._settle_and_report([ended for ended in cut.ended if ended.deliveries])

@@ -172,7 +172,9 @@ class Loop:
         cut = self.crew.interrupt()
         self._settle_these([ended for ended in cut.ended if ended.deliveries])
         self._release(cut.unstarted, cut.running)
-        self.world.lose_what_is_held(self.broker, f"left behind by {self.process.name}, which was stopped")
+        for owner, delivery in self.queue.held.values():
+            self.world.lives[delivery.id].check(owner is not self.broker, "a planned stop left it behind")
+        self.broker.close()
         self.process.alone.leave(self)
         self.is_over = True
 

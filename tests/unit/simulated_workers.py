@@ -131,7 +131,7 @@ class Crew:
     def advance(self) -> None:
         """One tick for every worker. Raises Vanished if a handler takes the process down."""
         for worker in list(self.workers):
-            if worker.is_damaged and worker.tasks and self.floor.rng.random() < 0.4:
+            if worker.is_damaged and worker.tasks and worker in self.workers and self.floor.rng.random() < 0.4:
                 self.die(worker, CRASHES[End.SEGFAULT], self.floor.rng.choice(worker.tasks), why="was hit")
             for task in list(worker.tasks):
                 task.left -= 1
@@ -176,9 +176,13 @@ class Crew:
         *,
         late: bool = False,
         sound: bool = True,
+        mistaken: bool = False,
         why: str = "died",
     ) -> None:
-        """`stepping` is the one that really did it, or that was caught in the middle of a step."""
+        """`stepping` is the one that really did it, or that was caught in the middle of a step.
+
+        `late` says that it was ended for being over its time limit, `mistaken` that one before it was and had just ended.
+        """
         for task in worker.tasks:
             if task is not stepping:
                 task.came_to("was taken down")
@@ -194,7 +198,7 @@ class Crew:
         (self.fresh if worker.is_solo else self.queue).extendleft(reversed(unstarted))
         self.workers.remove(worker)
         if running or not sound:
-            death = Death(self.floor.now, remains, crash, stepping.running if late else None, worker.is_solo)
+            death = Death(self.floor.now, remains, crash, stepping.running if late else None, worker.is_solo, mistaken)
             self.unjudged.append(death)
             self.floor.deaths.append(death)
 

@@ -44,7 +44,7 @@ class Scene:
     replay: float = 0.0
     troubled: int = 200
     """Ticks after which nothing comes from outside any more."""
-    drained: int = 4_000
+    drained: int = 2_000
     """Ticks after which nothing may be left to do."""
     max_age: float | None = None
 
@@ -198,8 +198,10 @@ class World:
             busy = [worker for worker in loop.crew.workers if worker.tasks]
             if busy and rng.random() < scene.kill_worker:
                 worker = rng.choice(busy)
-                self.worker_kills += 1
-                loop.crew.die(worker, KILLED, rng.choice(worker.tasks), why="was hit")
+                mistaken = not worker.is_solo and rng.random() < 0.5
+                self.worker_kills += not mistaken
+                why = "was taken down" if mistaken else "was hit"
+                loop.crew.die(worker, KILLED, rng.choice(worker.tasks), mistaken=mistaken, why=why)
         if scene.replay and rng.random() < scene.replay:
             self._replay()
 
@@ -238,10 +240,10 @@ class World:
         scene = self.scene
         if not life.behaviour.is_innocent or life.outcome in ("done", "discarded"):
             return
-        damaged = any(End.DAMAGE in each.all_ends for each in scene.behaviours)
+        hits = self.worker_kills + any(End.DAMAGE in each.all_ends for each in scene.behaviours) + (life.losses_in_company >= 2)
         excused = (
             (scene.is_disturbed and life.last_loss == "lost alone")
-            or (life.how == "was hit" and self.worker_kills + damaged >= (scene.limit or 0))
+            or (life.how == "was hit" and hits >= (scene.limit or 0))
             or (scene.max_age is not None and life.how in (End.LATER.value, End.THROTTLED.value, "was cut off"))
         )
         life.check(excused, f"it is innocent and {life.outcome}: it {life.how}, {life.last_loss}")

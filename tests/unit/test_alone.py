@@ -6,6 +6,10 @@ from itertools import permutations
 import pytest
 
 from bezoar.alone import Alone
+from bezoar.consumer import Consumer
+from bezoar.errors import BrokerUnavailable
+from bezoar.handler import Limits
+from bezoar.options import ConsumerOptions
 
 
 class Bells:
@@ -97,6 +101,29 @@ def test_one_that_left_is_not_woken_any_more():
     assert bells.alone.ask("a")
     bells.alone.done("a")
     assert bells.rung == ["a"]
+
+
+class GoesAway:
+    """A broker that has a suspect, and is gone when asked again."""
+
+    def __init__(self) -> None:
+        self.answers = [True]
+
+    def has_suspect(self, source):
+        if not self.answers:
+            raise BrokerUnavailable("gone")
+        return self.answers.pop()
+
+
+def test_a_consumer_whose_broker_goes_away_while_it_asks_holds_nobody_up():
+    bells = Bells("other")
+    consumer = Consumer(ConsumerOptions("orders", Limits()), GoesAway(), None, None, None, lambda: None, alone=bells.alone)
+    assert bells.alone.enter("other")
+    assert not consumer._run_suspect(is_busy=False)
+    bells.alone.is_idle("other")
+    assert not bells.alone.enter("other")
+    assert not consumer._run_suspect(is_busy=False)
+    assert bells.alone.enter("other")
 
 
 @pytest.mark.parametrize("order", list(permutations(["ask", "enter", "is_idle"])))

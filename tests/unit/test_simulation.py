@@ -53,10 +53,10 @@ def test_every_promise_is_kept_in_every_world(part):
         letters += world.letters
         alone += world.starts_alone
         outcomes.update(life.outcome for life in world.lives.values())
-    # What never happened has not been tried.
-    assert set(outcomes) == {"done", "dead", "discarded", "waiting"} or WORLDS < 1000
-    assert {"crash", "lost", "timeout", "transient", "permanent"} <= set(letters)
-    assert alone > 100
+    if WORLDS >= 1000:  # what never happened has not been tried
+        assert set(outcomes) == {"done", "dead", "discarded", "waiting"}
+        assert {"crash", "lost", "timeout", "transient", "permanent"} <= set(letters)
+        assert alone > 100
 
 
 @staffs

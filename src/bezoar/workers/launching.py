@@ -55,7 +55,10 @@ class Template:
                 if worker is not None:
                     return worker
                 self._renew()
-            raise ConfigError(f"The template process for {self.reference!r} ended {RENEWALS} times in a row; it cannot be kept alive.")
+            raise ConfigError(
+                f"The template process for {self.reference!r} ended {RENEWALS} times in a row. Something kills it; "
+                f"look there, and start the consumer again."
+            )
 
     def _worker(self, fork: wire.Fork, lanes: int, ties: Sequence[int]) -> WorkerProcess | None:
         """None if the template is gone. What it was given is given up with it: it may have made a worker before it ended, and
@@ -117,6 +120,7 @@ class Template:
             "-m",
             "bezoar.workers.template",
             str(theirs.fileno()),
+            str(os.getpid()),  # a consumer that is killed while this starts is not its parent any more
             self.reference,
             *arguments,
         ]
@@ -137,7 +141,7 @@ class Template:
                 wire.send(self._sock, fork, given)
                 received = wire.receive(self._sock, wire.from_template)
                 if received is not None and isinstance(received[0], wire.Forked):
-                    return received[0].pid
+                    return received[0].pid or None  # 0 if the machine has no room for another process
         except OSError:
             pass  # gone, or standing still: some handler has killed or stopped it
         return None

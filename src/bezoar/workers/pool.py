@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from bezoar.bell import Bell
+from bezoar.errors import BezoarError
 from bezoar.message import Delivery
 from bezoar.options import Settings
 from bezoar.workers import Ended, Interrupted, wire
@@ -232,7 +233,12 @@ class IsolatedWorkers:
     def _fill_seats(self) -> None:
         """As many workers as are wanted and one more that waits, unused, for whoever needs a fresh one."""
         while len(self._seats) < self._wanted + 1 and self._starting.is_due() and not self._is_closing:
-            seat = Seat(self._template.worker(self._consumer, self._ties()), self._consumer)
+            try:
+                process = self._template.worker(self._consumer, self._ties())
+            except (BezoarError, OSError) as error:
+                self._starting.impossible(error)
+                return
+            seat = Seat(process, self._consumer)
             self._seats.append(seat)
             self._selector.register(seat.process.sock, selectors.EVENT_READ, seat)
             self._selector.register(seat.process.pidfd, selectors.EVENT_READ, seat)
@@ -242,27 +248,28 @@ class IsolatedWorkers:
         return bool(self._seats) and sum(self._watch.is_slow(seat) for seat in self._seats) >= self._wanted
 
     def _dispatch(self) -> None:
+        """Hand out what waits: first what needs a fresh worker, then batches."""
         ready = [seat for seat in self._seats if seat.ready and not seat.retiring]
-        busy = sum(1 for seat in self._seats if seat.book.held())
-        while self._fresh and busy < self._wanted:
+        self._dispatch_fresh(ready)
+        if self._queue and not self._fresh:
+            self._dispatch_batches(ready)
+
+    def _busy(self) -> int:
+        return sum(1 for seat in self._seats if seat.book.held())
+
+    def _dispatch_fresh(self, ready: Sequence[Seat]) -> None:
+        while self._fresh and self._busy() < self._wanted:
             unused = next((seat for seat in ready if not seat.uses and not seat.book.held()), None)
-            if unused is None:
-                return
-            if not unused.give([self._fresh[0]]):
+            if unused is None or not unused.give([self._fresh[0]]):
                 return
             self._fresh.popleft()
             unused.is_solo = True
-            busy += 1
-        if not self._queue or self._fresh:
-            return
+
+    def _dispatch_batches(self, ready: Sequence[Seat]) -> None:
         # Workers that have run before come first, so that the spare one stays unused.
         for seat in sorted(ready, key=lambda seat: (seat.uses == 0, seat.book.held())):
-            if seat.is_solo or self._watch.is_slow(seat):
+            if seat.is_solo or self._watch.is_slow(seat) or not (seat.book.held() or self._busy() < self._wanted):
                 continue
-            if not seat.book.held():
-                if busy >= self._wanted:
-                    continue
-                busy += 1
             while self._queue and self._pace.may_have_more(seat) and (left := self._uses_left(seat)) > 0:
                 portion = self._pace.portion(self._queue, seat, left)
                 if not seat.give(portion):

@@ -32,19 +32,25 @@ class Starting:
         self._rounds, self._again = 0, 0.0
 
     def failed(self, seat: Seat) -> None:
-        """This one ended before it was ready. Those that were started together with it fail alike and count as one try."""
+        """This one ended before it was ready."""
+        crash = seat.process.autopsy(None)
+        self._wait(seat.problem or f"it ended ({crash.signal or f'exit code {crash.exit_code}'}) before it was ready")
+
+    def impossible(self, error: Exception) -> None:
+        """No process could be made: the template was killed and its app can no longer be imported, or the machine is full."""
+        self._wait(str(error))
+
+    def _wait(self, why: str) -> None:
+        """Those that were started together fail alike and count as one try."""
         if not self.is_due():
             return
         self._again = time.monotonic() + START_AGAIN[min(self._rounds, len(START_AGAIN) - 1)]
         self._rounds += 1
         if self._rounds == 1:
-            crash = seat.process.autopsy(None)
-            how = crash.signal or f"exit code {crash.exit_code}"
-            why = seat.problem or f"it ended ({how}) before it was ready"
             log.error(
                 "A worker for %r could not start: %s. No message is charged for it; trying again until one starts.",
                 self._source,
-                why,
+                why.rstrip("."),
                 extra={"event": "workers-do-not-start"},
             )
 

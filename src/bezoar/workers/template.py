@@ -7,8 +7,8 @@ safe and quick whatever the size of the consumer.
 A worker is forked twice, so that the consumer becomes its parent: the template's end does not end it, and the consumer
 learns first-hand how it ended.
 
-    python -m bezoar.workers.template SOCKET_FD module:app            the template
-    python -m bezoar.workers.template SOCKET_FD module:app SOURCE …   one worker, started without forking
+    python -m bezoar.workers.template SOCKET_FD CONSUMER_PID module:app            the template
+    python -m bezoar.workers.template SOCKET_FD CONSUMER_PID module:app SOURCE …   one worker, started without forking
 """
 
 import os
@@ -32,12 +32,11 @@ from bezoar.workers.marks import Marks
 
 
 def main() -> None:
-    sock = socket.socket(fileno=int(sys.argv[1]))
-    consumer = os.getppid()
+    sock, consumer = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
     die_with(consumer)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)  # a stop of the whole group is the consumer's business
-    sys.argv = [sys.argv[0], *sys.argv[2:]]
+    sys.argv = [sys.argv[0], *sys.argv[3:]]
     try:
         app = import_app(sys.argv[1])
     except BaseException as error:  # whatever happens there, the consumer has to tell it in one clear message

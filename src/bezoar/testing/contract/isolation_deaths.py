@@ -31,7 +31,7 @@ DEATHS = {
 def test_a_message_that_takes_its_worker_down_is_charged_alone(lab: Lab, deed: str, argument: Any, classification: str) -> None:
     with Scene(lab, max_attempts=LIMIT, timeout=0.5) as scene:
         healthy = scene.healthy(30, "before")
-        scene.publish({"poison": {"do": deed, "with": argument}})
+        scene.publish({"poison": {"do": deed, "how": argument}})
         healthy += scene.healthy(30, "after")
         with scene.consumer() as consumer:
             consumer.wait_for_line("'poison'", "is a dead letter")
@@ -45,7 +45,7 @@ def test_a_message_that_takes_its_worker_down_is_charged_alone(lab: Lab, deed: s
 
 def test_a_message_that_runs_out_of_memory_is_charged_alone(lab: Lab) -> None:
     with Scene(lab, max_attempts=LIMIT, settings={"worker_memory": 256 * MIB}) as scene:
-        scene.publish({"poison": {"do": "allocate", "with": 400}, "modest": {"do": "allocate", "with": 50}})
+        scene.publish({"poison": {"do": "allocate", "how": 400}, "modest": {"do": "allocate", "how": 50}})
         healthy = ["modest", *scene.healthy(10)]
         consumer = scene.drained()
         assert_only_the_poison_paid(scene, healthy, consumer.pid)
@@ -72,10 +72,10 @@ def test_a_handler_that_forks_and_returns_in_both_is_run_once_and_so_are_its_nei
 
 def test_an_async_handler_that_forks_and_waits_runs_none_of_its_neighbours_twice(lab: Lab) -> None:
     with Scene(lab, style="async", concurrency=10) as scene:
-        waiting = scene.healthy(5, "waiting", do="wait", **{"with": "open"})
+        waiting = scene.healthy(5, "waiting", do="wait", how="open")
         with scene.consumer() as consumer:
             scene.diary.wait_for_start(*waiting)
-            scene.publish({"forking": {"do": "fork_and_wait", "with": "open"}})
+            scene.publish({"forking": {"do": "fork_and_wait", "how": "open"}})
             scene.diary.wait_for_start("forking")
             tree.expect_no_zombie(consumer.pid)
             scene.open_gate("open")
@@ -120,8 +120,8 @@ def test_a_template_that_stands_still_is_replaced(lab: Lab) -> None:
 def test_a_message_that_kills_itself_and_its_siblings_is_the_only_one_to_be_dead_lettered(lab: Lab) -> None:
     with Scene(lab, max_attempts=3, concurrency=3) as scene:
         victims = ["victim-0", "victim-1"]
-        scene.publish({id_: {"do": "wait", "with": "open"} for id_ in victims})
-        scene.publish({"killer": {"do": "kill_busy_siblings_and_die", "with": victims}})
+        scene.publish({id_: {"do": "wait", "how": "open"} for id_ in victims})
+        scene.publish({"killer": {"do": "kill_busy_siblings_and_die", "how": victims}})
         healthy = scene.healthy(10)
         with scene.consumer() as consumer:
             scene.diary.wait_for_start("killer")

@@ -18,7 +18,7 @@ def dossier(scene: Scene, id_: str) -> Crash:
 def test_the_letter_of_a_crash_tells_signal_memory_stack_log_and_age(lab: Lab) -> None:
     began = time.monotonic()
     with Scene(lab, max_attempts=2, concurrency=1) as scene:
-        scene.publish({"poison": {"do": "log_and_segfault", "with": 80}})
+        scene.publish({"poison": {"do": "log_and_segfault", "how": 80}})
         scene.drained()
         crash = dossier(scene, "poison")
         lasted = time.monotonic() - began
@@ -40,7 +40,7 @@ def test_the_letter_of_a_crash_tells_signal_memory_stack_log_and_age(lab: Lab) -
 
 def test_the_letter_of_an_exit_tells_the_exit_code(lab: Lab) -> None:
     with Scene(lab, max_attempts=1) as scene:
-        scene.publish({"poison": {"do": "exit", "with": 42}})
+        scene.publish({"poison": {"do": "exit", "how": 42}})
         scene.drained()
         crash = dossier(scene, "poison")
         assert (crash.signal, crash.exit_code) == (None, 42)
@@ -65,7 +65,7 @@ def test_the_letter_of_a_timeout_tells_where_it_hung(lab: Lab) -> None:
 def test_the_stack_of_a_crash_is_that_of_the_crash_and_not_of_an_earlier_look(lab: Lab) -> None:
     with Scene(lab, max_attempts=1, timeout=0.5, concurrency=1) as scene:
         scene.healthy(3, "near-miss", do="end_when_looked_at")
-        scene.publish({"poison": {"do": "log_and_segfault", "with": 1}})
+        scene.publish({"poison": {"do": "log_and_segfault", "how": 1}})
         scene.drained()
         stack = dossier(scene, "poison").stack
         assert "a_function_of_the_shop" in stack
@@ -74,7 +74,7 @@ def test_the_stack_of_a_crash_is_that_of_the_crash_and_not_of_an_earlier_look(la
 
 def test_in_async_the_letters_of_crash_and_timeout_have_a_dossier_too(lab: Lab) -> None:
     with Scene(lab, style="async", max_attempts=1, timeout=0.5, concurrency=4) as scene:
-        scene.publish({"crash": {"do": "log_and_segfault", "with": 1}, "loop": {"do": "loop"}})
+        scene.publish({"crash": {"do": "log_and_segfault", "how": 1}, "loop": {"do": "loop"}})
         scene.drained()
         assert (dossier(scene, "crash").signal, "a_function_of_the_shop" in dossier(scene, "crash").stack) == ("SIGSEGV", True)
         assert "do_loop" in dossier(scene, "loop").stack

@@ -10,7 +10,7 @@ WITH_HOOKS = "bezoar.testing.isolation.poisons_with_hooks:app"
 
 def test_hooks_run_in_a_worker_once_for_each_verdict_after_it_was_settled(lab: Lab) -> None:
     with Scene(lab, app=WITH_HOOKS, max_attempts=3) as scene:
-        scene.publish({"raising": {"do": "raise", "with": "no"}, "crashing": {"do": "segfault"}, "garbage": b"\xff"})
+        scene.publish({"raising": {"do": "raise", "how": "no"}, "crashing": {"do": "segfault"}, "garbage": b"\xff"})
         ids = scene.healthy(10)
         consumer = scene.drained()
         for id_ in ("raising", "crashing"):
@@ -35,7 +35,7 @@ def test_hooks_run_in_a_worker_once_for_each_verdict_after_it_was_settled(lab: L
 def test_a_hook_that_raises_or_crashes_is_reported_and_changes_nothing(lab: Lab, hook: str, how: str) -> None:
     with Scene(lab, app=WITH_HOOKS, max_attempts=2, also={hook: how}) as scene:
         poisons = [f"poison-{n}" for n in range(3)]
-        scene.publish({id_: {"do": "raise", "with": "no"} for id_ in poisons})
+        scene.publish({id_: {"do": "raise", "how": "no"} for id_ in poisons})
         ids = scene.healthy(10)
         consumer = scene.drained()
         assert {id_: letter.classification for id_, letter in scene.letters().items()} == dict.fromkeys(poisons, "transient")
@@ -62,10 +62,10 @@ def test_classifiers_policies_and_should_retry_run_in_workers_and_decide(lab: La
     with Scene(lab, app=WITH_HOOKS, max_attempts=4) as scene:
         scene.publish(
             {
-                "told": {"do": "raise", "with": "classify me"},
-                "refused": {"do": "raise", "with": "never again"},
+                "told": {"do": "raise", "how": "classify me"},
+                "refused": {"do": "raise", "how": "never again"},
                 "policy": {"do": "time_out"},
-                "plain": {"do": "raise", "with": "plain"},
+                "plain": {"do": "raise", "how": "plain"},
             }
         )
         ids = scene.healthy(5)

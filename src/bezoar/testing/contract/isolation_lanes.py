@@ -20,7 +20,7 @@ GUILTY_TASKS = {
 @pytest.mark.parametrize(("deed", "classification"), GUILTY_TASKS.items(), ids=GUILTY_TASKS)
 def test_in_async_one_of_fifty_that_crashes_or_blocks_the_loop_is_charged_alone(lab: Lab, deed: str, classification: str) -> None:
     with Scene(lab, style="async", max_attempts=LIMIT, concurrency=50, timeout=1.5) as scene:
-        neighbours = scene.healthy(49, do="wait", **{"with": "open"})
+        neighbours = scene.healthy(49, do="wait", how="open")
         with scene.consumer() as consumer:
             scene.diary.wait_for_start(*neighbours)
             scene.publish({"poison": {"do": deed}})
@@ -36,7 +36,7 @@ def test_in_async_one_of_fifty_that_crashes_or_blocks_the_loop_is_charged_alone(
 
 def test_in_async_a_message_that_stops_the_loop_is_found_out(lab: Lab) -> None:
     with Scene(lab, style="async", max_attempts=LIMIT, concurrency=20) as scene:
-        neighbours = scene.healthy(19, do="wait", **{"with": "open"})
+        neighbours = scene.healthy(19, do="wait", how="open")
         with scene.consumer() as consumer:
             scene.diary.wait_for_start(*neighbours)
             scene.publish({"poison": {"do": "stop_the_loop"}})
@@ -66,9 +66,9 @@ def test_in_async_a_blocked_loop_cannot_block_the_consumer_too(lab: Lab) -> None
 def test_in_async_a_message_that_keeps_the_loop_busy_costs_no_neighbour_its_time(lab: Lab) -> None:
     with Scene(lab, style="async", concurrency=10, timeout=1) as scene:
         with scene.consumer() as consumer:
-            neighbours = scene.healthy(5, do="sleep", **{"with": 0.5})
+            neighbours = scene.healthy(5, do="sleep", how=0.5)
             scene.diary.wait_for_start(*neighbours)
-            scene.publish({"busy": {"do": "block", "with": 1.2}})
+            scene.publish({"busy": {"do": "block", "how": 1.2}})
             scene.diary.wait_for_done([*neighbours, "busy"])
         assert not consumer.said("failed in attempt")
         assert scene.diary.starts() == dict.fromkeys([*neighbours, "busy"], 1)
@@ -77,7 +77,7 @@ def test_in_async_a_message_that_keeps_the_loop_busy_costs_no_neighbour_its_time
 @pytest.mark.parametrize("deed", ["segfault", "exit", "die"])
 def test_with_threads_only_the_one_that_took_them_all_down_is_dead_lettered(lab: Lab, deed: str) -> None:
     with Scene(lab, max_attempts=LIMIT, concurrency=4, threads=4) as scene:
-        neighbours = scene.healthy(3, do="wait", **{"with": "open"})
+        neighbours = scene.healthy(3, do="wait", how="open")
         with scene.consumer() as consumer:
             scene.diary.wait_for_start(*neighbours)
             scene.publish({"poison": {"do": deed}})
@@ -99,7 +99,7 @@ def test_with_threads_a_message_over_its_limit_is_charged_and_the_others_are_not
         with scene.consumer() as consumer:
             scene.publish({"poison": {"do": "loop"}})
             scene.diary.wait_for_start("poison")
-            neighbours = scene.healthy(3, do="wait", **{"with": "open"})
+            neighbours = scene.healthy(3, do="wait", how="open")
             scene.diary.wait_for_start(*neighbours)
             consumer.wait_for_line("'poison'", "failed in attempt 1")
             scene.open_gate("open")

@@ -15,7 +15,7 @@ from bezoar.testing.lab import Lab
 def test_a_hung_message_does_not_hold_its_batch_mates(lab: Lab) -> None:
     with Scene(lab, concurrency=2) as scene:
         quick = scene.healthy(300, "before")  # by these the consumer learns that it may hand out large batches
-        scene.publish({"hung": {"do": "wait", "with": "open"}})
+        scene.publish({"hung": {"do": "wait", "how": "open"}})
         quick += scene.healthy(300, "after")
         with scene.consumer():
             scene.diary.wait_for_done(quick)
@@ -29,7 +29,7 @@ def test_a_hung_message_does_not_hold_its_batch_mates(lab: Lab) -> None:
 def test_hung_messages_do_not_hold_what_another_consumer_could_run(lab: Lab) -> None:
     with Scene(lab, concurrency=1) as scene:
         quick = scene.healthy(300, "before")
-        scene.publish({"hung": {"do": "wait", "with": "open"}})
+        scene.publish({"hung": {"do": "wait", "how": "open"}})
         quick += scene.healthy(300, "after")
         with scene.consumer() as first:
             scene.diary.wait_for_start("hung")
@@ -49,7 +49,7 @@ def test_time_in_which_everything_stood_still_is_nobodys_running_time(lab: Lab, 
             scene.diary.wait_for_done(warm_up)
             running = ["first", "second"]
             for id_ in running:  # one by one, or they could be handed to one worker together
-                scene.publish({id_: {"do": "wait", "with": "open"}})
+                scene.publish({id_: {"do": "wait", "how": "open"}})
                 scene.diary.wait_for_start(id_)
             with frozen(scene.plan.token):
                 # Nobody can tell from outside that a frozen process notices nothing; only the clock passes here.
@@ -67,7 +67,7 @@ def test_a_thread_that_a_message_left_behind_and_that_crashes_later_dead_letters
         innocent = []
         for n, id_ in enumerate(guilty):
             scene.publish({id_: {"do": "leave_thread"}})
-            innocent += scene.healthy(5, f"innocent-{n}", do="work", **{"with": 0.05})
+            innocent += scene.healthy(5, f"innocent-{n}", do="work", how=0.05)
         scene.drained()
         assert scene.letters() == {}
         assert set(scene.diary.done()) == {*guilty, *innocent}
@@ -81,7 +81,7 @@ def test_a_worker_that_overwrites_its_marks_settles_nothing_that_did_not_run(lab
     threads = 4 if style == "threads" else 1
     with Scene(lab, max_attempts=limit, style=style, concurrency=1 if style == "sync" else 4, threads=threads) as scene:
         innocent = scene.healthy(40, "before")
-        scene.publish({"poison": {"do": "overwrite", "with": how}})
+        scene.publish({"poison": {"do": "overwrite", "how": how}})
         innocent += scene.healthy(40, "after")
         scene.drained()
         assert set(scene.diary.done()) == set(innocent)

@@ -36,9 +36,9 @@ def test_an_on_worker_start_that_fails_charges_no_message_and_is_said_once(lab: 
             consumer.wait_for_line("could not start")
             scene.diary.wait_for_worker_starts(4)  # a second round of them was tried
             assert scene.diary.starts() == {}
+            said = consumer.said("could not start")
             scene.open_gate("healed")
             scene.diary.wait_for_done(ids)
-            said = consumer.said("could not start")
         assert len(said) == 1
         expected = {"raise": "RuntimeError: the pool cannot be opened", "crash": "SIGSEGV", "hang": "took more than 0.5 s"}
         assert expected[problem] in said[0].message
@@ -57,7 +57,7 @@ def test_an_on_worker_stop_that_hangs_keeps_no_worker_for_ever(lab: Lab) -> None
 def test_workers_are_replaced_once_they_have_grown(lab: Lab) -> None:
     with Scene(lab, settings={"recycle_memory": 120 * MIB}, concurrency=1) as scene:
         for n in range(4):
-            scene.publish({f"large-{n}": {"do": "allocate", "with": 150}})
+            scene.publish({f"large-{n}": {"do": "allocate", "how": 150}})
             scene.healthy(3, f"small-{n}")
         scene.drained()
         large = [entry.worker for entry in scene.diary.entries("start") if entry.id.startswith("large")]
@@ -95,6 +95,23 @@ def test_an_app_that_fails_hangs_or_crashes_while_it_is_imported_is_one_clear_er
         assert "\n" not in line.message.strip()
 
 
+def test_a_template_that_cannot_be_replaced_is_tried_again_while_workers_go_on(lab: Lab) -> None:
+    with Scene(lab, app=BROKEN, also={"import": "deploy"}, max_attempts=3, concurrency=2) as scene:
+        with scene.consumer() as consumer:
+            scene.diary.wait_for_done(scene.healthy(5, "before"))
+            scene.open_gate("broken")
+            scene.publish({"killer": {"do": ["kill_template_and_die", "nothing"]}})
+            said = consumer.wait_for_line("could not start").message
+            assert "RuntimeError: half of the new version is there" in said
+            scene.diary.wait_for_done(scene.healthy(5, "meanwhile"))
+            scene.close_gate("broken")
+            scene.diary.wait_for_done(["killer"])
+            scene.diary.wait_for_done(scene.healthy(5, "after"))
+        assert scene.diary.starts()["killer"] == 2
+        assert {entry.consumer for entry in scene.diary.entries()} == {consumer.pid}
+        assert scene.letters() == {}
+
+
 def test_an_app_that_starts_a_thread_on_import_still_isolates_and_says_how(lab: Lab) -> None:
     with Scene(lab, app="bezoar.testing.isolation.threaded:app", max_attempts=2, concurrency=1) as scene:
         scene.publish({"poison": {"do": "segfault"}})
@@ -116,5 +133,3 @@ def test_a_consumer_with_more_than_a_thousand_open_files_still_serves(lab: Lab) 
         scene.drained()
         assert set(scene.letters()) == {"poison", "stuck"}
         assert scene.diary.done() == dict.fromkeys(ids, 1)
-
-

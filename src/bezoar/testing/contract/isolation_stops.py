@@ -4,14 +4,20 @@ import os
 import shutil
 import signal
 import subprocess
+from typing import Any
 
 import pytest
 
 from bezoar.testing.isolation import tree
-from bezoar.testing.isolation.scene import ConsumerProcess, Scene
+from bezoar.testing.isolation.consumer_process import ConsumerProcess
+from bezoar.testing.isolation.scene import Scene
 from bezoar.testing.lab import Lab
 
-STYLES = {"sync": {"concurrency": 1}, "threads": {"concurrency": 4, "threads": 4}, "async": {"concurrency": 4}}
+STYLES: dict[str, dict[str, Any]] = {
+    "sync": {"concurrency": 1},
+    "threads": {"concurrency": 4, "threads": 4},
+    "async": {"concurrency": 4},
+}
 
 
 def test_five_graceful_restarts_with_fifty_prefetched_messages_charge_nobody(lab: Lab) -> None:
@@ -20,7 +26,7 @@ def test_five_graceful_restarts_with_fifty_prefetched_messages_charge_nobody(lab
         handed_back = []
         for n in range(5):
             ids += scene.healthy(150, f"round-{n}-quick")  # by these the consumer learns to hold many ready
-            scene.publish({f"slow-{n}": {"do": "wait", "with": f"slow-{n}"}})
+            scene.publish({f"slow-{n}": {"do": "wait", "how": f"slow-{n}"}})
             ids += [f"slow-{n}", *scene.healthy(70, f"round-{n}-behind")]
             with scene.consumer() as consumer:
                 scene.diary.wait_for_start(f"slow-{n}")
@@ -36,7 +42,7 @@ def test_five_graceful_restarts_with_fifty_prefetched_messages_charge_nobody(lab
 def test_graceful_restarts_charge_neither_returned_nor_suspect_messages(lab: Lab) -> None:
     with Scene(lab, max_attempts=5) as scene:
         suspects = [f"suspect-{n}" for n in range(5)]
-        scene.publish({id_: {"do": "wait", "with": id_} for id_ in suspects})
+        scene.publish({id_: {"do": "wait", "how": id_} for id_ in suspects})
         scene.vanish()
         scene.vanish()
         returned = scene.healthy(50, "returned")
@@ -61,7 +67,7 @@ def test_graceful_restarts_charge_neither_returned_nor_suspect_messages(lab: Lab
 @pytest.mark.parametrize("style", STYLES)
 def test_what_still_runs_when_the_grace_is_over_is_cut_off_and_not_charged(lab: Lab, style: str) -> None:
     with Scene(lab, style=style, settings={"grace": 0.3}, **STYLES[style]) as scene:
-        scene.publish({"slow": {"do": "wait", "with": "never"}})
+        scene.publish({"slow": {"do": "wait", "how": "never"}})
         with scene.consumer() as consumer:
             scene.diary.wait_for_start("slow")
             consumer.stop()
@@ -73,7 +79,7 @@ def test_what_still_runs_when_the_grace_is_over_is_cut_off_and_not_charged(lab: 
 @pytest.mark.parametrize("style", STYLES)
 def test_a_second_signal_ends_the_grace_at_once(lab: Lab, style: str) -> None:
     with Scene(lab, style=style, settings={"grace": 3600}, **STYLES[style]) as scene:
-        scene.publish({"slow": {"do": "wait", "with": "never"}})
+        scene.publish({"slow": {"do": "wait", "how": "never"}})
         with scene.consumer() as consumer:
             scene.diary.wait_for_start("slow")
             consumer.send(signal.SIGTERM)
@@ -86,7 +92,7 @@ def test_a_second_signal_ends_the_grace_at_once(lab: Lab, style: str) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_to_every_process_at_once_is_a_planned_stop(lab: Lab, number: signal.Signals) -> None:
     with Scene(lab, concurrency=2) as scene:
-        scene.publish({"slow": {"do": "wait", "with": "open"}})
+        scene.publish({"slow": {"do": "wait", "how": "open"}})
         with scene.consumer() as consumer:
             scene.diary.wait_for_start("slow")
             for pid in tree.alive(scene.plan.token):  # as systemd does it: the whole control group, not only the process group
@@ -100,7 +106,7 @@ def test_a_signal_to_every_process_at_once_is_a_planned_stop(lab: Lab, number: s
 
 def test_ten_deploys_shorter_than_the_handler_charge_nobody_and_say_so(lab: Lab) -> None:
     with Scene(lab, settings={"grace": 0}, concurrency=1, max_attempts=2) as scene:
-        scene.publish({"long": {"do": ["wait"] * 10 + ["nothing"], "with": "never"}})
+        scene.publish({"long": {"do": ["wait"] * 10 + ["nothing"], "how": "never"}})
         for n in range(10):
             with scene.consumer() as consumer:
                 scene.diary.wait_for_starts("long", n + 1)
@@ -128,7 +134,7 @@ def test_it_works_as_process_1(lab: Lab) -> None:
             (first,) = tree.children(consumer.pid)
             assert {entry.consumer for entry in scene.diary.entries("start")} == {1}
             tree.expect_no_zombie(first)
-            scene.publish({"slow": {"do": "wait", "with": "open"}})
+            scene.publish({"slow": {"do": "wait", "how": "open"}})
             scene.diary.wait_for_start("slow")
             os.kill(first, signal.SIGTERM)
             consumer.wait_for_line("draining")

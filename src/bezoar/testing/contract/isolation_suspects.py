@@ -8,7 +8,7 @@ from bezoar.testing.lab import Lab
 
 def test_two_messages_that_kill_only_together_are_both_done(lab: Lab) -> None:
     with Scene(lab, max_attempts=5, concurrency=2) as scene:
-        scene.publish({"one": {"do": "die_if_beside", "with": "two"}, "two": {"do": "die_if_beside", "with": "one"}})
+        scene.publish({"one": {"do": "die_if_beside", "how": "two"}, "two": {"do": "die_if_beside", "how": "one"}})
         consumers = scene.supervised()
         assert len(consumers) > 1, "they never met"
         assert (set(scene.diary.done()), scene.letters()) == ({"one", "two"}, {})
@@ -16,7 +16,7 @@ def test_two_messages_that_kill_only_together_are_both_done(lab: Lab) -> None:
 
 def test_a_fleet_killed_at_once_costs_less_than_a_third_of_its_work_again(lab: Lab) -> None:
     with Scene(lab, max_attempts=5, concurrency=4) as scene:
-        ids = scene.healthy(300, do="block", **{"with": 0.01})
+        ids = scene.healthy(300, do="block", how=0.01)
         fleet = [scene.consumer() for _ in range(3)]
         scene.diary.wait_for_done(ids[:100])
         for consumer in fleet:
@@ -31,7 +31,7 @@ def test_a_fleet_killed_at_once_costs_less_than_a_third_of_its_work_again(lab: L
 
 def test_an_innocent_slow_message_whose_consumer_is_killed_twice_ends_done(lab: Lab) -> None:
     with Scene(lab, max_attempts=3) as scene:
-        scene.publish({"slow": {"do": "wait", "with": "open"}})
+        scene.publish({"slow": {"do": "wait", "how": "open"}})
         healthy = scene.healthy(20)
         for n in (1, 2):
             with scene.consumer() as consumer:
@@ -52,8 +52,8 @@ def test_a_replayed_killer_never_runs_beside_another_message(lab: Lab) -> None:
         scene.supervised()
         assert scene.letters()["killer"].classification == "lost"
         before = len(scene.diary.entries("killing"))
-        ids = scene.healthy(60, "orders", do="block", **{"with": 0.02})
-        ids += scene.healthy(60, "invoices", source="invoices", do="block", **{"with": 0.02})
+        ids = scene.healthy(60, "orders", do="block", how=0.02)
+        ids += scene.healthy(60, "invoices", source="invoices", do="block", how=0.02)
         scene.replay()
         scene.supervised()
         killings = scene.diary.entries("killing")[before:]

@@ -1,11 +1,12 @@
-"""An app that cannot be imported: it raises, leaves, crashes or hangs on the way."""
+"""An app that cannot be imported: it raises, leaves, crashes or hangs on the way; or only once it was broken by a deploy."""
 
 import ctypes
 import os
 import signal
 import sys
 
-from bezoar.testing.isolation.poisons import scene
+from bezoar.testing.isolation.poisons import app as app  # noqa: PLC0414 - for as long as it can be imported
+from bezoar.testing.isolation.poisons import diary, scene
 
 match scene.also["import"]:
     case "raise":
@@ -18,3 +19,5 @@ match scene.also["import"]:
         signal.pause()
     case "leave":
         os._exit(3)
+    case "deploy" if diary.gate("broken").exists():
+        raise RuntimeError("half of the new version is there")

@@ -1,4 +1,4 @@
-"""The app of most scenes: its handler writes down that it was started, does what the body says, and writes down that it is done."""
+"""The app of most scenes: its handler writes its start down, does what the body says, and writes down that it is done."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""The app of most scenes with everything that can be hooked into it: worker start and stop, retries, dead letters, classifiers."""
+"""The app of most scenes with all that can be hooked into it: worker start and stop, retries, dead letters, classifiers."""
 
 import ctypes
 import os

@@ -1,13 +1,8 @@
 """How does a promise about isolated workers set its stage: messages, consumers in processes of their own, and what is left?"""
 
 import secrets
-import signal
-import subprocess
-import sys
-import threading
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -19,78 +14,12 @@ from bezoar.message import Delivery, Outgoing
 from bezoar.payload import encode
 from bezoar.ports import Capability, Depth, Kept, Settlement
 from bezoar.testing.isolation import tree
-from bezoar.testing.isolation.consuming import LogLine
+from bezoar.testing.isolation.consumer_process import ConsumerProcess, Supervisor
 from bezoar.testing.isolation.diary import PATIENCE, Diary, wait_until
 from bezoar.testing.isolation.plan import SOURCE, Plan
 from bezoar.testing.lab import Lab
 
 POISONS = "bezoar.testing.isolation.poisons:app"
-
-
-class ConsumerProcess:
-    """A consumer with its template and workers. Leaving the block ends it and checks that nothing of it is left."""
-
-    def __init__(self, plan: Plan, *, until_empty: bool = False, prefix: Sequence[str] = ()) -> None:
-        self._plan = plan
-        self._log = Path(plan.folder) / f"log-{secrets.token_hex(4)}"
-        arguments = ["--until-empty"] if until_empty else []
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(  # noqa: S603 - our own module
-                [*prefix, sys.executable, "-m", "bezoar.testing.isolation.consuming", *arguments],
-                env=plan.as_environment(),
-                stdin=subprocess.DEVNULL,
-                stderr=log,
-                start_new_session=True,
-            )
-        self.pid = self._process.pid
-
-    def wait(self, patience: float = PATIENCE) -> int:
-        """Its exit code; below zero the signal that ended it."""
-        try:
-            return self._process.wait(patience)
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"The consumer did not end within {patience:g} s. Its log: {self.text()[-4000:]}") from None
-
-    def send(self, number: signal.Signals) -> None:
-        self._process.send_signal(number)
-
-    def stop(self) -> None:
-        """As a deploy does it."""
-        self.send(signal.SIGTERM)
-        assert self.wait() == 0, self.text()[-4000:]
-
-    def is_running(self) -> bool:
-        return self._process.poll() is None
-
-    def text(self) -> str:
-        return self._log.read_text(errors="replace")
-
-    def log(self) -> list[LogLine]:
-        """What it said; a line that is being written at this moment is left out."""
-        lines = [line for line in self.text().splitlines() if line.startswith('{"level"') and line.endswith("}")]
-        return [msgspec.json.decode(line, type=LogLine) for line in lines]
-
-    def said(self, *words: str) -> list[LogLine]:
-        return [line for line in self.log() if all(word in line.message for word in words)]
-
-    def wait_for_line(self, *words: str) -> LogLine:
-        wait_until(lambda: self.said(*words), lambda: f"Nothing was said about {words}: {self.text()[-4000:]}")
-        return self.said(*words)[0]
-
-    def workers(self) -> list[int]:
-        return tree.workers_of(self.pid)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self.is_running():
-            if kind is None:
-                self.stop()
-            else:
-                sys.stderr.write(self.text()[-8000:])
-                self.send(signal.SIGKILL)
-                self._process.wait(PATIENCE)
 
 
 class Scene:
@@ -148,14 +77,11 @@ class Scene:
 
     def supervised(self, consumers: int = 1, restarts: int = 20) -> list[ConsumerProcess]:
         """Consume until nothing is left; a consumer that dies is started again at once. Returns all there were."""
-        supervisors = [_Supervisor(self.plan, restarts) for _ in range(consumers)]
+        supervisors = [Supervisor(self.plan, restarts) for _ in range(consumers)]
         for supervisor in supervisors:
             supervisor.start()
         for supervisor in supervisors:
-            supervisor.join()
-        for supervisor in supervisors:
-            if supervisor.problem:
-                raise AssertionError(supervisor.problem)
+            supervisor.finish()
         return [consumer for supervisor in supervisors for consumer in supervisor.consumers]
 
     def all_letters(self) -> list[DeadLetter]:
@@ -179,8 +105,8 @@ class Scene:
         self._lab.close()
         return depth
 
-    def wait_for_dead(self, count: int) -> None:
-        wait_until(lambda: self.depth().dead >= count, lambda: f"Not {count} became dead letters: {self.depth()}")
+    def wait_for_dead(self, count: int, patience: float = PATIENCE) -> None:
+        wait_until(lambda: self.depth().dead >= count, lambda: f"Not {count} became dead letters: {self.depth()}", patience)
 
     def waiting(self) -> dict[str, Delivery]:
         """What a consumer would get now, by id; it stays as it is."""
@@ -192,6 +118,9 @@ class Scene:
 
     def open_gate(self, name: str) -> None:
         self.diary.gate(name).touch()
+
+    def close_gate(self, name: str) -> None:
+        self.diary.gate(name).unlink()
 
     def close(self) -> None:
         tree.end_all(self.plan.token)
@@ -205,30 +134,3 @@ class Scene:
                 tree.expect_nobody(self.plan.token)
         finally:
             self.close()
-
-
-class _Supervisor(threading.Thread):
-    """Starts a consumer again at once whenever it dies, as systemd or Kubernetes do."""
-
-    def __init__(self, plan: Plan, restarts: int) -> None:
-        super().__init__(daemon=True)
-        self._plan, self._restarts = plan, restarts
-        self.consumers: list[ConsumerProcess] = []
-        self.problem = ""
-
-    def run(self) -> None:
-        try:
-            self._supervise()
-        except BaseException as error:  # told by the thread that waits
-            self.problem = f"{type(error).__name__}: {error}"
-
-    def _supervise(self) -> None:
-        while True:
-            consumer = ConsumerProcess(self._plan, until_empty=True)
-            self.consumers.append(consumer)
-            code = consumer.wait()
-            if code == 0:
-                return
-            if code > 0 or len(self.consumers) > self._restarts:
-                how = "too often" if code < 0 else f"with exit code {code}"
-                raise AssertionError(f"The consumer ended {how}: {consumer.text()[-4000:]}")

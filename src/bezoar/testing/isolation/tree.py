@@ -54,8 +54,12 @@ def descriptors(pid: int) -> int:
 
 def peak_memory(pid: int) -> int:
     """Bytes of memory that the process has had at most."""
-    lines = _read(pid, "status").decode().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
+    return _status(pid, "VmHWM:") * 1024
+
+
+def memory(pid: int) -> int:
+    """Bytes of memory that the process has."""
+    return _status(pid, "VmRSS:") * 1024
 
 
 def expect_nobody(token: str) -> None:
@@ -78,6 +82,11 @@ def end_all(token: str) -> None:
     for pid in alive(token):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+
+
+def _status(pid: int, field: str) -> int:
+    lines = _read(pid, "status").decode().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(field))
 
 
 def _told(pid: int) -> str:
