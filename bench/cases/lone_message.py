@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from bench.harness.rounds import Rounds
 from bezoar import App
 
 MESSAGES = 200
-PAUSES = (0.01, 0.15)
+PAUSES = (0.01, 0.1)
 IDLE = 20.0
 
 ISOLATIONS = ("inline", "thread")
@@ -33,7 +33,7 @@ ISOLATIONS = ("inline", "thread")
 def lone_message(rounds: Rounds) -> Sequence[Row]:
     side = partial(partial, child.run)
     soon = rounds.interleaved({kind: side("lone_message:delays", list[float], isolation=kind) for kind in ISOLATIONS})
-    idling = rounds.interleaved({kind: side("lone_message:idle", float, isolation=kind) for kind in ISOLATIONS})
+    idling = rounds.interleaved({"all": side("lone_message:idle", dict[str, float])})["all"]
     return [
         *(
             Row(
@@ -45,8 +45,13 @@ def lone_message(rounds: Rounds) -> Sequence[Row]:
             for kind, taken in soon.items()
         ),
         *(
-            Row(f"idle consumer, isolation={kind!r}", Spread.of(taken), "% of a core", goal=Goal("figure", "<", 1))
-            for kind, taken in idling.items()
+            Row(
+                f"idle consumer, isolation={kind!r}",
+                Spread.of([used[kind] for used in idling]),
+                "% of a core",
+                goal=Goal("figure", "<", 1),
+            )
+            for kind in ISOLATIONS
         ),
     ]
 
@@ -64,13 +69,14 @@ def delays(folder: Path, isolation: str) -> list[float]:
     return taken
 
 
-def idle(folder: Path, isolation: str) -> float:
-    """Percent of a core that the consumer and its workers use while there is nothing to do."""
-    with _idle_consumer(folder, isolation) as consumer:
+def idle(folder: Path) -> dict[str, float]:
+    """Percent of a core that a consumer and its workers use while there is nothing to do; all kinds at the same time."""
+    with ExitStack() as stack:
+        consumers = {kind: stack.enter_context(_idle_consumer(folder / kind, kind)) for kind in ISOLATIONS}
         time.sleep(1)
-        used = machine.used_by_tree(consumer.pid)
+        used = {kind: machine.used_by_tree(consumer.pid) for kind, consumer in consumers.items()}
         time.sleep(IDLE)
-        return (machine.used_by_tree(consumer.pid) - used) / IDLE * 100
+        return {kind: (machine.used_by_tree(consumers[kind].pid) - before) / IDLE * 100 for kind, before in used.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +93,7 @@ class Consumer:
 @contextmanager
 def _idle_consumer(folder: Path, isolation: str) -> Iterator[Consumer]:
     """A consumer that has handled one message, so that it is known to be up."""
+    folder.mkdir(exist_ok=True)
     reading, writing = os.pipe()
     os.set_inheritable(writing, True)
     environment = os.environ | {"BEZOAR_URL": _url(folder), "BENCH_ISOLATION": isolation, "BENCH_STARTS": str(writing)}

@@ -22,7 +22,7 @@ from bezoar.payload import new_ids
 MESSAGES = 200_000
 
 
-@benchmark("sqlite-drain", "SQLite drained in inline mode, beside loops on the sqlite3 module")
+@benchmark("sqlite-drain", "SQLite drained in inline mode, beside loops on the sqlite3 module", rounds=7)
 def drain(rounds: Rounds) -> Sequence[Row]:
     baseline = "sqlite3: update … returning 100, run, delete"
     ours = "bezoar"

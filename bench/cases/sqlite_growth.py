@@ -42,7 +42,7 @@ FILLED_WITH = {
 }
 
 
-@benchmark("sqlite-growth", "Fetch and settle of 10,000 messages, with others in the same file", rounds=7)
+@benchmark("sqlite-growth", "Fetch and settle of 10,000 messages, with others in the same file", rounds=5)
 def growth(rounds: Rounds) -> Sequence[Row]:
     rows: list[Row] = []
     for kind in FILLED_WITH:

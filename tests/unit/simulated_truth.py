@@ -125,14 +125,14 @@ class Life:
     def check_letter(self, classification: str, attempts: int, rule: str) -> None:
         """`has_failed` was told of the last failure already."""
         self.check(attempts == self.charged or classification == "invalid", f"the letter says {attempts} attempts")
-        is_spent = self.limit is not None and self.charged >= self.limit
+        is_spent, is_old = self.limit is not None and self.charged >= self.limit, rule.startswith("max-age")
         match classification:
             case "lost":
                 self.check(self.last_loss == "lost alone", f"dead-lettered as lost, but it was {self.last_loss}")
                 self.check(is_spent, f"dead-lettered as lost with {self.charged} attempts used of {self.limit}")
             case "crash":
                 self.check(self.how in ("died", "was hit"), f"dead-lettered for a crash, but it {self.how}")
-                self.check(self.was_fresh or self.limit == 1, "convicted of a crash in a worker that others had used")
+                self.check(self.was_fresh or is_old or self.limit == 1, "convicted of a crash in a worker that others had used")
             case "timeout":
                 self.check(self.how == End.HANG.value, f"dead-lettered for a timeout, but it {self.how}")
             case "permanent":
@@ -143,7 +143,6 @@ class Life:
                 self.check(self.how == "was cut off", f"dead-lettered ({rule}), but it {self.how}")
             case other:
                 self.check(False, f"dead-lettered as {other}: {rule}")
-        is_old = rule.startswith("max-age")
         self.check(is_spent or is_old or classification == "permanent", f"given up with attempts left: {rule}")
 
 

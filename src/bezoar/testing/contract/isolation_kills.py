@@ -37,26 +37,35 @@ def test_a_message_that_kills_its_consumer_by_pid_hurts_none_of_a_hundred_prefet
         assert scene.depth().empty
 
 
+BY_TURNS = {
+    "every-kind": ["kill_all", "raise", "die", "raise"],
+    "raise-then-kill": ["raise", "kill_consumer"],
+    "raise-twice-then-kill": ["raise", "raise", "kill_consumer", "kill_consumer", "kill_consumer", "kill_consumer"],
+}
+
+
 @pytest.mark.parametrize("limit", [1, 2, 3, 5])
-@pytest.mark.parametrize(
-    "deeds",
-    [
-        ["kill_all", "raise", "die", "raise"],
-        ["raise", "kill_consumer"],
-        ["raise", "raise", "kill_consumer", "kill_consumer", "kill_consumer", "kill_consumer"],
-    ],
-    ids=["every kind by turns", "raises and kills by turns", "raises twice, then kills"],
-)
-def test_a_message_that_raises_and_kills_starts_at_most_once_more_than_its_limit(lab: Lab, deeds: list[str], limit: int) -> None:
+def test_messages_that_raise_and_kill_by_turns_start_at_most_once_more_than_their_limit(lab: Lab, limit: int) -> None:
     with Scene(lab, max_attempts=limit) as scene:
-        scene.publish({"poison": {"do": deeds}})
+        scene.publish({id_: {"do": deeds} for id_, deeds in BY_TURNS.items()})
         healthy = scene.healthy(5)
         scene.supervised()
-        assert min(limit, 2) <= scene.diary.starts()["poison"] <= limit + 1
+        starts = scene.diary.starts()
+        assert {id_: starts[id_] for id_ in BY_TURNS if not min(limit, 2) <= starts[id_] <= limit + 1} == {}
         assert max(entry.attempt for entry in scene.diary.entries("start")) <= limit
         assert set(scene.diary.done()) == set(healthy)
-        assert set(scene.letters()) == {"poison"}
+        assert set(scene.letters()) == set(BY_TURNS)
         assert scene.depth().empty
+
+
+def test_a_message_that_alternates_alone_starts_at_most_once_more_than_its_limit(lab: Lab) -> None:
+    with Scene(lab, max_attempts=3) as scene:
+        scene.publish({"poison": {"do": BY_TURNS["every-kind"]}})
+        healthy = scene.healthy(5)
+        scene.supervised()
+        assert 3 <= scene.diary.starts()["poison"] <= 4
+        assert set(scene.diary.done()) == set(healthy)
+        assert set(scene.letters()) == {"poison"}
 
 
 def test_a_message_that_kills_its_consumer_is_told_about_in_its_letter(lab: Lab) -> None:

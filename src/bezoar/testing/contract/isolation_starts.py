@@ -1,10 +1,12 @@
 """Workers open in `on_worker_start` what they need, and close it in `on_worker_stop`. A start that fails costs no message."""
 
+import signal
 from pathlib import Path
 
 import pytest
 
 from bezoar.testing.isolation import tree
+from bezoar.testing.isolation.diary import wait_until
 from bezoar.testing.isolation.scene import Scene
 from bezoar.testing.lab import Lab
 
@@ -93,6 +95,16 @@ def test_an_app_that_fails_hangs_or_crashes_while_it_is_imported_is_one_clear_er
         assert words in line.message
         assert BROKEN in line.message
         assert "\n" not in line.message.strip()
+
+
+def test_a_consumer_that_is_killed_while_its_app_is_imported_leaves_no_process(lab: Lab) -> None:
+    with Scene(lab, app=BROKEN, also={"import": "hang"}) as scene:
+        for _ in range(3):
+            with scene.consumer() as consumer:
+                wait_until(lambda: tree.template_of(consumer.pid), lambda: "there is no template")
+                consumer.send(signal.SIGKILL)
+                consumer.wait()
+            tree.expect_nobody(scene.plan.token)
 
 
 def test_a_template_that_cannot_be_replaced_is_tried_again_while_workers_go_on(lab: Lab) -> None:
