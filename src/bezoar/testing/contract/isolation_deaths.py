@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from bezoar.testing.isolation import tree
+from bezoar.testing.isolation.diary import wait_until
 from bezoar.testing.isolation.scene import Scene
 from bezoar.testing.lab import Lab
 
@@ -124,7 +125,7 @@ def test_a_message_that_kills_itself_and_its_siblings_is_the_only_one_to_be_dead
         scene.publish({"killer": {"do": "kill_busy_siblings_and_die", "how": victims}})
         healthy = scene.healthy(10)
         with scene.consumer() as consumer:
-            scene.diary.wait_for_start("killer")
+            wait_until(lambda: scene.diary.starts()["victim-0"] > 1, lambda: "the victim was never started again")
             scene.open_gate("open")
             consumer.wait_for_line("'killer'", "is a dead letter")
             scene.diary.wait_for_done([*victims, *healthy])
