@@ -246,10 +246,12 @@ class App:
 
 def check_text(name: str, text: str | None) -> None:
     """Lone surrogates cannot be stored or sent anywhere."""
-    if text is not None and not isinstance(text, str):
+    if text is None:
+        return
+    if not isinstance(text, str):
         raise PayloadError(f"{name} must be text, got {text!r}. Turn it into a string.")
     try:
-        (text or "").encode()
+        text.encode()
     except UnicodeEncodeError as error:
         raise PayloadError(f"{name} {text!r} cannot be written as UTF-8 ({error.reason}). Send proper text.") from None
 

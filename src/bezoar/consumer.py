@@ -34,6 +34,9 @@ RETRY_BROKER = (0.1, 0.5, 1.0, 2.0, 5.0)
 LOOK_FOR_SUSPECTS = 0.05
 """Seconds between two looks for a message that must run alone."""
 
+ASK_FOR = 1.0
+"""Seconds that such a message waits, at first, for the others to end; nothing starts in that time."""
+
 
 class Consumer:
     """The loop around one source. It runs no user code itself; its workers do."""
@@ -63,6 +66,7 @@ class Consumer:
         self._grace_ends = float("inf")
         self._suspects_after = 0.0
         self._is_asking = False
+        self._asked_at, self._ask_for, self._asks_after = 0.0, ASK_FOR, 0.0
 
     def run(self, *, until_empty: bool = False) -> None:
         """Consume until stopped, or until nothing is ready, delayed or held by anyone."""
@@ -183,7 +187,7 @@ class Consumer:
         While there is other work, suspects get at most half of the time.
         """
         now = time.monotonic()
-        if (is_busy and now < self._suspects_after) or self._stopping.is_set():
+        if (is_busy and now < self._suspects_after) or now < self._asks_after or self._stopping.is_set():
             return False
         self._suspects_after = now + LOOK_FOR_SUSPECTS
         with suppress(BrokerUnavailable):  # reported by the next fetch
@@ -191,19 +195,29 @@ class Consumer:
                 if self._is_asking:
                     self._stop_asking()
                 return False
-            self._is_asking = True
+            if not self._is_asking:
+                self._is_asking, self._asked_at = True, now
             if not self._alone.ask(self):
+                self._lose_patience(now)
                 return False
             try:
                 return self._run_alone()
             except OwnershipLost as error:
                 self._give_up_everything(error)
             finally:
-                self._suspects_after = time.monotonic() + (time.monotonic() - now)
+                self._suspects_after = time.monotonic() + (time.monotonic() - self._asked_at)
+                self._ask_for = ASK_FOR
                 self._stop_asking()
         if self._is_asking:  # the broker went away meanwhile: the other consumers do not wait for it
             self._stop_asking()
         return False
+
+    def _lose_patience(self, now: float) -> None:
+        """What runs now may run for long, or for ever. Then everybody goes on for a while, and after that it is waited longer."""
+        if now - self._asked_at > self._ask_for:
+            self._asks_after = now + self._ask_for
+            self._ask_for *= 2
+            self._stop_asking()
 
     def _stop_asking(self) -> None:
         self._is_asking = False

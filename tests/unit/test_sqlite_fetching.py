@@ -41,6 +41,21 @@ def test_the_budget_holds_for_retries_and_new_messages_together(tmp_path, monkey
     broker.close()
 
 
+def test_what_is_published_goes_behind_all_that_was_handed_out_whatever_of_it_is_left(tmp_path):
+    broker = opened(tmp_path / "shop.db", "orders", "others")
+    broker.publish([*given.messages("orders", 4), *given.messages("others", 4)])
+    held, done = broker.fetch("orders", 2), broker.fetch("orders", 2)
+    broker.settle(Settlement(done))
+    broker.publish(given.messages("orders", 1, first=4))
+    assert broker.depth("orders") == Depth(ready=1, leased=2)
+    assert [delivery.body for delivery in broker.fetch("orders", 10)] == [b"4"]
+    broker.settle(Settlement(held))
+    broker.publish(given.messages("orders", 1, first=5))
+    assert [delivery.body for delivery in broker.fetch("orders", 10)] == [b"5"]
+    assert broker.depth("others") == Depth(ready=4)
+    broker.close()
+
+
 def test_a_batch_is_one_lease_that_ends_with_its_last_message(tmp_path):
     file = tmp_path / "shop.db"
     broker = opened(file, "orders")

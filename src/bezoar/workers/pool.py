@@ -150,7 +150,7 @@ class IsolatedWorkers:
         for seat in self._watch.overdue(self._seats):
             self._end_overdue(seat)
         for seat in self._watch.slow(self._seats):
-            self._give_back_tail(seat)
+            self._queue[:0] = self._tail_of(seat)  # a message that takes long must not hold those behind it
         self._dispatch()  # what a dead worker left goes to the spare one at once; only then is a new spare made
         self._fill_seats()
 
@@ -216,10 +216,6 @@ class IsolatedWorkers:
         seat.process.kill()
         seat.late = late
         self._bury(seat)
-
-    def _give_back_tail(self, seat: Seat) -> None:
-        """A message that takes long must not hold those behind it."""
-        self._queue[:0] = self._tail_of(seat)
 
     def _tail_of(self, seat: Seat) -> Sequence[Delivery]:
         try:

@@ -15,4 +15,4 @@ def test_random_kills_under_load_lose_nothing_and_dead_letter_no_innocent(lab: L
         chaos = Chaos(scene, seed)
         chaos.reign(KILLS)
         assert_everything_is_accounted_for(scene, chaos)
-        assert {"worker", "template", "consumer"} == set(chaos.killed)
+        assert {"worker", "template", "consumer"} <= set(chaos.killed)

@@ -76,6 +76,18 @@ def test_a_thread_that_a_message_left_behind_and_that_crashes_later_dead_letters
         assert sum(scene.diary.starts()[id_] for id_ in innocent) > len(innocent), "the thread crashed nobody"
 
 
+def test_a_message_is_convicted_only_in_a_worker_that_nobody_has_damaged_before(lab: Lab) -> None:
+    with Scene(lab, max_attempts=2, concurrency=1, also={"delay": 0.5}) as scene:
+        guilty = [f"guilty-{n}" for n in range(4)]
+        bodies = {id_: {"do": "leave_thread", "how": "innocent"} for id_ in guilty}
+        order = ["guilty-0", "innocent", *guilty[1:]]  # those behind damage the next worker, before the innocent one is retried
+        scene.publish({id_: bodies.get(id_, {"do": "block", "how": 0.2}) for id_ in order})
+        scene.drained()
+        assert scene.diary.starts() == {**dict.fromkeys(guilty, 1), "innocent": 2}
+        assert set(scene.diary.done()) == {*guilty, "innocent"}
+        assert scene.letters() == {}
+
+
 @pytest.mark.parametrize("style", ["sync", "threads", "async"])
 @pytest.mark.parametrize("how", ["zeros", "ones", "ff", "noise", "success"])
 def test_a_worker_that_overwrites_its_marks_settles_nothing_that_did_not_run(lab: Lab, how: str, style: str) -> None:

@@ -62,3 +62,18 @@ def test_a_replayed_killer_never_runs_beside_another_message(lab: Lab) -> None:
         assert set(scene.diary.done()) == set(ids)
         again = [letter for letter in scene.all_letters() if letter.message.id == "killer"]
         assert [(letter.state, letter.replays) for letter in again] == [("replayed", 0), ("dead", 1)]
+
+
+def test_a_suspect_that_waits_for_a_hung_message_to_end_does_not_hold_all_others(lab: Lab) -> None:
+    with Scene(lab, max_attempts=1, concurrency=2) as scene:
+        scene.publish({"suspect": {"do": ["exit", "nothing"]}})
+        scene.drained()
+        with scene.consumer():
+            scene.publish({"hung": {"do": "wait", "how": "open"}})
+            scene.diary.wait_for_start("hung")
+            scene.replay()
+            scene.diary.wait_for_done(scene.healthy(10, "meanwhile"))
+            assert scene.diary.starts()["suspect"] == 1, "it ran beside another message"
+            scene.open_gate("open")
+            scene.diary.wait_for_done(["hung", "suspect"])
+        assert scene.depth().empty

@@ -89,23 +89,23 @@ class Chaos:
         wait_until(is_so_or_broken, lambda: f"Nothing goes on any more: {self._scene.depth()}, {self.killed}")
 
     def _kill(self) -> None:
-        kind = self._random.choice(["worker", "worker", "template", "consumer"])
-        supervisor = self._random.choice(self._supervisors)
-        consumer = supervisor.consumers[-1].pid
-        found = {
-            "worker": lambda: tree.workers_of(consumer),
-            "template": lambda: [tree.template_of(consumer)],
-            "consumer": lambda: [consumer],
-        }[kind]()
-        victim = self._random.choice(sorted(found) or [0])
+        kind = self._random.choice(["worker", "worker", "worker", "template", "template", "consumer", "consumer", "deploy"])
+        consumer = self._random.choice(self._supervisors).consumers[-1]
+        find: dict[str, Callable[[], list[int]]] = {
+            "worker": consumer.workers,
+            "template": lambda: [tree.template_of(consumer.pid)],
+            "consumer": lambda: [consumer.pid],
+            "deploy": lambda: [consumer.pid] if consumer.said("Consuming") else [],
+        }
+        victim = self._random.choice(sorted(find[kind]()) or [0])
         if victim:
             with suppress(ProcessLookupError):
-                os.kill(victim, signal.SIGKILL)
+                os.kill(victim, signal.SIGTERM if kind == "deploy" else signal.SIGKILL)
                 self.killed[kind] += 1
 
     def _end(self, supervisor: Supervisor) -> None:
         """A planned stop. A message may be killing the consumer at this moment, and then the next one is to be stopped."""
-
+        supervisor.is_wanted = False
         stopped: set[int] = set()
 
         def has_ended() -> bool:

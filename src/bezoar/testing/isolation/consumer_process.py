@@ -85,13 +85,15 @@ class ConsumerProcess:
 
 
 class Supervisor(threading.Thread):
-    """Starts a consumer again at once whenever it is killed, as systemd or Kubernetes do, until it ends by itself."""
+    """Starts a consumer again at once whenever it ends, as systemd or Kubernetes do, until there is nothing to do or it is
+    not wanted any more."""
 
     def __init__(self, plan: Plan, restarts: int, *, until_empty: bool = True) -> None:
         super().__init__(daemon=True)
         self._plan, self._restarts, self._until_empty = plan, restarts, until_empty
         self.consumers: list[ConsumerProcess] = []
         self.problem = ""
+        self.is_wanted = True
 
     def run(self) -> None:
         try:
@@ -111,7 +113,9 @@ class Supervisor(threading.Thread):
             self.consumers.append(consumer)
             code = consumer.wait(PATIENCE if self._until_empty else None)
             if code == 0:
-                return
+                if self._until_empty or not self.is_wanted:
+                    return
+                continue
             was_killed = code == -signal.SIGKILL or bool(consumer.said("was killed by SIGKILL before the app was ready"))
             if not was_killed or len(self.consumers) > self._restarts:
                 how = "too often" if was_killed else f"with exit code {code}"

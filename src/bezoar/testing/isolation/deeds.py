@@ -59,12 +59,12 @@ class Deeds:
         for name in files:
             shutil.copy(self._diary.folder / name, copies / name)
 
-    def do_leave_thread(self, _: Any) -> None:
-        """That crashes as soon as the next message runs in this process."""
+    def do_leave_thread(self, victim: str | None) -> None:
+        """That crashes as soon as the next message runs in this process, or this one."""
         mine = len(self._starts_here())
 
         def crash_later() -> None:
-            while len(self._starts_here()) == mine:
+            while not [id_ for id_ in self._starts_here()[mine:] if victim in (None, id_)]:
                 time.sleep(LOOK_EVERY)
             ctypes.string_at(0)
 

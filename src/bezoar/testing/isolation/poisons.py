@@ -28,6 +28,6 @@ async def handle_async(payload: dict[str, Any], delivery: Delivery) -> None:
     diary.write("done", delivery.id)
 
 
-options: dict[str, Any] = {"backoff": Backoff.immediate(), **scene.options}
+options: dict[str, Any] = {"backoff": Backoff.fixed(scene.also.get("delay", 0.0)), **scene.options}
 for source in scene.also.get("sources", [plan.SOURCE]):
     app.consumer(source, **options)(handle_async if scene.style == "async" else handle)
