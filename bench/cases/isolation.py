@@ -18,7 +18,7 @@ import msgspec
 
 from bench.cases import orders
 from bench.cases.sqlite_drain import MESSAGES as DRAINED
-from bench.harness import child
+from bench.harness import child, machine
 from bench.harness.figures import Goal, Row, Sample, Spread, compared
 from bench.harness.registry import benchmark
 from bench.harness.rounds import Rounds
@@ -27,28 +27,32 @@ from bezoar.guard import decoder
 from bezoar.message import Delivery
 from bezoar.staffing import RunnableApp
 
-MESSAGES = 200_000
+SLICE = 0.03
+"""Seconds, about: shorter than most disturbances."""
+
+PAIRS = 20
+TRIES = 200
+RUNS = 5
+CALIBRATED_AT = 1_000
+"""Turns of the handler's loop at which its speed is looked at."""
+
 DEATHS = 60
 BALLAST = 500_000_000
-WARM = 2_000
 
 
 @benchmark("isolation", "Handlers in one isolated worker, beside the same handlers called in process")
 def isolation(rounds: Rounds) -> Sequence[Row]:
-    rows = []
+    rows: list[Row] = []
     for name, microseconds, goal in (("3 µs", 3.0, 0.8), ("20 µs", 20.0, 0.93)):
-        burn = calibrated(microseconds)
         baseline, isolated = f"in process, {name} handler", f"isolated worker, {name} handler"
-        sides = {
-            baseline: partial(child.run, "isolation:in_process", Sample, burn=burn),
-            isolated: partial(child.run, "isolation:isolated", Sample, burn=burn),
-        }
-        rows += compared(rounds.interleaved(sides), baseline, {isolated: Goal("ratio", "≥", goal)})
-    burn = calibrated(3.0)
+        runs = rounds.interleaved({"pairs": partial(child.run, "isolation:pairs", list[Pair], microseconds=microseconds)}, RUNS)
+        pairs = [pair for run in runs["pairs"] for pair in run]
+        sides = {baseline: [pair.called for pair in pairs], isolated: [pair.isolated for pair in pairs]}
+        rows += compared(sides, baseline, {isolated: Goal("ratio", "≥", goal)})
     contrast = {
-        "in process": partial(child.run, "isolation:in_process", Sample, burn=burn),
-        "concurrent.futures pool of one, call by call, 3 µs handler": partial(child.run, "isolation:pool", Sample, burn=burn),
-        "multiprocessing.Process per message, 3 µs handler": partial(child.run, "isolation:process_each", Sample, burn=burn),
+        "in process": partial(child.run, "isolation:in_process", Sample),
+        "concurrent.futures pool of one, call by call, 3 µs handler": partial(child.run, "isolation:pool", Sample),
+        "multiprocessing.Process per message, 3 µs handler": partial(child.run, "isolation:process_each", Sample),
     }
     return [*rows, *compared(rounds.interleaved(contrast, 3), "in process", {})[1:]]
 
@@ -94,48 +98,59 @@ def _one(figure: float) -> Spread:
     return Spread(figure, figure, figure)
 
 
-def calibrated(microseconds: float) -> int:
-    """How many turns of an empty loop make decoding and handling of one order take so long on this machine."""
-    decode, body = _decoder(), orders.bodies(1)[0]
+class Pair(msgspec.Struct):
+    """The same messages, called in process and put through a worker directly after (or before)."""
 
-    def took(turns: int) -> float:
-        began = time.perf_counter()
-        for _ in range(2_000):
-            orders.handle(decode(body))
-            for _ in range(turns):
-                pass
-        return (time.perf_counter() - began) / 2_000 * 1e6
-
-    bare = min(took(0) for _ in range(5))
-    each = (min(took(1_000) for _ in range(3)) - bare) / 1_000
-    return max(0, int((microseconds - bare) / each))
+    called: Sample
+    isolated: Sample
 
 
-def in_process(_: Path, burn: int) -> Sample:
-    os.environ["BENCH_BURN"] = str(burn)
-    from bench.cases.isolated_app import handle  # noqa: PLC0415 - reads its settings when imported
+def pairs(_: Path, microseconds: float) -> list[Pair]:
+    """Short slices by turns, in one process: the speed of a shared machine changes from second to second.
 
-    decode, bodies = _decoder(), orders.bodies(MESSAGES)
+    Pairs during which the host gave one of our cores to somebody else are taken last, if there are too few others.
+    """
+    handle = _settle_in(microseconds)["handle"]
+    decode, bodies = _decoder(), orders.bodies(round(SLICE / (microseconds * 1e-6)))
+    workers, close = _workers("orders")
+    deliveries = [Delivery(n, "orders", str(n), body) for n, body in enumerate(bodies)]
+    _put_through(workers, deliveries)
+
+    def called() -> Sample:
+        with child.Stopwatch() as watch:
+            for body in bodies:
+                handle(decode(body))
+        return watch.sample(len(bodies))
+
+    def isolated() -> Sample:
+        with child.Stopwatch() as watch:
+            _put_through(workers, deliveries)
+        return watch.sample(len(bodies))
+
+    quiet, disturbed = [], []
+    for n in range(TRIES):
+        first, second = (called, isolated) if n % 2 else (isolated, called)
+        stolen = machine.stolen()
+        one, other = first(), second()
+        pair = Pair(one, other) if n % 2 else Pair(other, one)
+        (quiet if machine.stolen() == stolen else disturbed).append(pair)
+        if len(quiet) == PAIRS:
+            break
+    close()
+    return (quiet + disturbed)[:PAIRS]
+
+
+def in_process(_: Path) -> Sample:
+    settled, bodies = _settle_in(3.0), orders.bodies(10_000)
     with child.Stopwatch() as watch:
         for body in bodies:
-            handle(decode(body))
-    return watch.sample(MESSAGES)
+            settled["handle"](settled["decode"](body))
+    return watch.sample(len(bodies))
 
 
-def isolated(_: Path, burn: int) -> Sample:
-    os.environ["BENCH_BURN"] = str(burn)
-    workers, close = _workers("orders")
-    deliveries = [Delivery(n, "orders", str(n), body) for n, body in enumerate(orders.bodies(MESSAGES))]
-    _put_through(workers, deliveries[:WARM])
-    with child.Stopwatch() as watch:
-        _put_through(workers, deliveries)
-    close()
-    return watch.sample(MESSAGES)
-
-
-def pool(_: Path, burn: int) -> Sample:
+def pool(_: Path) -> Sample:
     bodies = orders.bodies(2_000)
-    with ProcessPoolExecutor(1, initializer=_settle_in, initargs=(burn,)) as executor:
+    with ProcessPoolExecutor(1, initializer=_settle_in, initargs=(3.0,)) as executor:
         executor.submit(_call, bodies[0]).result()
         with child.Stopwatch() as watch:
             for body in bodies:
@@ -143,8 +158,8 @@ def pool(_: Path, burn: int) -> Sample:
     return watch.sample(len(bodies))
 
 
-def process_each(_: Path, burn: int) -> Sample:
-    _settle_in(burn)
+def process_each(_: Path) -> Sample:
+    _settle_in(3.0)
     bodies, context = orders.bodies(150), multiprocessing.get_context("fork")
     with child.Stopwatch() as watch:
         for body in bodies:
@@ -154,18 +169,37 @@ def process_each(_: Path, burn: int) -> Sample:
     return watch.sample(len(bodies))
 
 
-_called: dict[str, Any] = {}
+_settled: dict[str, Any] = {}
 
 
-def _settle_in(burn: int) -> None:
-    os.environ["BENCH_BURN"] = str(burn)
-    from bench.cases.isolated_app import handle  # noqa: PLC0415
+def _settle_in(microseconds: float) -> dict[str, Any]:
+    """Make the handler take so long, here and in workers that are started from here."""
+    from bench.cases import isolated_app  # noqa: PLC0415 - reads its settings when imported
 
-    _called.update(handle=handle, decode=_decoder())
+    isolated_app.ROUNDS = _calibrated(isolated_app, microseconds)
+    os.environ["BENCH_BURN"] = str(isolated_app.ROUNDS)
+    _settled.update(handle=isolated_app.handle, decode=_decoder())
+    return _settled
+
+
+def _calibrated(app: Any, microseconds: float) -> int:
+    """How many turns of its loop make the handler alone take so long, by the median of many short looks."""
+    order = orders.order(1)
+
+    def took(turns: int) -> float:
+        app.ROUNDS = turns
+        began = time.perf_counter()
+        for _ in range(500):
+            app.handle(order)
+        return (time.perf_counter() - began) / 500 * 1e6
+
+    looks = [(took(0), took(CALIBRATED_AT)) for _ in range(101)]
+    bare, full = (statistics.median(side) for side in zip(*looks, strict=True))
+    return max(0, round((microseconds - bare) / (full - bare) * CALIBRATED_AT))
 
 
 def _call(body: bytes) -> None:
-    _called["handle"](_called["decode"](body))
+    _settled["handle"](_settled["decode"](body))
 
 
 def deaths(folder: Path, *, with_spare: bool) -> list[float]:

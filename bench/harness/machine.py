@@ -23,9 +23,17 @@ def described(folder: Path) -> str:
 
 def busy() -> float:
     """Seconds that all cores together have worked since boot. Time taken by other guests of the host counts as work."""
-    fields = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
-    user, nice, system, _idle, _iowait, irq, softirq, steal = fields
+    user, nice, system, _idle, _iowait, irq, softirq, steal = _ticks()
     return (user + nice + system + irq + softirq + steal) / TICKS
+
+
+def stolen() -> float:
+    """Seconds that a core had work but the host gave its time to other guests."""
+    return _ticks()[7] / TICKS
+
+
+def _ticks() -> list[int]:
+    return [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
 
 
 def used_by_us() -> float:

@@ -5,8 +5,9 @@ true: a worker that wrote over them has settled nothing.
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Protocol
 
 from bezoar.failure import Failure
@@ -40,6 +41,14 @@ class Remains:
     is_sound: bool = True
 
 
+_body = attrgetter("body")
+
+
+def weight(deliveries: Iterable[Delivery]) -> int:
+    """Bytes in the bodies of these. Asked for every message on its way, so there is no Python in the loop."""
+    return sum(map(len, map(_body, deliveries)))
+
+
 class Book(Protocol):
     """What a worker has in hand."""
 
@@ -48,6 +57,9 @@ class Book(Protocol):
 
     def held(self) -> int:
         """How many messages it has."""
+
+    def weight(self) -> int:
+        """How many bytes those are, about: what was taken back may still be counted."""
 
     def give(self, deliveries: Sequence[Delivery]) -> Told:
         """Hand these over. They are on the books only if the answer is yes."""
@@ -71,6 +83,7 @@ class _Batch:
     code: int
     deliveries: Sequence[Delivery]
     end: int
+    weight: int
     failures: dict[int, Failure] = field(default_factory=dict)
 
 
@@ -91,14 +104,17 @@ class BatchBook:
     def held(self) -> int:
         return sum(batch.end for batch in self._batches)
 
+    def weight(self) -> int:
+        return sum(batch.weight for batch in self._batches)
+
     def give(self, deliveries: Sequence[Delivery]) -> Told:
         slot = 0 if not self._batches or self._batches[0].slot == 1 else 1
-        batch = _Batch(slot, _new_code(), deliveries, len(deliveries))
+        batch = _Batch(slot, _new_code(), deliveries, len(deliveries), weight(deliveries))
         self._marks.clear(slot, len(deliveries))
         if self._needs_delivery:
             said = wire.Run(slot, batch.code, [], [_unreceipted(delivery) for delivery in deliveries])
         else:
-            said = wire.Run(slot, batch.code, [delivery.body for delivery in deliveries])
+            said = wire.Run(slot, batch.code, list(map(_body, deliveries)))
         told = self._process.tell(said)
         if told is Told.YES:
             self._batches.append(batch)
@@ -126,7 +142,7 @@ class BatchBook:
         what, since = self._marks.running()
         for batch in self._batches:
             index = what - 1 - batch.slot * BATCH
-            if 0 <= index < batch.end and self._marks.batch(batch.slot, batch.end)[index] == 0:
+            if 0 <= index < batch.end and self._marks.outcomes[what - 1] == 0:
                 return [Running(batch.deliveries[index], since)]
         return ()
 
@@ -203,6 +219,9 @@ class LaneBook:
 
     def held(self) -> int:
         return len(self._lanes)
+
+    def weight(self) -> int:
+        return weight(lane.delivery for lane in self._lanes.values())
 
     def give(self, deliveries: Sequence[Delivery]) -> Told:
         code = _new_code()

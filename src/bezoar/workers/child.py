@@ -13,7 +13,6 @@ import random
 import resource
 import signal
 import socket
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -22,6 +21,7 @@ from dataclasses import dataclass
 from bezoar.failure import describe
 from bezoar.registration import Registration
 from bezoar.workers import serving, wire
+from bezoar.workers.forked import leave, note_copy
 from bezoar.workers.hooks import WorkerHooks
 from bezoar.workers.marks import STACK_SIGNAL, Marks
 
@@ -47,17 +47,9 @@ def become_worker(place: Place, registration: Registration, hooks: WorkerHooks, 
     try:
         settle_in(place, consumer, memory)
         server = _server(registration)
-        status = serve(place, hooks, lambda: server(place.sock, place.marks, registration.call, _Grandchild.end_if_one))
+        status = serve(place, hooks, lambda: server(place.sock, place.marks, registration.call))
     finally:
         leave(status)
-
-
-def leave(status: int) -> None:
-    """End this process here and now: atexit handlers belong to the template, which made it by forking."""
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(BaseException):  # a handler may have closed or replaced it
-            stream.flush()
-    os._exit(status)
 
 
 def settle_in(place: Place, consumer: int, memory: int | None) -> None:
@@ -97,18 +89,7 @@ def _left_the_worker(place: Place) -> None:
     for descriptor in place.ties:
         with suppress(OSError):
             os.close(descriptor)
-    _Grandchild.pid = os.getpid()
-
-
-class _Grandchild:
-    """A forked copy of a worker that returns from the handler must end there, or it would run the rest of the batch again."""
-
-    pid = 0
-
-    @classmethod
-    def end_if_one(cls) -> None:
-        if cls.pid:
-            leave(0)
+    note_copy()
 
 
 def serve(place: Place, hooks: WorkerHooks, work: Callable[[], None]) -> int:

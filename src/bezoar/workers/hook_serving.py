@@ -7,7 +7,8 @@ from bezoar.failure import describe
 from bezoar.handler import PoisonPillHandler
 from bezoar.registration import Registration
 from bezoar.workers import wire
-from bezoar.workers.child import Place, leave, serve, settle_in
+from bezoar.workers.child import Place, serve, settle_in
+from bezoar.workers.forked import leave
 from bezoar.workers.hooks import WorkerHooks
 
 

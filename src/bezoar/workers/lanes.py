@@ -9,7 +9,7 @@ import contextvars
 import socket
 import threading
 import time
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Coroutine, Generator
 from queue import SimpleQueue
 from typing import Any
 
@@ -17,6 +17,7 @@ from bezoar.failure import ErrorClassification, Failure, fingerprint
 from bezoar.message import Delivery
 from bezoar.workers import wire
 from bezoar.workers.call import Call
+from bezoar.workers.forked import end_copy
 from bezoar.workers.marks import FAILED, IDLE, LANES, STEPPING, Marks
 from bezoar.workers.serving import peak_memory
 
@@ -44,7 +45,7 @@ class Lanes:
             wire.send(self._sock, wire.Ended(0, [lane], peak_memory()))
 
 
-def serve_threads(sock: socket.socket, marks: Marks, call: Call, end_if_grandchild: Callable[[], None]) -> None:
+def serve_threads(sock: socket.socket, marks: Marks, call: Call) -> None:
     """One thread for each lane; each waits for the next message of its own lane."""
     lanes, run = Lanes(sock, marks), call.prepared()
     queues: list[SimpleQueue[tuple[int, Delivery]]] = [SimpleQueue() for _ in range(marks.lanes)]
@@ -58,7 +59,7 @@ def serve_threads(sock: socket.socket, marks: Marks, call: Call, end_if_grandchi
                 run(delivery)
             except BaseException as error:  # whatever it raises is this message's failure, never the thread's
                 failure = call.failed(delivery, error)
-            end_if_grandchild()
+            end_copy()
             lanes.end(lane, code, failure)
 
     for lane in range(marks.lanes):
@@ -69,7 +70,7 @@ def serve_threads(sock: socket.socket, marks: Marks, call: Call, end_if_grandchi
             queues[lane].put((said.code, delivery))
 
 
-def serve_tasks(sock: socket.socket, marks: Marks, call: Call, end_if_grandchild: Callable[[], None]) -> None:
+def serve_tasks(sock: socket.socket, marks: Marks, call: Call) -> None:
     """One task for each lane, all on one event loop.
 
     Not with asyncio.run: if one message brings the loop to its end, it would cancel the others, and each would look as if it
@@ -77,12 +78,12 @@ def serve_tasks(sock: socket.socket, marks: Marks, call: Call, end_if_grandchild
     """
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
-    loop.run_until_complete(_Tasks(sock, marks, call, end_if_grandchild).serve())
+    loop.run_until_complete(_Tasks(sock, marks, call).serve())
 
 
 class _Tasks:
-    def __init__(self, sock: socket.socket, marks: Marks, call: Call, end_if_grandchild: Callable[[], None]) -> None:
-        self._sock, self._marks, self._call, self._end_if_grandchild = sock, marks, call, end_if_grandchild
+    def __init__(self, sock: socket.socket, marks: Marks, call: Call) -> None:
+        self._sock, self._marks, self._call = sock, marks, call
         self._lanes, self._run = Lanes(sock, marks), call.prepared()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._limits = _TimeLimits(call.timeout)
@@ -119,14 +120,14 @@ class _Tasks:
             failure = timed_out(self._call) if limit.expired() else self._call.failed(delivery, error)
         finally:
             self._limits.running.discard(limit)
-        self._end_if_grandchild()
+        end_copy()
         self._lanes.end(lane, code, failure)
 
     def _stepping_task(self, loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, Any], **how: Any) -> asyncio.Task[Any]:
         """Every task a handler makes, its own included, notes its lane while one of its steps runs."""
         context: contextvars.Context | None = how.get("context")
         lane = _lane.get() if context is None else context.get(_lane, -1)
-        stepped = coro if lane < 0 else _stepping(_Steps(coro, lane + 1, self._marks.words, self._end_if_grandchild))
+        stepped = coro if lane < 0 else _stepping(_Steps(coro, lane + 1, self._marks.words))
         return asyncio.Task(stepped, loop=loop, **how)
 
 
@@ -162,11 +163,11 @@ async def _stepping(steps: "_Steps") -> Any:
 class _Steps:
     """Drives a coroutine step by step, with the lane's number in shared memory during each of them."""
 
-    def __init__(self, coro: Coroutine[Any, Any, Any], lane: int, words: Any, end_if_grandchild: Callable[[], None]) -> None:
-        self._coro, self._lane, self._words, self._end_if_grandchild = coro, lane, words, end_if_grandchild
+    def __init__(self, coro: Coroutine[Any, Any, Any], lane: int, words: Any) -> None:
+        self._coro, self._lane, self._words = coro, lane, words
 
     def __await__(self) -> Generator[Any, Any, Any]:
-        coro, lane, words, end_if_grandchild = self._coro, self._lane, self._words, self._end_if_grandchild
+        coro, lane, words = self._coro, self._lane, self._words
         value: Any = None
         thrown: BaseException | None = None
         while True:
@@ -176,7 +177,7 @@ class _Steps:
             except StopIteration as ended:
                 return ended.value
             finally:
-                end_if_grandchild()  # a forked copy that went on with the loop would run every other message again
+                end_copy()  # a forked copy that went on with the loop would run every other message again
                 words[STEPPING] = 0
             value = thrown = None
             try:

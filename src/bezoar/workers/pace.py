@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from bezoar.message import Delivery
 from bezoar.options import ConsumerOptions
+from bezoar.workers.books import weight
 from bezoar.workers.marks import BATCH, BATCHES
 from bezoar.workers.seat import Seat
 
@@ -42,7 +43,7 @@ class Pace:
         """Take the next batch for this worker off the queue."""
         count = min(at_most, seat.book.free() if self._in_lanes else self._size)
         taken = queue[:count]
-        if sum([len(delivery.body) for delivery in taken]) > BATCH_BYTES:
+        if weight(taken) > BATCH_BYTES:
             taken = self._up_to_bytes(taken)
         del queue[: len(taken)]
         return taken

@@ -15,6 +15,7 @@ from bezoar.errors import BezoarError
 from bezoar.message import Delivery
 from bezoar.options import Settings
 from bezoar.workers import Ended, Interrupted, wire
+from bezoar.workers.books import weight
 from bezoar.workers.deaths import Death, Deaths, judge_death
 from bezoar.workers.launching import Template
 from bezoar.workers.marks import BATCH
@@ -50,7 +51,6 @@ class IsolatedWorkers:
         self._wanted = consumer.options.processes
         self._queue: list[Delivery] = []
         self._fresh: deque[Delivery] = deque()
-        self._bytes = 0
         self._seats: list[Seat] = []
         self._leaving: list[Seat] = []
         self._unjudged: list[Death] = []
@@ -64,20 +64,23 @@ class IsolatedWorkers:
         self._fill_seats()
 
     def room(self) -> int:
-        if self._bytes > HELD_BYTES or self._is_stuck():
+        if self._weight() > HELD_BYTES or self._is_stuck():
             return 0
         return max(0, self._wanted * self._pace.per_worker() - self.running())
+
+    def _weight(self) -> int:
+        """Bytes in hand."""
+        return sum(seat.book.weight() for seat in self._seats) + weight(self._queue) + weight(self._fresh)
 
     def start(self, deliveries: Sequence[Delivery], fresh: Sequence[Delivery] = ()) -> None:
         self._queue.extend(deliveries)
         self._fresh.extend(fresh)
-        self._bytes += sum([len(delivery.body) for delivery in deliveries]) + sum(len(delivery.body) for delivery in fresh)
         self._dispatch()
 
     def ended(self) -> Sequence[Ended]:
-        self._attend(0.0)
+        if not self._results:
+            self._attend(0.0)
         results, self._results = self._results, []
-        self._bytes -= sum(sum([len(delivery.body) for delivery in ended.deliveries]) for ended in results)
         return results
 
     def running(self) -> int:
@@ -92,7 +95,6 @@ class IsolatedWorkers:
         if not self._queue or not self._is_stuck():
             return ()
         surplus, self._queue = self._queue, []
-        self._bytes -= sum([len(delivery.body) for delivery in surplus])
         return surplus
 
     def take_back(self) -> Sequence[Delivery]:
@@ -120,7 +122,6 @@ class IsolatedWorkers:
         self._queue.clear()
         self._unjudged.clear()
         results, self._results = self._results, []
-        self._bytes = 0
         return Interrupted(results, unstarted, [one.delivery for one in running])
 
     def close(self) -> None:
@@ -142,17 +143,23 @@ class IsolatedWorkers:
             self._bell.silence()
         for seat in [seat for seat in self._seats if seat in stirring]:
             self._listen(seat)
-        for seat in [seat for seat in [*self._seats, *self._leaving] if seat.is_over()]:
+        for seat in [seat for seat in self._seats if seat in stirring and seat.is_over()]:
+            self._bury(seat)
+        for seat in [seat for seat in self._leaving if seat.is_over()]:
             self._bury(seat)
         for seat in self._starting.hanging(self._seats):
             self._bury(seat)
         self._judge_deaths()
+        if self._watch.is_due():
+            self._look_at_clocks()
+        self._dispatch()  # what a dead worker left goes to the spare one at once; only then is a new spare made
+        self._fill_seats()
+
+    def _look_at_clocks(self) -> None:
         for seat in self._watch.overdue(self._seats):
             self._end_overdue(seat)
         for seat in self._watch.slow(self._seats):
             self._queue[:0] = self._tail_of(seat)  # a message that takes long must not hold those behind it
-        self._dispatch()  # what a dead worker left goes to the spare one at once; only then is a new spare made
-        self._fill_seats()
 
     def _listen(self, seat: Seat) -> None:
         for said in seat.process.said():

@@ -11,22 +11,22 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from bezoar.message import Delivery
-from bezoar.workers import wire
+from bezoar.workers import forked, wire
 from bezoar.workers.call import Call
 from bezoar.workers.marks import BATCH, END, FAILED, IDLE, LANES, Marks
 
 
-def serve_batches(sock: socket.socket, marks: Marks, call: Call, end_if_grandchild: Callable[[], None]) -> None:
+def serve_batches(sock: socket.socket, marks: Marks, call: Call) -> None:
     """Until told to stop: receive a batch, run it, say that it is over."""
-    run_body, run_delivery = _body_runner(call), call.prepared()
+    run_delivery = call.prepared()
     while (received := wire.receive(sock, wire.to_worker)) is not None:
         said, _ = received
         if not isinstance(said, wire.Run):
             return
         if said.deliveries is None:
-            _run(sock, marks, said, said.bodies, run_body, call, end_if_grandchild)
+            _run(sock, marks, said, said.bodies, call.decode, call.function, call)
         else:
-            _run(sock, marks, said, said.deliveries, run_delivery, call, end_if_grandchild)
+            _run(sock, marks, said, said.deliveries, _as_it_is, run_delivery, call)
         wire.send(sock, wire.Ended(said.slot, [], peak_memory()))
 
 
@@ -35,36 +35,36 @@ def _run(
     marks: Marks,
     batch: wire.Run,
     items: Iterable[Any],
-    run: Callable[[Any], Any],
+    decode: Callable[[Any], Any],
+    function: Callable[[Any], Any],
     call: Call,
-    end_if_grandchild: Callable[[], None],
 ) -> None:
-    words, outcomes, clock = marks.words, marks.outcomes, time.monotonic_ns
-    slot, code = batch.slot, batch.code
-    since, what, end = LANES + 1, LANES, END + slot
-    at = slot * BATCH
+    """What is paid for every message. No call in here that is not needed, and no look-up that can be done before."""
+    words, outcomes, clock, copies = marks.words, marks.outcomes, time.monotonic_ns, forked.copies
+    since, what, end, code = LANES + 1, LANES, END + batch.slot, batch.code
+    first = at = batch.slot * BATCH
     for item in items:
         words[since] = clock()
-        words[what] = at + 1
-        if at - slot * BATCH >= words[end]:  # looked at after claiming it: the consumer may take back what was not claimed
+        at += 1
+        words[what] = at
+        if at - first > words[end]:  # looked at after claiming it: the consumer may take back what was not claimed
             break
         try:
-            run(item)
+            function(decode(item))
         except BaseException as error:  # SystemExit and KeyboardInterrupt too are failures of the message, not of the worker
-            end_if_grandchild()
+            forked.end_copy()
             failure = call.failed(item if isinstance(item, Delivery) else _unnamed(item), error)
-            wire.send(sock, wire.Failed(slot, at - slot * BATCH, failure))
-            outcomes[at] = FAILED
+            wire.send(sock, wire.Failed(batch.slot, at - 1 - first, failure))
+            outcomes[at - 1] = FAILED
         else:
-            end_if_grandchild()
-            outcomes[at] = code
-        at += 1
+            if copies:
+                forked.end_copy()
+            outcomes[at - 1] = code
     words[what] = IDLE
 
 
-def _body_runner(call: Call) -> Callable[[bytes], Any]:
-    function, decode = call.function, call.decode
-    return lambda body: function(decode(body))
+def _as_it_is(delivery: Delivery) -> Delivery:
+    return delivery
 
 
 def _unnamed(body: bytes) -> Delivery:

@@ -18,6 +18,9 @@ LOOK_AT_LEAST = 1.0
 
 LOOKS_PER_LIMIT = 4
 
+LOOK_AT_MOST = 0.005
+"""Seconds between two looks at the least: workers with quick messages stir thousands of times a second."""
+
 LATE = 0.1
 """Seconds by which a look may be late. If it is later, this whole process stood still, and most likely the workers with it."""
 
@@ -30,6 +33,7 @@ class Watch:
         self._is_async = options.is_async
         self._look_every = LOOK_AT_LEAST if self._limit is None else min(LOOK_AT_LEAST, self._limit / LOOKS_PER_LIMIT)
         self._next_look = time.monotonic() + self._look_every
+        self._not_before = 0.0
         self._pauses: list[tuple[float, float]] = []
         self._slow_since: dict[Seat, int] = {}
         self._slow_after = 0.0
@@ -41,6 +45,10 @@ class Watch:
             for one in seat.book.running():
                 soonest = min(soonest, self._until(one, now))
         return max(0.001, soonest)
+
+    def is_due(self) -> bool:
+        """Whether the last look is long enough ago for another one."""
+        return time.monotonic() >= self._not_before
 
     def overdue(self, seats: Sequence[Seat]) -> Sequence[Seat]:
         """Workers with a message over its limit. Time in which everything stood still (a frozen machine) does not count."""
@@ -57,7 +65,7 @@ class Watch:
         if self._pauses:
             oldest = min((one.since / 1e9 for seat in seats for one in seat.book.running()), default=now)
             self._pauses = [(when, length) for when, length in self._pauses if when > oldest]
-        self._next_look = now + self._look_every
+        self._next_look, self._not_before = now + self._look_every, now + LOOK_AT_MOST
 
     def caught(self, seat: Seat) -> Running | None:
         """The message to be charged if it is still over its limit when looked at closely; the worker then stands still.
