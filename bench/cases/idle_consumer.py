@@ -5,6 +5,7 @@ The app is at the top of the module, so that isolated workers can import it.
 
 import os
 import time
+from pathlib import Path
 from typing import Any
 
 from bezoar import App
@@ -14,7 +15,9 @@ app = App()
 
 @app.consumer("orders", isolation=os.environ["BENCH_ISOLATION"])
 def handle(_message: dict[str, Any]) -> None:
-    os.write(int(os.environ["BENCH_STARTS"]), b"%d\n" % time.monotonic_ns())
+    started = time.monotonic_ns()
+    with Path(os.environ["BENCH_STARTS"]).open("wb", buffering=0) as starts:
+        starts.write(b"%d\n" % started)
 
 
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from io import FileIO
 from pathlib import Path
-from typing import BinaryIO
 
 from bench.harness import child, machine
 from bench.harness.figures import Goal, Row, Spread
@@ -26,7 +26,7 @@ MESSAGES = 200
 PAUSES = (0.01, 0.1)
 IDLE = 20.0
 
-ISOLATIONS = ("inline", "thread")
+ISOLATIONS = ("process", "thread", "inline")
 
 
 @benchmark("lone-message", "A message from another process to an idle consumer, and the price of idling", rounds=1)
@@ -81,10 +81,10 @@ def idle(folder: Path) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class Consumer:
-    """A consumer in another process, and the pipe through which its handlers tell when they started."""
+    """A consumer in another process, and the named pipe through which its handlers tell when they started."""
 
     pid: int
-    starts: BinaryIO
+    starts: FileIO
 
     def next_start(self) -> int:
         return int(self.starts.readline())
@@ -94,15 +94,14 @@ class Consumer:
 def _idle_consumer(folder: Path, isolation: str) -> Iterator[Consumer]:
     """A consumer that has handled one message, so that it is known to be up."""
     folder.mkdir(exist_ok=True)
-    reading, writing = os.pipe()
-    os.set_inheritable(writing, True)
-    environment = os.environ | {"BEZOAR_URL": _url(folder), "BENCH_ISOLATION": isolation, "BENCH_STARTS": str(writing)}
+    starts_at = folder / "starts"
+    os.mkfifo(starts_at)
+    environment = os.environ | {"BEZOAR_URL": _url(folder), "BENCH_ISOLATION": isolation, "BENCH_STARTS": str(starts_at)}
     command = [sys.executable, "-m", "bench.cases.idle_consumer"]
     with (
-        os.fdopen(reading, "rb") as starts,
-        subprocess.Popen(command, cwd=child.BENCH.parent, env=environment, pass_fds=[writing]) as process,
+        os.fdopen(os.open(starts_at, os.O_RDWR), "rb", buffering=0) as starts,  # opening it for both waits for nobody
+        subprocess.Popen(command, cwd=child.BENCH.parent, env=environment) as process,
     ):
-        os.close(writing)
         try:
             consumer = Consumer(process.pid, starts)
             app = App(_url(folder))

@@ -90,6 +90,7 @@ class IsolatedWorkers:
     def wait(self, timeout: float) -> None:
         if not self._results:
             self._attend(min(timeout, self._watch.next_look(self._seats), self._deaths.next_judgement(self._unjudged)))
+            self._bell.silence()  # here alone: whoever waited looks for new messages next
 
     def surplus(self) -> Sequence[Delivery]:
         if not self._queue or not self._is_stuck():
@@ -131,6 +132,7 @@ class IsolatedWorkers:
         until = time.monotonic() + LEAVE_WITHIN
         while self._leaving and time.monotonic() < until:
             self._attend(min(0.05, until - time.monotonic()))
+            self._bell.silence()
         for seat in list(self._leaving):
             seat.laid_out()
             self._dismiss(seat)
@@ -139,8 +141,6 @@ class IsolatedWorkers:
     def _attend(self, timeout: float) -> None:
         """Listen to the workers for so long, see to those that died or take too long, and hand out what waits."""
         stirring = {key.data for key, _ in self._selector.select(max(0.0, timeout))}
-        if None in stirring:
-            self._bell.silence()
         for seat in [seat for seat in self._seats if seat in stirring]:
             self._listen(seat)
         for seat in [seat for seat in self._seats if seat in stirring and seat.is_over()]:
