@@ -2,7 +2,7 @@
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format types contract proof sizes bench constraints wheel clean no-python
+.PHONY: help setup demo test lint format types contract proof sizes bench servers docs recording constraints wheel clean no-python
 
 VENV ?= .venv
 PYTHON ?=
@@ -18,7 +18,7 @@ help:
 	@if [ -t 1 ]; then bold='\033[1m' plain='\033[0m'; fi; \
 	awk -F ':.*## ' -v b="$$bold" -v p="$$plain" '/^[a-z-]+:.*## / { printf "  %smake %-12s%s %s\n", b, $$1, p, $$2 }' $(MAKEFILE_LIST)
 	@printf '\n  PYTHON=python3.12   use this Python (3.11 or newer) instead of the newest one found\n'
-	@printf "  ARGS='…'            passed on by test, contract, bench and demo\n"
+	@printf "  ARGS='…'            passed on by test, contract, bench, servers and demo\n"
 
 setup: $(STAMP)  ## make or refresh .venv; does nothing when nothing changed
 
@@ -52,6 +52,17 @@ sizes: setup  ## files, functions and import chains, and which are too long
 bench: setup  ## throughput beside raw clients, as ratios from one run
 	@$(RUN) bench/run.py $(ARGS)
 
+docs: setup  ## the pages of docs/ as a site in site/; a link that leads nowhere stops it
+	@$(RUN) scripts/docs_cli.py
+	@$(RUN) -m zensical build --strict
+	@echo 'It is in site/. To read it: $(RUN) -m http.server --directory site'
+
+recording: setup  ## run the real demo on a terminal and draw docs/images/demo.svg of it
+	@$(RUN) scripts/record_demo.py
+
+servers: setup  ## start every server that the tests know, print their addresses, stop them at Ctrl-C
+	@exec $(RUN) -m servers run $(ARGS)
+
 wheel: setup  ## build the wheel and the source archive into dist/
 	@$(RUN) -m build --outdir dist .
 
@@ -67,7 +78,7 @@ constraints:  ## resolve the development set anew and write constraints.txt
 	echo "constraints.txt: $$(grep -c == constraints.txt) packages"
 
 clean:  ## remove caches and builds; .venv stays
-	@rm -rf build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@rm -rf build dist site .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	@find . -path './$(VENV)' -prune -o -name __pycache__ -type d -exec rm -rf {} +
 
 # An environment without its Python (the system's was upgraded or removed) is not one.

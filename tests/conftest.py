@@ -7,8 +7,10 @@ from hypothesis import settings
 
 from tests.architecture import report
 
-# Settings of the person who runs the tests must not change what the tests see.
-for name in [name for name in os.environ if name.startswith("BEZOAR_")]:
+pytest_plugins = ["tests.servers_plugin"]
+
+# Settings of the person who runs the tests must not change what the tests see. Addresses of servers the plugin takes.
+for name in [name for name in os.environ if name.startswith("BEZOAR_") and not name.startswith("BEZOAR_TEST_")]:
     del os.environ[name]
 
 # Steady: the same examples in every run, and no failure because a machine was busy. To look for new ones:

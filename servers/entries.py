@@ -1,0 +1,16 @@
+"""Which servers are there? The next one is a file with an Entry, and a line here."""
+
+from servers.errors import ServerFailed
+from servers.pgbouncer import PGBOUNCER
+from servers.postgresql import POSTGRESQL
+from servers.rabbitmq import RABBITMQ, RABBITMQ_4
+from servers.server import Entry
+
+ENTRIES = {each.name: each for each in (POSTGRESQL, PGBOUNCER, RABBITMQ, RABBITMQ_4)}
+
+
+def entry(name: str) -> Entry:
+    try:
+        return ENTRIES[name]
+    except KeyError:
+        raise ServerFailed(f"no server is called {name!r}. There are: {', '.join(ENTRIES)}") from None
