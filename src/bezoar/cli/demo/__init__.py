@@ -1,1 +1,1 @@
-"""The demonstration: a small shop, its trouble, and where every order went."""
+"""The demonstration: a shop's orders with every kind of poison among them, and where each of them went."""

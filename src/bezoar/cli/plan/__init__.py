@@ -1,0 +1,1 @@
+"""Planning retries: what settings will do, as figures and as pictures."""
