@@ -18,7 +18,7 @@ from bezoar.message import NO_HEADERS, Outgoing
 from bezoar.options import UNSET, Settings, settings_from
 from bezoar.payload import encode, new_id, new_ids
 from bezoar.ports import Broker
-from bezoar.registration import Registration, register
+from bezoar.registration import Registration, check_source, register
 from bezoar.run import Run
 from bezoar.staffing import RunnableApp
 from bezoar.workers.hooks import WorkerHooks
@@ -67,6 +67,7 @@ class App:
         self._on_stop: list[Callable[[], Any]] = []
         self._home = sys._getframe(1).f_globals  # noqa: SLF001 - workers import the app from the module that made it
         self._publisher: tuple[int, Broker] | None = None
+        self._dlqs: dict[str, tuple[int, DLQManager]] = {}
         self._lock = threading.Lock()
 
     def consumer(
@@ -141,6 +142,7 @@ class App:
 
         `id` names the message; it never deduplicates. `delay` is how long nobody may start it.
         """
+        check_source(source)
         for name, text in (("id", id), ("key", key)):
             check_text(name, text)
         message = Outgoing(
@@ -156,6 +158,7 @@ class App:
 
     def publish_many(self, source: str, payloads: Iterable[Any]) -> list[str]:
         """Send all of these or none, in one step. Returns their ids."""
+        check_source(source)
         bodies = [self._encoded(payload) for payload in payloads]
         ids = new_ids(len(bodies))
         if bodies:
@@ -178,8 +181,13 @@ class App:
         return await asyncio.to_thread(self.publish, source, payload, key=key, headers=headers, delay=delay, id=id)
 
     def dlq(self, source: str) -> DLQManager:
-        """The dead letters of a source."""
-        return DLQManager(dead_letters_for(self.settings.url, source, create=self.settings.create), source)
+        """The dead letters of a source. One connection serves all calls, until it or the app is closed."""
+        with self._lock:
+            pid, known = self._dlqs.get(source, (0, None))
+            if known is None or known.is_closed or pid != os.getpid():
+                known = DLQManager(dead_letters_for(self.settings.url, source, create=self.settings.create), source)
+                self._dlqs[source] = (os.getpid(), known)
+            return known
 
     def run(self, *, until_empty: bool = False) -> Run:
         """Consume until SIGTERM or SIGINT, or until the sources are empty. Returns what was done."""
@@ -219,11 +227,16 @@ class App:
         return RunnableApp(self.settings, options, lambda: self.consumers, reference)
 
     def close(self) -> None:
-        """Close the connection that publishing opened. The app can be used again; it opens a new one."""
+        """Close the connections that publishing and `dlq` opened. The app can be used again; it opens new ones."""
         with self._lock:
-            if self._publisher is not None and self._publisher[0] == os.getpid():
-                self._publisher[1].close()
+            opened: list[tuple[int, DLQManager | Broker]] = [*self._dlqs.values()]
+            if self._publisher is not None:
+                opened.append(self._publisher)
+            self._dlqs.clear()
             self._publisher = None
+        for pid, one in opened:
+            if pid == os.getpid():  # what a parent process opened is its own to close
+                one.close()
 
     def _encoded(self, payload: Any) -> bytes:
         body, limit = encode(payload), self.settings.max_body
@@ -259,6 +272,8 @@ def check_text(name: str, text: str | None) -> None:
 def checked_headers(headers: Mapping[str, str] | None) -> Mapping[str, str]:
     if not headers:
         return NO_HEADERS
+    if not isinstance(headers, Mapping):
+        raise PayloadError(f"Headers must be text to text, got {headers!r}. Pass a dict.")
     for name, value in headers.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise PayloadError(f"Headers must be text to text, got {name!r}: {value!r}. Turn the value into a string.")

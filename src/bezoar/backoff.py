@@ -47,7 +47,7 @@ class Backoff(msgspec.Struct, frozen=True):
     ) -> "Backoff":
         """0–1 s, 0–2 s, 0–4 s … up to `max`; exactly 1, 2, 4 … with jitter=False."""
         low, high = seconds(base, "Backoff.exponential(base=…)"), seconds(max, "Backoff.exponential(max=…)")
-        if not 1 <= factor < math.inf:
+        if not isinstance(factor, int | float) or not 1 <= factor < math.inf:
             raise ConfigError(f"Backoff factor must be 1 or more, got {factor!r}. Delays below the first one hide outages.")
         if high < low:
             raise ConfigError(f"Backoff max must not be below base, got base={low:g} and max={high:g}. Swap them.")

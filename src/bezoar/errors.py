@@ -54,12 +54,12 @@ class LetterNotFound(BezoarError, LookupError):
 
     def __init__(self, letter_id: str, source: str, state: str | None = None, others: Sequence[str] = ()) -> None:
         self.letter_id, self.source, self.state, self.others = letter_id, source, state, tuple(others)
-        what = f"dead letter {letter_id!r} of {source!r} " + (f"was already {state}" if state else "is not there")
+        what = f"Dead letter {letter_id!r} of {source!r} " + (f"was already {state}" if state else "is not there")
         if others:
             what = (
                 f"{len(others)} dead letters of {source!r} have the message id {letter_id!r}: name one of {', '.join(others[:5])}"
             )
-        super().__init__(f"{what}. To see what is there: bezoar dlq ls")
+        super().__init__(f"{what}. To see what is there: bezoar dlq ls --state all, with --app or --url")
 
 
 class Steering(Exception):

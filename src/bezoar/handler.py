@@ -98,6 +98,11 @@ class PoisonPillHandler:
         _check_backoff(self.backoff, "backoff")
         if self.max_age is not None:
             seconds(self.max_age, "max_age")
+        _check_callable(self.error_classifier, "error_classifier (classify= of a consumer)")
+        _check_callable(self.on_dlq, "on_dlq")
+        _check_callable(self.on_retry, "on_retry")
+        if not isinstance(self.policies, Mapping):
+            raise ConfigError(f"policies must map exception classes to Policy(…), got {self.policies!r}. Pass a dict.")
         for kind, policy in self.policies.items():
             _check_policy(kind, policy)
 
@@ -258,9 +263,17 @@ def _check_backoff(value: object, name: str) -> None:
         raise ConfigError(f"{name} must be a Backoff, got {value!r}. Make one, for example Backoff.exponential(base=1, max=60).")
 
 
+def _check_callable(value: object, name: str) -> None:
+    if value is not None and not callable(value):
+        raise ConfigError(f"{name} must be a function, got {value!r}. Pass the function itself, or leave it out.")
+
+
 def _check_policy(kind: object, policy: object) -> None:
     if not (isinstance(kind, type) and issubclass(kind, BaseException)) or not isinstance(policy, Policy):
         raise ConfigError(f"policies must map exception classes to Policy(…), got {kind!r}: {policy!r}. Import the class itself.")
     check_max_attempts(policy.max_attempts, f"Policy for {kind.__name__}: max_attempts")
+    if policy.classification is not None and policy.classification not in list(ErrorClassification):
+        known = ", ".join(ErrorClassification)
+        raise ConfigError(f"Policy for {kind.__name__}: no such classification, {policy.classification!r}. There are {known}.")
     if policy.backoff is not None:
         _check_backoff(policy.backoff, f"Policy for {kind.__name__}: backoff")

@@ -17,7 +17,7 @@ KeyReader = Callable[[Delivery], Delivery]
 
 def key_reader(key_from: str, source: str) -> KeyReader:
     """A function that gives a delivery its key, where it has none and one can be found."""
-    kind, _, path = key_from.partition(":")
+    kind, _, path = key_from.partition(":") if isinstance(key_from, str) else ("", "", "")
     if kind not in ("header", "body") or not path or not all(path.split(".")):
         raise ConfigError(f"Consumer {source!r}: key_from must be 'header:name' or 'body:path.to.field', got {key_from!r}.")
     find: Callable[[Delivery], str | None] = (

@@ -90,6 +90,8 @@ def settings_from(given: Mapping[str, Any], max_body: Any = UNSET, environment: 
         values["max_body"] = max_body
     if not values.get("url"):
         raise ConfigError("App needs a broker URL. Write App('sqlite:///shop.db'), or set BEZOAR_URL.")
+    if not isinstance(values["url"], str):
+        raise ConfigError(f"The broker URL must be text, got {values['url']!r}. Write App('sqlite:///shop.db').")
     return Settings(**values)
 
 
@@ -117,16 +119,16 @@ def check_isolation(value: str | None, source: str, *, is_async: bool, is_shared
 def _from_text(variable: str, text: str, kind: Any) -> Any:
     if "bool" in str(kind):
         if text.lower() not in ("1", "0", "true", "false", "yes", "no"):
-            raise ConfigError(f"{variable} must be true or false, got {text!r}.")
+            raise ConfigError(f"{variable} must be true or false, got {text!r}. Set it to one of them, or unset it.")
         return text.lower() in ("1", "true", "yes")
     if "str" in str(kind):
         return text
     try:
         return float(text) if "float" in str(kind) else int(text)
     except ValueError:
-        raise ConfigError(f"{variable} must be a number, got {text!r}.") from None
+        raise ConfigError(f"{variable} must be a number, got {text!r}. Set it to one, or unset it for the default.") from None
 
 
 def _at_least(name: str, value: object, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ConfigError(f"{name} must be a whole number of {least} or more, got {value!r}.")
+        raise ConfigError(f"{name} must be a whole number of {least} or more, got {value!r}. Leave it out for the default.")

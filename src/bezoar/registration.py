@@ -76,6 +76,8 @@ def _policy(source: str, handler: PoisonPillHandler | None, **given: Any) -> Poi
     options: dict[str, Any] = {{"classify": "error_classifier"}.get(name, name): value for name, value in set_here.items()}
     if handler is None:
         return PoisonPillHandler(**options)
+    if not isinstance(handler, PoisonPillHandler):
+        raise ConfigError(f"Consumer {source!r}: handler must be a PoisonPillHandler, got {handler!r}. Make one or leave it out.")
     clashes = [name for name in (*limits, "classify", "policies") if name in set_here]
     if clashes:
         raise ConfigError(

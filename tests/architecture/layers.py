@@ -36,10 +36,12 @@ LAYERS = (
             "json_text",
             "signature",
             "keys",
+            "planning",
+            "planning.*",
         ),
         ("values",),
     ),
-    Layer("ports", ("ports",), ("values", "decisions")),
+    Layer("ports", ("ports", "stored"), ("values", "decisions")),
     Layer("brokers", ("brokers.*",), ("values", "ports")),
     Layer("registry", ("brokers",), ("values", "ports", "brokers")),
     # What the consumer and its workers both use; knows neither.
@@ -80,6 +82,7 @@ PACKAGES = {
     "pydantic": ("guard",),
     "jsonschema": ("guard",),
     "referencing": ("guard",),
+    "psycopg": ("brokers.postgresql", "brokers.postgresql.*"),
     "sqlite3": ("brokers.sqlite", "brokers.sqlite.*"),
 }
 """Who may import a package that is not ours. Not named: nobody may; the rest of the standard library: everybody."""

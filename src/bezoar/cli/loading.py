@@ -5,6 +5,7 @@ where and what to do; the traceback of our own code around it would tell nobody 
 """
 
 import functools
+import os
 import re
 import sys
 import traceback as tracebacks
@@ -15,11 +16,14 @@ import click
 from bezoar.app import App
 from bezoar.errors import ConfigError
 from bezoar.failure import describe
+from bezoar.options import settings_from
 from bezoar.staffing import RunnableApp
 from bezoar.workers.importing import import_app
 from bezoar.workers.launching import ImportFailed
 
 _PLACE = re.compile(r'^ +File "(?P<file>[^"\n]+)", line (?P<line>\d+)[^\n]*(?:\n +(?P<code>[^\n]*))?', re.MULTILINE)
+
+_LIMIT = ("BEZOAR_START_TIMEOUT",)
 
 
 class AppNotLoaded(click.ClickException):
@@ -39,7 +43,11 @@ def load(reference: str) -> App:
 def runnable(reference: str, workers: int | None = None) -> RunnableApp:
     """The app made ready to run. It is imported by its own processes, and here only if its handlers are to run here."""
     try:
-        return RunnableApp.from_reference(whole(reference), lambda: load(reference).consumers, workers=workers)
+        # Before it is imported the app cannot say how long that may take; the environment can.
+        limit = settings_from({"url": "memory://"}, environment={name: os.environ[name] for name in _LIMIT if name in os.environ})
+        return RunnableApp.from_reference(
+            whole(reference), lambda: load(reference).consumers, limit.start_timeout, workers=workers
+        )
     except ImportFailed as error:
         raise AppNotLoaded(_failed(reference, error.said, error.traceback)) from None
 

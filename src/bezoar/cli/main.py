@@ -19,6 +19,8 @@ COMMANDS = {
     "run": ("bezoar.cli.run", "Consume the sources of apps until stopped, or until empty."),
     "publish": ("bezoar.cli.publish", "Send messages from arguments, a file or standard input."),
     "dlq": ("bezoar.cli.dlq.group", "Look at dead letters, send them again, or give them up."),
+    "plan": ("bezoar.cli.plan.command", "See what retries add to the traffic, and when they come."),
+    "migrate": ("bezoar.cli.migrate", "Make the tables that a database broker needs, or print how."),
     "completion": ("bezoar.cli.completion", "Print the completion script for bash, zsh or fish."),
 }
 

@@ -46,9 +46,11 @@ class DLQManager:
 
     def __init__(self, letters: DeadLetters, source: str) -> None:
         self._letters, self.source = letters, source
+        self.is_closed = False
 
     def close(self) -> None:
         """Give its connection up. It also works as a context manager: with app.dlq("orders") as dlq: …"""
+        self.is_closed = True
         self._letters.broker.close()
 
     def __enter__(self) -> Self:

@@ -11,7 +11,7 @@ from bezoar.app import App
 from bezoar.brokers import broker_for
 from bezoar.deadletters.manager import DLQManager
 from bezoar.message import Delivery
-from bezoar.ports import Broker, Capability, Ring
+from bezoar.ports import Broker, Capability, Depth, Ring
 
 
 class Lab(ABC):
@@ -59,6 +59,14 @@ class Lab(ABC):
 
     def dlq(self, source: str) -> DLQManager:
         return self.app().dlq(source)
+
+    def expect_depth(self, broker: Broker, source: str, expected: Depth) -> None:
+        """What the broker counts; one that cannot count exactly what others hold at least says that there is something."""
+        found = broker.depth(source)
+        if Capability.EXACT_DEPTH in self.capabilities:
+            assert found == expected
+        else:
+            assert (found.empty, found.dead) == (expected.empty, expected.dead)
 
     def needs(self, capability: Capability) -> None:
         """Skip the promise if the broker does not claim this."""

@@ -27,8 +27,10 @@ def import_app(reference: str) -> App:
     for part in name.split("."):
         found = getattr(found, part, None)  # type: ignore[assignment]  # checked right below
     if not isinstance(found, App):
-        apps = ", ".join(sorted(attribute for attribute, value in vars(module).items() if isinstance(value, App)))
-        there = f"It has {apps}." if apps else "It has none: write app = App('sqlite:///shop.db') in it."
+        apps = sorted(attribute for attribute, value in vars(module).items() if isinstance(value, App))
+        there = "It has none: write app = App('sqlite:///shop.db') in it."
+        if apps:
+            there = f"It has {', '.join(apps)}. Write {where}:{apps[0]}"
         raise ConfigError(f"{where!r} has no App named {name!r}. {there}")
     return found
 

@@ -102,7 +102,8 @@ class Template:
             self._process.kill()
             raise ConfigError(
                 f"Importing {self.reference!r} took more than {self._start_timeout:g} s and was ended. Look for code at module "
-                f"level that waits (a connection, an endless loop); move it into @app.on_worker_start. Or raise start_timeout."
+                f"level that waits (a connection, an endless loop); move it into @app.on_worker_start. Or give it longer: "
+                f"BEZOAR_START_TIMEOUT=120"
             ) from None
         ours.settimeout(FORK_WITHIN)
         if received is None:
@@ -130,9 +131,11 @@ class Template:
         status = self._process.wait() if self._process else 0
         how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with exit code {status}"
         kind = TemplateKilled if status == -signal.SIGKILL else ConfigError
+        module = self.reference.rpartition(":")[0]
+        see = f"python {module}" if module.endswith(".py") else f"python -c 'import {module}'"
         return kind(
-            f"Importing {self.reference!r} {how} before the app was ready. Run python -c 'import …' of that module to see it; "
-            f"code at module level runs in every process and should only define things."
+            f"Importing {self.reference!r} {how} before the app was ready. Code at module level runs in every process "
+            f"and should only define things. To see what it does, run: {see}"
         )
 
     def _forked(self, fork: wire.Fork, given: tuple[int, ...]) -> int | None:

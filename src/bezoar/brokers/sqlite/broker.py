@@ -24,6 +24,7 @@ from bezoar.brokers.sqlite.takeover import take_over
 from bezoar.errors import BrokerUnavailable, ConfigError, OwnershipLost
 from bezoar.message import Delivery, Outgoing
 from bezoar.ports import Capability, Depth, Finding, Ring, Settlement
+from bezoar.stored import counters_text
 
 TAKEOVER_EVERY = 0.5
 """Seconds between two looks for consumers that vanished."""
@@ -127,7 +128,7 @@ class SQLiteBroker:
             self._check_ownership(run)
             found = self._fetch_waiting(run, source, number, 1, rows.Room(), alone=True)
             for suspect in found:
-                counters = rows.counters_text(suspect.counters.marked(by, self._clock()))
+                counters = counters_text(suspect.counters.marked(by, self._clock()))
                 run.execute("update bezoar_waiting set counters = ? where no = ?", (counters, -suspect.receipt))
         return found[0] if found else None
 

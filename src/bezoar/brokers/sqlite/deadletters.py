@@ -9,12 +9,11 @@ import sqlite3
 import time
 from collections.abc import Callable, Sequence
 
-from bezoar.brokers.sqlite import rows
+from bezoar import stored
 from bezoar.brokers.sqlite.broker import SQLiteBroker
 from bezoar.deadletters.record import DeadLetter
 
 _NUMBER = re.compile("[1-9][0-9]{0,17}")
-_COLUMNS = "no, state, replays, fingerprint, id, key, headers, body, record"
 
 
 class SQLiteDeadLetters:
@@ -42,8 +41,9 @@ class SQLiteDeadLetters:
         with self.broker.reading() as run:
             # The index has the letters of one state in order; for those of all states the table itself has them.
             table, states = ("bezoar_dead", "state = ?") if state else ("bezoar_dead not indexed", "? is null")
-            query = f"select {_COLUMNS} from {table} where source = ? and {states} and no > ? and no <= ? order by no limit ?"
-            return [rows.letter(self._source, row) for row in run.execute(query, (self._number, state, low, high, limit))]
+            where = f"source = ? and {states} and no > ? and no <= ?"
+            query = f"select {stored.LETTER_COLUMNS} from {table} where {where} order by no limit ?"
+            return [stored.letter(self._source, row) for row in run.execute(query, (self._number, state, low, high, limit))]
 
     def replay(self, letter_ids: Sequence[str]) -> Sequence[str]:
         with self.broker.writing() as run:
@@ -62,12 +62,12 @@ class SQLiteDeadLetters:
         claim = "update bezoar_dead set state = 'replayed' where no = ? and source = ? and state = 'dead'"
         if not run.execute(claim, (no, self._number)).rowcount:
             return False
-        row = run.execute(f"select {_COLUMNS} from bezoar_dead where no = ?", (no,)).fetchone()
-        counters = rows.letter(self._source, row).replayed()
+        row = run.execute(f"select {stored.LETTER_COLUMNS} from bezoar_dead where no = ?", (no,)).fetchone()
+        counters = stored.letter(self._source, row).replayed()
         run.execute(
             "insert into bezoar_waiting (source, due, alone, counters, id, key, headers, body, published) "
             "select source, ?, ?, ?, id, key, headers, body, ? from bezoar_dead where no = ?",
-            (self._clock(), counters.alone, rows.counters_text(counters), self._clock(), no),
+            (self._clock(), counters.alone, stored.counters_text(counters), self._clock(), no),
         )
         return True
 

@@ -81,7 +81,7 @@ def _meaning(error: str) -> str:
     if "not a database" in error or "malformed" in error:
         return "The file is not an intact SQLite database. Point the URL at another file, or restore it from a backup."
     if "unable to open" in error:
-        return "Check that the folder exists and can be written by this user."
+        return "Check that it is a file and no folder, and that this user may write it and the folder it is in."
     return "Nothing that was not confirmed has been taken for done."
 
 

@@ -1,30 +1,16 @@
-"""How are messages and letters written to and read from rows?
-
-Headers, counters and records are JSON text, so that a person can read them with the sqlite3 command.
-"""
+"""How are messages and letters written to and read from rows?"""
 
 import sqlite3
-from collections.abc import Mapping, Sequence
-from typing import Any
-
-import msgspec
+from collections.abc import Sequence
 
 from bezoar.brokers.sqlite.leases import runs
 from bezoar.brokers.sqlite.schema import POSITIONS
-from bezoar.deadletters.record import DeadLetter
-from bezoar.message import NO_HEADERS, UNTRIED, Counters, Delivery, Message, Outgoing
+from bezoar.message import NO_HEADERS, UNTRIED, Delivery, Outgoing
 from bezoar.ports import Dead, Kept, Settlement
+from bezoar.stored import counters_text, headers_text, read_counters, read_headers, record_text
 
 FETCH_BYTES = 64 * 1024 * 1024
 """A fetch ends early once it has read this much: a limit by count alone lets large bodies fill the memory."""
-
-_headers = msgspec.json.Decoder(dict[str, str]).decode
-_counters = msgspec.json.Decoder(Counters).decode
-_record = msgspec.json.Decoder(dict[str, Any]).decode
-
-
-def read_counters(text: str | None) -> Counters:
-    return UNTRIED if text is None else _counters(text)
 
 
 class Room:
@@ -48,8 +34,8 @@ class Room:
                         id_,
                         body,
                         key,
-                        NO_HEADERS if headers is None else _headers(headers),
-                        UNTRIED if counters is None else _counters(counters),
+                        NO_HEADERS if headers is None else read_headers(headers),
+                        UNTRIED if counters is None else read_counters(counters),
                     )
                 )
                 left -= len(body)
@@ -142,35 +128,3 @@ def publish(run: sqlite3.Connection, source: int, messages: Sequence[Outgoing], 
                 for n, m in enumerate(ready)
             ),
         )
-
-
-def headers_text(headers: Mapping[str, str]) -> str | None:
-    return msgspec.json.encode(dict(headers)).decode() if headers else None
-
-
-def counters_text(counters: Counters) -> str | None:
-    return None if counters == UNTRIED else msgspec.json.encode(counters).decode()
-
-
-def record_text(letter: DeadLetter) -> str:
-    """Everything of a letter that has no column of its own."""
-    fields = msgspec.to_builtins(msgspec.structs.replace(letter, message=Message("", "", b"", None, {})))
-    for column in ("id", "message", "state", "replays", "fingerprint"):
-        del fields[column]
-    return msgspec.json.encode(fields).decode()
-
-
-def letter(source: str, row: Sequence[Any]) -> DeadLetter:
-    """A letter from (no, state, replays, fingerprint, id, key, headers, body, record)."""
-    no, state, replays, fingerprint, id_, key, headers, body, record = row
-    message = {"id": id_, "source": source, "key": key, "headers": {}, "body": b""}
-    fields = _record(record) | {
-        "id": f"{source}-{no}",
-        "state": state,
-        "replays": replays,
-        "fingerprint": fingerprint,
-        "message": message,
-    }
-    found = msgspec.convert(fields, DeadLetter)
-    whole = Message(id_, source, body, key, NO_HEADERS if headers is None else _headers(headers))
-    return msgspec.structs.replace(found, message=whole)

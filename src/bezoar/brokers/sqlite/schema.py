@@ -53,7 +53,7 @@ def migrate(connection: sqlite3.Connection, path: str, *, create: bool, migratio
     if not create and version(connection) < newest:
         raise ConfigError(
             f"{path!r} has bezoar tables of version {version(connection)}, this bezoar needs {newest}, and create=False "
-            f"forbids changing it. Run once with create=True, or apply bezoar.brokers.sqlite.schema.MIGRATIONS yourself."
+            f"forbids changing it. Run: bezoar migrate URL, or put what bezoar migrate --sql URL prints into your own migrations."
         )
     connection.execute("begin immediate")  # the second process waits here and then finds the work done
     try:
@@ -85,3 +85,10 @@ def version(connection: sqlite3.Connection) -> int:
             return 0
         raise
     return int(row[0]) if row else 0
+
+
+def statements() -> str:
+    """What a person puts into migrations of their own."""
+    begin = ["create table if not exists bezoar_version (version integer not null);"]
+    end = ["delete from bezoar_version;", f"insert into bezoar_version values ({len(MIGRATIONS)});"]
+    return "\n".join([*begin, *(script.strip() for script in MIGRATIONS), *end])

@@ -5,9 +5,9 @@ They come back as *returned*: whether they had been started is not known.
 
 import sqlite3
 
-from bezoar.brokers.sqlite.rows import counters_text, read_counters
 from bezoar.brokers.sqlite.schema import POSITIONS
 from bezoar.message import UNTRIED
+from bezoar.stored import counters_text, read_counters
 
 
 def take_over(run: sqlite3.Connection, owner: int, now: float) -> None:

@@ -52,7 +52,8 @@ class Target:
         if missing is not None and len(self.dlqs) == 1:
             raise missing
         names = ", ".join(repr(dlq.source) for dlq in self.dlqs)
-        raise click.ClickException(f"Dead letter {letter_id!r} is in none of {names}. To see what is there: bezoar dlq ls")
+        see = "bezoar dlq ls --state all, with --app or --url"
+        raise click.ClickException(f"Dead letter {letter_id!r} is in none of {names}. To see what is there: {see}")
 
     def find_waiting(self, letter_ids: Sequence[str]) -> list[tuple[DLQ, DeadLetter]]:
         """All of them, and all still waiting: looked at before any is changed, so that a mistyped id changes nothing."""

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from bezoar.testing.isolation import tree
-from bezoar.testing.isolation.consumer_process import Supervisor
+from bezoar.testing.isolation.consumer_process import ConsumerProcess, Supervisor
 from bezoar.testing.isolation.diary import wait_until
 from bezoar.testing.isolation.scene import Scene
 
@@ -53,6 +53,7 @@ class Chaos:
         self._supervisors = [Supervisor(scene.plan, restarts=10**6, until_empty=False) for _ in range(consumers)]
         self.published: list[str] = []
         self.killed: Counter[str] = Counter()
+        self._stopped: set[int] = set()
 
     def reign(self, kills: int) -> None:
         """Kill so many processes while messages come in; then let everything come to an end by itself."""
@@ -95,7 +96,7 @@ class Chaos:
             "worker": consumer.workers,
             "template": lambda: [tree.template_of(consumer.pid)],
             "consumer": lambda: [consumer.pid],
-            "deploy": lambda: [consumer.pid] if consumer.said("Consuming") else [],
+            "deploy": lambda: [consumer.pid] if self._may_stop(consumer) else [],
         }
         victim = self._random.choice(sorted(find[kind]()) or [0])
         if victim:
@@ -103,15 +104,20 @@ class Chaos:
                 os.kill(victim, signal.SIGTERM if kind == "deploy" else signal.SIGKILL)
                 self.killed[kind] += 1
 
+    def _may_stop(self, consumer: ConsumerProcess) -> bool:
+        """Each consumer is asked to stop once: a second time would cut off what runs, and that adds a start."""
+        if consumer.pid in self._stopped or not consumer.said("Consuming"):
+            return False
+        self._stopped.add(consumer.pid)
+        return True
+
     def _end(self, supervisor: Supervisor) -> None:
         """A planned stop. A message may be killing the consumer at this moment, and then the next one is to be stopped."""
         supervisor.is_wanted = False
-        stopped: set[int] = set()
 
         def has_ended() -> bool:
             consumer = supervisor.consumers[-1]
-            if consumer.pid not in stopped and consumer.said("Consuming"):
-                stopped.add(consumer.pid)
+            if self._may_stop(consumer):
                 consumer.send(signal.SIGTERM)
             return not supervisor.is_alive()
 

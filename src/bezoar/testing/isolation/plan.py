@@ -24,7 +24,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     style: str = "sync"
     settings: dict[str, Any] = {}
     options: dict[str, Any] = {}
-    adapters: dict[str, tuple[str, str, str, str]] = {}
+    adapters: dict[str, Adapter] = {}
     also: dict[str, Any] = {}
 
     def as_environment(self) -> dict[str, str]:
@@ -35,5 +35,5 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 def current() -> Plan:
     """The plan of this process, with its adapters made known here."""
     plan = msgspec.json.decode(os.environ[VARIABLE], type=Plan)
-    ADAPTERS.update({scheme: Adapter(*names) for scheme, names in plan.adapters.items()})
+    ADAPTERS.update(plan.adapters)
     return plan

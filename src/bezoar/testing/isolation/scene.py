@@ -29,7 +29,6 @@ class Scene:
         lab.needs(Capability.SHARED | Capability.DURABLE)
         self._lab = lab
         self.diary = Diary(lab.folder)
-        adapters = {scheme: tuple(adapter) for scheme, adapter in ADAPTERS.items()}
         self.plan = Plan(
             url=lab.url,
             folder=str(lab.folder),
@@ -39,7 +38,7 @@ class Scene:
             settings=options.pop("settings", {}),
             also=options.pop("also", {}),
             options=options,
-            adapters=adapters,  # type: ignore[arg-type]  # an Adapter is a tuple of four names
+            adapters=ADAPTERS,
         )
 
     def changed(self, **options: Any) -> None:

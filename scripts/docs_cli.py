@@ -1,0 +1,55 @@
+"""What can be typed at the command line? Writes docs/cli.md from the commands themselves; `make docs` runs it."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from bezoar.cli.main import cli
+
+PAGE = Path(__file__).parents[1] / "docs" / "cli.md"
+
+OPENING = """\
+# Command line
+
+This page is what `--help` says, command by command. It is written by `make docs` from the code.
+
+- **Exit codes.** 0: done. 1: a failure, said in one sentence with what to do. 2: wrong usage. 130: ended by Ctrl-C.
+- **Streams.** Results go to standard output; log lines, progress and errors to standard error. With `--json` standard output
+  holds one JSON document and nothing else.
+- **Asking.** What destroys something asks first. Where there is no terminal to ask on, it is refused unless `--yes` is given.
+- **Colours and bars** appear on a terminal only; `NO_COLOR=1` turns colours off. `bezoar completion` sets up your shell.
+"""
+
+
+def page() -> str:
+    return OPENING + "".join(_section(path, command) for path, command in _commands(cli, ("bezoar",)))
+
+
+def _commands(command: click.Command, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    yield path, command
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            found = command.get_command(context, name)
+            if found is not None:
+                yield from _commands(found, (*path, name))
+
+
+def _section(path: tuple[str, ...], command: click.Command) -> str:
+    words = " ".join(path)
+    return f"\n## {words}\n\n```console\n$ {words} --help\n{_help(path, command)}\n```\n"
+
+
+def _help(path: tuple[str, ...], command: click.Command) -> str:
+    """As a terminal of 80 columns or more shows it; click leaves two of them free."""
+    settings = {**cli.context_settings, "terminal_width": 78}
+    context = click.Context(command, info_name=" ".join(path), **settings)
+    return "\n".join(line.rstrip() for line in command.get_help(context).splitlines())
+
+
+if __name__ == "__main__":
+    if not PAGE.exists() or PAGE.read_text() != page():
+        PAGE.write_text(page())
+        sys.stdout.write(f"{PAGE.name}: written\n")

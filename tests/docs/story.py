@@ -1,0 +1,139 @@
+"""How is a page tried? Its blocks are run in their order, in one folder, as a reader would who follows it from the top."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.docs.pages import KNOWN, SHOWN_ONLY, Block, Command, commands
+
+LIMIT = 100
+ANYTHING = "…"
+CTRL_C = "^C"
+
+INSTEAD = {
+    "make demo": "bezoar demo",  # what the target runs, without setting up the environment that runs this test
+}
+
+NOT_RUN = {
+    r"pip install ": "takes packages from the index; the wheel is built and installed in a test of its own",
+    r"make test\b": "would run itself",
+    r"sudo ": "changes the machine",
+}
+"""The commands that a test machine cannot run, each with the reason."""
+
+
+class Differs(AssertionError):
+    """What a page shows is not what happens."""
+
+
+def why_not(command: str) -> str | None:
+    """The reason for which a command is not run."""
+    return next((reason for pattern, reason in NOT_RUN.items() if re.match(pattern, command)), None)
+
+
+class Story:
+    """One page, in one folder."""
+
+    def __init__(self, page: str, folder: Path) -> None:
+        self.page, self.folder = page, folder
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("BEZOAR_", "PYTEST_", "COV_"))}
+        path = os.pathsep.join([str(Path(sys.executable).parent), kept.get("PATH", "")])
+        self._environment = kept | {"PATH": path, "COLUMNS": "100", "TERM": "dumb", "PYTHONDONTWRITEBYTECODE": "1"}
+
+    def tell(self, block: Block) -> None:
+        """Do what the block says, and compare."""
+        where = f"{self.page}:{block.line}"
+        if block.language not in KNOWN:
+            raise Differs(f"{where}: a block of {block.language or 'no language'!r}. Name one of {', '.join(KNOWN)}.")
+        if block.language in SHOWN_ONLY:
+            self._save(block)
+        elif block.language == "python":
+            self._program(block)
+        else:
+            for command in commands(block):
+                self._command(command)
+
+    def _save(self, block: Block, name: str | None = None) -> str | None:
+        name = block.file or name
+        if name:
+            (self.folder / name).write_text(block.text)
+        return name
+
+    def _program(self, block: Block) -> None:
+        name = self._save(block, "shop.py")
+        python = f"python -W error {name}" if block.file is None else f"python -c 'import runpy; runpy.run_path(\"{name}\")'"
+        self._command(Command(block.line, python, [ANYTHING]))
+
+    def _command(self, command: Command) -> None:
+        if why_not(command.text):
+            return
+        text = INSTEAD.get(re.sub(r"\s+#.*", "", command.text), command.text)
+        where, shown = f"{self.page}:{command.line}: {text}", list(command.shown)
+        serves = re.match(r"bezoar run (?!.*--(until-empty|help))", text)
+        if serves and CTRL_C not in shown:
+            shown = [*(shown or [ANYTHING, f"{ANYTHING} Consuming {ANYTHING}"]), CTRL_C, ANYTHING]
+        code, lines = self._run(text, shown)
+        if code != command.exit_code:
+            raise Differs(f"{where}\nended with {code}, not {command.exit_code}, and wrote:\n" + "\n".join(lines))
+        difference = compare([line for line in shown if line != CTRL_C], lines)
+        if difference:
+            raise Differs(f"{where}\n{difference}")
+
+    def _run(self, text: str, shown: Sequence[str]) -> tuple[int, list[str]]:
+        """Runs until it ends; where Ctrl-C is shown, until it has written what is shown before that."""
+        awaited = shown[: shown.index(CTRL_C)] if CTRL_C in shown else None
+        lines: list[str] = []
+        with subprocess.Popen(
+            ["bash", "-c", text],
+            cwd=self.folder,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        ) as process:
+            overdue = threading.Timer(LIMIT, os.killpg, (process.pid, signal.SIGKILL))
+            overdue.start()
+            for line in process.stdout or ():
+                lines.append(line.rstrip("\n"))
+                if awaited is not None and not compare([*awaited, ANYTHING], lines):
+                    os.killpg(process.pid, signal.SIGINT)
+                    awaited = None
+            process.wait()
+            overdue.cancel()
+        return process.returncode, lines
+
+
+def compare(shown: Sequence[str], lines: Sequence[str]) -> str:
+    """What differs, or nothing. Their order may differ: several processes write to one screen.
+
+    Where nothing is shown nothing is compared. A line of "…" alone stands for any lines; without one, every line that was
+    written has to be shown.
+    """
+    wanted = [line for line in shown if line.strip() and line.strip() != ANYTHING]
+    left = [line for line in lines if line.strip()]
+    if not shown:
+        return ""
+    wrote = "It wrote:\n" + "\n".join(lines)
+    for line in wanted:
+        found = next((one for one in left if _pattern(line).fullmatch(_squeezed(one))), None)
+        if found is None:
+            return f"shows a line that was not written: {line!r}\n{wrote}"
+        left.remove(found)
+    if left and ANYTHING not in [line.strip() for line in shown]:
+        return f"does not show this line: {left[0]!r}\n{wrote}"
+    return ""
+
+
+def _pattern(line: str) -> re.Pattern[str]:
+    return re.compile(".*".join(re.escape(part) for part in _squeezed(line).split(ANYTHING)))
+
+
+def _squeezed(line: str) -> str:
+    return re.sub(r"\s+", " ", line.strip())
