@@ -1,0 +1,57 @@
+"""How are the faults of PostgreSQL caused?"""
+
+import itertools
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import quote
+
+import psycopg
+
+from bezoar.brokers.postgresql.broker import PostgreSQLBroker
+from bezoar.brokers.postgresql.takeover import take_over
+from bezoar.message import Delivery
+from bezoar.ports import Broker
+from bezoar.testing import Lab
+
+_numbers = itertools.count()
+
+_REFUSE = """
+create function refuse() returns trigger language plpgsql as $$ begin raise 'no dead letter can be stored'; end $$;
+create trigger refuse before insert on bezoar_dead execute function refuse()
+"""
+
+
+class PostgreSQLLab(Lab):
+    """A schema of its own in a database that tests share."""
+
+    modules = tuple(f"bezoar.brokers.postgresql.{name}" for name in ("broker", "deadletters", "presence", "rows", "takeover"))
+
+    def __init__(self, folder: Path, server: str) -> None:
+        self._schema = f"lab_{os.getpid()}_{next(_numbers)}"
+        with psycopg.connect(server, autocommit=True) as connection:
+            connection.execute(f"create schema {self._schema}")
+        super().__init__(f"{server}?options={quote(f'-c search_path={self._schema}')}", folder)
+
+    def steal(self, broker: Broker, deliveries: Sequence[Delivery]) -> None:
+        """As a takeover by a consumer that finds the owner gone."""
+        assert isinstance(broker, PostgreSQLBroker)
+        with psycopg.connect(self.url) as connection:
+            assert take_over(connection, broker._presence.no)
+
+    @contextmanager
+    def dead_letters_unwritable(self) -> Iterator[None]:
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute(_REFUSE)
+            try:
+                yield
+            finally:
+                connection.execute("drop trigger refuse on bezoar_dead")
+                connection.execute("drop function refuse")
+
+    def drop(self) -> None:
+        """Once nothing uses it any more."""
+        self.close()
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute(f"drop schema {self._schema} cascade")

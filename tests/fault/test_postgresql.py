@@ -1,0 +1,341 @@
+"""What happens to a queue in PostgreSQL: transactions that commit late or never, lost connections, a pooler, a killed server."""
+
+import threading
+import time
+
+import psycopg
+import pytest
+
+from bezoar.brokers.postgresql import rows
+from bezoar.brokers.postgresql.broker import PostgreSQLBroker
+from bezoar.brokers.postgresql.schema import MIGRATIONS, migrate, statements
+from bezoar.errors import BrokerUnavailable, ConfigError, OwnershipLost, PayloadError
+from bezoar.message import Outgoing
+from bezoar.ports import Depth, Kept, Settlement
+from bezoar.testing import given
+
+WRITE = "insert into bezoar_line (source, id, body) values (1, %s, '{}')"
+
+
+@pytest.fixture
+def url(postgresql):
+    return postgresql.fresh()
+
+
+@pytest.fixture
+def open_broker(url):
+    opened = []
+
+    def open_one(*sources, at=url, **how):
+        broker = PostgreSQLBroker(at)
+        broker.open(sources or ("orders",), **how)
+        opened.append(broker)
+        return broker
+
+    yield open_one
+    for broker in opened:
+        broker.close()
+
+
+def ids(deliveries):
+    return [delivery.id for delivery in deliveries]
+
+
+def everything(broker, source="orders"):
+    found = []
+    while deliveries := broker.fetch(source, 100):
+        found += deliveries
+    return found
+
+
+def publish(broker, *names, **how):
+    broker.publish([Outgoing(name, "orders", b"{}", **how) for name in names])
+
+
+def test_a_message_that_is_committed_late_is_delivered_though_later_ones_were_handed_out_before(open_broker, url):
+    broker = open_broker()
+    with psycopg.connect(url) as late, psycopg.connect(url) as later:
+        late.execute(WRITE, ("late",))
+        publish(broker, "early")
+        held = broker.fetch("orders", 10)
+        later.execute(WRITE, ("later",))
+        assert ids(held) == ["early"]
+        late.commit()
+        assert ids(everything(broker)) == ["late"]
+        later.commit()
+        assert ids(everything(broker)) == ["later"]
+    assert broker.depth("orders") == Depth(leased=3)
+
+
+def test_settling_a_stretch_does_not_take_a_late_one_inside_it_along(open_broker, url):
+    broker = open_broker()
+    publish(broker, "first")
+    with psycopg.connect(url) as late:
+        late.execute(WRITE, ("late",))
+        publish(broker, "last")
+        stretch = broker.fetch("orders", 10)
+        assert ids(stretch) == ["first", "last"]
+        late.commit()
+    broker.settle(Settlement(stretch))
+    assert ids(everything(broker)) == ["late"]
+
+
+def test_a_takeover_does_not_take_a_late_one_for_started(open_broker, url):
+    gone, broker = open_broker(), open_broker()
+    publish(gone, "first")
+    with psycopg.connect(url) as late:
+        late.execute(WRITE, ("late",))
+        publish(gone, "last")
+        assert ids(gone.fetch("orders", 10)) == ["first", "last"]
+        late.commit()
+    gone._presence.close()  # as if its processes had ended
+    found = {}
+    while len(found) < 3:
+        found |= {delivery.id: delivery.returned for delivery in broker.fetch("orders", 10)}
+    assert found == {"first": True, "last": True, "late": False}
+
+
+def test_many_writers_that_commit_in_any_order_lose_nothing(open_broker, url):
+    broker, wanted = open_broker(), 8 * 60
+
+    def write(writer):
+        with psycopg.connect(url, autocommit=True) as connection:
+            for n in range(60):
+                with connection.transaction():
+                    connection.execute(WRITE, (f"{writer}-{n}",))
+                    connection.execute("select pg_sleep(0.002)")
+
+    writers = [threading.Thread(target=write, args=(n,)) for n in range(8)]
+    for writer in writers:
+        writer.start()
+    found = []
+    while any(writer.is_alive() for writer in writers) or len(found) < wanted:
+        got = broker.fetch("orders", 50)
+        found += ids(got)
+        broker.settle(Settlement(got))
+        assert len(found) <= wanted
+    assert len(set(found)) == wanted
+    assert broker.depth("orders") == Depth()
+
+
+def test_consumers_that_fetch_at_once_never_get_the_same_message(open_broker):
+    brokers = [open_broker() for _ in range(4)]
+    publish(brokers[0], *map(str, range(2_000)))
+    found = [[] for _ in brokers]
+
+    def consume(broker, mine):
+        while got := broker.fetch("orders", 20):
+            mine += ids(got)
+            broker.settle(Settlement(got))
+
+    threads = [threading.Thread(target=consume, args=each) for each in zip(brokers, found, strict=True)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(id_ for mine in found for id_ in mine) == sorted(map(str, range(2_000)))
+
+
+def test_what_a_fetch_looks_at_does_not_grow_while_a_transaction_is_open_elsewhere(open_broker, url):
+    """Counted in pages, not in seconds: dead rows that cannot be removed must not be walked over."""
+    broker = open_broker()
+
+    def pages(count):
+        with psycopg.connect(url, autocommit=True) as watch:
+            watch.execute("select pg_stat_reset()")
+            for _ in range(count):
+                publish(broker, "one")
+                broker.settle(Settlement(broker.fetch("orders", 1)))
+            with broker.session.use() as run:
+                run.execute("select pg_stat_force_next_flush()")
+            query = "select sum(heap_blks_hit + coalesce(idx_blks_hit, 0)) from pg_statio_user_tables"
+            return int(watch.execute(query).fetchone()[0])
+
+    with psycopg.connect(url) as long:
+        long.execute("select pg_current_xact_id()")
+        pages(600)  # until the indexes have as many levels as they will have
+        early = pages(50)
+        pages(2_000)
+        late = pages(50)
+    assert late < 1.2 * early, f"{early} pages at first, {late} after two thousand messages"
+
+
+def test_a_lost_connection_is_made_again_and_what_is_held_stays_held(open_broker, url):
+    broker = open_broker()
+    publish(broker, "one", "two")
+    held = broker.fetch("orders", 1)
+    cut(url)
+    while True:  # the connection of its presence is made again by its own thread
+        try:
+            got = broker.fetch("orders", 1)
+        except BrokerUnavailable:
+            continue
+        break
+    assert ids(got) == ["two"]
+    broker.settle(Settlement([*held, *got]))
+    assert broker.depth("orders") == Depth()
+
+
+def cut(url):
+    """As an administrator, or a firewall, does."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        others = "pid <> pg_backend_pid() and datname = current_database()"
+        connection.execute(f"select pg_terminate_backend(pid) from pg_stat_activity where {others}")
+
+
+def test_a_consumer_whose_connection_was_cut_and_whose_messages_were_taken_over_is_told_so(open_broker, url):
+    broker, other = open_broker(), open_broker()
+    publish(broker, "one")
+    held = broker.fetch("orders", 1)
+    broker._presence._closed.set()  # its thread does not come back, as on a host that stands still
+    cut(url)
+    while not (taken := fetched(other)):
+        pass
+    assert taken[0].returned
+    with pytest.raises(OwnershipLost):
+        settle(broker, held)
+    other.settle(Settlement(taken))
+    assert other.depth("orders") == Depth()
+
+
+def fetched(broker):
+    try:
+        return broker.fetch("orders", 10)
+    except BrokerUnavailable:
+        return ()
+
+
+def settle(broker, deliveries):
+    while True:
+        try:
+            return broker.settle(Settlement(deliveries))
+        except BrokerUnavailable:
+            continue
+
+
+def test_behind_a_pooler_messages_are_published_fetched_settled_and_taken_over(pgbouncer, open_broker, monkeypatch):
+    url = pgbouncer.fresh()
+    first, second = open_broker(at=url), open_broker(at=url)
+    publish(first, "one", "two", "three")
+    held = first.fetch("orders", 2)
+    first.settle(Settlement([held[0]], [Kept(held[1], held[1].counters)]))
+    assert sorted(ids(everything(first))) == ["three", "two"]
+    first._presence.close()  # it vanishes; there is no lock here that would tell
+    assert second.fetch("orders", 10) == []
+    with second.session.use() as run:
+        run.execute("update bezoar_owners set until = statement_timestamp()")
+    monkeypatch.setattr("bezoar.brokers.postgresql.broker.TAKEOVER_EVERY", 0.0)
+    assert sorted(ids(everything(second))) == ["three", "two"]
+
+
+def test_behind_a_pooler_an_idle_consumer_is_rung(pgbouncer, open_broker):
+    rung = threading.Event()
+    broker = open_broker(at=pgbouncer.fresh(), ring=rung.set)
+    assert broker.fetch("orders", 10) == []
+    publish(broker, "one")
+    assert ids(given.fetched_when_rung(broker, "orders", rung)) == ["one"]
+
+
+def test_what_was_confirmed_is_there_after_the_server_was_killed(private_server):
+    server = private_server("postgresql")
+    broker = PostgreSQLBroker(server.url)
+    broker.open(["orders"])
+    publish(broker, *map(str, range(100)))
+    held = broker.fetch("orders", 10)
+    broker.settle(Settlement((), [Kept(held[0], held[0].counters, after=3600.0)]))
+    server.kill_hard()
+    with pytest.raises(BrokerUnavailable, match="Check that the server runs"):
+        publish(broker, "lost")
+    server.start()
+    depth = broker.depth("orders")
+    assert (depth.ready + depth.leased, depth.delayed) == (99, 1)
+    publish(broker, "after")
+    assert broker.depth("orders").ready == depth.ready + 1
+    broker.close()
+
+
+def test_a_consumer_that_the_server_does_not_hear_of_any_more_is_taken_for_gone(open_broker, monkeypatch):
+    """A host or a network that vanishes without a word: its lock is still held, by a session that nobody uses."""
+    monkeypatch.setattr("bezoar.brokers.postgresql.broker.TAKEOVER_EVERY", 0.0)
+    silent, other = open_broker(), open_broker()
+    publish(silent, "one")
+    silent.fetch("orders", 1)
+    assert other.fetch("orders", 10) == [], "it is alive"
+    with other.session.use() as run:
+        run.execute("update bezoar_owners set until = statement_timestamp()")
+    assert ids(everything(other)) == ["one"]
+
+
+def test_a_consumer_says_again_and_again_that_it_is_alive(open_broker, monkeypatch):
+    monkeypatch.setattr("bezoar.brokers.postgresql.presence.LEASE", 0.3)
+    broker = open_broker()
+    publish(broker, "one")
+    broker.fetch("orders", 1)
+
+    def until():
+        with broker.session.use() as run:
+            return run.execute("select until from bezoar_owners").fetchone()[0]
+
+    before = until()
+    ends = time.monotonic() + 30
+    while until() == before:
+        assert time.monotonic() < ends, "it says nothing"
+
+
+def test_a_fetch_ends_early_when_it_has_read_enough_bytes(open_broker, monkeypatch):
+    monkeypatch.setattr(rows, "FETCH_BYTES", 1_000)
+    broker = open_broker()
+    broker.publish([Outgoing(str(n), "orders", bytes(600), delay=0.0) for n in range(4)])
+    held = broker.fetch("orders", 10)
+    assert ids(held) == ["0", "1"]
+    broker.settle(Settlement((), [Kept(delivery, delivery.counters) for delivery in held]))
+    assert len(broker.fetch("orders", 10)) == 2
+    assert len(broker.fetch("orders", 10)) == 2
+
+
+def test_a_nul_in_an_id_is_refused_before_anything_is_written(open_broker):
+    broker = open_broker()
+    with pytest.raises(PayloadError, match="NUL"):
+        publish(broker, "fine", "not\x00fine")
+    assert broker.depth("orders") == Depth()
+
+
+def test_tables_can_be_made_by_own_migrations_and_then_nothing_is_created(open_broker, url):
+    with pytest.raises(ConfigError, match="bezoar migrate"):
+        open_broker(create=False)
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(statements())
+    with pytest.raises(ConfigError, match="'orders' does not exist"):
+        open_broker(create=False)
+    open_broker("orders")
+    publish(open_broker(create=False), "one")
+
+
+def test_tables_of_a_newer_version_are_refused(open_broker, url):
+    open_broker()
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("update bezoar_version set version = 99")
+    with pytest.raises(ConfigError, match="written by a newer bezoar"):
+        open_broker()
+
+
+def test_a_migration_that_fails_changes_nothing(url):
+    with psycopg.connect(url, autocommit=True) as connection:
+        with pytest.raises(psycopg.Error):
+            migrate(connection, "here", create=True, migrations=(*MIGRATIONS, "create table half (a int);\nno statement"))
+        found = connection.execute("select count(*) from pg_class where relname like 'bezoar%' or relname = 'half'").fetchone()
+        assert found == (0,)
+
+
+@pytest.mark.parametrize("wrong", ["postgresql://[half/x", "postgresql://?no_such_option=1"])
+def test_a_url_that_libpq_does_not_understand_is_refused_at_once(wrong):
+    with pytest.raises(ConfigError, match="is not a PostgreSQL URL"):
+        PostgreSQLBroker(wrong)
+
+
+def test_a_password_is_never_shown():
+    broker = PostgreSQLBroker("postgresql://shop:secret@127.0.0.1:1/shop")
+    with pytest.raises(BrokerUnavailable) as raised:
+        broker.open(["orders"])
+    assert "secret" not in str(raised.value)
+    assert "shop:***@" in str(raised.value)
