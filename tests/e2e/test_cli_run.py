@@ -237,3 +237,18 @@ def test_a_variable_that_is_no_setting_is_one_line_of_warning(tmp_path):
 
 def test_run_without_an_app_is_wrong_usage(tmp_path):
     assert bezoar("run", cwd=tmp_path).code == 2
+
+
+def test_what_an_app_prints_on_import_or_in_this_process_does_not_mix_with_json(tmp_path):
+    (tmp_path / "loud.py").write_text(
+        "from bezoar import App\n"
+        "print('imported')\n"
+        "app = App('sqlite:///shop.db')\n"
+        "@app.consumer('orders', isolation='thread')\n"
+        "def ship(order: dict) -> None: print('shipping')\n"
+    )
+    assert bezoar("publish", "sqlite:///shop.db", "orders", "{}", cwd=tmp_path).code == 0
+    ended = bezoar("run", "loud:app", "--until-empty", "--json", cwd=tmp_path)
+    assert ended.json["total"]["done"] == 1
+    assert "shipping" in ended.err
+    assert bezoar("dlq", "ls", "--app", "loud:app", "--json", cwd=tmp_path).json == []

@@ -35,7 +35,7 @@ PATHS = pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
 
 
 def test_these_are_the_commands():
-    named = "demo, run, publish, dlq, dlq ls, dlq show, dlq replay, dlq discard, dlq purge, plan, completion"
+    named = "demo, run, publish, dlq, dlq ls, dlq show, dlq replay, dlq discard, dlq purge, plan, migrate, completion"
     assert ", ".join(" ".join(path) for path in COMMANDS if path) == named
 
 

@@ -9,6 +9,7 @@ import os
 import re
 import sys
 import traceback as tracebacks
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import click
@@ -33,7 +34,8 @@ class AppNotLoaded(click.ClickException):
 def load(reference: str) -> App:
     """The app itself, imported into this process: for commands that only look at its URL and its sources."""
     try:
-        return import_app(whole(reference))
+        with redirect_stdout(sys.stderr):  # what an app prints while it is imported is no part of any answer
+            return import_app(whole(reference))
     except (Exception, SystemExit) as error:  # code of the user
         name, text, traceback = describe(error)
         said = text if isinstance(error, ConfigError) else f"{reference!r} could not be imported: {name}: {text}"

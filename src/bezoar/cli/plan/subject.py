@@ -1,8 +1,6 @@
 """Whose settings are planned with: those of options, or of the consumers of an app?"""
 
-import sys
 from collections.abc import Sequence
-from contextlib import redirect_stdout
 from dataclasses import dataclass
 
 import click
@@ -46,8 +44,7 @@ def subject(source: str | None, limits: Limits, weather: Weather) -> Subject:
 
 def subjects_of(reference: str, source: str | None, weather: Weather) -> list[Subject]:
     """The consumers of an app, or one of them. The app is imported and not run."""
-    with redirect_stdout(sys.stderr):  # what an app prints while it is imported is no part of the answer
-        consumers = load(reference).consumers
+    consumers = load(reference).consumers
     if not consumers:
         raise click.UsageError(f"{reference!r} has no consumer, so there is nothing to plan. Plan with --attempts and --base.")
     if source is not None and source not in consumers:

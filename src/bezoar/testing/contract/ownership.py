@@ -87,7 +87,7 @@ def test_a_batch_of_which_a_part_was_lost_is_settled_for_the_rest(lab: Lab) -> N
     new = _fetched_again(stale)
     with pytest.raises(OwnershipLost):
         stale.settle(Settlement(gone=[*old, *new]))
-    assert other.depth("orders") == Depth(leased=2)
+    lab.expect_depth(other, "orders", Depth(leased=2))
     other.settle(Settlement(gone=taken))
     assert other.depth("orders") == Depth()
 
