@@ -222,12 +222,18 @@ def deaths(folder: Path, *, with_spare: bool) -> list[float]:
 
 
 def drained(folder: Path) -> Sample:
-    url = os.environ["BENCH_URL"] = f"sqlite:///{folder}/bezoar.db"
+    return drained_from(f"sqlite:///{folder}/bezoar.db", folder, DRAINED)
+
+
+def drained_from(url: str, folder: Path, count: int) -> Sample:
+    """Publish so many, then drain them with one isolated worker and every promise on. Timed is the drain."""
+    os.environ["BENCH_URL"] = url
     os.environ["BENCH_LEDGER"] = str(folder / "ledger")
     from bench.cases.isolated_app import app  # noqa: PLC0415
     from bezoar.run import Run  # noqa: PLC0415
 
-    app.publish_many("orders", map(orders.order, range(DRAINED)))
+    for at in range(0, count, 10_000):
+        app.publish_many("orders", map(orders.order, range(at, min(count, at + 10_000))))
     app.close()
     registrations: Callable[[], Any] = lambda: app.consumers  # noqa: E731
     ready = RunnableApp(app.settings, [app.consumers["orders"].options], registrations, "bench.cases.isolated_app:app")
@@ -235,11 +241,11 @@ def drained(folder: Path) -> Sample:
     with child.Stopwatch() as watch:
         run.serve(until_empty=True)
         ended = time.monotonic_ns()
-    if run.tallies()["orders"].done != DRAINED:
-        raise AssertionError(f"{run.tallies()} instead of {DRAINED} messages on {url}")
+    if run.tallies()["orders"].done != count:
+        raise AssertionError(f"{run.tallies()} instead of {count} messages on {url}")
     # From the moment the first worker was there: starting up is not what is compared.
     began = min(int(line.split()[1]) for line in (folder / "ledger").read_text().splitlines() if line.startswith("start"))
-    return Sample(DRAINED, (ended - began) / 1e9, watch.cpu)
+    return Sample(count, (ended - began) / 1e9, watch.cpu)
 
 
 def million(_: Path) -> list[float]:

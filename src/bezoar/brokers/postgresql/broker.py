@@ -89,11 +89,12 @@ class PostgreSQLBroker:
         if number in self._has_waiting:
             # Retries and returns go first, but to no more than half: a flood of them must not starve new messages.
             deliveries = self._fetch_waiting(source, number, max(1, limit // 2), rows.FETCH_BYTES)
-        room = rows.FETCH_BYTES - sum(len(delivery.body) for delivery in deliveries)
+        room = rows.FETCH_BYTES - _weight(deliveries)
         if len(deliveries) < limit and room > 0:
             deliveries += self._fetch_line(source, number, limit - len(deliveries), room)
-        if not deliveries and number in self._has_waiting:
-            deliveries = self._fetch_waiting(source, number, limit, room)
+            room = rows.FETCH_BYTES - _weight(deliveries)
+        if len(deliveries) < limit and room > 0 and number in self._has_waiting:
+            deliveries += self._fetch_waiting(source, number, limit - len(deliveries), room)
         if not deliveries:
             self._presence.arm()
         return deliveries
@@ -299,6 +300,10 @@ def _split(deliveries: Sequence[Delivery]) -> tuple[list[int], list[int]]:
     """Positions in the line, and numbers of those that wait."""
     receipts = list(map(_receipt, deliveries))
     return [at for lease, at in receipts if lease], [at for lease, at in receipts if not lease]
+
+
+def _weight(deliveries: Sequence[Delivery]) -> int:
+    return sum(map(len, map(attrgetter("body"), deliveries)))
 
 
 def _number(row: Sequence[Any] | None) -> int:
