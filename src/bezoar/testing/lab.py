@@ -60,10 +60,18 @@ class Lab(ABC):
     def dlq(self, source: str) -> DLQManager:
         return self.app().dlq(source)
 
+    @property
+    def counts_exactly(self) -> bool:
+        return Capability.EXACT_DEPTH in self.capabilities
+
+    @property
+    def is_atomic(self) -> bool:
+        return Capability.ATOMIC in self.capabilities
+
     def expect_depth(self, broker: Broker, source: str, expected: Depth) -> None:
         """What the broker counts; one that cannot count exactly what others hold at least says that there is something."""
         found = broker.depth(source)
-        if Capability.EXACT_DEPTH in self.capabilities:
+        if self.counts_exactly:
             assert found == expected
         else:
             assert (found.empty, found.dead) == (expected.empty, expected.dead)

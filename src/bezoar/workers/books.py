@@ -295,5 +295,6 @@ def _ended(lanes: Sequence[_Lane]) -> Ended:
 
 
 def _unreceipted(delivery: Delivery) -> Delivery:
-    """As a worker gets it: without the broker's receipt, which is of no use there and may be anything."""
-    return Delivery(0, delivery.source, delivery.id, delivery.body, delivery.key, delivery.headers, delivery.counters)
+    """As a worker gets it: without the broker's receipt, which may be anything. A plain tuple is data that a handler may need."""
+    receipt = delivery.receipt if type(delivery.receipt) is tuple else 0
+    return Delivery(receipt, delivery.source, delivery.id, delivery.body, delivery.key, delivery.headers, delivery.counters)

@@ -123,7 +123,7 @@ class PostgreSQLBroker:
 
     def settle(self, settlement: Settlement) -> None:
         touched = [*settlement.gone, *(kept.delivery for kept in settlement.kept), *(dead.delivery for dead in settlement.dead)]
-        counts = Counter(lease for lease, _ in map(_receipt, touched) if lease)
+        counts = Counter(lease for lease, _, _ in map(_receipt, touched) if lease)
         ended = [lease for lease, count in counts.items() if self._remaining.get(lease) == count]
         if settlement.kept or settlement.dead:
             with self._session.transaction() as run:
@@ -136,7 +136,7 @@ class PostgreSQLBroker:
         self._remaining.update({lease: self._remaining.get(lease, 0) - count for lease, count in counts.items()})
         for lease in ended:
             del self._remaining[lease]
-        if settled != len(touched):
+        if settled != len(touched) and settled + self._settled_by_handlers(touched) != len(touched):
             self._check_ownership()
             raise self._lost()
 
@@ -208,7 +208,7 @@ class PostgreSQLBroker:
             if found:
                 self._note_waiting(number, there_are=found[0][5])
                 self._remaining[found[0][0]] = len(found)
-                return rows.of_line(source, found)
+                return rows.of_line(source, self._presence.no, found)
             is_alive, has_waiting = run.execute(rows.LOOK, values).fetchone() or (True, False)
         self._note_waiting(number, there_are=has_waiting)
         if not is_alive:
@@ -225,7 +225,7 @@ class PostgreSQLBroker:
         self, run: Connection, source: str, number: int, limit: int, room: int = rows.FETCH_BYTES, *, alone: bool = False
     ) -> list[Delivery]:
         values = {"source": number, "owner": self._presence.no, "limit": limit, "bytes": room, "alone": alone}
-        return rows.of_waiting(source, run.execute(rows.FETCH_WAITING, values, binary=True).fetchall())
+        return rows.of_waiting(source, self._presence.no, run.execute(rows.FETCH_WAITING, values, binary=True).fetchall())
 
     def _note_waiting(self, number: int, *, there_are: bool) -> None:
         (self._has_waiting.add if there_are else self._has_waiting.discard)(number)
@@ -251,6 +251,12 @@ class PostgreSQLBroker:
             if numbers:
                 removed += run.execute(rows.GONE_WAITING, {"numbers": numbers, "owner": self._presence.no}).rowcount
         return removed
+
+    def _settled_by_handlers(self, deliveries: Sequence[Delivery]) -> int:
+        """How many of these their handlers have settled, each in its own transaction: these are done, whatever came after."""
+        leases, ats = [[receipt[field] for receipt in map(_receipt, deliveries)] for field in (0, 1)]
+        with self._session.use() as run:
+            return run.execute(rows.GONE_ALREADY, {"leases": leases, "ats": ats, "owner": self._presence.no}).rowcount
 
     def _check_ownership(self) -> None:
         with self._session.use() as run:
@@ -299,7 +305,7 @@ def _by_source(deliveries: Sequence[Delivery]) -> dict[str, Sequence[Delivery]]:
 def _split(deliveries: Sequence[Delivery]) -> tuple[list[int], list[int]]:
     """Positions in the line, and numbers of those that wait."""
     receipts = list(map(_receipt, deliveries))
-    return [at for lease, at in receipts if lease], [at for lease, at in receipts if not lease]
+    return [at for lease, at, _ in receipts if lease], [at for lease, at, _ in receipts if not lease]
 
 
 def _weight(deliveries: Sequence[Delivery]) -> int:

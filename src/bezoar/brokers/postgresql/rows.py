@@ -1,6 +1,7 @@
 """Which statements move messages between the tables, and how do rows become deliveries?
 
-A receipt is (lease, position) for a message of the line, with the first position of its lease; (0, no) for one that waits.
+A receipt is (lease, position, owner) for a message of the line, with the first position of its lease; (0, no, owner) for one
+that waits.
 Statements on the way of an ordinary message do not wait for the disk: `_QUICK` says so for the transaction they are.
 """
 
@@ -103,6 +104,12 @@ select count(*) from gone
 
 GONE_WAITING = "delete from bezoar_waiting where no = any (%(numbers)s) and owner = %(owner)s"
 
+GONE_ALREADY = """
+delete from bezoar_settled using unnest(%(leases)s::bigint[], %(ats)s::bigint[]) as wanted (lease, at)
+where owner = %(owner)s and bezoar_settled.lease = wanted.lease and bezoar_settled.at = wanted.at
+"""
+"""What handlers have settled in transactions of their own: see transaction.py."""
+
 KEEP_LINE = """
 with taken as (
     delete from bezoar_line where source = %(source)s and position = %(at)s returning id, key, headers, body, published)
@@ -132,25 +139,25 @@ PUBLISH_MANY = "copy bezoar_line (source, id, key, headers, body) from stdin (fo
 NOTIFY = "select pg_notify('bezoar', %s::text)"
 
 
-def of_line(source: str, found: Sequence[Sequence[Any]]) -> list[Delivery]:
+def of_line(source: str, owner: int, found: Sequence[Sequence[Any]]) -> list[Delivery]:
     """One loop that calls nothing for an ordinary message: this is paid for each of them."""
     lease = found[0][0] if found else 0
     return [
-        Delivery((lease, position), source, id_, body, key, NO_HEADERS if headers is None else read_headers(headers))
+        Delivery((lease, position, owner), source, id_, body, key, NO_HEADERS if headers is None else read_headers(headers))
         for position, id_, body, key, headers, _ in found
     ]
 
 
-def of_waiting(source: str, found: Sequence[Sequence[Any]]) -> list[Delivery]:
+def of_waiting(source: str, owner: int, found: Sequence[Sequence[Any]]) -> list[Delivery]:
     return [
-        Delivery((0, no), source, id_, body, key, read_headers(headers), UNTRIED if text is None else read_counters(text))
+        Delivery((0, no, owner), source, id_, body, key, read_headers(headers), UNTRIED if text is None else read_counters(text))
         for no, id_, body, key, headers, text in found
     ]
 
 
 def keep(run: Connection, kept: Kept, owner: int, source: int) -> int:
     """Have it wait for another start. Returns 0 if this owner does not hold it any more."""
-    (lease, at), counters = kept.delivery.receipt, kept.counters
+    (lease, at, _), counters = kept.delivery.receipt, kept.counters
     values = {"source": source, "at": at, "owner": owner, "after": kept.after, "alone": counters.alone}
     change = KEEP_LINE if lease else KEEP_WAITING
     return run.execute(change, values | {"counters": counters_text(counters)}).rowcount
@@ -158,7 +165,7 @@ def keep(run: Connection, kept: Kept, owner: int, source: int) -> int:
 
 def bury(run: Connection, dead: Dead, owner: int, source: int) -> int:
     """Move it to the dead letters. Returns 0 if this owner does not hold it any more."""
-    (lease, at), letter, message = dead.delivery.receipt, dead.letter, dead.letter.message
+    (lease, at, _), letter, message = dead.delivery.receipt, dead.letter, dead.letter.message
     values = {
         "source": source,
         "at": at,

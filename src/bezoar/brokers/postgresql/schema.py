@@ -7,6 +7,7 @@
     leases    ranges of the line that a consumer holds; of a range, only what was visible when it was handed out
     owners    consumers, with the time until which each is taken for alive
     sources   the number of each source
+    settled   messages that a handler has settled in a transaction of its own, until their consumer has heard of it
 
 At every moment a message is in exactly one of line, waiting and dead. No row that the ordinary way of a message touches is
 ever updated, and every look begins where the last one ended. So dead rows, which PostgreSQL cannot remove while any transaction
@@ -47,6 +48,8 @@ create index bezoar_leases_owner on bezoar_leases (owner);
 create table bezoar_owners (
     no integer generated always as identity primary key, host text not null, pid integer not null,
     is_locked boolean not null, since timestamptz not null default statement_timestamp(), until timestamptz not null);
+create table bezoar_settled (
+    lease bigint not null, at bigint not null, owner integer not null, primary key (owner, lease, at));
 create table bezoar_dead (
     no bigint generated always as identity primary key, source integer not null, state text not null, replays integer not null,
     fingerprint text not null, id text not null, key text, headers text, body bytea not null, record text not null);

@@ -25,6 +25,7 @@ def take_over(run: Connection, owner: int) -> bool:
     """
     if not run.execute("delete from bezoar_owners where no = %s", (owner,)).rowcount:
         return False
+    run.execute("delete from bezoar_settled where owner = %s", (owner,))
     run.execute(_MOVE, {"owner": owner, "counters": counters_text(UNTRIED.returned())})
     held = "select no, counters from bezoar_waiting where owner = %s for update"
     for no, text in run.execute(held, (owner,)).fetchall():

@@ -35,7 +35,8 @@ def test_a_consumer_killed_at_any_line_loses_nothing_and_writes_no_letter_twice(
         counted = effects.counted()
         for message in ("returned", "good", "flaky"):
             assert 1 <= counted[f"done {message}"] <= 2, f"{message!r} was done {counted[f'done {message}']} times"
-        assert counted["start failing"] <= LIMIT + 1
+        # Without atomic steps a kill between copy and letting go leaves both, each with starts of its own.
+        assert counted["start failing"] <= (LIMIT + 1 if lab.is_atomic else 2 * LIMIT + 1)
         assert counted["start discarded"] >= 1
         assert Counter(letter.message.id for letter in lab.dlq(source).letters(state=None)) == Counter(LETTERS)
         depth = lab.broker(source).depth(source)
