@@ -41,7 +41,7 @@ LAYERS = (
         ),
         ("values",),
     ),
-    Layer("ports", ("ports", "stored"), ("values", "decisions")),
+    Layer("ports", ("ports", "stored", "findings"), ("values", "decisions")),
     Layer("brokers", ("brokers.*",), ("values", "ports")),
     Layer("registry", ("brokers",), ("values", "ports", "brokers")),
     # What the consumer and its workers both use; knows neither.
@@ -83,6 +83,7 @@ PACKAGES = {
     "jsonschema": ("guard",),
     "referencing": ("guard",),
     "psycopg": ("brokers.postgresql", "brokers.postgresql.*"),
+    "pika": ("brokers.rabbitmq.*",),
     "sqlite3": ("brokers.sqlite", "brokers.sqlite.*"),
 }
 """Who may import a package that is not ours. Not named: nobody may; the rest of the standard library: everybody."""

@@ -1,7 +1,9 @@
 """Do the reference pages name everything that the code has, with its real default?"""
 
+import ast
 import configparser
 import dataclasses
+import importlib
 import inspect
 import re
 from datetime import timedelta
@@ -9,7 +11,9 @@ from datetime import timedelta
 import bezoar
 from bezoar import App, Backoff, PoisonPillHandler
 from bezoar.backoff import DEFAULT_BACKOFF
+from bezoar.brokers import ADAPTERS
 from bezoar.classification import ErrorClassification
+from bezoar.cli.doctor import settings as doctor_settings
 from bezoar.errors import BezoarError, RemoteFailure, Steering
 from bezoar.handler import MAX_AGE, MAX_ATTEMPTS
 from bezoar.json_text import Unfit
@@ -122,6 +126,24 @@ def test_every_error_that_only_bezoar_makes_is_there():
     sources = (ROOT / "src" / "bezoar").rglob("*.py")
     made = {name for path in sources for name in re.findall(r'type_name="(bezoar\.\w+)"', path.read_text())}
     assert made | {"bezoar.Unfit"} == set(table("errors.md", "What is in a dead letter", 4))
+
+
+def test_every_finding_of_the_doctor_is_there_and_whether_it_loses_messages():
+    package = ROOT / "src" / "bezoar"
+    files = [package / "findings.py", *package.glob("cli/doctor/*.py"), *package.glob("brokers/*/doctor*/*.py")]
+    calls = [
+        node
+        for path in [*files, *package.glob("brokers/*/doctor.py")]
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "Finding"
+    ]
+    made = {ast.literal_eval(call.args[0]): any(word.arg == "loses" for word in call.keywords) for call in calls}
+    text = (ROOT / "docs" / "doctor.md").read_text()
+    rows = re.findall(r"(?m)^\| (`[^|]+) \| (yes|no) \| .+ \|$", text)
+    listed = {name: loses == "yes" for names, loses in rows for name in re.findall(r"`([a-z-]+)`", names)}
+    assert listed == made
+    modules = [importlib.import_module(adapter.doctor) for adapter in ADAPTERS.values() if adapter.doctor]
+    assert {name for module in modules for name in module.NAMES} | {*doctor_settings.NAMES, "cannot-look"} == set(made)
 
 
 def test_the_service_stops_later_than_the_grace_period():

@@ -339,3 +339,29 @@ def test_a_password_is_never_shown():
         broker.open(["orders"])
     assert "secret" not in str(raised.value)
     assert "shop:***@" in str(raised.value)
+
+
+def test_a_fetch_that_fails_half_way_does_not_spoil_the_next_one(open_broker, url):
+    broker = open_broker(at=f"{url}?options=-c%20lock_timeout%3D100ms")
+    publish(broker, "one")
+    with psycopg.connect(url) as other:
+        other.execute(rows.LOCK_LINE, {"source": 1})
+        with pytest.raises(BrokerUnavailable, match="lock timeout"):
+            broker.fetch("orders", 10)
+    assert ids(broker.fetch("orders", 10)) == ["one"]
+
+
+@pytest.mark.parametrize("setting", ["synchronous_commit%3Doff", "default_transaction_isolation%3Drepeatable%5C%20read"])
+def test_defaults_of_a_role_do_not_weaken_what_is_promised(open_broker, url, setting):
+    broker = open_broker(at=f"{url}?options=-c%20{setting}")
+    with broker.session.transaction() as run:
+        assert run.execute("select current_setting('synchronous_commit')").fetchone() == ("on",)
+        assert run.execute("select current_setting('transaction_isolation')").fetchone() == ("read committed",)
+
+
+def test_what_an_administrator_made_stronger_stays_so(open_broker, url):
+    broker = open_broker(at=f"{url}?options=-c%20synchronous_commit%3Dremote_apply")
+    publish(broker, "one")
+    with broker.session.transaction() as run:
+        broker.session.make_durable(run)
+        assert run.execute("select current_setting('synchronous_commit')").fetchone() == ("remote_apply",)

@@ -35,7 +35,7 @@ PATHS = pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
 
 
 def test_these_are_the_commands():
-    named = "demo, run, publish, dlq, dlq ls, dlq show, dlq replay, dlq discard, dlq purge, plan, migrate, completion"
+    named = "demo, run, publish, dlq, dlq ls, dlq show, dlq replay, dlq discard, dlq purge, plan, migrate, doctor, completion"
     assert ", ".join(" ".join(path) for path in COMMANDS if path) == named
 
 
@@ -145,7 +145,7 @@ def test_commands_and_options_are_completed():
         )
         return [line.partition(",")[2] for line in ended.stdout.splitlines()]
 
-    assert completed("d") == ["demo", "dlq"]
+    assert completed("d") == ["demo", "dlq", "doctor"]
     assert completed("dlq", "re") == ["replay"]
     assert completed("run", "shop:app", "--until") == ["--until-empty"]
 

@@ -1,12 +1,13 @@
 """Which broker does a URL name? The one place that knows them all; their modules are imported only when used."""
 
+from collections.abc import Sequence
 from importlib import import_module
 from types import ModuleType
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from bezoar.errors import ConfigError, MissingExtra
-from bezoar.ports import Broker, DeadLetters
+from bezoar.errors import CapabilityError, ConfigError, MissingExtra
+from bezoar.ports import Broker, DeadLetters, Finding
 
 
 class Adapter(NamedTuple):
@@ -18,6 +19,9 @@ class Adapter(NamedTuple):
     dead_letters: str
     schema: str | None = None
     """The module that knows its tables, if it has any."""
+    doctor: str | None = None
+    """The module that finds what is wrong with it. `NAMES` are all findings it can have, `DEEP` those that it has only if
+    asked to look deep; `examine` is called by `findings_for`."""
 
 
 ADAPTERS = {
@@ -27,6 +31,7 @@ ADAPTERS = {
         "bezoar.brokers.sqlite.deadletters",
         "SQLiteDeadLetters",
         "bezoar.brokers.sqlite.schema",
+        "bezoar.brokers.sqlite.doctor",
     ),
     "postgresql": Adapter(
         "bezoar.brokers.postgresql.broker",
@@ -34,6 +39,7 @@ ADAPTERS = {
         "bezoar.brokers.postgresql.deadletters",
         "PostgreSQLDeadLetters",
         "bezoar.brokers.postgresql.schema",
+        "bezoar.brokers.postgresql.doctor.examining",
     ),
     "memory": Adapter("bezoar.brokers.memory", "MemoryBroker", "bezoar.brokers.memory", "MemoryDeadLetters"),
 }
@@ -64,6 +70,32 @@ def statements_for(url: str) -> str:
         )
     made: str = _module(adapter, adapter.schema).statements()
     return made
+
+
+def findings_for(url: str, sources: Sequence[str] = (), longest: float | None = None, *, deep: bool = False) -> Sequence[Finding]:
+    """What is wrong with this broker, for these sources or for all it has. Changes nothing, and needs no right to write.
+
+    `longest` is how long a handler may run, in seconds: infinity where one has no limit, None where that is not known. `deep`
+    allows looks that take long. Raises BrokerUnavailable or ConfigError if there is nothing to look at.
+    """
+    found: Sequence[Finding] = _doctor(url).examine(url, sources, longest, deep=deep)
+    return found
+
+
+def checks_for(url: str, *, deep: bool = False) -> Sequence[str]:
+    """The names of what `findings_for` looks for at this broker."""
+    doctor = _doctor(url)
+    return [name for name in doctor.NAMES if deep or name not in doctor.DEEP]
+
+
+def _doctor(url: str) -> ModuleType:
+    adapter = _adapter(url)
+    if adapter.doctor is None:
+        known = ", ".join(f"{name}://" for name, each in ADAPTERS.items() if each.doctor)
+        raise CapabilityError(
+            f"{masked(url)!r} cannot be looked at from outside. bezoar doctor knows what to look for in {known}"
+        )
+    return _module(adapter, adapter.doctor)
 
 
 def check_url(url: str) -> None:

@@ -21,6 +21,7 @@ COMMANDS = {
     "dlq": ("bezoar.cli.dlq.group", "Look at dead letters, send them again, or give them up."),
     "plan": ("bezoar.cli.plan.command", "See what retries add to the traffic, and when they come."),
     "migrate": ("bezoar.cli.migrate", "Make the tables that a database broker needs, or print how."),
+    "doctor": ("bezoar.cli.doctor.command", "Check a broker or an app for what loses or loops messages."),
     "completion": ("bezoar.cli.completion", "Print the completion script for bash, zsh or fish."),
 }
 

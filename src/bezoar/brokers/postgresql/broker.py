@@ -114,7 +114,7 @@ class PostgreSQLBroker:
         with self._session.transaction() as run:
             found = self._take_waiting(run, source, number, 1, alone=True)
             for suspect in found:
-                run.execute("set local synchronous_commit = on")
+                self._session.make_durable(run)
                 counters = counters_text(suspect.counters.marked(by, time.time()))  # when, as this host says: for people only
                 run.execute("update bezoar_waiting set counters = %s where no = %s", (counters, suspect.receipt[1]))
         if not found:
@@ -129,7 +129,7 @@ class PostgreSQLBroker:
             with self._session.transaction() as run:
                 settled = self._move(run, settlement) + self._remove(run, settlement.gone, ended)
                 # What removes the finished ones need not be on disk, and says so for the transaction; copies must be.
-                run.execute("set local synchronous_commit = on")
+                self._session.make_durable(run)
         else:
             with self._session.use() as run:
                 settled = self._remove(run, settlement.gone, ended)
@@ -200,7 +200,7 @@ class PostgreSQLBroker:
         values = {"source": number, "owner": self._presence.no, "limit": limit, "bytes": room}
         with self._session.use() as run:
             with run.pipeline():  # one message to the server, and one back
-                run.execute("begin")
+                run.execute("begin isolation level read committed")
                 run.execute(rows.LOCK_LINE, values)
                 answer = run.execute(rows.FETCH_LINE, values, binary=True)
                 run.execute("commit")

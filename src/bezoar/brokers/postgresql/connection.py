@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 import psycopg
 from psycopg import conninfo
+from psycopg.pq import TransactionStatus
 
 from bezoar.brokers.postgresql.schema import Connection
 from bezoar.errors import BrokerUnavailable, ConfigError
@@ -22,8 +23,8 @@ _DEFAULTS: dict[str, Any] = {
     "tcp_user_timeout": 25_000,
 }
 
-_OFF = ("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin", "enable_material", "jit")
-_PINNED = ";".join([*(f"set {name} = off" for name in _OFF), "set plan_cache_mode = force_generic_plan"])
+SWITCHED_OFF = ("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin", "enable_material", "jit")
+_PINNED = ";".join([*(f"set {name} = off" for name in SWITCHED_OFF), "set plan_cache_mode = force_generic_plan"])
 """Statistics of a queue are always out of date. Left to itself the planner would one day read all of it for each fetch."""
 
 
@@ -41,6 +42,7 @@ def parameters(url: str) -> dict[str, Any]:
 def connect(url: str) -> Connection:
     """A connection in autocommit mode. Whether there is a pooler in between is known afterwards: see `is_pooled`."""
     connection = psycopg.connect(**parameters(url), autocommit=True, prepare_threshold=None)
+    connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED  # whatever the default of the role is
     if not is_pooled(connection):
         connection.execute(_PINNED)
         connection.prepare_threshold = 0
@@ -95,8 +97,10 @@ class Session:
     def __init__(self, url: str) -> None:
         self._url = url
         self._lock = threading.RLock()
+        self._depth = 0
         self._connection: Connection | None = None
         self._is_closed = True
+        self._is_durable, self._durability = True, "on"
 
     def open(self) -> None:
         self._is_closed = False
@@ -107,13 +111,26 @@ class Session:
     def use(self) -> Iterator[Connection]:
         """The connection, for statements that each commit by themselves."""
         with self._lock, explained(self._url):
-            yield self._connected()
+            connection = self._connected()
+            self._depth += 1
+            try:
+                yield connection
+            finally:
+                self._depth -= 1
+                if self._depth == 0 and connection.info.transaction_status != TransactionStatus.IDLE:
+                    connection.close()  # something failed between a begin and its commit: the next call gets a new one
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
         """The connection, in a transaction that is on disk when the block is left."""
         with self.use() as connection, connection.transaction():
+            if not self._is_durable:
+                self.make_durable(connection)
             yield connection
+
+    def make_durable(self, connection: Connection) -> None:
+        """Have this transaction wait for the disk, though a role, or a statement before, says that it need not."""
+        connection.execute("select set_config('synchronous_commit', %s, true)", (self._durability,))
 
     def close(self) -> None:
         with self._lock:
@@ -127,5 +144,8 @@ class Session:
         if self._is_closed:
             raise BrokerUnavailable(f"PostgreSQL at {where(self._url)!r} is not open. Call open() first.")
         if self._connection is None or self._connection.closed:
-            self._connection = connect(self._url)
+            connection = connect(self._url)
+            (found,) = connection.execute("select current_setting('synchronous_commit')").fetchone() or ("on",)
+            self._is_durable, self._durability = found != "off", "on" if found == "off" else found
+            self._connection = connection
         return self._connection

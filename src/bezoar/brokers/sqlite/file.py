@@ -12,6 +12,9 @@ from bezoar.errors import BrokerUnavailable, ConfigError
 BUSY_TIMEOUT = 30.0
 """Seconds that a writer waits for its turn. Ours take under a millisecond: only a foreign program can hold the file so long."""
 
+LOG_LIMIT = 64 * 2**20
+"""Bytes that the log is cut down to whenever everything in it has been moved to the file."""
+
 _NETWORK = {"9p", "afs", "beegfs", "ceph", "cifs", "davfs", "glusterfs", "lustre", "ncpfs", "nfs", "nfs4", "smb3", "smbfs"}
 _NETWORK_FUSE = {"fuse.glusterfs", "fuse.rclone", "fuse.s3fs", "fuse.sshfs", "fuse.gcsfuse", "fuse.davfs2", "fuse.ceph"}
 
@@ -32,11 +35,8 @@ def path_of(url: str) -> str:
 
 def connect(path: str, *, create: bool = True) -> sqlite3.Connection:
     """A connection in WAL mode; transactions are begun and ended by hand, commits are not synced unless asked for."""
-    if not create and not Path(path).exists():
-        raise ConfigError(
-            f"The SQLite file {path!r} does not exist, and nothing is to be created here (the current folder is "
-            f"{str(Path.cwd())!r}). Check the path; the first publish or run makes the file."
-        )
+    if not create:
+        must_exist(path)
     folder = Path(path).absolute().parent
     if not folder.is_dir():
         raise ConfigError(
@@ -53,8 +53,16 @@ def connect(path: str, *, create: bool = True) -> sqlite3.Connection:
                 f"Use a file on a local disk."
             )
         connection.execute("pragma synchronous=normal")
-        connection.execute("pragma journal_size_limit=67108864")
+        connection.execute(f"pragma journal_size_limit={LOG_LIMIT}")
     return connection
+
+
+def must_exist(path: str) -> None:
+    if not Path(path).exists():
+        raise ConfigError(
+            f"The SQLite file {path!r} does not exist, and nothing is to be created here (the current folder is "
+            f"{str(Path.cwd())!r}). Check the path; the first publish or run makes the file."
+        )
 
 
 @contextmanager

@@ -32,7 +32,11 @@ def test_while_dead_letters_cannot_be_stored_the_source_stands_still_and_then_go
             assert "'orders' stands still" in told
             assert starts == [0, 1, 2], "it went on"
             depth = lab.broker("orders").depth("orders")
-            assert (depth.ready + depth.delayed + depth.leased if lab.counts_exactly else 6, depth.empty, depth.dead) == (6, False, 0)
+            assert (depth.ready + depth.delayed + depth.leased if lab.counts_exactly else 6, depth.empty, depth.dead) == (
+                6,
+                False,
+                0,
+            )
             fault.close()
             tally = running.wait()["orders"]
         assert len(journal.of("resume")) == 1

@@ -1,0 +1,1 @@
+"""What about a PostgreSQL database loses messages, or holds them up?"""

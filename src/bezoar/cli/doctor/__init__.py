@@ -1,0 +1,1 @@
+"""What loses or loops messages, before it does?"""
