@@ -183,6 +183,24 @@ def cut(url):
         connection.execute(f"select pg_terminate_backend(pid) from pg_stat_activity where {others}")
 
 
+def test_a_consumer_that_was_cut_off_takes_its_lock_again(open_broker, url):
+    broker = open_broker()
+    publish(broker, "one")
+    broker.fetch("orders", 1)
+    held = "select count(*) from pg_locks where locktype = 'advisory' and granted and database = (select oid from pg_database {})"
+    query = held.format("where datname = current_database()") + " and mode = 'ExclusiveLock'"
+
+    def locks():
+        with psycopg.connect(url) as connection:
+            return connection.execute(query).fetchone()[0]
+
+    assert locks() == 1
+    cut(url)
+    ends = time.monotonic() + 60
+    while locks() != 1:
+        assert time.monotonic() < ends, "it never took its lock again"
+
+
 def test_a_consumer_whose_connection_was_cut_and_whose_messages_were_taken_over_is_told_so(open_broker, url):
     broker, other = open_broker(), open_broker()
     publish(broker, "one")

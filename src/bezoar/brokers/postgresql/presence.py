@@ -61,7 +61,7 @@ class Presence:
         self._numbers: Callable[[], Sequence[int]] = list
         self._guard = threading.RLock()
         self._connection: Connection | None = None
-        self._pooled = False
+        self._pooled = self._has_lock = False
         self._thread: threading.Thread | None = None
         self._closed = threading.Event()
         self._is_armed = self._has_news = False
@@ -96,9 +96,9 @@ class Presence:
     def lost(self) -> None:
         """Somebody took over what this owner held. The next fetch makes a new one."""
         with self._guard, suppress(psycopg.Error):
-            if self._connection is not None and not self._pooled:
+            if self._connection is not None and self._has_lock and not self._pooled:
                 self._connection.execute(f"select pg_advisory_unlock({_CLASS}, %s)", (self.no,))
-        self.no = 0
+        self.no, self._has_lock = 0, False
 
     def close(self) -> None:
         self._closed.set()
@@ -133,19 +133,17 @@ class Presence:
             (no,) = connection.execute(enter, values).fetchone() or (0,)
             if not self._pooled:
                 connection.execute(f"select pg_advisory_lock({_CLASS}, %s)", (no,))
-        self.no, self._beats_at = no, time.monotonic() + LEASE / 3
+        self.no, self._beats_at, self._has_lock = no, time.monotonic() + LEASE / 3, True
 
     def _connected(self) -> Connection:
-        """Made again when it was lost. If nobody has taken over meanwhile, the lock is taken again and nothing happened."""
+        """Made again when it was lost. If nobody has taken over meanwhile, nothing has happened: see `_take_lock_again`."""
         if self._connection is None or self._connection.closed:
             connection = connect(self._url)
             self._pooled = is_pooled(connection)
             if not self._pooled:
                 connection.add_notify_handler(lambda news: self._hear(news.payload))  # told in the middle of something else
                 connection.execute(f"listen {CHANNEL}")
-                if self.no:
-                    connection.execute(f"select pg_advisory_lock({_CLASS}, %s)", (self.no,))
-            self._connection, self._beats_at = connection, 0.0
+            self._connection, self._beats_at, self._has_lock = connection, 0.0, False
         return self._connection
 
     def _live(self) -> None:
@@ -159,9 +157,16 @@ class Presence:
                 self._tell()
                 self._closed.wait(RECOVERY)
 
+    def _take_lock_again(self, connection: Connection) -> None:
+        """Not at any price: the server may still take the lost connection for alive, and then nobody else can have it either."""
+        taken = connection.execute(f"select pg_try_advisory_lock({_CLASS}, %s)", (self.no,)).fetchone()
+        self._has_lock = taken == (True,)
+
     def _look(self, connection: Connection) -> float:
         """Say that this consumer is alive, and see whether there is something to ring for. Returns how long to wait."""
         with self._guard:
+            if self.no and not self._has_lock and not self._pooled:
+                self._take_lock_again(connection)
             if self.no and time.monotonic() >= self._beats_at:
                 beat = "update bezoar_owners set until = statement_timestamp() + %s * interval '1 second' where no = %s"
                 connection.execute(beat, (LEASE, self.no))
