@@ -2,7 +2,7 @@
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format types contract proof sizes bench servers docs recording constraints wheel clean no-python
+.PHONY: help setup demo test test-all lint format types contract proof sizes bench servers docs recording constraints wheel clean no-python
 
 VENV ?= .venv
 PYTHON ?=
@@ -27,6 +27,9 @@ demo: setup  ## watch poison messages being isolated, on a throw-away SQLite fil
 
 test: lint types  ## all that a change must pass: lint, types and every test
 	@$(RUN) -m pytest -n 2 $(ARGS)
+
+test-all: lint types  ## as test, and what takes longer: every promise on every server and version
+	@$(RUN) -m pytest -n 2 -m "not proof" $(ARGS)
 
 lint: setup  ## style and formatting, without changing a file
 	@$(RUN) -m ruff check .

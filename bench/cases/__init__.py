@@ -1,5 +1,25 @@
 """The benchmarks, in the order in which they run. Importing a module registers what it measures."""
 
-from bench.cases import decisions, guarding, isolation, lone_message, postgresql, sqlite_drain, sqlite_growth, sqlite_publish
+from bench.cases import (
+    decisions,
+    guarding,
+    isolation,
+    lone_message,
+    postgresql,
+    rabbitmq,
+    sqlite_drain,
+    sqlite_growth,
+    sqlite_publish,
+)
 
-__all__ = ["decisions", "guarding", "isolation", "lone_message", "postgresql", "sqlite_drain", "sqlite_growth", "sqlite_publish"]
+__all__ = [
+    "decisions",
+    "guarding",
+    "isolation",
+    "lone_message",
+    "postgresql",
+    "rabbitmq",
+    "sqlite_drain",
+    "sqlite_growth",
+    "sqlite_publish",
+]

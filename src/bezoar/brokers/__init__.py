@@ -41,6 +41,12 @@ ADAPTERS = {
         "bezoar.brokers.postgresql.schema",
         "bezoar.brokers.postgresql.doctor.examining",
     ),
+    "amqp": Adapter(
+        "bezoar.brokers.rabbitmq.broker", "RabbitMQBroker", "bezoar.brokers.rabbitmq.deadletters", "RabbitMQDeadLetters"
+    ),
+    "amqps": Adapter(
+        "bezoar.brokers.rabbitmq.broker", "RabbitMQBroker", "bezoar.brokers.rabbitmq.deadletters", "RabbitMQDeadLetters"
+    ),
     "memory": Adapter("bezoar.brokers.memory", "MemoryBroker", "bezoar.brokers.memory", "MemoryDeadLetters"),
 }
 

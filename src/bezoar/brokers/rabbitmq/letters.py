@@ -1,0 +1,135 @@
+"""How is a dead letter kept as a message, so that every tool can read it?
+
+The body is the original body, the sender's headers are the sender's headers; what is known about the failure is JSON in the
+header `x-bezoar-letter`, with the gist in headers of its own. A message that RabbitMQ itself dead-lettered, or somebody else,
+is read as a letter too.
+"""
+
+import hashlib
+import time
+from typing import Any
+
+import msgspec
+
+from bezoar.brokers.rabbitmq import envelope, properties, table
+from bezoar.brokers.rabbitmq.envelope import MOST_HEADERS, Seen
+from bezoar.brokers.rabbitmq.properties import Properties
+from bezoar.brokers.rabbitmq.wire import Arrived
+from bezoar.deadletters.record import DeadLetter
+from bezoar.failure import ErrorClassification
+from bezoar.message import Counters, Message
+
+RECORD, LETTER, STATE = b"x-bezoar-letter", b"x-bezoar-letter-id", b"x-bezoar-state"
+_last = [0]
+
+
+def new_id(source: str) -> str:
+    """Grows with time, so that letters can be told in the order in which they were written."""
+    _last[0] = max(_last[0] + 1, time.time_ns() // 1000)
+    return f"{source}-{_last[0]:014x}{envelope.stamp()}"
+
+
+def written(letter: DeadLetter, seen: Seen, like: Properties, letter_id: str, state: str = "dead") -> bytes:
+    """The properties of a letter."""
+    counters = Counters(attempts=letter.attempts, replays=letter.replays)
+    extra = [
+        table.entry("x-bezoar-letter-id", letter_id),
+        table.entry("x-bezoar-state", state),
+        table.entry("x-bezoar-source", letter.source),
+        table.entry("x-bezoar-error", f"{letter.error_type}: {letter.error}"[:500]),
+        table.entry("x-bezoar-reason", letter.reason[:500]),
+        table.entry("x-bezoar-letter", _record(letter)),
+    ]
+    return envelope.copied(seen, like, counters, extra=extra)
+
+
+def _record(letter: DeadLetter) -> str:
+    """Everything that the message itself does not say, within what a header may hold."""
+    bare = msgspec.structs.replace(letter, message=Message("", "", b"", None, {}))
+    data = b""
+    for cap in (None, 8_000, 2_000, 200):
+        if cap is not None:
+            crash = bare.crash and msgspec.structs.replace(bare.crash, stack=bare.crash.stack[-cap:], log=bare.crash.log[-cap:])
+            bare = msgspec.structs.replace(
+                bare,
+                traceback=bare.traceback[-cap:],
+                error=bare.error[:cap],
+                rule=bare.rule[:cap],
+                crash=crash,
+                history=bare.history[-3:],
+            )
+        fields = msgspec.to_builtins(bare)
+        del fields["message"], fields["id"], fields["state"]
+        data = msgspec.json.encode(fields)
+        if len(data) <= MOST_HEADERS // 2:
+            break
+    return data.decode()
+
+
+class Found(msgspec.Struct):
+    """A letter in its queue, with what is needed to send it again."""
+
+    arrived: Arrived
+    like: Properties
+    seen: Seen
+    letter: DeadLetter
+
+    @property
+    def identity(self) -> object:
+        """Equal for two letters of which a crash left both, since it came between storing one and letting its message go."""
+        return (self.seen.stamp, self.letter.replays) if self.seen.stamp else self.letter.id
+
+
+def read(source: str, arrived: Arrived) -> Found:
+    like = properties.read(arrived.properties)
+    seen = envelope.look(arrived, like)
+    headers = {each.name: each.value for each in like.headers.entries}
+    message = Message(seen.id, source, arrived.body, seen.key, seen.headers)
+    letter = _known(source, headers) or _foreign(message, headers, seen)
+    id_ = table.text(headers[LETTER]) if LETTER in headers else f"{source}-{0:014x}{_digest(arrived)}"
+    state = table.text(headers[STATE]) if STATE in headers else "dead"
+    return Found(arrived, like, seen, msgspec.structs.replace(letter, id=id_, state=state, message=message))
+
+
+def _known(source: str, headers: dict[bytes, bytes]) -> DeadLetter | None:
+    """What we wrote about it ourselves, if we did."""
+    if RECORD not in headers:
+        return None
+    bare: dict[str, Any] = {"id": "", "source": source, "key": None, "headers": {}, "body": b""}
+    try:
+        return msgspec.convert({**msgspec.json.decode(table.text(headers[RECORD])), "message": bare}, DeadLetter)
+    except (msgspec.DecodeError, msgspec.ValidationError, ValueError, TypeError):
+        return None  # somebody else's header of that name
+
+
+def _digest(arrived: Arrived) -> str:
+    return hashlib.blake2b(arrived.body, digest_size=8).hexdigest()
+
+
+def _foreign(message: Message, headers: dict[bytes, bytes], seen: Seen) -> DeadLetter:
+    """For what RabbitMQ itself gave up, or another program: all that is known is in x-death."""
+    deaths = table.value(headers[b"x-death"]) if b"x-death" in headers else []
+    death = deaths[0] if isinstance(deaths, list) and deaths and isinstance(deaths[0], dict) else {}
+    why = str(death.get("reason", "unknown"))
+    moment = death.get("time")
+    at = float(moment) if isinstance(moment, int) and 0 < moment < 2**33 else 0.0
+    rule = (
+        f"RabbitMQ dead-lettered it from queue {death.get('queue')!r}: {why}"
+        if death
+        else "something else than bezoar put it here"
+    )
+    return DeadLetter(
+        message=message,
+        attempts=seen.counters.charged,
+        classification=str(ErrorClassification.UNKNOWN),
+        rule=rule,
+        reason=rule,
+        error_type="rabbitmq." + why,
+        error=rule,
+        fingerprint=hashlib.blake2b(rule.encode(), digest_size=6).hexdigest(),
+        first_failed_at=seen.counters.first_failed_at or at,
+        last_failed_at=at,
+        history=seen.counters.history,
+        replays=seen.counters.replays,
+        original={name: str(content) for name, content in death.items()},
+    )

@@ -1,0 +1,138 @@
+"""How is a table of headers read that may hold anything, and written without changing what others wrote?
+
+A table is split into names and raw values; only what somebody asks for is decoded, and what cannot be decoded stays as it
+came. So a header of a kind that we have never seen survives retry, dead letter and replay bit for bit.
+"""
+
+import struct
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+_SIZES = {"t": 1, "b": 1, "B": 1, "s": 2, "U": 2, "u": 2, "I": 4, "i": 4, "l": 8, "L": 8, "f": 4, "d": 8, "D": 5, "T": 8, "V": 0}
+_NUMBERS = {
+    "b": ">b",
+    "B": ">B",
+    "s": ">h",
+    "U": ">h",
+    "u": ">H",
+    "I": ">i",
+    "i": ">I",
+    "l": ">q",
+    "L": ">q",
+    "f": ">f",
+    "d": ">d",
+    "T": ">Q",
+}
+_LONG = frozenset("SxAF")
+
+
+class Entry(NamedTuple):
+    """One header: its name, and its value with the byte before it that tells the kind."""
+
+    name: bytes
+    value: bytes
+
+
+class Table(NamedTuple):
+    """The entries that could be told apart, and the rest if there is one that could not."""
+
+    entries: tuple[Entry, ...] = ()
+    rest: bytes = b""
+
+
+def split(data: bytes) -> Table:
+    entries: list[Entry] = []
+    at, end = 0, len(data)
+    while at < end:
+        start = at
+        at += 1 + data[at]
+        name = data[start + 1 : at]
+        size = _size(data, at)
+        if size is None or at + size > end:
+            return Table(tuple(entries), data[start:])
+        entries.append(Entry(name, data[at : at + size]))
+        at += size
+    return Table(tuple(entries))
+
+
+def _size(data: bytes, at: int) -> int | None:
+    """How many bytes the value there takes, its kind included; None if it is of no known kind."""
+    if at >= len(data):
+        return None
+    kind = chr(data[at])
+    if kind in _SIZES:
+        return 1 + _SIZES[kind]
+    if kind in _LONG and at + 5 <= len(data):
+        return int(5 + struct.unpack_from(">I", data, at + 1)[0])
+    return None
+
+
+def join(entries: Iterable[Entry], rest: bytes = b"") -> bytes:
+    data = b"".join([bytes((len(name),)) + name + value for name, value in entries]) + rest
+    return struct.pack(">I", len(data)) + data
+
+
+def value(raw: bytes) -> Any:
+    """The value as Python has it; the raw bytes where it has none that is sure to fit."""
+    kind, data = chr(raw[0]), raw[1:]
+    if kind in _NUMBERS:
+        return struct.unpack(_NUMBERS[kind], data)[0]
+    return _DECODERS[kind](data) if kind in _DECODERS else data[4:]
+
+
+def _text(data: bytes) -> str | bytes:
+    try:
+        return data[4:].decode()
+    except UnicodeDecodeError:
+        return data[4:]
+
+
+def _decimal(data: bytes) -> float:
+    places, number = struct.unpack(">Bi", data)
+    return float(number / 10**places)
+
+
+def _inner(data: bytes) -> dict[str, Any]:
+    return {name.decode("utf-8", "replace"): value(inner) for name, inner in split(data[4:]).entries}
+
+
+def _values(data: bytes) -> list[Any]:
+    found, at = [], 4
+    while at < len(data):
+        size = _size(data, at)
+        if size is None:
+            break
+        found.append(value(data[at : at + size]))
+        at += size
+    return found
+
+
+_DECODERS: dict[str, Callable[[bytes], Any]] = {
+    "S": _text,
+    "t": lambda data: data != b"\x00",
+    "D": _decimal,
+    "V": lambda _: None,
+    "F": _inner,
+    "A": _values,
+}
+
+
+def text(raw: bytes) -> str:
+    """The value as text, for people and for `Delivery.headers`."""
+    found = value(raw)
+    return found if isinstance(found, str) else found.decode("utf-8", "replace") if isinstance(found, bytes) else str(found)
+
+
+def entry(name: str, content: str | float) -> Entry:
+    return Entry(name.encode(), _encoded(content))
+
+
+def _encoded(content: str | float) -> bytes:
+    if isinstance(content, bool):
+        return b"t\x01" if content else b"t\x00"
+    if isinstance(content, int):
+        return b"I" + struct.pack(">i", content) if -(2**31) <= content < 2**31 else b"l" + struct.pack(">q", content)
+    if isinstance(content, float):
+        return b"d" + struct.pack(">d", content)
+    data = content.encode()
+    return b"S" + struct.pack(">I", len(data)) + data

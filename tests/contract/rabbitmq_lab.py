@@ -1,0 +1,61 @@
+"""How are the faults of RabbitMQ caused?"""
+
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from bezoar.brokers.rabbitmq.broker import RabbitMQBroker
+from bezoar.message import Delivery
+from bezoar.ports import Broker
+from bezoar.testing import Lab
+from bezoar.testing.isolation.diary import wait_until
+from servers.rabbitmq import RabbitMQ as Server
+
+
+class RabbitMQLab(Lab):
+    """A virtual host of its own."""
+
+    modules = tuple(f"bezoar.brokers.rabbitmq.{name}" for name in ("broker", "deadletters", "writing"))
+
+    def __init__(self, server: Server, folder: Path) -> None:
+        self._server = server
+        super().__init__(server.fresh(), folder)
+        self.vhost = urlsplit(self.url).path[1:]
+
+    def steal(self, broker: Broker, deliveries: Sequence[Delivery]) -> None:
+        """The connection is cut, and the server has put everything back. (Until it has noticed, nobody has taken anything.)"""
+        assert isinstance(broker, RabbitMQBroker)
+        link = broker._link
+        assert link is not None
+        deliveries[0].receipt.holder.ready()  # an answer on the same channel: the acks before it have arrived
+        link.wire._transport._sock.shutdown(socket.SHUT_RDWR)
+        wait_until(
+            lambda: not link.is_open and not any(each.receipt.holder.alive for each in deliveries), lambda: "It is connected"
+        )
+        looking = RabbitMQBroker(self.url)
+        looking.open([])
+        try:
+            wait_until(
+                lambda: looking.topology().count(deliveries[0].source)[0] >= len(deliveries), lambda: "They did not come back"
+            )
+        finally:
+            looking.close()
+
+    @contextmanager
+    def dead_letters_unwritable(self) -> Iterator[None]:
+        """Somebody took away the right to write to the exchange."""
+        self._permit(write="^(?!dlx$).*")
+        try:
+            yield
+        finally:
+            self._permit()
+
+    def _permit(self, **rights: str) -> None:
+        everything = {"configure": ".*", "write": ".*", "read": ".*"}
+        self._server.http("PUT", f"/api/permissions/{self.vhost}/{urlsplit(self.url).username}", everything | rights)
+
+    def __exit__(self, *raised: object) -> None:
+        super().__exit__(*raised)
+        self._server.http("DELETE", f"/api/vhosts/{self.vhost}")

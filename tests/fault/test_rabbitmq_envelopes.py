@@ -1,0 +1,146 @@
+"""What others put into RabbitMQ: headers that no client can read, queues of another kind, letters that are not ours."""
+
+import struct
+import threading
+
+import pika
+import pytest
+
+from bezoar.backoff import Backoff
+from bezoar.brokers.rabbitmq import properties, table
+from bezoar.brokers.rabbitmq.broker import RabbitMQBroker
+from bezoar.brokers.rabbitmq.table import Entry
+from bezoar.brokers.rabbitmq.writing import Copy
+from bezoar.errors import ConfigError, Permanent
+from bezoar.message import Counters, Delivery
+from bezoar.ports import Kept, Settlement
+from bezoar.testing import given
+from bezoar.testing.processes import PATIENCE
+from bezoar.testing.running import Running, drained
+from tests.contract.rabbitmq_lab import RabbitMQLab
+
+IN_MICROSECONDS = Entry(b"sent", b"T" + struct.pack(">Q", 1_700_000_000_000_000))
+
+
+@pytest.fixture
+def lab(tmp_path, rabbitmq):
+    with RabbitMQLab(rabbitmq, tmp_path) as lab:
+        yield lab
+
+
+@pytest.fixture
+def raw(lab):
+    connection = pika.BlockingConnection(pika.URLParameters(lab.url))
+    yield connection.channel()
+    connection.close()
+
+
+def put(lab: RabbitMQLab, queue: str, body: bytes, *entries: Entry) -> None:
+    """A message with headers that no client would write."""
+    broker = RabbitMQBroker(lab.url)
+    broker.open(["orders"])
+    batch = broker.store([Copy("", queue, properties.write("foreign", list(entries)), body)])
+    assert batch.stored(0)
+    broker.close()
+
+
+def test_a_header_that_the_client_cannot_decode_stops_nobody_and_survives_unchanged(lab):
+    put(lab, "orders", b"1", IN_MICROSECONDS, Entry(b"broken", b"S" + struct.pack(">I", 2) + b"\xff\xfe"))
+    seen: list[Delivery] = []
+
+    def handle(payload: int, delivery: Delivery) -> None:
+        seen.append(delivery)
+        if payload == 1:
+            raise Permanent("no")
+
+    app = given.consumer(lab.app(), "orders", handle)
+    app.publish("orders", 2)
+    drained(app)
+    assert sorted(delivery.body for delivery in seen) == [b"1", b"2"]
+    (letter,) = lab.dlq("orders").peek()
+    assert letter.message.headers["sent"] == "1700000000000000"
+    broker = lab.broker("orders")
+    lab.dlq("orders").replay_all()
+    (again,) = broker.fetch("orders", 1)
+    entries = properties.read(again.receipt.properties).headers.entries
+    assert IN_MICROSECONDS in entries
+    assert Entry(b"broken", b"S" + struct.pack(">I", 2) + b"\xff\xfe") in entries
+
+
+def test_a_copy_leaves_the_headers_of_the_broker_behind(lab):
+    count = table.entry("x-delivery-count", 17)
+    put(lab, "orders", b"1", count, table.entry("x-first-death-queue", "elsewhere"), table.entry("mine", "1"))
+    broker = lab.broker("orders")
+    (delivery,) = broker.fetch("orders", 1)
+    assert delivery.counters == Counters(), "a count that came with the message was believed"
+    broker.settle(Settlement(kept=[Kept(delivery, Counters(attempts=1))]))
+    (again,) = broker.fetch("orders", 1)
+    names = {entry.name for entry in properties.read(again.receipt.properties).headers.entries}
+    assert names == {b"mine", b"x-delivery-attempts", b"x-bezoar-stamp"}
+
+
+def test_a_queue_that_was_there_before_is_used_as_it_is_and_the_difference_is_told(lab, raw):
+    raw.queue_declare("orders", durable=True, arguments={"x-max-length": 1000})
+    broker = lab.connect()
+    (finding,) = broker.open(["orders"])
+    assert (finding.name, finding.loses) == ("queue-differs", False)
+    assert "'orders'" in finding.problem
+    assert "x-queue-type" in finding.problem or "x-dead-letter-exchange" in finding.problem
+    broker.publish(given.messages("orders", 2))
+    assert len(broker.fetch("orders", 10)) == 2
+    broker.close()
+    raw.queue_declare("orders", durable=True, arguments={"x-max-length": 1000})
+
+
+def test_nothing_is_created_where_nothing_is_to_be_created_and_the_commands_are_told(lab):
+    with pytest.raises(ConfigError, match="rabbitmqadmin declare queue name=orders") as told:
+        lab.connect().open(["orders"], create=False)
+    assert "declare exchange name=dlx" in str(told.value)
+
+
+def test_on_a_classic_queue_returned_messages_are_counted_too(lab, raw):
+    raw.queue_declare("orders", durable=True)
+    lab.broker("orders").publish(given.messages("orders", 2))
+    for unseen in (0, 1, 2, 2):
+        broker = lab.broker("orders")
+        deliveries = broker.fetch("orders", 10)
+        assert [delivery.counters for delivery in deliveries] == [Counters(unseen=unseen)] * 2
+        broker.close()
+
+
+def test_what_rabbitmq_itself_dead_lettered_is_a_letter_and_can_be_replayed(lab, raw):
+    lab.broker("orders").publish(given.messages("orders", 1))
+    method, _, _ = raw.basic_get("orders")
+    raw.basic_reject(method.delivery_tag, requeue=False)
+    dlq = lab.dlq("orders")
+    while not (letters := dlq.peek()):
+        pass
+    assert (letters[0].body, letters[0].error_type) == (b"0", "rabbitmq.rejected")
+    assert "dead-lettered it from queue 'orders'" in letters[0].rule
+    assert dlq.replay_one(letters[0].id)
+    assert [delivery.body for delivery in lab.broker("orders").fetch("orders", 10)] == [b"0"]
+
+
+def test_thirty_looks_at_a_letter_do_not_make_it_vanish(lab):
+    given.dead_letters(lab, "orders", [b"1", b"2"])
+    dlq = lab.dlq("orders")
+    for _ in range(30):
+        assert [letter.body for letter in dlq.peek()] == [b"1", b"2"]
+
+
+def test_messages_that_fail_at_once_with_jitter_all_come_back(lab):
+    again: list[int] = []
+    all_back = threading.Event()
+
+    def handle(number: int, delivery: Delivery) -> None:
+        if delivery.attempt == 1:
+            raise ConnectionError("not now")
+        again.append(number)
+        if len(again) == 200:
+            all_back.set()
+
+    app = given.consumer(lab.app(), "orders", handle, backoff=Backoff.exponential(base=2, max=2))
+    app.publish_many("orders", range(200))
+    with Running(app):
+        assert all_back.wait(PATIENCE)
+    assert sorted(again) == list(range(200))

@@ -1,0 +1,95 @@
+"""The three things that can happen to a message on RabbitMQ, and what its queues then hold."""
+
+import threading
+
+import msgspec
+import pika
+import pytest
+
+from bezoar.backoff import Backoff
+from bezoar.message import Delivery, Outgoing
+from bezoar.ports import Kept, Settlement
+from bezoar.testing import given
+from bezoar.testing.effects import Effects
+from bezoar.testing.processes import Child, Gate
+from bezoar.testing.running import drained
+from tests.contract.rabbitmq_lab import RabbitMQLab
+
+
+@pytest.fixture
+def lab(tmp_path, rabbitmq):
+    with RabbitMQLab(rabbitmq, tmp_path) as lab:
+        yield lab
+
+
+@pytest.fixture
+def raw(lab):
+    """The server as other programs see it."""
+    connection = pika.BlockingConnection(pika.URLParameters(lab.url))
+    yield connection.channel()
+    connection.close()
+
+
+def waiting(raw, queue):
+    return raw.queue_declare(queue, passive=True).method.message_count
+
+
+def test_scenario_a_handled_acknowledged_gone(lab, raw):
+    done = []
+    app = given.consumer(lab.app(), "orders", done.append, schema=dict)
+    app.publish("orders", {"id": 1})
+    drained(app)
+    assert done == [{"id": 1}]
+    assert [waiting(raw, queue) for queue in ("orders", "orders.dlq", "orders.suspects")] == [0, 0, 0]
+
+
+def test_scenario_b_each_failure_stores_a_copy_with_one_more_attempt_before_the_original_goes(lab, raw):
+    broker = lab.broker("orders")
+    broker.publish([Outgoing("order-1", "orders", b"{}", headers={"trace": "1"})])
+    for attempts in (1, 2):
+        (delivery,) = broker.fetch("orders", 1)
+        kept = Kept(delivery, given_counters(delivery, attempts))
+        broker.settle(Settlement(kept=[kept]))
+    broker.close()
+    _, properties, body = raw.basic_get("orders")
+    assert (body, properties.message_id, properties.delivery_mode) == (b"{}", "order-1", 2)
+    assert (properties.headers["x-delivery-attempts"], properties.headers["trace"]) == (2, "1")
+
+
+def test_scenario_b_over_the_limit_it_goes_through_the_exchange_dlx_with_the_full_record(lab, raw):
+    def fail(payload: object) -> None:
+        raise ConnectionError("the printer is on fire")
+
+    app = given.consumer(lab.app(), "orders", fail, max_attempts=2, backoff=Backoff.immediate())
+    app.publish("orders", b"\xff\x00 raw")
+    app.publish("orders", {"id": 1})
+    raw.queue_declare("archive")
+    raw.queue_bind("archive", "dlx", "orders")
+    drained(app)
+    found = {body: properties.headers for _, properties, body in (raw.basic_get("orders.dlq") for _ in range(2))}
+    assert set(found) == {b"\xff\x00 raw", b'{"id":1}'}
+    assert found[b'{"id":1}']["x-delivery-attempts"] == 2
+    assert found[b'{"id":1}']["x-bezoar-error"] == "ConnectionError: the printer is on fire"
+    assert waiting(raw, "archive") == 2, "others can bind to dlx"
+
+
+def test_scenario_c_a_message_whose_consumer_died_is_counted_before_it_runs_again(lab):
+    effects, holding = Effects(lab.folder), Gate("holding")
+
+    def hold(payload: object) -> None:
+        holding.open()
+        threading.Event().wait()
+
+    def handle(payload: object, delivery: Delivery) -> None:
+        effects.add(f"unseen {delivery.counters.unseen}, returned {delivery.returned}")
+
+    lab.app().publish("orders", 1)
+    with Child(lambda: given.consumer(lab.app(), "orders", hold).run()) as child:
+        holding.wait()
+        child.kill()
+    drained(given.consumer(lab.app(), "orders", handle))
+    assert effects.lines() == ["unseen 1, returned True"]
+
+
+def given_counters(delivery: Delivery, attempts: int):
+    return msgspec.structs.replace(delivery.counters, attempts=attempts)
