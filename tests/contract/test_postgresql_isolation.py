@@ -1,8 +1,12 @@
-"""PostgreSQL keeps every promise about isolated workers."""
+"""PostgreSQL keeps the promises about isolated workers in which the broker has a part: who comes back, who is suspected, who is
+charged. The others are the same on every broker; they run there too, in test_postgresql_isolation_all.py."""
 
 import pytest
 
-from bezoar.testing.isolation.promises import *  # noqa: F403
+from bezoar.testing.contract.isolation_chaos import *  # noqa: F403
+from bezoar.testing.contract.isolation_kills import *  # noqa: F403
+from bezoar.testing.contract.isolation_stops import *  # noqa: F403
+from bezoar.testing.contract.isolation_suspects import *  # noqa: F403
 from tests.contract.postgresql_lab import PostgreSQLLab
 
 

@@ -2,6 +2,7 @@
 
 import os
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -45,7 +46,7 @@ def connect(path: str, *, create: bool = True) -> sqlite3.Connection:
     refuse_network(path, kind_of_file_system(folder))
     with explained(path):
         connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT, isolation_level=None, check_same_thread=False)
-        mode = connection.execute("pragma journal_mode=wal").fetchone()[0]
+        mode = _switched_to_wal(connection)
         if mode != "wal":
             connection.close()
             raise ConfigError(
@@ -63,6 +64,19 @@ def must_exist(path: str) -> None:
             f"The SQLite file {path!r} does not exist, and nothing is to be created here (the current folder is "
             f"{str(Path.cwd())!r}). Check the path; the first publish or run makes the file."
         )
+
+
+def _switched_to_wal(connection: sqlite3.Connection) -> str:
+    """The mode it is in now. When several processes make a new file at once, SQLite lets one switch and tells the others that it
+    is locked, without waiting; so it is asked again."""
+    until = time.monotonic() + BUSY_TIMEOUT
+    while True:
+        try:
+            return str(connection.execute("pragma journal_mode=wal").fetchone()[0])
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > until:
+                raise
+            time.sleep(0.005)
 
 
 @contextmanager
