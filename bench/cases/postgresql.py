@@ -16,7 +16,7 @@ import psycopg
 import servers
 from bench.cases import orders
 from bench.cases.isolation import drained_from
-from bench.harness import child
+from bench.harness import child, machine
 from bench.harness.figures import Goal, Row, Sample, Spread, compared
 from bench.harness.registry import benchmark
 from bench.harness.rounds import Rounds
@@ -149,7 +149,10 @@ def probed(_: Path, url: str, is_open_elsewhere: bool = False) -> Sample:
 @contextmanager
 def _server() -> Iterator[str]:
     with servers.private("postgresql") as server:
+        process = server.server_process()
+        machine.servers[:] = [process.pid] if process else []
         yield server.url
+    machine.servers.clear()
 
 
 def _fresh(url: str) -> str:

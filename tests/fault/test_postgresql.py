@@ -157,9 +157,10 @@ def test_what_a_fetch_looks_at_does_not_grow_while_a_transaction_is_open_elsewhe
         long.execute("select pg_current_xact_id()")
         pages(600)  # until the indexes have as many levels as they will have
         early = pages(50)
-        pages(2_000)
+        pages(4_000)
         late = pages(50)
-    assert late < 1.2 * early, f"{early} pages at first, {late} after two thousand messages"
+    # Walking over the dead ones would be three times as many and more; a few more are levels of indexes.
+    assert late < 1.8 * early, f"{early} pages at first, {late} after four thousand messages"
 
 
 def test_a_lost_connection_is_made_again_and_what_is_held_stays_held(open_broker, url):

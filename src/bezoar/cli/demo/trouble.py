@@ -18,7 +18,7 @@ SUPERVISOR = "DEMO_SUPERVISOR"
 """The variable with the process id of whoever restarts the consumer."""
 
 MIB = 1024 * 1024
-FLAKY_CALLS = 2
+FLAKY_CALLS = 1
 QUOTA_OPENS_AFTER = 0.6
 
 
@@ -33,7 +33,7 @@ class Shipping(NamedTuple):
 
 
 def flaky(shipping: Shipping) -> None:
-    """The warehouse hangs up on the first two calls and answers the third."""
+    """The warehouse hangs up on the first call and answers the second."""
     if 0 < len(shipping.starts()) <= FLAKY_CALLS:
         raise ConnectionError("the warehouse hung up")
 
