@@ -7,10 +7,12 @@ import pika
 import pytest
 
 from bezoar.backoff import Backoff
+from bezoar.errors import OwnershipLost, Permanent
 from bezoar.message import Delivery, Outgoing
 from bezoar.ports import Kept, Settlement
 from bezoar.testing import given
 from bezoar.testing.effects import Effects
+from bezoar.testing.isolation.diary import wait_until
 from bezoar.testing.processes import Child, Gate
 from bezoar.testing.running import drained
 from tests.contract.rabbitmq_lab import RabbitMQLab
@@ -89,6 +91,50 @@ def test_scenario_c_a_message_whose_consumer_died_is_counted_before_it_runs_agai
         child.kill()
     drained(given.consumer(lab.app(), "orders", handle))
     assert effects.lines() == ["unseen 1, returned True"]
+
+
+def test_a_message_larger_than_one_write_is_stored_and_comes_back_bit_for_bit(lab):
+    broker, body = lab.broker("orders"), b"\x00\xff" * 3_000_000
+    broker.publish([Outgoing("small", "orders", b"1"), Outgoing("large", "orders", body)])
+    small, large = broker.fetch("orders", 2)
+    assert (small.body, large.body == body) == (b"1", True)
+    broker.settle(Settlement(gone=[small, large]))
+
+
+def test_if_the_thread_of_a_connection_ends_everybody_who_waits_on_it_is_told(lab):
+    broker = lab.broker("orders")
+    broker.publish([Outgoing("order-1", "orders", b"1")])
+    (held,) = broker.fetch("orders", 1)
+
+    def fall_over() -> None:
+        raise RuntimeError("a bug in the client")
+
+    broker.topology().link.post(fall_over)
+    wait_until(lambda: not held.receipt.holder.alive, lambda: "What was held still looks held")
+    with pytest.raises(OwnershipLost):
+        broker.settle(Settlement(gone=[held]))
+    assert [again.body for again in broker.fetch("orders", 1)] == [b"1"]
+
+
+def test_a_letter_that_rabbitmq_wrote_after_a_replay_is_a_new_one(lab, raw):
+    """The replayed message tells of its letter, for the history; that must not make a later letter look dealt with."""
+
+    def fail(payload: object) -> None:
+        raise Permanent("no")
+
+    app = given.consumer(lab.app(), "orders", fail)
+    app.publish("orders", 1)
+    drained(app)
+    dlq = lab.dlq("orders")
+    (letter,) = dlq.peek()
+    assert dlq.replay_all().replayed == (letter.id,)
+    method, properties, _ = raw.basic_get("orders")
+    assert "BCC" not in properties.headers
+    raw.basic_reject(method.delivery_tag, requeue=False)
+    wait_until(lambda: waiting(raw, "orders.dlq") == 1, lambda: "RabbitMQ did not dead-letter it")
+    states = {each.id: (each.state, each.error_type) for each in dlq.letters(state=None)}
+    assert states.pop(letter.id) == ("replayed", "bezoar.errors.Permanent")
+    assert list(states.values()) == [("dead", "rabbitmq.rejected")]
 
 
 def given_counters(delivery: Delivery, attempts: int):

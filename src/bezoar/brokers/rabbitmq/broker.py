@@ -68,10 +68,12 @@ class RabbitMQBroker:
         self._create, self._is_open = create, True
         self._ring = ring or self._ring
         try:
-            return [finding for source in sources for finding in self.topology().ensure(source)]
+            findings = [finding for source in sources for finding in self.topology().ensure(source)]
+            self.writer()  # now, and not with the first dead letter
         except BaseException:
             self.close()
             raise
+        return findings
 
     def ties(self) -> Sequence[int]:
         return ()
@@ -101,8 +103,7 @@ class RabbitMQBroker:
         time.sleep(REMAKE_AFTER)
         self.writer().renew()
         for source in sources:
-            self.topology().forget(source)
-            self.topology().ensure(source)
+            self.topology().renew(source)
 
     def _outgoing(self, message: Outgoing) -> Copy:
         where, extra = self._route(message.source, message.delay)

@@ -43,6 +43,7 @@ class Link:
         self._address, self._on_lost = address, on_lost
         self._opened: Future[None] = Future()
         self._asked: set[Future[Any]] = set()
+        self._channels: set[Channel] = set()
         self.lost: str | None = None
         self.blocked: str | None = None
         parameters = address.parameters
@@ -105,7 +106,15 @@ class Link:
 
     def channel(self, tap: Tap | None = None, on_closed: Callable[[], None] = lambda: None) -> "Channel":
         """A new channel. `on_closed` is called in the connection's thread when it ends for whatever reason."""
-        return Channel(self, tap, on_closed)
+        channel = Channel(self, tap, on_closed)
+        self._channels.add(channel)
+        if self.lost is not None:
+            channel.end(self.lost)
+        return channel
+
+    def forget(self, channel: "Channel") -> None:
+        """It has ended."""
+        self._channels.discard(channel)
 
     def close(self) -> None:
         def end() -> None:
@@ -129,8 +138,16 @@ class Link:
             self._lose(f"{type(error).__name__}: {error}")
         finally:
             self._lose("the connection was closed")
-            with suppress(Exception):  # it is being thrown away
-                self.wire.ioloop.close()
+            self._throw_away()
+
+    def _throw_away(self) -> None:
+        """The client leaves its socket open if its loop ends before the transport has noticed that the server is gone."""
+        transport = getattr(self.wire, "_transport", None)
+        with suppress(Exception):
+            if transport is not None:
+                transport._sock.close()  # noqa: SLF001
+        with suppress(Exception):
+            self.wire.ioloop.close()
 
     def _on_open(self, _: Any) -> None:
         self.wire.add_on_connection_blocked_callback(lambda _, frame: self._set_blocked(frame.method.reason))
@@ -156,6 +173,8 @@ class Link:
         _fail(self._opened, BrokerUnavailable(f"RabbitMQ at {self._address.shown} is not there: {why}."))
         for answer in list(self._asked):
             _fail(answer, self.unavailable())
+        for channel in list(self._channels):
+            channel.end(why)
         self._on_lost()
 
 
@@ -236,9 +255,15 @@ class Channel:
         return begin
 
     def _ended(self, channel: PikaChannel, reason: BaseException) -> None:
-        code = getattr(reason, "reply_code", 0)
-        self.closed = Refused(code, str(getattr(reason, "reply_text", reason)))
         self.link.wire.tap(channel.channel_number, None)
+        self.end(str(getattr(reason, "reply_text", reason)), getattr(reason, "reply_code", 0))
+
+    def end(self, why: str, code: int = 0) -> None:
+        """It is over, and whoever waits for something on it is told. A second time nothing happens."""
+        if self.closed is not None:
+            return
+        self.closed = Refused(code, why)
+        self.link.forget(self)
         for answer in list(self._asked):
             _fail(answer, self.closed)
         self._on_closed()

@@ -1,8 +1,8 @@
 """How are dead letters looked at, sent again and removed in RabbitMQ?
 
 A queue cannot be searched, so every look takes all letters and puts them back by ending the channel: that keeps their order
-on every version. A letter that was dealt with moves to `<queue>.dlq.history`. It is sent, noted there, and then taken from the
-DLQ; since the note is written together with the message, a crash in between is seen and the letter is not sent twice.
+on every version. A letter that was dealt with moves to `<queue>.dlq.history`. One that is sent again is stored once for both
+places, the source and the history, and then taken from the DLQ: a crash in between is seen there, and it is not sent twice.
 """
 
 from collections import Counter
@@ -48,23 +48,24 @@ class RabbitMQDeadLetters:
         return found[:limit]
 
     def replay(self, letter_ids: Sequence[str]) -> Sequence[str]:
+        self.broker.topology().renew(self._source)  # a deleted source would swallow what the history keeps as sent
         return self._move(letter_ids, "replayed", lambda found: [self._again(found)])
 
     def remove(self, letter_ids: Sequence[str], *, state: str = "dead", keep_as: str | None = None) -> Sequence[str]:
         if state == "dead":
-            return self._move(letter_ids, keep_as, lambda _: [])
+            return self._move(letter_ids, keep_as, lambda found: [self._note(found, keep_as)] if keep_as else [])
         with self._taken(history_of(self._source)) as (found, history):
             chosen = [each for each in found if each.letter.id in set(letter_ids) and each.letter.state == state]
             history.finish([each.arrived.tag for each in chosen])
         return self._changed([each.letter.id for each in chosen], None)
 
-    def _move(self, letter_ids: Sequence[str], state: str | None, send: Callable[[Found], list[Copy]]) -> Sequence[str]:
-        """Take these from the DLQ once what is to be sent, and the note about it, is stored."""
+    def _move(self, letter_ids: Sequence[str], state: str | None, store: Callable[[Found], list[Copy]]) -> Sequence[str]:
+        """Take these from the DLQ once what is to be kept of them elsewhere is stored."""
         wanted = set(letter_ids)
         with self._taken(dlq_of(self._source)) as (found, dlq):
             noted = {letter.id for letter in self._history()}
             chosen = {each.letter.id: each for each in found if each.letter.id in wanted and each.letter.id not in noted}
-            copies = [copy for each in chosen.values() for copy in (*send(each), *self._note(each, state))]
+            copies = [copy for each in chosen.values() for copy in store(each)]
             if copies:
                 batch = self.broker.store(copies)
                 if not all(batch.stored(number) for number in range(len(copies))):
@@ -75,13 +76,12 @@ class RabbitMQDeadLetters:
     def _again(self, found: Found) -> Copy:
         counters = found.letter.replayed()
         queue = lane_of(self._source) if counters.alone else self._source
-        return Copy("", queue, envelope.copied(found.seen, found.like, counters), found.arrived.body)
+        noted = [envelope.also_to(history_of(self._source)), *letters.told(found.letter, found.letter.id, "replayed")]
+        return Copy("", queue, envelope.copied(found.seen, found.like, counters, extra=noted), found.arrived.body)
 
-    def _note(self, found: Found, state: str | None) -> list[Copy]:
-        if state is None:
-            return []
+    def _note(self, found: Found, state: str) -> Copy:
         data = letters.written(found.letter, found.seen, found.like, found.letter.id, state)
-        return [Copy("", history_of(self._source), data, found.arrived.body)]
+        return Copy("", history_of(self._source), data, found.arrived.body)
 
     def _changed(self, letter_ids: Sequence[str], state: str | None) -> Sequence[str]:
         """The pages of the last look, as they are now."""
@@ -115,7 +115,9 @@ class RabbitMQDeadLetters:
     def _opened(self, queue: str) -> Iterator[tuple[list[Found], Subscription]]:
         subscription = Subscription(self.broker.topology().link, queue, lambda: None)
         try:
-            yield _told_apart([letters.read(self._source, arrived) for arrived in subscription.take_all()]), subscription
+            states = ("dead",) if queue == dlq_of(self._source) else ("replayed", "discarded")
+            found = [letters.read(self._source, arrived, states) for arrived in subscription.take_all()]
+            yield _told_apart(found), subscription
         finally:
             subscription.close()
 

@@ -94,6 +94,11 @@ def copied(seen: Seen, like: Properties, counters: Counters, *, extra: list[Entr
     return _written(seen.id, entries, like)
 
 
+def also_to(queue: str) -> Entry:
+    """Has one message stored in this queue too, and takes itself off on the way."""
+    return Entry(b"BCC", table.array([queue]))
+
+
 def _written(id_: str, entries: list[Entry], like: Properties = properties.NONE) -> bytes:
     if len(id_.encode()) > 255:  # what a short string of AMQP can hold
         return properties.write(None, [*entries, table.entry("x-bezoar-id", id_)], like)

@@ -7,6 +7,7 @@ is read as a letter too.
 
 import hashlib
 import time
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -14,6 +15,7 @@ import msgspec
 from bezoar.brokers.rabbitmq import envelope, properties, table
 from bezoar.brokers.rabbitmq.envelope import MOST_HEADERS, Seen
 from bezoar.brokers.rabbitmq.properties import Properties
+from bezoar.brokers.rabbitmq.table import Entry
 from bezoar.brokers.rabbitmq.wire import Arrived
 from bezoar.deadletters.record import DeadLetter
 from bezoar.failure import ErrorClassification
@@ -32,7 +34,12 @@ def new_id(source: str) -> str:
 def written(letter: DeadLetter, seen: Seen, like: Properties, letter_id: str, state: str = "dead") -> bytes:
     """The properties of a letter."""
     counters = Counters(attempts=letter.attempts, replays=letter.replays)
-    extra = [
+    return envelope.copied(seen, like, counters, extra=told(letter, letter_id, state))
+
+
+def told(letter: DeadLetter, letter_id: str, state: str) -> list[Entry]:
+    """What is known about a letter, as headers."""
+    return [
         table.entry("x-bezoar-letter-id", letter_id),
         table.entry("x-bezoar-state", state),
         table.entry("x-bezoar-source", letter.source),
@@ -40,7 +47,6 @@ def written(letter: DeadLetter, seen: Seen, like: Properties, letter_id: str, st
         table.entry("x-bezoar-reason", letter.reason[:500]),
         table.entry("x-bezoar-letter", _record(letter)),
     ]
-    return envelope.copied(seen, like, counters, extra=extra)
 
 
 def _record(letter: DeadLetter) -> str:
@@ -80,10 +86,14 @@ class Found(msgspec.Struct):
         return (self.seen.stamp, self.letter.replays) if self.seen.stamp else self.letter.id
 
 
-def read(source: str, arrived: Arrived) -> Found:
+def read(source: str, arrived: Arrived, states: Collection[str] = ("dead",)) -> Found:
+    """A letter in one of these states. What tells of another is left from an earlier life of the message: RabbitMQ itself
+    dead-lettered one that had been replayed."""
     like = properties.read(arrived.properties)
     seen = envelope.look(arrived, like)
     headers = {each.name: each.value for each in like.headers.entries}
+    if STATE in headers and table.text(headers[STATE]) not in states:
+        headers = {name: content for name, content in headers.items() if name not in (RECORD, LETTER, STATE)}
     message = Message(seen.id, source, arrived.body, seen.key, seen.headers)
     letter = _known(source, headers) or _foreign(message, headers, seen)
     id_ = table.text(headers[LETTER]) if LETTER in headers else f"{source}-{0:014x}{_digest(arrived)}"

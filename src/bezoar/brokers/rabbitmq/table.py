@@ -136,3 +136,8 @@ def _encoded(content: str | float) -> bytes:
         return b"d" + struct.pack(">d", content)
     data = content.encode()
     return b"S" + struct.pack(">I", len(data)) + data
+
+
+def array(texts: Iterable[str]) -> bytes:
+    data = b"".join(map(_encoded, texts))
+    return b"A" + struct.pack(">I", len(data)) + data

@@ -129,9 +129,10 @@ class Topology:
             return False
         return True
 
-    def forget(self, source: str) -> None:
-        """Somebody deleted what belongs to it."""
+    def renew(self, source: str) -> None:
+        """Have what a source needs, whoever deleted some of it in the meantime."""
         self._known.discard(source)
+        self.ensure(source)
 
     def count(self, queue: str) -> tuple[int, int]:
         """How many messages are ready in a queue, and how many consume from it. Raises Refused if there is no such queue."""

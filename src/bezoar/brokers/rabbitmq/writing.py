@@ -7,7 +7,7 @@ counts as stored once it is confirmed and was not returned as unroutable.
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from bezoar.brokers.rabbitmq.connection import Channel, Link, Refused
@@ -76,15 +76,8 @@ class Writer:
             self._next += len(copies)
             self._batches.append(batch)
             frames = [publish_frames(channel.number, *copy, self.link.frame_max) for copy in copies]
-        size = 0
-        part: list[bytes] = []
-        for data in frames:
-            part.append(data)
-            size += len(data)
-            if size > WRITE_BYTES:
-                channel.send(b"".join(part))
-                part, size = [], 0
-        channel.send(b"".join(part))
+        for part in _parts(frames):
+            channel.send(part)
         if not channel.is_open:
             self._break()
         return batch
@@ -165,6 +158,19 @@ class Writer:
         for batch in batches:
             batch.broken = why
             batch.done.set()
+
+
+def _parts(frames: Sequence[bytes]) -> Iterator[bytes]:
+    """Few writes, none of them empty or much larger than need be."""
+    size, part = 0, []
+    for data in frames:
+        part.append(data)
+        size += len(data)
+        if size > WRITE_BYTES:
+            yield b"".join(part)
+            size, part = 0, []
+    if part:
+        yield b"".join(part)
 
 
 def _never(*_: object) -> None:
