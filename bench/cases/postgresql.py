@@ -13,13 +13,13 @@ from typing import Any
 import msgspec
 import psycopg
 
-import servers
 from bench.cases import orders
 from bench.cases.isolation import drained_from
-from bench.harness import child, machine
+from bench.harness import child
 from bench.harness.figures import Goal, Row, Sample, Spread, compared
 from bench.harness.registry import benchmark
 from bench.harness.rounds import Rounds
+from bench.harness.serving import served
 from bezoar import App
 from bezoar.brokers.postgresql.broker import PostgreSQLBroker
 from bezoar.message import Outgoing
@@ -50,10 +50,10 @@ _COPY = "copy queue (name, body) from stdin (format binary)"
 @benchmark("postgresql-drain", "PostgreSQL drained with isolation on, one worker, beside a loop by hand", rounds=11)
 def drain(rounds: Rounds) -> Sequence[Row]:
     baseline, ours = "psycopg: update … returning 256, run, delete", "bezoar, isolated worker"
-    with _server() as url:
+    with served("postgresql") as server:
         sides = {
-            baseline: partial(child.run, "postgresql:raw_drain", Sample, url=url),
-            ours: partial(child.run, "postgresql:bezoar_drain", Sample, url=url),
+            baseline: partial(child.run, "postgresql:raw_drain", Sample, url=server.url),
+            ours: partial(child.run, "postgresql:bezoar_drain", Sample, url=server.url),
         }
         return compared(rounds.interleaved(sides), baseline, {ours: Goal("ratio", "≥", 0.9)})
 
@@ -61,19 +61,21 @@ def drain(rounds: Rounds) -> Sequence[Row]:
 @benchmark("postgresql-publish-many", "publish_many to PostgreSQL, 1,000 messages at a time, beside COPY and commit", rounds=11)
 def publish_many(rounds: Rounds) -> Sequence[Row]:
     baseline, ours = "psycopg: copy 1,000, commit", "bezoar publish_many"
-    with _server() as url:
+    with served("postgresql") as server:
         sides = {
-            baseline: partial(child.run, "postgresql:raw_publish", Sample, url=url),
-            ours: partial(child.run, "postgresql:bezoar_publish", Sample, url=url),
+            baseline: partial(child.run, "postgresql:raw_publish", Sample, url=server.url),
+            ours: partial(child.run, "postgresql:bezoar_publish", Sample, url=server.url),
         }
         return compared(rounds.interleaved(sides), baseline, {ours: Goal("ratio", "≥", 0.5)})
 
 
 @benchmark("postgresql-growth", "Fetch and settle on PostgreSQL, with others waiting or a transaction open elsewhere", rounds=5)
 def growth(rounds: Rounds) -> Sequence[Row]:
-    with _server() as url:
-        sides = {f"{size:,} waiting": partial(child.run, "postgresql:probed", Sample, url=_filled(url, size)) for size in SIZES}
-        open_one = partial(child.run, "postgresql:probed", Sample, url=_filled(url, SIZES[0]), is_open_elsewhere=True)
+    with served("postgresql") as server:
+        sides = {
+            f"{size:,} waiting": partial(child.run, "postgresql:probed", Sample, url=_filled(server.url, size)) for size in SIZES
+        }
+        open_one = partial(child.run, "postgresql:probed", Sample, url=_filled(server.url, SIZES[0]), is_open_elsewhere=True)
         taken = rounds.interleaved(sides | {"1,000 waiting, a transaction open elsewhere": open_one})
     first = taken[f"{SIZES[0]:,} waiting"]
     return [
@@ -144,15 +146,6 @@ def probed(_: Path, url: str, is_open_elsewhere: bool = False) -> Sample:
                 left -= len(got)
     broker.close()
     return watch.sample(PROBED)
-
-
-@contextmanager
-def _server() -> Iterator[str]:
-    with servers.private("postgresql") as server:
-        process = server.server_process()
-        machine.servers[:] = [process.pid] if process else []
-        yield server.url
-    machine.servers.clear()
 
 
 def _fresh(url: str) -> str:

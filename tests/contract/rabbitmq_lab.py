@@ -27,8 +27,7 @@ class RabbitMQLab(Lab):
     def steal(self, broker: Broker, deliveries: Sequence[Delivery]) -> None:
         """The connection is cut, and the server has put everything back. (Until it has noticed, nobody has taken anything.)"""
         assert isinstance(broker, RabbitMQBroker)
-        link = broker._link
-        assert link is not None
+        link = deliveries[0].receipt.holder.link
         deliveries[0].receipt.holder.ready()  # an answer on the same channel: the acks before it have arrived
         link.wire._transport._sock.shutdown(socket.SHUT_RDWR)
         wait_until(

@@ -1,8 +1,10 @@
 """How does RabbitMQ serve as a broker?
 
-Two connections: one to consume and acknowledge, one to publish. Messages are pushed here and wait in a buffer until they are
-fetched; retries, releases and dead letters are copies that the server has confirmed before the original is acknowledged. So
-whatever is killed in between, here or there, a message may be there twice for a moment and is never lost.
+Three connections: one on which messages are pushed here, to wait in a buffer until they are fetched; one to ask the server
+and to pull suspects, since an answer must not wait behind a gigabyte of messages; one to publish, since a server that is short
+of memory reads nothing from whoever publishes. Retries, releases and dead letters are copies that the server has confirmed
+before the original is acknowledged. So whatever is killed in between, here or there, a message may be there twice for a moment
+and is never lost.
 """
 
 import threading
@@ -54,12 +56,14 @@ class RabbitMQBroker:
         self._ring: Ring = lambda: None
         self._is_open = False
         self._link: Link | None = None
+        self._pushing: Link | None = None
         self._topology: Topology | None = None
         self._ladder: Ladder | None = None
         self._writer: Writer | None = None
         self._subscriptions: dict[str, Subscription] = {}
         self._lanes: dict[str, Lane] = {}
         self._presences: dict[str, Presence] = {}
+        self._known: set[str] = set()
         self._deleted: dict[str, float] = {}
         self._sent: dict[Receipt, tuple[Batch, int]] = {}
         self._finished: set[Receipt] = set()
@@ -76,7 +80,9 @@ class RabbitMQBroker:
         return findings
 
     def ties(self) -> Sequence[int]:
-        return ()
+        """While a worker lives, the server does not hand its messages to others, even if the consumer is gone."""
+        found = [link.descriptor() for link in (self._pushing, self._link) if link is not None]
+        return [descriptor for descriptor in found if descriptor is not None]
 
     def publish(self, messages: Sequence[Outgoing]) -> None:
         for source in {message.source for message in messages}:
@@ -194,33 +200,48 @@ class RabbitMQBroker:
     def close(self) -> None:
         with self._lock:
             self._is_open = False
-            if self._link is not None and self._link.is_open:
+            if self._pushing is not None and self._pushing.is_open:
                 with suppress(BezoarError):
                     self._give_back()
-                channels: list[Subscription | Lane] = [*self._subscriptions.values(), *self._lanes.values()]
-                for channel in channels:
-                    with suppress(BezoarError):
-                        channel.close()
-            self._subscriptions, self._lanes = {}, {}
-            if self._writer is not None:
-                self._writer.close()
-            if self._link is not None:
-                self._link.close()
-            self._link = self._topology = self._ladder = self._writer = None
+            self._hang_up()
+            for link in (self._pushing, self._link, self._writer):
+                if link is not None:
+                    link.close()
+            self._link = self._pushing = self._topology = self._ladder = self._writer = None
+            self._known = set()
+
+    def _hang_up(self) -> None:
+        """Hold nothing any more: the server hands out again whatever was held."""
+        channels: list[Subscription | Lane] = [*self._subscriptions.values(), *self._lanes.values()]
+        self._subscriptions, self._lanes = {}, {}
+        for channel in channels:
+            with suppress(BezoarError):
+                channel.close()
 
     def topology(self) -> Topology:
         with self._lock:
             if not self._is_open:
                 raise BrokerUnavailable(f"The connection to {self._address.shown} is not open. Call open() first.")
             if self._link is None or not self._link.is_open or self._topology is None:
-                self._link = link = Link(self._address, "consumer", self._wake)
-                self._presences = {}
-                link.later(TICK, lambda: self._tick(link))
-                self._topology = Topology(self._link, create=self._create, message_ttl=self._address.message_ttl)
+                self._link = Link(self._address, "control", self._part_lost)
+                self._topology = Topology(
+                    self._link, create=self._create, message_ttl=self._address.message_ttl, known=self._known
+                )
                 self._ladder = None
             return self._topology
 
-    def _wake(self) -> None:
+    def _pushed(self) -> Link:
+        if self._pushing is None or not self._pushing.is_open:
+            self._presences = {}
+            self._pushing = link = Link(self._address, "consumer", self._part_lost)
+            link.later(TICK, lambda: self._tick(link))
+        return self._pushing
+
+    def _part_lost(self) -> None:
+        """Something that was held here is lost, and whoever is told of that drops everything: so let everything go back."""
+        for link in (self._pushing, self._link):
+            if link is not None and link.is_open:
+                link.hang_up()
         self._ring()
 
     def ladder(self) -> Ladder:
@@ -258,7 +279,8 @@ class RabbitMQBroker:
         elif not topology.has(source):
             raise self._queue_deleted(source)
         presence = self._presence(source)
-        self._subscriptions[source] = made = Subscription(topology.link, source, self._wake, presence.mark)
+        made = Subscription(self._pushed(), source, self._ring, presence.mark, self._part_lost, pauses=True)
+        self._subscriptions[source] = made
         return made
 
     def _queue_deleted(self, source: str) -> BrokerUnavailable:
@@ -268,7 +290,7 @@ class RabbitMQBroker:
         )
 
     def _presence(self, source: str) -> Presence:
-        link = self.topology().link
+        link = self._pushed()
         if source not in self._presences:
             self.topology().ensure(source)
             self._presences[source] = Presence(link, busy_of(source))
@@ -276,8 +298,9 @@ class RabbitMQBroker:
 
     def _tick(self, link: Link) -> None:
         """Now and then, in the connection's thread: take marks away that no longer hold, and give back what nobody fetches."""
-        if not link.is_open or link is not self._link:
+        if not link.is_open or link is not self._pushing:
             return
+        link.wire.stay_alive()
         self._unmark_idle()
         if any(each.alive and each.is_left_alone(GIVE_BACK_AFTER) for each in list(self._subscriptions.values())):
             threading.Thread(target=self._give_back_unfetched, name="bezoar-rabbitmq-giving-back", daemon=True).start()
@@ -310,7 +333,7 @@ class RabbitMQBroker:
         if lane is None or not lane.alive:
             topology = self.topology()
             topology.ensure(source)
-            self._lanes[source] = lane = Lane(topology.link, lane_of(source), self._wake, self._presence(source).mark)
+            self._lanes[source] = lane = Lane(topology.link, lane_of(source), self._presence(source).mark_soon, self._part_lost)
         return lane
 
     def _admitted(self, source: str, subscription: Subscription, arrived: Sequence[Arrived]) -> list[Delivery]:
@@ -406,8 +429,8 @@ class RabbitMQBroker:
                 self._sent.pop(receipt, None)
         for group in by_holder.values():
             group[0].holder.finish([receipt.tag for receipt in group])
-        if self._link is not None and not any(map(self._is_holding, self._presences)):
-            self._link.post(self._unmark_idle)
+        if self._pushing is not None and not any(map(self._is_holding, self._presences)):
+            self._pushing.post(self._unmark_idle)
 
     def _give_back(self, left_alone: float = 0.0) -> None:
         """Have others get what waits here, as it was: a plain return would be counted against messages that never started."""

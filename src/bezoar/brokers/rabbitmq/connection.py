@@ -5,12 +5,14 @@ not mended; whoever needs one opens a new one, and everything that was held on t
 """
 
 import logging
+import socket
 import threading
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as WaitedTooLong
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any
 
 from pika import exceptions
 from pika.adapters.utils import connection_workflow as workflow
@@ -23,7 +25,8 @@ from bezoar.errors import BrokerUnavailable, ConfigError
 ANSWER_TIMEOUT = 30.0
 """Seconds within which the server answers any question."""
 
-Result = TypeVar("Result")
+LOOK_UP = 0.02
+"""Seconds between two looks whether an answer can still come."""
 
 logging.getLogger("pika").setLevel(logging.CRITICAL)  # it logs as errors what is told here in one sentence
 
@@ -36,6 +39,17 @@ class Refused(BrokerUnavailable):
         super().__init__(f"RabbitMQ refuses: {code} {text}.")
 
 
+class Unanswered(Exception):
+    """The answer comes some time, and is not waited for."""
+
+
+Unless = Callable[[], bool]
+
+
+def _never_mind() -> bool:
+    return False
+
+
 class Link:
     """One connection, opened when this returns. `on_lost` is called in its thread when it breaks."""
 
@@ -45,6 +59,7 @@ class Link:
         self._asked: set[Future[Any]] = set()
         self._channels: set[Channel] = set()
         self.lost: str | None = None
+        self._is_ending = False
         self.blocked: str | None = None
         parameters = address.parameters
         parameters.client_properties = {"connection_name": f"bezoar {name}"}
@@ -57,7 +72,15 @@ class Link:
 
     @property
     def is_open(self) -> bool:
-        return self.lost is None
+        return self.lost is None and not self._is_ending
+
+    def descriptor(self) -> int | None:
+        """Of its socket: while a process has a copy of it, the server sees no end of the connection."""
+        try:
+            number = int(self._socket().fileno())
+        except (AttributeError, OSError):
+            return None
+        return number if self.is_open and number >= 0 else None
 
     def is_own_thread(self) -> bool:
         return threading.current_thread() is self._thread
@@ -79,8 +102,8 @@ class Link:
     def later(self, seconds: float, work: Callable[[], None]) -> None:
         self.post(lambda: self.wire.ioloop.call_later(seconds, work))
 
-    def ask(self, question: Callable[[Callable[[Any], None]], object], what: str) -> Any:
-        """Ask in the connection's thread, and wait for the one call that brings the answer."""
+    def ask(self, question: Callable[[Callable[[Any], None]], object], what: str, unless: Unless = _never_mind) -> Any:
+        """Ask in the connection's thread, and wait for the one call that brings the answer, `unless` nobody can bring it."""
         answer: Future[Any] = Future()
         self._asked.add(answer)
 
@@ -94,7 +117,7 @@ class Link:
             if self.lost is not None:
                 raise self.unavailable()
             self.post(begin)
-            return answer.result(ANSWER_TIMEOUT)
+            return _awaited(answer, unless)
         except WaitedTooLong:
             raise BrokerUnavailable(
                 f"RabbitMQ at {self._address.shown} did not answer within {ANSWER_TIMEOUT:g} s ({what})."
@@ -117,15 +140,23 @@ class Link:
         self._channels.discard(channel)
 
     def close(self) -> None:
+        """End it, and return once it has ended."""
+        self.hang_up()
+        if not self.is_own_thread():
+            self._thread.join(5.0)
+
+    def hang_up(self) -> None:
+        """Have it end soon. Whoever needs one from now on opens another."""
+        self._is_ending = True
+
         def end() -> None:
             if self.wire.is_open:
+                self.wire.pause(False)
                 self.wire.close()
             elif not (self.wire.is_closing or self.wire.is_closed):
                 self.wire.ioloop.stop()
 
         self.post(end)
-        if not self.is_own_thread():
-            self._thread.join(5.0)
 
     def unavailable(self, why: str = "") -> BrokerUnavailable:
         reason = self.lost or why or "the connection is gone"
@@ -142,12 +173,15 @@ class Link:
 
     def _throw_away(self) -> None:
         """The client leaves its socket open if its loop ends before the transport has noticed that the server is gone."""
-        transport = getattr(self.wire, "_transport", None)
         with suppress(Exception):
-            if transport is not None:
-                transport._sock.close()  # noqa: SLF001
+            self._socket().shutdown(socket.SHUT_RDWR)  # also if workers have copies of it
+        with suppress(Exception):
+            self._socket().close()
         with suppress(Exception):
             self.wire.ioloop.close()
+
+    def _socket(self) -> Any:
+        return self.wire._transport._sock  # noqa: SLF001
 
     def _on_open(self, _: Any) -> None:
         self.wire.add_on_connection_blocked_callback(lambda _, frame: self._set_blocked(frame.method.reason))
@@ -194,8 +228,10 @@ class Channel:
     def is_open(self) -> bool:
         return self.closed is None and self.link.is_open
 
-    def ask(self, question: Callable[[PikaChannel, Callable[[Any], None]], object], what: str) -> Any:
-        """Ask on this channel. Raises Refused if the server closes it over that."""
+    def ask(
+        self, question: Callable[[PikaChannel, Callable[[Any], None]], object], what: str, unless: Unless = _never_mind
+    ) -> Any:
+        """Ask on this channel. Raises Refused if the server closes it over that, Unanswered if nobody reads the answer."""
         answer: Future[Any] = Future()
 
         def begin(done: Callable[[Any], None]) -> None:
@@ -207,7 +243,7 @@ class Channel:
                 question(self._pika, lambda value: _set(answer, value))
 
         try:
-            return self.link.ask(begin, what).result(0)
+            return self.link.ask(begin, what, unless).result(0)
         except exceptions.ChannelWrongStateError:
             raise self.closed or Refused(0, "the channel is closed") from None
         finally:
@@ -267,6 +303,18 @@ class Channel:
         for answer in list(self._asked):
             _fail(answer, self.closed)
         self._on_closed()
+
+
+def _awaited(answer: "Future[Any]", unless: Unless) -> Any:
+    ends = time.monotonic() + ANSWER_TIMEOUT
+    while True:
+        try:
+            return answer.result(min(LOOK_UP, max(0.0, ends - time.monotonic())))
+        except WaitedTooLong:
+            if unless():
+                raise Unanswered from None
+            if time.monotonic() >= ends:
+                raise
 
 
 def _set(answer: "Future[Any]", value: Any) -> None:

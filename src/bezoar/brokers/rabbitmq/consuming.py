@@ -2,30 +2,43 @@
 
 A channel with consumers on it: the server pushes as many messages as their credit allows, and they wait in a buffer. The credit
 follows what `fetch` asks for; when more is wanted another consumer with the difference joins, since the credit of a
-running one cannot be raised. Whatever ends the channel, or a consumer on it, voids everything held here.
+running one cannot be raised. Credit is a count: once large bodies fill the buffer, its connection is not read any further
+until they are fetched. Whatever ends the channel, or a consumer on it, voids everything held here.
 """
 
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from itertools import islice
+from contextlib import suppress
+from itertools import count, islice
+from typing import Any
 
 from bezoar.brokers.rabbitmq.acks import HOLE_LASTS, Acks
-from bezoar.brokers.rabbitmq.connection import Link
+from bezoar.brokers.rabbitmq.connection import Link, Unanswered
 from bezoar.brokers.rabbitmq.wire import Arrived, ack_frames
 
 LOOKS = 50
 MAX_CREDIT = 65535
+FULL = 32 * 1024 * 1024
+"""Bytes of bodies in the buffer beyond which nothing more is read."""
 
 
 class Subscription:
-    """One channel on a queue."""
+    """One channel on a queue. With `pauses`, on a connection that nothing else is asked on, its buffer has a limit in bytes."""
 
     def __init__(
-        self, link: Link, queue: str, ring: Callable[[], None] = lambda: None, on_arrival: Callable[[], None] = lambda: None
+        self,
+        link: Link,
+        queue: str,
+        ring: Callable[[], None] = lambda: None,
+        on_arrival: Callable[[], None] = lambda: None,
+        on_void: Callable[[], None] = lambda: None,
+        *,
+        pauses: bool = False,
     ) -> None:
-        self._queue, self._ring, self._on_arrival = queue, ring, on_arrival
+        self._queue, self._ring, self._on_arrival, self._on_void = queue, ring, on_arrival, on_void
+        self.link, self._pauses = link, pauses
         self.buffer: deque[Arrived] = deque()
         self.held: set[int] = set()
         self.alive = True
@@ -33,7 +46,9 @@ class Subscription:
         self._acks = Acks()
         self._lock = threading.Lock()
         self._consumers: list[str] = []
+        self._names = count()
         self._credit = 0
+        self._bytes_in = self._bytes_out = 0  # each is changed by one thread only
         self._rung = False
         self._timer = False
         self._taken_at = time.monotonic()
@@ -44,11 +59,14 @@ class Subscription:
 
     def arrived(self, message: Arrived) -> None:
         self.buffer.append(message)
+        self._bytes_in += len(message.body)
         self._rung = True
 
     def drained(self) -> None:
         if self._rung:
             self._rung = False
+            if self._pauses:
+                self._read_or_wait()
             self._on_arrival()
             self._ring()
 
@@ -61,10 +79,16 @@ class Subscription:
     def nothing_there(self) -> None:
         """Nothing is pulled on this channel."""
 
+    def _read_or_wait(self) -> None:
+        self.link.wire.pause(self.is_full)
+        if not self.is_full:  # a fetch between the two would have seen no pause to end
+            self.link.wire.pause(False)
+
     def _void(self) -> None:
         """The server took everything back: a late ack would be ignored, or end the channel."""
-        self.alive = False
-        self._ring()
+        if self.alive:
+            self.alive = False
+            self._on_void()
 
     # Called by whoever consumes.
 
@@ -72,17 +96,23 @@ class Subscription:
     def consumers(self) -> int:
         return len(self._consumers)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether so much waits here that nothing more is read, not even an answer."""
+        return self._pauses and self._bytes_in - self._bytes_out > FULL
+
     def want(self, limit: int) -> bool:
         """Have credit for so many beyond those held. True if more had to be asked for."""
         self._taken_at = time.monotonic()
+        if self.is_full:
+            return False
         target = min(MAX_CREDIT, len(self.held) + limit)
         missing = target - self._credit
         if missing <= 0:
             return False
         if len(self._consumers) >= 16:  # each costs the server a little; grow in large steps from here on
             missing = min(MAX_CREDIT, max(missing, self._credit))
-        self._consume(missing)
-        return True
+        return self._consume(missing)
 
     def take_all(self) -> list[Arrived]:
         """Everything that is in the queue."""
@@ -92,36 +122,52 @@ class Subscription:
         self.ready()  # what the server sent before its last answer is here now
         return self.take(len(self.buffer))
 
-    def _consume(self, credit: int) -> None:
-        """Have another consumer, with this credit; 0 is without a limit."""
-        self._channel.ask(lambda channel, done: channel.basic_qos(prefetch_count=credit, callback=done), "setting the credit")
-        answer = self._channel.ask(
-            lambda channel, done: channel.basic_consume(self._queue, _never, auto_ack=False, callback=done), "consuming"
-        )
-        self._consumers.append(answer.method.consumer_tag)
-        self._credit += credit
+    def _consume(self, credit: int) -> bool:
+        """Have another consumer, with this credit; 0 is without a limit. False if it is no use to wait for the answer."""
+        name = f"bezoar-{next(self._names)}"
+        try:
+            self._ask(lambda channel, done: channel.basic_qos(prefetch_count=credit, callback=done), "setting the credit")
+            self._consumers.append(name)
+            self._credit += credit
+            self._ask(
+                lambda channel, done: channel.basic_consume(self._queue, _never, consumer_tag=name, callback=done), "consuming"
+            )
+        except Unanswered:
+            return False
+        return True
 
     def settle_down(self, limit: int) -> None:
         """Return once what was ready on the server has arrived, up to this limit."""
-        for _ in range(LOOKS):
-            ready = self.ready()
-            self.ready()  # what the server sent before its first answer is here before its second
-            if ready == 0 or len(self.buffer) >= limit or not self.alive:
-                return
+        with suppress(Unanswered):
+            for _ in range(LOOKS):
+                ready = self.ready()
+                self.ready()  # what the server sent before its first answer is here before its second
+                if ready == 0 or len(self.buffer) >= limit or not self.alive:
+                    return
 
     def ready(self) -> int:
-        answer = self._channel.ask(
-            lambda channel, done: channel.queue_declare(self._queue, passive=True, callback=done), "counting"
-        )
+        answer = self._ask(lambda channel, done: channel.queue_declare(self._queue, passive=True, callback=done), "counting")
         return int(answer.method.message_count)
+
+    def _ask(self, question: Callable[[Any, Callable[[Any], None]], object], what: str) -> Any:
+        """An answer comes after whatever is on its way. While the buffer is full nobody reads that."""
+        return self._channel.ask(question, what, unless=lambda: self.is_full)
 
     def take(self, limit: int) -> list[Arrived]:
         taken = list(islice(self.buffer, limit)) if limit < len(self.buffer) else list(self.buffer)
         self.held.update([message.tag for message in taken])  # first: at no moment may it look as if nothing were here
         for _ in taken:
             self.buffer.popleft()
+        self._bytes_out += sum([len(message.body) for message in taken])
+        if self.link.wire.is_paused:
+            self.link.post(self._read_or_wait)
         self._taken_at = time.monotonic()
         return taken
+
+    def _read_on(self) -> None:
+        """From now on without a limit in bytes: an answer is needed, and it comes after whatever is on the way."""
+        self._pauses = False
+        self.link.post(self._read_or_wait)
 
     def is_left_alone(self, after: float) -> bool:
         """Whether messages wait here and nobody has fetched any for so long."""
@@ -147,20 +193,26 @@ class Subscription:
                 self._channel.send(ack_frames(self._channel.number, acks))
 
     def cancel(self) -> None:
-        """Get no more. What was on its way is in the buffer when this returns.
+        """Get no more. What was on its way is in the buffer when this returns, however large it is.
 
         The server forgets, and counts as returned, what it was about to send to a consumer that is cancelled; so it is given
         the time for an answer or two to send it.
         """
+        pauses = self._pauses
+        self._read_on()
         if self._consumers:
             self.ready()
             self.ready()
         tags, self._consumers, self._credit = self._consumers, [], 0
         for tag in tags:
-            self._channel.ask(lambda channel, done, tag=tag: channel.basic_cancel(tag, callback=done), "cancelling")  # type: ignore[misc]
+            self._ask(lambda channel, done, tag=tag: channel.basic_cancel(tag, callback=done), "cancelling")  # type: ignore[misc]
+        self._pauses = pauses
 
     def close(self) -> None:
+        """Hold nothing any more; the server has taken back what was not let go when this returns."""
+        self._read_on()
         self._flush()
+        self.alive = False
         self._channel.close()
 
 

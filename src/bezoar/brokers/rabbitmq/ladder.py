@@ -60,8 +60,21 @@ def rung(level: int, digit: int) -> str:
     return f"bezoar.delay.{digit / 10}s" if level == 0 else f"bezoar.delay.{digit * 10 ** (level - 1)}s"
 
 
-def _rungs(level: int) -> range:
+def rungs(level: int) -> range:
     return range(1, 11 if level == 0 else 10)
+
+
+def queue_of(level: int, digit: int) -> Queue:
+    return Queue(
+        rung(level, digit),
+        {
+            "x-queue-type": "quorum",
+            "x-message-ttl": digit * 10**level * 100,
+            "x-dead-letter-exchange": exchange_of(level - 1) if level else "",
+            "x-dead-letter-strategy": "at-least-once",
+            "x-overflow": "reject-publish",
+        },
+    )
 
 
 class Ladder:
@@ -85,7 +98,7 @@ class Ladder:
         return sum(
             self._topology.count(rung(level, digit))[0]
             for level in reversed(range(self._seen))
-            for digit in reversed(_rungs(level))
+            for digit in reversed(rungs(level))
         )
 
     @property
@@ -94,9 +107,9 @@ class Ladder:
 
     def _make(self, level: int) -> None:
         ask, exchange = self._topology.ask, exchange_of(level)
-        for digit in _rungs(level):
+        for digit in rungs(level):
             try:
-                self._topology.declare(self._queue(level, digit))
+                self._topology.declare(queue_of(level, digit))
             except Refused as refused:
                 if refused.code != PRECONDITION_FAILED:
                     raise
@@ -105,23 +118,10 @@ class Ladder:
                     f"Once it is empty: rabbitmqctl delete_queue {rung(level, digit)}"
                 ) from None
         ask(lambda channel, done: channel.exchange_declare(exchange, "headers", durable=True, callback=done), "declaring")
-        for digit in _rungs(level):
+        for digit in rungs(level):
             match = {"x-match": "all", f"bezoar-d{level}": digit}
             name = rung(level, digit)
             ask(lambda channel, done, n=name, m=match: channel.queue_bind(n, exchange, "", m, callback=done), "binding")
         if level > 0:
             below, none = exchange_of(level - 1), {"x-match": "all", f"bezoar-d{level}": 0}
             ask(lambda channel, done: channel.exchange_bind(below, exchange, "", none, callback=done), "binding")
-
-    @staticmethod
-    def _queue(level: int, digit: int) -> Queue:
-        return Queue(
-            rung(level, digit),
-            {
-                "x-queue-type": "quorum",
-                "x-message-ttl": digit * 10**level * 100,
-                "x-dead-letter-exchange": exchange_of(level - 1) if level else "",
-                "x-dead-letter-strategy": "at-least-once",
-                "x-overflow": "reject-publish",
-            },
-        )

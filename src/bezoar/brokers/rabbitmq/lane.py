@@ -15,8 +15,8 @@ from bezoar.errors import BrokerUnavailable
 class Lane:
     """One channel on the queue of suspects."""
 
-    def __init__(self, link: Link, queue: str, ring: Callable[[], None], on_arrival: Callable[[], None]) -> None:
-        self._queue, self._ring, self._on_arrival = queue, ring, on_arrival
+    def __init__(self, link: Link, queue: str, on_arrival: Callable[[], None], on_void: Callable[[], None]) -> None:
+        self._queue, self._on_arrival, self._on_void = queue, on_arrival, on_void
         self.held: set[int] = set()
         self.alive = True
         self._answered = threading.Event()
@@ -29,8 +29,7 @@ class Lane:
         self._answered.clear()
         self._channel.send(get_frame(self._channel.number, self._queue))
         if not self._answered.wait(ANSWER_TIMEOUT) or not self.alive:
-            self.alive = False
-            self._channel.close()
+            self.close()
             raise BrokerUnavailable(f"RabbitMQ did not hand out a message of {self._queue!r}.")
         return self._found
 
@@ -40,6 +39,7 @@ class Lane:
         self._channel.send(ack_frames(self._channel.number, [(tag, False) for tag in tags]))
 
     def close(self) -> None:
+        self.alive = False
         self._channel.close()
 
     # Called in the connection's thread.
@@ -63,6 +63,7 @@ class Lane:
         """Nothing is published on this channel."""
 
     def _void(self) -> None:
-        self.alive = False
+        if self.alive:
+            self.alive = False
+            self._on_void()
         self._answered.set()
-        self._ring()

@@ -13,7 +13,7 @@ class Presence:
     """The mark of one connection on one source. Only the connection's thread changes it."""
 
     def __init__(self, link: Link, queue: str) -> None:
-        self._queue = queue
+        self._link, self._queue = link, queue
         self._channel = link.channel()
         self.is_marked = False
 
@@ -22,6 +22,10 @@ class Presence:
         if not self.is_marked:
             self.is_marked = True
             self._channel.send(consume_frame(self._channel.number, self._queue, "busy"))
+
+    def mark_soon(self) -> None:
+        """The same, for whoever is not in the connection's thread."""
+        self._link.post(self.mark)
 
     def unmark(self) -> None:
         """Seen as idle from now on."""

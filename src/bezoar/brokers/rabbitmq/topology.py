@@ -95,12 +95,11 @@ def queues(source: str, version: tuple[int, int], message_ttl: float | None) -> 
 
 
 class Topology:
-    """Makes and checks queues on one connection."""
+    """Makes and checks queues on one connection. `known` are sources that were found complete on an earlier one."""
 
-    def __init__(self, link: Link, *, create: bool, message_ttl: float | None) -> None:
-        self.link, self._create, self._ttl = link, create, message_ttl
+    def __init__(self, link: Link, *, create: bool, message_ttl: float | None, known: set[str]) -> None:
+        self.link, self._create, self._ttl, self._known = link, create, message_ttl, known
         self._channel: Channel | None = None
-        self._known: set[str] = set()
 
     def ensure(self, source: str) -> list[Finding]:
         """Have everything a source needs. What is known to be there is not asked for again."""

@@ -1,7 +1,8 @@
 """What does a RabbitMQ URL say?
 
 amqp://user:password@host:5672/vhost, or amqps:// for TLS. What follows the question mark goes to the client in its own
-terms (heartbeat, ssl_options …), except for `message_ttl`: seconds after which a dead letter may be dropped.
+terms (heartbeat, ssl_options …), except for two words of ours: `message_ttl`, the seconds after which a dead letter may be
+dropped, and `management`, the address of the management API, which only `bezoar doctor` asks.
 """
 
 from typing import NamedTuple
@@ -22,12 +23,13 @@ class Address(NamedTuple):
     shown: str
     vhost: str
     message_ttl: float | None
+    management: str | None = None
 
 
 def address(url: str) -> Address:
     parts = urlsplit(url)
     options = dict(parse_qsl(parts.query))
-    ttl = options.pop("message_ttl", None)
+    ttl, management = options.pop("message_ttl", None), options.pop("management", None)
     vhost = unquote(parts.path[1:]) or "/"
     plain = parts._replace(query=urlencode(options), path="/" + quote(vhost, safe="")).geturl()
     shown = (
@@ -41,7 +43,7 @@ def address(url: str) -> Address:
     for name, value in (("socket_timeout", CONNECT_TIMEOUT), ("stack_timeout", 2 * CONNECT_TIMEOUT), ("heartbeat", HEARTBEAT)):
         if name not in options:
             setattr(parameters, name, value)
-    return Address(parameters, shown, vhost, None if ttl is None else _seconds(ttl))
+    return Address(parameters, shown, vhost, None if ttl is None else _seconds(ttl), management)
 
 
 def _seconds(text: str) -> float:

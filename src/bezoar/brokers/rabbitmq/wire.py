@@ -117,6 +117,7 @@ class Wire(SelectConnection):  # type: ignore[misc]  # the client comes without 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self._taps: dict[int, _Reader] = {}
         self._frame_buffer = b""
+        self.is_paused = False
         super().__init__(*arguments, **options)
 
     def tap(self, channel: int, tap: Tap | None) -> None:
@@ -124,6 +125,23 @@ class Wire(SelectConnection):  # type: ignore[misc]  # the client comes without 
             self._taps.pop(channel, None)
         else:
             self._taps[channel] = _Reader(tap)
+
+    def pause(self, paused: bool) -> None:
+        """Read nothing for a while: the server's next messages wait on the way. Acks and heartbeats still go out."""
+        transport = self._transport
+        if paused == self.is_paused or transport is None or not self.is_open:
+            return
+        self.is_paused = paused
+        descriptor, read = transport._sock.fileno(), transport._on_socket_readable  # noqa: SLF001 - the client has no other way
+        if paused:
+            self._nbio.remove_reader(descriptor)
+        else:
+            self._nbio.set_reader(descriptor, read)
+            self._nbio.add_callback_threadsafe(read)  # TLS may have read more than it gave out
+
+    def stay_alive(self) -> None:
+        """While nothing is read no heartbeat of the server is either; that is no reason to call it dead."""
+        self.bytes_received += self.is_paused
 
     def emit(self, data: bytes) -> None:
         """Write frames that are ready."""

@@ -8,6 +8,7 @@ from bezoar.errors import PayloadError
 from bezoar.message import Outgoing
 from bezoar.ports import Capability, Dead, Depth, Kept, Settlement
 from bezoar.testing import given
+from bezoar.testing.isolation.diary import wait_until
 from bezoar.testing.lab import Lab
 from bezoar.testing.processes import PATIENCE
 from bezoar.testing.running import Running, drained
@@ -113,6 +114,25 @@ def test_only_the_unsettled_part_of_a_batch_comes_back(lab: Lab) -> None:
     broker.close()
     back = lab.broker("orders").fetch("orders", 10)
     assert {delivery.body for delivery in back} == {b"2", b"3", b"5", b"6", b"7", b"8"}
+
+
+def test_a_slow_message_does_not_hold_up_what_comes_after_it(lab: Lab) -> None:
+    broker = lab.broker("orders")
+    broker.publish(given.messages("orders", 101))
+    (slow,) = broker.fetch("orders", 1)
+    bodies: list[bytes] = []
+
+    def all_others_came() -> bool:
+        deliveries = broker.fetch("orders", 10)
+        broker.settle(Settlement(gone=deliveries))
+        bodies.extend(delivery.body for delivery in deliveries)
+        return len(bodies) == 100
+
+    wait_until(all_others_came, lambda: f"Only {len(bodies)} of 100 others came")
+    assert bodies == [str(number).encode() for number in range(1, 101)]
+    broker.settle(Settlement(gone=[slow]))
+    broker.close()
+    assert lab.broker("orders").depth("orders").empty
 
 
 def test_a_batch_with_one_payload_that_cannot_be_sent_is_not_sent_at_all(lab: Lab) -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from bezoar.testing.isolation.diary import wait_until
 from bezoar.testing.isolation.scene import Scene
 from bezoar.testing.lab import Lab
 
@@ -80,8 +81,9 @@ def test_with_threads_only_the_one_that_took_them_all_down_is_dead_lettered(lab:
         neighbours = scene.healthy(3, do="wait", how="open")
         with scene.consumer() as consumer:
             scene.diary.wait_for_start(*neighbours)
+            workers = set(consumer.workers())
             scene.publish({"poison": {"do": deed}})
-            scene.diary.wait_for_start("poison")
+            wait_until(lambda: workers - set(consumer.workers()), lambda: "The poison took no worker down")
             scene.open_gate("open")
             consumer.wait_for_line("'poison'", "is a dead letter")
             scene.diary.wait_for_done(neighbours)

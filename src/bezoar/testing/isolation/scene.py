@@ -28,6 +28,7 @@ class Scene:
     def __init__(self, lab: Lab, *, app: str = POISONS, style: str = "sync", **options: Any) -> None:
         lab.needs(Capability.SHARED | Capability.DURABLE)
         self._lab = lab
+        self.is_atomic = lab.is_atomic
         self.diary = Diary(lab.folder)
         self.plan = Plan(
             url=lab.url,
