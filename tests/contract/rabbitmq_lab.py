@@ -4,11 +4,11 @@ import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from bezoar.brokers.rabbitmq.broker import RabbitMQBroker
 from bezoar.message import Delivery
-from bezoar.ports import Broker
+from bezoar.ports import Broker, Ring
 from bezoar.testing import Lab
 from bezoar.testing.isolation.diary import wait_until
 from servers.rabbitmq import RabbitMQ as Server
@@ -17,7 +17,7 @@ from servers.rabbitmq import RabbitMQ as Server
 class RabbitMQLab(Lab):
     """A virtual host of its own."""
 
-    modules = tuple(f"bezoar.brokers.rabbitmq.{name}" for name in ("broker", "deadletters", "writing"))
+    modules = tuple(f"bezoar.brokers.rabbitmq.{name}" for name in ("broker", "deadletters", "moving", "writing"))
 
     def __init__(self, server: Server, folder: Path) -> None:
         self._server = server
@@ -36,16 +36,25 @@ class RabbitMQLab(Lab):
         looking = RabbitMQBroker(self.url)
         looking.open([])
         try:
-            wait_until(
-                lambda: looking.topology().count(deliveries[0].source)[0] >= len(deliveries), lambda: "They did not come back"
-            )
+            ready = lambda: looking.links.topology().count(deliveries[0].source)[0]  # noqa: E731
+            wait_until(lambda: ready() >= len(deliveries), lambda: "They did not come back")
         finally:
             looking.close()
 
     @contextmanager
     def dead_letters_unwritable(self) -> Iterator[None]:
         """Somebody took away the right to write to the exchange."""
-        self._permit(write="^(?!dlx$).*")
+        with self._permitting(write="^(?!dlx$).*"):
+            yield
+
+    @contextmanager
+    def nothing_can_be_published(self) -> Iterator[None]:
+        with self._permitting(write="^$"):
+            yield
+
+    @contextmanager
+    def _permitting(self, **rights: str) -> Iterator[None]:
+        self._permit(**rights)
         try:
             yield
         finally:
@@ -58,3 +67,20 @@ class RabbitMQLab(Lab):
     def __exit__(self, *raised: object) -> None:
         super().__exit__(*raised)
         self._server.http("DELETE", f"/api/vhosts/{self.vhost}")
+
+
+class ClassicLab(RabbitMQLab):
+    """One whose sources were there before, as classic queues."""
+
+    def __init__(self, server: Server, folder: Path) -> None:
+        super().__init__(server, folder)
+        self._declare("orders")
+
+    def broker(self, *sources: str, ring: Ring | None = None) -> Broker:
+        for source in sources:
+            self._declare(source)
+        return super().broker(*sources, ring=ring)
+
+    def _declare(self, source: str) -> None:
+        classic = {"durable": True, "arguments": {"x-queue-type": "classic"}}
+        self._server.http("PUT", f"/api/queues/{self.vhost}/{quote(source, safe='')}", classic)

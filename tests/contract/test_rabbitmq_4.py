@@ -1,13 +1,9 @@
-"""RabbitMQ 4 counts and returns messages in its own way. It keeps the promises that depend on that."""
+"""RabbitMQ 4 counts and returns messages its own way; who is charged does not depend on it. All: test_rabbitmq_everywhere.py."""
 
 import pytest
 
-from bezoar.testing.contract.dead_letters import *  # noqa: F403
-from bezoar.testing.contract.ownership import *  # noqa: F403
-from bezoar.testing.contract.stopping import *  # noqa: F403
+from bezoar.testing.contract.isolation_kills import *  # noqa: F403
 from tests.contract.rabbitmq_lab import RabbitMQLab
-
-pytestmark = pytest.mark.long
 
 
 @pytest.fixture

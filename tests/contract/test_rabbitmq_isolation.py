@@ -1,11 +1,10 @@
-"""RabbitMQ keeps every promise about isolated workers."""
+"""RabbitMQ keeps the promises about isolated workers in which the broker has a part. All: test_rabbitmq_isolation_all.py."""
 
 import pytest
 
-from bezoar.testing.isolation.promises import *  # noqa: F403
+from bezoar.testing.contract.isolation_kills import *  # noqa: F403
+from bezoar.testing.contract.isolation_suspects import *  # noqa: F403
 from tests.contract.rabbitmq_lab import RabbitMQLab
-
-pytestmark = pytest.mark.long
 
 
 @pytest.fixture

@@ -11,13 +11,13 @@ from bezoar.brokers.rabbitmq import properties, table
 from bezoar.brokers.rabbitmq.broker import RabbitMQBroker
 from bezoar.brokers.rabbitmq.table import Entry
 from bezoar.brokers.rabbitmq.writing import Copy
-from bezoar.errors import ConfigError, Permanent
+from bezoar.errors import BrokerUnavailable, ConfigError, Permanent
 from bezoar.message import Counters, Delivery
 from bezoar.ports import Kept, Settlement
 from bezoar.testing import given
 from bezoar.testing.processes import PATIENCE
 from bezoar.testing.running import Running, drained
-from tests.contract.rabbitmq_lab import RabbitMQLab
+from tests.contract.rabbitmq_lab import ClassicLab, RabbitMQLab
 
 IN_MICROSECONDS = Entry(b"sent", b"T" + struct.pack(">Q", 1_700_000_000_000_000))
 
@@ -39,7 +39,7 @@ def put(lab: RabbitMQLab, queue: str, body: bytes, *entries: Entry) -> None:
     """A message with headers that no client would write."""
     broker = RabbitMQBroker(lab.url)
     broker.open(["orders"])
-    batch = broker.store([Copy("", queue, properties.write("foreign", list(entries)), body)])
+    batch = broker.links.store([Copy("", queue, properties.write("foreign", list(entries)), body)])
     assert batch.stored(0)
     broker.close()
 
@@ -144,3 +144,16 @@ def test_messages_that_fail_at_once_with_jitter_all_come_back(lab):
     with Running(app):
         assert all_back.wait(PATIENCE)
     assert sorted(again) == list(range(200))
+
+
+def test_if_what_came_back_cannot_be_counted_nothing_that_came_with_it_is_held_for_ever(tmp_path, rabbitmq):
+    """On a classic queue it is counted by a copy, and that may be refused."""
+    with ClassicLab(rabbitmq, tmp_path) as lab:
+        broker, publisher, other = (lab.broker("orders") for _ in range(3))
+        publisher.publish(given.messages("orders", 2))
+        lab.steal(other, list(other.fetch("orders", 2)))
+        publisher.publish(given.messages("orders", 2, first=2))
+        with lab.nothing_can_be_published(), pytest.raises(BrokerUnavailable):
+            broker.fetch("orders", 10)
+        back = {delivery.body: delivery.counters.unseen for delivery in broker.fetch("orders", 10)}
+        assert back == {b"0": 1, b"1": 1, b"2": 0, b"3": 0}

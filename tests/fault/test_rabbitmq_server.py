@@ -19,15 +19,13 @@ from bezoar.testing.running import Journal, Running, drained
 from tests.contract.rabbitmq_lab import RabbitMQLab
 from tests.servers_plugin import private_or_skip
 
-pytestmark = pytest.mark.long
-
 OLD_ENOUGH = 2.0
 """Seconds after which a quorum queue survives a kill of its server: a younger one may come back empty (RabbitMQ itself)."""
 
 
-@pytest.fixture(scope="module")
-def server():
-    with private_or_skip("rabbitmq") as server:
+@pytest.fixture(scope="module", params=["rabbitmq", "rabbitmq-4"])
+def server(request):
+    with private_or_skip(request.param) as server:
         yield server
 
 
@@ -42,11 +40,14 @@ def raw(lab):
     return connection, connection.channel()
 
 
-STOPS = {"restart": lambda server: server.stop(), "kill -9": lambda server: server.kill_hard()}
+STOPS = [
+    pytest.param(lambda server: server.stop(), id="restart", marks=pytest.mark.long),
+    pytest.param(lambda server: server.kill_hard(), id="kill -9"),
+]
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("stop", STOPS.values(), ids=STOPS)
+@pytest.mark.parametrize("stop", STOPS)
 def test_a_consumer_outlives_its_server_and_no_message_is_lost(lab, server, stop):
     done: list[int] = []
     stopped = threading.Event()
@@ -73,6 +74,7 @@ def test_a_consumer_outlives_its_server_and_no_message_is_lost(lab, server, stop
     assert lab.dlq("orders").count() == 0
 
 
+@pytest.mark.long
 @pytest.mark.timeout(180)
 def test_a_backlog_that_a_killed_server_flags_is_drained_in_batches(lab, server):
     connection, channel = raw(lab)
@@ -95,6 +97,7 @@ def test_a_backlog_that_a_killed_server_flags_is_drained_in_batches(lab, server)
     assert {(delivery.counters.unseen, delivery.counters.alone) for delivery in seen} == {(1, False)}
 
 
+@pytest.mark.long
 def test_while_the_server_is_gone_publishing_says_so_at_once(lab, server):
     broker = lab.broker("orders")
     broker.publish(given.messages("orders", 1))
@@ -114,6 +117,7 @@ def test_while_the_server_is_gone_publishing_says_so_at_once(lab, server):
     assert [delivery.body for delivery in broker.fetch("orders", 10)] == [b"0"]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(180)
 def test_a_memory_alarm_stops_copies_but_no_acknowledgement(lab, server):
     broker = lab.broker("orders")
@@ -136,6 +140,7 @@ def unacknowledged(server, lab, queue):
     return next(int(line.split()[1]) for line in lines if line.split()[0] == queue)
 
 
+@pytest.mark.long
 def test_a_queue_that_is_deleted_under_its_consumer_is_made_anew_and_consumption_goes_on(lab):
     done: list[int] = []
 
@@ -155,6 +160,7 @@ def test_a_queue_that_is_deleted_under_its_consumer_is_made_anew_and_consumption
         wait_until(lambda: done == [1, 2], lambda: "It did not go on")
 
 
+@pytest.mark.long
 def test_if_the_dlq_is_deleted_consumption_stops_says_so_and_goes_on_once_it_is_back(lab):
     starts: list[int] = []
 
@@ -183,6 +189,7 @@ def test_if_the_dlq_is_deleted_consumption_stops_says_so_and_goes_on_once_it_is_
     assert [letter.body for letter in lab.dlq("orders").letters()] == [b"1"]
 
 
+@pytest.mark.long
 def test_a_connection_that_is_cut_in_the_middle_of_a_batch_repeats_and_loses_nothing(lab, server):
     done: list[int] = []
     cut = threading.Event()
@@ -204,6 +211,50 @@ def test_a_connection_that_is_cut_in_the_middle_of_a_batch_repeats_and_loses_not
     assert lab.dlq("orders").count() == 0
 
 
+@pytest.mark.long
+@pytest.mark.timeout(180)
+def test_a_message_that_dies_again_since_the_server_forgot_its_end_has_one_letter(lab, server):
+    connection, channel = raw(lab)
+    channel.queue_declare("orders", durable=True)  # classic: a kill undoes the latest acknowledgements
+    connection.close()
+    starts: list[int] = []
+
+    def handle(number: int) -> None:
+        starts.append(number)
+        raise Permanent("poison")
+
+    app = given.consumer(lab.app(), "orders", handle)
+    lab.broker("orders")
+    time.sleep(OLD_ENOUGH)  # for the DLQ, whose letters must survive
+    app.publish_many("orders", range(20))
+    drained(app)
+    app.close()
+    server.kill_hard()
+    server.start()
+    drained(given.consumer(lab.app(), "orders", handle))
+    assert sorted(letter.body for letter in lab.dlq("orders").letters()) == sorted(str(n).encode() for n in range(20))
+    assert lab.dlq("orders").count() == 20
+
+
+@pytest.mark.long
+def test_jitter_stays_what_it_was_through_the_queues_that_delay(lab):
+    """500 fail at once and come back over 4 seconds: no tenth of a second brings back more than a tenth of them."""
+    back: list[float] = []
+
+    def handle(number: int, delivery: Delivery) -> None:
+        if delivery.attempt == 1:
+            raise ConnectionError("all at once")
+        back.append(time.monotonic())
+
+    app = given.consumer(lab.app(), "orders", handle, backoff=Backoff.fixed(4, jitter=True))
+    app.publish_many("orders", range(500))
+    drained(app)
+    assert len(back) == 500
+    fullest = max(Counter(int((moment - back[0]) * 10) for moment in back).values())
+    assert fullest <= 50, f"{fullest} of 500 came back within one tenth of a second"
+
+
+@pytest.mark.long
 @pytest.mark.timeout(400)
 @pytest.mark.servers("rabbitmq-4")
 def test_a_consumer_timeout_of_version_4_voids_what_was_held(tmp_path):

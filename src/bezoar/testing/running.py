@@ -11,6 +11,9 @@ from bezoar.report import Tally
 from bezoar.run import Run
 from bezoar.testing.processes import PATIENCE
 
+NOTHING_WRONG = ("retry", "dead", "discard", "finding")
+"""Events about messages, or about how somebody set up a broker."""
+
 
 class Running:
     """An app that consumes in a thread of this process, until it is stopped or the block ends."""
@@ -80,7 +83,7 @@ class Journal(logging.Handler):
             return [
                 record.getMessage()
                 for record in self._records
-                if record.levelno >= logging.WARNING and getattr(record, "event", None) not in ("retry", "dead", "discard")
+                if record.levelno >= logging.WARNING and getattr(record, "event", None) not in NOTHING_WRONG
             ]
 
     def wait_for(self, event: str) -> None:

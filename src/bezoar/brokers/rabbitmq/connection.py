@@ -8,19 +8,19 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as WaitedTooLong
 from contextlib import suppress
 from typing import Any
 
 from pika import exceptions
-from pika.adapters.utils import connection_workflow as workflow
 from pika.channel import Channel as PikaChannel
 
+from bezoar.brokers.rabbitmq.troubles import explained, reason, version
 from bezoar.brokers.rabbitmq.url import Address
 from bezoar.brokers.rabbitmq.wire import Tap, Wire
-from bezoar.errors import BrokerUnavailable, ConfigError
+from bezoar.errors import BrokerUnavailable
 
 ANSWER_TIMEOUT = 30.0
 """Seconds within which the server answers any question."""
@@ -67,7 +67,7 @@ class Link:
         self._thread = threading.Thread(target=self._run, name=f"bezoar-rabbitmq-{name}", daemon=True)
         self._thread.start()
         self._opened.result()
-        self.version = _version(self.wire.server_properties)
+        self.version = version(self.wire.server_properties)
         self.frame_max = int(self.wire.params.frame_max) if not self.wire._body_max_length else self.wire._body_max_length + 8  # noqa: SLF001
 
     @property
@@ -192,12 +192,12 @@ class Link:
         self.blocked = reason
 
     def _on_open_error(self, _: Any, error: BaseException) -> None:
-        _fail(self._opened, _explained(error, self._address))
+        _fail(self._opened, explained(error, self._address))
         self._lose(str(error))
         self.wire.ioloop.stop()
 
     def _on_close(self, _: Any, error: BaseException) -> None:
-        self._lose(_reason(error))
+        self._lose(reason(error))
         self.wire.ioloop.stop()
 
     def _lose(self, why: str) -> None:
@@ -325,39 +325,3 @@ def _set(answer: "Future[Any]", value: Any) -> None:
 def _fail(answer: "Future[Any]", error: BaseException) -> None:
     if not answer.done():
         answer.set_exception(error)
-
-
-def _version(properties: Any) -> tuple[int, int]:
-    text = str((properties or {}).get("version", "0.0"))
-    numbers = [int(part) for part in text.split(".")[:2] if part.isdigit()]
-    return (numbers[0], numbers[1]) if len(numbers) == 2 else (0, 0)
-
-
-def _reason(error: BaseException) -> str:
-    text = getattr(error, "reply_text", None)
-    return f"{error.reply_code} {text}" if text and hasattr(error, "reply_code") else (str(error) or type(error).__name__)
-
-
-def _causes(error: BaseException) -> Iterable[BaseException]:
-    yield error
-    for inner in getattr(error, "exceptions", ()):
-        yield from _causes(inner)
-    if isinstance(inner := getattr(error, "exception", None), BaseException):
-        yield from _causes(inner)
-
-
-def _explained(error: BaseException, address: Address) -> Exception:
-    """Why no connection could be made: something to wait for, or something that is wrong with the URL."""
-    causes = list(_causes(error))
-    for cause in causes:
-        if isinstance(cause, exceptions.ProbableAuthenticationError | exceptions.AuthenticationError):
-            user = address.parameters.credentials.username
-            return ConfigError(f"RabbitMQ at {address.shown} refuses user {user!r} or its password. Check the URL.")
-        if isinstance(cause, exceptions.ProbableAccessDeniedError) or "NOT_ALLOWED" in str(cause):
-            return ConfigError(
-                f"RabbitMQ at {address.shown} refuses the virtual host {address.vhost!r}: it does not exist, or this user "
-                f"may not use it. Check the URL; to make it: rabbitmqctl add_vhost {address.vhost}"
-            )
-    last = next((cause for cause in reversed(causes) if not isinstance(cause, workflow.AMQPConnectorException)), error)
-    text = getattr(last, "strerror", None) or str(last) or "nothing listens there"
-    return BrokerUnavailable(f"RabbitMQ at {address.shown} does not answer: {text}.")

@@ -9,7 +9,7 @@ until they are fetched. Whatever ends the channel, or a consumer on it, voids ev
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from itertools import count, islice
 from typing import Any
@@ -163,6 +163,13 @@ class Subscription:
             self.link.post(self._read_or_wait)
         self._taken_at = time.monotonic()
         return taken
+
+    def put_back(self, taken: Sequence[Arrived]) -> None:
+        """As if these had not been taken, but for those that were let go since."""
+        still_held = [message for message in taken if message.tag in self.held]
+        self.buffer.extendleft(reversed(still_held))
+        self._bytes_out -= sum([len(message.body) for message in still_held])
+        self.held.difference_update([message.tag for message in still_held])
 
     def _read_on(self) -> None:
         """From now on without a limit in bytes: an answer is needed, and it comes after whatever is on the way."""

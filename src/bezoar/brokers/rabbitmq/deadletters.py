@@ -12,9 +12,10 @@ from contextlib import contextmanager
 import msgspec
 
 from bezoar.brokers.rabbitmq import envelope, letters
-from bezoar.brokers.rabbitmq.broker import RabbitMQBroker, why
+from bezoar.brokers.rabbitmq.broker import RabbitMQBroker
 from bezoar.brokers.rabbitmq.consuming import Subscription
 from bezoar.brokers.rabbitmq.letters import Found
+from bezoar.brokers.rabbitmq.moving import why
 from bezoar.brokers.rabbitmq.operating import locked
 from bezoar.brokers.rabbitmq.topology import dlq_of, history_of, lane_of
 from bezoar.brokers.rabbitmq.writing import Copy
@@ -48,7 +49,7 @@ class RabbitMQDeadLetters:
         return found[:limit]
 
     def replay(self, letter_ids: Sequence[str]) -> Sequence[str]:
-        self.broker.topology().renew(self._source)  # a deleted source would swallow what the history keeps as sent
+        self.broker.links.topology().renew(self._source)  # a deleted source would swallow what the history keeps as sent
         return self._move(letter_ids, "replayed", lambda found: [self._again(found)])
 
     def remove(self, letter_ids: Sequence[str], *, state: str = "dead", keep_as: str | None = None) -> Sequence[str]:
@@ -67,7 +68,7 @@ class RabbitMQDeadLetters:
             chosen = {each.letter.id: each for each in found if each.letter.id in wanted and each.letter.id not in noted}
             copies = [copy for each in chosen.values() for copy in store(each)]
             if copies:
-                batch = self.broker.store(copies)
+                batch = self.broker.links.store(copies)
                 if not all(batch.stored(number) for number in range(len(copies))):
                     raise BrokerUnavailable(f"Nothing was taken from {dlq_of(self._source)!r}. {why(batch)}")
             dlq.finish([each.arrived.tag for each in found if each.letter.id in chosen or each.letter.id in noted])
@@ -108,12 +109,12 @@ class RabbitMQDeadLetters:
     @contextmanager
     def _taken(self, queue: str) -> Iterator[tuple[list[Found], Subscription]]:
         """What is in this queue, under the lock of the DLQ. What was not let go when the block ends is put back."""
-        with locked(self.broker.topology(), dlq_of(self._source)), self._opened(queue) as opened:
+        with locked(self.broker.links.topology(), dlq_of(self._source)), self._opened(queue) as opened:
             yield opened
 
     @contextmanager
     def _opened(self, queue: str) -> Iterator[tuple[list[Found], Subscription]]:
-        subscription = Subscription(self.broker.topology().link, queue, lambda: None)
+        subscription = Subscription(self.broker.links.topology().link, queue, lambda: None)
         try:
             states = ("dead",) if queue == dlq_of(self._source) else ("replayed", "discarded")
             found = [letters.read(self._source, arrived, states) for arrived in subscription.take_all()]

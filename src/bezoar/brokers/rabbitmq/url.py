@@ -29,7 +29,7 @@ class Address(NamedTuple):
 def address(url: str) -> Address:
     parts = urlsplit(url)
     options = dict(parse_qsl(parts.query))
-    ttl, management = options.pop("message_ttl", None), options.pop("management", None)
+    ttl, _ = options.pop("message_ttl", None), options.pop("management", None)
     vhost = unquote(parts.path[1:]) or "/"
     plain = parts._replace(query=urlencode(options), path="/" + quote(vhost, safe="")).geturl()
     shown = (
@@ -43,7 +43,13 @@ def address(url: str) -> Address:
     for name, value in (("socket_timeout", CONNECT_TIMEOUT), ("stack_timeout", 2 * CONNECT_TIMEOUT), ("heartbeat", HEARTBEAT)):
         if name not in options:
             setattr(parameters, name, value)
-    return Address(parameters, shown, vhost, None if ttl is None else _seconds(ttl), management)
+    return Address(parameters, shown, vhost, None if ttl is None else _seconds(ttl), _management(parts.query))
+
+
+def _management(query: str) -> str | None:
+    """The address as it stands there: what is escaped in a plain one belongs to its name and password."""
+    given = [part.partition("=")[2] for part in query.split("&") if part.startswith("management=")]
+    return next((text if "://" in text else unquote(text) for text in given), None)
 
 
 def _seconds(text: str) -> float:
