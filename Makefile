@@ -47,7 +47,7 @@ contract: setup  ## the promises that every broker keeps
 
 proof: setup  ## the long proofs: a kill at every single step, a thousand random kills, 10,000 worker deaths
 	@EVERY_KILL=1 $(RUN) -m pytest -n 2 tests/contract/test_contract.py -k killed_at --timeout 1800
-	@$(RUN) -m pytest tests/proof -m proof --timeout 5400 $(ARGS)
+	@$(RUN) -m pytest tests -m proof --timeout 5400 $(ARGS)
 
 sizes: setup  ## files, functions and import chains, and which are too long
 	@$(RUN) -m tests.architecture.report

@@ -7,6 +7,7 @@ import pika
 import pytest
 
 from bezoar.backoff import Backoff
+from bezoar.brokers.rabbitmq.broker import RabbitMQBroker
 from bezoar.errors import OwnershipLost, Permanent
 from bezoar.message import Delivery, Outgoing
 from bezoar.ports import Kept, Settlement
@@ -135,6 +136,15 @@ def test_a_letter_that_rabbitmq_wrote_after_a_replay_is_a_new_one(lab, raw):
     states = {each.id: (each.state, each.error_type) for each in dlq.letters(state=None)}
     assert states.pop(letter.id) == ("replayed", "bezoar.errors.Permanent")
     assert list(states.values()) == [("dead", "rabbitmq.rejected")]
+
+
+def test_with_message_ttl_in_the_url_the_server_drops_letters_after_that_time(lab, rabbitmq):
+    broker = RabbitMQBroker(f"{lab.url}?message_ttl=1209600")
+    broker.open(["orders"])
+    broker.close()
+    arguments = {name: rabbitmq.http("GET", f"/api/queues/{lab.vhost}/{name}")["arguments"] for name in ("orders", "orders.dlq")}
+    assert arguments["orders.dlq"]["x-message-ttl"] == 1_209_600_000
+    assert "x-message-ttl" not in arguments["orders"]
 
 
 def given_counters(delivery: Delivery, attempts: int):

@@ -126,7 +126,7 @@ def test_a_message_that_kills_itself_and_its_siblings_is_the_only_one_to_be_dead
         scene.publish({"killer": {"do": "kill_busy_siblings_and_die", "how": victims}})
         healthy = scene.healthy(10)
         with scene.consumer() as consumer:
-            wait_until(lambda: scene.diary.starts()["victim-0"] > 1, lambda: "the victim was never started again")
+            wait_until(lambda: max(scene.diary.starts()[id_] for id_ in victims) > 1, lambda: "no victim was started again")
             scene.open_gate("open")
             consumer.wait_for_line("'killer'", "is a dead letter")
             scene.diary.wait_for_done([*victims, *healthy])

@@ -1,0 +1,72 @@
+"""RabbitMQ behind TLS: only the URL changes, and a certificate that does not fit is refused with the reason."""
+
+import subprocess
+from pathlib import Path
+from urllib.parse import quote, urlsplit
+
+import pytest
+
+from bezoar.app import App
+from bezoar.brokers.rabbitmq.consuming import FULL
+from bezoar.errors import BrokerUnavailable
+from bezoar.testing import given
+from bezoar.testing.running import drained
+from servers.ports import free_port
+from tests.servers_plugin import private_or_skip
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(180)]
+
+
+@pytest.fixture(scope="module")
+def server():
+    with private_or_skip("rabbitmq") as server:
+        certificate, key = make_certificate(server.folder)
+        server.hand_over(key)
+        port = free_port(set())
+        server.stop()
+        server.start(
+            {
+                "listeners.ssl.default": f"127.0.0.1:{port}",
+                "ssl_options.cacertfile": str(certificate),
+                "ssl_options.certfile": str(certificate),
+                "ssl_options.keyfile": str(key),
+            }
+        )
+        server.tls_port, server.certificate = port, certificate
+        yield server
+
+
+def make_certificate(folder: Path) -> tuple[Path, Path]:
+    certificate, key = folder / "certificate.pem", folder / "key.pem"
+    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1"
+    subprocess.run([*command.split(), "-keyout", key, "-out", certificate], check=True, capture_output=True)
+    certificate.chmod(0o644)
+    return certificate, key
+
+
+def secured(server, **options: object) -> str:
+    """The URL of an empty virtual host, over TLS."""
+    parts = urlsplit(server.fresh())
+    credentials = parts.netloc.rpartition("@")[0]
+    query = f"?ssl_options={quote(str(options))}" if options else ""
+    return f"amqps://{credentials}@127.0.0.1:{server.tls_port}{parts.path}{query}"
+
+
+def test_messages_go_both_ways_also_when_they_fill_the_buffer(server):
+    app, sizes = App(secured(server, ca_certs=str(server.certificate))), []
+    body = b"x" * (FULL // 8)
+
+    def handle(payload: bytes) -> None:
+        sizes.append(len(payload))
+
+    given.consumer(app, "orders", handle, schema=bytes)
+    app.publish_many("orders", [body] * 30)
+    drained(app)
+    assert sizes == [len(body)] * 30
+    app.close()
+
+
+def test_a_certificate_that_nobody_vouches_for_is_refused_with_the_reason(server):
+    app = App(secured(server))
+    with pytest.raises(BrokerUnavailable, match="certificate verify failed"):
+        app.publish("orders", 1)
