@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as WaitedTooLong
 from contextlib import suppress
 from typing import Any
+from urllib.parse import quote
 
 from pika import exceptions
 from pika.channel import Channel as PikaChannel
@@ -67,6 +68,7 @@ class Link:
         self._thread = threading.Thread(target=self._run, name=f"bezoar-rabbitmq-{name}", daemon=True)
         self._thread.start()
         self._opened.result()
+        self.host, self.vhost = str(parameters.host), quote(address.vhost, safe="")
         self.version = version(self.wire.server_properties)
         self.frame_max = int(self.wire.params.frame_max) if not self.wire._body_max_length else self.wire._body_max_length + 8  # noqa: SLF001
 

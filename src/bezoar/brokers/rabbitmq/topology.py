@@ -10,8 +10,12 @@
 What is missing is made; what is there is never changed. A difference is a finding, with both values and the way out.
 """
 
+import shlex
 from collections.abc import Mapping
 from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import msgspec
 
 from bezoar.brokers.rabbitmq.connection import Channel, Link, Refused
 from bezoar.errors import ConfigError
@@ -32,12 +36,6 @@ class Queue(NamedTuple):
 
     name: str
     arguments: Mapping[str, Any]
-
-    def command(self) -> str:
-        import json  # noqa: PLC0415 - only for the text of an error
-
-        arguments = json.dumps(dict(self.arguments))
-        return f"rabbitmqadmin declare queue name={self.name} durable=true arguments='{arguments}'"
 
 
 def dlq_of(source: str) -> str:
@@ -173,15 +171,10 @@ class Topology:
         except Refused as refused:
             if refused.code != NOT_FOUND:
                 raise _forbidden(refused) from None
-            commands = "\n".join(
-                [
-                    f"rabbitmqadmin declare exchange name={DLX} type=direct durable=true",
-                    *(each.command() for each in wanted),
-                    f"rabbitmqadmin declare binding source={DLX} destination={wanted[0].name} routing_key={wanted[1].name}",
-                ]
-            )
+            commands = "\n".join(_commands(wanted, self.link.host, self.link.vhost))
             raise ConfigError(
-                f"Queue {queue.name!r} does not exist, and nothing is to be created here. Check the name; to make it:\n{commands}"
+                f"Queue {queue.name!r} does not exist, and nothing is to be created here. Check the name; to make it, with the "
+                f"management API (or start once with a user who may create):\n{commands}"
             ) from None
         return []
 
@@ -198,6 +191,20 @@ class Topology:
             if refused.code == ACCESS_REFUSED:
                 raise _forbidden(refused) from None
             raise
+
+
+def _commands(wanted: list[Queue], host: str, vhost: str) -> list[str]:
+    """What makes these by hand. With curl: rabbitmqadmin is another program in each major version of RabbitMQ."""
+    dlq, source = (each.name for each in wanted[:2])
+    bodies: dict[str, dict[str, Any]] = {f"exchanges/{vhost}/{DLX}": {"type": "direct", "durable": True}}
+    bodies |= {f"queues/{vhost}/{quote(each.name, safe='')}": {"durable": True, "arguments": each.arguments} for each in wanted}
+    lines = [_curl(host, "PUT", path, body) for path, body in bodies.items()]
+    return [*lines, _curl(host, "POST", f"bindings/{vhost}/e/{DLX}/q/{quote(dlq, safe='')}", {"routing_key": source})]
+
+
+def _curl(host: str, method: str, path: str, body: Mapping[str, Any]) -> str:
+    data = shlex.quote(msgspec.json.encode(body).decode())
+    return f"curl -u USER -X {method} -H 'content-type: application/json' -d {data} http://{host}:15672/api/{path}"
 
 
 def _forbidden(refused: Refused) -> ConfigError:
