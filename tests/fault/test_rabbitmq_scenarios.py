@@ -1,5 +1,8 @@
 """The three things that can happen to a message on RabbitMQ, and what its queues then hold."""
 
+import os
+import signal
+import subprocess
 import threading
 
 import msgspec
@@ -110,7 +113,7 @@ def test_if_the_thread_of_a_connection_ends_everybody_who_waits_on_it_is_told(la
     def fall_over() -> None:
         raise RuntimeError("a bug in the client")
 
-    broker.links.topology().link.post(fall_over)
+    held.receipt.holder.link.post(fall_over)
     wait_until(lambda: not held.receipt.holder.alive, lambda: "What was held still looks held")
     with pytest.raises(OwnershipLost):
         broker.settle(Settlement(gone=[held]))
@@ -136,6 +139,29 @@ def test_a_letter_that_rabbitmq_wrote_after_a_replay_is_a_new_one(lab, raw):
     states = {each.id: (each.state, each.error_type) for each in dlq.letters(state=None)}
     assert states.pop(letter.id) == ("replayed", "bezoar.errors.Permanent")
     assert list(states.values()) == [("dead", "rabbitmq.rejected")]
+
+
+def test_while_a_worker_lives_the_server_gives_its_message_to_nobody_else(lab):
+    """The consumer is killed, and a process that could still run the message holds what `ties` named."""
+    lab.app().publish("orders", 1)
+    told = lab.folder / "worker"
+
+    def hold_and_die() -> None:
+        broker = lab.broker("orders")
+        assert len(broker.fetch("orders", 1)) == 1
+        ties = broker.ties()
+        told.write_text(str(subprocess.Popen(["sleep", "60"], pass_fds=ties).pid))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    rung = threading.Event()
+    other = lab.broker("orders", ring=rung.set)
+    with Child(hold_and_die) as child:
+        child.wait()
+    rung.clear()
+    assert other.fetch("orders", 1) == []
+    assert not rung.wait(1), "it came back while somebody might run it"
+    os.kill(int(told.read_text()), signal.SIGKILL)
+    wait_until(lambda: other.fetch("orders", 1), lambda: "It did not come back")
 
 
 def test_with_message_ttl_in_the_url_the_server_drops_letters_after_that_time(lab, rabbitmq):
