@@ -50,7 +50,7 @@ class RabbitMQ(Server):
             "management.tcp.ip": "127.0.0.1",
             "management.tcp.port": str(self.ports["http"]),
             "disk_free_limit.absolute": "50MB",
-            "vm_memory_high_watermark.absolute": "1GiB",
+            "vm_memory_high_watermark.absolute": "2GiB",
             "log.console": "true",
             "log.file": "false",
             **settings,

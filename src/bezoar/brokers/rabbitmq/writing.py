@@ -15,6 +15,9 @@ from bezoar.brokers.rabbitmq.wire import Arrived, publish_frames
 from bezoar.errors import BrokerUnavailable
 
 CONFIRM_TIMEOUT = 30.0
+BLOCKED_TIMEOUT = 5.0
+"""Seconds that a server may refuse to store anything, which it says, before that is called a trouble."""
+
 WRITE_BYTES = 4 * 1024 * 1024
 
 
@@ -84,9 +87,11 @@ class Writer:
 
     def wait(self, batch: Batch, timeout: float = CONFIRM_TIMEOUT) -> None:
         """Return once everything about the batch is known. Raises if that takes too long or the connection breaks."""
-        ends = time.monotonic() + timeout
+        begun = time.monotonic()
+        ends = begun + timeout
         while not batch.done.wait(min(1.0, max(0.0, ends - time.monotonic()))):
-            if time.monotonic() >= ends or self.link.blocked is not None:
+            is_blocked = self.link.blocked is not None and time.monotonic() > begun + BLOCKED_TIMEOUT
+            if is_blocked or time.monotonic() >= ends:
                 why = (
                     f"it accepts nothing at the moment ({self.link.blocked})"
                     if self.link.blocked
