@@ -7,7 +7,7 @@ from bezoar.testing.isolation.promises import *  # noqa: F403
 from tests.contract.rabbitmq_lab import ClassicLab, RabbitMQLab
 from tests.servers_plugin import OWNER, shared_or_skip
 
-pytestmark = [pytest.mark.long, pytest.mark.servers("rabbitmq", "rabbitmq-4")]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1800), pytest.mark.servers("rabbitmq", "rabbitmq-4")]
 
 
 @pytest.fixture(

@@ -5,7 +5,7 @@ import pytest
 from bezoar.testing.contract.killing import *  # noqa: F403
 from tests.contract.rabbitmq_lab import RabbitMQLab
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
 
 @pytest.fixture
