@@ -184,7 +184,8 @@ class BatchBook:
         over, marks = self._ended(batch), self._marks.batch(batch.slot, batch.end)
         place = places.get(batch.slot)
         is_in_place = over in (0, batch.end) if place is None else over in (place - 1, place)
-        return is_in_place and not any(marks[over:]) and self._is_believable(batch, marks, over)
+        is_empty_behind = not any(marks[over:]) and self._marks.is_empty_behind(batch.slot, len(batch.deliveries))
+        return is_in_place and is_empty_behind and self._is_believable(batch, marks, over)
 
     def _ended(self, batch: _Batch) -> int:
         """How many of a batch have ended: they run in order, so it is the stretch of marks before the first empty one."""

@@ -25,6 +25,7 @@ IDLE = 0x1D1E_1D1E_1D1E_1D1E
 """Nothing runs in this lane. Not 0, which a stray write of zeros would leave as well."""
 
 END, STEPPING, LANES = 0, 2, 4
+_NOTHING = bytes(BATCH)
 
 STACK_SIGNAL = signal.SIGRTMAX - 3
 """Makes a worker write its stack down, wherever it is stuck. One of the signals that programs have no customary use for."""
@@ -58,9 +59,13 @@ class Marks:
         """How the messages of a batch ended so far."""
         return bytes(self.outcomes[slot * BATCH : slot * BATCH + count])
 
+    def is_empty_behind(self, slot: int, count: int) -> bool:
+        """Whether nothing is marked in a batch's place beyond its messages."""
+        return not any(self.outcomes[slot * BATCH + count : (slot + 1) * BATCH])
+
     def clear(self, slot: int, count: int) -> None:
         """Make a batch's place ready for the next one. Only while the worker is not looking at it."""
-        self.outcomes[slot * BATCH : slot * BATCH + count] = bytes(count)
+        self.outcomes[slot * BATCH : (slot + 1) * BATCH] = _NOTHING
         self.words[END + slot] = count
 
 

@@ -104,6 +104,16 @@ def test_a_worker_that_overwrites_its_marks_settles_nothing_that_did_not_run(lab
         assert scene.depth().empty
 
 
+def test_a_worker_that_forges_success_for_the_last_of_its_batch_is_not_believed(lab: Lab) -> None:
+    """Nothing is behind it that could contradict; but it wrote further than its batch goes."""
+    with Scene(lab, max_attempts=3, concurrency=1) as scene:
+        innocent = scene.healthy(40)
+        scene.publish({"poison": {"do": "overwrite", "how": "success"}})
+        scene.drained()
+        assert set(scene.diary.done()) == set(innocent)
+        assert set(scene.letters()) == {"poison"}
+
+
 class frozen:  # noqa: N801 - reads as a word: with frozen(…)
     """Every process of the scene stands still in the block, the consumer first, as when a machine is paused."""
 

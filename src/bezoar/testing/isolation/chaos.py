@@ -20,7 +20,8 @@ LIMIT = 5
 PER_KILL = 10
 """Messages published for each kill, so that there is always something running."""
 
-INNOCENT = {"healthy": {}, "busy": {"do": "block", "how": 0.01}, "flaky": {"do": ["raise", "nothing"]}}
+# One that failed at every other start could be convicted by kills that happen to follow each of its good ones.
+INNOCENT = {"healthy": {}, "busy": {"do": "block", "how": 0.01}, "flaky": {"do": ["raise", *["nothing"] * 20]}}
 GUILTY: dict[str, Any] = {
     "raising": {"do": "raise"},
     "crashing": {"do": "segfault"},
