@@ -1,12 +1,14 @@
 """Which servers are there? The next one is a file with an Entry, and a line here."""
 
 from servers.errors import ServerFailed
+from servers.nats import NATS_2_9, NATS_CURRENT
 from servers.pgbouncer import PGBOUNCER
 from servers.postgresql import POSTGRESQL
 from servers.rabbitmq import RABBITMQ, RABBITMQ_4
+from servers.redis import REDIS, REDIS_8
 from servers.server import Entry
 
-ENTRIES = {each.name: each for each in (POSTGRESQL, PGBOUNCER, RABBITMQ, RABBITMQ_4)}
+ENTRIES = {each.name: each for each in (POSTGRESQL, PGBOUNCER, RABBITMQ, RABBITMQ_4, REDIS, REDIS_8, NATS_CURRENT, NATS_2_9)}
 
 
 def entry(name: str) -> Entry:

@@ -1,7 +1,8 @@
 """Which servers does a test get, and what happens when there are none?
 
-`postgresql`, `pgbouncer`, `rabbitmq`, `rabbitmq_4`: one for the whole run, shared by all workers of xdist and never to be killed;
-its `fresh()` gives a place with nothing in it. `private_server("rabbitmq")`: one for this test alone, to be killed and started.
+`postgresql`, `pgbouncer`, `rabbitmq`, `rabbitmq_4`, `redis`, `redis_8`: one for the whole run, shared by all workers of xdist and
+never to be killed; its `fresh()` gives a place with nothing in it. `private_server("rabbitmq")`: one for this test alone, to be
+killed and started.
 
 A server that cannot be had: its tests are skipped with one loud line at the end, and with CI=true they fail.
 """
@@ -19,7 +20,7 @@ from servers.processes import Process
 
 # Taken out of the environment: an App warns of settings named BEZOAR_… that it does not know.
 ADDRESSES = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("BEZOAR_TEST_")}
-FIXTURES = {name.replace("-", "_"): name for name in servers.ENTRIES}
+FIXTURES = {name.replace("-", "_").replace(".", "_"): name for name in servers.ENTRIES}
 LOUD = "SERVER MISSING"
 OWNER = pytest.StashKey[Owner]()
 _missing: dict[str, str] = {}
@@ -124,3 +125,23 @@ def rabbitmq(pytestconfig: pytest.Config) -> Server:
 @pytest.fixture(scope="session")
 def rabbitmq_4(pytestconfig: pytest.Config) -> Server:
     return shared_or_skip("rabbitmq-4", pytestconfig.stash[OWNER])
+
+
+@pytest.fixture(scope="session")
+def redis(pytestconfig: pytest.Config) -> Server:
+    return shared_or_skip("redis", pytestconfig.stash[OWNER])
+
+
+@pytest.fixture(scope="session")
+def redis_8(pytestconfig: pytest.Config) -> Server:
+    return shared_or_skip("redis-8", pytestconfig.stash[OWNER])
+
+
+@pytest.fixture(scope="session")
+def nats(pytestconfig: pytest.Config) -> Server:
+    return shared_or_skip("nats", pytestconfig.stash[OWNER])
+
+
+@pytest.fixture(scope="session")
+def nats_2_9(pytestconfig: pytest.Config) -> Server:
+    return shared_or_skip("nats-2.9", pytestconfig.stash[OWNER])

@@ -59,7 +59,7 @@ def of_sources(wanted: Sequence[str], known: Collection[str], url: str) -> Itera
             )
 
 
-def of_vanished(no: int, host: str, pid: int, held: int) -> Finding:
+def of_vanished(no: int | str, host: str, pid: int, held: int) -> Finding:
     """About a consumer that is gone, and nobody has come to take over what it held."""
     return Finding(
         "vanished-consumer",

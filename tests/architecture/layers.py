@@ -83,6 +83,9 @@ PACKAGES = {
     "jsonschema": ("guard",),
     "referencing": ("guard",),
     "psycopg": ("brokers.postgresql", "brokers.postgresql.*"),
+    "nats": ("brokers.nats.*",),
+    "redis": ("brokers.redis.*",),
+    "hiredis": ("brokers.redis.*",),
     "pika": ("brokers.rabbitmq.*",),
     "sqlite3": ("brokers.sqlite", "brokers.sqlite.*"),
 }

@@ -1,18 +1,24 @@
 """Do the servers for the tests start, answer, come back after kill -9 with their data, and leave nothing behind?"""
 
+import asyncio
 from contextlib import closing
 
+import nats
 import pika
 import pika.exceptions
 import psycopg
 import pytest
+import redis
 
 import servers
 from servers import Server, ServerFailed, ServerMissing
 from servers.processes import Process
 from tests.servers_plugin import private_or_skip
 
-pytestmark = [pytest.mark.servers("postgresql", "pgbouncer", "rabbitmq", "rabbitmq-4"), pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.servers("postgresql", "pgbouncer", "rabbitmq", "rabbitmq-4", "redis", "redis-8", "nats", "nats-2.9"),
+    pytest.mark.timeout(600),
+]
 
 
 class Row:
@@ -45,8 +51,54 @@ class Queued:
             return connection.channel().basic_get("kept")[2].decode()
 
 
-KEPT = {"postgresql": Row, "pgbouncer": Row, "rabbitmq": Queued, "rabbitmq-4": Queued}
-UNREACHABLE = (psycopg.OperationalError, pika.exceptions.AMQPConnectionError)
+class Stored:
+    """Something that Redis must not forget."""
+
+    def __init__(self, server: Server) -> None:
+        self.url = server.fresh()
+        with redis.Redis.from_url(self.url) as connection:
+            connection.set("kept", "here")
+
+    def read(self) -> str:
+        with redis.Redis.from_url(self.url) as connection:
+            return connection.get("kept").decode()
+
+
+class Streamed:
+    """Something that NATS must not forget."""
+
+    def __init__(self, server: Server) -> None:
+        self.url = server.fresh()
+        asyncio.run(self._store())
+
+    async def _store(self) -> None:
+        connection = await nats.connect(self.url, allow_reconnect=False)
+        await connection.jetstream().add_stream(name="kept", subjects=["kept"])
+        await connection.jetstream().publish("kept", b"here")
+        await connection.close()
+
+    def read(self) -> str:
+        return asyncio.run(self._stored())
+
+    async def _stored(self) -> str:
+        connection = await nats.connect(self.url, allow_reconnect=False, max_reconnect_attempts=1)
+        try:
+            return (await connection.jsm().get_msg("kept", 1)).data.decode()
+        finally:
+            await connection.close()
+
+
+KEPT = {
+    "postgresql": Row,
+    "pgbouncer": Row,
+    "rabbitmq": Queued,
+    "rabbitmq-4": Queued,
+    "redis": Stored,
+    "redis-8": Stored,
+    "nats": Streamed,
+    "nats-2.9": Streamed,
+}
+UNREACHABLE = (psycopg.OperationalError, pika.exceptions.AMQPConnectionError, redis.ConnectionError, OSError, nats.errors.Error)
 
 
 def family(server: Server) -> set[Process]:

@@ -1,5 +1,6 @@
 """Which broker does a URL name? The one place that knows them all; their modules are imported only when used."""
 
+import re
 from collections.abc import Sequence
 from importlib import import_module
 from types import ModuleType
@@ -42,10 +43,42 @@ ADAPTERS = {
         "bezoar.brokers.postgresql.doctor.examining",
     ),
     "amqp": Adapter(
-        "bezoar.brokers.rabbitmq.broker", "RabbitMQBroker", "bezoar.brokers.rabbitmq.deadletters", "RabbitMQDeadLetters"
+        "bezoar.brokers.rabbitmq.broker",
+        "RabbitMQBroker",
+        "bezoar.brokers.rabbitmq.deadletters",
+        "RabbitMQDeadLetters",
+        doctor="bezoar.brokers.rabbitmq.doctor.examining",
     ),
     "amqps": Adapter(
-        "bezoar.brokers.rabbitmq.broker", "RabbitMQBroker", "bezoar.brokers.rabbitmq.deadletters", "RabbitMQDeadLetters"
+        "bezoar.brokers.rabbitmq.broker",
+        "RabbitMQBroker",
+        "bezoar.brokers.rabbitmq.deadletters",
+        "RabbitMQDeadLetters",
+        doctor="bezoar.brokers.rabbitmq.doctor.examining",
+    ),
+    **dict.fromkeys(
+        ("redis", "rediss", "redis+sentinel", "rediss+sentinel"),
+        Adapter(
+            "bezoar.brokers.redis.broker",
+            "RedisBroker",
+            "bezoar.brokers.redis.deadletters",
+            "RedisDeadLetters",
+            doctor="bezoar.brokers.redis.doctor.examining",
+        ),
+    ),
+    "nats": Adapter(
+        "bezoar.brokers.nats.broker",
+        "NATSBroker",
+        "bezoar.brokers.nats.deadletters",
+        "NATSDeadLetters",
+        doctor="bezoar.brokers.nats.doctor.examining",
+    ),
+    "tls": Adapter(
+        "bezoar.brokers.nats.broker",
+        "NATSBroker",
+        "bezoar.brokers.nats.deadletters",
+        "NATSDeadLetters",
+        doctor="bezoar.brokers.nats.doctor.examining",
     ),
     "memory": Adapter("bezoar.brokers.memory", "MemoryBroker", "bezoar.brokers.memory", "MemoryDeadLetters"),
 }
@@ -131,8 +164,11 @@ def _adapter(url: str) -> Adapter:
 
 
 def masked(url: str) -> str:
-    """The URL without its password, for logs and errors."""
+    """The URL without its passwords, for logs and errors. There may be a second address among its options."""
     parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    return url.replace(f":{parts.password}@", ":***@", 1)
+    shown = url if parts.password is None else url.replace(f":{parts.password}@", ":***@", 1)
+    return _NAMED_PASSWORD.sub(r"\1***", _PASSWORD.sub(r"\1***\2", shown))
+
+
+_PASSWORD = re.compile(r"(=https?(?::|%3A)(?:/|%2F){2}[^:@&]*?(?::|%3A))[^&]*(@|%40)", re.IGNORECASE)
+_NAMED_PASSWORD = re.compile(r"([?&]\w*password=)[^&]*", re.IGNORECASE)

@@ -1,0 +1,1 @@
+"""What about NATS loses messages, or holds them up?"""

@@ -1,0 +1,1 @@
+"""What about a Redis server loses messages, or holds them up?"""

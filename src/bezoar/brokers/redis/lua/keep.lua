@@ -1,0 +1,31 @@
+-- Messages that stay for another start. ARGV: group, owner, then for each: whether it waited before, its number, how long it is to
+-- wait in milliseconds, whether it must run alone, its counters or '', the message.
+-- Returns how many of them somebody else has by now.
+local owner, moment, lost, copied = ARGV[2], now(), 0, {}
+for at = 3, #ARGV, 6 do
+    local has_waited, no, after, is_alone, text, blob = ARGV[at] == '1', unpack(ARGV, at + 1, at + 5)
+    local is_mine, is_taken
+    if has_waited then
+        is_mine = holds_waiting(owner, no)
+        is_taken = not is_mine and was_waiting_taken(owner, no)
+    else
+        is_mine = held_entries(owner, {no})[no]
+        is_taken = not is_mine and was_taken(owner, no)
+    end
+    if is_mine then
+        redis.call('HSET', messages, no, blob)
+        if text == '' then
+            redis.call('HDEL', counters, no)
+        else
+            redis.call('HSET', counters, no, text)
+        end
+        redis.call('HDEL', returned, no)
+        put(is_alone == '1' and alone or waiting, no, moment, tonumber(after), (at - 3) / 6)
+        redis.call('HDEL', held, no)
+        if not has_waited then copied[#copied + 1] = no end
+    elseif is_taken then
+        lost = lost + 1
+    end
+end
+let_go(copied)
+return lost

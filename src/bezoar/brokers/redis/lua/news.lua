@@ -1,0 +1,7 @@
+-- Is there something to ring for, besides new entries? ARGV: group, owner, the server's run, as in inherit.lua.
+local moment = now()
+for _, where in ipairs({waiting, alone, later}) do
+    if first_due(where, '-inf', moment) then return 1 end
+end
+if redis.call('TYPE', source)['ok'] == 'list' then return 1 end
+return #gone_owners(ARGV[2], ARGV[3], tonumber(ARGV[4])) > 0 and 1 or 0

@@ -1,0 +1,23 @@
+-- Send letters to their source again. ARGV: group, how many are kept in the history, then for each: id, the same padded, all its fields
+-- in one, the number it is to have, the message, its counters, whether it must run alone. Returns the ids of those that were sent.
+local moment, sent = now(), {}
+for at = 3, #ARGV, 7 do
+    local id, padded, fields, no, blob, text, is_alone = unpack(ARGV, at, at + 6)
+    if redis.call('XRANGE', dlq, id, id)[1] then
+        redis.call('HSET', messages, no, blob)
+        redis.call('HSET', counters, no, text)
+        redis.call('HSET', history, padded, fields)
+        redis.call('ZADD', replayed, 0, padded)
+        put(is_alone == '1' and alone or waiting, no, moment, 0, (at - 3) / 7)
+        redis.call('XDEL', dlq, id)
+        sent[#sent + 1] = id
+    end
+end
+local surplus = redis.call('ZCARD', replayed) - tonumber(ARGV[2])
+if surplus > 0 then
+    for _, no in ipairs(redis.call('ZRANGE', replayed, 0, surplus - 1)) do
+        redis.call('HDEL', history, no)
+        redis.call('ZREM', replayed, no)
+    end
+end
+return sent

@@ -1,0 +1,63 @@
+"""How are the faults of NATS caused?"""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from bezoar.brokers.nats.broker import NATSBroker
+from bezoar.message import Delivery
+from bezoar.ports import Broker, Capability
+from bezoar.testing import Lab
+from bezoar.testing.isolation.diary import wait_until
+from servers.nats import NATS
+
+ACK_WAIT = 1.5
+"""Seconds after which the server takes back what a killed consumer held; promises about kills wait for that."""
+
+
+class NATSLab(Lab):
+    """An account of its own."""
+
+    modules = tuple(
+        f"bezoar.brokers.nats.{name}" for name in ("broker", "source", "session", "deadletters", "writing", "consuming")
+    )
+
+    def __init__(self, server: NATS, folder: Path, ack_wait: float = ACK_WAIT) -> None:
+        super().__init__(f"{server.fresh()}?ack_wait={ack_wait}", folder)
+        # The server fences nobody, so the adapter does not claim it; by its own clock it keeps these promises all the same.
+        self.capabilities |= Capability.FENCED
+
+    def steal(self, broker: Broker, deliveries: Sequence[Delivery]) -> None:
+        """As if this process had been paused: nothing is renewed until the server has taken back what it held."""
+        assert isinstance(broker, NATSBroker)
+        keeper = broker._keeper
+        assert keeper is not None
+        renew, keeper._renew = keeper._renew, lambda: None
+        for source in broker._sources.values():
+            for pulled in source.pulled:
+                pulled.cancel()  # else what is taken from it would come straight to it again
+        try:
+            wait_until(
+                lambda: not any(each.receipt.holder.holds(each.receipt.reply) for each in deliveries),
+                lambda: "It still believes to hold them",
+            )
+            time.sleep(ACK_WAIT)  # the server's promise to us ends a little later than we believe in it, and it tells nobody when
+        finally:
+            keeper._renew = renew
+
+    @contextmanager
+    def dead_letters_unwritable(self) -> Iterator[None]:
+        """Somebody limited the size of messages in the stream of dead letters."""
+        self._limit(1)
+        try:
+            yield
+        finally:
+            self._limit(-1)
+
+    def _limit(self, size: int) -> None:
+        broker = self.broker("orders")
+        assert isinstance(broker, NATSBroker)
+        name = broker.session.topic("orders").names.dlq
+        config = broker.session.link().ask(f"STREAM.INFO.{name}")["config"]
+        broker.session.link().ask(f"STREAM.UPDATE.{name}", config | {"max_msg_size": size})

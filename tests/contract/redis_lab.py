@@ -1,0 +1,59 @@
+"""How are the faults of Redis caused?"""
+
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from bezoar.brokers.redis import scripts
+from bezoar.brokers.redis.broker import RedisBroker
+from bezoar.message import Delivery
+from bezoar.ports import Broker
+from bezoar.testing import Lab
+from servers.redis import Redis as Server
+
+
+class RedisLab(Lab):
+    """A database and a user of its own."""
+
+    modules = tuple(f"bezoar.brokers.redis.{name}" for name in ("broker", "deadletters", "publishing"))
+
+    def __init__(self, server: Server, folder: Path) -> None:
+        self._server = server
+        self._user = f"lab-{uuid.uuid4().hex[:12]}"
+        self._permit("~*")
+        fresh = urlsplit(server.fresh())
+        super().__init__(fresh._replace(netloc=f"{self._user}:secret@{fresh.netloc.rpartition('@')[2]}").geturl(), folder)
+
+    def steal(self, broker: Broker, deliveries: Sequence[Delivery]) -> None:
+        """As a takeover by a consumer that finds the owner gone."""
+        assert isinstance(broker, RedisBroker)
+        source = deliveries[0].source
+        other = RedisBroker(self.url)
+        other.open([source])
+        try:
+            name = broker._presence(source).name
+            ((taken, *_),) = other._ask(source, scripts.INHERIT(other.keys(source), "bezoar", "", "-", 30000, name))
+            assert taken.decode() == name
+        finally:
+            other.close()
+
+    @contextmanager
+    def dead_letters_unwritable(self) -> Iterator[None]:
+        """Somebody took away the right to write to the dead letters."""
+        self._permit("~orders*", "~bezoar:*", "%R~dlq:*")
+        try:
+            yield
+        finally:
+            self._permit("~*")
+
+    def _permit(self, *keys: str) -> None:
+        with self._server.client() as client:
+            client.execute_command("ACL", "SETUSER", self._user, "reset", "on", ">secret", "&*", "+@all", *keys)
+
+    def __exit__(self, *raised: object) -> None:
+        super().__exit__(*raised)
+        with self._server.client(urlsplit(self._server.url)._replace(path=urlsplit(self.url).path).geturl()) as client:
+            client.flushdb()
+            client.execute_command("ACL", "DELUSER", self._user)
