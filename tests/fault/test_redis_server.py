@@ -27,7 +27,8 @@ from tests.servers_plugin import private_or_skip
 
 @pytest.fixture(scope="module")
 def server():
-    with private_or_skip("redis") as server:
+    # With everysec a kill can cost what was confirmed while the disk was busy: docs/redis.md.
+    with private_or_skip("redis", settings={"appendfsync": "always"}) as server:
         yield server
 
 
@@ -65,10 +66,7 @@ def test_a_consumer_outlives_its_server_and_no_message_is_lost(url, server, stop
     app.close()
 
 
-@pytest.mark.parametrize("policy", ["always", "everysec"])
-def test_everything_confirmed_survives_a_kill_of_the_server(private_server, policy):
-    server = private_server("redis", settings={"appendfsync": policy})
-    url = server.fresh()
+def test_everything_confirmed_survives_a_kill_of_the_server(url, server):
     with opened(url) as broker:
         broker.publish([*given.messages("orders", 5), *given.messages("orders", 1, first=9, delay=3600)])
         first, second, third = broker.fetch("orders", 3)

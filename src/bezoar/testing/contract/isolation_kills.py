@@ -51,7 +51,9 @@ def test_messages_that_raise_and_kill_by_turns_start_at_most_once_more_than_thei
         healthy = scene.healthy(5)
         scene.supervised()
         starts = scene.diary.starts()
-        assert {id_: starts[id_] for id_ in BY_TURNS if not min(limit, 2) <= starts[id_] <= limit + 1} == {}
+        # Without atomic steps a consumer that is killed between copy and letting go leaves both, each with starts of its own.
+        most = (limit + 1) * (1 if lab.is_atomic else 2)
+        assert {id_: starts[id_] for id_ in BY_TURNS if not min(limit, 2) <= starts[id_] <= most} == {}
         assert max(entry.attempt for entry in scene.diary.entries("start")) <= limit
         assert set(scene.diary.done()) == set(healthy)
         assert set(scene.letters()) == set(BY_TURNS)
