@@ -94,6 +94,12 @@ def _note_if_missing(name: str, get: Callable[[], Server | None]) -> Server | No
         return None
 
 
+def skip_or_fail(name: str, error: ServerMissing) -> NoReturn:
+    """For a test that starts servers in a way of its own: a missing one counts as it does everywhere."""
+    _missing[name] = str(error)
+    _do_without(name)
+
+
 def _do_without(name: str) -> NoReturn:
     line = f"{LOUD}: {name}: {_missing[name]}"
     if os.environ.get("CI") == "true":

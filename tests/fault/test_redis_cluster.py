@@ -14,6 +14,7 @@ from bezoar.testing.running import drained
 from servers import ServerMissing
 from servers.redis_cluster import cluster
 from tests.fault.redis_parts import bodies, opened
+from tests.servers_plugin import skip_or_fail
 
 SOURCES = ["{orders}", "{refunds}:eu", "shop:{parcels}"]
 
@@ -24,7 +25,7 @@ def nodes():
         with cluster() as nodes:
             yield nodes
     except ServerMissing as error:
-        pytest.skip(str(error))
+        skip_or_fail("redis", error)
 
 
 @pytest.fixture
