@@ -33,8 +33,8 @@ SLICE = 0.03
 PAIRS = 20
 TRIES = 200
 RUNS = 5
-CALIBRATED_AT = 1_000
-"""Turns of the handler's loop at which its speed is looked at."""
+CALIBRATED_AT = 10_000
+"""Bytes for the handler to add up at which its speed is looked at."""
 
 DEATHS = 60
 BALLAST = 500_000_000
@@ -176,18 +176,18 @@ def _settle_in(microseconds: float) -> dict[str, Any]:
     """Make the handler take so long, here and in workers that are started from here."""
     from bench.cases import isolated_app  # noqa: PLC0415 - reads its settings when imported
 
-    isolated_app.ROUNDS = _calibrated(isolated_app, microseconds)
-    os.environ["BENCH_BURN"] = str(isolated_app.ROUNDS)
+    size = _calibrated(isolated_app, microseconds)
+    isolated_app.WORK, os.environ["BENCH_WORK"] = bytes(size), str(size)
     _settled.update(handle=isolated_app.handle, decode=_decoder())
     return _settled
 
 
 def _calibrated(app: Any, microseconds: float) -> int:
-    """How many turns of its loop make the handler alone take so long, by the median of many short looks."""
+    """How many bytes to add up make the handler alone take so long, by the median of many short looks."""
     order = orders.order(1)
 
-    def took(turns: int) -> float:
-        app.ROUNDS = turns
+    def took(size: int) -> float:
+        app.WORK = bytes(size)
         began = time.perf_counter()
         for _ in range(500):
             app.handle(order)

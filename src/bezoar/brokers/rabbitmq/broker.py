@@ -172,12 +172,14 @@ class RabbitMQBroker:
             dead = [each for each in settlement.dead if self._is_ours(each.delivery)]
             gone = [each.receipt for each in settlement.gone if self._is_ours(each)]
             moved = [*(each.delivery.receipt for each in kept), *(each.delivery.receipt for each in dead)]
+            handed_back = self._stop_consuming(kept)
             if moved:
-                self._stop_consuming(kept)
                 self._moving.move(kept, dead)
                 self._moving.forget(moved)
             self._holding.finish([receipt for receipt in (*gone, *moved) if not self._moving.has_moved(receipt)])
             self._moving.settled()
+            for subscription in handed_back:
+                subscription.wait_until_let_go()
             asked = len(settlement.gone) + len(settlement.kept) + len(settlement.dead)
             if len(gone) + len(moved) < asked:
                 raise self._holding.told_lost()
@@ -185,14 +187,15 @@ class RabbitMQBroker:
     def _is_ours(self, delivery: Delivery) -> bool:
         return self._holding.holds(delivery.receipt) or self._moving.has_moved(delivery.receipt)
 
-    def _stop_consuming(self, kept: Sequence[Kept]) -> None:
+    def _stop_consuming(self, kept: Sequence[Kept]) -> list[Subscription]:
         """What is handed back is for others: it would come straight to us again while we have credit."""
         back = [each for each in kept if not each.after and each.counters.attempts == each.delivery.counters.attempts]
-        for source in {each.delivery.source for each in back}:
-            subscription = self._holding.subscriptions.get(source)
-            if subscription is not None and subscription.alive:
-                with suppress(Refused):  # its queue is gone: nothing will come from there
-                    subscription.cancel()
+        subscriptions = [self._holding.subscriptions.get(source) for source in {each.delivery.source for each in back}]
+        alive = [subscription for subscription in subscriptions if subscription is not None and subscription.alive]
+        for subscription in alive:
+            with suppress(Refused):  # its queue is gone: nothing will come from there
+                subscription.cancel()
+        return alive
 
     def extend(self, deliveries: Sequence[Delivery]) -> None:
         with self._lock:

@@ -17,6 +17,7 @@ from typing import Any
 from bezoar.brokers.rabbitmq.acks import HOLE_LASTS, Acks
 from bezoar.brokers.rabbitmq.connection import Link, Unanswered
 from bezoar.brokers.rabbitmq.wire import Arrived, ack_frames
+from bezoar.errors import BrokerUnavailable
 
 LOOKS = 50
 MAX_CREDIT = 65535
@@ -192,6 +193,16 @@ class Subscription:
                 self._channel.send(ack_frames(self._channel.number, acks))
         if starts_timer:
             self._channel.link.later(HOLE_LASTS, self._flush)
+
+    def wait_until_let_go(self) -> None:
+        """Return once the server has let go of what was finished here: this process may be about to end.
+
+        Acks have no answer of their own, but the answer to a question behind them comes after they were heeded.
+        """
+        self._flush()
+        if self.alive:
+            with suppress(BrokerUnavailable, Unanswered):  # then the server has taken everything back, and no question is of use
+                self.ready()
 
     def _flush(self) -> None:
         with self._lock:

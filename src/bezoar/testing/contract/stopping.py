@@ -1,6 +1,7 @@
 """A planned stop costs nothing: what runs is finished, the rest goes back as it came."""
 
 import signal
+import sys
 import threading
 from collections import Counter
 
@@ -8,7 +9,7 @@ import pytest
 
 from bezoar.app import App
 from bezoar.message import UNTRIED, Delivery
-from bezoar.ports import Capability, Depth
+from bezoar.ports import Capability, Depth, Kept, Settlement
 from bezoar.testing import given
 from bezoar.testing.effects import Effects
 from bezoar.testing.lab import Lab
@@ -92,7 +93,24 @@ def test_a_second_signal_does_not_wait_for_a_handler_that_never_ends(lab: Lab) -
         assert child.wait() == 0
     drained(_consumer(lab, effects))
     attempts = Counter(line.partition(": ")[2] for line in effects.lines())
-    assert attempts == {"attempt 1, returned True": 1, "attempt 1, returned False": 5}
+    assert attempts == {"attempt 1, returned True": 1, "attempt 1, returned False": 5}, effects.lines()
+
+
+def test_what_was_handed_back_is_there_once_even_if_its_owner_ends_at_that_moment(lab: Lab) -> None:
+    lab.needs(Capability.SHARED | Capability.DURABLE)
+    effects = Effects(lab.folder)
+
+    def hand_back_and_end() -> None:
+        broker = lab.broker("orders")
+        _, *unstarted = broker.fetch("orders", 6)
+        sys.setswitchinterval(PATIENCE)  # what is left to another thread is left undone
+        broker.settle(Settlement(kept=[Kept(delivery, delivery.counters) for delivery in unstarted]))
+
+    lab.app().publish_many("orders", range(6))
+    with Child(hand_back_and_end) as child:
+        assert child.wait() == 0
+    drained(_consumer(lab, effects))
+    assert sorted(line.partition(":")[0] for line in effects.lines()) == [str(number) for number in range(6)]
 
 
 def _consume_one_by_one(lab: Lab, effects: Effects, started: Gate, released: Gate) -> None:
