@@ -15,6 +15,13 @@ from servers.nats import NATS
 ACK_WAIT = 1.5
 """Seconds after which the server takes back what a killed consumer held; promises about kills wait for that."""
 
+UNHURRIED = ("stood_still", "gibibyte")
+"""Promises during which a consumer says nothing for seconds. Whoever is silent for longer than ack_wait loses its messages."""
+
+
+def ack_wait_for(promise: str) -> float:
+    return 30.0 if any(word in promise for word in UNHURRIED) else ACK_WAIT
+
 
 class NATSLab(Lab):
     """An account of its own."""

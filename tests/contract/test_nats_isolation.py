@@ -3,16 +3,12 @@
 import pytest
 
 from bezoar.testing.isolation.promises import *  # noqa: F403
-from tests.contract.nats_lab import NATSLab
+from tests.contract.nats_lab import NATSLab, ack_wait_for
 
 pytestmark = pytest.mark.long
-
-UNHURRIED = ("stood_still", "gibibyte")
-"""Promises during which a consumer says nothing for seconds. Whoever is silent for longer than ack_wait loses its messages."""
 
 
 @pytest.fixture
 def lab(request, folder, nats):
-    waits = {"ack_wait": 30.0} if any(word in request.node.name for word in UNHURRIED) else {}
-    with NATSLab(nats, folder, **waits) as lab:
+    with NATSLab(nats, folder, ack_wait_for(request.node.name)) as lab:
         yield lab

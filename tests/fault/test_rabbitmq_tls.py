@@ -1,7 +1,5 @@
 """RabbitMQ behind TLS: only the URL changes, and a certificate that does not fit is refused with the reason."""
 
-import subprocess
-from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 import pytest
@@ -12,6 +10,7 @@ from bezoar.errors import BrokerUnavailable
 from bezoar.testing import given
 from bezoar.testing.running import drained
 from servers.ports import free_port
+from tests.fault.certificates import make_certificate
 from tests.servers_plugin import private_or_skip
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(180)]
@@ -34,14 +33,6 @@ def server():
         )
         server.tls_port, server.certificate = port, certificate
         yield server
-
-
-def make_certificate(folder: Path) -> tuple[Path, Path]:
-    certificate, key = folder / "certificate.pem", folder / "key.pem"
-    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1"
-    subprocess.run([*command.split(), "-keyout", key, "-out", certificate], check=True, capture_output=True)
-    certificate.chmod(0o644)
-    return certificate, key
 
 
 def secured(server, **options: object) -> str:

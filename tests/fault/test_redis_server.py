@@ -21,6 +21,7 @@ from bezoar.testing import given
 from bezoar.testing.isolation.diary import wait_until
 from bezoar.testing.running import Journal, Running, drained
 from servers.ports import free_port
+from tests.fault.certificates import make_certificate
 from tests.fault.redis_parts import bodies, opened, raw
 from tests.servers_plugin import private_or_skip
 
@@ -331,19 +332,15 @@ def test_a_url_that_cannot_work_is_refused_with_an_example(url, said):
         RedisBroker(url)
 
 
-def test_tls_urls_pass_through(private_server, tmp_path):
-    tmp_path.chmod(0o755)
-    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
-    made += ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
-    subprocess.run([*made, "-keyout", "key.pem", "-out", "cert.pem"], cwd=tmp_path, check=True, capture_output=True)
+def test_tls_urls_pass_through(private_server):
     server = private_server("redis")
-    for name in ("key.pem", "cert.pem"):
-        server.write(name, (tmp_path / name).read_text())
+    certificate, key = make_certificate(server.folder)
+    server.hand_over(key)
     port = free_port(set())
     server.stop()
-    key, cert = server.folder / "key.pem", server.folder / "cert.pem"
-    server.start({"tls-port": str(port), "tls-cert-file": str(cert), "tls-key-file": str(key), "tls-auth-clients": "no"})
-    consumed_over(f"rediss://localhost:{port}/3?ssl_ca_certs={tmp_path / 'cert.pem'}")
+    files = {"tls-cert-file": str(certificate), "tls-key-file": str(key)}
+    server.start({"tls-port": str(port), **files, "tls-auth-clients": "no"})
+    consumed_over(f"rediss://localhost:{port}/3?ssl_ca_certs={certificate}")
     with pytest.raises(BrokerUnavailable, match=r"(?i)certificate"):
         RedisBroker(f"rediss://localhost:{port}/3").open(["orders"])
 

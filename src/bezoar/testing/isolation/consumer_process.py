@@ -79,7 +79,6 @@ class ConsumerProcess:
             if kind is None:
                 self.stop()
             else:
-                sys.stderr.write(self.text()[-8000:])
                 self.send(signal.SIGKILL)
                 self._process.wait(PATIENCE)
 

@@ -1,6 +1,7 @@
 """How does a promise about isolated workers set its stage: messages, consumers in processes of their own, and what is left?"""
 
 import secrets
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from types import TracebackType
@@ -132,5 +133,14 @@ class Scene:
         try:
             if kind is None:
                 tree.expect_nobody(self.plan.token)
+            else:
+                self._tell_what_happened()
         finally:
             self.close()
+
+    def _tell_what_happened(self) -> None:
+        """A promise that is broken once in a hundred runs cannot be asked a second time."""
+        for entry in self.diary.entries():
+            sys.stderr.write(f"{entry}\n")
+        for log in sorted(self.diary.folder.glob("log-*"), key=lambda path: path.stat().st_mtime):
+            sys.stderr.write(f"--- {log.name}\n{log.read_text(errors='replace')[-8000:]}\n")

@@ -1,0 +1,15 @@
+"""NATS 2.9 keeps the promises about isolated workers and about kills at every line."""
+
+import pytest
+
+from bezoar.testing.contract.killing import *  # noqa: F403
+from bezoar.testing.isolation.promises import *  # noqa: F403
+from tests.contract.nats_lab import NATSLab, ack_wait_for
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
+
+
+@pytest.fixture
+def lab(request, folder, nats_2_9):
+    with NATSLab(nats_2_9, folder, ack_wait_for(request.node.name)) as lab:
+        yield lab
