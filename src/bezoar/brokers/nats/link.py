@@ -49,6 +49,7 @@ class Link:
         self._waiting: dict[bytes, Future[tuple[bytes, bytes]]] = {}
         self._lock = threading.Lock()
         self._when_lost: list[Callable[[], None]] = []
+        self._when_denied: list[Callable[[str], None]] = []
         self._seen: Exception | None = None
         self.lost: str | None = None
         self._tap = wire.install(self._client)
@@ -115,7 +116,10 @@ class Link:
     async def _on_error(self, error: Exception) -> None:
         self._seen = error
         if "permissions violation" in str(error).lower():
-            self._fail(ConfigError(f"NATS does not permit it: {error}. See docs/nats.md for the permissions that bezoar needs."))
+            why = f"NATS does not permit it: {error}. See docs/nats.md for the permissions that bezoar needs."
+            self._fail(ConfigError(why))
+            for tell in self._when_denied:
+                tell(why)
 
     async def _on_closed(self) -> None:
         if not self._is_made:
@@ -134,6 +138,10 @@ class Link:
     def when_lost(self, tell: Callable[[], None]) -> None:
         """Called in the loop's thread when the connection ends."""
         self._when_lost.append(tell)
+
+    def when_denied(self, tell: Callable[[str], None]) -> None:
+        """Called in the loop's thread when the server does not permit something, which it says once and to nobody in particular."""
+        self._when_denied.append(tell)
 
     def subscribe(self, subject: bytes, sink: Sink) -> bytes:
         """Messages on this subject go to the sink from now on. Returns the number of the subscription."""

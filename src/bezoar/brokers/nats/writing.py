@@ -8,7 +8,7 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -41,8 +41,11 @@ class No(NamedTuple):
 class Batch:
     """Copies on their way. Filled in by the loop's thread."""
 
-    def __init__(self, count: int) -> None:
-        self.open = count
+    def __init__(self, subjects: Iterable[str]) -> None:
+        subjects = list(subjects)
+        self.open = len(subjects)
+        self.subjects = set(subjects)
+        self.denied = ""
         self.refused: dict[int, No] = {}
         self.done = threading.Event()
 
@@ -67,6 +70,7 @@ class Writer:
         self._numbers = itertools.count()
         link.subscribe(self._inbox + b".*", self._answered)
         link.when_lost(self._lost)
+        link.when_denied(self._denied)
 
     def store(self, copies: Sequence[Copy]) -> dict[int, No]:
         """Store these; returns once it is known of each whether it is stored, with why some are not."""
@@ -83,7 +87,7 @@ class Writer:
         return refused
 
     def _store(self, copies: Sequence[Copy]) -> dict[int, No]:
-        name, batch = b"%d" % next(self._numbers), Batch(len(copies))
+        name, batch = b"%d" % next(self._numbers), Batch(copy.subject for copy in copies)
         self._batches[name] = batch
         try:
             prefix = b"%s.%s-" % (self._inbox, name)
@@ -106,6 +110,8 @@ class Writer:
         while not batch.done.wait(min(1.0, max(0.0, ends - time.monotonic()))):
             if time.monotonic() >= ends:
                 raise BrokerUnavailable(f"NATS has not confirmed {batch.open} of {count} messages within {CONFIRM_TIMEOUT:g} s.")
+        if batch.denied:
+            raise BrokerUnavailable(batch.denied)
         if batch.open:
             raise BrokerUnavailable(f"NATS did not confirm {batch.open} of {count} messages: {self.link.lost}.")
 
@@ -116,6 +122,13 @@ class Writer:
         batch = self._batches.get(name)
         if batch is not None:
             batch.answered(int(number), block, body)
+
+    def _denied(self, why: str) -> None:
+        """The subject is in the text; nothing else tells which batch it was."""
+        for batch in list(self._batches.values()):
+            if any(f'"{subject.lower()}"' in why.lower() for subject in batch.subjects):
+                batch.denied = why
+                batch.done.set()
 
     def _lost(self) -> None:
         for batch in list(self._batches.values()):
