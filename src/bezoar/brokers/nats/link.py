@@ -140,7 +140,7 @@ class Link:
         self._when_lost.append(tell)
 
     def when_denied(self, tell: Callable[[str], None]) -> None:
-        """Called in the loop's thread when the server does not permit something, which it says once and to nobody in particular."""
+        """Called in the loop's thread when the server does not permit something: it says so once, to nobody in particular."""
         self._when_denied.append(tell)
 
     def subscribe(self, subject: bytes, sink: Sink) -> bytes:
