@@ -1,8 +1,8 @@
-"""PostgreSQL keeps every promise."""
+"""PostgreSQL keeps every promise. Those about kills at every line take long: test_postgresql_kills.py."""
 
 import pytest
 
-from bezoar.testing.contract import *  # noqa: F403
+from bezoar.testing.contract.quick import *  # noqa: F403
 from tests.contract.postgresql_lab import PostgreSQLLab
 
 

@@ -1,12 +1,17 @@
-"""RabbitMQ 4 counts and returns messages its own way; who is charged does not depend on it. All: test_rabbitmq_everywhere.py."""
+"""RabbitMQ 4 and classic queues count and return messages in their own ways; who is charged does not depend on it.
+
+The heart of it, every day. Every promise: test_rabbitmq_everywhere.py.
+"""
 
 import pytest
 
-from bezoar.testing.contract.isolation_kills import *  # noqa: F403
-from tests.contract.rabbitmq_lab import RabbitMQLab
+from bezoar.testing.contract.isolation_kills import (
+    test_a_message_that_kills_every_process_of_its_consumer_is_dead_lettered_as_lost,  # noqa: F401
+)
+from tests.contract.rabbitmq_lab import ClassicLab, RabbitMQLab
 
 
-@pytest.fixture
-def lab(folder, rabbitmq_4):
-    with RabbitMQLab(rabbitmq_4, folder) as lab:
+@pytest.fixture(params=[RabbitMQLab, ClassicLab], ids=["quorum", "classic"])
+def lab(request, folder, rabbitmq_4):
+    with request.param(rabbitmq_4, folder) as lab:
         yield lab
