@@ -2,7 +2,7 @@
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all lint format types contract proof sizes bench servers docs recording constraints wheel clean no-python
+.PHONY: help setup demo test test-all lint format types contract proof sizes bench bench-peers kill-test servers docs recording constraints wheel clean no-python
 
 VENV ?= .venv
 PYTHON ?=
@@ -18,7 +18,7 @@ help:
 	@if [ -t 1 ]; then bold='\033[1m' plain='\033[0m'; fi; \
 	awk -F ':.*## ' -v b="$$bold" -v p="$$plain" '/^[a-z-]+:.*## / { printf "  %smake %-12s%s %s\n", b, $$1, p, $$2 }' $(MAKEFILE_LIST)
 	@printf '\n  PYTHON=python3.12   use this Python (3.11 or newer) instead of the newest one found\n'
-	@printf "  ARGS='…'            passed on by test, contract, bench, servers and demo\n"
+	@printf "  ARGS='…'            passed on by test, contract, bench, bench-peers, kill-test, servers and demo\n"
 
 setup: $(STAMP)  ## make or refresh .venv; does nothing when nothing changed
 
@@ -54,6 +54,12 @@ sizes: setup  ## files, functions and import chains, and which are too long
 
 bench: setup  ## throughput beside raw clients, as ratios from one run
 	@$(RUN) bench/run.py $(ARGS)
+
+bench-peers: setup  ## throughput beside other libraries, each in its own environment; writes docs/peers.md
+	@$(RUN) -m bench.peers bench $(ARGS)
+
+kill-test: setup  ## what other libraries do with a message that kills its worker; writes docs/peers.md
+	@$(RUN) -m bench.peers kill-test $(ARGS)
 
 docs: setup  ## the pages of docs/ as a site in site/; a link that leads nowhere stops it
 	@$(RUN) scripts/docs_cli.py

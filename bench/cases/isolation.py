@@ -245,7 +245,7 @@ def drained_from(url: str, folder: Path, count: int) -> Sample:
         raise AssertionError(f"{run.tallies()} instead of {count} messages on {url}")
     # From the moment the first worker was there: starting up is not what is compared.
     began = min(int(line.split()[1]) for line in (folder / "ledger").read_text().splitlines() if line.startswith("start"))
-    return Sample(count, (ended - began) / 1e9, watch.cpu)
+    return Sample(count, (ended - began) / 1e9, watch.cpu, watch.server_cpu)
 
 
 def million(_: Path) -> list[float]:

@@ -31,18 +31,26 @@ def scratch() -> Path:
 
 
 class Stopwatch:
-    """Times a `with` block: the clock on the wall, and the CPU of this process with its children."""
+    """Times a `with` block: the clock on the wall, and the CPU of this process with its children.
+
+    Also that of the servers whose process ids are in BENCH_SERVERS.
+    """
 
     def __enter__(self) -> Self:
-        self._cpu, self._began = machine.used_by_us(), time.perf_counter()
+        self._cpu, self._server_cpu, self._began = machine.used_by_us(), _used_by_servers(), time.perf_counter()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.seconds = time.perf_counter() - self._began
         self.cpu = machine.used_by_us() - self._cpu
+        self.server_cpu = _used_by_servers() - self._server_cpu
 
     def sample(self, messages: int) -> Sample:
-        return Sample(messages, self.seconds, self.cpu)
+        return Sample(messages, self.seconds, self.cpu, self.server_cpu)
+
+
+def _used_by_servers() -> float:
+    return sum(machine.used_by_tree(int(pid)) for pid in os.environ.get("BENCH_SERVERS", "").split(",") if pid)
 
 
 def run(side: str, returns: type[Value], **options: Any) -> Value:

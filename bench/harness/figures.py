@@ -8,11 +8,15 @@ import msgspec
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """One timed stretch of work. `cpu` is what its process used, all threads and children included, in seconds."""
+    """One timed stretch of work. `cpu` is what its process used, all threads and children included, in seconds.
+
+    `server_cpu` is what the servers used meanwhile, where whoever asks has named them.
+    """
 
     messages: int
     seconds: float
     cpu: float
+    server_cpu: float = 0.0
 
     @property
     def rate(self) -> float:

@@ -1,0 +1,7 @@
+"""`python -m bench.peers --help`."""
+
+import sys
+
+from bench.peers.main import main
+
+sys.exit(main())
