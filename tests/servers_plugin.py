@@ -151,3 +151,18 @@ def nats(pytestconfig: pytest.Config) -> Server:
 @pytest.fixture(scope="session")
 def nats_2_9(pytestconfig: pytest.Config) -> Server:
     return shared_or_skip("nats-2.9", pytestconfig.stash[OWNER])
+
+
+@pytest.fixture(scope="session")
+def kafka(pytestconfig: pytest.Config) -> Server:
+    return shared_or_skip("kafka", pytestconfig.stash[OWNER])
+
+
+@pytest.fixture(scope="session")
+def elasticmq(pytestconfig: pytest.Config) -> Server:
+    return shared_or_skip("elasticmq", pytestconfig.stash[OWNER])
+
+
+@pytest.fixture(scope="session")
+def moto(pytestconfig: pytest.Config) -> Server:
+    return shared_or_skip("moto", pytestconfig.stash[OWNER])

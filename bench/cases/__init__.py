@@ -4,6 +4,7 @@ from bench.cases import (
     decisions,
     guarding,
     isolation,
+    kafka,
     lone_message,
     nats,
     postgresql,
@@ -12,12 +13,14 @@ from bench.cases import (
     sqlite_drain,
     sqlite_growth,
     sqlite_publish,
+    sqs,
 )
 
 __all__ = [
     "decisions",
     "guarding",
     "isolation",
+    "kafka",
     "lone_message",
     "nats",
     "postgresql",
@@ -26,4 +29,5 @@ __all__ = [
     "sqlite_drain",
     "sqlite_growth",
     "sqlite_publish",
+    "sqs",
 ]

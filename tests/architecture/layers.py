@@ -87,6 +87,8 @@ PACKAGES = {
     "redis": ("brokers.redis.*",),
     "hiredis": ("brokers.redis.*",),
     "pika": ("brokers.rabbitmq.*",),
+    "confluent_kafka": ("brokers.kafka.*",),
+    "botocore": ("brokers.sqs.*",),
     "sqlite3": ("brokers.sqlite", "brokers.sqlite.*"),
 }
 """Who may import a package that is not ours. Not named: nobody may; the rest of the standard library: everybody."""

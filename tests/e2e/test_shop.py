@@ -12,7 +12,7 @@ import pytest
 from tests.servers_plugin import OWNER, shared_or_skip
 
 SHOP = Path(__file__).parents[2] / "examples" / "shop"
-SERVERS = ("postgresql", "rabbitmq", "redis", "nats")
+SERVERS = ("postgresql", "rabbitmq", "redis", "nats", "kafka", "elasticmq")
 
 
 @pytest.fixture(params=["sqlite", *(pytest.param(name, marks=[pytest.mark.long, pytest.mark.servers(name)]) for name in SERVERS)])

@@ -80,6 +80,23 @@ ADAPTERS = {
         "NATSDeadLetters",
         doctor="bezoar.brokers.nats.doctor.examining",
     ),
+    "sqs": Adapter(
+        "bezoar.brokers.sqs.broker",
+        "SQSBroker",
+        "bezoar.brokers.sqs.deadletters",
+        "SQSDeadLetters",
+        doctor="bezoar.brokers.sqs.doctor.examining",
+    ),
+    **dict.fromkeys(
+        ("kafka", "kafka+ssl"),
+        Adapter(
+            "bezoar.brokers.kafka.broker",
+            "KafkaBroker",
+            "bezoar.brokers.kafka.deadletters",
+            "KafkaDeadLetters",
+            doctor="bezoar.brokers.kafka.doctor.examining",
+        ),
+    ),
     "memory": Adapter("bezoar.brokers.memory", "MemoryBroker", "bezoar.brokers.memory", "MemoryDeadLetters"),
 }
 

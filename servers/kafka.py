@@ -1,0 +1,100 @@
+"""Kafka: one node that is broker and controller (KRaft), on the loopback address only.
+
+Kafka has no databases, so a fresh place is a prefix that no topic and no group begins with yet.
+"""
+
+import uuid
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from servers.maven import Jars, java
+from servers.server import Entry, Server
+
+VERSION = "4.3.1"
+# More than enough for a test, and a compiler that starts quickly: it lives for minutes.
+JAVA_OPTIONS = ("-Xms256m", "-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Dkafka.logs.dir=.")
+
+
+class Kafka(Server):
+    # What it acknowledged is in the page cache, which a kill of the process leaves alone.
+    leaves_nothing_when_killed = True
+
+    @property
+    def url(self) -> str:
+        return self.given or f"kafka://{self.address}"
+
+    @property
+    def address(self) -> str:
+        """As Kafka's own tools want it."""
+        return urlsplit(self.given).netloc if self.given else f"127.0.0.1:{self.port}"
+
+    def prepare(self) -> None:
+        (self.folder / "data").mkdir()
+        self.hand_over(self.folder / "data")
+        self.configure({})
+        cluster = uuid.uuid4().hex[:22]
+        self.run(self._java("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(self.folder / "server.properties")))
+
+    def configure(self, settings: Mapping[str, str]) -> None:
+        """`settings` are lines of server.properties."""
+        controller = f"127.0.0.1:{self.ports['controller']}"
+        lines = {
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "controller.quorum.voters": f"1@{controller}",
+            "listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://{controller}",
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
+            "controller.listener.names": "CONTROLLER",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "log.dirs": str(self.folder / "data"),
+            **ONE_SMALL_NODE,
+            **settings,
+        }
+        self.write("server.properties", "".join(f"{name}={value}\n" for name, value in lines.items()))
+
+    def commands(self) -> dict[str, list[str]]:
+        return {"server": self._java("kafka.Kafka", str(self.folder / "server.properties"))}
+
+    def _java(self, main: str, *arguments: str) -> list[str]:
+        return [java(), *JAVA_OPTIONS, "-cp", self.entry.place.find() or "", main, *arguments]
+
+    def answers(self) -> bool:
+        try:
+            return bool(self.client().list_topics(timeout=5).brokers)
+        except KafkaException:
+            return False
+
+    def client(self, **settings: Any) -> AdminClient:
+        """For a test to look with."""
+        return AdminClient({"bootstrap.servers": self.address, "log_level": 0, **settings})
+
+    def version(self) -> str:
+        # The protocol does not tell; a given one is whatever it is.
+        return "unknown" if self.given else VERSION
+
+    def fresh(self) -> str:
+        """A prefix of its own for every topic and group."""
+        return f"{self.url}?prefix=t{uuid.uuid4().hex[:8]}."
+
+
+ONE_SMALL_NODE = {
+    "offsets.topic.replication.factor": "1",
+    "offsets.topic.num.partitions": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "transaction.state.log.num.partitions": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    "share.coordinator.state.topic.num.partitions": "1",
+    "group.initial.rebalance.delay.ms": "0",
+    # Tests take over from consumers that were killed: seconds, not the six that are the least by default.
+    "group.min.session.timeout.ms": "1000",
+    # Segments are given their full size at once, and hundreds of topics would fill a small disk.
+    "log.index.size.max.bytes": "65536",
+}
+ARTIFACTS = (f"org.apache.kafka:kafka_2.13:{VERSION}", "org.slf4j:slf4j-simple:1.7.36")
+KAFKA = Entry("kafka", "BEZOAR_TEST_KAFKA_URL", Jars(ARTIFACTS), Kafka, ("main", "controller"))

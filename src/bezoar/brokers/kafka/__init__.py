@@ -1,0 +1,1 @@
+"""Kafka: consumer groups, with attempts and suspects in the metadata of the committed offsets."""

@@ -1,0 +1,233 @@
+"""What can be done with the dead letters of a source?
+
+Whoever changes something claims it first, in the log that books.py explains; the first claim wins. A replay is a copy in the
+retry topic of the letter's group. If an operator is killed between its claim and its last word, the next one looks whether
+the copy was sent, and finishes it or gives the letter free.
+"""
+
+import time
+import uuid
+from collections.abc import Iterable, Sequence
+
+from confluent_kafka import Consumer
+
+from bezoar.brokers.kafka import envelope, letters
+from bezoar.brokers.kafka.books import DEAD, PURGED, Books, Claim, Drop, Entry, Settled
+from bezoar.brokers.kafka.broker import KafkaBroker
+from bezoar.brokers.kafka.envelope import Copy
+from bezoar.brokers.kafka.letters import BODY_AT, GROUP
+from bezoar.brokers.kafka.names import LANE, PARTITIONS, REPLAYS
+from bezoar.brokers.kafka.record import Record
+from bezoar.brokers.kafka.session import Place
+from bezoar.deadletters.record import DeadLetter
+from bezoar.errors import BrokerUnavailable
+
+REPLAYED = "replayed"
+REPLAY = "x-bezoar-replay"
+NOTHING = "nothing"
+"""Where a DLQ without letters ends."""
+WAIT = 0.05
+JOINED_WITHIN = 15.0
+SPARSE = 20
+"""Letters so far apart are read one by one."""
+
+
+class KafkaDeadLetters:
+    def __init__(self, broker: KafkaBroker, source: str) -> None:
+        self.broker, self._source = broker, source
+        self._operator: Consumer | None = None
+        self._name = f"{broker.session.name}-{uuid.uuid4().hex[:6]}"
+
+    def count(self, state: str = DEAD) -> int:
+        return sum(self._state(entry) == state for entry in self._fresh().entries.values())
+
+    def freeze(self) -> str:
+        return next(reversed(self._fresh().entries), NOTHING)
+
+    def browse(
+        self, *, only: str | None = None, after: str = "", until: str = "", limit: int = 100, state: str | None = DEAD
+    ) -> Sequence[DeadLetter]:
+        books = self._fresh()
+        if only is not None:
+            wanted = [books.entries[only]] if only in books.entries else []
+        else:
+            wanted = _between(books.entries.values(), after, until)
+        found: list[tuple[Entry, str]] = []
+        for entry in wanted:
+            known = self._state(entry)
+            if known == state or (state is None and known != PURGED):
+                found.append((entry, known))
+            if len(found) == limit:
+                break
+        records = self._records([entry for entry, _ in found])
+        return [self._letter(entry, known, records[entry.id]) for entry, known in found if entry.id in records]
+
+    def replay(self, letter_ids: Sequence[str]) -> Sequence[str]:
+        return self._deal(letter_ids, DEAD, REPLAYED)
+
+    def remove(self, letter_ids: Sequence[str], *, state: str = DEAD, keep_as: str | None = None) -> Sequence[str]:
+        return self._deal(letter_ids, state, keep_as or PURGED)
+
+    # Looking.
+
+    def _fresh(self) -> Books:
+        return self.broker.books(self._source)
+
+    def _state(self, entry: Entry) -> str:
+        """What became of it; one whose copy was sent is replayed, though its operator came to no last word."""
+        if entry.claim is not None and entry.claim.state == REPLAYED and self._sent([entry]):
+            return REPLAYED
+        return entry.state
+
+    def _records(self, entries: Sequence[Entry]) -> dict[str, Record]:
+        by_place: dict[Place, dict[int, str]] = {}
+        for entry in entries:
+            by_place.setdefault(entry.place, {})[entry.offset] = entry.id
+        found: dict[str, Record] = {}
+        for place, ids in by_place.items():
+            for start, end in _stretches(sorted(ids)):
+                for record in self.broker.reader.read({place: (start, end)}):
+                    if record.offset() in ids:
+                        found[ids[record.offset()]] = record
+        return found
+
+    def _letter(self, entry: Entry, state: str, record: Record) -> DeadLetter:
+        return letters.read(self._source, entry.id, state, record, self._body(record))
+
+    def _body(self, record: Record) -> bytes | None:
+        """Of a letter that was too large for the DLQ: from where the message stood."""
+        where = envelope.field(record, BODY_AT)
+        if where is None:
+            return None
+        topic, partition, offset = where.rsplit("/", 2)
+        place, first = (topic, int(partition)), int(offset)
+        there = self.broker.session.ends([place], first=True)[place] <= first < self.broker.session.ends([place])[place]
+        found = list(self.broker.reader.read({place: (first, first + 1)})) if there else []
+        return found[0].value() if found else None
+
+    # Changing.
+
+    def _deal(self, letter_ids: Sequence[str], was: str, state: str) -> Sequence[str]:
+        """Do this with those letters that are still in that state and that nobody else is dealing with."""
+        books = self._settle_claims(letter_ids)
+        wanted = [id_ for id_ in dict.fromkeys(letter_ids) if id_ in books.entries and books.entries[id_].state == was]
+        if not wanted:
+            return []
+        self._be_there()
+        records = self._records([books.entries[id_] for id_ in wanted]) if state == REPLAYED else {}
+        copies = {id_: self._again(books.entries[id_], record) for id_, record in records.items()}
+        nonces = self._claim(books, wanted, was, state, copies)
+        books = self._fresh()
+        won = [id_ for id_ in wanted if (claim := books.entries[id_].claim) and claim.nonce == nonces[id_]]
+        try:
+            self.broker.session.must_store([copies[id_] for id_ in won if id_ in copies], "sending letters again")
+        except BrokerUnavailable:
+            sent = self._sent([books.entries[id_] for id_ in won])
+            books.write([Settled(id_, state) if id_ in sent else Drop(id_, nonces[id_]) for id_ in won], "giving letters free")
+            raise
+        books.write([Settled(id_, state) for id_ in won], "noting what became of letters")
+        return won
+
+    def _claim(self, books: Books, wanted: Sequence[str], was: str, state: str, copies: dict[str, Copy]) -> dict[str, str]:
+        topics = {copy.topic for copy in copies.values()}
+        ends = self.broker.session.ends((topic, number) for topic in topics for number in (REPLAYS, LANE))
+        claims = []
+        for id_ in wanted:
+            retry = copies[id_].topic if id_ in copies else ""
+            known = {str(number): end for (topic, number), end in ends.items() if topic == retry}
+            claims.append(Claim(id_, was, state, self._name, uuid.uuid4().hex, retry, known))
+        books.write(claims, "claiming letters")
+        return {claim.letter: claim.nonce for claim in claims}
+
+    def _again(self, entry: Entry, record: Record) -> Copy:
+        """What is sent: to the group that gave the message up, if it is known here, else to ours."""
+        letter = self._letter(entry, REPLAYED, record)
+        names = self.broker.session.names(self._source)
+        retry = names.retry_of(envelope.field(record, GROUP) or names.group_name)
+        if self.broker.topology.partitions(retry) < PARTITIONS:
+            retry = names.retry
+        counters = letter.replayed()
+        headers = envelope.copied(record, envelope.look(record), counters, {REPLAY: entry.id})
+        value = letter.body if envelope.field(record, BODY_AT) else record.value()
+        return Copy(retry, value, record.key(), headers, LANE if counters.alone else REPLAYS)
+
+    def _settle_claims(self, letter_ids: Sequence[str]) -> Books:
+        """Wait for those who are dealing with these letters, and finish what one has begun that is no more."""
+        books = self._fresh()
+        deadline = time.monotonic() + self.broker.session.address.session_timeout + 10
+        while claimed := [entry for id_ in letter_ids if (entry := books.entries.get(id_)) and entry.claim]:
+            gone = [entry for entry in claimed if entry.claim and not self._is_there(entry.claim.operator)]
+            if gone:
+                books = self._fresh()  # the last word may have come just before its operator went
+                gone = [entry for entry in gone if entry.claim]
+                sent = self._sent(gone)
+                books.write(
+                    [
+                        Settled(entry.id, REPLAYED) if entry.id in sent else Drop(entry.id, entry.claim.nonce)
+                        for entry in gone
+                        if entry.claim
+                    ],
+                    "finishing what another operator began",
+                )
+            elif time.monotonic() > deadline:
+                break
+            else:
+                time.sleep(WAIT)
+            books = self._fresh()
+        return books
+
+    def _sent(self, entries: Sequence[Entry]) -> set[str]:
+        """Those whose copy is in a retry topic, behind where that ended before the claim."""
+        starts: dict[Place, int] = {}
+        for entry in entries:
+            claim = entry.claim
+            for number, end in claim.ends.items() if claim else ():
+                place = (claim.retry, int(number)) if claim else ("", 0)
+                starts[place] = min(end, starts.get(place, end))
+        ends = self.broker.session.ends(starts)
+        records = self.broker.reader.read({place: (start, ends[place]) for place, start in starts.items()})
+        replays = {envelope.field(record, REPLAY) for record in records}
+        return {entry.id for entry in entries if entry.id in replays}
+
+    def _group(self, operator: str) -> str:
+        return f"{self.broker.session.names(self._source).operators}.{operator}"
+
+    def _is_there(self, operator: str) -> bool:
+        """Each operator is the only member of a group, for as long as it lives."""
+        return operator != self._name and bool(self.broker.session.members(self._group(operator)))
+
+    def _be_there(self) -> None:
+        group = self._group(self._name)
+        if self._operator is not None and self.broker.session.members(group):
+            return
+        self._operator = self.broker.member(group, self.broker.session.names(self._source).states)
+        deadline = time.monotonic() + JOINED_WITHIN
+        while not self._operator.assignment():  # until then it cannot be closed either: the client would wait for ever
+            if time.monotonic() > deadline:
+                raise BrokerUnavailable(f"Nothing was taken from the DLQ of {self._source!r}: Kafka does not let us join.")
+            self._operator.poll(0.01)
+
+
+def _between(entries: Iterable[Entry], after: str, until: str) -> list[Entry]:
+    found: list[Entry] = []
+    if until == NOTHING:
+        return found
+    is_behind = not after
+    for entry in entries:
+        if is_behind:
+            found.append(entry)
+        is_behind = is_behind or entry.id == after
+        if entry.id == until:
+            break
+    return found
+
+
+def _stretches(offsets: Sequence[int]) -> list[tuple[int, int]]:
+    """Ranges that hold these offsets, without many others."""
+    found: list[tuple[int, int]] = []
+    for offset in offsets:
+        if found and offset - found[-1][1] < SPARSE:
+            found[-1] = (found[-1][0], offset + 1)
+        else:
+            found.append((offset, offset + 1))
+    return found

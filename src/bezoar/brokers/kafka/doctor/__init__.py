@@ -1,0 +1,1 @@
+"""What `bezoar doctor` looks for in Kafka."""

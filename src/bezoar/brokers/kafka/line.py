@@ -1,0 +1,285 @@
+"""How do the messages of one topic get here, and how does the server learn what became of them?
+
+A line is one member of a consumer group. Its keeper, a thread, is the only one that polls: so a long handler never lets the
+membership lapse, and everything that Kafka calls back is called there. Nothing is started that lies above the last mark which
+the server has confirmed (committing.py).
+"""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, Protocol, cast
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from bezoar.brokers.kafka.committing import ANSWER_WITHIN, Commits
+from bezoar.brokers.kafka.part import Part
+from bezoar.brokers.kafka.record import Record
+from bezoar.brokers.kafka.troubles import told
+
+POLL, POLL_WHEN_BUSY = 0.02, 0.001
+"""Seconds. While one thread is in the client no other can use it, so whoever settles something is heard between two polls."""
+BATCH = 500
+MOST_RECORDS, MOST_BYTES = 5_000, 16 * 1024 * 1024
+"""What is read ahead of its start."""
+SERVE_EVERY = 0.5
+
+
+class Shelf(Protocol):
+    """What a topic's messages wait for."""
+
+    def arrange(self, part: Part, record: Record) -> None:
+        """Put a record that was read where it waits."""
+
+    def sleep(self) -> float:
+        """Seconds until the next one's time has come."""
+
+    def tick(self) -> None:
+        """Now and then, in the keeper: look for what need not wait any longer."""
+
+    def hand_over(self, part: Part) -> None:
+        """The partition goes to another consumer while some of its messages are in somebody's hand here."""
+
+
+class Line:
+    def __init__(self, settings: dict[str, Any], topic: str, away_topic: str | None, ring: Callable[[], None]) -> None:
+        self.topic, self._away_topic, self._ring = topic, away_topic, ring
+        self._settings, self.group = settings, settings["group.id"]
+        self._give_back, self._drain = settings.pop("give_back"), settings.pop("drain")
+        self.shelf: Shelf
+        self.changed = threading.Condition()
+        self.parts: dict[int, Part] = {}
+        self.is_joined = False
+        self.lost_something = False
+        self.closing = False
+        self.commits = Commits(topic, self.changed, self.parts, ring)
+        self._consumer: Consumer | None = None
+        self._keeper: threading.Thread | None = None
+        self._subscribed: str | None = None
+        self._is_away = False
+        self._fetched_at = time.monotonic()
+        self._turn = 0
+
+    # Called by whoever consumes.
+
+    def begin(self, *, fetching: bool) -> None:
+        """Be there, and want what comes; or be there only, for somebody who just looks."""
+        with self.changed:
+            if fetching:
+                self._fetched_at = time.monotonic()
+                self.commits.marking = True
+            if self._keeper is None:
+                self._consumer = Consumer(self._settings | {"on_commit": self.commits.on_commit})
+                self._keeper = threading.Thread(target=self._keep, name=f"bezoar-kafka-{self.topic}", daemon=True)
+                self._keeper.start()
+
+    def take(self, limit: int) -> list[tuple[Part, Record]]:
+        """At most so many that may be started now, from one partition after the other."""
+        taken: list[tuple[Part, Record]] = []
+        with self.changed:
+            parts = [part for part in self.parts.values() if part.ready]
+            if parts:
+                self._turn = (self._turn + 1) % len(parts)
+                parts = parts[self._turn :] + parts[: self._turn]
+            for number, part in enumerate(parts):
+                share = -(-(limit - len(taken)) // (len(parts) - number))
+                taken += [(part, record) for record in part.give(share)]
+            for part in parts:  # what others left over
+                if len(taken) < limit:
+                    taken += [(part, record) for record in part.give(limit - len(taken))]
+        return taken
+
+    def rest(self) -> None:
+        """Nothing is wanted for the moment: what was not started can be had by others as if it had never been here."""
+        with self.changed:
+            self.commits.marking = False
+            for part in self.parts.values():
+                part.unmark()
+
+    def close(self) -> None:
+        with self.changed:
+            self.closing, keeper = True, self._keeper
+            self.rest()
+            self.changed.notify_all()
+        if keeper is not None:
+            keeper.join(30)
+            self._keeper = None
+
+    # The keeper.
+
+    def _keep(self) -> None:
+        consumer = self._consumer
+        assert consumer is not None  # noqa: S101 - made before the thread
+        served_at = 0.0
+        while not self.closing:
+            self._subscribe(consumer)
+            is_full = self._is_full()
+            if is_full and not self.commits.is_under_way and time.monotonic() - served_at < SERVE_EVERY:
+                with self.changed:
+                    self.changed.wait(POLL_WHEN_BUSY)
+            else:  # also if it is full: the answer to a commit comes in no other way
+                self._poll(consumer, 1 if is_full else BATCH)
+                served_at = time.monotonic()
+            self._read_ledgers(consumer)
+            self.shelf.tick()
+            self.commits.send(consumer)
+        self._leave(consumer)
+
+    def _subscribe(self, consumer: Consumer) -> None:
+        """Be a member while somebody fetches; leave the partitions to others if messages wait here that nobody fetches."""
+        with self.changed:
+            waiting = any(part.ready or part.fresh or part.marking for part in self.parts.values())
+            quiet = time.monotonic() - self._fetched_at
+            self._is_away = quiet > self._give_back and (waiting or self._is_away)
+            topic = self._away_topic if self._is_away else self.topic
+        if topic == self._subscribed:
+            return
+        if topic is None:
+            consumer.unsubscribe()
+        else:
+            with suppress(KafkaException):
+                # A client that is connected joins at once; one that is not looks again after a second.
+                consumer.list_topics(topic, timeout=ANSWER_WITHIN)
+            consumer.subscribe([topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost)
+        self._subscribed = topic
+
+    def _poll(self, consumer: Consumer, most: int) -> None:
+        record = consumer.poll(min(POLL_WHEN_BUSY if self._is_busy() else POLL, self.shelf.sleep()))
+        if record is None:
+            return
+        records = cast("list[Record]", [record, *(consumer.consume(most - 1, 0) if most > 1 else ())])
+        with self.changed:
+            for each in records:
+                self._arrive(each)
+            self.changed.notify_all()
+
+    def pause(self, part: Part, *, paused: bool) -> None:
+        """Read on in a partition, or not. In the keeper only."""
+        if self._consumer is not None:
+            change = self._consumer.pause if paused else self._consumer.resume
+            with suppress(KafkaException):  # it has just gone elsewhere
+                change([TopicPartition(self.topic, part.number)])
+                part.is_paused = paused
+
+    def _is_busy(self) -> bool:
+        return any(part.hand or part.ready or part.fresh for part in self.parts.values())
+
+    def _arrive(self, record: Record) -> None:
+        if error := record.error():
+            self._told(record, error)
+            return
+        part = self.parts.get(record.partition())
+        if part is None or record.topic() != self.topic:
+            return
+        if not part.is_known:
+            part.early.append(record)
+        elif part.arrive(record):
+            part.size += len(record)
+            self.shelf.arrange(part, record)
+
+    def _told(self, record: Record, error: KafkaError) -> None:
+        if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the client has no other name for it
+            part = self.parts.get(record.partition())
+            if part is not None and record.topic() == self.topic:
+                part.at_end = record.offset()
+                if part.is_known:
+                    part.forget_below(record.offset())
+                    part.next = max(part.next, record.offset())
+                    part.first = record.offset() if part.first is None else part.first
+            return
+        self.commits.trouble = told(error)
+
+    def _read_ledgers(self, consumer: Consumer) -> None:
+        unknown = [part for part in self.parts.values() if not part.is_known]
+        if not unknown:
+            return
+        try:
+            found = consumer.committed([TopicPartition(self.topic, part.number) for part in unknown], timeout=ANSWER_WITHIN)
+        except KafkaException as error:
+            self.commits.trouble = told(error.args[0])
+            return
+        with self.changed:
+            for each in found:
+                part = self.parts.get(each.partition)
+                if part is None or part.is_known or each.error:
+                    continue
+                part.take_over(each.offset, each.metadata)
+                if part.at_end >= 0:
+                    part.forget_below(part.at_end)
+                    part.next = max(part.next, part.at_end)
+                    part.first = part.at_end if part.first is None and not part.early else part.first
+                early, part.early = part.early, []
+                for record in early:
+                    self._arrive(record)
+            self.changed.notify_all()
+
+    def _is_full(self) -> bool:
+        parts = list(self.parts.values())
+        count = sum(len(part.ready) + len(part.fresh) + len(part.marking) + len(part.early) for part in parts)
+        return count > MOST_RECORDS or sum(part.size for part in parts) > MOST_BYTES
+
+    # What Kafka calls back, in the keeper. Nothing may escape from there.
+
+    def _on_assign(self, consumer: Consumer, places: Sequence[TopicPartition]) -> None:
+        with self.changed:
+            for place in places:
+                if place.topic == self.topic:
+                    self.parts[place.partition] = Part(self.topic, place.partition)
+            self.is_joined = True
+            self.changed.notify_all()
+        with suppress(KafkaException):
+            consumer.resume(list(places))  # a pause outlives the loss of a partition
+        self._ring()
+
+    def _on_revoke(self, consumer: Consumer, places: Sequence[TopicPartition]) -> None:
+        with self.changed:
+            parts = [self.parts[each.partition] for each in places if each.topic == self.topic and each.partition in self.parts]
+            for part in parts:
+                part.unmark()
+                part.is_revoked = True
+            if not self.closing:
+                self.changed.wait_for(lambda: self.closing or not any(part.hand for part in parts), self._drain)
+        for part in parts:
+            if part.hand and not self.closing:
+                self.shelf.hand_over(part)
+        with self.changed:
+            said = [(part, position) for part in parts if part.is_known and (position := part.position())]
+            new = [part.place(position) for part, position in said if position != part.confirmed]
+        if new:
+            try:
+                consumer.commit(offsets=new, asynchronous=False)
+            except KafkaException as error:
+                self.commits.trouble = told(error.args[0])
+        self._drop(parts)
+
+    def _on_lost(self, consumer: Consumer, places: Sequence[TopicPartition]) -> None:
+        with self.changed:
+            parts = [self.parts[each.partition] for each in places if each.topic == self.topic and each.partition in self.parts]
+        self._drop(parts)
+
+    def _drop(self, parts: Sequence[Part]) -> None:
+        with self.changed:
+            for part in parts:
+                part.is_lost = True
+                if part.hand and not self.closing:
+                    self.lost_something = True
+                self.parts.pop(part.number, None)
+                self.commits.forget(part.number)
+            self.changed.notify_all()
+        self._ring()
+
+    def _leave(self, consumer: Consumer) -> None:
+        deadline = time.monotonic() + ANSWER_WITHIN
+        with suppress(KafkaException):
+            while time.monotonic() < deadline:
+                self.commits.send(consumer)
+                with self.changed:
+                    if self.commits.are_confirmed():
+                        break
+                consumer.poll(0.01)
+        with suppress(KafkaException, RuntimeError):
+            consumer.close()
+        with self.changed:
+            self.parts.clear()
+            self.commits.forget()

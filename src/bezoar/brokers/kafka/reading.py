@@ -1,0 +1,62 @@
+"""How is a topic read from one offset to another, without being part of a group?"""
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import cast
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from bezoar.brokers.kafka.record import Record
+from bezoar.brokers.kafka.session import Place, Session
+from bezoar.brokers.kafka.troubles import told, unavailable
+from bezoar.errors import BrokerUnavailable
+
+BATCH = 500
+SILENT_FOR = 15.0
+A_DAY = 86_400_000
+
+
+class Reader:
+    """Reads stretches of topics. Commits nothing, and nobody else notices."""
+
+    def __init__(self, session: Session) -> None:
+        more = {"group.id": "bezoar-reading", "enable.auto.commit": False, "enable.partition.eof": True, "fetch.wait.max.ms": 50}
+        self._consumer = Consumer(session.settings(**more) | {"auto.offset.reset": "earliest", "max.poll.interval.ms": A_DAY})
+
+    def read(self, stretches: Mapping[Place, tuple[int, int]]) -> Iterator[Record]:
+        """The records of each partition from the first offset up to, and without, the second."""
+        left = {place: end for place, (start, end) in stretches.items() if start < end}
+        if not left:
+            return
+        try:
+            self._consumer.assign([TopicPartition(*place, stretches[place][0]) for place in left])
+            yield from self._until(left)
+        except KafkaException as error:
+            raise unavailable(error, "reading") from None
+        finally:
+            self._consumer.unassign()
+
+    def _until(self, left: dict[Place, int]) -> Iterator[Record]:
+        heard_at = time.monotonic()
+        while left:
+            records = self._first()
+            if records:
+                heard_at = time.monotonic()
+            elif time.monotonic() - heard_at > SILENT_FOR:
+                raise BrokerUnavailable(f"Kafka has sent nothing of {next(iter(left))[0]!r} for {SILENT_FOR:g} s.")
+            for record in records:
+                place = (record.topic(), record.partition())
+                error = record.error()
+                if error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001
+                    raise BrokerUnavailable(f"Kafka did not do it while reading: {told(error)}.")
+                if error is None and record.offset() < left.get(place, -1):
+                    yield record
+                if place in left and record.offset() + (error is None) >= left[place]:
+                    del left[place]
+
+    def _first(self) -> list[Record]:
+        record = self._consumer.poll(0.5)
+        return [] if record is None else cast("list[Record]", [record, *self._consumer.consume(BATCH, 0)])
+
+    def close(self) -> None:
+        self._consumer.close()

@@ -1,0 +1,199 @@
+"""How are the messages of one source fetched, and settled, over its two topics?"""
+
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from bezoar.brokers.kafka import envelope
+from bezoar.brokers.kafka.copies import counters_of
+from bezoar.brokers.kafka.line import Line
+from bezoar.brokers.kafka.part import Part
+from bezoar.brokers.kafka.record import Record
+from bezoar.brokers.kafka.runs import Start
+from bezoar.brokers.kafka.session import Session
+from bezoar.brokers.kafka.shelves import Retries, Straight, due
+from bezoar.message import Delivery
+
+READ_WITHIN = 15.0
+"""Seconds that somebody who has no bell waits, at most, for what is in the topics already."""
+
+
+class Receipt(msgspec.Struct, frozen=True, eq=False):
+    """How a message is found again when it is settled."""
+
+    part: Part
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.part.topic}/{self.part.number}/{self.offset}"
+
+
+class Source:
+    def __init__(self, source: str, session: Session, ring: Callable[[], None], *, has_bell: bool) -> None:
+        self.source, self._session, self._has_bell = source, session, has_bell
+        self.names = names = session.names(source)
+        self.main = Line(session.consuming(names.group, names.topic), names.topic, None, ring)
+        self.retry = Line(session.consuming(names.retry_group, names.retry), names.retry, names.states, ring)
+        self.main.shelf = Straight(session, names, self.main)
+        self.retries = self.retry.shelf = Retries(session, names, self.retry)
+        self._flip = 0
+        _ = session.producer  # connected before it is needed
+
+    @property
+    def lines(self) -> tuple[Line, Line]:
+        return self.main, self.retry
+
+    def line(self, part: Part) -> Line:
+        return self.main if part.topic == self.main.topic else self.retry
+
+    def begin(self, *, fetching: bool) -> bool:
+        """Be there. False while the groups have not taken us in."""
+        for line in self.lines:
+            line.begin(fetching=fetching)
+            line.commits.check()
+        if not self._has_bell:
+            deadline = time.monotonic() + READ_WITHIN
+            for line in self.lines:
+                self._wait_until_known(line, deadline)
+        return all(line.is_joined for line in self.lines)
+
+    def fetch(self, limit: int) -> list[Delivery]:
+        if not self.begin(fetching=True):
+            return []
+        if not self._has_bell:
+            deadline = time.monotonic() + READ_WITHIN
+            for line in self.lines:
+                self._wait_until_read(line, limit, deadline)
+        self._flip ^= 1
+        again = self.retry.take((limit + self._flip) // 2)
+        taken = self.main.take(limit - len(again))
+        if len(again) + len(taken) < limit:
+            again += self.retry.take(limit - len(again) - len(taken))
+        taken = sorted(again, key=lambda each: due(each[1])) + taken
+        return [self._delivery(part, record) for part, record in taken]
+
+    def _delivery(self, part: Part, record: Record) -> Delivery:
+        offset = record.offset()
+        if (id_ := envelope.only_id(record)) is not None and not part.levels and record.key() is None:
+            return Delivery(Receipt(part, offset), self.source, id_, record.value() or b"")
+        seen = envelope.look(record)
+        counters = counters_of(part, record, seen.counters) if part.levels or part.starts else seen.counters
+        return Delivery(Receipt(part, offset), self.source, seen.id, record.value() or b"", seen.key, seen.headers, counters)
+
+    def _wait_until_known(self, line: Line, deadline: float) -> None:
+        """Until the group has taken us in. If nobody there has a partition of the topic, it is not known to them yet."""
+
+        def is_known() -> bool:
+            return line.is_joined and all(part.is_known for part in line.parts.values())
+
+        with line.changed:
+            line.changed.wait_for(is_known, deadline - time.monotonic())
+        while not line.parts and time.monotonic() < deadline and line.topic not in self._session.shared_out(line.group):
+            with line.changed:
+                line.changed.wait_for(lambda: bool(line.parts) and is_known(), 0.05)
+
+    def _wait_until_read(self, line: Line, limit: int, deadline: float) -> None:
+        """Whoever is not told when something comes is given what is there when it asks."""
+        ends = self._session.ends((line.topic, number) for number in list(line.parts))
+
+        def is_read() -> bool:
+            parts = list(line.parts.values())
+            if sum(len(part.ready) for part in parts) >= limit:
+                return True
+            return all(
+                part.is_known
+                and (part.is_paused or part.next >= ends.get((line.topic, part.number), 0))
+                and not part.marking
+                and (not part.fresh or bool(part.hand))
+                for part in parts
+            ) and (line.shelf.sleep() > 0)
+
+        with line.changed:
+            line.changed.wait_for(is_read, deadline - time.monotonic())
+
+    def has_suspect(self) -> bool:
+        if not self.begin(fetching=False):
+            return False
+        if not self._has_bell:
+            self._wait_until_read(self.retry, 1, time.monotonic() + READ_WITHIN)
+        with self.retry.changed:
+            return self.retries.suspect() is not None
+
+    def take_suspect(self, by: str) -> Delivery | None:
+        """Its start is on record, confirmed, when this returns."""
+        if not self.has_suspect():
+            return None
+        with self.retry.changed:
+            found = self.retries.suspect()
+            if found is None:
+                return None
+            part, record = found
+            delivery = self._delivery(part, record)
+            part.wake(record.offset())
+            part.hand_out(record)
+            part.starts.setdefault(record.offset(), []).append(Start(by[:80], round(time.time(), 3)))
+            part.starts[record.offset()] = part.starts[record.offset()][-20:]
+            part.high = max(part.high, record.offset())
+        try:
+            self.retry.commits.require()
+        except BaseException:
+            with self.retry.changed:
+                if record.offset() in part.hand:
+                    part.put_back(record.offset())
+            raise
+        return delivery if self.is_held(delivery.receipt) else None
+
+    def is_held(self, receipt: Receipt) -> bool:
+        part, offset = receipt.part, receipt.offset
+        return (offset in part.hand and not part.is_lost) or offset in part.away
+
+    def record(self, receipt: Receipt) -> Record:
+        part, offset = receipt.part, receipt.offset
+        return part.away[offset][1] if offset in part.away else part.hand[offset]
+
+    def finish(self, receipts: Sequence[Receipt]) -> list[str]:
+        """These are done or stored elsewhere. Returns the references of those whose partition has gone: others are to be told."""
+        refs: list[str] = []
+        for part, offsets in _by_part(receipts).items():
+            line = self.line(part)
+            with line.changed:
+                away = [offset for offset in offsets if offset in part.away] if part.away else []
+                refs += [part.away.pop(offset)[0] for offset in away]
+                part.finish_all(offsets if not away else [offset for offset in offsets if offset not in away])
+                line.changed.notify_all()
+        return refs
+
+    def put_back(self, receipts: Sequence[Receipt]) -> None:
+        """These were not started. What was read ahead is left to others too, until somebody fetches again."""
+        for part, offsets in _by_part(receipts).items():
+            with self.line(part).changed:
+                for offset in offsets:
+                    if offset in part.hand:
+                        part.put_back(offset)
+        for line in self.lines:
+            with line.changed:
+                line.rest()
+                line.changed.notify_all()
+
+    def lost(self) -> bool:
+        """Whether something was taken from us since this was asked last."""
+        found = any(line.lost_something for line in self.lines)
+        for line in self.lines:
+            line.lost_something = False
+        return found
+
+    def close(self) -> None:
+        for line in self.lines:
+            line.close()
+
+
+def _by_part(receipts: Sequence[Receipt]) -> dict[Part, list[int]]:
+    found: dict[Part, list[int]] = {}
+    for receipt in receipts:
+        offsets = found.get(receipt.part)
+        if offsets is None:
+            found[receipt.part] = [receipt.offset]
+        else:
+            offsets.append(receipt.offset)
+    return found

@@ -1,0 +1,1 @@
+"""Amazon SQS, and servers that speak its language, as a broker."""

@@ -1,0 +1,1 @@
+"""What about SQS loses messages, or holds them up?"""

@@ -1,0 +1,40 @@
+"""Who tells SQS that we are still at work?
+
+A thread that, for as long as messages are held, says so in good time. Handlers may run for long and nobody else speaks for them
+meanwhile.
+"""
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+from bezoar.errors import BezoarError
+
+LONGEST_TICK = 0.5
+
+
+class Keeper:
+    """Calls `renew` about every `every` seconds, and `look` more often."""
+
+    def __init__(self, every: float, renew: Callable[[], None], look: Callable[[], None]) -> None:
+        self._every, self._renew, self._look = every, renew, look
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="bezoar-sqs-keeper", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        tick = min(LONGEST_TICK, self._every)
+        passed = 0.0
+        while not self._ended.wait(tick):
+            passed += tick
+            if passed >= self._every:
+                passed = 0.0
+                with suppress(BezoarError):  # the next time may be in time; if not, what is held counts as lost
+                    self._renew()
+            with suppress(BezoarError):
+                self._look()
+
+    def close(self) -> None:
+        self._ended.set()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()

@@ -1,0 +1,140 @@
+"""How is a dead letter kept as a message, so that every tool can read it?
+
+The body is the original body, the sender's attributes are the sender's attributes; what is known about the failure is JSON in our
+own attribute, under `letter`. What SQS itself put there, or somebody else, is read as a letter too.
+"""
+
+import hashlib
+import time
+from typing import Any
+
+import msgspec
+
+from bezoar.brokers.sqs import envelope, writing
+from bezoar.brokers.sqs.envelope import Envelope, Raw, Seen
+from bezoar.brokers.sqs.writing import LIMIT, Copy, unique
+from bezoar.deadletters.record import DeadLetter
+from bezoar.failure import ErrorClassification
+from bezoar.message import Counters, Message
+
+MOST_RECORD = 32 * 1024
+CAPS = (8_000, 2_000, 200)
+_last = [0]
+
+
+def new_id(source: str) -> str:
+    """Grows with time, so that letters can be told in the order in which they were written."""
+    _last[0] = max(_last[0] + 1, time.time_ns() // 1000)
+    return f"{source}-{_last[0]:014x}{unique()}"
+
+
+def written(letter: DeadLetter, seen: Seen, letter_id: str, state: str) -> Envelope:
+    """The envelope of a letter."""
+    told = envelope.copied(seen, Counters(attempts=letter.attempts, replays=letter.replays))
+    told.letter, told.letter_id, told.state = _record(letter), letter_id, state
+    return told
+
+
+def _record(letter: DeadLetter) -> dict[str, Any]:
+    """Everything that the message itself does not say."""
+    bare = msgspec.structs.replace(letter, message=Message("", "", b"", None, {}))
+    for cap in CAPS:
+        fields = _fields(bare)
+        if len(msgspec.json.encode(fields)) <= MOST_RECORD:
+            return fields
+        bare = _capped(bare, cap)
+    return _fields(bare)
+
+
+def _fields(bare: DeadLetter) -> dict[str, Any]:
+    fields: dict[str, Any] = msgspec.to_builtins(bare)
+    for name in ("message", "id", "state"):
+        del fields[name]
+    return fields
+
+
+def _capped(bare: DeadLetter, cap: int) -> DeadLetter:
+    crash = bare.crash and msgspec.structs.replace(bare.crash, stack=bare.crash.stack[-cap:], log=bare.crash.log[-cap:])
+    return msgspec.structs.replace(
+        bare,
+        traceback=bare.traceback[-cap:],
+        error=bare.error[:cap],
+        rule=bare.rule[:cap],
+        reason=bare.reason[:cap],
+        crash=crash,
+        history=bare.history[-3:],
+    )
+
+
+def fitted(queue: str, seen: Seen, told: Envelope, raw: Raw, *, group: str | None = None, once: str | None = None) -> Copy:
+    """A letter that SQS takes: where a large body leaves no room, less is told about it."""
+    made = writing.copy(queue, seen.body, told, raw, group=group, once=once)
+    for cap in (*CAPS, 0):
+        if made.size <= LIMIT:
+            break
+        told = msgspec.structs.replace(told, counters={}, letter=_shortened(told.letter, cap))
+        made = writing.copy(queue, seen.body, told, raw, group=group, once=once)
+    return made
+
+
+def _shortened(letter: dict[str, Any], cap: int) -> dict[str, Any]:
+    short = {name: content[:cap] if isinstance(content, str) else content for name, content in letter.items()}
+    return short | {"traceback": "", "history": [], "crash": None}
+
+
+class Found(msgspec.Struct):
+    """A letter in its queue, with what is needed to send it again."""
+
+    raw: Raw
+    seen: Seen
+    letter: DeadLetter
+
+    @property
+    def handle(self) -> str:
+        return str(self.raw["ReceiptHandle"])
+
+    @property
+    def identity(self) -> tuple[str, int]:
+        """Equal for two letters of which a crash left both, since it came between storing one and letting its message go."""
+        return self.seen.stamp, self.letter.replays
+
+
+def read(source: str, raw: Raw, state: str | None = None) -> Found:
+    """A letter. What tells of another state than this is left from an earlier life of the message."""
+    seen = envelope.look(raw)
+    told = seen.envelope
+    is_ours = bool(told.letter) and (state is None or told.state == state)
+    message = Message(seen.id, source, seen.body, seen.key, seen.headers)
+    letter = (_known(source, told) if is_ours else None) or _foreign(message, seen, raw)
+    sent = int(raw["Attributes"].get(envelope.SENT_AT, 0))
+    id_ = (told.letter_id if is_ours else None) or f"{source}-{sent * 1000:014x}{raw['MessageId'].replace('-', '')[:12]}"
+    found = msgspec.structs.replace(letter, id=id_, state=(told.state if is_ours else None) or "dead", message=message)
+    return Found(raw, seen, found)
+
+
+def _known(source: str, told: Envelope) -> DeadLetter | None:
+    """What we wrote about it ourselves."""
+    bare: dict[str, Any] = {"id": "", "source": source, "key": None, "headers": {}, "body": b""}
+    try:
+        return msgspec.convert({**told.letter, "message": bare}, DeadLetter)
+    except (msgspec.ValidationError, TypeError):
+        return None
+
+
+def _foreign(message: Message, seen: Seen, raw: Raw) -> DeadLetter:
+    rule = f"SQS itself gave it up, or something else than bezoar put it here; it was received {envelope.received(raw)} times"
+    at = int(raw["Attributes"].get(envelope.RECEIVED_AT, raw["Attributes"].get(envelope.SENT_AT, 0))) / 1000
+    return DeadLetter(
+        message=message,
+        attempts=seen.counters.charged,
+        classification=str(ErrorClassification.UNKNOWN),
+        rule=rule,
+        reason=rule,
+        error_type="sqs.Redriven",
+        error=rule,
+        fingerprint=hashlib.blake2b(b"sqs.Redriven", digest_size=6).hexdigest(),
+        first_failed_at=seen.counters.first_failed_at or at,
+        last_failed_at=at,
+        history=seen.counters.history,
+        replays=seen.counters.replays,
+    )

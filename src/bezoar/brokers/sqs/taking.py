@@ -1,0 +1,259 @@
+"""How do messages of one queue get here, and for how long are they ours?
+
+They are received, ten at a time, by several requests at once. When less came than was wanted, one request is left waiting at the
+server, as a bell; what it brings waits here. Each message is ours for `visibility` seconds and longer for as long as SQS confirms
+that it heard us, up to twelve hours after it was received: that is as long as SQS lets anybody hold one.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from concurrent.futures import wait as wait_for
+from contextlib import suppress
+from functools import partial
+from typing import NamedTuple
+
+from bezoar.brokers.sqs import envelope
+from bezoar.brokers.sqs.client import AT_ONCE, LOST, Link, in_tens
+from bezoar.brokers.sqs.envelope import Raw
+from bezoar.errors import BezoarError, BrokerUnavailable
+
+SURE = 0.8
+"""Of the visibility a part is kept back: an answer may be on its way for a while."""
+
+LONGEST_HELD = 43_200
+MARGIN = 60
+"""Seconds before the end of those twelve hours at which a message counts as lost."""
+
+BEAT = 0.1
+"""Seconds between two questions where none waits at the server."""
+
+A_MOMENT = 0.3
+"""Seconds in which a message that we have just stored comes back with the waiting request, if it does."""
+
+TRY_AGAIN = 1.0
+
+
+class Hold(NamedTuple):
+    """Until when a message is ours, by our own clock, and since when."""
+
+    until: float
+    since: float
+
+
+class Taking:
+    """One queue, as far as this process takes its messages. Made for consumers and for whoever moves messages on."""
+
+    def __init__(
+        self, url: str, link: Link, ring: Callable[[], None], *, wait: int | None = None, beat: float = BEAT, sort: bool = True
+    ) -> None:
+        self.url, self._link, self._ring = url, link, ring
+        self.lasts = SURE * link.address.visibility
+        self.buffer: deque[Raw] = deque()
+        self.held: dict[str, Hold] = {}
+        self._deleted: set[str] = set()
+        """Deleted, while the settlement that they belong to is being tried again."""
+        self._seconds = link.address.wait if wait is None else wait
+        self._beat, self._sort, self._lock = beat, sort, threading.Lock()
+        self._wanted, self._ended, self._idle = threading.Event(), threading.Event(), threading.Event()
+        self._idle.set()
+        self._bell: threading.Thread | None = None
+        self._most_at_once, self._is_dry = 1, False
+        self._ahead: list[Future[None]] = []
+        self._taken_at = time.monotonic()
+        self.trouble: BezoarError | None = None
+
+    # Called by whoever consumes.
+
+    def take(self, limit: int) -> list[Raw]:
+        """What waits here, at most so many."""
+        self._taken_at = time.monotonic()
+        return [self.buffer.popleft() for _ in range(min(limit, len(self.buffer)))]
+
+    def pull(self, limit: int) -> None:
+        """Receive until so many wait here, or nothing more comes. Never more: what waits here, others cannot have."""
+        self._most_at_once, self._is_dry = min(AT_ONCE, limit), False
+        requests = self._link.address.pollers
+        found: list[Raw] = []
+        while (missing := limit - len(self.buffer) - len(found)) > 0:
+            wanted = [min(AT_ONCE, missing - start) for start in range(0, missing, AT_ONCE)][:requests]
+            answers = self._link.all_of([partial(self._receive, count, 0) for count in wanted])
+            brought = [raw for answer in answers for raw in answer]
+            found += brought
+            if not brought:
+                break
+            if len(brought) < sum(wanted):
+                requests = 1  # there is hardly more
+        self._arrived(found)
+
+    def read_ahead(self, limit: int) -> None:
+        """Have some wait here for the next time, received while others are at work on what was taken."""
+        most = min(limit, AT_ONCE * self._link.address.pollers)
+        missing = most - len(self.buffer) - AT_ONCE * len(self._ahead)
+        if not self._is_dry:
+            self._ahead += [self._link.start(self._receive_ahead) for _ in range(missing // AT_ONCE)]
+
+    def collect(self) -> bool:
+        """Have here what was read ahead. It was asked for all at once, and takes as long as one of them. False if nothing was."""
+        ahead, self._ahead = self._ahead, []
+        wait_for(ahead)
+        for future in ahead:
+            future.result()
+        return bool(ahead)
+
+    def _receive_ahead(self) -> None:
+        found = self._receive(AT_ONCE, 0)
+        self._is_dry = self._is_dry or len(found) < AT_ONCE
+        self._arrived(found)
+        self._ring()
+
+    def listen(self) -> None:
+        """From now on a request waits at the server, until it has brought something."""
+        self._wanted.set()
+        if self._bell is None:
+            self._bell = threading.Thread(target=self._wait_for_more, name="bezoar-sqs-bell", daemon=True)
+            self._bell.start()
+
+    @property
+    def is_listening(self) -> bool:
+        return self._wanted.is_set()
+
+    def settle_down(self) -> None:
+        """Wait a moment for the request that is under way: it may have what we have just stored."""
+        self._idle.wait(A_MOMENT)
+
+    def cancel(self) -> None:
+        """No further request. The one that waits may still bring something, which then waits here."""
+        self._wanted.clear()
+
+    def close(self) -> None:
+        """As `cancel`, and return once no request is under way: what a dead one brings would come to nobody."""
+        self._ended.set()
+        self._wanted.set()
+        if self._bell is not None:
+            self._bell.join()
+            self._bell = None
+        self._wanted.clear()
+        with suppress(BezoarError):
+            self.collect()
+
+    def is_left_alone(self, after: float) -> bool:
+        return bool(self.buffer) and time.monotonic() - self._taken_at > after
+
+    # Who has what.
+
+    def holds(self, handle: str) -> bool:
+        known = self.held.get(handle)
+        return handle in self._deleted or (known is not None and known.until > time.monotonic())
+
+    @property
+    def is_late(self) -> bool:
+        """Whether something was held for longer than SQS has promised."""
+        now = time.monotonic()
+        return any(hold.until <= now and handle not in self._deleted for handle, hold in list(self.held.items()))
+
+    def forget(self, handles: Iterable[str]) -> None:
+        with self._lock:
+            for handle in handles:
+                self.held.pop(handle, None)
+                self._deleted.discard(handle)
+
+    def finish(self, handles: Sequence[str]) -> bool:
+        """Delete these. False if some were not ours any more. Raises BrokerUnavailable if it is not known of one: it can be
+        tried again, and what was deleted is not asked for a second time."""
+        left = [handle for handle in handles if handle not in self._deleted]
+        lost = [handle for part in self._link.all_of([partial(self._delete, part) for part in in_tens(left)]) for handle in part]
+        missing = [handle for handle in left if handle not in self._deleted]
+        if missing:
+            raise BrokerUnavailable(f"SQS did not delete {len(missing)} of {len(handles)} messages. They are tried again.")
+        return not lost
+
+    def _delete(self, handles: Sequence[str]) -> list[str]:
+        """Returns those that were lost; somebody else has them, or they are gone."""
+        entries = [{"Id": str(number), "ReceiptHandle": handle} for number, handle in enumerate(handles)]
+        answer = self._link.ask("delete_message_batch", QueueUrl=self.url, Entries=entries)
+        failed = {handles[int(each["Id"])]: each["Code"] for each in answer.get("Failed", ())}
+        self._deleted.update(handle for handle in handles if failed.get(handle, LOST[0]) in LOST)
+        return [handle for handle, code in failed.items() if code in LOST]
+
+    def give_back(self, handles: Sequence[str]) -> None:
+        """Others may have these at once. SQS counts that as one time more that they were received."""
+        self._link.all_of([partial(self._change, part, 0) for part in in_tens(handles)])
+        self.forget(handles)
+
+    def renew(self) -> None:
+        """Tell SQS that we are still at work on what we have had for a while."""
+        now, visibility = time.monotonic(), self._link.address.visibility
+        due = {handle: hold for handle, hold in list(self.held.items()) if now < hold.until < now + 0.7 * self.lasts}
+        old = [handle for handle, hold in due.items() if now - hold.since + visibility > LONGEST_HELD - MARGIN]
+        self._link.all_of([partial(self._keep, part, visibility) for part in in_tens(due.keys() - set(old))])
+
+    def _keep(self, handles: Sequence[str], visibility: int) -> None:
+        asked_at = time.monotonic()
+        lost = self._change(handles, visibility)
+        with self._lock:
+            for handle in handles:
+                if handle in self.held:  # else it was settled meanwhile
+                    until = 0.0 if handle in lost else asked_at + self.lasts
+                    self.held[handle] = Hold(until, self.held[handle].since)
+
+    def _change(self, handles: Sequence[str], visibility: int) -> set[str]:
+        """Returns those that are lost."""
+        entries = [
+            {"Id": str(number), "ReceiptHandle": handle, "VisibilityTimeout": visibility} for number, handle in enumerate(handles)
+        ]
+        answer = self._link.ask("change_message_visibility_batch", QueueUrl=self.url, Entries=entries)
+        return {handles[int(each["Id"])] for each in answer.get("Failed", ()) if each["Code"] in LOST}
+
+    # The requests themselves.
+
+    def _receive(self, limit: int, seconds: int) -> list[Raw]:
+        messages = receive(self._link, self.url, limit, visibility=self._link.address.visibility, seconds=seconds)
+        now = time.monotonic()
+        for raw in messages:
+            self.held[raw["ReceiptHandle"]] = Hold(now + self.lasts, now)
+        return messages
+
+    def _arrived(self, found: list[Raw]) -> None:
+        self.buffer.extend(sorted(found, key=envelope.sent_at) if self._sort else found)
+
+    def _wait_for_more(self) -> None:
+        """In a thread of its own."""
+        while True:
+            self._wanted.wait()
+            if self._ended.is_set():
+                return
+            self._idle.clear()
+            found: list[Raw] = []
+            try:
+                found = self._receive(self._most_at_once, self._seconds)
+                self._arrived(found)
+                self.trouble = None
+            except BezoarError as error:
+                self.trouble = error
+                self._wanted.clear()  # whoever fetches next finds out, and asks again
+            if found:
+                self._wanted.clear()
+            self._idle.set()
+            if found or self.trouble is not None:
+                self._ring()
+            if self.trouble is not None:
+                self._ended.wait(TRY_AGAIN)
+            elif not found and not self._seconds:
+                self._ended.wait(self._beat)
+
+
+def receive(link: Link, url: str, limit: int, *, visibility: int, seconds: int = 0) -> list[Raw]:
+    """Messages of a queue, with all that is known of them. If there are none it is waited so long for one."""
+    answer = link.ask(
+        "receive_message",
+        QueueUrl=url,
+        MaxNumberOfMessages=limit,
+        VisibilityTimeout=visibility,
+        WaitTimeSeconds=seconds,
+        MessageAttributeNames=["All"],
+        MessageSystemAttributeNames=envelope.SYSTEM_ATTRIBUTES,
+    )
+    return list(answer.get("Messages") or ())

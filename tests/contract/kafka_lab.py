@@ -1,0 +1,75 @@
+"""How are the faults of Kafka caused?"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
+from bezoar.brokers.kafka.broker import KafkaBroker
+from bezoar.brokers.kafka.session import Session
+from bezoar.brokers.kafka.url import address
+from bezoar.message import Delivery
+from bezoar.ports import Broker
+from bezoar.testing import Lab
+from servers.kafka import Kafka
+
+SESSION_TIMEOUT = 1.0
+"""Seconds after which the server gives a killed consumer's partitions to others; promises about kills wait for that."""
+
+
+class KafkaLab(Lab):
+    """Topics and groups of its own."""
+
+    modules = tuple(
+        f"bezoar.brokers.kafka.{name}" for name in ("broker", "source", "session", "deadletters", "books", "copies", "letters")
+    )
+
+    def __init__(self, server: Kafka, folder: Path, *, partitions: int = 1, session_timeout: float = SESSION_TIMEOUT) -> None:
+        options = f"session_timeout={session_timeout}&give_back=1&partitions={partitions}"
+        super().__init__(f"{server.fresh()}&{options}", folder)
+        self._now, self._ahead = Session.now, 0.0
+
+    def steal(self, broker: Broker, deliveries: Sequence[Delivery]) -> None:
+        raise NotImplementedError("Kafka hands over partitions and not messages: see tests/fault/test_kafka_groups.py")
+
+    def shift_clock(self, seconds: float) -> None:
+        """The server's clock, as the connections of this process know it."""
+        self._ahead += seconds
+        told, ahead = self._now, self._ahead
+        Session.now = lambda session: told(session) + ahead
+
+    def close(self) -> None:
+        super().close()
+        Session.now = self._now
+
+    def delete(self) -> None:
+        """Everything that was made: a server with thousands of partitions is busy with nothing else."""
+        session = Session(address(self.url))
+        mine = [name for name in session.admin.list_topics(timeout=30).topics if name.startswith(session.address.prefix)]
+        for answer in session.admin.delete_topics(mine).values() if mine else ():
+            with suppress(KafkaException):
+                answer.result(30)
+
+    def __exit__(self, *raised: object) -> None:
+        super().__exit__(*raised)
+        self.delete()
+
+    @contextmanager
+    def dead_letters_unwritable(self) -> Iterator[None]:
+        """Somebody limited the size of records in the topic of dead letters."""
+        self._limit("1")
+        try:
+            yield
+        finally:
+            self._limit(None)
+
+    def _limit(self, size: str | None) -> None:
+        broker = self.broker("orders")
+        assert isinstance(broker, KafkaBroker)
+        operation = AlterConfigOpType.DELETE if size is None else AlterConfigOpType.SET
+        change = ConfigEntry("max.message.bytes", size, incremental_operation=operation)
+        topic = ConfigResource(ResourceType.TOPIC, broker.session.names("orders").dlq, incremental_configs=[change])
+        for answer in broker.session.admin.incremental_alter_configs([topic]).values():
+            answer.result(10)

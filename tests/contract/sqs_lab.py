@@ -1,0 +1,149 @@
+"""How are the faults of SQS caused?"""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from bezoar.brokers.sqs.broker import SQSBroker
+from bezoar.message import Delivery
+from bezoar.ports import Broker, Capability
+from bezoar.testing import Lab
+from bezoar.testing.isolation.diary import wait_until
+from servers.elasticmq import SQS
+from tests.contract.sqs_proxy import Proxy
+
+
+class Queue:
+    """A queue, without bezoar."""
+
+    def __init__(self, client: Any, name: str) -> None:
+        self.client, self.name = client, name
+
+    @property
+    def url(self) -> str:
+        return self.client.get_queue_url(QueueName=self.name)["QueueUrl"]
+
+    def create(self, **attributes: str) -> None:
+        self.client.create_queue(QueueName=self.name, Attributes=attributes)
+
+    def send(self, body: str, **more: Any) -> None:
+        self.client.send_message(QueueUrl=self.url, MessageBody=body, **more)
+
+    def received(self, **more: Any) -> list[dict]:
+        options = {"MaxNumberOfMessages": 10, "MessageAttributeNames": ["All"], "MessageSystemAttributeNames": ["All"], **more}
+        return self.client.receive_message(QueueUrl=self.url, **options).get("Messages", [])
+
+    def attributes(self) -> dict[str, str]:
+        return self.client.get_queue_attributes(QueueUrl=self.url, AttributeNames=["All"])["Attributes"]
+
+    def change(self, **attributes: str) -> None:
+        self.client.set_queue_attributes(QueueUrl=self.url, Attributes=attributes)
+
+    def delete(self) -> None:
+        self.client.delete_queue(QueueUrl=self.url)
+
+
+VISIBILITY = 2
+"""Seconds after which SQS takes back what a killed consumer held; promises about kills wait for that."""
+
+
+class SQSLab(Lab):
+    """A prefix of its own."""
+
+    modules = tuple(
+        f"bezoar.brokers.sqs.{name}" for name in ("broker", "source", "settling", "moving", "deadletters", "operating")
+    )
+
+    def __init__(
+        self, server: SQS, folder: Path, *, visibility: int = VISIBILITY, wait: int = 0, with_proxy: bool = False
+    ) -> None:
+        if with_proxy and server.endpoint is None:
+            pytest.skip("a proxy cannot stand before Amazon's own: requests are signed for where they go")
+        self.proxy = Proxy(server.endpoint or "") if with_proxy else None
+        self._server = server
+        # moto hands a message out twice if two ask at the same moment.
+        pollers = 1 if server.entry.name == "moto" else 4
+        url = f"{server.fresh()}&visibility={visibility}&wait={wait}&pollers={pollers}"
+        super().__init__(url if self.proxy is None else url.replace(server.endpoint or "", self.proxy.endpoint), folder)
+        # SQS fences nobody for certain, so the adapter does not claim it; by its own clock it keeps these promises all the same.
+        self.capabilities |= Capability.FENCED
+
+    def queue(self, name: str) -> "Queue":
+        """One of the queues as every other tool sees it."""
+        prefix = parse_qs(urlsplit(self.url).query)["prefix"][0]
+        return Queue(self._server.client(), prefix + name)
+
+    def steal(self, broker: Broker, deliveries: Sequence[Delivery]) -> None:
+        """As if this process had been paused: nothing is renewed until SQS has taken back what it held."""
+        assert isinstance(broker, SQSBroker)
+        keeper = broker._keeper
+        assert keeper is not None
+        renew, keeper._renew = keeper._renew, lambda: None
+        for source in broker._sources.values():
+            source.work.cancel()  # else what is taken from it would come straight to it again
+        try:
+            wait_until(
+                lambda: not any(each.receipt.holder.holds(each.receipt.handle) for each in deliveries),
+                lambda: "It still believes to hold them",
+            )
+            time.sleep(0.3 * VISIBILITY)  # SQS keeps its promise for a little longer than we believe in it, and tells nobody when
+        finally:
+            keeper._renew = renew
+
+    @contextmanager
+    def dead_letters_unwritable(self) -> Iterator[None]:
+        """Somebody took away the right to send to the DLQ."""
+        assert self.proxy is not None, "this lab was made without a proxy"
+        self.proxy.denies = lambda operation, queue: operation.startswith("SendMessage") and queue.endswith("-dlq")
+        try:
+            yield
+        finally:
+            self.proxy.denies = lambda operation, queue: False
+
+    def __exit__(self, *raised: object) -> None:
+        super().__exit__(*raised)
+        if self.proxy is not None:
+            self.proxy.close()
+        if self._server.given:  # one that outlives the tests
+            client, prefix = self._server.client(), self.queue("").name
+            for url in client.list_queues(QueueNamePrefix=prefix).get("QueueUrls", []):
+                client.delete_queue(QueueUrl=url)
+
+
+ORDERED = (
+    "letters_of_one_batch_keep_their_order",
+    "letters_come_oldest_first",
+    "healthy_line_is_handled_in_the_order",
+    "replay_one_takes_the_oldest",
+    "empty_key_and_no_key",
+    "slow_message_does_not_hold_up",
+    "retry_waits_while_others_go_on",
+    "poison_message_does_not_stop_its_neighbours",
+    "stop_finishes_what_runs",
+    "a_hook_that_raises",
+    "cannot_be_stored",
+    "only_the_unsettled_part",
+)
+
+
+def order_matters(test: str) -> bool:
+    """Whether a promise counts on the order of messages. A standard queue keeps order as well as it can: moto does so always, and
+    ElasticMQ shuffles what was sent within one millisecond."""
+    return any(name in test for name in ORDERED)
+
+
+HEAVY = (
+    "test_two_operators_who_replay_the_oldest_take_different_letters",
+    "test_several_processes_handle_each_message_of_a_source_once",
+    "test_a_letter_that_two_threads_replay_and_purge_is_either_sent_or_purged",
+    "test_a_letter_that_two_processes_replay_and_purge_is_either_sent_or_purged",
+    "test_a_replay_of_messages_that_fail_again_ends",
+    "test_a_letter_that_is_not_there_is_named_in_the_error",
+    "test_a_purge_deletes_every_letter_of_its_source_and_sends_none",
+)
+"""Promises that take hundreds of requests; each costs milliseconds of a processor here and at the server."""

@@ -1,0 +1,65 @@
+"""How is a right taken away where the server knows none? By a proxy before it that says no, as Amazon's own would."""
+
+import json
+import threading
+from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import urlsplit
+
+REFUSAL = {"__type": "com.amazonaws.sqs#AccessDenied", "message": "User is not authorized to perform: sqs:sendmessage"}
+PASSED_ON = ("Content-Type", "X-Amz-Target", "Authorization", "X-Amz-Date", "x-amzn-query-mode")
+
+
+class Proxy:
+    """Passes everything on, unless `denies` says of an operation and a queue's URL that it must not be."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.denies = lambda operation, queue: False
+        self.seen: list[tuple[str, dict]] = []
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self, urlsplit(endpoint).netloc))
+        self._server.daemon_threads = True
+        self.endpoint = f"http://127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, name="sqs-proxy", daemon=True).start()
+
+    def asked(self, operation: str, queue: str) -> list[dict]:
+        """The requests of this kind for the queue whose name ends like this."""
+        return [asked for name, asked in list(self.seen) if name == operation and asked.get("QueueUrl", "").endswith(queue)]
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def _handler(proxy: Proxy, upstream: str) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            operation = self.headers["X-Amz-Target"].rpartition(".")[2]
+            asked = json.loads(body)
+            proxy.seen.append((operation, asked))
+            if proxy.denies(operation, asked.get("QueueUrl", "")):
+                status, answer = 403, json.dumps(REFUSAL).encode()
+            else:
+                status, answer = self._ask(body)
+            self.send_response(status)
+            self.send_header("Content-Type", "application/x-amz-json-1.0")
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def _ask(self, body: bytes) -> tuple[int, bytes]:
+            connection = HTTPConnection(upstream)
+            try:
+                headers = {name: self.headers[name] for name in PASSED_ON if name in self.headers}
+                connection.request("POST", self.path, body, headers)
+                answer = connection.getresponse()
+                return answer.status, answer.read()
+            finally:
+                connection.close()
+
+        def log_message(self, *arguments: object) -> None:
+            """Nobody reads it."""
+
+    return Handler

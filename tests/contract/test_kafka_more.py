@@ -1,0 +1,20 @@
+"""Kafka keeps the promises about dead letters, operators, hooks and several processes: longer than the everyday run may be."""
+
+import pytest
+
+from bezoar.testing.contract.dead_letters import *  # noqa: F403
+from bezoar.testing.contract.hooks import *  # noqa: F403
+from bezoar.testing.contract.operators import *  # noqa: F403
+from bezoar.testing.contract.sharing import *  # noqa: F403
+from bezoar.testing.contract.stopping import *  # noqa: F403
+from tests.contract.kafka_lab import KafkaLab
+
+pytestmark = pytest.mark.long
+
+
+@pytest.fixture
+def lab(request, folder, kafka):
+    # Each of several consumers needs a partition.
+    partitions = 8 if "several_processes" in request.node.name else 1
+    with KafkaLab(kafka, folder, partitions=partitions) as lab:
+        yield lab

@@ -1,0 +1,26 @@
+"""SQS keeps every promise: on ElasticMQ with requests that wait at the server, and on moto, which keeps messages in order."""
+
+import pytest
+
+from bezoar.testing.contract.quick import *  # noqa: F403
+from tests.contract.sqs_lab import SQSLab, order_matters
+
+pytestmark = [pytest.mark.long, pytest.mark.servers("elasticmq", "moto")]
+
+ON_ELASTICMQ = ("two_processes", "several_processes", "two_threads", "two_operators")
+"""moto hands a message out twice if two ask at the same moment."""
+
+
+@pytest.fixture(params=["elasticmq", "moto"])
+def lab(request, folder):
+    name = request.node.name
+    if "only_its_own_messages" in name:
+        pytest.skip("uses a name with a dot, which no SQS queue can have; test_sqs.py has it with another one")
+    if request.param == "elasticmq" and order_matters(name):
+        pytest.skip("ElasticMQ shuffles what was sent within one millisecond; it is kept on moto")
+    if request.param == "moto" and any(word in name for word in ON_ELASTICMQ):
+        pytest.skip("moto hands a message out twice if two ask at the same moment; it is kept on ElasticMQ")
+    wait = 1 if request.param == "elasticmq" else 0
+    with_proxy = "cannot_be_stored" in name
+    with SQSLab(request.getfixturevalue(request.param), folder, wait=wait, with_proxy=with_proxy) as lab:
+        yield lab

@@ -1,0 +1,14 @@
+"""SQS keeps the promises about kills at every line."""
+
+import pytest
+
+from bezoar.testing.contract.killing import *  # noqa: F403
+from tests.contract.sqs_lab import SQSLab
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
+
+
+@pytest.fixture
+def lab(folder, elasticmq):
+    with SQSLab(elasticmq, folder) as lab:
+        yield lab

@@ -1,0 +1,127 @@
+"""Each finding about Kafka: the server that has it, and the same one after the fix that is told."""
+
+import re
+
+import pytest
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
+
+from bezoar.brokers import checks_for, findings_for
+from bezoar.errors import BrokerUnavailable
+from bezoar.testing import given
+from bezoar.testing.isolation.diary import wait_until
+from tests.contract.kafka_lab import KafkaLab
+
+
+@pytest.fixture
+def lab(tmp_path, kafka):
+    with KafkaLab(kafka, tmp_path) as lab:
+        yield lab
+
+
+@pytest.fixture
+def names(lab):
+    return lab.broker("orders").session.names("orders")
+
+
+def found(lab, *sources):
+    return {each.name: each for each in findings_for(lab.url, sources)}
+
+
+def soon(lab, name=None, *sources):
+    """The findings once this one is among them, or once there are none: servers learn of a change a moment later."""
+    seen = [found(lab, *sources)]
+    wait_until(lambda: seen.append(found(lab, *sources)) or (name in seen[-1] if name else not seen[-1]), lambda: str(seen[-1]))
+    return seen[-1]
+
+
+def alter(lab, topic, **settings):
+    changes = [
+        ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET if value is not None else AlterConfigOpType.DELETE)
+        for name, value in settings.items()
+    ]
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=changes)
+    for answer in lab.broker("orders").session.admin.incremental_alter_configs([resource]).values():
+        answer.result(10)
+
+
+def test_a_source_that_bezoar_made_is_in_order_and_looking_changes_nothing(lab, names):
+    lab.app().publish_many("orders", range(3))
+    assert found(lab) == {}
+    assert found(lab, "orders") == {}
+    broker = lab.broker("orders")
+    assert broker.session.members(names.group) == set()
+    assert broker.depth("orders").ready == 3
+
+
+def test_a_source_that_nobody_has_used_is_told(lab, names):
+    assert list(found(lab, "ordres")) == ["source-missing"]
+
+
+@pytest.mark.parametrize(
+    ("topic", "broken", "name", "loses"),
+    [
+        ("topic", {"cleanup.policy": "compact"}, "source-compacted", True),
+        ("retry", {"retention.ms": "3600000"}, "retries-expire", True),
+        ("dlq", {"retention.bytes": "1000000"}, "retries-expire", True),
+        ("states", {"cleanup.policy": "compact,delete"}, "states-expire", True),
+        ("dlq", {"unclean.leader.election.enable": "true"}, "unclean-election", True),
+        ("dlq", {"max.message.bytes": "1000000"}, "dlq-smaller", False),
+        ("retry", {"message.timestamp.type": "CreateTime"}, "clocks-of-clients", False),
+    ],
+)
+def test_a_topic_that_is_set_up_badly_is_told_until_it_is_mended(lab, names, topic, broken, name, loses):
+    place = getattr(names, topic)
+    alter(lab, place, **broken)
+    finding = soon(lab, name)[name]
+    assert finding.loses is loses
+    assert repr(place) in finding.problem
+    told = re.search(r"--entity-name (\S+) --add-config (\S+)", finding.fix)
+    assert told is not None
+    assert told[1] == place
+    alter(lab, place, **dict(each.split("=") for each in told[2].split(",")))
+    assert soon(lab) == {}
+
+
+def test_a_topic_that_is_missing_is_told_until_a_consumer_starts(lab, names):
+    admin = lab.broker("orders").session.admin
+    for answer in admin.delete_topics([names.states]).values():
+        answer.result(10)
+    assert soon(lab, "topics-missing")
+    lab.broker("orders")
+    assert soon(lab) == {}
+
+
+def test_a_retry_topic_with_too_few_partitions_is_told(lab):
+    session = lab.broker("others").session
+    small = session.names("small")
+    topics = [NewTopic(each, 1, 1) for each in (small.topic, small.retry, small.dlq, small.states)]
+    for answer in session.admin.create_topics(topics).values():
+        answer.result(10)
+    assert soon(lab, "few-partitions", "small")
+
+
+def test_many_dead_letters_are_told_until_they_are_gone(lab):
+    given.dead_letters(lab, "orders", [b"1"] * 101)
+    assert list(found(lab)) == ["many-dead-letters"]
+    lab.dlq("orders").purge()
+    assert found(lab) == {}
+
+
+@pytest.mark.long
+@pytest.mark.servers("kafka")
+def test_a_server_that_forgets_what_groups_committed_is_told(private_server, tmp_path):
+    server = private_server("kafka", settings={"offsets.retention.minutes": "60", "offset.metadata.max.bytes": "100"})
+    with KafkaLab(server, tmp_path) as lab:
+        assert {"offsets-expire", "metadata-too-small"} <= found(lab).keys()
+        server.stop()
+        server.start({"offsets.retention.minutes": "10080", "offset.metadata.max.bytes": "4096"})
+        assert found(lab) == {}
+
+
+def test_what_is_looked_for_can_be_listed(lab):
+    assert "retries-expire" in checks_for(lab.url)
+
+
+def test_a_server_that_does_not_answer_is_an_error():
+    with pytest.raises(BrokerUnavailable, match="looking for topics"):
+        findings_for("kafka://127.0.0.1:1")

@@ -1,0 +1,266 @@
+"""What the usual Kafka consumer does wrong, and what a group does to one that is slow, paused, killed or moved: none of it loses,
+repeats or skips a message here."""
+
+import signal
+import threading
+
+import pytest
+from confluent_kafka import Producer
+
+from bezoar.backoff import Backoff
+from bezoar.brokers.kafka.committing import Commits
+from bezoar.brokers.kafka.url import address
+from bezoar.errors import OwnershipLost, Permanent
+from bezoar.message import Counters, Delivery
+from bezoar.ports import Kept, Settlement
+from bezoar.testing import given
+from bezoar.testing.isolation.diary import wait_until
+from bezoar.testing.processes import Child, Gate
+from bezoar.testing.running import drained
+from tests.contract.kafka_lab import KafkaLab
+
+
+@pytest.fixture
+def lab(tmp_path, kafka):
+    with KafkaLab(kafka, tmp_path) as lab:
+        yield lab
+
+
+def committed(broker, source="orders"):
+    names = broker.session.names(source)
+    return broker.session.committed(names.group, [(names.topic, 0)])[names.topic, 0]
+
+
+def test_a_failed_message_is_started_again_while_its_consumer_lives(lab):
+    starts = []
+
+    def handle(number: int, delivery: Delivery) -> None:
+        starts.append((number, delivery.attempt))
+        if number == 0 and delivery.attempt == 1:
+            raise ConnectionError("not now")
+
+    app = given.consumer(lab.app(), "orders", handle, backoff=Backoff.immediate())
+    app.publish_many("orders", range(3))
+    drained(app)
+    assert sorted(starts) == [(0, 1), (0, 2), (1, 1), (2, 1)]
+
+
+def test_a_later_message_that_is_done_does_not_take_an_earlier_one_with_it(lab):
+    broker = lab.broker("orders")
+    broker.publish(given.messages("orders", 10))
+    deliveries = broker.fetch("orders", 10)
+    broker.settle(Settlement(gone=deliveries[1:]))
+    broker.close()
+    assert committed(broker) == (0, "bezoar/1 A9.")
+    assert [each.body for each in lab.broker("orders").fetch("orders", 10)] == [b"0"]
+
+
+def test_a_count_outlives_its_process(lab):
+    def hold():
+        lab.broker("orders").fetch("orders", 10)
+        holding.open()
+        threading.Event().wait()
+
+    lab.broker("orders").publish(given.messages("orders", 1))
+    for lost in (0, 1, 2):
+        holding = Gate("holding")
+        with Child(hold) as child:
+            holding.wait()
+            child.kill()
+        broker = lab.broker("orders")
+        assert committed(broker)[1] == ("bezoar/1 1A", "bezoar/1 B", "bezoar/1 C")[lost]
+
+
+def test_no_handler_starts_before_the_mark_above_it_is_confirmed(lab, monkeypatch):
+    answer, answers = Commits.on_commit, []
+    monkeypatch.setattr(Commits, "on_commit", lambda commits, *told: answers.append((commits, told)))
+    broker, taken = lab.broker("orders", ring=lambda: None), []
+    broker.publish(given.messages("orders", 50))
+    topic = broker.session.names("orders").topic
+
+    def the_server_has_answered():
+        taken.extend(broker.fetch("orders", 50))
+        return any(place.topic == topic for _, (_, places) in answers for place in places)
+
+    wait_until(the_server_has_answered, lambda: "No mark was committed")
+    assert list(broker.fetch("orders", 50)) == taken == [], "started before anybody here knew of the answer"
+    assert committed(broker)[1].endswith("A")
+    monkeypatch.undo()
+    for commits, told in answers:
+        answer(commits, *told)
+    broker.close()
+    assert len(lab.broker("orders").fetch("orders", 50)) == 50
+
+
+def test_a_record_that_no_text_can_hold_becomes_a_letter_bit_for_bit(lab):
+    lab.broker("orders")
+    where = address(lab.url)
+    key, body, headers = bytes([0xFF, 0, 1]), bytes(range(256)), [("raw", b"\xff\x00"), ("none", None), ("raw", b"twice")]
+    producer = Producer(where.options)
+    producer.produce(f"{where.prefix}orders", body, key, headers=headers)
+    producer.produce(f"{where.prefix}orders", None, b"tombstone")
+    producer.flush()
+
+    def fail(body: bytes) -> None:
+        raise Permanent("no")
+
+    drained(given.consumer(lab.app(), "orders", fail))
+    poison, tombstone = lab.dlq("orders").peek()
+    assert (poison.body, tombstone.body, tombstone.message.key) == (body, b"", "tombstone")
+    broker = lab.broker("orders")
+    stored, _ = broker.reader.read({(f"{where.prefix}orders.dlq", 0): (0, 2)})
+    assert (stored.key(), stored.value()) == (key, body)
+    assert [pair for pair in stored.headers() if not pair[0].startswith("x-")] == headers
+
+
+def test_a_rebalance_in_the_middle_of_a_batch_repeats_nothing(tmp_path, kafka):
+    with KafkaLab(kafka, tmp_path, partitions=8) as lab:
+        one, other = lab.broker("orders"), lab.broker("orders")
+        one.publish(given.messages("orders", 40))
+        held = list(one.fetch("orders", 40))
+        assert len(held) == 40
+        wait_until(lambda: other.fetch("orders", 1) or _moved(held), lambda: "No partition moved")
+        one.publish(given.messages("orders", 40, first=100))
+        one.settle(Settlement(gone=held))
+        new: list[bytes] = []
+
+        def all_new_came():
+            for broker in (one, other):
+                taken = broker.fetch("orders", 10)
+                new.extend(each.body for each in taken)
+                broker.settle(Settlement(gone=taken))
+            return len(new) >= 40
+
+        wait_until(all_new_came, lambda: f"Only {len(new)} of 40 came")
+        assert sorted(new) == sorted(str(number).encode() for number in range(100, 140))
+        wait_until(lambda: not other.fetch("orders", 10) and other.depth("orders").empty, lambda: str(other.depth("orders")))
+
+
+def test_what_a_killed_consumer_held_of_partitions_that_had_moved_comes_back(tmp_path, kafka):
+    with KafkaLab(kafka, tmp_path, partitions=8) as lab:
+        holding, moved = Gate("holding"), Gate("moved")
+
+        def hold():
+            broker = lab.broker("orders")
+            held = broker.fetch("orders", 40)
+            holding.open()
+            wait_until(lambda: _moved(held), lambda: "No partition moved")
+            moved.open()
+            threading.Event().wait()
+
+        lab.broker("orders").publish(given.messages("orders", 40))
+        taken: dict[bytes, bool] = {}
+        with Child(hold) as child:
+            holding.wait()
+            broker = lab.broker("orders")
+            assert list(broker.fetch("orders", 10)) == []
+            moved.wait()
+            child.kill()
+
+        def all_came():
+            found = broker.fetch("orders", 40)
+            taken.update((each.body, each.returned) for each in found)
+            broker.settle(Settlement(gone=found))
+            return len(taken) == 40
+
+        wait_until(all_came, lambda: f"Only {len(taken)} of 40 came back")
+        assert all(taken.values())
+
+
+def test_a_consumer_that_was_frozen_settles_nothing_that_others_have(lab):
+    holding, goes_on = Gate("holding"), Gate("goes on")
+
+    def hold():
+        broker = lab.broker("orders")
+        held = broker.fetch("orders", 10)
+        holding.open()
+        goes_on.wait()
+        wait_until(lambda: not all(broker._sources["orders"].is_held(each.receipt) for each in held), lambda: "not told")
+        with pytest.raises(OwnershipLost):
+            broker.settle(Settlement(gone=held))
+
+    lab.broker("orders").publish(given.messages("orders", 3))
+    with Child(hold) as child:
+        holding.wait()
+        child.send(signal.SIGSTOP)
+        broker, taken = lab.broker("orders"), []
+        wait_until(lambda: taken.extend(broker.fetch("orders", 10)) or len(taken) == 3, lambda: f"Only {len(taken)} came")
+        assert all(each.returned for each in taken)
+        child.send(signal.SIGCONT)
+        goes_on.open()
+        assert child.wait() == 0
+    broker.settle(Settlement(gone=taken))
+    assert broker.depth("orders").empty
+
+
+def test_a_handler_longer_than_the_poll_interval_keeps_its_partition(lab):
+    lab.url += "&max.poll.interval.ms=1000"
+    broker, other = lab.broker("orders"), lab.broker("orders")
+    broker.publish(given.messages("orders", 1))
+    held = broker.fetch("orders", 10)
+    assert list(other.fetch("orders", 10)) == []
+    threading.Event().wait(2.5)  # nothing tells that an interval has passed
+    broker.settle(Settlement(gone=held))
+    assert broker.depth("orders").empty
+
+
+def test_a_static_member_that_was_killed_has_its_messages_back_before_its_session_ends(lab):
+    lab.url = lab.url.replace("session_timeout=1.0", "session_timeout=300") + "&instance=worker-1"
+
+    def hold():
+        lab.broker("orders").fetch("orders", 10)
+        holding.open()
+        threading.Event().wait()
+
+    holding = Gate("holding")
+    lab.broker("orders").publish(given.messages("orders", 2))
+    with Child(hold) as child:
+        holding.wait()
+        child.kill()
+    broker = lab.broker("orders", "others")
+    found = broker.fetch("orders", 10)
+    assert [(each.body, each.returned) for each in found] == [(b"0", True), (b"1", True)]
+    broker.publish(given.messages("others", 1))
+    assert len(broker.fetch("others", 10)) == 1, "one name cannot be two members"
+    broker.settle(Settlement(gone=found))
+    assert broker.depth("orders").empty
+
+
+def test_a_slow_head_with_every_second_one_done_behind_it_fits_into_the_metadata(lab):
+    broker = lab.broker("orders")
+    broker.publish(given.messages("orders", 6000))
+    taken: list[Delivery] = []
+    while found := broker.fetch("orders", 1000):
+        taken += found
+        broker.settle(Settlement(gone=found[1::2]))
+    assert len(taken) > 1000, "the window is smaller than is told"
+    broker.close()
+    assert len(committed(broker)[1]) <= 4_095
+    back, again = lab.broker("orders"), []
+    while found := back.fetch("orders", 1000):
+        again += found
+        back.settle(Settlement(gone=found))
+    unsettled = {each.body for each in taken} - {each.body for index, each in enumerate(taken) if index % 2}
+    assert {each.body for each in again} >= unsettled
+    assert len(again) + len(taken) >= 6000
+
+
+def test_thousands_that_wait_hold_up_nobody_and_do_not_fill_the_memory(lab):
+    broker = lab.broker("orders")
+    late = [*given.messages("orders", 2500, delay=3000), *given.messages("orders", 3, first=5000, delay=7000)]
+    broker.publish([*late, *given.messages("orders", 1, first=9000)])
+    (now,) = broker.fetch("orders", 10)
+    broker.settle(Settlement(kept=[Kept(now, Counters(attempts=1))]))
+    (again,) = broker.fetch("orders", 10)
+    assert (again.body, again.attempt) == (b"9000", 2)
+    parts = broker._sources["orders"].retry.parts.values()
+    wait_until(lambda: any(part.is_paused for part in parts), lambda: "It reads on")
+    assert max(len(part.resting) for part in parts) <= 1500
+    lab.shift_clock(3500)
+    came = []
+    wait_until(lambda: came.extend(broker.fetch("orders", 1000)) or len(came) == 2500, lambda: f"Only {len(came)} came")
+    assert len({each.body for each in came}) == 2500
+
+
+def _moved(deliveries):
+    return any(each.receipt.part.is_lost for each in deliveries)

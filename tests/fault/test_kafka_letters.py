@@ -1,0 +1,109 @@
+"""Letters that are too large for the DLQ, and letters that other systems wrote."""
+
+import struct
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
+from bezoar.brokers.kafka.url import address
+from bezoar.errors import Permanent
+from bezoar.testing import given
+from bezoar.testing.running import drained
+from tests.contract.kafka_lab import KafkaLab
+
+
+@pytest.fixture
+def lab(tmp_path, kafka):
+    with KafkaLab(kafka, tmp_path) as lab:
+        yield lab
+
+
+def limit_dlq(lab, size):
+    broker = lab.broker("orders")
+    change = ConfigEntry("max.message.bytes", str(size), incremental_operation=AlterConfigOpType.SET)
+    topic = ConfigResource(ResourceType.TOPIC, broker.session.names("orders").dlq, incremental_configs=[change])
+    for answer in broker.session.admin.incremental_alter_configs([topic]).values():
+        answer.result(10)
+
+
+def fail(body: bytes) -> None:
+    raise Permanent("no " * 20_000)
+
+
+@pytest.mark.parametrize("size", [8_000, 200_000], ids=["fits without its history", "is larger than the DLQ takes"])
+def test_a_letter_that_is_too_large_for_the_dlq_is_never_lost(lab, size):
+    limit_dlq(lab, 20_000)
+    body = bytes(range(256)) * (size // 256)
+    app = given.consumer(lab.app(), "orders", fail)
+    app.publish("orders", body, id="large", headers={"trace": "x" * 100})
+    app.publish("orders", b"small", id="small")
+    drained(app)
+    letters = {letter.message.id: letter for letter in lab.dlq("orders").peek()}
+    assert letters["large"].body == body
+    assert letters["large"].error.startswith("no no")
+    assert letters["small"].body == b"small"
+    lab.dlq("orders").replay_one("large")
+    (replayed,) = lab.broker("orders").fetch("orders", 10)
+    assert (replayed.id, replayed.body) == ("large", body)
+
+
+def test_a_letter_of_spring_kafka_is_read_and_replayed(lab):
+    stored(
+        lab,
+        b"{}",
+        [
+            ("kafka_dlt-original-topic", b"orders"),
+            ("kafka_dlt-original-partition", struct.pack(">i", 3)),
+            ("kafka_dlt-original-offset", struct.pack(">q", 17)),
+            ("kafka_dlt-original-consumer-group", b"shop"),
+            ("kafka_dlt-exception-fqcn", b"org.springframework.kafka.listener.ListenerExecutionFailedException"),
+            ("kafka_dlt-exception-cause-fqcn", b"java.lang.IllegalStateException"),
+            ("kafka_dlt-exception-message", b"Listener failed; no stock"),
+            ("kafka_dlt-exception-stacktrace", b"java.lang.IllegalStateException: no stock\n\tat Shop.handle"),
+            ("trace", b"abc"),
+        ],
+    )
+    (letter,) = lab.dlq("orders").peek()
+    assert (letter.error_type, letter.error) == ("java.lang.IllegalStateException", "Listener failed; no stock")
+    assert letter.original == {"topic": "orders", "partition": 3, "offset": 17, "group": "shop"}
+    assert "Shop.handle" in letter.traceback
+    assert "Spring Kafka" in letter.rule
+    assert lab.dlq("orders").replay_one()
+    (replayed,) = lab.broker("orders").fetch("orders", 10)
+    assert (replayed.body, replayed.headers["trace"]) == (b"{}", "abc")
+
+
+def test_a_letter_of_kafka_connect_is_read(lab):
+    stored(
+        lab,
+        b"\xff",
+        [
+            ("__connect.errors.topic", b"orders"),
+            ("__connect.errors.partition", b"0"),
+            ("__connect.errors.offset", b"42"),
+            ("__connect.errors.connector.name", b"sink"),
+            ("__connect.errors.stage", b"VALUE_CONVERTER"),
+            ("__connect.errors.exception.class.name", b"org.apache.kafka.connect.errors.DataException"),
+            ("__connect.errors.exception.message", b"not JSON"),
+        ],
+    )
+    (letter,) = lab.dlq("orders").peek()
+    assert (letter.error_type, letter.error) == ("org.apache.kafka.connect.errors.DataException", "not JSON")
+    assert letter.original == {"topic": "orders", "partition": 0, "offset": 42, "connector": "sink", "stage": "VALUE_CONVERTER"}
+
+
+def test_a_letter_that_says_nothing_is_a_letter(lab):
+    stored(lab, b"?", [("kafka_dlt-original-offset", b"short"), ("x-bezoar-letter", b"not JSON")])
+    stored(lab, None, [])
+    spring, bare = lab.dlq("orders").peek()
+    assert (spring.body, spring.original, bare.body) == (b"?", {}, b"")
+    assert bare.rule == "something else than bezoar put it here"
+
+
+def stored(lab, body, headers):
+    lab.broker("orders")
+    where = address(lab.url)
+    producer = Producer(where.options)
+    producer.produce(f"{where.prefix}orders.dlq", body, b"key", headers=headers)
+    producer.flush()

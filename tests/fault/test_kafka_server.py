@@ -1,0 +1,131 @@
+"""The server is killed, frozen, or gone for a while: nothing is lost, nobody waits without a limit, and it goes on by itself."""
+
+import os
+import signal
+import threading
+from collections import Counter
+from contextlib import contextmanager
+
+import pytest
+
+from bezoar.backoff import Backoff
+from bezoar.errors import BrokerUnavailable, Permanent
+from bezoar.message import Counters, Delivery
+from bezoar.ports import Dead, Kept, Settlement
+from bezoar.testing import given
+from bezoar.testing.isolation.diary import wait_until
+from bezoar.testing.processes import PATIENCE
+from bezoar.testing.running import Journal, Running, drained
+from tests.contract.kafka_lab import KafkaLab
+from tests.servers_plugin import private_or_skip
+
+pytestmark = [pytest.mark.long, pytest.mark.servers("kafka")]
+
+
+@pytest.fixture(scope="module")
+def server():
+    with private_or_skip("kafka") as server:
+        yield server
+
+
+@pytest.fixture
+def lab(tmp_path, server):
+    with KafkaLab(server, tmp_path) as lab:
+        yield lab
+
+
+@contextmanager
+def frozen(server):
+    process = server.server_process()
+    os.kill(process.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(process.pid, signal.SIGCONT)
+
+
+def test_what_was_confirmed_survives_a_kill_of_the_server(lab, server):
+    broker = lab.broker("orders")
+    broker.publish([*given.messages("orders", 6), *given.messages("orders", 1, first=100, delay=3600)])
+    held = broker.fetch("orders", 10)
+    kept = [Kept(held[1], Counters(attempts=2)), Kept(held[2], Counters(attempts=1), 3600.0)]
+    broker.settle(Settlement(gone=[held[3]], kept=kept, dead=[Dead(held[0], given.letter_of(held[0]))]))
+    with server.down():
+        pass
+    other = lab.broker("orders")
+    broker.close()
+    found: dict[bytes, Counters] = {}
+
+    def all_came() -> bool:
+        found.update((each.body, each.counters) for each in other.fetch("orders", 10))
+        return {b"1", b"4", b"5"} <= found.keys()
+
+    wait_until(all_came, lambda: f"Only {sorted(found)} came")
+    assert found[b"1"].attempts == 2
+    assert found.keys() == {b"1", b"4", b"5"}
+    assert other.depth("orders").delayed == 2
+
+
+def test_a_consumer_goes_on_after_a_kill_of_the_server(lab, server):
+    done: Counter[int] = Counter()
+    half, again = threading.Event(), threading.Event()
+
+    def handle(number: int, delivery: Delivery) -> None:
+        if number % 10 == 0 and delivery.attempt == 1:
+            raise ConnectionError("not now")
+        if number % 25 == 1:
+            raise Permanent("no")
+        done[number] += 1
+        if len(done) == 50:
+            half.set()
+            assert again.wait(PATIENCE)
+
+    app = given.consumer(lab.app(prefetch=20), "orders", handle, isolation="thread", concurrency=1, backoff=Backoff.immediate())
+    app.publish_many("orders", range(200))
+    with Running(app, until_empty=True) as running:
+        assert half.wait(PATIENCE)
+        server.kill_hard()
+        again.set()
+        server.start()
+        running.wait()
+    assert set(done) == {number for number in range(200) if number % 25 != 1}
+    assert {letter.body for letter in lab.dlq("orders").letters()} == {str(n).encode() for n in range(1, 200, 25)}
+
+
+def test_a_frozen_server_stops_a_consumer_for_a_limited_time_and_then_it_goes_on(lab, server):
+    lab.url = lab.url.replace("session_timeout=1.0", "session_timeout=60")  # or it is taken for dead, by a server that was
+    broker = lab.broker("orders", ring=lambda: None)
+    broker.publish(given.messages("orders", 3))
+    held: list[Delivery] = []
+    while len(held) < 3:
+        held += broker.fetch("orders", 10)
+    with frozen(server), pytest.raises(BrokerUnavailable):
+        broker.settle(Settlement(kept=[Kept(each, Counters(attempts=1)) for each in held]))
+    broker.settle(Settlement(kept=[Kept(each, Counters(attempts=1)) for each in held]))
+    handled: list[int] = []
+    broker.close()
+    drained(given.consumer(lab.app(), "orders", handled.append, schema=int))
+    assert set(handled) == {0, 1, 2}
+
+
+@pytest.mark.timeout(240)
+def test_a_consumer_outlives_a_server_that_is_gone_for_a_minute(lab, server):
+    started, done = threading.Event(), []
+
+    def handle(number: int) -> None:
+        started.set()
+        done.append(number)
+
+    app = given.consumer(lab.app(), "orders", handle)
+    app.publish_many("orders", range(10))
+    with Journal() as journal, Running(app) as running:
+        assert started.wait(PATIENCE)
+        server.kill_hard()
+        threading.Event().wait(60)  # that long is what is promised
+        server.start()
+        lab.app().publish("orders", 10)
+        while 10 not in done:
+            assert running._thread.is_alive()
+            threading.Event().wait(0.1)
+    assert set(done) == set(range(11))
+    assert journal.of("ownership-lost") == [] or Counter(done).most_common(1)[0][1] <= 2

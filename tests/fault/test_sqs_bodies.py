@@ -1,0 +1,135 @@
+"""What SQS refuses travels all the same, bit for bit; what is too large is refused before it is sent."""
+
+import json
+import random
+
+import pytest
+
+from bezoar.errors import PayloadError
+from bezoar.message import Counters, Outgoing
+from bezoar.ports import Dead, Kept, Settlement
+from bezoar.testing import given
+from tests.contract.sqs_lab import SQSLab
+
+REFUSED = {
+    "NUL": b"a\x00b",
+    "a control character": b"\x01",
+    "escape": b"\x1b[31mred",
+    "no character": "\ufffe".encode(),
+    "half a character": b"\xed\xa0\x80",
+    "no text": bytes(range(256)),
+    "nothing": b"",
+}
+TAKEN = {
+    "what stands for nothing": b"-",
+    "base64": b"aGVsbG8=",
+    "line ends": b"a\r\nb\tc\n",
+    "emoji": "😀 ü 世界".encode(),
+    "spaces": b"  ",
+}
+
+
+@pytest.fixture
+def lab(tmp_path, elasticmq):
+    with SQSLab(elasticmq, tmp_path) as lab:
+        yield lab
+
+
+@pytest.mark.parametrize("body", [*REFUSED.values(), *TAKEN.values()], ids=[*REFUSED, *TAKEN])
+def test_a_body_survives_publish_retry_dead_letter_and_replay(lab, body):
+    broker = lab.broker("orders")
+    broker.publish([Outgoing("1", "orders", body)])
+    (delivery,) = broker.fetch("orders", 10)
+    assert delivery.body == body
+    broker.settle(Settlement(kept=[Kept(delivery, Counters(attempts=1))]))
+    (delivery,) = broker.fetch("orders", 10)
+    assert delivery.body == body
+    broker.settle(Settlement(dead=[Dead(delivery, given.letter_of(delivery))]))
+    broker.close()  # or what is sent again may come to it
+    (letter,) = lab.dlq("orders").peek()
+    assert letter.body == body
+    lab.dlq("orders").replay_one()
+    assert [delivery.body for delivery in lab.broker("orders").fetch("orders", 10)] == [body]
+
+
+@pytest.mark.parametrize("body", REFUSED.values(), ids=REFUSED)
+def test_who_reads_without_bezoar_is_told_how_a_body_is_encoded(lab, body):
+    lab.broker("orders").publish([Outgoing("1", "orders", body)])
+    (message,) = lab.queue("orders").received()
+    told = json.loads(message["MessageAttributes"]["bezoar"]["StringValue"])["encoding"]
+    assert told == ("base64" if body else "empty")
+
+
+def test_what_somebody_else_claims_to_be_encoded_and_is_not_arrives_as_it_is(lab):
+    broker = lab.broker("orders")
+    claims = {"bezoar": {"DataType": "String", "StringValue": '{"encoding":"base64"}'}}
+    lab.queue("orders").send("no base64 at all!", MessageAttributes=claims)
+    assert [delivery.body for delivery in broker.fetch("orders", 10)] == [b"no base64 at all!"]
+
+
+def test_a_message_that_is_too_large_is_refused_with_the_limit_and_nothing_is_sent(lab):
+    noise = random.Random(7).randbytes(800_000)  # as base64 it is more than a mebibyte, and it cannot be compressed
+    with pytest.raises(PayloadError, match="1,048,576"):
+        lab.app().publish_many("orders", [b"small", noise])
+    assert lab.broker("orders").depth("orders").empty
+
+
+def test_a_large_message_that_can_be_compressed_is_sent(lab):
+    body = json.dumps([{"id": number, "total": 9.99} for number in range(100_000)]).encode()
+    assert len(body) > 2 * 1_048_576
+    lab.app().publish("orders", body)
+    assert [delivery.body for delivery in lab.broker("orders").fetch("orders", 1)] == [body]
+
+
+def test_messages_that_fit_alone_and_not_together_go_in_several_requests(lab):
+    bodies = [bytes([65 + number]) * 400_000 for number in range(5)]
+    lab.app().publish_many("orders", bodies)
+    broker = lab.broker("orders")
+    assert sorted(delivery.body for _ in range(5) for delivery in broker.fetch("orders", 1)) == bodies
+
+
+def test_a_letter_of_a_message_as_large_as_can_be_tells_less_and_is_stored(lab):
+    broker = lab.broker("orders")
+    text = "".join(random.Random(7).choices("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_", k=1_048_000))
+    lab.queue("orders").send(text)
+    (delivery,) = broker.fetch("orders", 1)
+    broker.settle(Settlement(dead=[Dead(delivery, given.letter_of(delivery))]))
+    broker.close()  # or what is sent again may come to it
+    (letter,) = lab.dlq("orders").peek()
+    assert letter.body == text.encode()
+
+
+def test_attributes_of_other_programs_survive_retry_dead_letter_and_replay(lab):
+    broker = lab.broker("orders")
+    theirs = {
+        "trace": {"DataType": "String", "StringValue": "abc"},
+        "count": {"DataType": "Number.int", "StringValue": "7"},
+        "raw": {"DataType": "Binary", "BinaryValue": b"\x00\xff"},
+    }
+    lab.queue("orders").send("hello", MessageAttributes=theirs)
+    (delivery,) = broker.fetch("orders", 10)
+    assert dict(delivery.headers) == {"trace": "abc", "count": "7", "raw": "AP8="}
+    broker.settle(Settlement(kept=[Kept(delivery, Counters(attempts=1))]))
+    (delivery,) = broker.fetch("orders", 10)
+    broker.settle(Settlement(dead=[Dead(delivery, given.letter_of(delivery))]))
+    broker.close()
+    lab.dlq("orders").replay_one()
+    (delivery,) = lab.broker("orders").fetch("orders", 10)
+    sent = {name: _as_sent(value) for name, value in delivery.receipt.raw["MessageAttributes"].items() if name != "bezoar"}
+    assert sent == theirs
+
+
+def test_ten_attributes_of_other_programs_leave_no_place_and_are_kept_all_the_same(lab):
+    broker = lab.broker("orders")
+    theirs = {f"name{number}": {"DataType": "String", "StringValue": str(number)} for number in range(10)}
+    lab.queue("orders").send("hello", MessageAttributes=theirs)
+    for attempts in (1, 2):
+        (delivery,) = broker.fetch("orders", 10)
+        assert dict(delivery.headers) == {name: value["StringValue"] for name, value in theirs.items()}
+        broker.settle(Settlement(kept=[Kept(delivery, Counters(attempts=attempts))]))
+    (delivery,) = broker.fetch("orders", 10)
+    assert delivery.counters.attempts == 2
+
+
+def _as_sent(value):
+    return {name: content for name, content in value.items() if name in ("DataType", "StringValue", "BinaryValue")}
