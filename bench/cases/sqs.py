@@ -24,7 +24,7 @@ from bench.harness.rounds import Rounds
 from bench.harness.serving import served
 from bezoar import App
 
-MESSAGES = 3_000
+MESSAGES = 6_000
 PUBLISHED = 2_000
 POLLERS = 4
 """As many as bezoar has by default."""

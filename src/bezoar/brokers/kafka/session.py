@@ -90,7 +90,8 @@ class Session:
             **self.settings(),
             "group.id": group,
             "session.timeout.ms": timeout,
-            "heartbeat.interval.ms": max(100, timeout // 6),
+            # A member learns with its next heartbeat that others have come or gone, and they wait for it.
+            "heartbeat.interval.ms": max(100, min(1000, timeout // 6)),
             "partition.assignment.strategy": "cooperative-sticky",
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
@@ -236,9 +237,10 @@ class Session:
         return {member.client_id for member in self._patiently(lambda: self._members(group), "asking who is there")}
 
     def shared_out(self, group: str) -> set[str]:
-        """The topics of which a member of this group has a partition."""
+        """The topics of which another member of this group has a partition."""
         members = self._patiently(lambda: self._members(group), "asking who has what")
-        return {place.topic for member in members for place in member.assignment.topic_partitions}
+        others = [member for member in members if member.client_id != self.name]
+        return {place.topic for member in others for place in member.assignment.topic_partitions}
 
     def _members(self, group: str) -> Sequence[MemberDescription]:
         (answer,) = self.admin.describe_consumer_groups([group], request_timeout=ANSWER_WITHIN).values()

@@ -82,7 +82,7 @@ class Source:
         return Delivery(Receipt(part, offset), self.source, seen.id, record.value() or b"", seen.key, seen.headers, counters)
 
     def _wait_until_known(self, line: Line, deadline: float) -> None:
-        """Until the group has taken us in. If nobody there has a partition of the topic, it is not known to them yet."""
+        """Until the group has taken us in. If nobody else there has a partition of the topic, ours are still to come."""
 
         def is_known() -> bool:
             return line.is_joined and all(part.is_known for part in line.parts.values())
