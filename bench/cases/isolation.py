@@ -7,6 +7,7 @@ the other hands batches to one worker process, which keeps its marks, and collec
 import multiprocessing
 import os
 import statistics
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -25,6 +26,7 @@ from bench.harness.rounds import Rounds
 from bezoar.bell import Bell
 from bezoar.guard import decoder
 from bezoar.message import Delivery
+from bezoar.run import Run
 from bezoar.staffing import RunnableApp
 
 SLICE = 0.03
@@ -225,12 +227,15 @@ def drained(folder: Path) -> Sample:
     return drained_from(f"sqlite:///{folder}/bezoar.db", folder, DRAINED)
 
 
-def drained_from(url: str, folder: Path, count: int) -> Sample:
-    """Publish so many, then drain them with one isolated worker and every promise on. Timed is the drain."""
+def drained_from(url: str, folder: Path, count: int, *, since_first: bool = False) -> Sample:
+    """Publish so many, then drain them with one isolated worker and every promise on. Timed is the drain.
+
+    `since_first`: from the first batch that is settled to the last, where a loop by hand is timed from its first message on,
+    since joining a group takes longer than the whole drain.
+    """
     os.environ["BENCH_URL"] = url
     os.environ["BENCH_LEDGER"] = str(folder / "ledger")
     from bench.cases.isolated_app import app  # noqa: PLC0415
-    from bezoar.run import Run  # noqa: PLC0415
 
     for at in range(0, count, 10_000):
         app.publish_many("orders", map(orders.order, range(at, min(count, at + 10_000))))
@@ -238,14 +243,41 @@ def drained_from(url: str, folder: Path, count: int) -> Sample:
     registrations: Callable[[], Any] = lambda: app.consumers  # noqa: E731
     ready = RunnableApp(app.settings, [app.consumers["orders"].options], registrations, "bench.cases.isolated_app:app")
     run = Run([ready])
+    settled = Settled(run, count)
     with child.Stopwatch() as watch:
+        if since_first:
+            settled.start()
         run.serve(until_empty=True)
         ended = time.monotonic_ns()
+    if since_first:
+        settled.join()
+        return Sample(settled.count, settled.seconds, watch.cpu * settled.count / count, watch.server_cpu)
     if run.tallies()["orders"].done != count:
         raise AssertionError(f"{run.tallies()} instead of {count} messages on {url}")
     # From the moment the first worker was there: starting up is not what is compared.
     began = min(int(line.split()[1]) for line in (folder / "ledger").read_text().splitlines() if line.startswith("start"))
     return Sample(count, (ended - began) / 1e9, watch.cpu, watch.server_cpu)
+
+
+class Settled(threading.Thread):
+    """Looks every few milliseconds how many messages are settled."""
+
+    def __init__(self, run: Run, total: int) -> None:
+        super().__init__(daemon=True)
+        self._run, self._total = run, total
+        self.count, self.seconds = 0, 0.0
+
+    def run(self) -> None:
+        first = began = 0.0
+        while (done := self._done()) < self._total:
+            if not first and done:
+                first, began = done, time.perf_counter()
+            time.sleep(0.002)
+        self.seconds, self.count = time.perf_counter() - began, self._total - int(first)
+
+    def _done(self) -> int:
+        tally = self._run.tallies().get("orders")
+        return tally.done if tally else 0
 
 
 def million(_: Path) -> list[float]:

@@ -89,7 +89,7 @@ def raw_one_by_one(_: Path, url: str) -> Sample:
 
 
 def bezoar_drain(folder: Path, url: str) -> Sample:
-    return drained_from(url, folder, MESSAGES)
+    return drained_from(url, folder, MESSAGES, since_first=True)
 
 
 def raw_publish(_: Path, url: str) -> Sample:

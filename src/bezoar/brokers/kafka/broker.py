@@ -104,7 +104,9 @@ class KafkaBroker:
             moved: list[Kept | Dead] = [each for each in kept if each not in back]
             moved += [each for each in settlement.dead if held(each.delivery.receipt)]
             self._store(source, moved)
-            gone = [each for each in settlement.gone if held(each.receipt)]
+            gone = settlement.gone
+            if not source.are_held(gone):
+                gone = [each for each in gone if held(each.receipt)]
             self._finish(source, [*gone, *(each.delivery for each in moved)], back)
             if len(gone) + len(back) + len(moved) < len(everything):
                 source.lost()

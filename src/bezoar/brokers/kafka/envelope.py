@@ -51,12 +51,6 @@ def stamp(record: Record) -> str:
     return f"{record.topic()}/{record.partition()}/{record.offset()}@{record.timestamp()[1]}"
 
 
-def only_id(record: Record) -> str | None:
-    """The id of a message with which nothing else travels, as of most; None for all others."""
-    known = record.headers()
-    return known[0][1].decode() if known is not None and len(known) == 1 and known[0][0] == ID and known[0][1] else None
-
-
 def look(record: Record) -> Seen:
     id_ = where = None
     counters, headers = UNTRIED, {}

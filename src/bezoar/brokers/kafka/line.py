@@ -20,6 +20,7 @@ from bezoar.brokers.kafka.troubles import told
 
 POLL, POLL_WHEN_BUSY = 0.02, 0.001
 """Seconds. While one thread is in the client no other can use it, so whoever settles something is heard between two polls."""
+WAIT_WHEN_FULL = 0.002
 BATCH = 500
 MOST_RECORDS, MOST_BYTES = 5_000, 16 * 1024 * 1024
 """What is read ahead of its start."""
@@ -115,11 +116,10 @@ class Line:
         while not self.closing:
             self._subscribe(consumer)
             is_full = self._is_full()
-            if is_full and not self.commits.is_under_way and time.monotonic() - served_at < SERVE_EVERY:
-                with self.changed:
-                    self.changed.wait(POLL_WHEN_BUSY)
-            else:  # also if it is full: the answer to a commit comes in no other way
-                self._poll(consumer, 1 if is_full else BATCH)
+            if is_full:
+                time.sleep(WAIT_WHEN_FULL)  # not woken by whoever takes or settles something: that happens all the time
+            if not is_full or self.commits.is_under_way or time.monotonic() - served_at > SERVE_EVERY:
+                self._poll(consumer, 1 if is_full else BATCH)  # also if it is full: the answer to a commit comes in no other way
                 served_at = time.monotonic()
             self._read_ledgers(consumer)
             self.shelf.tick()

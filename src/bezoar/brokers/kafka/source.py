@@ -7,6 +7,7 @@ import msgspec
 
 from bezoar.brokers.kafka import envelope
 from bezoar.brokers.kafka.copies import counters_of
+from bezoar.brokers.kafka.envelope import ID
 from bezoar.brokers.kafka.line import Line
 from bezoar.brokers.kafka.part import Part
 from bezoar.brokers.kafka.record import Record
@@ -19,7 +20,7 @@ READ_WITHIN = 15.0
 """Seconds that somebody who has no bell waits, at most, for what is in the topics already."""
 
 
-class Receipt(msgspec.Struct, frozen=True, eq=False):
+class Receipt(msgspec.Struct, frozen=True, eq=False, gc=False):
     """How a message is found again when it is settled."""
 
     part: Part
@@ -70,13 +71,21 @@ class Source:
         taken = self.main.take(limit - len(again))
         if len(again) + len(taken) < limit:
             again += self.retry.take(limit - len(again) - len(taken))
-        taken = sorted(again, key=lambda each: due(each[1])) + taken
-        return [self._delivery(part, record) for part, record in taken]
+        return self._deliveries(sorted(again, key=lambda each: due(each[1])) + taken if again else taken)
+
+    def _deliveries(self, taken: Sequence[tuple[Part, Record]]) -> list[Delivery]:
+        """Most messages have an id and nothing else: these are read here, without a call for each."""
+        source, pairs, found = self.source, envelope.pairs, []
+        for part, record in taken:
+            known = pairs(record)
+            if len(known) == 1 and known[0][0] == ID and (id_ := known[0][1]) and not part.levels and record.key() is None:
+                found.append(Delivery(Receipt(part, record.offset()), source, id_.decode(), record.value() or b""))
+            else:
+                found.append(self._delivery(part, record))
+        return found
 
     def _delivery(self, part: Part, record: Record) -> Delivery:
         offset = record.offset()
-        if (id_ := envelope.only_id(record)) is not None and not part.levels and record.key() is None:
-            return Delivery(Receipt(part, offset), self.source, id_, record.value() or b"")
         seen = envelope.look(record)
         counters = counters_of(part, record, seen.counters) if part.levels or part.starts else seen.counters
         return Delivery(Receipt(part, offset), self.source, seen.id, record.value() or b"", seen.key, seen.headers, counters)
@@ -143,6 +152,11 @@ class Source:
                     part.put_back(record.offset())
             raise
         return delivery if self.is_held(delivery.receipt) else None
+
+    def are_held(self, deliveries: Sequence[Delivery]) -> bool:
+        """Whether all of these are in hand, in partitions that are still ours. Asked of batches, since it is of most."""
+        parts = _by_part([each.receipt for each in deliveries])
+        return all(not part.is_lost and part.hand.keys() >= set(offsets) for part, offsets in parts.items())
 
     def is_held(self, receipt: Receipt) -> bool:
         part, offset = receipt.part, receipt.offset
