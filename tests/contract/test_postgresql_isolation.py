@@ -4,7 +4,6 @@ charged. The others are the same on every broker; they run there too, in test_po
 import pytest
 
 from bezoar.testing.contract.isolation_kills import *  # noqa: F403
-from bezoar.testing.contract.isolation_suspects import *  # noqa: F403
 from tests.contract.postgresql_lab import PostgreSQLLab
 
 

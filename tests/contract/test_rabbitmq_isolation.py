@@ -3,7 +3,6 @@
 import pytest
 
 from bezoar.testing.contract.isolation_kills import *  # noqa: F403
-from bezoar.testing.contract.isolation_suspects import *  # noqa: F403
 from tests.contract.rabbitmq_lab import RabbitMQLab
 
 

@@ -64,6 +64,7 @@ def test_a_worker_that_fails_is_no_measurement(sqlite, worker, says):
     assert says in str(caught.value)
 
 
+@pytest.mark.long
 def test_bezoar_passes_the_kill_test(sqlite):
     found = killing.put_to_the_test(kill_setup("bezoar-sqlite", silence=6.0), sqlite)
     assert tables.is_flawless([found])
@@ -80,6 +81,7 @@ def test_a_worker_that_always_dies_is_given_up(sqlite, monkeypatch):
     assert set(found.places.values()) == {"in the queue"}
 
 
+@pytest.mark.long
 def test_cost_and_memory_of_a_queue_are_found(sqlite):
     said = []
     [small, large] = growing.grown(sqlite, 0.0, said.append, largest=10_000)

@@ -9,6 +9,7 @@ import pika.exceptions
 import psycopg
 import pytest
 import redis
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 import servers
 from servers import Server, ServerFailed, ServerMissing
@@ -16,7 +17,7 @@ from servers.processes import Process
 from tests.servers_plugin import private_or_skip
 
 pytestmark = [
-    pytest.mark.servers("postgresql", "pgbouncer", "rabbitmq", "rabbitmq-4", "redis", "redis-8", "nats", "nats-2.9"),
+    pytest.mark.servers("postgresql", "pgbouncer", "rabbitmq", "rabbitmq-4", "redis", "redis-8", "nats", "nats-2.9", "kafka"),
     pytest.mark.timeout(600),
 ]
 
@@ -88,6 +89,25 @@ class Streamed:
             await connection.close()
 
 
+class Logged:
+    """Something that Kafka must not forget."""
+
+    def __init__(self, server: Server) -> None:
+        self.servers = {"bootstrap.servers": server.url.removeprefix("kafka://")}
+        producer = Producer({**self.servers, "enable.idempotence": True})
+        producer.produce("kept", b"here")
+        assert producer.flush(30) == 0
+
+    def read(self) -> str:
+        settings = {**self.servers, "group.id": "looks", "socket.timeout.ms": 2_000, "log_level": 0}
+        with closing(Consumer(settings)) as consumer:
+            consumer.assign([TopicPartition("kept", 0, 0)])
+            record = consumer.poll(10)
+            if record is None or record.error():
+                raise OSError("Kafka does not answer")
+            return record.value().decode()
+
+
 KEPT = {
     "postgresql": Row,
     "pgbouncer": Row,
@@ -97,7 +117,13 @@ KEPT = {
     "redis-8": Stored,
     "nats": Streamed,
     "nats-2.9": Streamed,
+    "kafka": Logged,
 }
+SLOW = {"rabbitmq", "rabbitmq-4"}
+"""Their starts take half a minute here; that they come back is tried every day in tests/fault/test_rabbitmq_server.py."""
+
+FORGETFUL = {"elasticmq", "moto"}
+"""They keep everything in memory, unless told otherwise: test_sqs.py."""
 UNREACHABLE = (psycopg.OperationalError, pika.exceptions.AMQPConnectionError, redis.ConnectionError, OSError, nats.errors.Error)
 
 
@@ -107,10 +133,10 @@ def family(server: Server) -> set[Process]:
 
 
 def test_every_server_is_tried_here():
-    assert set(KEPT) == set(servers.ENTRIES)
+    assert set(KEPT) | FORGETFUL == set(servers.ENTRIES)
 
 
-@pytest.mark.parametrize("name", KEPT)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.long] * (name in SLOW)) for name in KEPT])
 def test_it_answers_comes_back_with_its_data_after_a_kill_and_a_stop_and_leaves_no_process(name):
     with private_or_skip(name) as server:
         kept = KEPT[name](server)

@@ -110,7 +110,7 @@ def test_a_variable_that_is_no_value_is_refused_by_its_name(variable):
 
 
 @pytest.mark.parametrize(
-    ("url", "words"), [("kafka://x", "names no broker"), ("shop.db", "names no broker"), ("", "needs a broker URL")]
+    ("url", "words"), [("pigeon://x", "names no broker"), ("shop.db", "names no broker"), ("", "needs a broker URL")]
 )
 def test_a_url_that_no_broker_understands_is_refused_at_once(url, words):
     with pytest.raises(ConfigError, match=words):
