@@ -4,6 +4,8 @@ import ctypes
 import os
 import time
 import zlib
+from collections import deque
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,11 @@ from bezoar import App
 
 app = App(os.environ.get("BENCH_URL", "sqlite:///unused.db"))
 LEDGER = os.environ.get("BENCH_LEDGER", "")
-WORK = bytes(int(os.environ.get("BENCH_WORK", "0")))
-"""What the handler adds up. One call into C: a loop in Python of the same length ran up to 1.7 times slower in one process
-than in another, for no reason but where its objects happened to lie in memory."""
+TURNS = int(os.environ.get("BENCH_TURNS", "0"))
+BLOCK = bytes(512)
+"""What the handler adds up, so many times. Turns in C over a little memory: a loop in Python of the same length ran up to 1.7
+times slower in one process than in another, for no reason but where its objects happened to lie, and one pass over more memory
+depended on whose caches it was in."""
 
 
 @app.on_worker_start
@@ -32,7 +36,7 @@ def note(word: str) -> None:
 def handle(order: dict[str, Any]) -> None:
     """Looks one value up, and works for as long as it was told to."""
     order["total"]
-    zlib.crc32(WORK)
+    deque(map(zlib.crc32, repeat(BLOCK, TURNS)), 0)
 
 
 @app.consumer("deaths", concurrency=1, max_attempts=1)

@@ -35,8 +35,8 @@ SLICE = 0.03
 PAIRS = 20
 TRIES = 200
 RUNS = 5
-CALIBRATED_AT = 10_000
-"""Bytes for the handler to add up at which its speed is looked at."""
+CALIBRATED_AT = 50
+"""Turns of the handler at which its speed is looked at."""
 
 DEATHS = 60
 BALLAST = 500_000_000
@@ -178,18 +178,18 @@ def _settle_in(microseconds: float) -> dict[str, Any]:
     """Make the handler take so long, here and in workers that are started from here."""
     from bench.cases import isolated_app  # noqa: PLC0415 - reads its settings when imported
 
-    size = _calibrated(isolated_app, microseconds)
-    isolated_app.WORK, os.environ["BENCH_WORK"] = bytes(size), str(size)
+    isolated_app.TURNS = _calibrated(isolated_app, microseconds)
+    os.environ["BENCH_TURNS"] = str(isolated_app.TURNS)
     _settled.update(handle=isolated_app.handle, decode=_decoder())
     return _settled
 
 
 def _calibrated(app: Any, microseconds: float) -> int:
-    """How many bytes to add up make the handler alone take so long, by the median of many short looks."""
+    """How many turns make the handler alone take so long, by the median of many short looks."""
     order = orders.order(1)
 
-    def took(size: int) -> float:
-        app.WORK = bytes(size)
+    def took(turns: int) -> float:
+        app.TURNS = turns
         began = time.perf_counter()
         for _ in range(500):
             app.handle(order)
