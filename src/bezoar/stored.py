@@ -55,3 +55,27 @@ def letter(source: str, row: Sequence[Any]) -> DeadLetter:
     }
     found = msgspec.convert(fields, DeadLetter)
     return msgspec.structs.replace(found, message=Message(id_, source, body, key, read_headers(headers)))
+
+
+def letter_within(letter: DeadLetter, most: int) -> bytes:
+    """Everything that the message itself does not say, cut until it has so many bytes, for brokers that limit a header."""
+    bare = msgspec.structs.replace(letter, message=Message("", "", b"", None, {}))
+    data = b""
+    for cap in (None, 8_000, 2_000, 200):
+        if cap is not None:
+            crash = bare.crash and msgspec.structs.replace(bare.crash, stack=bare.crash.stack[-cap:], log=bare.crash.log[-cap:])
+            bare = msgspec.structs.replace(
+                bare,
+                traceback=bare.traceback[-cap:],
+                error=bare.error[:cap],
+                rule=bare.rule[:cap],
+                reason=bare.reason[:cap],
+                crash=crash,
+                history=bare.history[-3:],
+            )
+        fields = msgspec.to_builtins(bare)
+        del fields["message"], fields["id"], fields["state"]
+        data = msgspec.json.encode(fields)
+        if len(data) <= most:
+            break
+    return data

@@ -41,7 +41,7 @@ LAYERS = (
         ),
         ("values",),
     ),
-    Layer("ports", ("ports", "stored", "findings"), ("values", "decisions")),
+    Layer("ports", ("ports", "stored", "findings", "renewing"), ("values", "decisions")),
     Layer("brokers", ("brokers.*",), ("values", "ports")),
     Layer("registry", ("brokers",), ("values", "ports", "brokers")),
     # What the consumer and its workers both use; knows neither.

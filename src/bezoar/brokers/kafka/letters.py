@@ -15,6 +15,7 @@ from bezoar.brokers.kafka.names import Names
 from bezoar.brokers.kafka.record import Record
 from bezoar.deadletters.record import DeadLetter
 from bezoar.message import Counters, Message
+from bezoar.stored import letter_within
 
 RECORD, IDENTITY, GROUP, BODY_AT = "x-bezoar-letter", "x-bezoar-letter-id", "x-bezoar-group", "x-bezoar-body-at"
 WHOLE, TRIMMED, REFERRING = 0, 1, 2
@@ -32,7 +33,7 @@ def written(names: Names, letter: DeadLetter, record: Record, how: int = WHOLE) 
         "x-bezoar-source": letter.source,
         "x-bezoar-error": f"{letter.error_type}: {letter.error}"[:500],
         "x-bezoar-reason": letter.reason[:500],
-        RECORD: _record(letter, MOST_RECORD[how]).decode(),
+        RECORD: letter_within(letter, MOST_RECORD[how]).decode(),
     }
     if how == REFERRING:
         extra[BODY_AT] = "{topic}/{partition}/{offset}".format(**original)
@@ -56,29 +57,6 @@ def _place(seen: Seen) -> dict[str, str | int]:
     if not (partition.isdigit() and rest.isdigit() and at.isdigit()):
         return {}
     return {"topic": topic, "partition": int(partition), "offset": int(rest), "timestamp": int(at)}
-
-
-def _record(letter: DeadLetter, most: int) -> bytes:
-    """Everything that the message itself does not say, within what a header may hold."""
-    bare = msgspec.structs.replace(letter, message=Message("", "", b"", None, {}))
-    data = b""
-    for cap in (None, 8_000, 2_000, 200):
-        if cap is not None:
-            crash = bare.crash and msgspec.structs.replace(bare.crash, stack=bare.crash.stack[-cap:], log=bare.crash.log[-cap:])
-            bare = msgspec.structs.replace(
-                bare,
-                traceback=bare.traceback[-cap:],
-                error=bare.error[:cap],
-                rule=bare.rule[:cap],
-                crash=crash,
-                history=bare.history[-3:],
-            )
-        fields = msgspec.to_builtins(bare)
-        del fields["message"], fields["id"], fields["state"]
-        data = msgspec.json.encode(fields)
-        if len(data) <= most:
-            break
-    return data
 
 
 def read(source: str, id_: str, state: str, record: Record, body: bytes | None = None) -> DeadLetter:

@@ -17,7 +17,6 @@ from bezoar.brokers.nats.consuming import ACK, Gone
 from bezoar.brokers.nats.depth import depth
 from bezoar.brokers.nats.envelope import Receipt, place
 from bezoar.brokers.nats.lane import Start
-from bezoar.brokers.nats.leases import Keeper
 from bezoar.brokers.nats.link import NO_RESPONDERS
 from bezoar.brokers.nats.session import Session
 from bezoar.brokers.nats.source import Source
@@ -26,6 +25,7 @@ from bezoar.brokers.nats.writing import Copy
 from bezoar.errors import BezoarError, BrokerUnavailable, OwnershipLost
 from bezoar.message import Delivery, Outgoing
 from bezoar.ports import Capability, Dead, Depth, Finding, Kept, Ring, Settlement
+from bezoar.renewing import Keeper
 
 GIVE_BACK_AFTER = 2.0
 """Seconds that a message waits here unfetched before others may have it."""

@@ -14,6 +14,7 @@ from bezoar.brokers.nats.envelope import MESSAGE_ID, Place, Seen, line
 from bezoar.deadletters.record import DeadLetter
 from bezoar.failure import ErrorClassification
 from bezoar.message import Counters, Message
+from bezoar.stored import letter_within
 
 RECORD, GROUP = b"x-bezoar-letter", envelope.GROUP
 MOST_RECORD = 32 * 1024
@@ -29,36 +30,13 @@ def written(letter: DeadLetter, seen: Seen, old: bytes, group: str) -> bytes:
         line(b"x-bezoar-source", letter.source),
         line(b"x-bezoar-error", _one_line(f"{letter.error_type}: {letter.error}")),
         line(b"x-bezoar-reason", _one_line(letter.reason)),
-        RECORD + b": " + _record(letter),
+        RECORD + b": " + letter_within(letter, MOST_RECORD),
     ]
     return envelope.copied(seen, old, counters, extra)
 
 
 def _one_line(text: str) -> str:
     return " ".join(text[:500].split())
-
-
-def _record(letter: DeadLetter) -> bytes:
-    """Everything that the message itself does not say, within what a header may hold."""
-    bare = msgspec.structs.replace(letter, message=Message("", "", b"", None, {}))
-    data = b""
-    for cap in (None, 8_000, 2_000, 200):
-        if cap is not None:
-            crash = bare.crash and msgspec.structs.replace(bare.crash, stack=bare.crash.stack[-cap:], log=bare.crash.log[-cap:])
-            bare = msgspec.structs.replace(
-                bare,
-                traceback=bare.traceback[-cap:],
-                error=bare.error[:cap],
-                rule=bare.rule[:cap],
-                crash=crash,
-                history=bare.history[-3:],
-            )
-        fields = msgspec.to_builtins(bare)
-        del fields["message"], fields["id"], fields["state"]
-        data = msgspec.json.encode(fields)
-        if len(data) <= MOST_RECORD:
-            break
-    return data
 
 
 class Found(msgspec.Struct):

@@ -20,6 +20,7 @@ from bezoar.brokers.rabbitmq.wire import Arrived
 from bezoar.deadletters.record import DeadLetter
 from bezoar.failure import ErrorClassification
 from bezoar.message import Counters, Message
+from bezoar.stored import letter_within
 
 RECORD, LETTER, STATE = b"x-bezoar-letter", b"x-bezoar-letter-id", b"x-bezoar-state"
 _last = [0]
@@ -45,31 +46,8 @@ def told(letter: DeadLetter, letter_id: str, state: str) -> list[Entry]:
         table.entry("x-bezoar-source", letter.source),
         table.entry("x-bezoar-error", f"{letter.error_type}: {letter.error}"[:500]),
         table.entry("x-bezoar-reason", letter.reason[:500]),
-        table.entry("x-bezoar-letter", _record(letter)),
+        table.entry("x-bezoar-letter", letter_within(letter, MOST_HEADERS // 2).decode()),
     ]
-
-
-def _record(letter: DeadLetter) -> str:
-    """Everything that the message itself does not say, within what a header may hold."""
-    bare = msgspec.structs.replace(letter, message=Message("", "", b"", None, {}))
-    data = b""
-    for cap in (None, 8_000, 2_000, 200):
-        if cap is not None:
-            crash = bare.crash and msgspec.structs.replace(bare.crash, stack=bare.crash.stack[-cap:], log=bare.crash.log[-cap:])
-            bare = msgspec.structs.replace(
-                bare,
-                traceback=bare.traceback[-cap:],
-                error=bare.error[:cap],
-                rule=bare.rule[:cap],
-                crash=crash,
-                history=bare.history[-3:],
-            )
-        fields = msgspec.to_builtins(bare)
-        del fields["message"], fields["id"], fields["state"]
-        data = msgspec.json.encode(fields)
-        if len(data) <= MOST_HEADERS // 2:
-            break
-    return data.decode()
 
 
 class Found(msgspec.Struct):

@@ -12,7 +12,6 @@ from bezoar.brokers.sqs import copies, envelope
 from bezoar.brokers.sqs.client import NoQueue
 from bezoar.brokers.sqs.depth import depth
 from bezoar.brokers.sqs.envelope import Receipt
-from bezoar.brokers.sqs.leases import Keeper
 from bezoar.brokers.sqs.session import Session
 from bezoar.brokers.sqs.settling import Settling, is_held
 from bezoar.brokers.sqs.source import Source
@@ -20,6 +19,7 @@ from bezoar.brokers.sqs.url import address
 from bezoar.errors import BezoarError, BrokerUnavailable, OwnershipLost
 from bezoar.message import Delivery, Outgoing
 from bezoar.ports import Capability, Depth, Finding, Kept, Ring, Settlement
+from bezoar.renewing import Keeper
 
 GIVE_BACK_AFTER = 2.0
 """Seconds that a message waits here unfetched before others may have it."""

@@ -16,6 +16,7 @@ from bezoar.brokers.sqs.writing import LIMIT, Copy, unique
 from bezoar.deadletters.record import DeadLetter
 from bezoar.failure import ErrorClassification
 from bezoar.message import Counters, Message
+from bezoar.stored import letter_within
 
 MOST_RECORD = 32 * 1024
 CAPS = (8_000, 2_000, 200)
@@ -31,39 +32,8 @@ def new_id(source: str) -> str:
 def written(letter: DeadLetter, seen: Seen, letter_id: str, state: str) -> Envelope:
     """The envelope of a letter."""
     told = envelope.copied(seen, Counters(attempts=letter.attempts, replays=letter.replays))
-    told.letter, told.letter_id, told.state = _record(letter), letter_id, state
+    told.letter, told.letter_id, told.state = msgspec.json.decode(letter_within(letter, MOST_RECORD)), letter_id, state
     return told
-
-
-def _record(letter: DeadLetter) -> dict[str, Any]:
-    """Everything that the message itself does not say."""
-    bare = msgspec.structs.replace(letter, message=Message("", "", b"", None, {}))
-    for cap in CAPS:
-        fields = _fields(bare)
-        if len(msgspec.json.encode(fields)) <= MOST_RECORD:
-            return fields
-        bare = _capped(bare, cap)
-    return _fields(bare)
-
-
-def _fields(bare: DeadLetter) -> dict[str, Any]:
-    fields: dict[str, Any] = msgspec.to_builtins(bare)
-    for name in ("message", "id", "state"):
-        del fields[name]
-    return fields
-
-
-def _capped(bare: DeadLetter, cap: int) -> DeadLetter:
-    crash = bare.crash and msgspec.structs.replace(bare.crash, stack=bare.crash.stack[-cap:], log=bare.crash.log[-cap:])
-    return msgspec.structs.replace(
-        bare,
-        traceback=bare.traceback[-cap:],
-        error=bare.error[:cap],
-        rule=bare.rule[:cap],
-        reason=bare.reason[:cap],
-        crash=crash,
-        history=bare.history[-3:],
-    )
 
 
 def fitted(queue: str, seen: Seen, told: Envelope, raw: Raw, *, group: str | None = None, once: str | None = None) -> Copy:

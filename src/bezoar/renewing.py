@@ -1,7 +1,7 @@
 """Who tells the server that we are still at work?
 
 A thread that, for as long as messages are held, says so in good time, over a new connection if need be. Handlers may run for
-long and nobody else speaks to the server meanwhile.
+long and nobody else speaks to the server meanwhile. For brokers that take back what they hear nothing of.
 """
 
 import threading
@@ -19,7 +19,7 @@ class Keeper:
     def __init__(self, every: float, renew: Callable[[], None], look: Callable[[], None]) -> None:
         self._every, self._renew, self._look = every, renew, look
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="bezoar-nats-keeper", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="bezoar-keeper", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
