@@ -112,7 +112,7 @@ def pairs(_: Path, microseconds: float) -> list[Pair]:
 
     Pairs during which the host gave one of our cores to somebody else are taken last, if there are too few others.
     """
-    handle = _settle_in(microseconds)["handle"]
+    handle = settle_in(microseconds)["handle"]
     decode, bodies = _decoder(), orders.bodies(round(SLICE / (microseconds * 1e-6)))
     workers, close = _workers("orders")
     deliveries = [Delivery(n, "orders", str(n), body) for n, body in enumerate(bodies)]
@@ -143,7 +143,7 @@ def pairs(_: Path, microseconds: float) -> list[Pair]:
 
 
 def in_process(_: Path) -> Sample:
-    settled, bodies = _settle_in(3.0), orders.bodies(10_000)
+    settled, bodies = settle_in(3.0), orders.bodies(10_000)
     with child.Stopwatch() as watch:
         for body in bodies:
             settled["handle"](settled["decode"](body))
@@ -152,7 +152,7 @@ def in_process(_: Path) -> Sample:
 
 def pool(_: Path) -> Sample:
     bodies = orders.bodies(2_000)
-    with ProcessPoolExecutor(1, initializer=_settle_in, initargs=(3.0,)) as executor:
+    with ProcessPoolExecutor(1, initializer=settle_in, initargs=(3.0,)) as executor:
         executor.submit(_call, bodies[0]).result()
         with child.Stopwatch() as watch:
             for body in bodies:
@@ -161,7 +161,7 @@ def pool(_: Path) -> Sample:
 
 
 def process_each(_: Path) -> Sample:
-    _settle_in(3.0)
+    settle_in(3.0)
     bodies, context = orders.bodies(150), multiprocessing.get_context("fork")
     with child.Stopwatch() as watch:
         for body in bodies:
@@ -174,7 +174,7 @@ def process_each(_: Path) -> Sample:
 _settled: dict[str, Any] = {}
 
 
-def _settle_in(microseconds: float) -> dict[str, Any]:
+def settle_in(microseconds: float) -> dict[str, Any]:
     """Make the handler take so long, here and in workers that are started from here."""
     from bench.cases import isolated_app  # noqa: PLC0415 - reads its settings when imported
 
@@ -272,7 +272,7 @@ class Settled(threading.Thread):
         while (done := self._done()) < self._total:
             if not first and done:
                 first, began = done, time.perf_counter()
-            time.sleep(0.002)
+            time.sleep(0.002 if not first or done > 0.95 * self._total else 0.02)  # each look costs the consumer a moment
         self.seconds, self.count = time.perf_counter() - began, self._total - int(first)
 
     def _done(self) -> int:

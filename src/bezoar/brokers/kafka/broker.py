@@ -17,7 +17,7 @@ from bezoar.brokers.kafka.depth import counts
 from bezoar.brokers.kafka.envelope import Copy
 from bezoar.brokers.kafka.reading import Reader
 from bezoar.brokers.kafka.session import Session
-from bezoar.brokers.kafka.source import Source
+from bezoar.brokers.kafka.source import Places, Source, by_part
 from bezoar.brokers.kafka.topology import Topology
 from bezoar.brokers.kafka.troubles import told
 from bezoar.brokers.kafka.url import address
@@ -105,19 +105,21 @@ class KafkaBroker:
             moved += [each for each in settlement.dead if held(each.delivery.receipt)]
             self._store(source, moved)
             gone = settlement.gone
-            if not source.are_held(gone):
+            done = by_part([*gone, *(each.delivery for each in moved)])
+            if not source.are_held(done):
                 gone = [each for each in gone if held(each.receipt)]
-            self._finish(source, [*gone, *(each.delivery for each in moved)], back)
+                done = by_part([*gone, *(each.delivery for each in moved)])
+            self._finish(source, done, back)
             if len(gone) + len(back) + len(moved) < len(everything):
                 source.lost()
                 raise _lost()
 
-    def _finish(self, source: Source, done: Sequence[Delivery], back: Sequence[Kept]) -> None:
-        refs = source.finish([each.receipt for each in done])
+    def _finish(self, source: Source, done: Places, back: Sequence[Kept]) -> None:
+        refs = source.finish(done)
         if refs:
             self.session.must_store([copies.note(source.names, ref) for ref in refs], "telling what is done")
         if self._stored:
-            self._stored.difference_update((id(each.receipt.part), each.receipt.offset) for each in done)
+            self._stored.difference_update((id(part), offset) for part, offsets in done.items() for offset in offsets)
         if back:
             self._give_back(source, back)
         for line in source.lines:
@@ -128,9 +130,9 @@ class KafkaBroker:
         away = [each for each in back if each.delivery.receipt.offset in each.delivery.receipt.part.away]
         if away:
             self._store(source, away)
-            refs = source.finish([each.delivery.receipt for each in away])
+            refs = source.finish(by_part([each.delivery for each in away]))
             self.session.must_store([copies.note(source.names, ref) for ref in refs], "telling what is given back")
-        source.put_back([each.delivery.receipt for each in back if each not in away])
+        source.put_back(by_part([each.delivery for each in back if each not in away]))
 
     def _store(self, source: Source, moved: Sequence[Kept | Dead]) -> None:
         """Have a confirmed copy of each. One that was confirmed before is not sent again."""

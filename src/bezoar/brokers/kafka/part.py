@@ -15,12 +15,15 @@ No lock here: a Line has one for all its partitions.
 
 from collections import deque
 from collections.abc import Collection, Sequence
+from operator import methodcaller
 
 from confluent_kafka import TopicPartition
 
 from bezoar.brokers.kafka import runs
 from bezoar.brokers.kafka.record import Record
 from bezoar.brokers.kafka.runs import LARGE, SMALL, Start
+
+_offset = methodcaller("offset")
 
 SPAN = 100_000
 """Offsets that the mark may be ahead of the first unfinished message: the next owner reads them all again."""
@@ -68,11 +71,17 @@ class Part:
         self.starts = state.starts
         self.confirmed = (committed, metadata or "")
 
-    def arrive(self, record: Record) -> bool:
-        """A record that was read. False if it is done already."""
-        offset: int = record.offset()
+    def arrive(self, records: Sequence[Record]) -> Sequence[Record]:
+        """Records that were read, in their order. Returns those that are not done already."""
+        first = records[0].offset()
         if self.first is None:
-            self.first = offset
+            self.first = first
+        if first >= self.next and first >= self.known_top:
+            self.next = records[-1].offset() + 1
+            return records
+        return [record for record in records if self._is_to_do(record.offset())]
+
+    def _is_to_do(self, offset: int) -> bool:
         if offset < self.next:
             return False
         self.next = offset + 1
@@ -107,8 +116,9 @@ class Part:
             for offset in offsets:
                 self.finish(offset)
             return
+        pop = self.hand.pop
         for offset in offsets:
-            self.hand.pop(offset, None)
+            pop(offset, None)
         self.high = max(self.high, *offsets) if offsets else self.high
 
     def hand_out(self, record: Record) -> None:
@@ -134,7 +144,7 @@ class Part:
         ready = self.ready
         taken = [ready.popleft() for _ in range(min(limit, len(ready)))]
         self.size -= sum(map(len, taken))
-        self.hand.update((record.offset(), record) for record in taken)
+        self.hand.update(zip(map(_offset, taken), taken, strict=True))
         return taken
 
     def put_back(self, offset: int) -> None:

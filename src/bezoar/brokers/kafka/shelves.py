@@ -7,6 +7,7 @@ time has not come, those that must run alone, and those that somebody still runs
 import heapq
 import itertools
 import time
+from collections.abc import Sequence
 
 from bezoar.brokers.kafka import copies, envelope
 from bezoar.brokers.kafka.envelope import DUE, HOLDER, REF
@@ -57,8 +58,8 @@ class Handing:
 class Straight(Handing):
     """The source's own topic."""
 
-    def arrange(self, part: Part, record: Record) -> None:
-        part.fresh.append(record)
+    def arrange(self, part: Part, records: Sequence[Record]) -> None:
+        part.fresh.extend(records)
 
     def sleep(self) -> float:
         return FAR
@@ -78,15 +79,16 @@ class Retries(Handing):
         self._absent: dict[str, int] = {}
         self._looked_at = 0.0
 
-    def arrange(self, part: Part, record: Record) -> None:
+    def arrange(self, part: Part, records: Sequence[Record]) -> None:
         if part.number in (AGAIN, REPLAYS):
-            part.fresh.append(record)
+            part.fresh.extend(records)
             return
-        part.rest(record)
-        if part.number == HELD:
-            self._arrange_held(part, record)
-        elif part.number != LANE:
-            heapq.heappush(self._due, (due(record), next(self._order), part, record.offset()))
+        for record in records:
+            part.rest(record)
+            if part.number == HELD:
+                self._arrange_held(part, record)
+            elif part.number != LANE:
+                heapq.heappush(self._due, (due(record), next(self._order), part, record.offset()))
 
     def _arrange_held(self, part: Part, record: Record) -> None:
         ref, holder = envelope.field(record, REF) or "", envelope.field(record, HOLDER)

@@ -1,7 +1,8 @@
 """How are the messages of one source fetched, and settled, over its two topics?"""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 
 import msgspec
 
@@ -15,6 +16,8 @@ from bezoar.brokers.kafka.runs import Start
 from bezoar.brokers.kafka.session import Session
 from bezoar.brokers.kafka.shelves import Retries, Straight, due
 from bezoar.message import Delivery
+
+_receipt = attrgetter("receipt")
 
 READ_WITHIN = 15.0
 """Seconds that somebody who has no bell waits, at most, for what is in the topics already."""
@@ -68,17 +71,23 @@ class Source:
                 self._wait_until_read(line, limit, deadline)
         self._flip ^= 1
         again = self.retry.take((limit + self._flip) // 2)
-        taken = self.main.take(limit - len(again))
-        if len(again) + len(taken) < limit:
-            again += self.retry.take(limit - len(again) - len(taken))
-        return self._deliveries(sorted(again, key=lambda each: due(each[1])) + taken if again else taken)
+        taken = self.main.take(limit - _count(again))
+        if (left := limit - _count(again) - _count(taken)) > 0:
+            again += self.retry.take(left)
+        in_order = sorted(((part, record) for part, records in again for record in records), key=lambda each: due(each[1]))
+        found = [self._delivery(part, record) for part, record in in_order]
+        for part, records in taken:
+            found += self._deliveries(part, records)
+        return found
 
-    def _deliveries(self, taken: Sequence[tuple[Part, Record]]) -> list[Delivery]:
+    def _deliveries(self, part: Part, records: Sequence[Record]) -> list[Delivery]:
         """Most messages have an id and nothing else: these are read here, without a call for each."""
-        source, pairs, found = self.source, envelope.pairs, []
-        for part, record in taken:
-            known = pairs(record)
-            if len(known) == 1 and known[0][0] == ID and (id_ := known[0][1]) and not part.levels and record.key() is None:
+        if part.levels or part.starts:
+            return [self._delivery(part, record) for record in records]
+        source, found = self.source, []
+        for record in records:
+            known = envelope.pairs(record)
+            if len(known) == 1 and known[0][0] == ID and (id_ := known[0][1]) and record.key() is None:
                 found.append(Delivery(Receipt(part, record.offset()), source, id_.decode(), record.value() or b""))
             else:
                 found.append(self._delivery(part, record))
@@ -153,10 +162,9 @@ class Source:
             raise
         return delivery if self.is_held(delivery.receipt) else None
 
-    def are_held(self, deliveries: Sequence[Delivery]) -> bool:
+    def are_held(self, places: "Places") -> bool:
         """Whether all of these are in hand, in partitions that are still ours. Asked of batches, since it is of most."""
-        parts = _by_part([each.receipt for each in deliveries])
-        return all(not part.is_lost and part.hand.keys() >= set(offsets) for part, offsets in parts.items())
+        return all(not part.is_lost and all(map(part.hand.__contains__, offsets)) for part, offsets in places.items())
 
     def is_held(self, receipt: Receipt) -> bool:
         part, offset = receipt.part, receipt.offset
@@ -166,10 +174,10 @@ class Source:
         part, offset = receipt.part, receipt.offset
         return part.away[offset][1] if offset in part.away else part.hand[offset]
 
-    def finish(self, receipts: Sequence[Receipt]) -> list[str]:
+    def finish(self, places: "Places") -> list[str]:
         """These are done or stored elsewhere. Returns the references of those whose partition has gone: others are to be told."""
         refs: list[str] = []
-        for part, offsets in _by_part(receipts).items():
+        for part, offsets in places.items():
             line = self.line(part)
             with line.changed:
                 away = [offset for offset in offsets if offset in part.away] if part.away else []
@@ -178,9 +186,9 @@ class Source:
                 line.changed.notify_all()
         return refs
 
-    def put_back(self, receipts: Sequence[Receipt]) -> None:
+    def put_back(self, places: "Places") -> None:
         """These were not started. What was read ahead is left to others too, until somebody fetches again."""
-        for part, offsets in _by_part(receipts).items():
+        for part, offsets in places.items():
             with self.line(part).changed:
                 for offset in offsets:
                     if offset in part.hand:
@@ -202,12 +210,20 @@ class Source:
             line.close()
 
 
-def _by_part(receipts: Sequence[Receipt]) -> dict[Part, list[int]]:
+Places = Mapping[Part, Sequence[int]]
+"""Messages by their partitions and offsets."""
+
+
+def by_part(deliveries: Iterable[Delivery]) -> Places:
     found: dict[Part, list[int]] = {}
-    for receipt in receipts:
-        offsets = found.get(receipt.part)
-        if offsets is None:
-            found[receipt.part] = [receipt.offset]
-        else:
-            offsets.append(receipt.offset)
+    last, offsets = None, list[int]()
+    for receipt in map(_receipt, deliveries):
+        if receipt.part is not last:
+            last = receipt.part
+            offsets = found.setdefault(last, [])
+        offsets.append(receipt.offset)
     return found
+
+
+def _count(taken: Sequence[tuple[Part, Sequence[Record]]]) -> int:
+    return sum(len(records) for _, records in taken)
