@@ -57,6 +57,8 @@ class Line:
         self.parts: dict[int, Part] = {}
         self.is_joined = False
         self.lost_something = False
+        self.is_waited_for = False
+        """Whether somebody is fetching at this moment, and waits until what is there was read."""
         self.closing = False
         self.commits = Commits(topic, self.changed, self.parts, ring)
         self._consumer: Consumer | None = None
@@ -132,7 +134,7 @@ class Line:
         """Be a member while somebody fetches; leave the partitions to others if messages wait here that nobody fetches."""
         with self.changed:
             waiting = any(part.ready or part.fresh or part.marking for part in self.parts.values())
-            quiet = time.monotonic() - self._fetched_at
+            quiet = 0.0 if self.is_waited_for else time.monotonic() - self._fetched_at
             self._is_away = quiet > self._give_back and (waiting or self._is_away)
             topic = self._away_topic if self._is_away else self.topic
         if topic == self._subscribed:
@@ -193,9 +195,7 @@ class Line:
             if part is not None and record.topic() == self.topic:
                 part.at_end = record.offset()
                 if part.is_known:
-                    part.forget_below(record.offset())
-                    part.next = max(part.next, record.offset())
-                    part.first = record.offset() if part.first is None else part.first
+                    part.ends_at(record.offset())
             return
         self.commits.trouble = told(error)
 
@@ -214,13 +214,11 @@ class Line:
                 if part is None or part.is_known or each.error:
                     continue
                 part.take_over(each.offset, each.metadata)
-                if part.at_end >= 0:
-                    part.forget_below(part.at_end)
-                    part.next = max(part.next, part.at_end)
-                    part.first = part.at_end if part.first is None and not part.early else part.first
                 early, part.early = part.early, []
                 if early:
                     self._arrive_in(part, early)
+                if part.at_end >= 0:
+                    part.ends_at(part.at_end)
             self.changed.notify_all()
 
     def _is_full(self) -> bool:

@@ -93,6 +93,12 @@ class Part:
             self.levels[offset] = level
         return level is not None
 
+    def ends_at(self, offset: int) -> None:
+        """All that there was below this has been read."""
+        self.forget_below(offset)
+        self.next = max(self.next, offset)
+        self.first = offset if self.first is None else self.first
+
     def forget_below(self, offset: int) -> None:
         """What the log no longer has is nobody's work."""
         for gone in [each for each in self.expected if each < offset]:

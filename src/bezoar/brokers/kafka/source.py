@@ -63,12 +63,8 @@ class Source:
         return all(line.is_joined for line in self.lines)
 
     def fetch(self, limit: int) -> list[Delivery]:
-        if not self.begin(fetching=True):
+        if not (self.begin(fetching=True) if self._has_bell else self._read(limit)):
             return []
-        if not self._has_bell:
-            deadline = time.monotonic() + READ_WITHIN
-            for line in self.lines:
-                self._wait_until_read(line, limit, deadline)
         self._flip ^= 1
         again = self.retry.take((limit + self._flip) // 2)
         taken = self.main.take(limit - _count(again))
@@ -79,6 +75,22 @@ class Source:
         for part, records in taken:
             found += self._deliveries(part, records)
         return found
+
+    def _read(self, limit: int) -> bool:
+        """Be there, until what is in the topics already was read. False if that took too long."""
+        for line in self.lines:
+            line.is_waited_for = True
+        try:
+            if not self.begin(fetching=True):
+                return False
+            deadline = time.monotonic() + READ_WITHIN
+            for line in self.lines:
+                self._wait_until_read(line, limit, deadline)
+        finally:
+            for line in self.lines:
+                line.begin(fetching=True)
+                line.is_waited_for = False
+        return True
 
     def _deliveries(self, part: Part, records: Sequence[Record]) -> list[Delivery]:
         """Most messages have an id and nothing else: these are read here, without a call for each."""
@@ -113,22 +125,30 @@ class Source:
 
     def _wait_until_read(self, line: Line, limit: int, deadline: float) -> None:
         """Whoever is not told when something comes is given what is there when it asks."""
-        ends = self._session.ends((line.topic, number) for number in list(line.parts))
+        while not self._is_read(line, limit, deadline) and time.monotonic() < deadline:
+            self._wait_until_known(
+                line, deadline
+            )  # partitions went and come again: a group that has just begun is shared out anew
+
+    def _is_read(self, line: Line, limit: int, deadline: float) -> bool:
+        """False if the partitions were others in the end than in the beginning."""
+        ours = dict(line.parts)
+        ends = self._session.ends((line.topic, number) for number in ours)
 
         def is_read() -> bool:
-            parts = list(line.parts.values())
-            if sum(len(part.ready) for part in parts) >= limit:
+            if line.parts != ours or sum(len(part.ready) for part in ours.values()) >= limit:
                 return True
             return all(
                 part.is_known
                 and (part.is_paused or part.next >= ends.get((line.topic, part.number), 0))
                 and not part.marking
                 and (not part.fresh or bool(part.hand))
-                for part in parts
+                for part in ours.values()
             ) and (line.shelf.sleep() > 0)
 
         with line.changed:
             line.changed.wait_for(is_read, deadline - time.monotonic())
+            return line.parts == ours
 
     def has_suspect(self) -> bool:
         if not self.begin(fetching=False):
