@@ -25,7 +25,7 @@ SIDES = {
     "nats": ("nats:raw_push", "nats:bezoar_drain", 30_000),
     "postgresql": ("postgresql:raw_drain", "postgresql:bezoar_drain", 50_000),
     "sqlite": ("sqlite_drain:raw_lease", "isolation:drained", 200_000),
-    "kafka": ("kafka:raw_batches", "kafka:bezoar_drain", 50_000),
+    "kafka": ("kafka:raw_batches", "kafka:bezoar_drain", 250_000),
 }
 """Where `make bench` has them, and how many messages."""
 

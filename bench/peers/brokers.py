@@ -10,6 +10,10 @@ from bench.harness import machine
 from bench.harness.serving import served
 
 
+SERVERS = {"sqs": "elasticmq"}
+"""Those that are not called as the broker is."""
+
+
 @dataclass(frozen=True)
 class Broker:
     """A running one. `version` is what it says of itself."""
@@ -32,5 +36,5 @@ def running(name: str) -> Iterator[Broker]:
 
         yield Broker(name, sqlite3.sqlite_version, None, lambda folder: f"sqlite:///{folder}/queue.db")
         return
-    with served(name) as server:
+    with served(SERVERS.get(name, name)) as server:
         yield Broker(name, server.version(), server, lambda _: server.fresh())

@@ -100,7 +100,7 @@ def growth(asked: argparse.Namespace) -> int:
         return 0
     kept = results.read(results.GROWTH, Growth) or Growth("", "", {})
     kept.day, kept.machine = datetime.datetime.now(datetime.UTC).date().isoformat(), machine.described(scratch())
-    for broker in _brokers(asked.only, baselines.available()):
+    for broker in _brokers(asked.only, set(BROKERS)):
         with _left_out_if_missing(broker), brokers.running(broker) as running:
             kept.sizes[broker] = growing.grown(running, asked.patience, tell, asked.largest)
         kept.sizes = _in_order(kept.sizes)

@@ -10,7 +10,7 @@ import msgspec
 
 PEERS = Path(__file__).resolve().parent
 FILE = PEERS / "setups.toml"
-BROKERS = ("rabbitmq", "redis", "nats", "postgresql", "sqlite", "kafka")
+BROKERS = ("rabbitmq", "redis", "nats", "postgresql", "sqlite", "kafka", "sqs")
 NAMES = {
     "rabbitmq": "RabbitMQ",
     "redis": "Redis",
@@ -18,6 +18,7 @@ NAMES = {
     "postgresql": "PostgreSQL",
     "sqlite": "SQLite",
     "kafka": "Kafka",
+    "sqs": "SQS (ElasticMQ)",
 }
 
 
