@@ -56,7 +56,9 @@ def spread(spread: Spread, unit: str) -> str:
 def number(figure: float, unit: str) -> str:
     if unit in PLAIN or figure >= 1000:
         return f"{figure:,.0f}"
-    return f"{figure:.3g}" if unit != "ratio" else f"{figure:.2f}"
+    if unit == "ratio":
+        return f"{figure:.2f}" if figure >= 0.01 else f"{figure:.4f}"  # not 0.00 for what is slower by hundreds
+    return f"{figure:.3g}"
 
 
 def _goal(row: Row) -> str:

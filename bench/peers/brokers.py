@@ -9,7 +9,6 @@ from typing import Any
 from bench.harness import machine
 from bench.harness.serving import served
 
-
 SERVERS = {"sqs": "elasticmq"}
 """Those that are not called as the broker is."""
 
