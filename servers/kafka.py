@@ -40,19 +40,21 @@ class Kafka(Server):
         self.run(self._java("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(self.folder / "server.properties")))
 
     def configure(self, settings: Mapping[str, str]) -> None:
-        """`settings` are lines of server.properties."""
+        """`settings` are lines of server.properties. Of `listeners` they have the protocols alone: the ports are chosen here."""
         controller = f"127.0.0.1:{self.ports['controller']}"
+        protocols = settings.get("listeners", "PLAINTEXT").split(",")
+        listeners = ",".join(f"{protocol}://127.0.0.1:{self.ports[PORTS[protocol]]}" for protocol in protocols)
         lines = {
             "process.roles": "broker,controller",
             "node.id": "1",
             "controller.quorum.voters": f"1@{controller}",
-            "listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://{controller}",
-            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
             "controller.listener.names": "CONTROLLER",
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "listener.security.protocol.map": ",".join(["CONTROLLER:PLAINTEXT", *(f"{each}:{each}" for each in protocols)]),
             "log.dirs": str(self.folder / "data"),
             **ONE_SMALL_NODE,
             **settings,
+            "listeners": f"{listeners},CONTROLLER://{controller}",
+            "advertised.listeners": listeners,
         }
         self.write("server.properties", "".join(f"{name}={value}\n" for name, value in lines.items()))
 
@@ -97,4 +99,6 @@ ONE_SMALL_NODE = {
     "log.index.size.max.bytes": "65536",
 }
 ARTIFACTS = (f"org.apache.kafka:kafka_2.13:{VERSION}", "org.slf4j:slf4j-simple:1.7.36")
-KAFKA = Entry("kafka", "BEZOAR_TEST_KAFKA_URL", Jars(ARTIFACTS), Kafka, ("main", "controller"))
+PORTS = {"PLAINTEXT": "main", "SSL": "tls", "SASL_PLAINTEXT": "login", "SASL_SSL": "tls-login"}
+"""By protocol: which port listens to it, where it is asked for."""
+KAFKA = Entry("kafka", "BEZOAR_TEST_KAFKA_URL", Jars(ARTIFACTS), Kafka, ("controller", *PORTS.values()))

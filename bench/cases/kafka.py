@@ -3,24 +3,34 @@
 Two loops: one consumes 500 messages at a time and commits once for each batch without waiting; the other, which most people
 write, polls one message at a time and commits each before the next. Publishing hands the client 1,000 messages and waits until
 all of them are acknowledged by all replicas. One partition; the server is a private one with its ordinary settings.
+
+And how soon are a consumer's messages handled by another one, when it was killed or asked to stop?
 """
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from confluent_kafka import Consumer, KafkaException, Message, Producer
+from confluent_kafka import Consumer, ConsumerGroupState, KafkaException, Message, Producer
 
 from bench.cases import orders
 from bench.cases.isolation import drained_from, settle_in
 from bench.harness import child
-from bench.harness.figures import Goal, Row, Sample, compared
+from bench.harness.figures import Goal, Row, Sample, Spread, compared
 from bench.harness.registry import benchmark
 from bench.harness.rounds import Rounds
 from bench.harness.serving import served
 from bezoar import App
+from bezoar.brokers.kafka.session import Session
 from bezoar.brokers.kafka.url import address
 from bezoar.payload import new_ids
 
@@ -31,6 +41,8 @@ BATCHES = 20
 BATCH = 500
 _ID = "x-bezoar-id"
 LOOK_SOON = {"fetch.queue.backoff.ms": 10}
+TAKEOVERS = 3
+PUBLISH_EVERY = 0.02
 
 
 @benchmark("kafka-drain", "Kafka drained with isolation on, one worker, beside loops by hand", rounds=5)
@@ -62,6 +74,70 @@ def publish_many(rounds: Rounds) -> Sequence[Row]:
             ours: lambda: child.run("kafka:bezoar_publish", Sample, url=server.fresh()),
         }
         return compared(rounds.interleaved(sides), baseline, {ours: Goal("ratio", "≥", 0.7)})
+
+
+@benchmark(
+    "kafka-takeover", "One of two consumers of a group ends: time until the other handles what comes to its partition", rounds=3
+)
+def takeover(rounds: Rounds) -> Sequence[Row]:
+    with served("kafka") as server:
+        sides = {
+            label: partial(_takeovers, server.fresh, number)
+            for label, number in (("kill -9", signal.SIGKILL), ("planned stop (SIGTERM)", signal.SIGTERM))
+        }
+        taken = rounds.interleaved(sides)
+    return [Row(label, Spread.of([seconds for one in all_ for seconds in one]), "s") for label, all_ in taken.items()]
+
+
+def _takeovers(fresh: Callable[[], str], number: int) -> list[float]:
+    return [child.run("kafka:one_takeover", float, url=fresh(), number=number) for _ in range(TAKEOVERS)]
+
+
+def one_takeover(folder: Path, url: str, number: int) -> float:
+    """Seconds from the signal to the first line of a handler in the other consumer. Both have the settings that are usual."""
+    with closing(App(url)) as app, _member(folder / "one", url) as one, _member(folder / "other", url) as other:
+        _wait_until_shared_out(url)
+        app.publish("orders", {})
+        holder, left = (one, other) if select.select([one.starts, other.starts], [], [])[0] == [one.starts] else (other, one)
+        began = time.monotonic_ns()
+        holder.process.send_signal(number)
+        while not select.select([left.starts], [], [], PUBLISH_EVERY)[0]:
+            app.publish("orders", {})
+        return (int(os.read(left.starts, 4096).split()[0]) - began) / 1e9
+
+
+class _Member(msgspec.Struct):
+    """A consumer in another process, and the named pipe through which its handlers tell when they started."""
+
+    process: subprocess.Popen[bytes]
+    starts: int
+
+
+@contextmanager
+def _member(starts_at: Path, url: str) -> Iterator[_Member]:
+    os.mkfifo(starts_at)
+    starts = os.open(starts_at, os.O_RDWR)  # opening it for both waits for nobody
+    environment = os.environ | {"BEZOAR_URL": url, "BENCH_ISOLATION": "process", "BENCH_STARTS": str(starts_at)}
+    command = [sys.executable, "-m", "bench.cases.idle_consumer"]
+    with subprocess.Popen(command, cwd=child.BENCH.parent, env=environment) as process:
+        try:
+            yield _Member(process, starts)
+        finally:
+            process.terminate()
+    os.close(starts)
+
+
+def _wait_until_shared_out(url: str) -> None:
+    """Until both are in the group, and nothing is about to move."""
+    session = Session(address(url))
+    group = session.names("orders").group
+    while True:
+        (answer,) = session.admin.describe_consumer_groups([group]).values()
+        with suppress(KafkaException):  # nobody has come yet
+            found = answer.result(10)
+            if len(found.members) == 2 and found.state == ConsumerGroupState.STABLE:
+                return
+        time.sleep(0.05)
 
 
 def raw_batches(_: Path, url: str, microseconds: float = 0.0) -> Sample:

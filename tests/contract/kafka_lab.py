@@ -23,7 +23,8 @@ class KafkaLab(Lab):
     """Topics and groups of its own."""
 
     modules = tuple(
-        f"bezoar.brokers.kafka.{name}" for name in ("broker", "source", "session", "deadletters", "books", "copies", "letters")
+        f"bezoar.brokers.kafka.{name}"
+        for name in ("broker", "source", "session", "deadletters", "books", "copies", "letters", "replays")
     )
 
     def __init__(self, server: Kafka, folder: Path, *, partitions: int = 1, session_timeout: float = SESSION_TIMEOUT) -> None:

@@ -2,16 +2,22 @@
 
 import json
 import threading
+from base64 import b64decode
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
+LIMIT = 1_048_576
 REFUSAL = {"__type": "com.amazonaws.sqs#AccessDenied", "message": "User is not authorized to perform: sqs:sendmessage"}
+TOO_LONG = {"__type": "com.amazonaws.sqs#BatchRequestTooLong", "message": "Batch requests cannot be longer than 1048576 bytes"}
 PASSED_ON = ("Content-Type", "X-Amz-Target", "Authorization", "X-Amz-Date", "x-amzn-query-mode")
 
 
 class Proxy:
-    """Passes everything on, unless `denies` says of an operation and a queue's URL that it must not be."""
+    """Passes everything on, unless `denies` says of an operation and a queue's URL that it must not be, or it is too large.
+
+    Both servers count bodies at most; Amazon's own counts attributes too.
+    """
 
     def __init__(self, endpoint: str) -> None:
         self.denies = lambda operation, queue: False
@@ -30,6 +36,22 @@ class Proxy:
         self._server.server_close()
 
 
+def size_of(asked: dict) -> int:
+    """Bytes of the messages in a request to send some."""
+    return sum(map(_size, asked.get("Entries", [asked])))
+
+
+def _size(entry: dict) -> int:
+    told = sum(
+        len(name)
+        + len(value["DataType"])
+        + len(value.get("StringValue", "").encode())
+        + len(b64decode(value.get("BinaryValue", "")))
+        for name, value in (entry.get("MessageAttributes") or {}).items()
+    )
+    return len(entry.get("MessageBody", "").encode()) + told
+
+
 def _handler(proxy: Proxy, upstream: str) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -41,6 +63,8 @@ def _handler(proxy: Proxy, upstream: str) -> type[BaseHTTPRequestHandler]:
             proxy.seen.append((operation, asked))
             if proxy.denies(operation, asked.get("QueueUrl", "")):
                 status, answer = 403, json.dumps(REFUSAL).encode()
+            elif size_of(asked) > LIMIT:
+                status, answer = 400, json.dumps(TOO_LONG).encode()
             else:
                 status, answer = self._ask(body)
             self.send_response(status)

@@ -1,14 +1,18 @@
 """Each finding about Kafka: the server that has it, and the same one after the fix that is told."""
 
+import json
 import re
 
 import pytest
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, NewTopic, ResourceType
 
 from bezoar.brokers import checks_for, findings_for
+from bezoar.brokers.kafka.doctor import cutting
 from bezoar.errors import BrokerUnavailable
 from bezoar.testing import given
 from bezoar.testing.isolation.diary import wait_until
+from bezoar.testing.running import drained
 from tests.contract.kafka_lab import KafkaLab
 
 
@@ -53,8 +57,10 @@ def test_a_source_that_bezoar_made_is_in_order_and_looking_changes_nothing(lab, 
     assert broker.depth("orders").ready == 3
 
 
-def test_a_source_that_nobody_has_used_is_told(lab, names):
+def test_a_source_that_nobody_has_used_is_told_until_somebody_does(lab, names):
     assert list(found(lab, "ordres")) == ["source-missing"]
+    lab.app().publish("ordres", 1)
+    assert soon(lab, None, "ordres") == {}
 
 
 @pytest.mark.parametrize(
@@ -91,13 +97,18 @@ def test_a_topic_that_is_missing_is_told_until_a_consumer_starts(lab, names):
     assert soon(lab) == {}
 
 
-def test_a_retry_topic_with_too_few_partitions_is_told(lab):
+def test_a_retry_topic_with_too_few_partitions_is_told_until_it_has_them(lab):
     session = lab.broker("others").session
     small = session.names("small")
     topics = [NewTopic(each, 1, 1) for each in (small.topic, small.retry, small.dlq, small.states)]
     for answer in session.admin.create_topics(topics).values():
         answer.result(10)
-    assert soon(lab, "few-partitions", "small")
+    told = re.search(r"--topic (\S+) --partitions (\d+)", soon(lab, "few-partitions", "small")["few-partitions"].fix)
+    assert told is not None
+    for answer in session.admin.create_partitions([NewPartitions(told[1], int(told[2]))]).values():
+        answer.result(10)
+    wait_until(lambda: "few-partitions" not in found(lab, "small"), lambda: str(found(lab, "small")))
+    lab.broker("small")
 
 
 def test_many_dead_letters_are_told_until_they_are_gone(lab):
@@ -105,6 +116,50 @@ def test_many_dead_letters_are_told_until_they_are_gone(lab):
     assert list(found(lab)) == ["many-dead-letters"]
     lab.dlq("orders").purge()
     assert found(lab) == {}
+
+
+def test_retries_that_are_done_with_are_told_until_they_are_cut_and_nothing_else_is(lab, names, monkeypatch):
+    monkeypatch.setattr(cutting, "MANY", 5)
+    app, seen = lab.app(), []
+    given.consumer(app, "orders", seen.append)
+    for number in range(6):
+        app.publish("orders", number, delay=0.05)
+    drained(app)
+    app.publish("orders", "later", delay=3600)
+    finding = soon(lab, "settled-retries")["settled-retries"]
+    assert "6 records" in finding.problem
+    cut(lab, finding)
+    assert soon(lab) == {}
+    assert lab.broker("orders").depth("orders").delayed == 1
+
+
+def test_a_body_that_only_the_retry_topic_has_is_not_cut(lab, names, monkeypatch):
+    """The letter of a message that came from there was too large for the DLQ."""
+    monkeypatch.setattr(cutting, "MANY", 1)
+    app = lab.app()
+    given.consumer(app, "orders", reject)
+    app.publish("orders", "small", delay=0.05)
+    drained(app)
+    alter(lab, names.dlq, **{"max.message.bytes": "30000"})
+    soon(lab, "dlq-smaller")
+    app.publish("orders", "x" * 50_000, delay=0.05)
+    drained(app)
+    finding = soon(lab, "settled-retries")["settled-retries"]
+    assert "1 records" in finding.problem
+    cut(lab, finding)
+    assert [len(letter.body) for letter in lab.dlq("orders").letters()] == [5, 50_000]
+
+
+def reject(_: object) -> None:
+    raise ValueError("never")
+
+
+def cut(lab, finding):
+    """As it is told."""
+    told = json.loads(finding.fix[finding.fix.index("{") :])
+    wanted = [TopicPartition(each["topic"], each["partition"], each["offset"]) for each in told["partitions"]]
+    for answer in lab.broker("orders").session.admin.delete_records(wanted).values():
+        answer.result(10)
 
 
 @pytest.mark.long

@@ -63,6 +63,14 @@ def test_a_last_net_that_catches_the_innocent_is_found(lab, queue):
     assert names(lab, "orders") == []
 
 
+def test_a_dlq_that_takes_less_than_its_source_is_found(lab):
+    lab.broker("orders")
+    lab.queue("orders-dlq").change(MaximumMessageSize="262144")
+    assert "small-messages" in names(lab, "orders")
+    lab.queue("orders-dlq").change(MaximumMessageSize="1048576")
+    assert "small-messages" not in names(lab, "orders")
+
+
 def test_a_queue_without_a_last_net_is_found(lab):
     lab.queue("orders").change(RedrivePolicy="")
     assert names(lab, "orders") == ["no-redrive"]

@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 from bezoar.backoff import Backoff
 from bezoar.brokers.kafka.committing import Commits
 from bezoar.brokers.kafka.url import address
-from bezoar.errors import OwnershipLost, Permanent
+from bezoar.errors import BrokerUnavailable, OwnershipLost, Permanent
 from bezoar.message import Counters, Delivery
 from bezoar.ports import Kept, Settlement
 from bezoar.testing import given
@@ -111,6 +111,30 @@ def test_a_record_that_no_text_can_hold_becomes_a_letter_bit_for_bit(lab):
     stored, _ = broker.reader.read({(f"{where.prefix}orders.dlq", 0): (0, 2)})
     assert (stored.key(), stored.value()) == (key, body)
     assert [pair for pair in stored.headers() if not pair[0].startswith("x-")] == headers
+    sent, _ = broker.reader.read({(f"{where.prefix}orders", 0): (0, 2)})
+    assert dict(stored.headers())["x-bezoar-timestamp"] == str(sent.timestamp()[1]).encode()
+
+
+def test_another_group_sees_each_message_once_whatever_becomes_of_it_in_this_one(lab):
+    url, seen = lab.url, {"billing": [], "mail": []}
+
+    def consume(group):
+        lab.url = f"{url}&group={group}"
+
+        def handle(body: bytes, delivery: Delivery) -> None:
+            seen[group].append(body)
+            if group == "billing" and delivery.counters.replays == 0:
+                raise ConnectionError("never works the first time")
+
+        drained(given.consumer(lab.app(), "orders", handle, max_attempts=2, backoff=Backoff.immediate()))
+
+    lab.broker("orders").publish(given.messages("orders", 1))
+    consume("billing")
+    consume("mail")
+    lab.dlq("orders").replay_all()  # by somebody whose URL has the other group
+    consume("mail")
+    consume("billing")
+    assert seen == {"billing": [b"0", b"0", b"0"], "mail": [b"0"]}
 
 
 def test_a_rebalance_in_the_middle_of_a_batch_repeats_nothing(tmp_path, kafka):
@@ -134,6 +158,21 @@ def test_a_rebalance_in_the_middle_of_a_batch_repeats_nothing(tmp_path, kafka):
         wait_until(all_new_came, lambda: f"Only {len(new)} of 40 came")
         assert sorted(new) == sorted(str(number).encode() for number in range(100, 140))
         wait_until(lambda: not other.fetch("orders", 10) and other.depth("orders").empty, lambda: str(other.depth("orders")))
+
+
+def test_partitions_that_stay_are_not_taken_away_while_others_move(tmp_path, kafka):
+    with KafkaLab(kafka, tmp_path, partitions=8) as lab:
+        one, other = (lab.broker("orders", ring=lambda: None) for _ in range(2))
+        wait_until(lambda: one.fetch("orders", 1) or len(_parts(one, "main")) == 8, lambda: "One has not got all")
+        before = dict(_parts(one, "main"))
+
+        def are_shared_out():
+            one.fetch("orders", 1)
+            other.fetch("orders", 1)
+            return len(_parts(one, "main")) == len(_parts(other, "main")) == 4
+
+        wait_until(are_shared_out, lambda: f"{len(_parts(one, 'main'))} and {len(_parts(other, 'main'))} partitions")
+        assert all(part is before[number] for number, part in _parts(one, "main").items())
 
 
 def test_what_a_killed_consumer_held_of_partitions_that_had_moved_comes_back(tmp_path, kafka):
@@ -200,6 +239,7 @@ def test_a_handler_longer_than_the_poll_interval_keeps_its_partition(lab):
     held = broker.fetch("orders", 10)
     assert list(other.fetch("orders", 10)) == []
     threading.Event().wait(2.5)  # nothing tells that an interval has passed
+    assert not held[0].receipt.part.is_lost
     broker.settle(Settlement(gone=held))
     assert broker.depth("orders").empty
 
@@ -224,6 +264,22 @@ def test_a_static_member_that_was_killed_has_its_messages_back_before_its_sessio
     wait_until(lambda: broker.fetch("others", 10), lambda: "Two sources of one process got in each other's way")
     broker.settle(Settlement(gone=found))
     assert broker.depth("orders").empty
+
+
+def test_the_first_of_two_under_one_name_is_shut_out_and_says_so(lab):
+    lab.url += "&instance=worker-1"
+    one, other = (lab.broker("orders", ring=lambda: None) for _ in range(2))
+    one.publish(given.messages("orders", 1))
+    held, taken = [], []
+    wait_until(lambda: held.extend(one.fetch("orders", 1)) or held, lambda: "Nothing came")
+    wait_until(lambda: taken.extend(other.fetch("orders", 1)) or taken, lambda: "The second one got nothing")
+    wait_until(lambda: _moved(held), lambda: "The first one believes that it has the message")
+    with pytest.raises(OwnershipLost):
+        one.settle(Settlement(gone=held))
+    with pytest.raises(BrokerUnavailable, match="give each its own"):
+        one.fetch("orders", 1)
+    other.settle(Settlement(gone=taken))
+    assert other.depth("orders").empty
 
 
 def test_a_slow_head_with_every_second_one_done_behind_it_fits_into_the_metadata(lab):
@@ -260,6 +316,45 @@ def test_thousands_that_wait_hold_up_nobody_and_do_not_fill_the_memory(lab):
     came = []
     wait_until(lambda: came.extend(broker.fetch("orders", 1000)) or len(came) == 2500, lambda: f"Only {len(came)} came")
     assert len({each.body for each in came}) == 2500
+
+
+def test_a_partition_that_was_paused_and_lost_is_read_on_when_it_comes_back(lab):
+    broker, now, came = lab.broker("orders", ring=lambda: None), [], []
+    broker.publish([*given.messages("orders", 2500, delay=3000), *given.messages("orders", 1, first=9000)])
+    wait_until(lambda: now.extend(broker.fetch("orders", 1)) or now, lambda: "Nothing came")
+    wait_until(lambda: any(part.is_paused for part in _parts(broker, "retry").values()), lambda: "It reads on")
+    broker.settle(Settlement(kept=[Kept(now[0], Counters(attempts=1))]))
+    wait_until(lambda: not _parts(broker, "retry"), lambda: "It keeps what nobody fetches")
+    lab.shift_clock(3500)
+    wait_until(lambda: came.extend(broker.fetch("orders", 1000)) or len(came) >= 2501, lambda: f"Only {len(came)} came")
+    assert len({each.body for each in came}) == len(came) == 2501
+
+
+def test_one_whose_time_comes_later_but_stands_earlier_outlives_its_consumer(lab):
+    both_wait = Gate("both wait")
+
+    def hold():
+        broker = lab.broker("orders", ring=lambda: None)
+        broker.publish([*given.messages("orders", 1, delay=0.9), *given.messages("orders", 1, first=1, delay=0.3)])
+        source = broker._source("orders")
+        source.retry.is_waited_for = True
+        source.begin(fetching=True)
+        parts = source.retry.parts
+        wait_until(lambda: 1 in parts and len(parts[1].ready) == 2, lambda: "Their time does not come")
+        source.retry.commits.require()
+        both_wait.open()
+        threading.Event().wait()
+
+    lab.broker("orders")
+    with Child(hold) as child:
+        both_wait.wait()
+        child.kill()
+    broker, came = lab.broker("orders"), set()
+    wait_until(lambda: came.update(each.body for each in broker.fetch("orders", 10)) or len(came) == 2, lambda: f"Only {came}")
+
+
+def _parts(broker, line):
+    return getattr(broker._sources["orders"], line).parts
 
 
 def _moved(deliveries):

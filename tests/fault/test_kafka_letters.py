@@ -6,8 +6,11 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
+from bezoar.brokers.kafka import letters
 from bezoar.brokers.kafka.url import address
-from bezoar.errors import Permanent
+from bezoar.errors import BrokerUnavailable, Permanent
+from bezoar.message import Counters, Outgoing
+from bezoar.ports import Dead, Kept, Settlement
 from bezoar.testing import given
 from bezoar.testing.running import drained
 from tests.contract.kafka_lab import KafkaLab
@@ -19,10 +22,11 @@ def lab(tmp_path, kafka):
         yield lab
 
 
-def limit_dlq(lab, size):
+def limit(lab, kind, size):
     broker = lab.broker("orders")
     change = ConfigEntry("max.message.bytes", str(size), incremental_operation=AlterConfigOpType.SET)
-    topic = ConfigResource(ResourceType.TOPIC, broker.session.names("orders").dlq, incremental_configs=[change])
+    name = getattr(broker.session.names("orders"), kind)
+    topic = ConfigResource(ResourceType.TOPIC, name, incremental_configs=[change])
     for answer in broker.session.admin.incremental_alter_configs([topic]).values():
         answer.result(10)
 
@@ -33,19 +37,48 @@ def fail(body: bytes) -> None:
 
 @pytest.mark.parametrize("size", [8_000, 200_000], ids=["fits without its history", "is larger than the DLQ takes"])
 def test_a_letter_that_is_too_large_for_the_dlq_is_never_lost(lab, size):
-    limit_dlq(lab, 20_000)
+    limit(lab, "dlq", 20_000)
     body = bytes(range(256)) * (size // 256)
     app = given.consumer(lab.app(), "orders", fail)
     app.publish("orders", body, id="large", headers={"trace": "x" * 100})
     app.publish("orders", b"small", id="small")
     drained(app)
-    letters = {letter.message.id: letter for letter in lab.dlq("orders").peek()}
-    assert letters["large"].body == body
-    assert letters["large"].error.startswith("no no")
-    assert letters["small"].body == b"small"
+    found = {letter.message.id: letter for letter in lab.dlq("orders").peek()}
+    assert found["large"].body == body
+    assert found["large"].error.startswith("no no")
+    assert found["small"].body == b"small"
     lab.dlq("orders").replay_one("large")
     (replayed,) = lab.broker("orders").fetch("orders", 10)
     assert (replayed.id, replayed.body) == ("large", body)
+
+
+def test_a_retry_that_is_too_large_for_its_topic_waits_until_that_takes_it(lab):
+    limit(lab, "retry", 20_000)
+    broker = lab.broker("orders")
+    broker.publish([Outgoing("large", "orders", b"x" * 100_000)])
+    (held,) = broker.fetch("orders", 1)
+    again = Settlement(kept=[Kept(held, Counters(attempts=1))])
+    with pytest.raises(BrokerUnavailable, match=r"bezoar\.retry --add-config max\.message\.bytes"):
+        broker.settle(again)
+    limit(lab, "retry", 1_000_000)
+    broker.settle(again)
+    (again,) = broker.fetch("orders", 10)
+    assert (again.body, again.attempt) == (held.body, 2)
+
+
+def test_a_letter_that_a_crash_left_twice_is_one_letter(lab):
+    broker = lab.broker("orders")
+    broker.publish(given.messages("orders", 1))
+    (held,) = broker.fetch("orders", 1)
+    letter, record = given.letter_of(held), broker._source("orders").record(held.receipt)
+    broker.session.must_store([letters.written(broker.session.names("orders"), letter, record)], "crashing")
+    broker.settle(Settlement(dead=[Dead(held, letter)]))
+    names = broker.session.names("orders")
+    assert broker.session.ends([(names.dlq, 0)]) == {(names.dlq, 0): 2}
+    dlq = lab.dlq("orders")
+    assert (dlq.count(), len(dlq.peek()), broker.depth("orders").dead) == (1, 1, 1)
+    assert dlq.replay_all().count == 1
+    assert len(broker.fetch("orders", 10)) == 1
 
 
 def test_a_letter_of_spring_kafka_is_read_and_replayed(lab):

@@ -50,6 +50,8 @@ def test_what_was_confirmed_survives_a_kill_of_the_server(lab, server):
     held = broker.fetch("orders", 10)
     kept = [Kept(held[1], Counters(attempts=2)), Kept(held[2], Counters(attempts=1), 3600.0)]
     broker.settle(Settlement(gone=[held[3]], kept=kept, dead=[Dead(held[0], given.letter_of(held[0]))]))
+    for line in broker._sources["orders"].lines:
+        line.commits.require()  # settling does not wait for it while others run
     with server.down():
         pass
     other = lab.broker("orders")
@@ -106,6 +108,18 @@ def test_a_frozen_server_stops_a_consumer_for_a_limited_time_and_then_it_goes_on
     broker.close()
     drained(given.consumer(lab.app(), "orders", handled.append, schema=int))
     assert set(handled) == {0, 1, 2}
+
+
+def test_what_is_done_while_the_server_is_frozen_is_noted_when_it_answers(lab, server):
+    lab.url = lab.url.replace("session_timeout=1.0", "session_timeout=60")
+    broker, held = lab.broker("orders", ring=lambda: None), []
+    broker.publish(given.messages("orders", 3))
+    wait_until(lambda: held.extend(broker.fetch("orders", 10)) or len(held) == 3, lambda: f"Only {len(held)} came")
+    with frozen(server):
+        broker.settle(Settlement(gone=held))
+        with pytest.raises(BrokerUnavailable, match="has confirmed no commit"):
+            wait_until(lambda: broker.fetch("orders", 10), lambda: "Nobody told that nothing is confirmed")
+    wait_until(lambda: broker.depth("orders").empty, lambda: str(broker.depth("orders")))
 
 
 @pytest.mark.timeout(240)

@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass
 
+import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from bezoar.brokers.kafka.line import Line
 from bezoar.brokers.kafka.part import Part
+from bezoar.errors import BrokerUnavailable
 
 
 @dataclass
@@ -83,3 +85,11 @@ def test_a_partition_that_was_read_to_its_end_is_done_up_to_there():
     here._read_ledgers(client)
     here._read_ledgers(client)
     assert here.parts[0].lowest == 4
+
+
+def test_a_keeper_that_breaks_does_not_let_everybody_wait():
+    here = line()
+    with pytest.raises(ZeroDivisionError):
+        here.commits.watched(lambda: 1 / 0)()
+    with pytest.raises(BrokerUnavailable, match="ZeroDivisionError"):
+        here.commits.check()

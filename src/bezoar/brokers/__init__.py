@@ -188,4 +188,4 @@ def masked(url: str) -> str:
 
 
 _PASSWORD = re.compile(r"(=https?(?::|%3A)(?:/|%2F){2}[^:@&]*?(?::|%3A))[^&]*(@|%40)", re.IGNORECASE)
-_NAMED_PASSWORD = re.compile(r"([?&]\w*password=)[^&]*", re.IGNORECASE)
+_NAMED_PASSWORD = re.compile(r"([?&](?:[\w.]*(?:password|passphrase|secret)[\w.]*|[\w.]*key\.pem)=)[^&]*", re.IGNORECASE)

@@ -4,7 +4,7 @@ A log cannot delete a record from its middle. So letters stay where they are, an
 its own, `<topic>.dlq.states`, which has one partition: its order decides between two operators. Three kinds of entries:
 
     claim    an operator is about to do this with a letter. The first one in the log has it.
-    state    it is done: replayed, discarded or purged.
+    state    it is done: replayed, discarded or purged. It counts while the claim that it names has the letter.
     drop     the operator is no more, and had not done it: the letter waits as before.
 
 Each letter is in the books once, even if a crash left it twice in the DLQ.
@@ -31,13 +31,19 @@ class Claim(msgspec.Struct, frozen=True, tag="claim", tag_field="kind"):
     operator: str
     nonce: str
     retry: str = ""
-    ends: dict[str, int] = {}
-    """Where the partitions for replays ended before: a copy that was sent stands behind that."""
+    partition: int = 0
+    end: int = 0
+    """Of a replay: where its copy belongs, and where that partition ended before. A copy that was sent stands behind that."""
+
+    @property
+    def place(self) -> Place:
+        return self.retry, self.partition
 
 
 class Settled(msgspec.Struct, frozen=True, tag="state", tag_field="kind"):
     letter: str
     state: str
+    nonce: str
 
 
 class Drop(msgspec.Struct, frozen=True, tag="drop", tag_field="kind"):
@@ -56,6 +62,7 @@ class Entry(msgspec.Struct):
     offset: int
     state: str = DEAD
     claim: Claim | None = None
+    settled_by: str = ""
 
 
 class Books:
@@ -82,6 +89,7 @@ class Books:
         stretch = (max(self._states_read, begins[self._states]), ends[self._states])
         for record in self._reader.read({self._states: stretch}):
             self._note(record)
+            self._states_read = record.offset() + 1
         self._states_read = stretch[1]
 
     def _add(self, record: Record) -> None:
@@ -93,6 +101,8 @@ class Books:
             self._identities.add(identity)
         partition = f"{place[1]}." if place[1] else ""
         entry = Entry(f"{self._names.source}-{partition}{offset}", place, offset)
+        if entry.id in self.entries:  # read before, and then the rest could not be read
+            return
         self.entries[entry.id] = entry
         for told in self._early.pop(entry.id, ()):
             self._apply(entry, told)
@@ -112,25 +122,15 @@ class Books:
         match told:
             case Claim() if entry.claim is None and entry.state == told.was:
                 entry.claim = told
-            case Settled():
-                entry.state, entry.claim = told.state, None
+            case Settled() if entry.claim is not None and entry.claim.nonce == told.nonce:
+                entry.state, entry.claim, entry.settled_by = told.state, None, told.nonce
             case Drop() if entry.claim is not None and entry.claim.nonce == told.nonce:
                 entry.claim = None
 
     def write(self, told: Sequence[Claim | Settled | Drop], what: str) -> None:
-        copies = [Copy(self._names.states, msgspec.json.encode(each), _key(each), (), 0) for each in told]
-        over = [each for each in told if isinstance(each, Drop)]
-        self._session.must_store(
-            [*copies, *(Copy(self._names.states, None, _claim_key(each.nonce), (), 0) for each in over)], what
-        )
+        self._session.must_store([Copy(self._names.states, msgspec.json.encode(each), _key(each), (), 0) for each in told], what)
 
 
 def _key(told: Claim | Settled | Drop) -> bytes:
-    """Kafka keeps the latest entry of each key."""
-    if isinstance(told, Settled):
-        return f"state {told.letter}".encode()
-    return _claim_key(told.nonce) if isinstance(told, Claim) else f"drop {told.nonce}".encode()
-
-
-def _claim_key(nonce: str) -> bytes:
-    return f"claim {nonce}".encode()
+    """Kafka keeps the latest entry of each key, so each has its own: what an entry means depends on those before it."""
+    return f"{type(told).__name__.lower()} {told.nonce}".encode()

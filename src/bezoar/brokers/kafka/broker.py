@@ -15,6 +15,7 @@ from bezoar.brokers.kafka import copies, letters
 from bezoar.brokers.kafka.books import DEAD, Books
 from bezoar.brokers.kafka.depth import counts
 from bezoar.brokers.kafka.envelope import Copy
+from bezoar.brokers.kafka.part import Part
 from bezoar.brokers.kafka.reading import Reader
 from bezoar.brokers.kafka.session import Session
 from bezoar.brokers.kafka.source import Places, Source, by_part
@@ -42,7 +43,7 @@ class KafkaBroker:
         self._books: dict[str, Books] = {}
         self._reader: Reader | None = None
         self._members: list[Consumer] = []
-        self._stored: set[tuple[int, int]] = set()
+        self._stored: set[tuple[Part, int]] = set()
 
     def open(self, sources: Sequence[str], *, create: bool = True, ring: Ring | None = None) -> Sequence[Finding]:
         self.session.create = create
@@ -119,7 +120,7 @@ class KafkaBroker:
         if refs:
             self.session.must_store([copies.note(source.names, ref) for ref in refs], "telling what is done")
         if self._stored:
-            self._stored.difference_update((id(part), offset) for part, offsets in done.items() for offset in offsets)
+            self._stored.difference_update((part, offset) for part, offsets in done.items() for offset in offsets)
         if back:
             self._give_back(source, back)
         for line in source.lines:
@@ -136,6 +137,7 @@ class KafkaBroker:
 
     def _store(self, source: Source, moved: Sequence[Kept | Dead]) -> None:
         """Have a confirmed copy of each. One that was confirmed before is not sent again."""
+        self._stored = {(part, offset) for part, offset in self._stored if not part.is_lost or offset in part.away}
         new = [each for each in moved if _mark(each) not in self._stored]
         refused = self.session.store([self._copy(source, each, letters.WHOLE) for each in new])
         for how in (letters.TRIMMED, letters.REFERRING):
@@ -151,8 +153,9 @@ class KafkaBroker:
                     refused[number] = again[index]
         self._stored.update(_mark(each) for number, each in enumerate(new) if number not in refused)
         if refused:
-            why = next(iter(refused.values()))
-            raise BrokerUnavailable(f"Kafka refuses {len(refused)} retries or dead letters: {told(why)}.")
+            number, why = next(iter(refused.items()))
+            topic = source.names.retry if isinstance(new[number], Kept) else source.names.dlq
+            raise BrokerUnavailable(f"Kafka refuses {len(refused)} retries or dead letters: {told(why)}.{_remedy(topic, why)}")
 
     def _copy(self, source: Source, item: Kept | Dead, how: int) -> Copy:
         record = source.record(item.delivery.receipt)
@@ -228,9 +231,18 @@ class KafkaBroker:
             self._ring()
 
 
-def _mark(item: Kept | Dead) -> tuple[int, int]:
+def _mark(item: Kept | Dead) -> tuple[Part, int]:
     receipt = item.delivery.receipt
-    return id(receipt.part), receipt.offset
+    return receipt.part, receipt.offset
+
+
+def _remedy(topic: str, why: KafkaError) -> str:
+    if why.code() != KafkaError.MSG_SIZE_TOO_LARGE:
+        return ""
+    return (
+        f" Topic {topic!r} takes only smaller ones, and nothing goes on before it takes these: "
+        f"kafka-configs.sh --alter --topic {topic} --add-config max.message.bytes=…"
+    )
 
 
 def _lost() -> OwnershipLost:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from bezoar.brokers.kafka.part import Part
-from bezoar.brokers.kafka.troubles import told
+from bezoar.brokers.kafka.troubles import is_final, lacking, told
 from bezoar.errors import BrokerUnavailable
 
 RETRY_AFTER = 0.2
@@ -26,10 +26,26 @@ class Commits:
         self.marking = False
         """Whether what was read is wanted: then marks move past it."""
         self.trouble: str | None = None
+        self.is_denied = False
+        """Whether it is a permission that we lack: then nobody waits for something to come."""
+        self.is_over = False
+        """Whether nothing will come here any more, for as long as this process lives."""
         self.is_under_way = False
         self._sent: dict[int, tuple[Part, tuple[int, str]]] = {}
         self._silent_since: float | None = None
         self._not_before = 0.0
+
+    def watched(self, keep: Callable[[], None]) -> Callable[[], None]:
+        """The same work; if it breaks, whoever fetches is told so. Else everybody would wait for a thread that is no more."""
+
+        def watched() -> None:
+            try:
+                keep()
+            except BaseException as error:
+                self.trouble, self.is_over = f"{type(error).__name__}: {error}", True
+                raise
+
+        return watched
 
     def wait(self, *, anyway: bool) -> None:
         """Give the server a moment to confirm everything, if that is asked for or nothing else is to be done."""
@@ -39,8 +55,10 @@ class Commits:
 
     def require(self) -> None:
         """As wait, and raise if the server has not confirmed it in time."""
-        self.wait(anyway=True)
-        if not self.are_confirmed():
+        with self._changed:
+            self.wait(anyway=True)
+            is_confirmed = self.are_confirmed()
+        if not is_confirmed:
             raise BrokerUnavailable(
                 f"Kafka has not confirmed a commit to {self._topic!r} within {ANSWER_WITHIN:g} s{self._why()}. Nothing is "
                 f"started before it has."
@@ -48,6 +66,13 @@ class Commits:
 
     def check(self) -> None:
         """Raise if the server has kept silent for too long: whatever were started now could not be settled."""
+        if self.is_over:
+            raise BrokerUnavailable(
+                f"Kafka gives this consumer nothing of {self._topic!r} any more{self._why()}. If the URL has instance=, another "
+                f"process may have come under the same name: give each its own. Then start this one again."
+            )
+        if self.is_denied:
+            raise BrokerUnavailable(f"Kafka lets us read nothing of {self._topic!r}{self._why()}.")
         since = self._silent_since
         if since is not None and time.monotonic() - since > CONFIRMED_WITHIN:
             raise BrokerUnavailable(f"Kafka has confirmed no commit to {self._topic!r} for {CONFIRMED_WITHIN:g} s{self._why()}.")
@@ -99,8 +124,7 @@ class Commits:
         return found
 
     def _free(self, part: Part) -> None:
-        part.ready.extend(part.marking)
-        part.marking = []
+        part.free()
         self._changed.notify_all()
         self._ring()
 
@@ -124,9 +148,9 @@ class Commits:
 
     def _failed(self, error: KafkaError) -> None:
         """Say it again a little later. If the partition is no longer ours Kafka tells that too."""
-        self.trouble = told(error)
+        self.trouble = told(lacking(error, f"Read on topic {self._topic!r} and on its group"))
+        self.is_over |= is_final(error)
         for part, _ in self._sent.values():
-            part.fresh.extendleft(reversed(part.marking))
-            part.marking = []
+            part.unmark_failed()
         self._sent, self.is_under_way = {}, False
         self._not_before = time.monotonic() + RETRY_AFTER

@@ -1,17 +1,18 @@
 """What can be done with the dead letters of a source?
 
 Whoever changes something claims it first, in the log that books.py explains; the first claim wins. A replay is a copy in the
-retry topic of the letter's group. If an operator is killed between its claim and its last word, the next one looks whether
-the copy was sent, and finishes it or gives the letter free.
+retry topic of the letter's group. If an operator is killed between its claim and its last word, the next one sees to it that
+no copy is sent any more, looks whether one was, and finishes it or gives the letter free (replays.py).
 """
 
 import time
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from confluent_kafka import Consumer
 
-from bezoar.brokers.kafka import envelope, letters
+from bezoar.brokers.kafka import envelope, letters, replays
 from bezoar.brokers.kafka.books import DEAD, PURGED, Books, Claim, Drop, Entry, Settled
 from bezoar.brokers.kafka.broker import KafkaBroker
 from bezoar.brokers.kafka.envelope import Copy
@@ -23,7 +24,6 @@ from bezoar.deadletters.record import DeadLetter
 from bezoar.errors import BrokerUnavailable
 
 REPLAYED = "replayed"
-REPLAY = "x-bezoar-replay"
 NOTHING = "nothing"
 """Where a DLQ without letters ends."""
 WAIT = 0.05
@@ -75,7 +75,7 @@ class KafkaDeadLetters:
 
     def _state(self, entry: Entry) -> str:
         """What became of it; one whose copy was sent is replayed, though its operator came to no last word."""
-        if entry.claim is not None and entry.claim.state == REPLAYED and self._sent([entry]):
+        if entry.claim is not None and entry.claim.state == REPLAYED and entry.claim.nonce in self._sent([entry.claim]):
             return REPLAYED
         return entry.state
 
@@ -116,28 +116,39 @@ class KafkaDeadLetters:
         self._be_there()
         records = self._records([books.entries[id_] for id_ in wanted]) if state == REPLAYED else {}
         copies = {id_: self._again(books.entries[id_], record) for id_, record in records.items()}
-        nonces = self._claim(books, wanted, was, state, copies)
+        wanted = [id_ for id_ in wanted if id_ in copies or state != REPLAYED]  # somebody may just have cut the DLQ
+        claims = self._claim(books, wanted, was, state, copies)
         books = self._fresh()
-        won = [id_ for id_ in wanted if (claim := books.entries[id_].claim) and claim.nonce == nonces[id_]]
+        won = [claim for claim in claims if (held := books.entries[claim.letter].claim) and held.nonce == claim.nonce]
         try:
-            self.broker.session.must_store([copies[id_] for id_ in won if id_ in copies], "sending letters again")
+            done = self._send([claim for claim in won if claim.letter in copies], copies)
         except BrokerUnavailable:
-            sent = self._sent([books.entries[id_] for id_ in won])
-            books.write([Settled(id_, state) if id_ in sent else Drop(id_, nonces[id_]) for id_ in won], "giving letters free")
+            self._finish(books, won)
             raise
-        books.write([Settled(id_, state) for id_ in won], "noting what became of letters")
-        return won
+        last = [Settled(claim.letter, state, claim.nonce) for claim in won if claim.letter not in copies or claim.nonce in done]
+        books.write(last, "noting what became of letters")
+        books = self._fresh()
+        return [each.letter for each in last if books.entries[each.letter].settled_by == each.nonce]
 
-    def _claim(self, books: Books, wanted: Sequence[str], was: str, state: str, copies: dict[str, Copy]) -> dict[str, str]:
-        topics = {copy.topic for copy in copies.values()}
-        ends = self.broker.session.ends((topic, number) for topic in topics for number in (REPLAYS, LANE))
+    def _claim(self, books: Books, wanted: Sequence[str], was: str, state: str, copies: dict[str, Copy]) -> Sequence[Claim]:
+        ends = self.broker.session.ends({(copy.topic, copy.partition) for copy in copies.values()})
         claims = []
         for id_ in wanted:
-            retry = copies[id_].topic if id_ in copies else ""
-            known = {str(number): end for (topic, number), end in ends.items() if topic == retry}
-            claims.append(Claim(id_, was, state, self._name, uuid.uuid4().hex, retry, known))
+            copy = copies.get(id_)
+            where = (copy.topic, copy.partition, ends[copy.topic, copy.partition]) if copy else ()
+            claims.append(Claim(id_, was, state, self._name, uuid.uuid4().hex, *where))
         books.write(claims, "claiming letters")
-        return {claim.letter: claim.nonce for claim in claims}
+        return claims
+
+    def _send(self, claims: Sequence[Claim], copies: dict[str, Copy]) -> set[str]:
+        """Send the letters of these claims again. Returns those claims whose copy counts."""
+        marked = [replays.claimed(copies[claim.letter], claim.nonce, claim.end) for claim in claims]
+        self.broker.session.must_store(marked, "sending letters again")
+        ours = Counter(claim.place for claim in claims)
+        ends = self.broker.session.ends(ours)
+        if all(ends[claim.place] - claim.end == ours[claim.place] for claim in claims):
+            return {claim.nonce for claim in claims}  # nobody else has written anything there since
+        return self._sent(claims)
 
     def _again(self, entry: Entry, record: Record) -> Copy:
         """What is sent: to the group that gave the message up, if it is known here, else to ours."""
@@ -147,7 +158,7 @@ class KafkaDeadLetters:
         if self.broker.topology.partitions(retry) < PARTITIONS:
             retry = names.retry
         counters = letter.replayed()
-        headers = envelope.copied(record, envelope.look(record), counters, {REPLAY: entry.id})
+        headers = envelope.copied(record, envelope.look(record), counters)
         value = letter.body if envelope.field(record, BODY_AT) else record.value()
         return Copy(retry, value, record.key(), headers, LANE if counters.alone else REPLAYS)
 
@@ -159,16 +170,7 @@ class KafkaDeadLetters:
             gone = [entry for entry in claimed if entry.claim and not self._is_there(entry.claim.operator)]
             if gone:
                 books = self._fresh()  # the last word may have come just before its operator went
-                gone = [entry for entry in gone if entry.claim]
-                sent = self._sent(gone)
-                books.write(
-                    [
-                        Settled(entry.id, REPLAYED) if entry.id in sent else Drop(entry.id, entry.claim.nonce)
-                        for entry in gone
-                        if entry.claim
-                    ],
-                    "finishing what another operator began",
-                )
+                self._finish(books, [entry.claim for entry in gone if entry.claim])
             elif time.monotonic() > deadline:
                 break
             else:
@@ -176,18 +178,27 @@ class KafkaDeadLetters:
             books = self._fresh()
         return books
 
-    def _sent(self, entries: Sequence[Entry]) -> set[str]:
-        """Those whose copy is in a retry topic, behind where that ended before the claim."""
+    def _finish(self, books: Books, claims: Sequence[Claim]) -> None:
+        """The last word on what an operator began, and will not end."""
+        stops = [replays.stop(claim.place, claim.nonce) for claim in claims if claim.retry]
+        self.broker.session.must_store(stops, "stopping what was begun")
+        sent = self._sent(claims)
+        books.write(
+            [
+                Settled(claim.letter, REPLAYED, claim.nonce) if claim.nonce in sent else Drop(claim.letter, claim.nonce)
+                for claim in claims
+            ],
+            "finishing what was begun",
+        )
+
+    def _sent(self, claims: Iterable[Claim]) -> set[str]:
+        """Those whose copy is in a retry topic, and counts."""
         starts: dict[Place, int] = {}
-        for entry in entries:
-            claim = entry.claim
-            for number, end in claim.ends.items() if claim else ():
-                place = (claim.retry, int(number)) if claim else ("", 0)
-                starts[place] = min(end, starts.get(place, end))
+        for claim in claims:
+            if claim.retry:
+                starts[claim.place] = min(claim.end, starts.get(claim.place, claim.end))
         ends = self.broker.session.ends(starts)
-        records = self.broker.reader.read({place: (start, ends[place]) for place, start in starts.items()})
-        replays = {envelope.field(record, REPLAY) for record in records}
-        return {entry.id for entry in entries if entry.id in replays}
+        return replays.that_count(self.broker.reader.read({place: (start, ends[place]) for place, start in starts.items()}))
 
     def _group(self, operator: str) -> str:
         return f"{self.broker.session.names(self._source).operators}.{operator}"

@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from bezoar.brokers.kafka.committing import ANSWER_WITHIN, Commits
 from bezoar.brokers.kafka.part import Part
 from bezoar.brokers.kafka.record import Record
-from bezoar.brokers.kafka.troubles import told
+from bezoar.brokers.kafka.troubles import DENIED, is_final, lacking, told
 
 POLL, POLL_WHEN_BUSY = 0.02, 0.001
 """Seconds. While one thread is in the client no other can use it, so whoever settles something is heard between two polls."""
@@ -64,7 +64,7 @@ class Line:
         self._consumer: Consumer | None = None
         self._keeper: threading.Thread | None = None
         self._subscribed: str | None = None
-        self._is_away = False
+        self._is_away = self._is_moving = False
         self._fetched_at = time.monotonic()
         self._turn = 0
 
@@ -78,7 +78,8 @@ class Line:
                 self.commits.marking = True
             if self._keeper is None:
                 self._consumer = Consumer(self._settings | {"on_commit": self.commits.on_commit})
-                self._keeper = threading.Thread(target=self._keep, name=f"bezoar-kafka-{self.topic}", daemon=True)
+                keep, name = self.commits.watched(self._keep), f"bezoar-kafka-{self.topic}"
+                self._keeper = threading.Thread(target=keep, name=name, daemon=True)
                 self._keeper.start()
 
     def take(self, limit: int) -> list[tuple[Part, list[Record]]]:
@@ -128,6 +129,8 @@ class Line:
             self._read_ledgers(consumer)
             self.shelf.tick()
             self.commits.send(consumer)
+            if self.commits.is_over and self.parts:  # the client does not say that these are lost
+                self._drop(list(self.parts.values()))
         self._leave(consumer)
 
     def _subscribe(self, consumer: Consumer) -> None:
@@ -146,7 +149,7 @@ class Line:
                 # A client that is connected joins at once; one that is not looks again after a second.
                 consumer.list_topics(topic, timeout=ANSWER_WITHIN)
             consumer.subscribe([topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost)
-        self._subscribed = topic
+        self._subscribed, self._is_moving = topic, topic is not None
 
     def _poll(self, consumer: Consumer, most: int) -> None:
         record = consumer.poll(min(POLL_WHEN_BUSY if self._is_busy() else POLL, self.shelf.sleep()))
@@ -174,6 +177,7 @@ class Line:
         if not all(map(self.topic.__eq__, map(_topic, good))):
             good = [record for record in good if record.topic() == self.topic]
         for number, together in groupby(good, _partition):
+            self.commits.is_denied = False
             if part := self.parts.get(number):
                 self._arrive_in(part, list(together))
         if len(good) < len(records):
@@ -193,11 +197,14 @@ class Line:
         if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the client has no other name for it
             part = self.parts.get(record.partition())
             if part is not None and record.topic() == self.topic:
+                self.commits.is_denied = False
                 part.at_end = record.offset()
                 if part.is_known:
                     part.ends_at(record.offset())
             return
-        self.commits.trouble = told(error)
+        self.commits.trouble = told(lacking(error, f"Read on topic {self.topic!r} and on group {self.group!r}"))
+        self.commits.is_denied = error.code() in DENIED
+        self.commits.is_over |= is_final(error)
 
     def _read_ledgers(self, consumer: Consumer) -> None:
         unknown = [part for part in self.parts.values() if not part.is_known]
@@ -233,7 +240,7 @@ class Line:
             for place in places:
                 if place.topic == self.topic:
                     self.parts[place.partition] = Part(self.topic, place.partition)
-            self.is_joined = True
+            self.is_joined, self.commits.is_denied, self._is_moving = True, False, False
             self.changed.notify_all()
         with suppress(KafkaException):
             consumer.resume(list(places))  # a pause outlives the loss of a partition
@@ -282,7 +289,8 @@ class Line:
             while time.monotonic() < deadline:
                 self.commits.send(consumer)
                 with self.changed:
-                    if self.commits.are_confirmed():
+                    # Whoever goes while its group is shared out anew is waited for there until its session ends.
+                    if self.commits.are_confirmed() and not self._is_moving:
                         break
                 consumer.poll(0.01)
         with suppress(KafkaException, RuntimeError):

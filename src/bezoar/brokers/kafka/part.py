@@ -36,6 +36,9 @@ class Part:
         self.is_lost = False
         self.is_revoked = False
         self.is_paused = False
+        self.in_order = True
+        """Whether what waits for its start does so by its offsets. One whose time came, or that was not started after all, may
+        wait behind others that stand after it."""
         self.first: int | None = None
         self.next = 0
         self.high = -1
@@ -77,6 +80,8 @@ class Part:
         if self.first is None:
             self.first = first
         if first >= self.next and first >= self.known_top:
+            if self.expected:
+                self.forget_below(first)
             self.next = records[-1].offset() + 1
             return records
         return [record for record in records if self._is_to_do(record.offset())]
@@ -145,6 +150,12 @@ class Part:
             self.resting_size -= len(record)
         return record
 
+    def wake_up(self, offset: int) -> None:
+        """Its time has come."""
+        if record := self.wake(offset):
+            self.fresh.append(record)
+            self.in_order = False
+
     def give(self, limit: int) -> list[Record]:
         """At most so many of those that may be started."""
         ready = self.ready
@@ -162,31 +173,44 @@ class Part:
             self.rest(record)
         else:
             self.fresh.appendleft(record)
+            self.in_order = False
 
     def unmark(self) -> None:
         """Nothing but what is in somebody's hand is about to start."""
         waiting = [*self.ready, *self.marking, *self.fresh]
         self.ready.clear()
         self.marking = []
-        self.fresh = deque(sorted(waiting, key=lambda record: record.offset()))
+        self.fresh = deque(sorted(waiting, key=_offset))
+        self.in_order = True
 
     def mark(self) -> None:
         """Have the next commit move the mark past what is fresh, as far as it may be moved."""
         if not self.fresh or self.marking:
             return
         limit = self.lowest + SPAN
-        if self.fresh[-1].offset() < limit:
+        if self.in_order and self.fresh[-1].offset() < limit:
             self.marking, self.fresh = list(self.fresh), deque()
         else:
             self.marking = [each for each in self.fresh if each.offset() < limit]
             self.fresh = deque(each for each in self.fresh if each.offset() >= limit)
+
+    def free(self) -> None:
+        """The mark past them is confirmed."""
+        self.ready.extend(self.marking)
+        self.marking = []
+
+    def unmark_failed(self) -> None:
+        """The mark past them was not confirmed: they wait for the next one."""
+        self.fresh.extendleft(reversed(self.marking))
+        self.marking = []
 
     @property
     def lowest(self) -> int:
         """The first offset that is not done."""
         places: list[Collection[int]] = [self.hand, self.resting, self.expected]
         found = [min(place) for place in places if place]
-        found += [each[0].offset() for each in (self.ready, self.marking, self.fresh) if each]
+        waiting = [each for each in (self.ready, self.marking, self.fresh) if each]
+        found += [each[0].offset() if self.in_order else min(map(_offset, each)) for each in waiting]
         return min(found, default=max(self.next, self.high + 1))
 
     @property
@@ -200,7 +224,7 @@ class Part:
         lowest, high = self.lowest, self.high
         started = len(self.hand) + len(self.ready) + len(self.marking)
         if self.marking:
-            self.high = max(high, self.marking[-1].offset())
+            self.high = max(high, *map(_offset, self.marking[-1:] if self.in_order else self.marking))
         top = max(self.high + 1, lowest)
         if started == top - lowest and not (self.levels or self.starts):
             return lowest, runs.whole(f"{started}A" if started else "")

@@ -8,7 +8,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from bezoar.brokers.kafka.record import Record
 from bezoar.brokers.kafka.session import Place, Session
-from bezoar.brokers.kafka.troubles import told, unavailable
+from bezoar.brokers.kafka.troubles import lacking, told, unavailable
 from bezoar.errors import BrokerUnavailable
 
 BATCH = 500
@@ -20,7 +20,9 @@ class Reader:
     """Reads stretches of topics. Commits nothing, and nobody else notices."""
 
     def __init__(self, session: Session) -> None:
-        more = {"group.id": "bezoar-reading", "enable.auto.commit": False, "enable.partition.eof": True, "fetch.wait.max.ms": 50}
+        # The client looks for its group, though it never joins: one that a user may use who may use ours.
+        self._group = f"{session.address.prefix}{session.address.group}.reading"
+        more = {"group.id": self._group, "enable.auto.commit": False, "enable.partition.eof": True, "fetch.wait.max.ms": 50}
         self._consumer = Consumer(session.settings(**more) | {"auto.offset.reset": "earliest", "max.poll.interval.ms": A_DAY})
 
     def read(self, stretches: Mapping[Place, tuple[int, int]]) -> Iterator[Record]:
@@ -48,7 +50,8 @@ class Reader:
                 place = (record.topic(), record.partition())
                 error = record.error()
                 if error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001
-                    raise BrokerUnavailable(f"Kafka did not do it while reading: {told(error)}.")
+                    why = told(lacking(error, f"Read on topic {place[0]!r} and on group {self._group!r}"))
+                    raise BrokerUnavailable(f"Kafka did not do it while reading: {why}.")
                 if error is None and record.offset() < left.get(place, -1):
                     yield record
                 if place in left and record.offset() + (error is None) >= left[place]:

@@ -21,11 +21,12 @@ from confluent_kafka import (
     Producer,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, MemberDescription, OffsetSpec
+from confluent_kafka.admin import AdminClient, ClusterMetadata, MemberDescription, OffsetSpec
 
+from bezoar.brokers.kafka.connecting import Connecting
 from bezoar.brokers.kafka.envelope import Copy
 from bezoar.brokers.kafka.names import Names, check_name
-from bezoar.brokers.kafka.troubles import told, unavailable
+from bezoar.brokers.kafka.troubles import lacking, told, unavailable
 from bezoar.brokers.kafka.url import Address
 from bezoar.errors import BrokerUnavailable
 
@@ -49,6 +50,7 @@ UNSETTLED = (
     KafkaError.COORDINATOR_NOT_AVAILABLE,
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001 - the client has no other name for it
+    KafkaError._DESTROY,  # noqa: SLF001 - nor for this: somebody else has just found its client outdated
 )
 
 Place = tuple[str, int]
@@ -60,7 +62,7 @@ class Session:
         self.address = address
         self.name = f"bezoar-{socket.gethostname()[:40]}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self.create = True
-        self.is_open = False
+        self._connecting = Connecting(address)
         self._lock = threading.Lock()
         self._admin: AdminClient | None = None
         self._producer: Producer | None = None
@@ -76,6 +78,7 @@ class Session:
         return {
             "client.id": self.name,
             "log_level": 0,
+            "error_cb": self._connecting.hear,
             "reconnect.backoff.max.ms": 1000,
             "topic.metadata.refresh.fast.interval.ms": 50,
             **more,
@@ -113,8 +116,12 @@ class Session:
     def admin(self) -> AdminClient:
         with self._lock:
             if self._admin is None:
-                self._admin = AdminClient(self.settings())
+                self._admin = self._connecting.admin(self.settings())
             return self._admin
+
+    def cluster(self) -> ClusterMetadata:
+        """Servers and topics, as far as this user may see them."""
+        return self._connecting.look(self.admin)
 
     @property
     def producer(self) -> Producer:
@@ -145,7 +152,7 @@ class Session:
             def report(error: KafkaError | None, record: Message) -> None:
                 missing.discard(number)
                 if error is not None:
-                    refused[number] = error
+                    refused[number] = lacking(error, f"Write on topic {copies[number].topic!r}")
                 elif record.timestamp()[0] == 2:  # the server's own time, of a moment ago
                     self._clock_offset = time.time() - record.timestamp()[1] / 1000
 
@@ -195,13 +202,15 @@ class Session:
         """Where these partitions end now, or begin."""
         spec = OffsetSpec.earliest() if first else OffsetSpec.latest()
         asked = {TopicPartition(*place): spec for place in places}
-        return self._patiently(lambda: self._ends(asked), "asking where partitions end") if asked else {}
+        topics = ", ".join(sorted({repr(place.topic) for place in asked}))
+        right = f"Describe on topic {topics}"
+        return self._patiently(lambda: self._ends(asked), "asking where partitions end", right) if asked else {}
 
     def _ends(self, asked: dict[TopicPartition, OffsetSpec]) -> dict[Place, int]:
         answers = self.admin.list_offsets(asked, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=ANSWER_WITHIN)
         return {(each.topic, each.partition): answer.result(ANSWER_WITHIN).offset for each, answer in answers.items()}
 
-    def _patiently(self, ask: Callable[[], Answer], what: str) -> Answer:
+    def _patiently(self, ask: Callable[[], Answer], what: str, right: str) -> Answer:
         """Ask again while the servers are just agreeing on who answers: for a moment after a topic was made, or a server went."""
         deadline = time.monotonic() + ANSWER_WITHIN
         while True:
@@ -210,7 +219,7 @@ class Session:
             except KafkaException as error:
                 code = error.args[0].code()
                 if code not in UNSETTLED or time.monotonic() > deadline:
-                    raise unavailable(error, what) from None
+                    raise unavailable(KafkaException(lacking(error.args[0], right)), what) from None
                 if code in OUTDATED:
                     with self._lock:  # one that has seen a server go remembers for minutes who led then, or that nobody does
                         self._admin = None
@@ -219,7 +228,9 @@ class Session:
     def committed(self, group: str, places: Iterable[Place]) -> dict[Place, tuple[int, str | None]]:
         """What a group has committed; what it never did is left out."""
         asked = [TopicPartition(*place) for place in places]
-        found = self._patiently(lambda: self._committed(group, asked), "asking what was committed")
+        found = self._patiently(
+            lambda: self._committed(group, asked), "asking what was committed", f"Describe or Read on group {group!r}"
+        )
         return {(each.topic, each.partition): (each.offset, each.metadata) for each in found if each.offset >= 0}
 
     def _committed(self, group: str, asked: list[TopicPartition]) -> Sequence[TopicPartition]:
@@ -236,13 +247,15 @@ class Session:
 
     def members(self, group: str) -> set[str]:
         """The names under which members of this group have joined."""
-        return {member.client_id for member in self._patiently(lambda: self._members(group), "asking who is there")}
+        return {member.client_id for member in self._described(group)}
 
     def shared_out(self, group: str) -> set[str]:
         """The topics of which another member of this group has a partition."""
-        members = self._patiently(lambda: self._members(group), "asking who has what")
-        others = [member for member in members if member.client_id != self.name]
+        others = [member for member in self._described(group) if member.client_id != self.name]
         return {place.topic for member in others for place in member.assignment.topic_partitions}
+
+    def _described(self, group: str) -> Sequence[MemberDescription]:
+        return self._patiently(lambda: self._members(group), "asking who is there", f"Describe or Read on group {group!r}")
 
     def _members(self, group: str) -> Sequence[MemberDescription]:
         (answer,) = self.admin.describe_consumer_groups([group], request_timeout=ANSWER_WITHIN).values()

@@ -15,10 +15,12 @@ from bezoar.brokers.kafka.line import Line
 from bezoar.brokers.kafka.names import AGAIN, HELD, LANE, REPLAYS, Names
 from bezoar.brokers.kafka.part import Part
 from bezoar.brokers.kafka.record import Record
+from bezoar.brokers.kafka.replays import Stops
 from bezoar.brokers.kafka.session import Session
 from bezoar.errors import BrokerUnavailable
 
 LOOK_FOR_HOLDERS = 0.5
+WAIT_AFTER_TROUBLE = 0.1
 FAR = 3600.0
 MOST_RESTING, MOST_RESTING_BYTES = 1_000, 4 * 1024 * 1024
 """What is read of one partition before its time."""
@@ -78,8 +80,11 @@ class Retries(Handing):
         self._held: dict[str, tuple[Part, int, str]] = {}
         self._absent: dict[str, int] = {}
         self._looked_at = 0.0
+        self._stops = Stops(session)
 
     def arrange(self, part: Part, records: Sequence[Record]) -> None:
+        if part.number in (REPLAYS, LANE):
+            records = self._stops.sift(part, records)
         if part.number in (AGAIN, REPLAYS):
             part.fresh.extend(records)
             return
@@ -102,6 +107,8 @@ class Retries(Handing):
 
     def sleep(self) -> float:
         with self._line.changed:
+            if self._stops.doubtful:
+                return 0.0
             return max(0.0, self._due[0][0] - self._session.now()) if self._due else FAR
 
     def tick(self) -> None:
@@ -111,14 +118,27 @@ class Retries(Handing):
             now = self._session.now()
             while self._due and self._due[0][0] <= now:
                 _, _, part, offset = heapq.heappop(self._due)
-                if not part.is_lost and (record := part.wake(offset)):
-                    part.fresh.append(record)
+                if not part.is_lost:
+                    part.wake_up(offset)
             held = [each for each in self._held.values() if not each[0].is_lost]
             self._held = {ref: each for ref, each in self._held.items() if not each[0].is_lost}
         self._pace()
+        if self._stops.doubtful:
+            self._clear()
         if held and time.monotonic() - self._looked_at > LOOK_FOR_HOLDERS:
             self._looked_at = time.monotonic()
             self._look_for_holders()
+
+    def _clear(self) -> None:
+        """Learn which copies of letters count, of those that were sent before this consumer came."""
+        if not self._stops.look():
+            time.sleep(WAIT_AFTER_TROUBLE)
+            return
+        with self._line.changed:
+            for part, offset in self._stops.cleared():
+                if part.number == REPLAYS:
+                    part.wake_up(offset)
+            self._line.changed.notify_all()
 
     def _pace(self) -> None:
         """Read no more of a partition while a lot of it waits: an hour's delays would fill the memory."""
@@ -143,17 +163,18 @@ class Retries(Handing):
             self._held.pop(ref, None)
 
     def _free(self, part: Part, offset: int) -> None:
-        record = part.resting.get(offset)
-        if record is None:
-            return
         with self._line.changed:
-            part.levels[offset] = min(2, part.levels.get(offset, 0) + 1)
-            part.wake(offset)
-            part.fresh.append(record)
+            if offset in part.resting:
+                part.levels[offset] = min(2, part.levels.get(offset, 0) + 1)
+                part.wake_up(offset)
 
     def suspect(self) -> tuple[Part, Record] | None:
         """The first one that must run alone, if it can be had here."""
         part = self._line.parts.get(LANE)
-        if part is None or not part.is_known or not part.resting:
+        if part is None or not part.is_known:
             return None
-        return part, part.resting[min(part.resting)]
+        first = min((offset for offset in part.resting if (part, offset) not in self._stops.doubtful), default=None)
+        return None if first is None else (part, part.resting[first])
+
+    def close(self) -> None:
+        self._stops.close()

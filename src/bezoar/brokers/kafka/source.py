@@ -228,6 +228,7 @@ class Source:
     def close(self) -> None:
         for line in self.lines:
             line.close()
+        self.retries.close()
 
 
 Places = Mapping[Part, Sequence[int]]

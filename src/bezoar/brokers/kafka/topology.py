@@ -6,12 +6,12 @@ What is missing is made, unless that is forbidden. What is there is never change
 import time
 from collections.abc import Mapping
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import NewTopic, TopicMetadata
 
 from bezoar.brokers.kafka.names import PARTITIONS, Names
 from bezoar.brokers.kafka.session import ANSWER_WITHIN, Session
-from bezoar.brokers.kafka.troubles import told, unavailable
+from bezoar.brokers.kafka.troubles import DENIED, lacking, told, unavailable
 from bezoar.errors import BrokerUnavailable, ConfigError
 from bezoar.ports import Finding
 
@@ -36,6 +36,7 @@ class Topology:
         wanted = self._wanted(names)
         found = self._look(wanted)
         if missing := [topic for name, topic in wanted.items() if name not in found]:
+            self._check_sight([topic.topic for topic in missing])
             if not self._session.create:
                 self._refuse(names, found)
                 return []
@@ -69,15 +70,22 @@ class Topology:
         }
 
     def _look(self, topics: Mapping[str, object] | list[str]) -> dict[str, TopicMetadata]:
-        try:
-            known = self._session.admin.list_topics(timeout=ANSWER_WITHIN).topics
-        except KafkaException as error:
-            raise unavailable(error, f"looking for topics at {self._session.address.shown}") from None
+        known = self._session.cluster().topics
         return {
             name: topic
             for name, topic in known.items()
             if name in topics and topic.partitions and all(each.leader >= 0 for each in topic.partitions.values())
         }
+
+    def _check_sight(self, topics: list[str]) -> None:
+        """A topic that this user may not see looks like one that is missing, until it is asked for by its name."""
+        for name, answer in self._session.admin.describe_topics(TopicCollection(topics), request_timeout=ANSWER_WITHIN).items():
+            try:
+                answer.result(2 * ANSWER_WITHIN)
+            except KafkaException as error:
+                if error.args[0].code() in DENIED:
+                    right = lacking(error.args[0], f"Describe on topic {name!r}")
+                    raise unavailable(KafkaException(right), f"looking for topics at {self._session.address.shown}") from None
 
     def _refuse(self, names: Names, found: Mapping[str, TopicMetadata]) -> None:
         if names.topic not in found and names.dlq not in found:
@@ -93,9 +101,9 @@ class Topology:
                 answer.result(2 * ANSWER_WITHIN)
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    why = told(lacking(error.args[0], f"Create on topic {name!r}"))
                     raise BrokerUnavailable(
-                        f"Topic {name!r} is missing and could not be made: {told(error.args[0])}. Make it, or allow it: see the "
-                        f"page about Kafka."
+                        f"Topic {name!r} is missing and could not be made: {why}. Make it, or allow it: see the page about Kafka."
                     ) from None
 
     def _wait_for(self, wanted: Mapping[str, NewTopic]) -> dict[str, TopicMetadata]:

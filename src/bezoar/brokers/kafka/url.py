@@ -59,7 +59,9 @@ def address(url: str) -> Address:
     if refused := sorted(passed.keys() & FORBIDDEN.keys()):
         raise ConfigError(f"{shown!r} sets {refused[0]!r}, which bezoar decides itself: {FORBIDDEN[refused[0]]}.")
     servers = ",".join(_with_port(host, shown) for host in hosts.split(","))
-    options = {"bootstrap.servers": servers, **_login(login, parts.scheme == "kafka+ssl"), **passed}
+    options = {"bootstrap.servers": servers, **_login(login), **passed}
+    if protocol := _protocol(options, parts.scheme == "kafka+ssl", shown):
+        options["security.protocol"] = protocol
     return Address(
         shown,
         options,
@@ -80,16 +82,25 @@ def _with_port(host: str, shown: str) -> str:
     return host if colon and not host.endswith("]") else f"{host}:{PORT}"
 
 
-def _login(text: str, tls: bool) -> dict[str, str]:
+def _login(text: str) -> dict[str, str]:
     if not text:
-        return {"security.protocol": "ssl"} if tls else {}
+        return {}
     user, _, password = text.partition(":")
-    return {
-        "security.protocol": "sasl_ssl" if tls else "sasl_plaintext",
-        "sasl.mechanism": "PLAIN",
-        "sasl.username": unquote(user),
-        "sasl.password": unquote(password),
-    }
+    return {"sasl.mechanism": "PLAIN", "sasl.username": unquote(user), "sasl.password": unquote(password)}
+
+
+def _protocol(options: dict[str, Any], tls: bool, shown: str) -> str:
+    """Whoever sets options of TLS or of a login wants it: the client alone would leave them aside without a word."""
+    tls = tls or any(name.startswith("ssl.") for name in options)
+    login = any(name.startswith("sasl.") for name in options)
+    meant = f"sasl_{'ssl' if tls else 'plaintext'}" if login else "ssl" if tls else ""
+    given = str(options.get("security.protocol", meant)).lower()
+    if (tls and "ssl" not in given) or (login and "sasl" not in given):
+        raise ConfigError(
+            f"{shown!r} sets security.protocol={options['security.protocol']!r}, but the rest of the URL asks for "
+            f"{'TLS' if tls and 'ssl' not in given else 'a login'}. Leave security.protocol out, or have {meant!r}."
+        )
+    return given
 
 
 def _name(option: str, text: str) -> str:

@@ -160,7 +160,8 @@ class SQSBroker:
         for known in list(self._sources.values()):
             if known.is_late:
                 self._wake()
-            if known.is_left_alone(GIVE_BACK_AFTER) and self._lock.acquire(timeout=1.0):
+            # Whoever has the lock is at work; waiting for it would keep us from renewing.
+            if known.is_left_alone(GIVE_BACK_AFTER) and self._lock.acquire(blocking=False):
                 try:
                     if self._keeper is not None and known.is_left_alone(GIVE_BACK_AFTER):
                         self._give_back(known)

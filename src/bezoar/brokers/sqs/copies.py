@@ -1,6 +1,11 @@
-"""What is stored for a message that is published, kept for another start, moved on, or given up?"""
+"""What is stored for a message that is published, kept for another start, moved on, or given up?
+
+Each copy tells more than its original. One that somebody else has sent may be as large as SQS takes any: it has no room for that.
+It is retried in place, where SQS counts its receives, and given up as it is.
+"""
 
 import hashlib
+from typing import Any
 
 from bezoar.brokers.sqs import envelope, letters, writing
 from bezoar.brokers.sqs.envelope import Raw, Receipt, Seen
@@ -12,9 +17,17 @@ from bezoar.ports import Dead, Kept
 NO_KEY = "bezoar"
 """The message group of everything without a key: a FIFO queue keeps all of that in order."""
 
+MOST_GROWTH = 8
+"""No copy has so many times the bytes of its original; attributes that have to travel as JSON have up to three times as many,
+and what is small has room anyway."""
+
+MOST_COUNTED = Counters(999_999, 2, 999_999, True, True, 999_999, 999_999, 1_234_567_890.123_456_7)
+MOST_DELAY = 123_456_789.123_456_78
+
 
 def outgoing(topic: Topic, message: Outgoing) -> Copy:
-    made = _to(topic, message.body, envelope.published(message), key=message.key, delay=message.delay)
+    where = _where(topic, None, key=message.key, delay=message.delay)
+    made = writing.copy(body=message.body, envelope=envelope.published(message), limit=topic.limit, **where)
     writing.check_size(message.id, made, topic.limit)
     return made
 
@@ -28,33 +41,35 @@ def kept(topic: Topic, item: Kept) -> Copy:
 def again(topic: Topic, seen: Seen, raw: Raw, counters: Counters, after: float = 0.0, once: str | None = None) -> Copy:
     """A copy for another start: among the others, or alone if its counters say so."""
     told = envelope.copied(seen, counters)
-    made = _to(topic, seen.body, told, raw, key=seen.key, delay=after, once=once, alone=counters.alone)
-    if made.size > writing.LIMIT:  # better without its history than not at all
+    where = _where(topic, raw, key=seen.key, delay=after, once=once, alone=counters.alone)
+    made = writing.copy(body=seen.body, envelope=told, raw=raw, limit=topic.limit, **where)
+    if made.size > topic.limit:  # better without its history than not at all
         told.counters.pop("history", None)
-        made = _to(topic, seen.body, told, raw, key=seen.key, delay=after, once=once, alone=counters.alone)
-    return made
+        made = writing.copy(body=seen.body, envelope=told, raw=raw, limit=topic.limit, **where)
+    return made if made.size <= topic.limit else writing.unchanged(raw=raw, **where)
 
 
-def _to(
-    topic: Topic,
-    body: bytes,
-    told: envelope.Envelope,
-    raw: Raw | None = None,
-    *,
-    key: str | None,
-    delay: float,
-    once: str | None = None,
-    alone: bool = False,
-) -> Copy:
+def has_room(topic: Topic, raw: Raw) -> bool:
+    """Whether a retry of this message can carry whatever there will be to tell, but for its history."""
+    if MOST_GROWTH * writing.size_as_it_is(raw) < topic.limit:
+        return True
+    seen = envelope.look(raw)
+    told = envelope.copied(seen, MOST_COUNTED)
+    return writing.copy(topic.work, seen.body, told, raw, delay=MOST_DELAY, limit=topic.limit).size <= topic.limit
+
+
+def _where(
+    topic: Topic, raw: Raw | None, *, key: str | None, delay: float, once: str | None = None, alone: bool = False
+) -> dict[str, Any]:
+    """The queue for a copy, when it is to be seen there, and for FIFO its group."""
     if topic.later is None:
-        queue = topic.suspects if alone else topic.work
-        return writing.copy(queue, body, told, raw, delay=delay, group=group_of(key, None))
+        return {"queue": topic.suspects if alone else topic.work, "delay": delay, "group": group_of(key, None)}
     if delay > 0:
-        return writing.copy(topic.later, body, told, raw, delay=delay)
+        return {"queue": topic.later, "delay": delay}
     if alone:  # each in a group of its own: nobody there waits for another one
         name = once or unique()
-        return writing.copy(topic.suspects, body, told, raw, group=name, once=name)
-    return writing.copy(topic.work, body, told, raw, group=fifo_group(key, raw), once=once or unique())
+        return {"queue": topic.suspects, "group": name, "once": name}
+    return {"queue": topic.work, "group": fifo_group(key, raw), "once": once or unique()}
 
 
 def fifo_group(key: str | None, raw: Raw | None) -> str:
@@ -69,7 +84,8 @@ def letter(topic: Topic, item: Dead) -> Copy:
     seen = envelope.look(receipt.raw)
     told = letters.written(item.letter, seen, letters.new_id(item.delivery.source), "dead")
     once = f"{seen.stamp}:{item.letter.replays}" if topic.is_fifo else None
-    return letters.fitted(topic.dlq, seen, told, receipt.raw, group=_letter_group(seen) if topic.is_fifo else None, once=once)
+    group = _letter_group(seen) if topic.is_fifo else None
+    return letters.fitted(topic.dlq, seen, told, receipt.raw, group=group, once=once, limit=topic.letters_limit)
 
 
 def _letter_group(seen: Seen) -> str:

@@ -145,11 +145,12 @@ class SQSDeadLetters:
             try:
                 for queue in (topic.dlq, topic.replays, topic.history):
                     taken[queue] = take_all(session, queue, until, believe=queue != topic.dlq)
+                check_time(until, topic)  # else some are missing here
                 yield Table(
                     until,
                     _folded([letters.read(self._source, raw, DEAD) for raw in taken[topic.dlq]]),
-                    [letters.read(self._source, raw) for raw in taken[topic.replays]],
-                    [letters.read(self._source, raw) for raw in taken[topic.history]],
+                    [letters.read(self._source, raw, otherwise=REPLAYED) for raw in taken[topic.replays]],
+                    [letters.read(self._source, raw, otherwise=DISCARDED) for raw in taken[topic.history]],
                 )
             finally:
                 for queue, messages in taken.items():

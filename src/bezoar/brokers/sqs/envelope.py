@@ -165,12 +165,17 @@ def as_text(envelope: Envelope) -> str:
 
 def attributes(envelope: Envelope, raw: Raw | None) -> dict[str, Any]:
     """The attributes of a message: our own, and those that the original had from somebody else."""
-    theirs = {} if raw is None else {name: _sent(value) for name, value in (raw.get("MessageAttributes") or {}).items()}
+    theirs = {} if raw is None else sent(raw)
     theirs.pop(ATTRIBUTE, None)
     if len(theirs) >= MOST_ATTRIBUTES:
         packed = {name: msgspec.to_builtins(value) for name, value in theirs.items()}
         envelope, theirs = msgspec.structs.replace(envelope, attributes=packed), {}
     return {**theirs, ATTRIBUTE: {"DataType": "String", "StringValue": as_text(envelope)}}
+
+
+def sent(raw: Raw) -> dict[str, Any]:
+    """The attributes of a message as they were sent."""
+    return {name: _sent(value) for name, value in (raw.get("MessageAttributes") or {}).items()}
 
 
 def _foreign(raw: Raw, envelope: Envelope) -> dict[str, Mapping[str, Any]]:

@@ -36,15 +36,25 @@ def written(letter: DeadLetter, seen: Seen, letter_id: str, state: str) -> Envel
     return told
 
 
-def fitted(queue: str, seen: Seen, told: Envelope, raw: Raw, *, group: str | None = None, once: str | None = None) -> Copy:
-    """A letter that SQS takes: where a large body leaves no room, less is told about it."""
-    made = writing.copy(queue, seen.body, told, raw, group=group, once=once)
+def fitted(
+    queue: str, seen: Seen, told: Envelope, raw: Raw, *, group: str | None = None, once: str | None = None, limit: int = LIMIT
+) -> Copy:
+    """A letter that SQS takes: where a large body leaves no room, less is told about it, and at last nothing."""
+    made = writing.copy(queue, seen.body, told, raw, group=group, once=once, limit=limit)
     for cap in (*CAPS, 0):
-        if made.size <= LIMIT:
-            break
+        if made.size <= limit:
+            return made
         told = msgspec.structs.replace(told, counters={}, letter=_shortened(told.letter, cap))
-        made = writing.copy(queue, seen.body, told, raw, group=group, once=once)
-    return made
+        made = writing.copy(queue, seen.body, told, raw, group=group, once=once, limit=limit)
+    return made if made.size <= limit else writing.unchanged(queue, raw, group=group, once=once)
+
+
+def noted(queue: str, found: "Found") -> Copy:
+    """What the history tells of a letter that was sent again. One that left no room for that is there as a note alone."""
+    if found.seen.envelope.state == "replayed":
+        return writing.copy(queue, found.seen.body, found.seen.envelope, found.raw)
+    told = written(found.letter, found.seen, found.letter.id, "replayed")
+    return writing.copy(queue, b"", msgspec.structs.replace(told, headers={}, attributes={}))
 
 
 def _shortened(letter: dict[str, Any], cap: int) -> dict[str, Any]:
@@ -69,8 +79,9 @@ class Found(msgspec.Struct):
         return self.seen.stamp, self.letter.replays
 
 
-def read(source: str, raw: Raw, state: str | None = None) -> Found:
-    """A letter. What tells of another state than this is left from an earlier life of the message."""
+def read(source: str, raw: Raw, state: str | None = None, otherwise: str = "dead") -> Found:
+    """A letter. What tells of another state than this is left from an earlier life of the message; what tells of none is in the
+    other one."""
     seen = envelope.look(raw)
     told = seen.envelope
     is_ours = bool(told.letter) and (state is None or told.state == state)
@@ -78,7 +89,7 @@ def read(source: str, raw: Raw, state: str | None = None) -> Found:
     letter = (_known(source, told) if is_ours else None) or _foreign(message, seen, raw)
     sent = int(raw["Attributes"].get(envelope.SENT_AT, 0))
     id_ = (told.letter_id if is_ours else None) or f"{source}-{sent * 1000:014x}{raw['MessageId'].replace('-', '')[:12]}"
-    found = msgspec.structs.replace(letter, id=id_, state=(told.state if is_ours else None) or "dead", message=message)
+    found = msgspec.structs.replace(letter, id=id_, state=(told.state if is_ours else None) or otherwise, message=message)
     return Found(raw, seen, found)
 
 
@@ -92,7 +103,10 @@ def _known(source: str, told: Envelope) -> DeadLetter | None:
 
 
 def _foreign(message: Message, seen: Seen, raw: Raw) -> DeadLetter:
-    rule = f"SQS itself gave it up, or something else than bezoar put it here; it was received {envelope.received(raw)} times"
+    rule = (
+        f"SQS itself gave it up, something else than bezoar put it here, or it is so large that there was no room for a reason; "
+        f"it was received {envelope.received(raw)} times"
+    )
     at = int(raw["Attributes"].get(envelope.RECEIVED_AT, raw["Attributes"].get(envelope.SENT_AT, 0))) / 1000
     return DeadLetter(
         message=message,

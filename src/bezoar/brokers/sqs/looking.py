@@ -18,13 +18,14 @@ HIDE = 10
 def take_all(session: Session, url: str, until: float, most: int | None = None, *, believe: bool = False) -> list[Raw]:
     """Everything that can be received, each once; hidden from others until then, by our own clock, or until it is put back.
 
+    Ends when that time is over, whatever is left: what was taken first can be received again from then on, for ever.
     `believe`: a queue of which SQS says that it is empty is not asked.
     """
     expected, _, held = session.counts(url)
     if believe and not expected and not held:
         return []
     found: dict[str, Raw] = {}
-    while most is None or len(found) < most:
+    while (most is None or len(found) < most) and time.monotonic() < until:
         missing = expected - len(found)
         visibility = max(1, int(until - time.monotonic()))
         count = max(1, min(session.address.pollers, -(-missing // AT_ONCE)))

@@ -67,10 +67,9 @@ class Mover:
 
     def _replayed(self, raw: Raw) -> list[Copy]:
         """The history first: a letter that is there is not sent a second time."""
-        found = letters.read(self._topic.names.source, raw, "replayed")
-        note = writing.copy(self._topic.history, found.seen.body, found.seen.envelope, raw)
-        counters = found.letter.replayed()
-        return [note, copies.again(self._topic, found.seen, raw, counters, once=raw["MessageId"])]
+        found = letters.read(self._topic.names.source, raw, "replayed", "replayed")
+        again = copies.again(self._topic, found.seen, raw, found.letter.replayed(), once=raw["MessageId"])
+        return [letters.noted(self._topic.history, found), again]
 
     def _due(self, raw: Raw) -> list[Copy]:
         seen = envelope.look(raw)

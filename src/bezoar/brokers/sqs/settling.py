@@ -11,6 +11,7 @@ from bezoar.brokers.sqs import copies
 from bezoar.brokers.sqs.envelope import Receipt
 from bezoar.brokers.sqs.session import Session
 from bezoar.brokers.sqs.source import Source
+from bezoar.brokers.sqs.taking import Taking
 from bezoar.brokers.sqs.writing import Copy
 from bezoar.errors import BrokerUnavailable
 from bezoar.message import Delivery
@@ -67,19 +68,21 @@ class Settling:
             self._sources[source].work.cancel()
 
     def _give_back_in_place(self, kept: Sequence[Kept]) -> list[Kept]:
-        """What a FIFO queue gets back unchanged returns to where it was: a copy would lose its place. Returns the others."""
+        """What a FIFO queue gets back unchanged returns to where it was: a copy would lose its place. What has no room for its
+        counters returns too. Returns the others."""
         others: list[Kept] = []
-        back: dict[str, list[str]] = {}
+        back: dict[tuple[Taking, float], list[str]] = {}
         for each in kept:
             receipt: Receipt = each.delivery.receipt
-            known = self._sources.get(each.delivery.source)
+            topic = self._session.topic(each.delivery.source)
             is_unchanged = not each.after and each.counters == each.delivery.counters
-            if known is not None and known.topic.is_fifo and receipt.holder is known.work and is_unchanged:
-                back.setdefault(known.name, []).append(receipt.handle)
+            keeps_place = topic.is_fifo and is_unchanged and receipt.holder.url == topic.work
+            if keeps_place or not copies.has_room(topic, receipt.raw):
+                back.setdefault((receipt.holder, each.after), []).append(receipt.handle)
             else:
                 others.append(each)
-        for source, handles in back.items():
-            self._sources[source].work.give_back(handles)
+        for (holder, after), handles in back.items():
+            holder.give_back(handles, after)
         return others
 
     def _finish(self, deliveries: Sequence[Delivery]) -> bool:

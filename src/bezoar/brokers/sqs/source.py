@@ -2,14 +2,16 @@
 
 from collections.abc import Callable, Sequence
 
-from bezoar.brokers.sqs import envelope, writing
-from bezoar.brokers.sqs.envelope import Raw, Receipt
+import msgspec
+
+from bezoar.brokers.sqs import copies, envelope, writing
+from bezoar.brokers.sqs.envelope import Raw, Receipt, Seen
 from bezoar.brokers.sqs.lane import Lane
 from bezoar.brokers.sqs.moving import Mover
 from bezoar.brokers.sqs.session import Session
 from bezoar.brokers.sqs.taking import Taking
 from bezoar.brokers.sqs.topology import Topic
-from bezoar.message import Delivery
+from bezoar.message import Counters, Delivery
 
 MUCH = 20
 """Messages taken at once from which on the next ones are received ahead; slow handlers keep nothing from others that way."""
@@ -82,12 +84,19 @@ class Source:
             if wait > 0:
                 waiting.append((raw, self.mover.sent_on(raw, seen, wait)))
                 continue
-            counters = envelope.returned(seen.counters, envelope.received(raw) - 1)
+            counters = self._counted(raw, seen)
             receipt = Receipt(self.work, raw["ReceiptHandle"], raw)
             deliveries.append(Delivery(receipt, self.name, seen.id, seen.body, seen.key, seen.headers, counters))
         if waiting:
             self.mover.send_on(self.work, [raw for raw, _ in waiting], [copy for _, copy in waiting])
         return deliveries
+
+    def _counted(self, raw: Raw, seen: Seen) -> Counters:
+        """Counters of a message with the times that it came back. For one that is retried in place each was an attempt."""
+        times = envelope.received(raw) - 1
+        if not times or copies.has_room(self.topic, raw):
+            return envelope.returned(seen.counters, times)
+        return msgspec.structs.replace(seen.counters, attempts=seen.counters.attempts + times)
 
     def take_suspect(self) -> Raw | None:
         """The next one that is to run alone. Those that have to wait longer are sent on."""

@@ -5,6 +5,7 @@ server, as a bell; what it brings waits here. Each message is ours for `visibili
 that it heard us, up to twelve hours after it was received: that is as long as SQS lets anybody hold one.
 """
 
+import math
 import threading
 import time
 from collections import deque
@@ -73,16 +74,18 @@ class Taking:
         return [self.buffer.popleft() for _ in range(min(limit, len(self.buffer)))]
 
     def pull(self, limit: int) -> None:
-        """Receive until so many wait here, or nothing more comes. Never more: what waits here, others cannot have."""
+        """Receive until so many wait here, or nothing more comes. Never more: what waits here, others cannot have. Nor for long:
+        from a slow server it would come faster than it can be renewed."""
         self._most_at_once, self._is_dry = min(AT_ONCE, limit), False
         requests = self._link.address.pollers
+        enough_at = time.monotonic() + self.lasts / 2
         found: list[Raw] = []
         while (missing := limit - len(self.buffer) - len(found)) > 0:
             wanted = [min(AT_ONCE, missing - start) for start in range(0, missing, AT_ONCE)][:requests]
             answers = self._link.all_of([partial(self._receive, count, 0) for count in wanted])
             brought = [raw for answer in answers for raw in answer]
             found += brought
-            if not brought:
+            if not brought or time.monotonic() > enough_at:
                 break
             if len(brought) < sum(wanted):
                 requests = 1  # there is hardly more
@@ -178,26 +181,33 @@ class Taking:
         self._deleted.update(handle for handle in handles if failed.get(handle, LOST[0]) in LOST)
         return [handle for handle, code in failed.items() if code in LOST]
 
-    def give_back(self, handles: Sequence[str]) -> None:
-        """Others may have these at once. SQS counts that as one time more that they were received."""
-        self._link.all_of([partial(self._change, part, 0) for part in in_tens(handles)])
+    def give_back(self, handles: Sequence[str], after: float = 0.0) -> None:
+        """Others may have these at once, or after so many seconds. SQS counts that as one time more that they were received."""
+        held_for = time.monotonic() - min((hold.since for handle in handles if (hold := self.held.get(handle))), default=0.0)
+        seconds = max(0, min(math.ceil(after), int(LONGEST_HELD - MARGIN - held_for)))
+        self._link.all_of([partial(self._change, part, seconds) for part in in_tens(handles)])
         self.forget(handles)
 
     def renew(self) -> None:
         """Tell SQS that we are still at work on what we have had for a while."""
         now, visibility = time.monotonic(), self._link.address.visibility
-        due = {handle: hold for handle, hold in list(self.held.items()) if now < hold.until < now + 0.7 * self.lasts}
-        old = [handle for handle, hold in due.items() if now - hold.since + visibility > LONGEST_HELD - MARGIN]
-        self._link.all_of([partial(self._keep, part, visibility) for part in in_tens(due.keys() - set(old))])
+        latest = now + 0.7 * self.lasts
+        oldest = now + visibility - (LONGEST_HELD - MARGIN)
+        due = [(hold, handle) for handle, hold in list(self.held.items()) if now < hold.until < latest and hold.since >= oldest]
+        self._link.all_of([partial(self._keep, part, visibility) for part in in_tens([handle for _, handle in sorted(due)])])
 
     def _keep(self, handles: Sequence[str], visibility: int) -> None:
         asked_at = time.monotonic()
         lost = self._change(handles, visibility)
+        answered_at = time.monotonic()
         with self._lock:
             for handle in handles:
-                if handle in self.held:  # else it was settled meanwhile
-                    until = 0.0 if handle in lost else asked_at + self.lasts
-                    self.held[handle] = Hold(until, self.held[handle].since)
+                hold = self.held.get(handle)
+                if hold is None:  # it was settled meanwhile
+                    continue
+                # SQS may say yes although somebody else has it by now: an answer that came too late renews nothing.
+                in_time = handle not in lost and answered_at < hold.until
+                self.held[handle] = Hold(asked_at + self.lasts if in_time else 0.0, hold.since)
 
     def _change(self, handles: Sequence[str], visibility: int) -> set[str]:
         """Returns those that are lost."""
@@ -210,10 +220,11 @@ class Taking:
     # The requests themselves.
 
     def _receive(self, limit: int, seconds: int) -> list[Raw]:
+        asked_at = time.monotonic()
         messages = receive(self._link, self.url, limit, visibility=self._link.address.visibility, seconds=seconds)
-        now = time.monotonic()
+        since = time.monotonic() if seconds else asked_at  # one that waited there may have got it at any moment
         for raw in messages:
-            self.held[raw["ReceiptHandle"]] = Hold(now + self.lasts, now)
+            self.held[raw["ReceiptHandle"]] = Hold(since + self.lasts, since)
         return messages
 
     def _arrived(self, found: list[Raw]) -> None:
@@ -221,7 +232,7 @@ class Taking:
 
     def _wait_for_more(self) -> None:
         """In a thread of its own."""
-        while True:
+        while not self._ended.is_set():  # close() may have rung before we cleared `_wanted` below
             self._wanted.wait()
             if self._ended.is_set():
                 return

@@ -44,10 +44,14 @@ class Topic(NamedTuple):
     """Where messages of a FIFO source wait; in a standard queue each can wait by itself."""
     limit: int
     """Bytes that a message may have."""
+    letters_limit: int
 
     @property
     def is_fifo(self) -> bool:
         return self.later is not None
+
+
+QUEUES = tuple(kind for kind in Topic._fields if kind not in ("names", "limit", "letters_limit"))
 
 
 class Topology:
@@ -72,13 +76,13 @@ class Topology:
         if source in self._topics:
             return []
         names = check_name(source, self._link.address.prefix)
-        kinds = [kind for kind in Topic._fields if kind not in ("names", "limit") and (kind != "later" or names.is_fifo)]
+        kinds = [kind for kind in QUEUES if kind != "later" or names.is_fifo]
         found = self._link.all_of([partial(self.url, getattr(names, kind)) for kind in kinds])
         urls: dict[str, str | None] = {"later": None, **dict(zip(kinds, found, strict=True))}
         existed = {kind for kind in kinds if urls[kind] is not None}
         self._make(names, urls, [kind for kind in kinds if kind not in existed])
-        findings, limit = self._looked_at(names, urls, existed)
-        self._topics[source] = Topic(names, **urls, limit=limit)  # type: ignore[arg-type]
+        findings, limit, letters_limit = self._looked_at(names, urls, existed)
+        self._topics[source] = Topic(names, **urls, limit=limit, letters_limit=letters_limit)  # type: ignore[arg-type]
         return findings
 
     def _make(self, names: Names, urls: dict[str, str | None], missing: list[str]) -> None:
@@ -98,13 +102,14 @@ class Topology:
         )
         urls.update(zip(rest, made, strict=True))
 
-    def _looked_at(self, names: Names, urls: Mapping[str, str | None], existed: set[str]) -> tuple[list[Finding], int]:
-        """What is to be said about queues that were there before, and how large a message may be."""
+    def _looked_at(self, names: Names, urls: Mapping[str, str | None], existed: set[str]) -> tuple[list[Finding], int, int]:
+        """What is to be said about queues that were there before, and how large a message and a letter may be."""
         if not {"work", "dlq"} & existed:
-            return settings.of_order(names.work), LIMIT
+            return settings.of_order(names.work), LIMIT, LIMIT
         work, dlq = self._link.all_of([partial(self.attributes, urls[kind] or "") for kind in ("work", "dlq")])
         found = settings.work_queue(names.work, work, dlq) if "work" in existed else settings.of_order(names.work)
-        return [*found, *settings.letters_queue(names.dlq, dlq, work)], min(LIMIT, int(work.get("MaximumMessageSize", LIMIT)))
+        limit, letters_limit = (min(LIMIT, int(each.get("MaximumMessageSize", LIMIT))) for each in (work, dlq))
+        return [*found, *settings.letters_queue(names.dlq, dlq, work)], limit, letters_limit
 
     def url(self, name: str) -> str | None:
         """Where the queue with this name is, if there is one."""

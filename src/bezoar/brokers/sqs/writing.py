@@ -8,7 +8,7 @@ by the server's own clock: when it was sent, and when it was first received.
 import itertools
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -54,14 +54,25 @@ def copy(
     delay: float = 0.0,
     group: str | None = None,
     once: str | None = None,
+    limit: int = LIMIT,
 ) -> Copy:
     """A message for this queue. `group` and `once` are for FIFO: whose order it keeps, and by what a second one is recognised."""
     attributes = envelopes.attributes(envelope, raw)
-    room = LIMIT - RESERVED - size_of(attributes)
-    text, encoding = bodies.encoded(body, room)
+    text, encoding = bodies.encoded(body, limit - RESERVED - size_of(attributes))
     wait = delay if delay > LONGEST_DELAY else 0.0
     if encoding is not None or wait:
         attributes = envelopes.attributes(msgspec.structs.replace(envelope, encoding=encoding, wait=wait), raw)
+    return _made(queue, text, attributes, raw, delay, group, once)
+
+
+def unchanged(queue: str, raw: Raw, *, delay: float = 0.0, group: str | None = None, once: str | None = None) -> Copy:
+    """A message as it is, for one that has no room for anything of ours: what its queue took once, others take too."""
+    return _made(queue, raw["Body"], envelopes.sent(raw), raw, delay, group, once)
+
+
+def _made(
+    queue: str, text: str, attributes: dict[str, Any], raw: Raw | None, delay: float, group: str | None, once: str | None
+) -> Copy:
     entry: dict[str, Any] = {"MessageBody": text, "MessageAttributes": attributes}
     if delay > 0:
         entry["DelaySeconds"] = min(math.ceil(delay), LONGEST_DELAY)
@@ -72,11 +83,19 @@ def copy(
     trace = None if raw is None else raw["Attributes"].get(TRACE)
     if trace is not None:
         entry["MessageSystemAttributes"] = {TRACE: {"DataType": "String", "StringValue": trace}}
-    size = (len(text) if text.isascii() else len(text.encode())) + size_of(attributes)
-    return Copy(queue, entry, size)
+    return Copy(queue, entry, _bytes(text) + size_of(attributes))
 
 
-def size_of(attributes: dict[str, Any]) -> int:
+def size_as_it_is(raw: Raw) -> int:
+    """Bytes of a message that was received."""
+    return _bytes(raw["Body"]) + size_of(raw.get("MessageAttributes") or {})
+
+
+def _bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+
+
+def size_of(attributes: Mapping[str, Any]) -> int:
     """What attributes count towards the size of a message."""
     return sum(
         len(name.encode())

@@ -9,14 +9,14 @@ from confluent_kafka.admin import ConfigResource, ResourceType
 from bezoar import findings
 from bezoar.brokers.kafka.books import DEAD
 from bezoar.brokers.kafka.broker import KafkaBroker
-from bezoar.brokers.kafka.doctor import settings
+from bezoar.brokers.kafka.doctor import cutting, settings
 from bezoar.brokers.kafka.doctor.settings import Settings
 from bezoar.brokers.kafka.names import Names
 from bezoar.brokers.kafka.session import ANSWER_WITHIN
-from bezoar.brokers.kafka.troubles import told, unavailable
+from bezoar.brokers.kafka.troubles import told
 from bezoar.ports import Finding
 
-NAMES = (*settings.NAMES, "topics-missing", "source-missing", "many-dead-letters")
+NAMES = (*settings.NAMES, *cutting.NAMES, "topics-missing", "source-missing", "many-dead-letters")
 DEEP = ()
 DLQ = ".dlq"
 
@@ -42,11 +42,7 @@ def examine(  # every broker is asked the same
 
 def _topics(broker: KafkaBroker) -> dict[str, int]:
     """All topics, with how many partitions each has."""
-    try:
-        known = broker.session.admin.list_topics(timeout=ANSWER_WITHIN).topics
-    except KafkaException as error:
-        raise unavailable(error, f"looking for topics at {broker.session.address.shown}") from None
-    return {name: len(topic.partitions) for name, topic in known.items()}
+    return {name: len(topic.partitions) for name, topic in broker.session.cluster().topics.items()}
 
 
 def _sources(topics: Mapping[str, int], prefix: str) -> list[str]:
@@ -79,13 +75,14 @@ def _of_source(broker: KafkaBroker, names: Names, topics: Mapping[str, int]) -> 
         yield from settings.of_elections(name, known)
     yield from settings.of_sizes(names, source, dlq)
     yield from settings.of_retry(names, retry, topics[names.retry])
+    yield from cutting.of_retries(broker, names, topics[names.retry])
     dead = sum(entry.state == DEAD for entry in broker.books(names.source).entries.values())
     yield from findings.of_dead_letters({names.source: dead}, broker.session.address.shown)
 
 
 def _of_server(broker: KafkaBroker) -> Iterator[Finding]:
     try:
-        nodes = broker.session.admin.list_topics(timeout=ANSWER_WITHIN).brokers
+        nodes = broker.session.cluster().brokers
         yield from settings.of_server(_settings(broker, ResourceType.BROKER, str(min(nodes))))
     except KafkaException as error:
         right = "kafka-acls.sh --add --cluster --operation DescribeConfigs --allow-principal User:NAME"

@@ -14,6 +14,7 @@ FEW_RECEIVES = 50
 """Ten times the limit that a consumer has by default."""
 
 LONGEST_HELD = 43_200
+LIMIT = 1_048_576
 NAMES = (
     "no-redrive",
     "redrive-too-low",
@@ -126,14 +127,14 @@ def _of_limits(name: str, work: Attributes) -> list[Finding]:
                 _set(name, "DelaySeconds=0"),
             )
         )
-    most = int(work.get("MaximumMessageSize", 1_048_576))
+    most = int(work.get("MaximumMessageSize", LIMIT))
     if most < 64 * 1024:
         found.append(
             Finding(
                 "small-messages",
                 f"Queue {name!r} takes messages of {most:,} bytes at most (MaximumMessageSize), counters and history included: a "
                 f"retry of one that just fits may not fit.",
-                _set(name, "MaximumMessageSize=1048576"),
+                _set(name, f"MaximumMessageSize={LIMIT}"),
             )
         )
     return found
@@ -161,6 +162,7 @@ def letters_queue(name: str, dlq: Attributes, work: Attributes) -> list[Finding]
                 _set(name, f"MessageRetentionPeriod={LONGEST_RETENTION}"),
             )
         )
+    found += _of_letter_size(name, dlq, work)
     if redrive(dlq):
         found.append(
             Finding(
@@ -172,6 +174,20 @@ def letters_queue(name: str, dlq: Attributes, work: Attributes) -> list[Finding]
             )
         )
     return found
+
+
+def _of_letter_size(name: str, dlq: Attributes, work: Attributes) -> list[Finding]:
+    most, source_most = (int(each.get("MaximumMessageSize", LIMIT)) for each in (dlq, work))
+    if most >= source_most:
+        return []
+    return [
+        Finding(
+            "small-messages",
+            f"Queue {name!r} takes messages of {most:,} bytes at most (MaximumMessageSize), and its source {source_most:,}: one "
+            f"that is larger can be no dead letter, and makes its source stand still.",
+            _set(name, f"MaximumMessageSize={LIMIT}"),
+        )
+    ]
 
 
 def handler_time(longest: float | None) -> list[Finding]:

@@ -1,0 +1,113 @@
+"""Whatever becomes of the messages of a partition, in whatever order: what is committed leaves none of them out."""
+
+from dataclasses import dataclass
+from unittest.mock import patch
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bezoar.brokers.kafka import runs
+from bezoar.brokers.kafka.part import Part
+
+
+@dataclass(frozen=True)
+class Read:
+    """A record as the client gives it."""
+
+    at: int
+
+    def offset(self):
+        return self.at
+
+    def __len__(self):
+        return 1
+
+
+class Owner:
+    """A partition, with a server that confirms what is committed, and a list of what is not done."""
+
+    def __init__(self):
+        self.part = Part("orders", 0)
+        self.part.take_over(-1001, None)
+        self.unfinished, self.written = set(), 0
+
+    def arrive(self, rests):
+        record = Read(self.written)
+        self.written += 1
+        self.unfinished.add(record.at)
+        (new,) = self.part.arrive([record])
+        self.part.size += 1
+        if rests:
+            self.part.rest(new)
+        else:
+            self.part.fresh.append(new)
+
+    def wake(self, which):
+        if resting := sorted(self.part.resting):
+            self.part.wake_up(resting[which % len(resting)])
+
+    def commit(self, is_confirmed):
+        part = self.part
+        part.mark()
+        self.check(part.position())
+        if is_confirmed:
+            part.confirmed = part.position()
+            part.free()
+        else:
+            part.unmark_failed()
+
+    def give(self, most):
+        self.part.give(most % 4)
+        state = runs.read(*self.part.confirmed) if self.part.confirmed else runs.State({}, set(), 0, {})
+        assert set(self.part.hand) <= state.started, "started above the last confirmed mark"
+
+    def settle(self, which):
+        if held := sorted(self.part.hand):
+            self.unfinished.discard(held[which % len(held)])
+            self.part.finish_all([held[which % len(held)]])
+
+    def put_back(self, which):
+        if held := sorted(self.part.hand):
+            self.part.put_back(held[which % len(held)])
+
+    def check(self, position):
+        if position is None:
+            return
+        state = runs.read(*position)
+        lost = {offset for offset in self.unfinished if offset < state.top and offset not in state.levels}
+        assert not lost, f"{position} leaves out {sorted(lost)}"
+
+
+STEPS = st.tuples(st.sampled_from(["arrive", "wake", "commit", "give", "settle", "put_back"]), st.integers(0, 7))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(STEPS, max_size=80), st.sampled_from([runs.LONGEST, 70, 50]))
+def test_what_is_committed_leaves_nothing_out_that_is_not_done(steps, room):
+    with patch.object(runs, "LONGEST", room):  # also where what is to be said does not fit
+        owner = Owner()
+        for name, number in steps:
+            argument = number % 2 == 0 if name in ("arrive", "commit") else number
+            getattr(owner, name)(argument)
+            owner.check(owner.part.position())
+
+
+def test_one_whose_time_comes_later_but_stands_earlier_is_not_left_out():
+    owner = Owner()
+    for _ in range(6):
+        owner.arrive(rests=True)
+    for offset in (5, 3, 4):
+        owner.part.wake_up(offset)
+        owner.commit(is_confirmed=True)
+    for offset in (0, 1, 2):
+        owner.unfinished.discard(offset)
+        owner.part.finish(offset)
+    assert owner.part.lowest == 3
+    owner.check(owner.part.position())
+
+
+def test_what_the_log_has_no_more_does_not_hold_up_what_it_has():
+    part = Part("orders", 0)
+    part.take_over(120, "bezoar/1 A3.2A")
+    part.fresh.extend(part.arrive([Read(200), Read(201)]))
+    assert part.lowest == 200
