@@ -70,7 +70,8 @@ GOAL_BESIDE = {"pgqueuer": 3.0, "quixstreams": 1.5}
 WHY_MISSED = {
     "kafka": (
         "That loop spends about 3 µs on a message in all, decoding included; as much is spent on one that goes through an "
-        "isolated worker without any broker. With a handler that works for 20 µs the two are [side by side](performance.md#kafka)."
+        "isolated worker without any broker. With a handler that works for 20 µs the two are "
+        "[side by side](performance.md#kafka)."
     ),
 }
 
