@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from bezoar.alone import Alone
 from bezoar.bell import Bell
-from bezoar.brokers import broker_for, masked
+from bezoar.brokers import broker_for, leaves_cycles, masked
 from bezoar.consumer import Consumer
 from bezoar.emptiness import Emptiness
 from bezoar.errors import BrokerUnavailable, ConfigError
@@ -32,8 +32,9 @@ LOOK = 0.2
 
 
 COLLECT_AFTER = 20_000
-"""Objects after which the garbage collector looks for cycles, while consumers run: thousands of messages are read ahead, none of
-them part of a cycle, and with the usual 700 a consumer spends a tenth of its time looking at them again and again."""
+"""Objects after which the garbage collector looks for cycles, while consumers run that leave none: thousands of messages are read
+ahead, and with the usual 700 such a consumer spends a tenth of its time looking at them again and again. Others would keep
+hundreds of megabytes of bodies that nobody needs any more."""
 
 
 class Runnable(Protocol):
@@ -78,7 +79,8 @@ class Run:
         ]
         before = self._catch_signals()
         collected = gc.get_threshold()
-        gc.set_threshold(COLLECT_AFTER, *collected[1:])
+        if not any(leaves_cycles(app.settings.url) or _runs_handlers_here(app) for app in self._apps):
+            gc.set_threshold(COLLECT_AFTER, *collected[1:])
         try:
             for thread in threads:
                 thread.start()
@@ -158,3 +160,7 @@ class Run:
             self.stop(None if first else 0.0)
 
         return {number: signal.signal(number, caught) for number in (signal.SIGTERM, signal.SIGINT)}
+
+
+def _runs_handlers_here(app: Runnable) -> bool:
+    return any(options.isolation != "process" for options in app.consumers())

@@ -23,6 +23,8 @@ class Adapter(NamedTuple):
     doctor: str | None = None
     """The module that finds what is wrong with it. `NAMES` are all findings it can have, `DEEP` those that it has only if
     asked to look deep; `examine` is called by `findings_for`."""
+    leaves_cycles: bool = True
+    """Whether what its client leaves behind, bodies among it, may have to be found by the garbage collector."""
 
 
 ADAPTERS = {
@@ -33,6 +35,7 @@ ADAPTERS = {
         "SQLiteDeadLetters",
         "bezoar.brokers.sqlite.schema",
         "bezoar.brokers.sqlite.doctor",
+        leaves_cycles=False,
     ),
     "postgresql": Adapter(
         "bezoar.brokers.postgresql.broker",
@@ -95,6 +98,7 @@ ADAPTERS = {
             "bezoar.brokers.kafka.deadletters",
             "KafkaDeadLetters",
             doctor="bezoar.brokers.kafka.doctor.examining",
+            leaves_cycles=False,
         ),
     ),
     "memory": Adapter("bezoar.brokers.memory", "MemoryBroker", "bezoar.brokers.memory", "MemoryDeadLetters"),
@@ -106,6 +110,10 @@ def broker_for(url: str) -> Broker:
     adapter = _adapter(url)
     made: Broker = getattr(_module(adapter, adapter.module), adapter.broker)(url)
     return made
+
+
+def leaves_cycles(url: str) -> bool:
+    return _adapter(url).leaves_cycles
 
 
 def dead_letters_for(url: str, source: str, *, create: bool = True) -> DeadLetters:
