@@ -39,9 +39,9 @@ def test_a_stale_owner_cannot_settle(lab: Lab, settlement: Callable[[list[Delive
         stale.settle(settlement(held))
     assert {delivery.body for delivery in taken} == {b"0", b"1", b"2"}
     assert all(delivery.returned for delivery in taken)
-    assert other.depth("orders") == Depth(leased=3)
+    lab.expect_depth(other, "orders", Depth(leased=3))
     other.settle(Settlement(gone=taken))
-    assert other.depth("orders") == Depth()
+    lab.expect_depth(other, "orders", Depth())
 
 
 @pytest.mark.parametrize("settlement", SETTLEMENTS.values(), ids=SETTLEMENTS)
@@ -63,7 +63,7 @@ def test_a_stale_owner_that_took_new_messages_still_cannot_settle_the_old_ones(
     lab.expect_depth(other, "orders", Depth(leased=5))
     stale.settle(Settlement(gone=new))
     other.settle(Settlement(gone=taken))
-    assert other.depth("orders") == Depth()
+    lab.expect_depth(other, "orders", Depth())
 
 
 def test_what_an_owner_takes_after_it_lost_everything_is_not_lost_with_it(lab: Lab) -> None:
@@ -89,7 +89,7 @@ def test_a_batch_of_which_a_part_was_lost_is_settled_for_the_rest(lab: Lab) -> N
         stale.settle(Settlement(gone=[*old, *new]))
     lab.expect_depth(other, "orders", Depth(leased=2))
     other.settle(Settlement(gone=taken))
-    assert other.depth("orders") == Depth()
+    lab.expect_depth(other, "orders", Depth())
 
 
 def test_an_owner_that_lost_its_messages_is_told_when_it_asks_to_keep_them(lab: Lab) -> None:
@@ -156,7 +156,7 @@ def test_a_clock_that_jumps_by_an_hour_takes_no_message_from_its_owner(lab: Lab,
     assert list(other.fetch("orders", 10)) == []
     assert list(lab.broker("orders").fetch("orders", 10)) == []
     owner.settle(Settlement(gone=held))
-    assert other.depth("orders") == Depth()
+    lab.expect_depth(other, "orders", Depth())
 
 
 def test_what_a_connection_leaves_behind_comes_back_and_says_so(lab: Lab) -> None:

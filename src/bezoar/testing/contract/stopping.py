@@ -69,7 +69,7 @@ def test_an_idle_consumer_ends_when_it_is_told_to(lab: Lab, number: signal.Signa
         handled.wait()
         child.send(number)
         assert child.wait() == 0
-    assert lab.broker("orders").depth("orders") == Depth()
+    lab.expect_depth(lab.broker("orders"), "orders", Depth())
 
 
 def test_a_second_signal_does_not_wait_for_a_handler_that_never_ends(lab: Lab) -> None:
