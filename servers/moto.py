@@ -17,17 +17,17 @@ from servers.server import Entry
 
 @dataclass(frozen=True)
 class Module:
-    """A server that is a module of the Python that runs us, as whoever runs us: it may be somewhere nobody else can read."""
+    """A server that is run by the Python that runs us, as whoever runs us: it may be somewhere nobody else can read."""
 
     package: str
-    name: str
+    path: Path
 
     def get(self) -> None:
         if not importlib.util.find_spec(self.package):
             raise ServerMissing(f"{self.package} is not there. Run: pip install {self.package} flask flask-cors")
 
     def find(self, *patterns: str) -> str | None:
-        return self.name
+        return str(self.path)
 
     def command(self, inside: Sequence[str], state: Path) -> list[str]:
         return list(inside)
@@ -39,13 +39,13 @@ class Module:
 
 class Moto(SQS):
     def commands(self) -> dict[str, list[str]]:
-        return {"server": [sys.executable, "-m", self.entry.place.find() or "", "-H", "127.0.0.1", "-p", str(self.port)]}
+        return {"server": [sys.executable, "-P", self.entry.place.find() or "", str(self.port)]}
 
     def environment(self) -> dict[str, str]:
-        return {**super().environment(), "MOTO_ACCOUNT_ID": "000000000000"}
+        return {**super().environment(), "MOTO_ACCOUNT_ID": "000000000000", "MOTO_PORT": str(self.port)}
 
     def version(self) -> str:
         return "unknown" if self.given else importlib.metadata.version("moto")
 
 
-MOTO = Entry("moto", "BEZOAR_TEST_MOTO_URL", Module("moto", "moto.server"), Moto)
+MOTO = Entry("moto", "BEZOAR_TEST_MOTO_URL", Module("moto", Path(__file__).with_name("moto_serving.py")), Moto)

@@ -233,16 +233,20 @@ class Consumer:
             self._settle_and_report([Ended([suspect], {0: admission.failure})])
             return True
         self._workers.start((), [suspect])
-        self._finish_running()
+        self._finish_running(suspect)
         return True
 
-    def _finish_running(self) -> None:
-        """Settle what ends, until nothing runs any more or a stop has used up its grace."""
+    def _finish_running(self, alone: Delivery | None = None) -> None:
+        """Settle what ends, until nothing runs any more or a stop has used up its grace. Raises OwnershipLost if the one that
+        runs alone is somebody else's by now: nothing is fetched meanwhile, so nobody else would find out before it ends."""
         while self._workers.running() and time.monotonic() < self._grace_ends:
             ended = self._workers.ended()
             self._settle_and_report(ended)
             if not ended:
                 self._workers.wait(min(IDLE, max(0.0, self._grace_ends - time.monotonic())))
+                if alone is not None and self._workers.running():
+                    with suppress(BrokerUnavailable):  # said once it is to be settled
+                        self._broker.extend([alone])
 
     def _is_empty(self) -> bool:
         try:

@@ -11,6 +11,9 @@ import msgspec
 from bezoar.deadletters.record import DeadLetter
 from bezoar.message import NO_HEADERS, UNTRIED, Counters, Message
 
+UNREADABLE = (msgspec.MsgspecError, ValueError, TypeError, RecursionError)
+"""What reading a text may raise that somebody else has written: one nested too deeply is an error of its own kind."""
+
 _headers = msgspec.json.Decoder(dict[str, str]).decode
 _counters = msgspec.json.Decoder(Counters).decode
 _record = msgspec.json.Decoder(dict[str, Any]).decode

@@ -28,8 +28,10 @@ class RabbitMQLab(Lab):
     def steal(self, broker: Broker, deliveries: Sequence[Delivery]) -> None:
         """The connection is cut, and the server has put everything back. (Until it has noticed, nobody has taken anything.)"""
         assert isinstance(broker, RabbitMQBroker)
-        link = deliveries[0].receipt.holder.link
-        deliveries[0].receipt.holder.ready()  # an answer on the same channel: the acks before it have arrived
+        holder, queue = deliveries[0].receipt.holder, deliveries[0].receipt.holder._queue
+        link = holder._channel.link
+        # An answer on the same channel: the acks before it have arrived.
+        holder._channel.ask(lambda channel, done: channel.queue_declare(queue, passive=True, callback=done), "counting")
         link.wire._transport._sock.shutdown(socket.SHUT_RDWR)
         wait_until(
             lambda: not link.is_open and not any(each.receipt.holder.alive for each in deliveries), lambda: "It is connected"
@@ -37,7 +39,7 @@ class RabbitMQLab(Lab):
         looking = RabbitMQBroker(self.url)
         looking.open([])
         try:
-            ready = lambda: looking.links.topology().count(deliveries[0].source)[0]  # noqa: E731
+            ready = lambda: looking.links.topology().count(queue)[0]  # noqa: E731
             wait_until(lambda: ready() >= len(deliveries), lambda: "They did not come back")
         finally:
             looking.close()

@@ -60,14 +60,19 @@ class SQSLab(Lab):
     )
 
     def __init__(
-        self, server: SQS, folder: Path, *, visibility: int = VISIBILITY, wait: int = 0, with_proxy: bool = False
+        self,
+        server: SQS,
+        folder: Path,
+        *,
+        visibility: int = VISIBILITY,
+        wait: int = 0,
+        pollers: int = 4,
+        with_proxy: bool = False,
     ) -> None:
         if with_proxy and server.endpoint is None:
             pytest.skip("a proxy cannot stand before Amazon's own: requests are signed for where they go")
         self.proxy = Proxy(server.endpoint or "") if with_proxy else None
         self._server = server
-        # moto hands a message out twice if two ask at the same moment.
-        pollers = 1 if server.entry.name == "moto" else 4
         url = f"{server.fresh()}&visibility={visibility}&wait={wait}&pollers={pollers}"
         super().__init__(url if self.proxy is None else url.replace(server.endpoint or "", self.proxy.endpoint), folder)
         # SQS fences nobody for certain, so the adapter does not claim it; by its own clock it keeps these promises all the same.

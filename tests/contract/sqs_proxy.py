@@ -1,8 +1,9 @@
-"""How is a right taken away where the server knows none? By a proxy before it that says no, as Amazon's own would."""
+"""How does a server say no that knows no rights, no limits and no bad days? By a proxy before it, as Amazon's own would."""
 
 import json
 import threading
 from base64 import b64decode
+from collections.abc import Callable
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
@@ -16,11 +17,16 @@ PASSED_ON = ("Content-Type", "X-Amz-Target", "Authorization", "X-Amz-Date", "x-a
 class Proxy:
     """Passes everything on, unless `denies` says of an operation and a queue's URL that it must not be, or it is too large.
 
-    Both servers count bodies at most; Amazon's own counts attributes too.
+    Both servers count bodies at most; Amazon's own counts attributes too. `says` gives another answer instead, as status and
+    body, and `fails` the error code of one entry of a batch, whose others are passed on. `accepts` says whether a signature is
+    still worth something. Each is asked in several threads.
     """
 
     def __init__(self, endpoint: str) -> None:
-        self.denies = lambda operation, queue: False
+        self.denies: Callable[[str, str], bool] = lambda operation, queue: False
+        self.says: Callable[[str, dict], tuple[int, bytes] | None] = lambda operation, asked: None
+        self.fails: Callable[[str, dict, dict], str | None] = lambda operation, asked, entry: None
+        self.accepts: Callable[[str], bool] = lambda authorization: True
         self.seen: list[tuple[str, dict]] = []
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self, urlsplit(endpoint).netloc))
         self._server.daemon_threads = True
@@ -34,6 +40,11 @@ class Proxy:
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
+
+
+def refusal(code: str, text: str = "said the proxy") -> bytes:
+    """How SQS says no to a whole request."""
+    return json.dumps({"__type": f"com.amazonaws.sqs#{code}", "message": text}).encode()
 
 
 def size_of(asked: dict) -> int:
@@ -63,15 +74,27 @@ def _handler(proxy: Proxy, upstream: str) -> type[BaseHTTPRequestHandler]:
             proxy.seen.append((operation, asked))
             if proxy.denies(operation, asked.get("QueueUrl", "")):
                 status, answer = 403, json.dumps(REFUSAL).encode()
+            elif not proxy.accepts(self.headers["Authorization"]):
+                status, answer = 403, refusal("ExpiredToken", "The security token included in the request is expired")
             elif size_of(asked) > LIMIT:
                 status, answer = 400, json.dumps(TOO_LONG).encode()
             else:
-                status, answer = self._ask(body)
+                status, answer = proxy.says(operation, asked) or self._ask_some(operation, asked, body)
             self.send_response(status)
             self.send_header("Content-Type", "application/x-amz-json-1.0")
             self.send_header("Content-Length", str(len(answer)))
             self.end_headers()
             self.wfile.write(answer)
+
+        def _ask_some(self, operation: str, asked: dict, body: bytes) -> tuple[int, bytes]:
+            codes = {entry["Id"]: proxy.fails(operation, asked, entry) for entry in asked.get("Entries", ())}
+            failed = [{"Id": id_, "Code": code, "SenderFault": False, "Message": "no"} for id_, code in codes.items() if code]
+            if not failed:
+                return self._ask(body)
+            left = [entry for entry in asked["Entries"] if not codes[entry["Id"]]]
+            status, answer = self._ask(json.dumps({**asked, "Entries": left}).encode()) if left else (200, b"{}")
+            told = json.loads(answer)
+            return status, json.dumps({**told, "Failed": [*told.get("Failed", ()), *failed]}).encode()
 
         def _ask(self, body: bytes) -> tuple[int, bytes]:
             connection = HTTPConnection(upstream)

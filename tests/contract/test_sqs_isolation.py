@@ -7,12 +7,15 @@ from tests.contract.sqs_lab import SQSLab
 
 pytestmark = pytest.mark.long
 
-UNHURRIED = ("stood_still", "gibibyte")
-"""Promises during which a consumer says nothing for seconds. Whoever is silent for longer than visibility loses its messages."""
+WANTS = {
+    "stood_still": {"visibility": 30},  # whoever says nothing for longer than that loses its messages
+    "gibibyte": {"visibility": 30},
+    "hundred_prefetched": {"visibility": 6, "pollers": 16},  # each poller reads ten ahead
+}
 
 
 @pytest.fixture
 def lab(request, folder, elasticmq):
-    waits = {"visibility": 30} if any(word in request.node.name for word in UNHURRIED) else {}
-    with SQSLab(elasticmq, folder, **waits) as lab:
+    wanted = next((wants for word, wants in WANTS.items() if word in request.node.name), {})
+    with SQSLab(elasticmq, folder, **wanted) as lab:
         yield lab

@@ -1,13 +1,17 @@
 """What SQS refuses travels all the same, bit for bit; what is too large is refused before it is sent."""
 
+import base64
 import json
 import random
+import zlib
 
 import pytest
 
+from bezoar.brokers.sqs import source
+from bezoar.brokers.sqs.body import MOST_BYTES
 from bezoar.errors import PayloadError
 from bezoar.message import Counters, Outgoing
-from bezoar.ports import Dead, Kept, Settlement
+from bezoar.ports import Dead, Depth, Kept, Settlement
 from bezoar.testing import given
 from tests.contract.sqs_lab import SQSLab
 
@@ -27,6 +31,9 @@ TAKEN = {
     "emoji": "😀 ü 世界".encode(),
     "spaces": b"  ",
 }
+
+MOST_AT_ONCE = 1024 * 1024
+LARGE = MOST_AT_ONCE // 4
 
 
 @pytest.fixture
@@ -133,3 +140,51 @@ def test_ten_attributes_of_other_programs_leave_no_place_and_are_kept_all_the_sa
 
 def _as_sent(value):
     return {name: content for name, content in value.items() if name in ("DataType", "StringValue", "BinaryValue")}
+
+
+def claiming_zlib(body):
+    """A message as bezoar sends a large one."""
+    claims = {"bezoar": {"DataType": "String", "StringValue": '{"id":"1","encoding":"zlib"}'}}
+    return {"body": base64.b64encode(zlib.compress(body)).decode(), "MessageAttributes": claims}
+
+
+@pytest.mark.parametrize("more", [0, 1], ids=["as large as we send any", "a byte larger"])
+def test_a_bomb_of_compressed_bytes_arrives_unopened(lab, more):
+    broker = lab.broker("orders")
+    sent = claiming_zlib(bytes(MOST_BYTES + more))
+    lab.queue("orders").send(**sent)
+    (delivery,) = broker.fetch("orders", 10)
+    assert (len(delivery.body) == MOST_BYTES) is not bool(more)
+    assert more == 0 or delivery.body == sent["body"].encode()
+
+
+def test_a_body_that_nobody_would_open_again_is_refused(lab):
+    with pytest.raises(PayloadError, match="1,048,576"):
+        lab.broker("orders").publish([Outgoing("1", "orders", bytes(MOST_BYTES + 1))])
+
+
+@pytest.fixture
+def packed(lab, monkeypatch):
+    """Twelve messages, of which five are as much as may be unpacked at once."""
+    monkeypatch.setattr(source, "FETCH_BYTES", MOST_AT_ONCE)
+    broker, queue = lab.broker("orders"), lab.queue("orders")
+    for n in range(12):
+        queue.send(**claiming_zlib(str(n).encode().ljust(LARGE)))
+    return broker
+
+
+def test_no_more_is_unpacked_at_once_than_fits_into_memory(packed):
+    taken = []
+    while deliveries := packed.fetch("orders", 100):
+        assert sum(len(delivery.body) for delivery in deliveries) <= MOST_AT_ONCE + LARGE
+        taken += [delivery.body.strip() for delivery in deliveries]
+        packed.settle(Settlement(gone=deliveries))
+    assert sorted(taken, key=int) == [str(n).encode() for n in range(12)]
+
+
+def test_what_waits_here_packed_goes_back_when_the_consumer_ends(lab, packed):
+    packed.settle(Settlement(gone=packed.fetch("orders", 100)))
+    packed.close()
+    again = lab.broker("orders")
+    lab.expect_depth(again, "orders", Depth(ready=7))
+    assert {delivery.returned for delivery in again.fetch("orders", 100)} == {False}

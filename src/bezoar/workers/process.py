@@ -54,7 +54,7 @@ class WorkerProcess:
         while True:
             try:
                 received = wire.receive(self.sock, wire.from_worker)
-            except (BlockingIOError, msgspec.DecodeError, ValueError):  # garbage from a damaged worker says nothing
+            except (BlockingIOError, msgspec.DecodeError, ValueError, RecursionError):  # garbage from a damaged worker
                 return
             if received is None:
                 self.hung_up = True

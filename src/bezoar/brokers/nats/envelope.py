@@ -14,6 +14,7 @@ import msgspec
 
 from bezoar.brokers.nats.wire import CRLF, VERSION
 from bezoar.message import NO_HEADERS, UNTRIED, Counters, Delivery, Outgoing, Past
+from bezoar.stored import UNREADABLE
 
 ID, KEY, STAMP, MORE, GROUP = b"x-bezoar-id", b"x-bezoar-key", b"x-bezoar-stamp", b"x-bezoar-more", b"x-bezoar-group"
 ATTEMPTS, HISTORY, WAS = b"x-delivery-attempts", b"x-bezoar-history", b"x-bezoar-was-"
@@ -230,7 +231,7 @@ def _senders(found: Mapping[bytes, bytes]) -> dict[str, str]:
 
 
 def _more(raw: bytes | None) -> More:
-    with suppress(msgspec.DecodeError, ValueError):  # somebody else's header of that name
+    with suppress(*UNREADABLE):  # somebody else's header of that name
         return More() if raw is None else msgspec.json.decode(raw, type=More)
     return More()
 
@@ -244,7 +245,7 @@ def _counters(found: Mapping[bytes, bytes]) -> Counters:
                 if number >= 0:
                     read[field] = bool(number) if field in ("alone", "fresh") else number
     if HISTORY in found:
-        with suppress(msgspec.DecodeError, ValueError):
+        with suppress(*UNREADABLE):
             read["history"] = msgspec.json.decode(found[HISTORY], type=tuple[Past, ...])
     return Counters(**read) if read else UNTRIED
 

@@ -14,7 +14,7 @@ from bezoar.brokers.nats.envelope import MESSAGE_ID, Place, Seen, line
 from bezoar.deadletters.record import DeadLetter
 from bezoar.failure import ErrorClassification
 from bezoar.message import Counters, Message
-from bezoar.stored import letter_within
+from bezoar.stored import UNREADABLE, letter_within
 
 RECORD, GROUP = b"x-bezoar-letter", envelope.GROUP
 MOST_RECORD = 32 * 1024
@@ -68,7 +68,7 @@ def _known(source: str, found: dict[bytes, bytes]) -> DeadLetter | None:
     bare: dict[str, Any] = {"id": "", "source": source, "key": None, "headers": {}, "body": b""}
     try:
         return msgspec.convert({**msgspec.json.decode(found[RECORD]), "message": bare}, DeadLetter)
-    except (msgspec.DecodeError, msgspec.ValidationError, ValueError, TypeError):
+    except UNREADABLE:
         return None  # somebody else's header of that name
 
 

@@ -19,6 +19,7 @@ from bezoar.brokers.rabbitmq.properties import Properties
 from bezoar.brokers.rabbitmq.table import Entry
 from bezoar.brokers.rabbitmq.wire import Arrived
 from bezoar.message import NO_HEADERS, UNTRIED, Counters, Delivery, Outgoing, Past
+from bezoar.stored import UNREADABLE
 
 STAMP, KEY, ATTEMPTS, REST = b"x-bezoar-stamp", b"x-bezoar-key", b"x-delivery-attempts", b"x-bezoar-wait"
 LONG_ID = b"x-bezoar-id"
@@ -162,7 +163,7 @@ def _counters(found: Mapping[bytes, bytes]) -> Counters:
             if content is not None and (isinstance(content, bool) or content >= 0):
                 fields[field] = content
     if _HISTORY in found:
-        with suppress(msgspec.DecodeError, ValueError):  # somebody else's header of that name
+        with suppress(*UNREADABLE):  # somebody else's header of that name
             fields["history"] = msgspec.json.decode(table.text(found[_HISTORY]), type=tuple[Past, ...])
     return Counters(**fields) if fields else UNTRIED
 

@@ -20,7 +20,7 @@ from bezoar.brokers.rabbitmq.wire import Arrived
 from bezoar.deadletters.record import DeadLetter
 from bezoar.failure import ErrorClassification
 from bezoar.message import Counters, Message
-from bezoar.stored import letter_within
+from bezoar.stored import UNREADABLE, letter_within
 
 RECORD, LETTER, STATE = b"x-bezoar-letter", b"x-bezoar-letter-id", b"x-bezoar-state"
 _last = [0]
@@ -86,7 +86,7 @@ def _known(source: str, headers: dict[bytes, bytes]) -> DeadLetter | None:
     bare: dict[str, Any] = {"id": "", "source": source, "key": None, "headers": {}, "body": b""}
     try:
         return msgspec.convert({**msgspec.json.decode(table.text(headers[RECORD])), "message": bare}, DeadLetter)
-    except (msgspec.DecodeError, msgspec.ValidationError, ValueError, TypeError):
+    except UNREADABLE:
         return None  # somebody else's header of that name
 
 

@@ -12,6 +12,7 @@ from bezoar.brokers.rabbitmq.operating import locked
 from bezoar.brokers.rabbitmq.topology import Topology, starts_of
 from bezoar.brokers.rabbitmq.writing import Copy
 from bezoar.message import Counters
+from bezoar.stored import UNREADABLE
 
 
 class Start(msgspec.Struct, frozen=True):
@@ -47,5 +48,5 @@ def lost(topology: Topology, source: str, stamp: str, counters: Counters, times:
 def _read(body: bytes) -> Start | None:
     try:
         return msgspec.json.decode(body, type=Start)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return None

@@ -12,7 +12,7 @@ import msgspec
 
 from bezoar.brokers.redis.netstrings import packed, unpacked
 from bezoar.message import NO_HEADERS, UNTRIED, Delivery, Message, Outgoing
-from bezoar.stored import headers_text, read_counters, read_headers
+from bezoar.stored import UNREADABLE, headers_text, read_counters, read_headers
 
 _NOT_HEADERS = (b"id", b"key", b"body", b"headers")
 
@@ -90,7 +90,7 @@ def _headers(values: Mapping[bytes, bytes]) -> Mapping[str, str]:
     if b"headers" in values:
         try:
             found |= read_headers(values[b"headers"].decode())
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except UNREADABLE:
             found["headers"] = _text(values[b"headers"])
     return found or NO_HEADERS
 

@@ -13,6 +13,9 @@ EMPTY, BASE64, ZLIB = "empty", "base64", "zlib"
 NOTHING = "-"
 """Stands for a body of no bytes: SQS refuses an empty one."""
 
+MOST_BYTES = 64 * 1024 * 1024
+"""Of a body that is compressed. A megabyte that SQS takes can be a gigabyte of the same byte, and would take all memory."""
+
 _REFUSED = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -22,10 +25,18 @@ def encoded(body: bytes, most: int) -> tuple[str, str | None]:
         return NOTHING, EMPTY
     plain = _text(body)
     text, encoding = (base64.b64encode(body).decode(), BASE64) if plain is None else (plain, None)
-    if len(body if encoding is None else text) <= most:
+    if len(body if encoding is None else text) <= most or len(body) > MOST_BYTES:
         return text, encoding
     smaller = base64.b64encode(zlib.compress(body)).decode()
     return (smaller, ZLIB) if len(smaller) < len(text) else (text, encoding)
+
+
+def _decompressed(small: bytes) -> bytes:
+    stream = zlib.decompressobj()
+    body = stream.decompress(small, MOST_BYTES + 1)
+    if not stream.eof or len(body) > MOST_BYTES:
+        raise ValueError("It is longer than we send any, or not whole.")
+    return body
 
 
 def _text(body: bytes) -> str | None:
@@ -51,7 +62,7 @@ def decoded(text: str, encoding: str | None) -> bytes:
             case "base64":
                 return base64.b64decode(raw, validate=True)
             case "zlib":
-                return zlib.decompress(base64.b64decode(raw, validate=True))
+                return _decompressed(base64.b64decode(raw, validate=True))
     except (binascii.Error, ValueError, zlib.error):
         return raw
     return raw

@@ -5,8 +5,8 @@ so we only delete what is done or stored elsewhere, and whoever held a message f
 """
 
 import threading
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 from bezoar.brokers.sqs import copies, envelope
 from bezoar.brokers.sqs.client import NoQueue
@@ -64,7 +64,7 @@ class SQSBroker:
         if refused:
             why = next(iter(refused.values()))
             raise BrokerUnavailable(
-                f"SQS refused {len(refused)} of {len(wanted)} messages; the others are stored: {why.text} ({why.code})."
+                f"SQS did not store {len(refused)} of {len(wanted)} messages; the others are stored: {why.text} ({why.code})."
             )
         for source in {message.source for message in messages} & self._sources.keys():
             self._sources[source].filled = True
@@ -76,24 +76,25 @@ class SQSBroker:
             known = self._source(source)
             if known.is_late:
                 raise self._told_lost(known)
-            try:
+            with self._made_anew(source):
                 return known.fetch(limit)
-            except NoQueue as gone:
-                self._forget(source)
-                raise BrokerUnavailable(f"{gone} What is missing was made anew: the next try finds it.") from None
 
-    def _forget(self, source: str) -> None:
-        known = self._sources.pop(source, None)
-        if known is not None:
-            known.close()
-        self.session.remake(source)
+    @contextmanager
+    def _made_anew(self, *sources: str) -> Iterator[None]:
+        """If somebody deleted a queue in the meantime. It has the same address then, so whoever uses it can go on."""
+        try:
+            yield
+        except NoQueue as gone:
+            for source in sources:
+                self.session.remake(source)
+            raise BrokerUnavailable(f"{gone} What is missing was made anew: the next try finds it.") from None
 
     def has_suspect(self, source: str) -> bool:
-        with self._lock:
+        with self._lock, self._made_anew(source):
             return self._source(source).lane.has_one()
 
     def take_suspect(self, source: str, by: str) -> Delivery | None:
-        with self._lock:
+        with self._lock, self._made_anew(source):
             known = self._source(source)
             raw = known.take_suspect()
             if raw is None:
@@ -110,7 +111,7 @@ class SQSBroker:
             return Delivery(receipt, source, seen.id, seen.body, seen.key, seen.headers, counters)
 
     def settle(self, settlement: Settlement) -> None:
-        with self._lock:
+        with self._lock, self._made_anew(*self._sources):
             if not self._settling.carry_out(settlement):
                 raise self._told_lost(*(known for known in self._sources.values() if known.is_late))
 
@@ -122,7 +123,7 @@ class SQSBroker:
                 holder.renew()
 
     def depth(self, source: str) -> Depth:
-        with self._lock:
+        with self._lock, self._made_anew(source):
             known = self._sources.get(source)
             return depth(self.session, self.session.topic(source), 0 if known is None else len(known.work.buffer))
 
@@ -170,8 +171,10 @@ class SQSBroker:
 
     def _give_back(self, known: Source) -> None:
         """Have others get what waits here, as it was: a plain return would be counted against messages that never started."""
-        waiting = known.unfetched()
-        self._settling.carry_out(Settlement(kept=[Kept(delivery, delivery.counters) for delivery in waiting]))
+        known.work.cancel()
+        while known.work.buffer:
+            waiting = known.unfetched()
+            self._settling.carry_out(Settlement(kept=[Kept(delivery, delivery.counters) for delivery in waiting]))
         known.mover.give_back()
 
     def _told_lost(self, *lost: Source) -> OwnershipLost:

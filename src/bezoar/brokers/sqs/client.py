@@ -7,8 +7,9 @@ forked child makes its own. Every trouble becomes one of our errors here, and se
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import botocore.session
@@ -22,6 +23,7 @@ from botocore.exceptions import (
     ProfileNotFound,
 )
 
+from bezoar.brokers.sqs import answers
 from bezoar.brokers.sqs.url import Address
 from bezoar.errors import BrokerUnavailable, ConfigError
 
@@ -44,9 +46,10 @@ _REFUSED_LOGIN = (
     "SignatureDoesNotMatch",
     "UnrecognizedClientException",
     "InvalidAccessKeyId",
-    "ExpiredToken",
-    "ExpiredTokenException",
+    "KmsAccessDenied",
+    "KMS.AccessDeniedException",
 )
+_EXPIRED = ("ExpiredToken", "ExpiredTokenException")
 _MISSING = (NoCredentialsError, NoRegionError, PartialCredentialsError, ProfileNotFound)
 
 _lock = threading.Lock()
@@ -81,24 +84,28 @@ class Link:
 
     def ask(self, operation: str, **arguments: Any) -> Any:
         """One request; returns the answer."""
+        client = None
         try:
             client = _client(self.address)
-            return getattr(client, operation)(**arguments)
+            return _whole(getattr(client, operation)(**arguments), operation, arguments)
         except _MISSING as error:
             raise ConfigError(f"{self.address.shown} cannot be used: {error}. {_WHERE}") from None
         except ClientError as error:
-            raise self._refused(operation, error) from None
+            raise self._refused(operation, error, client) from None
         except BotoCoreError as error:
             raise BrokerUnavailable(f"{self.address.shown} does not answer ({operation}): {error}.") from None
         except ValueError as error:  # an endpoint that is none, or what is no answer of SQS
             raise BrokerUnavailable(f"{self.address.shown} cannot be understood ({operation}): {error}.") from None
 
-    def _refused(self, operation: str, error: ClientError) -> Exception:
+    def _refused(self, operation: str, error: ClientError, client: object) -> BrokerUnavailable:
         answer = error.response.get("Error", {})
         code, text = str(answer.get("Code", "unknown")), str(answer.get("Message", "no reason given")).rstrip(".")
         told = f"SQS refuses {operation}: {text} ({code})."
         if code in NO_QUEUE:
             return NoQueue(told)
+        if code in _EXPIRED:
+            _log_in_again(self.address, client)
+            return Denied(f"{told} Renew the credentials: they are read again before the next try.")
         if code in _REFUSED_LOGIN:
             return Denied(f"{told} docs/sqs.md has the policy that bezoar needs.")
         return Refused(told, code)
@@ -127,6 +134,19 @@ class Link:
             pool.shutdown()
 
 
+def _whole(answer: Any, operation: str, arguments: Mapping[str, Any]) -> Any:
+    """The answer. Raises ValueError if it is not SQS's: what stands between may say "200 OK" and mean something else, and what
+    nobody has confirmed is not done."""
+    missing = [field for field in _ALWAYS.get(operation, ()) if field not in answer]
+    told = [each.get("Id") for kind in ("Successful", "Failed") for each in answer.get(kind) or ()]
+    unanswered = {entry["Id"] for entry in arguments.get("Entries", ())} - set(told)
+    if missing or unanswered:
+        what = f"no {missing[0]}" if missing else f"no word about {len(unanswered)} of {len(arguments['Entries'])} messages"
+        raise ValueError(f"the answer has {what}, so it is not from SQS")
+    return answer
+
+
+_ALWAYS = {"get_queue_url": ("QueueUrl",), "create_queue": ("QueueUrl",), "get_queue_attributes": ("Attributes",)}
 _WHERE = (
     "Region and credentials are looked for where the AWS tools look: variables (AWS_REGION, AWS_ACCESS_KEY_ID …), profiles, "
     "roles. Or name them: sqs://?region=eu-west-1&profile=shop"
@@ -140,6 +160,19 @@ def _client(address: Address) -> Any:
         if known not in _clients:
             _clients[known] = _made(address)
         return _clients[known]
+
+
+def _log_in_again(address: Address, expired: object) -> None:
+    """Have the next request use what a file or a variable says by now: botocore reads both only once. If nothing is there any
+    more, or somebody else has done it, it stays as it is."""
+    known = (os.getpid(), address._replace(prefix="", visibility=0, pollers=0))
+    with _lock, suppress(BotoCoreError):
+        if _clients.get(known) is not expired or address.key is not None:
+            return
+        session = botocore.session.Session(profile=address.profile)
+        if session.get_credentials() is not None:
+            _sessions[os.getpid(), address.profile] = session
+            _clients[known] = _made(address)
 
 
 def _made(address: Address) -> Any:
@@ -159,7 +192,9 @@ def _made(address: Address) -> Any:
         # At DEBUG it writes every body into the log, and needs longer for that than for the request. Who wants it sets its level.
         log.setLevel(logging.INFO)
     session = _sessions.setdefault((os.getpid(), address.profile), botocore.session.Session(profile=address.profile))
-    return session.create_client("sqs", region_name=address.region, endpoint_url=address.endpoint, config=config, **login)
+    client = session.create_client("sqs", region_name=address.region, endpoint_url=address.endpoint, config=config, **login)
+    client.meta.events.register("before-parse.sqs.ReceiveMessage", answers.read)
+    return client
 
 
 def in_tens(items: Iterable[T]) -> list[list[T]]:

@@ -7,7 +7,7 @@ too. Who looks sees all three, and a letter that was dealt with but is still in 
 there.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -21,7 +21,7 @@ from bezoar.brokers.sqs.letters import Found
 from bezoar.brokers.sqs.looking import put_back, take_all
 from bezoar.brokers.sqs.operating import check_time, locked
 from bezoar.brokers.sqs.topology import Topic
-from bezoar.brokers.sqs.writing import Copy
+from bezoar.brokers.sqs.writing import Copy, No
 from bezoar.deadletters.record import DeadLetter
 from bezoar.errors import BrokerUnavailable
 
@@ -82,7 +82,7 @@ class SQSDeadLetters:
             wanted = set(letter_ids)
             chosen = [each for each in table.history if each.letter.id in wanted and each.letter.state == state]
             check_time(table.until, self._topic)
-            self._delete(self._topic.history, chosen)
+            self._expect_none(self._delete(self._topic.history, chosen), self._topic.names.history)
             waiting = {each.letter.id for each in table.replays}
         removed = {each.letter.id for each in chosen} - waiting
         return self._changed([id_ for id_ in letter_ids if id_ in removed], None)
@@ -99,25 +99,45 @@ class SQSDeadLetters:
             chosen = {each.letter.id: each for each in table.dead if each.letter.id in wanted and each.letter.id not in over}
             check_time(table.until, self._topic)
             refused = self.broker.session.store([copy for each in chosen.values() for copy in store(each)])
-            if refused:
-                why = next(iter(refused.values()))
-                raise BrokerUnavailable(
-                    f"Nothing was taken from {self._topic.names.dlq!r}: SQS refuses: {why.text} ({why.code})."
-                )
-            self._delete(self._topic.dlq, [each for each in table.dead if each.letter.id in chosen or each.letter.id in over])
-        return self._changed([id_ for id_ in letter_ids if id_ in chosen], state)
+            for id_ in [id_ for number, id_ in enumerate(chosen) if number in refused]:
+                del chosen[id_]
+            done = [each for each in table.dead if each.letter.id in chosen or each.letter.id in over]
+            left = self._delete(self._topic.dlq, done)
+            if state is None:
+                self._expect_none(left, self._topic.names.dlq)
+        if left:
+            self._look()
+        changed = self._changed([id_ for id_ in letter_ids if id_ in chosen], state)
+        if refused:
+            raise self._refused(len(chosen), refused)
+        return changed
+
+    def _refused(self, done: int, refused: Mapping[int, No]) -> BrokerUnavailable:
+        why = next(iter(refused.values()))
+        return BrokerUnavailable(
+            f"{done} letters were taken from {self._topic.names.dlq!r}, and {len(refused)} are still there, since SQS refuses to "
+            f"store them elsewhere: {why.text} ({why.code})."
+        )
 
     def _note(self, queue: str, found: Found, state: str) -> Copy:
         told = letters.written(found.letter, found.seen, found.letter.id, state)
         return letters.fitted(queue, found.seen, told, found.raw)
 
-    def _delete(self, queue: str, found: Sequence[Found]) -> None:
-        """Once this returns they are gone. Those that it does not know are not counted: they were gone before."""
-        self.broker.session.link.all_of([partial(self._delete_ten, queue, part) for part in in_tens(found)])
+    def _delete(self, queue: str, found: Sequence[Found]) -> list[Found]:
+        """Returns those that are not deleted: SQS did not want to, or it took so long that others may have them."""
+        answers = self.broker.session.link.all_of([partial(self._delete_ten, queue, part) for part in in_tens(found)])
+        return [each for left in answers for each in left]
 
-    def _delete_ten(self, queue: str, found: Sequence[Found]) -> None:
+    def _delete_ten(self, queue: str, found: Sequence[Found]) -> list[Found]:
         entries = [{"Id": str(number), "ReceiptHandle": each.handle} for number, each in enumerate(found)]
-        self.broker.session.link.ask("delete_message_batch", QueueUrl=queue, Entries=entries)
+        answer = self.broker.session.link.ask("delete_message_batch", QueueUrl=queue, Entries=entries)
+        return [found[int(each["Id"])] for each in answer.get("Failed", ())]
+
+    def _expect_none(self, left: Sequence[Found], queue: str) -> None:
+        if left:
+            raise BrokerUnavailable(
+                f"SQS did not delete {len(left)} of the messages in {queue!r}; they are still there. Try again."
+            )
 
     def _changed(self, letter_ids: Sequence[str], state: str | None) -> Sequence[str]:
         """The pages of the last look, as they are now."""
@@ -131,9 +151,12 @@ class SQSDeadLetters:
         return letter_ids
 
     def _look(self) -> list[DeadLetter]:
-        """Every letter, in the order they came, with what became of it."""
+        """Every letter, in the order they came, with what became of it. Those that were dealt with are taken from the DLQ."""
         with self._taken() as table:
-            everything = {each.letter.id: each.letter for each in table.dead} | table.dealt_with
+            over = table.dealt_with
+            everything = {each.letter.id: each.letter for each in table.dead} | over
+            check_time(table.until, self._topic)
+            self._delete(self._topic.dlq, [each for each in table.dead if each.letter.id in over])
         return sorted(everything.values(), key=lambda letter: letter.id)
 
     @contextmanager

@@ -41,7 +41,7 @@ class Envelope(msgspec.Struct, omit_defaults=True):
     counters: dict[str, Any] = {}
     wait: float = 0.0
     """Seconds that it still had to wait when it was sent."""
-    attributes: dict[str, Any] = {}
+    attributes: dict[str, dict[str, str]] = {}
     """Attributes of the sender for which there was no room."""
     letter: dict[str, Any] = {}
     letter_id: str | None = None
@@ -117,7 +117,7 @@ def look(raw: Raw) -> Seen:
 
 def _read(raw: Raw) -> Envelope:
     own = (raw.get("MessageAttributes") or {}).get(ATTRIBUTE)
-    with suppress(msgspec.DecodeError, msgspec.ValidationError, ValueError, TypeError):  # somebody else's attribute of that name
+    with suppress(msgspec.DecodeError, ValueError, TypeError, RecursionError):  # somebody else's attribute of that name
         if own is not None:
             return _decode(own.get("StringValue", ""))
     return Envelope()

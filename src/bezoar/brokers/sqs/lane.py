@@ -19,6 +19,7 @@ from bezoar.brokers.sqs.taking import Taking
 from bezoar.brokers.sqs.topology import Topic
 from bezoar.brokers.sqs.writing import Copy
 from bezoar.message import Counters
+from bezoar.stored import UNREADABLE
 
 LOOK_EVERY = 1.0
 """Seconds between two looks: each is a request that costs time and money."""
@@ -75,6 +76,6 @@ class Lane:
     def _noted(self, stamp: str) -> list[Start]:
         found: list[Start] = []
         for raw in look_through(self._session, self._topic.starts, MOST_NOTES):
-            with suppress(msgspec.DecodeError):
+            with suppress(*UNREADABLE):
                 found.append(msgspec.json.decode(raw["Body"], type=Start))
         return sorted((start for start in found if start.stamp == stamp), key=lambda start: start.at)

@@ -5,14 +5,15 @@ again comes from the replays; once it is moved, the history tells what became of
 SQS lets one wait is sent on to wait again.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from bezoar.brokers.sqs import copies, envelope, letters, writing
 from bezoar.brokers.sqs.envelope import Raw, Seen
+from bezoar.brokers.sqs.letters import Found
 from bezoar.brokers.sqs.session import Session
 from bezoar.brokers.sqs.taking import Taking
 from bezoar.brokers.sqs.topology import Topic
-from bezoar.brokers.sqs.writing import Copy
+from bezoar.brokers.sqs.writing import Copy, No
 from bezoar.errors import BrokerUnavailable
 
 HELPER_BEAT = 0.5
@@ -42,8 +43,10 @@ class Mover:
             if not taking.is_listening:
                 taking.pull(AT_ONCE)
             found = taking.take(AT_ONCE)
-            makers = self._replayed if taking is self.replays else self._due
-            self.send_on(taking, found, [copy for raw in found for copy in makers(raw)])
+            if taking is self.replays:
+                self._send_again(found)
+            else:
+                self.send_on(taking, found, [self._due(raw) for raw in found])
             moved = moved or bool(found)
             taking.listen()
         return moved
@@ -55,26 +58,42 @@ class Mover:
             taking.give_back([raw["ReceiptHandle"] for raw in taking.take(len(taking.buffer))])
 
     def send_on(self, taking: Taking, found: Sequence[Raw], made: Sequence[Copy]) -> None:
-        """Have these stored, then let the originals go."""
+        """Have a copy of each stored, then let the originals go. One that is refused keeps nobody else from that."""
         handles = [raw["ReceiptHandle"] for raw in found]
         try:
-            if refused := self._session.store(made):
-                why = next(iter(refused.values()))
-                raise BrokerUnavailable(f"SQS refuses {len(refused)} messages that are to be moved: {why.text} ({why.code}).")
-            taking.finish(handles)
+            refused = self._session.store(made)
+            taking.finish([handle for number, handle in enumerate(handles) if number not in refused])
         finally:
             taking.forget(handles)  # if it failed they come again
+        _tell(refused, len(found))
 
-    def _replayed(self, raw: Raw) -> list[Copy]:
-        """The history first: a letter that is there is not sent a second time."""
-        found = letters.read(self._topic.names.source, raw, "replayed", "replayed")
-        again = copies.again(self._topic, found.seen, raw, found.letter.replayed(), once=raw["MessageId"])
-        return [letters.noted(self._topic.history, found), again]
+    def _send_again(self, found: Sequence[Raw]) -> None:
+        """The history first: where that is refused the letter stays, and is not sent a second time when it comes again."""
+        read = [letters.read(self._topic.names.source, raw, "replayed", "replayed") for raw in found]
+        try:
+            refused = self._session.store([letters.noted(self._topic.history, each) for each in read])
+            noted = [each for number, each in enumerate(read) if number not in refused]
+            self.send_on(self.replays, [each.raw for each in noted], [self._again(each) for each in noted])
+        finally:
+            self.replays.forget([raw["ReceiptHandle"] for raw in found])
+        _tell(refused, len(found))
 
-    def _due(self, raw: Raw) -> list[Copy]:
+    def _again(self, found: Found) -> Copy:
+        return copies.again(self._topic, found.seen, found.raw, found.letter.replayed(), once=found.raw["MessageId"])
+
+    def _due(self, raw: Raw) -> Copy:
         seen = envelope.look(raw)
-        return [self.sent_on(raw, seen, max(0.0, writing.remaining(raw, seen.envelope)))]
+        return self.sent_on(raw, seen, max(0.0, writing.remaining(raw, seen.envelope)))
 
     def sent_on(self, raw: Raw, seen: Seen, wait: float) -> Copy:
         """The message as it is, where it is to be after so long."""
         return copies.again(self._topic, seen, raw, seen.counters, wait, once=raw["MessageId"])
+
+
+def _tell(refused: Mapping[int, No], count: int) -> None:
+    if refused:
+        why = next(iter(refused.values()))
+        raise BrokerUnavailable(
+            f"SQS refuses {len(refused)} of {count} messages that are to be moved: {why.text} ({why.code}). They stay where they "
+            f"are, and are tried again."
+        )

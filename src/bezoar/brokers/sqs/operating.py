@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from bezoar.brokers.sqs.client import NoQueue
 from bezoar.brokers.sqs.envelope import GROUP
 from bezoar.brokers.sqs.session import Session
 from bezoar.brokers.sqs.taking import receive
@@ -26,6 +27,16 @@ PER_LETTER = 0.02
 @contextmanager
 def locked(session: Session, topic: Topic) -> Iterator[float]:
     """Nobody else works on the letters of this source in the meantime. Gives until when that holds, by our own clock."""
+    try:
+        with _held(session, topic) as until:
+            yield until
+    except NoQueue as gone:
+        session.remake(topic.names.source)
+        raise BrokerUnavailable(f"{gone} What is missing was made anew. Try again.") from None
+
+
+@contextmanager
+def _held(session: Session, topic: Topic) -> Iterator[float]:
     letters = sum(session.counts(topic.dlq)) + sum(session.counts(topic.history))
     lasts = int(session.address.visibility + PER_LETTER * letters) + 1
     ends, tries = time.monotonic() + PATIENCE + lasts, 0

@@ -43,10 +43,12 @@ class Session:
             return self._topology.topic(source)
 
     def remake(self, source: str) -> None:
-        """Somebody deleted a queue: it is made anew unless that is not wanted."""
+        """Somebody deleted a queue: it is made anew. Where that is not wanted it is waited for, as somebody may make it."""
         with self._lock:
-            self._topology.forget(source)
-            self._topology.ensure(source)
+            try:
+                self._topology.remake(source)
+            except ConfigError as missing:
+                raise BrokerUnavailable(str(missing)) from None
 
     def store(self, copies: Sequence[Copy], *, in_order: bool = False) -> dict[int, No]:
         """Store these; returns why some are not stored."""

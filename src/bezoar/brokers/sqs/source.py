@@ -11,6 +11,7 @@ from bezoar.brokers.sqs.moving import Mover
 from bezoar.brokers.sqs.session import Session
 from bezoar.brokers.sqs.taking import Taking
 from bezoar.brokers.sqs.topology import Topic
+from bezoar.errors import BezoarError
 from bezoar.message import Counters, Delivery
 
 MUCH = 20
@@ -18,6 +19,9 @@ MUCH = 20
 
 SMALL = 1024 * 1024
 """Bytes of them up to which that is done."""
+
+FETCH_BYTES = 64 * 1024 * 1024
+"""Bytes of bodies after which no more are handed over at once: what came compressed may be a hundred times as large here."""
 
 
 class Source:
@@ -47,14 +51,12 @@ class Source:
         if self.mover.move():
             self.filled = True
             self.lane.look_again()
-        deliveries: list[Delivery] = []
-        while len(deliveries) < limit:
+        deliveries = self._admitted(self._taken(limit))
+        while self.filled and len(deliveries) < limit and not self.work.buffer:
             deliveries += self._admitted(self._taken(limit - len(deliveries)))
-            if not self.filled:
-                break
         if len(deliveries) >= MUCH and sum(len(each.body) for each in deliveries) < SMALL:
             self.work.read_ahead(limit)
-        elif len(deliveries) < limit:
+        elif len(deliveries) < limit and not self.work.buffer:
             self.work.listen()
         return deliveries
 
@@ -71,15 +73,20 @@ class Source:
         return work.take(room)
 
     def _admitted(self, arrived: Sequence[Raw]) -> list[Delivery]:
-        """Deliveries. What has to wait longer is sent on."""
+        """Deliveries. What has to wait longer is sent on, and what is too much at once waits here."""
         plain, is_plain = envelope.plain, envelope.is_plain
         deliveries: list[Delivery] = []
         waiting: list[tuple[Raw, writing.Copy]] = []
-        for raw in arrived:
+        weight = 0
+        for number, raw in enumerate(arrived):
             if is_plain(raw):
                 deliveries.append(plain(self.name, raw, self.work))
                 continue
+            if weight > FETCH_BYTES:
+                self.work.put_back(arrived[number:])
+                break
             seen = envelope.look(raw)
+            weight += len(seen.body)
             wait = writing.remaining(raw, seen.envelope)
             if wait > 0:
                 waiting.append((raw, self.mover.sent_on(raw, seen, wait)))
@@ -88,7 +95,11 @@ class Source:
             receipt = Receipt(self.work, raw["ReceiptHandle"], raw)
             deliveries.append(Delivery(receipt, self.name, seen.id, seen.body, seen.key, seen.headers, counters))
         if waiting:
-            self.mover.send_on(self.work, [raw for raw, _ in waiting], [copy for _, copy in waiting])
+            try:
+                self.mover.send_on(self.work, [raw for raw, _ in waiting], [copy for _, copy in waiting])
+            except BezoarError:
+                self.work.put_back([delivery.receipt.raw for delivery in deliveries])
+                raise
         return deliveries
 
     def _counted(self, raw: Raw, seen: Seen) -> Counters:
@@ -113,8 +124,7 @@ class Source:
             each.renew()
 
     def unfetched(self) -> list[Delivery]:
-        """What waits here and was not fetched; nothing more is asked for until the next fetch."""
-        self.work.cancel()
+        """What waits here and was not fetched, or some of it."""
         return self._admitted(self.work.take(len(self.work.buffer)))
 
     def give_up(self) -> None:

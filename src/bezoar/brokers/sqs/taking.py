@@ -36,6 +36,9 @@ A_MOMENT = 0.3
 
 TRY_AGAIN = 1.0
 
+PULL_BYTES = 16 * 1024 * 1024
+"""Bytes of bodies after which no more are received. Several requests are under way at once, and each may bring ten megabytes."""
+
 
 class Hold(NamedTuple):
     """Until when a message is ours, by our own clock, and since when."""
@@ -73,23 +76,43 @@ class Taking:
         self._taken_at = time.monotonic()
         return [self.buffer.popleft() for _ in range(min(limit, len(self.buffer)))]
 
+    def put_back(self, messages: Sequence[Raw]) -> None:
+        """Have these wait here again, as the first."""
+        self.buffer.extendleft(reversed(messages))
+
     def pull(self, limit: int) -> None:
         """Receive until so many wait here, or nothing more comes. Never more: what waits here, others cannot have. Nor for long:
-        from a slow server it would come faster than it can be renewed."""
+        from a slow server it would come faster than it can be renewed. Nor too much for the memory."""
         self._most_at_once, self._is_dry = min(AT_ONCE, limit), False
         requests = self._link.address.pollers
         enough_at = time.monotonic() + self.lasts / 2
         found: list[Raw] = []
-        while (missing := limit - len(self.buffer) - len(found)) > 0:
-            wanted = [min(AT_ONCE, missing - start) for start in range(0, missing, AT_ONCE)][:requests]
-            answers = self._link.all_of([partial(self._receive, count, 0) for count in wanted])
-            brought = [raw for answer in answers for raw in answer]
-            found += brought
-            if not brought or time.monotonic() > enough_at:
-                break
-            if len(brought) < sum(wanted):
-                requests = 1  # there is hardly more
-        self._arrived(found)
+        weight = 0
+        try:
+            while (missing := limit - len(self.buffer) - len(found)) > 0:
+                wanted = [min(AT_ONCE, missing - start) for start in range(0, missing, AT_ONCE)][:requests]
+                brought = self._received_at_once(wanted, found)
+                weight += sum(len(raw["Body"]) for raw in brought)
+                if not brought or weight > PULL_BYTES or time.monotonic() > enough_at:
+                    break
+                if len(brought) < sum(wanted):
+                    requests = 1  # there is hardly more
+        finally:
+            self._arrived(found)
+
+    def _received_at_once(self, wanted: Sequence[int], found: list[Raw]) -> list[Raw]:
+        """By several requests. If one fails, `found` has what the others brought all the same: it is ours, and would be renewed
+        for twelve hours without anybody knowing of it."""
+        brought: list[list[Raw]] = [[] for _ in wanted]
+        try:
+            self._link.all_of([partial(self._receive_into, part, count) for part, count in zip(brought, wanted, strict=True)])
+        finally:
+            everything = [raw for part in brought for raw in part]
+            found += everything
+        return everything
+
+    def _receive_into(self, part: list[Raw], count: int) -> None:
+        part += self._receive(count, 0)
 
     def read_ahead(self, limit: int) -> None:
         """Have some wait here for the next time, received while others are at work on what was taken."""
@@ -198,7 +221,7 @@ class Taking:
 
     def _keep(self, handles: Sequence[str], visibility: int) -> None:
         asked_at = time.monotonic()
-        lost = self._change(handles, visibility)
+        failed = self._change(handles, visibility)
         answered_at = time.monotonic()
         with self._lock:
             for handle in handles:
@@ -206,16 +229,18 @@ class Taking:
                 if hold is None:  # it was settled meanwhile
                     continue
                 # SQS may say yes although somebody else has it by now: an answer that came too late renews nothing.
-                in_time = handle not in lost and answered_at < hold.until
-                self.held[handle] = Hold(asked_at + self.lasts if in_time else 0.0, hold.since)
+                if failed.get(handle) in LOST or answered_at >= hold.until:
+                    self.held[handle] = Hold(0.0, hold.since)
+                elif handle not in failed:  # else it is ours for as long as it was, and is tried again
+                    self.held[handle] = Hold(asked_at + self.lasts, hold.since)
 
-    def _change(self, handles: Sequence[str], visibility: int) -> set[str]:
-        """Returns those that are lost."""
+    def _change(self, handles: Sequence[str], visibility: int) -> dict[str, str]:
+        """Returns those for which it failed, with the error code of each."""
         entries = [
             {"Id": str(number), "ReceiptHandle": handle, "VisibilityTimeout": visibility} for number, handle in enumerate(handles)
         ]
         answer = self._link.ask("change_message_visibility_batch", QueueUrl=self.url, Entries=entries)
-        return {handles[int(each["Id"])] for each in answer.get("Failed", ()) if each["Code"] in LOST}
+        return {handles[int(each["Id"])]: each["Code"] for each in answer.get("Failed", ())}
 
     # The requests themselves.
 

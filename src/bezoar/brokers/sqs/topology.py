@@ -67,14 +67,12 @@ class Topology:
             self.ensure(source)
         return self._topics[source]
 
-    def forget(self, source: str) -> None:
-        """Somebody deleted what belongs to it."""
-        self._topics.pop(source, None)
-
     def ensure(self, source: str) -> list[Finding]:
         """Have everything that a source needs. What is known to be there is not asked for again."""
-        if source in self._topics:
-            return []
+        return [] if source in self._topics else self.remake(source)
+
+    def remake(self, source: str) -> list[Finding]:
+        """Have everything that a source needs, whatever was there before. If that fails, what was known stays known."""
         names = check_name(source, self._link.address.prefix)
         kinds = [kind for kind in QUEUES if kind != "later" or names.is_fifo]
         found = self._link.all_of([partial(self.url, getattr(names, kind)) for kind in kinds])

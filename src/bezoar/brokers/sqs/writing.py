@@ -9,6 +9,7 @@ import itertools
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -17,7 +18,7 @@ from bezoar.brokers.sqs import body as bodies
 from bezoar.brokers.sqs import envelope as envelopes
 from bezoar.brokers.sqs.client import AT_ONCE, Link
 from bezoar.brokers.sqs.envelope import GROUP, RECEIVED_AT, SENT_AT, TRACE, Envelope, Raw
-from bezoar.errors import PayloadError
+from bezoar.errors import BrokerUnavailable, PayloadError
 
 LIMIT = 1_048_576
 """Bytes of one message with its attributes, and of one request (256 KiB before August 2025)."""
@@ -43,6 +44,8 @@ class No(NamedTuple):
 
     code: str
     text: str
+    error: BrokerUnavailable | None = None
+    """What the whole request ended with, if it did."""
 
 
 def copy(
@@ -126,15 +129,27 @@ def remaining(raw: Raw, envelope: Envelope) -> float:
 
 
 def store(link: Link, copies: Sequence[Copy], *, in_order: bool = False) -> dict[int, No]:
-    """Store these; returns once it is known of each whether it is stored, with why some are not."""
-    refused: dict[int, No] = {}
+    """Store these; returns once it is known of each whether it is stored, with why some are not. Raises if none is, for want of
+    an answer or a right."""
     requests = list(_requests(copies))
     if in_order:
-        for numbers in requests:
-            refused.update(_send(link, copies, numbers))
-        return refused
-    for answer in link.all_of([lambda numbers=numbers: _send(link, copies, numbers) for numbers in requests]):  # type: ignore[misc]
-        refused.update(answer)
+        refused = _one_by_one(link, copies, requests)
+    else:
+        answers = link.all_of([partial(_send, link, copies, numbers) for numbers in requests])
+        refused = {number: no for answer in answers for number, no in answer.items()}
+    errors = [no.error for no in refused.values() if no.error is not None]
+    if errors and len(errors) == len(copies):
+        raise errors[0]
+    return refused
+
+
+def _one_by_one(link: Link, copies: Sequence[Copy], requests: Iterable[list[int]]) -> dict[int, No]:
+    refused: dict[int, No] = {}
+    for numbers in requests:
+        if refused:  # what comes after would overtake what was refused
+            refused.update(dict.fromkeys(numbers, next(iter(refused.values()))))
+        else:
+            refused = _send(link, copies, numbers)
     return refused
 
 
@@ -161,8 +176,12 @@ def _parts(copies: Sequence[Copy], numbers: Iterable[int]) -> Iterator[list[int]
 
 
 def _send(link: Link, copies: Sequence[Copy], numbers: Sequence[int]) -> dict[int, No]:
+    """Why some of these are not stored. Trouble with this request does not hide what others have stored."""
     entries = [{"Id": str(number), **copies[number].entry} for number in numbers]
-    answer = link.ask("send_message_batch", QueueUrl=copies[numbers[0]].queue, Entries=entries)
+    try:
+        answer = link.ask("send_message_batch", QueueUrl=copies[numbers[0]].queue, Entries=entries)
+    except BrokerUnavailable as error:
+        return dict.fromkeys(numbers, No("all of one request", str(error).rstrip("."), error))
     return {int(each["Id"]): No(each["Code"], each.get("Message", "no reason given")) for each in answer.get("Failed", ())}
 
 

@@ -11,6 +11,7 @@ from bezoar.message import Counters, Delivery
 from bezoar.ports import Broker, Capability, Dead, Depth, Kept, Settlement
 from bezoar.testing import given
 from bezoar.testing.effects import Effects
+from bezoar.testing.isolation.diary import wait_until
 from bezoar.testing.lab import Lab
 from bezoar.testing.processes import PATIENCE, Child, Gate
 from bezoar.testing.running import Journal, Running, drained
@@ -101,6 +102,24 @@ def test_an_owner_that_lost_its_messages_is_told_when_it_asks_to_keep_them(lab: 
     lab.steal(broker, held)
     with pytest.raises(OwnershipLost):
         broker.extend(held)
+
+
+def test_an_owner_keeps_the_one_that_runs_alone_for_as_long_as_it_asks(lab: Lab) -> None:
+    broker = lab.broker("orders")
+    suspect = _suspect(broker)
+    for _ in range(3):
+        broker.extend([suspect])
+    broker.settle(Settlement(gone=[suspect]))
+    lab.expect_depth(broker, "orders", Depth())
+
+
+def test_an_owner_that_lost_the_one_that_runs_alone_is_told_when_it_asks_to_keep_it(lab: Lab) -> None:
+    lab.needs(Capability.FENCED)
+    broker = lab.broker("orders")
+    suspect = _suspect(broker)
+    lab.steal(broker, [suspect])
+    with pytest.raises(OwnershipLost):
+        broker.extend([suspect])
 
 
 def test_a_consumer_that_lost_its_messages_says_so_drops_its_results_and_goes_on(lab: Lab) -> None:
@@ -257,3 +276,20 @@ def _fetched_again(stale: Broker) -> list[Delivery]:
         return list(stale.fetch("orders", 10))
     except OwnershipLost:
         return list(stale.fetch("orders", 10))
+
+
+def _suspect(broker: Broker) -> Delivery:
+    """One that must run alone, taken for that."""
+    broker.publish(given.messages("orders", 1))
+    (delivery,) = broker.fetch("orders", 1)
+    broker.settle(Settlement(kept=[Kept(delivery, Counters(attempts=1, alone=True))]))
+    taken: list[Delivery] = []
+
+    def is_taken() -> bool:
+        if broker.has_suspect("orders"):
+            suspect = broker.take_suspect("orders", "here")
+            taken.extend([suspect] if suspect is not None else [])
+        return bool(taken)
+
+    wait_until(is_taken, lambda: "None can be taken to run alone")
+    return taken[0]

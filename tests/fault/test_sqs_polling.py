@@ -1,0 +1,103 @@
+"""How many requests are under way at once, and what does a message look like to others?"""
+
+import json
+import random
+import threading
+
+import pytest
+
+from bezoar.errors import PayloadError
+from bezoar.message import Counters, Outgoing
+from bezoar.ports import Kept, Settlement
+from bezoar.testing import given
+from tests.contract.sqs_lab import SQSLab
+
+PATIENCE = 30
+TOGETHER = 4
+
+
+@pytest.fixture
+def lab(tmp_path, elasticmq):
+    with SQSLab(elasticmq, tmp_path, visibility=30, with_proxy=True) as lab:
+        yield lab
+
+
+@pytest.mark.parametrize("operation", ["ReceiveMessage", "DeleteMessageBatch"])
+def test_several_requests_are_under_way_at_once(lab, operation):
+    """None of the first ones is answered before the others have come too."""
+    broker, gate = lab.broker("orders"), threading.Barrier(TOGETHER)
+    broker.publish(given.messages("orders", 40))
+    came = threading.Semaphore(TOGETHER)
+
+    def answer_together(name: str, queue: str) -> bool:
+        if name == operation and queue.endswith("-orders") and came.acquire(blocking=False):
+            gate.wait(PATIENCE)
+        return False
+
+    lab.proxy.denies = answer_together
+    deliveries = broker.fetch("orders", 40)
+    broker.settle(Settlement(gone=deliveries))
+    assert len(deliveries) == 40
+    assert not gate.broken
+
+
+@pytest.mark.parametrize("source", ["orders", "orders.fifo"])
+def test_all_that_is_ours_is_json_in_one_attribute(lab, source):
+    broker, queue = lab.broker(source), lab.queue(source)
+    broker.publish([Outgoing("id-1", source, b"{}", "customer-7", {"x": "ü"})])
+    (delivery,) = broker.fetch(source, 1)
+    assert _told(delivery.receipt.raw) == {"id": "id-1", "key": "customer-7", "headers": {"x": "ü"}}
+    broker.settle(Settlement(kept=[Kept(delivery, Counters(attempts=1))]))
+    broker.close()
+    (message,) = queue.received()
+    assert (message["Body"], message["Attributes"]["MessageGroupId"]) == ("{}", "customer-7")
+    assert _told(message) == {
+        "id": "id-1",
+        "key": "customer-7",
+        "headers": {"x": "ü"},
+        "stamp": delivery.receipt.raw["MessageId"],
+        "counters": {"attempts": 1},
+    }
+
+
+def _told(message: dict) -> dict:
+    (name,) = message["MessageAttributes"]
+    assert name == "bezoar"
+    return json.loads(message["MessageAttributes"][name]["StringValue"])
+
+
+HOSTILE = {
+    "deep": '{"counters":{"a":' + "[" * 100_000 + "]" * 100_000 + "}}",
+    "deep where nobody looks": '{"other":' + "[" * 100_000 + "]" * 100_000 + "}",
+    "attributes that are none": '{"attributes":{"x":5}}',
+    "half a character": '{"id":"\\ud800"}',
+    "another type": '{"id":5}',
+    "no JSON": "{",
+    "numbers below nought": '{"counters":{"attempts":-5},"wait":-1e308}',
+    "a letter that is none": '{"letter":{"error":{"a":1}},"state":"dead","letter_id":"x"}',
+}
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_an_attribute_of_our_name_with_anything_in_it_holds_up_nobody(lab, text):
+    handled: list[bytes] = []
+
+    def handle(body: bytes) -> None:
+        handled.append(body)
+        raise ValueError("poison")
+
+    app = given.consumer(lab.app(), "orders", handle)
+    app.publish("orders", b"before")
+    lab.queue("orders").send("theirs", MessageAttributes={"bezoar": {"DataType": "String", "StringValue": text}})
+    app.publish("orders", b"after")
+    wanted = [b"after", b"before", b"theirs"]
+    given.consumed(app, "orders", lab.broker("orders"))
+    assert sorted(handled) == wanted
+    assert sorted(letter.body for letter in lab.dlq("orders").letters()) == wanted
+
+
+def test_a_message_that_is_too_large_for_its_own_queue_is_refused_with_that_limit(tmp_path, moto):
+    with SQSLab(moto, tmp_path) as lab:
+        lab.queue("orders").create(MaximumMessageSize="65536")
+        with pytest.raises(PayloadError, match="this queue takes 65,536 at most"):
+            lab.app().publish("orders", random.Random(7).randbytes(60_000))

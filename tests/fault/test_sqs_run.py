@@ -1,0 +1,73 @@
+"""What does `bezoar run` say and do on SQS, as a process of its own?"""
+
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from bezoar.testing.isolation.diary import wait_until
+from tests.contract.sqs_lab import SQSLab
+from tests.e2e.command_line import bezoar, environment
+
+APP = """
+from pathlib import Path
+from bezoar import App
+
+app = App({url!r})
+
+@app.consumer({source!r}, max_attempts=2, concurrency=2, timeout=None)
+def handle(body: bytes) -> None:
+    with Path("starts").open("a") as starts:
+        starts.write(body.decode() + "\\n")
+    while body == b"slow":
+        pass
+"""
+SHORT_DAY = """
+import sys
+from bezoar.brokers.sqs import taking
+from bezoar.cli.main import main
+
+taking.LONGEST_HELD = taking.MARGIN + 3
+sys.exit(main())
+"""
+"""The command, where twelve hours are three seconds."""
+
+
+@pytest.fixture
+def lab(tmp_path, elasticmq):
+    with SQSLab(elasticmq, tmp_path) as lab:
+        yield lab
+
+
+def app_file(folder: Path, url: str, source: str) -> None:
+    (folder / "shop.py").write_text(APP.format(url=url, source=source))
+
+
+def test_that_retries_may_be_overtaken_in_a_fifo_queue_is_said_at_the_start(lab, tmp_path):
+    for source, times in (("orders.fifo", 1), ("orders", 0)):
+        app_file(tmp_path, lab.url, source)
+        ended = bezoar("run", "shop:app", "--until-empty", cwd=tmp_path)
+        assert ended.code == 0
+        assert " ".join(ended.err.split()).count("those behind a message which fails do not wait for it") == times
+
+
+def test_a_handler_that_is_at_work_for_twelve_hours_is_ended_and_that_is_said_until_its_message_is_a_dead_letter(lab, tmp_path):
+    app_file(tmp_path, lab.url, "orders")
+    assert bezoar("publish", lab.url, "orders", "--raw", "slow", "quick", cwd=tmp_path).code == 0
+    starts, log = tmp_path / "starts", tmp_path / "log"
+    with log.open("w") as said:
+        process = subprocess.Popen(
+            [sys.executable, "-c", SHORT_DAY, "run", "shop:app"], cwd=tmp_path, env=environment(), stderr=said
+        )
+        try:
+            wait_until(lambda: lab.dlq("orders").count() == 1, log.read_text, 90)
+        finally:
+            process.kill()
+            process.wait()
+    assert "twelve hours, which is as long as SQS lets anybody hold one. Its results are dropped" in " ".join(
+        log.read_text().split()
+    )
+    counted = Counter(starts.read_text().split())
+    assert (counted["quick"], 2 <= counted["slow"] <= 4) == (1, True)

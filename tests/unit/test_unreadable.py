@@ -1,0 +1,50 @@
+"""Whoever may write to a queue may write headers that look like ours. One nested too deeply for any parser stops nobody."""
+
+import struct
+
+import pytest
+
+from bezoar.brokers.kafka import envelope as kafka
+from bezoar.brokers.nats import envelope as nats
+from bezoar.brokers.nats import letters as nats_letters
+from bezoar.brokers.rabbitmq import envelope as rabbitmq
+from bezoar.brokers.rabbitmq import letters as rabbitmq_letters
+from bezoar.brokers.redis import envelope as redis
+from bezoar.brokers.sqs import envelope as sqs
+from bezoar.message import UNTRIED
+
+NESTED = b'{"a":' * 5000 + b"1" + b"}" * 5000
+LISTS = b"[" * 5000 + b"]" * 5000
+
+
+@pytest.fixture(params=[NESTED, LISTS, b'{"a":5}', b"5", b"no JSON", b"\xff"])
+def text(request):
+    return request.param
+
+
+def in_table(text: bytes) -> bytes:
+    return b"S" + struct.pack(">I", len(text)) + text
+
+
+def test_rabbitmq(text):
+    assert rabbitmq._counters({b"x-bezoar-history": in_table(text)}) == UNTRIED
+    assert rabbitmq_letters._known("orders", {b"x-bezoar-letter": in_table(text)}) is None
+
+
+def test_nats(text):
+    assert nats._more(text) == nats.More()
+    assert nats._counters({nats.HISTORY: text}) == UNTRIED
+    assert nats_letters._known("orders", {nats_letters.RECORD: text}) is None
+
+
+def test_kafka(text):
+    assert kafka._counters(text) == UNTRIED
+
+
+def test_redis(text):
+    assert redis._headers({b"headers": text}) == {"headers": redis._text(text)}
+
+
+def test_sqs(text):
+    raw = {"MessageAttributes": {"bezoar": {"StringValue": text.decode("latin-1")}}}
+    assert sqs._read(raw) == sqs.Envelope()
