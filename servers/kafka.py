@@ -1,8 +1,9 @@
-"""Kafka: one node that is broker and controller (KRaft), on the loopback address only.
+"""Kafka: one node that is broker and controller (KRaft), on the loopback address only. Several of them: kafka_cluster.py.
 
 Kafka has no databases, so a fresh place is a prefix that no topic and no group begins with yet.
 """
 
+import socket
 import uuid
 from collections.abc import Mapping
 from typing import Any
@@ -35,26 +36,35 @@ class Kafka(Server):
     def prepare(self) -> None:
         (self.folder / "data").mkdir()
         self.hand_over(self.folder / "data")
-        self.configure({})
-        cluster = uuid.uuid4().hex[:22]
+        self.configure(self.settings)
+        cluster = uuid.uuid5(uuid.NAMESPACE_OID, self.voters(self.settings)).hex[:22]  # equal for all that have one controller
         self.run(self._java("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(self.folder / "server.properties")))
+
+    def voters(self, settings: Mapping[str, str]) -> str:
+        """Who controls the cluster: this node, unless another one is named."""
+        return settings.get("controller.quorum.voters", f"{settings.get('node.id', '1')}@{self.controller}")
+
+    @property
+    def controller(self) -> str:
+        return f"127.0.0.1:{self.ports['controller']}"
 
     def configure(self, settings: Mapping[str, str]) -> None:
         """`settings` are lines of server.properties. Of `listeners` they have the protocols alone: the ports are chosen here."""
-        controller = f"127.0.0.1:{self.ports['controller']}"
         protocols = settings.get("listeners", "PLAINTEXT").split(",")
+        roles = settings.get("process.roles", "broker,controller")
         listeners = ",".join(f"{protocol}://127.0.0.1:{self.ports[PORTS[protocol]]}" for protocol in protocols)
+        own = {"broker": listeners, "controller": f"CONTROLLER://{self.controller}"}
         lines = {
-            "process.roles": "broker,controller",
+            "process.roles": roles,
             "node.id": "1",
-            "controller.quorum.voters": f"1@{controller}",
+            "controller.quorum.voters": self.voters(settings),
             "controller.listener.names": "CONTROLLER",
             "listener.security.protocol.map": ",".join(["CONTROLLER:PLAINTEXT", *(f"{each}:{each}" for each in protocols)]),
             "log.dirs": str(self.folder / "data"),
             **ONE_SMALL_NODE,
             **settings,
-            "listeners": f"{listeners},CONTROLLER://{controller}",
-            "advertised.listeners": listeners,
+            "listeners": ",".join(own[role] for role in roles.split(",")),
+            **({"advertised.listeners": listeners} if "broker" in roles else {}),
         }
         self.write("server.properties", "".join(f"{name}={value}\n" for name, value in lines.items()))
 
@@ -65,6 +75,9 @@ class Kafka(Server):
         return [java(), *JAVA_OPTIONS, "-cp", self.entry.place.find() or "", main, *arguments]
 
     def answers(self) -> bool:
+        if self.settings.get("process.roles") == "controller":  # clients have nothing to do with it
+            with socket.socket() as tried:
+                return tried.connect_ex(("127.0.0.1", self.ports["controller"])) == 0
         try:
             return bool(self.client().list_topics(timeout=5).brokers)
         except KafkaException:

@@ -124,6 +124,11 @@ class Server:
         return str(self._record()["upstream"])
 
     @property
+    def settings(self) -> dict[str, str]:
+        """What was asked for at its starts until now."""
+        return dict(self._record()["settings"])
+
+    @property
     def processes(self) -> dict[str, Process]:
         return {name: Process(*known) for name, known in self._record()["processes"].items()}
 
@@ -138,11 +143,11 @@ class Server:
         `settings` go into its configuration file, on top of those of earlier starts.
         """
         record = self._record()
+        record["settings"] |= settings or {}
+        self._write(record)
         if not (self.folder / "prepared").exists():
             self.prepare()
             (self.folder / "prepared").touch()
-        record["settings"] |= settings or {}
-        self._write(record)
         self.configure(record["settings"])
         for name, command in self.commands().items():
             known = self.processes.get(name)

@@ -14,6 +14,7 @@ from bezoar.message import Delivery
 from bezoar.ports import Broker
 from bezoar.testing import Lab
 from servers.kafka import Kafka
+from servers.kafka_cluster import Cluster
 
 SESSION_TIMEOUT = 1.0
 """Seconds after which the server gives a killed consumer's partitions to others; promises about kills wait for that."""
@@ -24,10 +25,12 @@ class KafkaLab(Lab):
 
     modules = tuple(
         f"bezoar.brokers.kafka.{name}"
-        for name in ("broker", "source", "session", "deadletters", "books", "copies", "letters", "replays")
+        for name in ("broker", "source", "session", "asking", "deadletters", "books", "copies", "letters", "replays")
     )
 
-    def __init__(self, server: Kafka, folder: Path, *, partitions: int = 1, session_timeout: float = SESSION_TIMEOUT) -> None:
+    def __init__(
+        self, server: Kafka | Cluster, folder: Path, *, partitions: int = 1, session_timeout: float = SESSION_TIMEOUT
+    ) -> None:
         options = f"session_timeout={session_timeout}&give_back=1&partitions={partitions}"
         super().__init__(f"{server.fresh()}&{options}", folder)
         self._now, self._ahead = Session.now, 0.0

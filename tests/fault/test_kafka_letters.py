@@ -3,15 +3,16 @@
 import struct
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from bezoar.brokers.kafka import letters
 from bezoar.brokers.kafka.url import address
-from bezoar.errors import BrokerUnavailable, Permanent
+from bezoar.errors import BrokerUnavailable, PayloadError, Permanent
 from bezoar.message import Counters, Outgoing
 from bezoar.ports import Dead, Kept, Settlement
 from bezoar.testing import given
+from bezoar.testing.isolation.diary import wait_until
 from bezoar.testing.running import drained
 from tests.contract.kafka_lab import KafkaLab
 
@@ -45,11 +46,70 @@ def test_a_letter_that_is_too_large_for_the_dlq_is_never_lost(lab, size):
     drained(app)
     found = {letter.message.id: letter for letter in lab.dlq("orders").peek()}
     assert found["large"].body == body
+    assert found["large"].message.headers == {"trace": "x" * 100}
     assert found["large"].error.startswith("no no")
     assert found["small"].body == b"small"
     lab.dlq("orders").replay_one("large")
     (replayed,) = lab.broker("orders").fetch("orders", 10)
-    assert (replayed.id, replayed.body) == ("large", body)
+    assert (replayed.id, replayed.body, replayed.headers) == ("large", body, {"trace": "x" * 100})
+
+
+@pytest.mark.parametrize("how", ["cut", "deleted and made anew"])
+def test_a_letter_whose_body_is_gone_is_not_sent_without_it(lab, how):
+    limit(lab, "dlq", 20_000)
+    app = given.consumer(lab.app(), "orders", fail)
+    app.publish("orders", b"x" * 50_000, id="large")
+    app.publish("orders", b"small", id="small")
+    drained(app)
+    broker = lab.broker("orders")
+    topic = broker.session.names("orders").topic
+    if how == "cut":
+        for answer in broker.session.admin.delete_records([TopicPartition(topic, 0, 1)]).values():
+            answer.result(10)
+    else:
+        for answer in broker.session.admin.delete_topics([topic]).values():
+            answer.result(10)
+        wait_until(lambda: topic not in broker.session.cluster().topics, lambda: "It is still there")
+        lab.broker("orders").publish(given.messages("orders", 1))  # stands where the large one stood
+    dlq = lab.dlq("orders")
+    small, large = sorted(dlq.peek(), key=lambda each: each.message.id == "large")
+    assert large.body == b""
+    with pytest.raises(PayloadError, match=f"at {topic}/0/0 since.*dlq discard {large.id}"):
+        dlq.replay_all()
+    assert dlq.count() == 2
+    dlq.discard(large.id)
+    assert dlq.replay_all().replayed == (small.id,)
+
+
+@pytest.mark.parametrize("kind", ["retry", "dlq"])
+def test_what_its_topic_takes_is_not_refused_for_its_company(lab, kind):
+    """The client sends several records as one, and the server measures that."""
+    limit(lab, kind, 20_000)
+    broker = lab.broker("orders")
+    broker.publish([Outgoing(str(number), "orders", bytes([number]) * 9_000) for number in range(5)])
+    held = broker.fetch("orders", 10)
+    if kind == "retry":
+        broker.settle(Settlement(kept=[Kept(each, Counters(attempts=1)) for each in held]))
+        assert sorted(each.body for each in broker.fetch("orders", 10)) == sorted(each.body for each in held)
+    else:
+        broker.settle(Settlement(dead=[Dead(each, given.letter_of(each)) for each in held]))
+        names = broker.session.names("orders")
+        stored = broker.reader.read({(names.dlq, 0): (0, 5)})
+        assert sorted(record.value() or b"" for record in stored) == sorted(each.body for each in held)
+
+
+def test_what_was_stored_before_something_else_was_refused_is_stored_once(lab):
+    broker = lab.broker("orders")
+    broker.publish([Outgoing("twice", "orders", b"0"), Outgoing("twice", "orders", b"1"), Outgoing("dead", "orders", b"2")])
+    first, second, dead = broker.fetch("orders", 10)
+    kept = [Kept(first, Counters(attempts=1)), Kept(second, Counters(attempts=1))]
+    settlement = Settlement(kept=kept, dead=[Dead(dead, given.letter_of(dead))])
+    with lab.dead_letters_unwritable(), pytest.raises(BrokerUnavailable, match=r"orders\.dlq' takes only smaller"):
+        broker.settle(settlement)
+    broker.settle(settlement)
+    names = broker.session.names("orders")
+    assert broker.session.ends([(names.retry, 0), (names.dlq, 0)]) == {(names.retry, 0): 2, (names.dlq, 0): 1}
+    assert {each.body for each in broker.fetch("orders", 10)} == {b"0", b"1"}
 
 
 def test_a_retry_that_is_too_large_for_its_topic_waits_until_that_takes_it(lab):

@@ -122,6 +122,27 @@ def test_what_is_done_while_the_server_is_frozen_is_noted_when_it_answers(lab, s
     wait_until(lambda: broker.depth("orders").empty, lambda: str(broker.depth("orders")))
 
 
+def test_what_runs_while_its_partition_is_given_back_to_a_frozen_server_stays_with_whoever_runs_it(lab, server):
+    lab.url = lab.url.replace("session_timeout=1.0", "session_timeout=30")
+    broker, held = lab.broker("orders", ring=lambda: None), []
+    broker.publish(given.messages("orders", 3))
+    wait_until(lambda: held.extend(broker.fetch("orders", 1)) or held, lambda: "Nothing came")
+    part = held[0].receipt.part
+    with frozen(server):
+        # It is fetched no more, so the two others are left to the group: it cannot be told that the first one runs.
+        wait_until(lambda: part.is_revoked, lambda: "It keeps what nobody fetches")
+        refused = threading.Event()
+        store = broker.session.store
+        broker.session.store = lambda copies: [store(copies), refused.set()][0]
+        assert refused.wait(PATIENCE)
+    wait_until(lambda: part.is_lost, lambda: "The partition is not given back")
+    broker.settle(Settlement(gone=held))
+    handled: list[int] = []
+    broker.close()
+    drained(given.consumer(lab.app(), "orders", handled.append, schema=int))
+    assert sorted(handled) == [1, 2]
+
+
 @pytest.mark.timeout(240)
 def test_a_consumer_outlives_a_server_that_is_gone_for_a_minute(lab, server):
     started, done = threading.Event(), []

@@ -43,7 +43,12 @@ ANSWERS = {
 }
 
 
-@pytest.mark.parametrize(("status", "body", "words"), ANSWERS.values(), ids=ANSWERS)
+FIRST, *OTHERS = [pytest.param(*answer, id=name) for name, answer in ANSWERS.items()]
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "words"), [FIRST, *(pytest.param(*each.values, id=each.id, marks=pytest.mark.long) for each in OTHERS)]
+)
 def test_a_server_that_refuses_everything_is_waited_for_and_nothing_runs_twice(lab, status, body, words):
     starts: list[int] = []
     is_bad = threading.Event()
@@ -194,7 +199,10 @@ def _settled_at_last(broker, settlement: Settlement) -> None:
     broker.settle(settlement)
 
 
-@pytest.mark.parametrize("queue", ["orders-dlq-lock.fifo", "orders-replays", "orders-dlq-history"])
+@pytest.mark.parametrize(
+    "queue",
+    ["orders-dlq-lock.fifo", *(pytest.param(name, marks=pytest.mark.long) for name in ("orders-replays", "orders-dlq-history"))],
+)
 def test_a_queue_that_is_deleted_while_somebody_looks_at_letters_is_made_anew(lab, queue):
     given.dead_letters(lab, "orders", [b"1"])
     dlq = lab.dlq("orders")

@@ -52,7 +52,7 @@ class Straight:
 
 
 def line():
-    made = Line({"group.id": "g", "give_back": 5.0, "drain": 1.0}, "orders", None, lambda: None)
+    made = Line({"group.id": "g", "session.timeout.ms": 4000, "give_back": 5.0, "drain": 1.0}, "orders", None, lambda: None)
     made.shelf = Straight()
     made.parts[0] = Part("orders", 0)
     return made

@@ -14,12 +14,14 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from bezoar.brokers.kafka.asking import Place
 from bezoar.brokers.kafka.envelope import Copy, field
 from bezoar.brokers.kafka.letters import IDENTITY
 from bezoar.brokers.kafka.names import Names
 from bezoar.brokers.kafka.reading import Reader
 from bezoar.brokers.kafka.record import Record
-from bezoar.brokers.kafka.session import Place, Session
+from bezoar.brokers.kafka.session import Session
+from bezoar.stored import UNREADABLE
 
 DEAD, PURGED = "dead", "purged"
 
@@ -110,7 +112,7 @@ class Books:
     def _note(self, record: Record) -> None:
         try:
             told = _entry.decode(record.value() or b"")
-        except msgspec.DecodeError:
+        except UNREADABLE:
             return
         entry = self.entries.get(told.letter)
         if entry is None:

@@ -68,7 +68,7 @@ class KafkaBroker:
         if refused := self.session.store(wanted):
             number, why = next(iter(refused.items()))
             raise BrokerUnavailable(
-                f"Kafka refused {len(refused)} of {len(wanted)} messages; the others are stored. "
+                f"Kafka did not confirm {len(refused)} of {len(wanted)} messages; the others are stored. "
                 f"Message {messages[number].id!r} for {messages[number].source!r}: {told(why)}."
             )
 
@@ -155,7 +155,9 @@ class KafkaBroker:
         if refused:
             number, why = next(iter(refused.items()))
             topic = source.names.retry if isinstance(new[number], Kept) else source.names.dlq
-            raise BrokerUnavailable(f"Kafka refuses {len(refused)} retries or dead letters: {told(why)}.{_remedy(topic, why)}")
+            raise BrokerUnavailable(
+                f"Kafka does not confirm {len(refused)} retries or dead letters: {told(why)}.{_remedy(topic, why)}"
+            )
 
     def _copy(self, source: Source, item: Kept | Dead, how: int) -> Copy:
         record = source.record(item.delivery.receipt)

@@ -13,15 +13,15 @@ from collections.abc import Iterable, Sequence
 from confluent_kafka import Consumer
 
 from bezoar.brokers.kafka import envelope, letters, replays
+from bezoar.brokers.kafka.asking import Place
 from bezoar.brokers.kafka.books import DEAD, PURGED, Books, Claim, Drop, Entry, Settled
 from bezoar.brokers.kafka.broker import KafkaBroker
 from bezoar.brokers.kafka.envelope import Copy
 from bezoar.brokers.kafka.letters import BODY_AT, GROUP
 from bezoar.brokers.kafka.names import LANE, PARTITIONS, REPLAYS
 from bezoar.brokers.kafka.record import Record
-from bezoar.brokers.kafka.session import Place
 from bezoar.deadletters.record import DeadLetter
-from bezoar.errors import BrokerUnavailable
+from bezoar.errors import BrokerUnavailable, PayloadError
 
 REPLAYED = "replayed"
 NOTHING = "nothing"
@@ -92,18 +92,19 @@ class KafkaDeadLetters:
         return found
 
     def _letter(self, entry: Entry, state: str, record: Record) -> DeadLetter:
-        return letters.read(self._source, entry.id, state, record, self._body(record))
+        return letters.read(self._source, entry.id, state, record, self._original(record))
 
-    def _body(self, record: Record) -> bytes | None:
-        """Of a letter that was too large for the DLQ: from where the message stood."""
+    def _original(self, record: Record) -> Record | None:
+        """The message itself, where it stood, of a letter that was too large for the DLQ; None once it is there no more."""
         where = envelope.field(record, BODY_AT)
         if where is None:
-            return None
+            return record
         topic, partition, offset = where.rsplit("/", 2)
         place, first = (topic, int(partition)), int(offset)
         there = self.broker.session.ends([place], first=True)[place] <= first < self.broker.session.ends([place])[place]
         found = list(self.broker.reader.read({place: (first, first + 1)})) if there else []
-        return found[0].value() if found else None
+        # A topic that was made anew has another message there.
+        return next((each for each in found if envelope.look(each).stamp == envelope.look(record).stamp), None)
 
     # Changing.
 
@@ -152,15 +153,19 @@ class KafkaDeadLetters:
 
     def _again(self, entry: Entry, record: Record) -> Copy:
         """What is sent: to the group that gave the message up, if it is known here, else to ours."""
-        letter = self._letter(entry, REPLAYED, record)
+        original = self._original(record)
+        if original is None:
+            raise PayloadError(
+                f"Letter {entry.id!r} cannot be sent, and none was: it was too large for the DLQ, and Kafka has deleted the "
+                f"message at {envelope.field(record, BODY_AT)} since. To be rid of it: bezoar dlq discard {entry.id}"
+            )
         names = self.broker.session.names(self._source)
         retry = names.retry_of(envelope.field(record, GROUP) or names.group_name)
         if self.broker.topology.partitions(retry) < PARTITIONS:
             retry = names.retry
-        counters = letter.replayed()
-        headers = envelope.copied(record, envelope.look(record), counters)
-        value = letter.body if envelope.field(record, BODY_AT) else record.value()
-        return Copy(retry, value, record.key(), headers, LANE if counters.alone else REPLAYS)
+        counters = letters.read(self._source, entry.id, REPLAYED, record, original).replayed()
+        headers = envelope.copied(original, envelope.look(record), counters)
+        return Copy(retry, original.value(), record.key(), headers, LANE if counters.alone else REPLAYS)
 
     def _settle_claims(self, letter_ids: Sequence[str]) -> Books:
         """Wait for those who are dealing with these letters, and finish what one has begun that is no more."""

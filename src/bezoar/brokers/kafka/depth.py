@@ -1,8 +1,9 @@
 """How many messages of a source are where?"""
 
 from bezoar.brokers.kafka import runs
+from bezoar.brokers.kafka.asking import Place
 from bezoar.brokers.kafka.names import PARTITIONS, TIERS, Names
-from bezoar.brokers.kafka.session import Place, Session
+from bezoar.brokers.kafka.session import Session
 
 DELAYED = frozenset(partition for partition, _ in TIERS)
 

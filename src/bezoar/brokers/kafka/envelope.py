@@ -11,7 +11,7 @@ import msgspec
 
 from bezoar.brokers.kafka.record import Pairs, Record
 from bezoar.message import NO_HEADERS, UNTRIED, Counters
-from bezoar.stored import counters_text, read_counters
+from bezoar.stored import UNREADABLE, counters_text, read_counters
 
 ID, STAMP, COUNTERS, ATTEMPTS = "x-bezoar-id", "x-bezoar-stamp", "x-bezoar-counters", "x-delivery-attempts"
 DUE, WRITTEN, HOLDER, REF = "x-bezoar-due", "x-bezoar-timestamp", "x-bezoar-holder", "x-bezoar-ref"
@@ -75,7 +75,7 @@ def _text(value: bytes | str | None) -> str:
 def _counters(value: bytes | None) -> Counters:
     try:
         return read_counters(_text(value))
-    except (msgspec.DecodeError, msgspec.ValidationError):
+    except UNREADABLE:
         return UNTRIED  # somebody else's header of that name
 
 

@@ -15,7 +15,7 @@ from bezoar.brokers.kafka.names import Names
 from bezoar.brokers.kafka.record import Record
 from bezoar.deadletters.record import DeadLetter
 from bezoar.message import Counters, Message
-from bezoar.stored import letter_within
+from bezoar.stored import UNREADABLE, letter_within
 
 RECORD, IDENTITY, GROUP, BODY_AT = "x-bezoar-letter", "x-bezoar-letter-id", "x-bezoar-group", "x-bezoar-body-at"
 WHOLE, TRIMMED, REFERRING = 0, 1, 2
@@ -59,11 +59,12 @@ def _place(seen: Seen) -> dict[str, str | int]:
     return {"topic": topic, "partition": int(partition), "offset": int(rest), "timestamp": int(at)}
 
 
-def read(source: str, id_: str, state: str, record: Record, body: bytes | None = None) -> DeadLetter:
-    """A letter. `body` is that of one which only refers to it."""
+def read(source: str, id_: str, state: str, record: Record, original: Record | None) -> DeadLetter:
+    """A letter. `original` has the body and the sender's headers: the letter itself, or what it refers to while that is there."""
     seen = envelope.look(record)
-    value = body if body is not None else record.value() or b""
-    message = Message(seen.id, source, value, seen.key, seen.headers)
+    sent = seen.headers if original is None else envelope.look(original).headers
+    body = b"" if original is None else original.value() or b""
+    message = Message(seen.id, source, body, seen.key, sent)
     letter = _known(source, record) or foreign.read(message, record)
     return msgspec.structs.replace(letter, id=id_, state=state, message=message)
 
@@ -76,5 +77,5 @@ def _known(source: str, record: Record) -> DeadLetter | None:
     bare: dict[str, Any] = {"id": "", "source": source, "key": None, "headers": {}, "body": b""}
     try:
         return msgspec.convert({**msgspec.json.decode(told), "message": bare}, DeadLetter)
-    except (msgspec.DecodeError, msgspec.ValidationError, ValueError, TypeError):
+    except UNREADABLE:
         return None  # somebody else's header of that name

@@ -11,13 +11,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import groupby
 from operator import methodcaller
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from bezoar.brokers.kafka.committing import ANSWER_WITHIN, Commits
+from bezoar.brokers.kafka.committing import ANSWER_WITHIN, RETRY_AFTER, Commits
 from bezoar.brokers.kafka.part import Part
 from bezoar.brokers.kafka.record import Record
+from bezoar.brokers.kafka.shelf import Shelf
 from bezoar.brokers.kafka.troubles import DENIED, is_final, lacking, told
 
 POLL, POLL_WHEN_BUSY = 0.02, 0.001
@@ -31,27 +32,12 @@ SERVE_EVERY = 0.5
 _topic, _partition = methodcaller("topic"), methodcaller("partition")
 
 
-class Shelf(Protocol):
-    """What a topic's messages wait for."""
-
-    def arrange(self, part: Part, records: Sequence[Record]) -> None:
-        """Put records that were read where they wait."""
-
-    def sleep(self) -> float:
-        """Seconds until the next one's time has come."""
-
-    def tick(self) -> None:
-        """Now and then, in the keeper: look for what need not wait any longer."""
-
-    def hand_over(self, part: Part) -> None:
-        """The partition goes to another consumer while some of its messages are in somebody's hand here."""
-
-
 class Line:
     def __init__(self, settings: dict[str, Any], topic: str, away_topic: str | None, ring: Callable[[], None]) -> None:
         self.topic, self._away_topic, self._ring = topic, away_topic, ring
         self._settings, self.group = settings, settings["group.id"]
         self._give_back, self._drain = settings.pop("give_back"), settings.pop("drain")
+        self._session = settings["session.timeout.ms"] / 1000
         self.shelf: Shelf
         self.changed = threading.Condition()
         self.parts: dict[int, Part] = {}
@@ -254,9 +240,7 @@ class Line:
                 part.is_revoked = True
             if not self.closing:
                 self.changed.wait_for(lambda: self.closing or not any(part.hand for part in parts), self._drain)
-        for part in parts:
-            if part.hand and not self.closing:
-                self.shelf.hand_over(part)
+        self._hand_over(parts)
         with self.changed:
             said = [(part, position) for part in parts if part.is_known and (position := part.position())]
             new = [part.place(position) for part, position in said if position != part.confirmed]
@@ -266,6 +250,17 @@ class Line:
             except KafkaException as error:
                 self.commits.trouble = told(error.args[0])
         self._drop(parts)
+
+    def _hand_over(self, parts: Sequence[Part]) -> None:
+        """A server that does not answer may do so before it gives us up; what were dropped now would be started twice."""
+        deadline = time.monotonic() + self._session
+        while (running := [part for part in parts if part.hand]) and not self.closing:
+            for part in running:
+                self.shelf.hand_over(part)
+            if time.monotonic() > deadline:
+                break
+            with self.changed:
+                self.changed.wait_for(lambda: self.closing or not any(part.hand for part in parts), RETRY_AFTER)
 
     def _on_lost(self, consumer: Consumer, places: Sequence[TopicPartition]) -> None:
         with self.changed:
@@ -293,6 +288,7 @@ class Line:
                     if self.commits.are_confirmed() and not self._is_moving:
                         break
                 consumer.poll(0.01)
+        self.shelf.close()
         with suppress(KafkaException, RuntimeError):
             consumer.close()
         with self.changed:

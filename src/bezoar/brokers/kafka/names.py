@@ -53,6 +53,10 @@ class Names(NamedTuple):
         return f"{self.dlq}.states"
 
     @property
+    def topics(self) -> tuple[str, str, str, str]:
+        return self.topic, self.retry, self.dlq, self.states
+
+    @property
     def group(self) -> str:
         return f"{self.prefix}{self.group_name}"
 

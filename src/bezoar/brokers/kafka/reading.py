@@ -6,8 +6,9 @@ from typing import cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
+from bezoar.brokers.kafka.asking import Place
 from bezoar.brokers.kafka.record import Record
-from bezoar.brokers.kafka.session import Place, Session
+from bezoar.brokers.kafka.session import Session
 from bezoar.brokers.kafka.troubles import lacking, told, unavailable
 from bezoar.errors import BrokerUnavailable
 

@@ -10,11 +10,12 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from bezoar.brokers.kafka.asking import Place
 from bezoar.brokers.kafka.envelope import Copy, field
 from bezoar.brokers.kafka.part import Part
 from bezoar.brokers.kafka.reading import Reader
 from bezoar.brokers.kafka.record import Record
-from bezoar.brokers.kafka.session import Place, Session
+from bezoar.brokers.kafka.session import Session
 from bezoar.errors import BrokerUnavailable
 
 CLAIM, STOP = "x-bezoar-claim", "x-bezoar-stop"

@@ -1,4 +1,4 @@
-"""What does one user of the servers share: its settings, its questions, and the way it stores records?
+"""What does one user of the servers share: its settings, and the way it stores records?
 
 Records are stored by an idempotent producer, and stored means that every replica in sync has them.
 """
@@ -8,63 +8,31 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any
 
-from confluent_kafka import (
-    ConsumerGroupTopicPartitions,
-    IsolationLevel,
-    KafkaError,
-    KafkaException,
-    Message,
-    Producer,
-    TopicPartition,
-)
-from confluent_kafka.admin import AdminClient, ClusterMetadata, MemberDescription, OffsetSpec
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from bezoar.brokers.kafka.connecting import Connecting
+from bezoar.brokers.kafka.asking import ANSWER_WITHIN, Asking
 from bezoar.brokers.kafka.envelope import Copy
 from bezoar.brokers.kafka.names import Names, check_name
-from bezoar.brokers.kafka.troubles import lacking, told, unavailable
+from bezoar.brokers.kafka.troubles import LATE, lacking, told, unconfirmed
 from bezoar.brokers.kafka.url import Address
 from bezoar.errors import BrokerUnavailable
 
-ANSWER_WITHIN = 10.0
 STORED_WITHIN = 10.0
+LOOK_WITHIN = 1.0
 LARGEST = 64 * 1024 * 1024
 DRAIN = 0.25
 """Of the session's length, the part for which a partition that is to go elsewhere waits for what runs."""
 
-OUTDATED = (
-    KafkaError._NOENT,  # noqa: SLF001 - the client has no other name for it: no leader
-    KafkaError.FENCED_LEADER_EPOCH,
-    KafkaError.UNKNOWN_LEADER_EPOCH,
-    KafkaError.NOT_LEADER_FOR_PARTITION,
-)
-UNSETTLED = (
-    *OUTDATED,
-    KafkaError.LEADER_NOT_AVAILABLE,
-    KafkaError.UNKNOWN_TOPIC_OR_PART,
-    KafkaError.NOT_COORDINATOR,
-    KafkaError.COORDINATOR_NOT_AVAILABLE,
-    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-    KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001 - the client has no other name for it
-    KafkaError._DESTROY,  # noqa: SLF001 - nor for this: somebody else has just found its client outdated
-)
 
-Place = tuple[str, int]
-Answer = TypeVar("Answer")
-
-
-class Session:
+class Session(Asking):
     def __init__(self, address: Address) -> None:
-        self.address = address
-        self.name = f"bezoar-{socket.gethostname()[:40]}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        super().__init__(address, f"bezoar-{socket.gethostname()[:40]}-{os.getpid()}-{uuid.uuid4().hex[:8]}")
         self.create = True
-        self._connecting = Connecting(address)
         self._lock = threading.Lock()
-        self._admin: AdminClient | None = None
         self._producer: Producer | None = None
         self._clock_offset: float | None = None
 
@@ -72,18 +40,6 @@ class Session:
         names = Names(source, self.address.group, self.address.prefix)
         check_name(source, names)
         return names
-
-    def settings(self, **more: Any) -> dict[str, Any]:
-        """For any client. Its own log lines would go to standard error past every logger; what matters we tell ourselves."""
-        return {
-            "client.id": self.name,
-            "log_level": 0,
-            "error_cb": self._connecting.hear,
-            "reconnect.backoff.max.ms": 1000,
-            "topic.metadata.refresh.fast.interval.ms": 50,
-            **more,
-            **self.address.options,
-        }
 
     def consuming(self, group: str, topic: str) -> dict[str, Any]:
         timeout = int(self.address.session_timeout * 1000)
@@ -113,17 +69,6 @@ class Session:
         }
 
     @property
-    def admin(self) -> AdminClient:
-        with self._lock:
-            if self._admin is None:
-                self._admin = self._connecting.admin(self.settings())
-            return self._admin
-
-    def cluster(self) -> ClusterMetadata:
-        """Servers and topics, as far as this user may see them."""
-        return self._connecting.look(self.admin)
-
-    @property
     def producer(self) -> Producer:
         with self._lock:
             if self._producer is None:
@@ -144,6 +89,16 @@ class Session:
 
     def store(self, copies: Sequence[Copy]) -> dict[int, KafkaError]:
         """Have all of them confirmed. Returns those that were refused, by their number, and why."""
+        refused = self._store_together(copies)
+        large = [number for number, why in refused.items() if why.code() == KafkaError.MSG_SIZE_TOO_LARGE]
+        for number in large if len(copies) > 1 else ():
+            # The client sends several as one, and that is what was too large. Each alone may not be.
+            del refused[number]
+            if again := self._store_together([copies[number]]):
+                refused[number] = again[0]
+        return self._explained(copies, refused)
+
+    def _store_together(self, copies: Sequence[Copy]) -> dict[int, KafkaError]:
         if not copies:
             return {}
         producer, refused, missing = self.producer, dict[int, KafkaError](), set(range(len(copies)))
@@ -171,6 +126,16 @@ class Session:
                 self._producer = None
         return refused
 
+    def _explained(self, copies: Sequence[Copy], refused: dict[int, KafkaError]) -> dict[int, KafkaError]:
+        if not any(error.code() in LATE for error in refused.values()):
+            return refused
+        try:
+            topics = self.producer.list_topics(timeout=LOOK_WITHIN).topics
+        except KafkaException:
+            return refused  # nobody is there who could say more
+        why = {number: (error, copies[number].topic) for number, error in refused.items()}
+        return {number: unconfirmed(error, topic, topics.get(topic)) for number, (error, topic) in why.items()}
+
     def _produce(self, producer: Producer, copy: Copy, report: Callable[..., None]) -> KafkaError | None:
         while True:
             try:
@@ -186,7 +151,7 @@ class Session:
     def must_store(self, copies: Sequence[Copy], what: str) -> None:
         if refused := self.store(copies):
             why = told(next(iter(refused.values())))
-            raise BrokerUnavailable(f"Kafka refused {len(refused)} of {len(copies)} records while {what}: {why}.")
+            raise BrokerUnavailable(f"Kafka did not confirm {len(refused)} of {len(copies)} records while {what}: {why}.")
 
     def now(self) -> float:
         """What time it is on the server, as far as is known from what it stored last."""
@@ -198,77 +163,9 @@ class Session:
             self.store([Copy(topic, b"", b"clock", (), 0)])
             self._clock_offset = self._clock_offset or 0.0
 
-    def ends(self, places: Iterable[Place], *, first: bool = False) -> dict[Place, int]:
-        """Where these partitions end now, or begin."""
-        spec = OffsetSpec.earliest() if first else OffsetSpec.latest()
-        asked = {TopicPartition(*place): spec for place in places}
-        topics = ", ".join(sorted({repr(place.topic) for place in asked}))
-        right = f"Describe on topic {topics}"
-        return self._patiently(lambda: self._ends(asked), "asking where partitions end", right) if asked else {}
-
-    def _ends(self, asked: dict[TopicPartition, OffsetSpec]) -> dict[Place, int]:
-        answers = self.admin.list_offsets(asked, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=ANSWER_WITHIN)
-        return {(each.topic, each.partition): answer.result(ANSWER_WITHIN).offset for each, answer in answers.items()}
-
-    def _patiently(self, ask: Callable[[], Answer], what: str, right: str) -> Answer:
-        """Ask again while the servers are just agreeing on who answers: for a moment after a topic was made, or a server went."""
-        deadline = time.monotonic() + ANSWER_WITHIN
-        while True:
-            try:
-                return ask()
-            except KafkaException as error:
-                code = error.args[0].code()
-                if code not in UNSETTLED or time.monotonic() > deadline:
-                    raise unavailable(KafkaException(lacking(error.args[0], right)), what) from None
-                if code in OUTDATED:
-                    with self._lock:  # one that has seen a server go remembers for minutes who led then, or that nobody does
-                        self._admin = None
-                time.sleep(0.05)
-
-    def committed(self, group: str, places: Iterable[Place]) -> dict[Place, tuple[int, str | None]]:
-        """What a group has committed; what it never did is left out."""
-        asked = [TopicPartition(*place) for place in places]
-        found = self._patiently(
-            lambda: self._committed(group, asked), "asking what was committed", f"Describe or Read on group {group!r}"
-        )
-        return {(each.topic, each.partition): (each.offset, each.metadata) for each in found if each.offset >= 0}
-
-    def _committed(self, group: str, asked: list[TopicPartition]) -> Sequence[TopicPartition]:
-        (answer,) = self.admin.list_consumer_group_offsets(
-            [ConsumerGroupTopicPartitions(group, asked)], request_timeout=ANSWER_WITHIN
-        ).values()
-        try:
-            found: Sequence[TopicPartition] = answer.result(ANSWER_WITHIN).topic_partitions
-        except KafkaException as error:
-            if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
-                return ()
-            raise
-        return found
-
-    def members(self, group: str) -> set[str]:
-        """The names under which members of this group have joined."""
-        return {member.client_id for member in self._described(group)}
-
-    def shared_out(self, group: str) -> set[str]:
-        """The topics of which another member of this group has a partition."""
-        others = [member for member in self._described(group) if member.client_id != self.name]
-        return {place.topic for member in others for place in member.assignment.topic_partitions}
-
-    def _described(self, group: str) -> Sequence[MemberDescription]:
-        return self._patiently(lambda: self._members(group), "asking who is there", f"Describe or Read on group {group!r}")
-
-    def _members(self, group: str) -> Sequence[MemberDescription]:
-        (answer,) = self.admin.describe_consumer_groups([group], request_timeout=ANSWER_WITHIN).values()
-        try:
-            found: Sequence[MemberDescription] = answer.result(ANSWER_WITHIN).members
-        except KafkaException as error:
-            if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
-                return ()
-            raise
-        return found
-
     def close(self) -> None:
         with self._lock:
-            producer, self._producer, self._admin = self._producer, None, None
+            producer, self._producer = self._producer, None
+        self.stop_asking()
         if producer is not None:
             producer.flush(1)

@@ -69,6 +69,9 @@ class Straight(Handing):
     def tick(self) -> None:
         """Nothing waits here."""
 
+    def close(self) -> None:
+        """Nothing is open here."""
+
 
 class Retries(Handing):
     """The group's retry topic."""
@@ -98,7 +101,11 @@ class Retries(Handing):
     def _arrange_held(self, part: Part, record: Record) -> None:
         ref, holder = envelope.field(record, REF) or "", envelope.field(record, HOLDER)
         if holder is not None:
-            self._held[ref] = (part, record.offset(), holder)
+            known = self._held.get(ref)
+            if known and known[0] is part:
+                part.finish(record.offset())  # stored twice, since the server was slow to say that it has it
+            else:
+                self._held[ref] = (part, record.offset(), holder)
             return
         part.finish(record.offset())  # a note
         if ref in self._held:

@@ -228,7 +228,6 @@ class Source:
     def close(self) -> None:
         for line in self.lines:
             line.close()
-        self.retries.close()
 
 
 Places = Mapping[Part, Sequence[int]]

@@ -4,14 +4,15 @@ What is missing is made, unless that is forbidden. What is there is never change
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import NewTopic, TopicMetadata
 
+from bezoar.brokers.kafka.asking import ANSWER_WITHIN
 from bezoar.brokers.kafka.names import PARTITIONS, Names
-from bezoar.brokers.kafka.session import ANSWER_WITHIN, Session
-from bezoar.brokers.kafka.troubles import DENIED, lacking, told, unavailable
+from bezoar.brokers.kafka.session import Session
+from bezoar.brokers.kafka.troubles import DENIED, answered, lacking, told, unavailable
 from bezoar.errors import BrokerUnavailable, ConfigError
 from bezoar.ports import Finding
 
@@ -33,15 +34,15 @@ class Topology:
         names = self._session.names(source)
         if source in self._there:
             return []
-        wanted = self._wanted(names)
-        found = self._look(wanted)
-        if missing := [topic for name, topic in wanted.items() if name not in found]:
-            self._check_sight([topic.topic for topic in missing])
+        found = self._look(names.topics)
+        if missing := [name for name in names.topics if name not in found]:
+            self._check_sight(missing)
             if not self._session.create:
                 self._refuse(names, found)
                 return []
-            self._make(missing)
-            found = self._wait_for(wanted)
+            # The source first: one that somebody has made just now may not be known to the server that was asked.
+            found |= self._make(names, [names.topic], found)
+            found |= self._make(names, names.topics, found)
         self._there.add(source)
         self._partitions |= {name: len(topic.partitions) for name, topic in found.items()}
         if self._partitions[names.retry] < PARTITIONS:
@@ -57,7 +58,9 @@ class Topology:
             self._partitions |= {name: len(each.partitions) for name, each in self._look([topic]).items()}
         return self._partitions.get(topic, 0)
 
-    def _wanted(self, names: Names) -> dict[str, NewTopic]:
+    def _made(self, names: Names, found: Mapping[str, TopicMetadata]) -> dict[str, NewTopic]:
+        """The topics as they are made. Ours have as many copies as a source that is there already: what a retry or a dead letter
+        stands for must not be lost more easily than its message."""
         address = self._session.address
         configs = {
             names.topic: (address.partitions, LARGE),
@@ -65,11 +68,12 @@ class Topology:
             names.dlq: (1, KEPT_FOR_EVER | LARGER),
             names.states: (1, SERVER_TIME | {"cleanup.policy": "compact"}),
         }
-        return {
-            name: NewTopic(name, partitions, address.replicas, config=config) for name, (partitions, config) in configs.items()
-        }
+        replicas = address.replicas
+        if replicas < 0 and names.topic in found:
+            replicas = copies(found[names.topic])
+        return {name: NewTopic(name, partitions, replicas, config=config) for name, (partitions, config) in configs.items()}
 
-    def _look(self, topics: Mapping[str, object] | list[str]) -> dict[str, TopicMetadata]:
+    def _look(self, topics: Collection[str]) -> dict[str, TopicMetadata]:
         known = self._session.cluster().topics
         return {
             name: topic
@@ -81,7 +85,7 @@ class Topology:
         """A topic that this user may not see looks like one that is missing, until it is asked for by its name."""
         for name, answer in self._session.admin.describe_topics(TopicCollection(topics), request_timeout=ANSWER_WITHIN).items():
             try:
-                answer.result(2 * ANSWER_WITHIN)
+                answered(answer, 2 * ANSWER_WITHIN)
             except KafkaException as error:
                 if error.args[0].code() in DENIED:
                     right = lacking(error.args[0], f"Describe on topic {name!r}")
@@ -94,25 +98,33 @@ class Topology:
                 f"See what is there: kafka-topics.sh --list"
             )
 
-    def _make(self, topics: list[NewTopic]) -> None:
-        answers = self._session.admin.create_topics(topics, request_timeout=ANSWER_WITHIN)
+    def _make(self, names: Names, wanted: Collection[str], found: Mapping[str, TopicMetadata]) -> dict[str, TopicMetadata]:
+        topics = [topic for name, topic in self._made(names, found).items() if name in wanted and name not in found]
+        answers = self._session.admin.create_topics(topics, request_timeout=ANSWER_WITHIN) if topics else {}
         for name, answer in answers.items():
             try:
-                answer.result(2 * ANSWER_WITHIN)
+                answered(answer, 2 * ANSWER_WITHIN)
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                     why = told(lacking(error.args[0], f"Create on topic {name!r}"))
                     raise BrokerUnavailable(
                         f"Topic {name!r} is missing and could not be made: {why}. Make it, or allow it: see the page about Kafka."
                     ) from None
+        return self._wait_for(wanted) if topics else {}
 
-    def _wait_for(self, wanted: Mapping[str, NewTopic]) -> dict[str, TopicMetadata]:
+    def _wait_for(self, wanted: Collection[str]) -> dict[str, TopicMetadata]:
         """A topic that was made is not known to every server at once."""
         deadline = time.monotonic() + THERE_WITHIN
         while len(found := self._look(wanted)) < len(wanted):
             if time.monotonic() > deadline:
+                without = next(name for name in wanted if name not in found)
                 raise BrokerUnavailable(
-                    f"Topics of {next(iter(wanted))!r} were made but have no leader yet. The next try goes on."
+                    f"No server leads topic {without!r}: those that have it are away, or it was made just now. Try again."
                 )
             time.sleep(0.02)
         return found
+
+
+def copies(topic: TopicMetadata) -> int:
+    """On how many servers each of its messages is."""
+    return min(len(partition.replicas) for partition in topic.partitions.values())

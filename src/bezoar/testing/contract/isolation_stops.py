@@ -30,6 +30,7 @@ def test_five_graceful_restarts_with_fifty_prefetched_messages_charge_nobody(lab
             ids += [f"slow-{n}", *scene.healthy(70, f"round-{n}-behind")]
             with scene.consumer() as consumer:
                 scene.diary.wait_for_start(f"slow-{n}")
+                scene.let_everything_be_prefetched()
                 consumer.send(signal.SIGTERM)
                 handed_back.append(int(consumer.wait_for_line("Handed", "not started").message.split()[1]))
                 scene.open_gate(f"slow-{n}")

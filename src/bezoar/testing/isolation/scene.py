@@ -4,6 +4,7 @@ import secrets
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -21,6 +22,7 @@ from bezoar.testing.isolation.plan import SOURCE, Plan
 from bezoar.testing.lab import Lab
 
 POISONS = "bezoar.testing.isolation.poisons:app"
+A_MOMENT = 2.0
 
 
 class Scene:
@@ -69,6 +71,11 @@ class Scene:
 
     def consumer(self, *, until_empty: bool = False) -> ConsumerProcess:
         return ConsumerProcess(self.plan, until_empty=until_empty)
+
+    def let_everything_be_prefetched(self) -> None:
+        """Until nothing is left to be fetched, or whoever consumes does not want more."""
+        with suppress(AssertionError):
+            wait_until(lambda: self.depth().ready == 0, lambda: "It does not want more", A_MOMENT)
 
     def drained(self) -> ConsumerProcess:
         """Consume until nothing is left, in one consumer that nothing may bring down."""

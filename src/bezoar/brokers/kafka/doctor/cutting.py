@@ -8,11 +8,11 @@ import json
 from collections.abc import Iterator, Mapping
 
 from bezoar.brokers.kafka import envelope
+from bezoar.brokers.kafka.asking import Place
 from bezoar.brokers.kafka.books import DEAD
 from bezoar.brokers.kafka.broker import KafkaBroker
 from bezoar.brokers.kafka.letters import BODY_AT
 from bezoar.brokers.kafka.names import LANE, REPLAYS, Names
-from bezoar.brokers.kafka.session import Place
 from bezoar.ports import Finding
 
 NAMES = ("settled-retries",)

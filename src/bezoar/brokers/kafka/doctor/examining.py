@@ -4,21 +4,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import ConfigResource, ResourceType
+from confluent_kafka.admin import ConfigResource, ResourceType, TopicMetadata
 
 from bezoar import findings
+from bezoar.brokers.kafka.asking import ANSWER_WITHIN
 from bezoar.brokers.kafka.books import DEAD
 from bezoar.brokers.kafka.broker import KafkaBroker
-from bezoar.brokers.kafka.doctor import cutting, settings
+from bezoar.brokers.kafka.doctor import copies, cutting, settings
 from bezoar.brokers.kafka.doctor.settings import Settings
 from bezoar.brokers.kafka.names import Names
-from bezoar.brokers.kafka.session import ANSWER_WITHIN
-from bezoar.brokers.kafka.troubles import told
+from bezoar.brokers.kafka.troubles import answered, told
 from bezoar.ports import Finding
 
-NAMES = (*settings.NAMES, *cutting.NAMES, "topics-missing", "source-missing", "many-dead-letters")
+NAMES = (*settings.NAMES, *copies.NAMES, *cutting.NAMES, "topics-missing", "source-missing", "many-dead-letters")
 DEEP = ()
 DLQ = ".dlq"
+
+Topics = Mapping[str, TopicMetadata]
 
 
 def examine(  # every broker is asked the same
@@ -40,18 +42,17 @@ def examine(  # every broker is asked the same
         return found
 
 
-def _topics(broker: KafkaBroker) -> dict[str, int]:
-    """All topics, with how many partitions each has."""
-    return {name: len(topic.partitions) for name, topic in broker.session.cluster().topics.items()}
+def _topics(broker: KafkaBroker) -> Topics:
+    return {name: topic for name, topic in broker.session.cluster().topics.items() if topic.partitions}
 
 
-def _sources(topics: Mapping[str, int], prefix: str) -> list[str]:
+def _sources(topics: Topics, prefix: str) -> list[str]:
     """Those that bezoar has used: they have a DLQ."""
     names = [name.removesuffix(DLQ) for name in topics if name.endswith(DLQ) and name.startswith(prefix)]
     return sorted(name.removeprefix(prefix) for name in names if name in topics)
 
 
-def _of_source(broker: KafkaBroker, names: Names, topics: Mapping[str, int]) -> Iterator[Finding]:
+def _of_source(broker: KafkaBroker, names: Names, topics: Topics) -> Iterator[Finding]:
     missing = [name for name in (names.retry, names.dlq, names.states) if name not in topics]
     if missing:
         yield Finding(
@@ -60,22 +61,25 @@ def _of_source(broker: KafkaBroker, names: Names, topics: Mapping[str, int]) -> 
             "Start a consumer or publish: what is missing is made.",
         )
         return
-    wanted = (names.topic, names.retry, names.dlq, names.states)
     try:
-        source, retry, dlq, states = (_settings(broker, ResourceType.TOPIC, name) for name in wanted)
+        known = [_settings(broker, ResourceType.TOPIC, name) for name in names.topics]
     except KafkaException as error:
         right = f"kafka-acls.sh --add --operation DescribeConfigs --topic {names.topic} --resource-pattern-type prefixed"
         yield findings.cannot_look(f"the settings of topic {names.topic!r}", f"{told(error.args[0])}.", right)
         return
+    source, retry, dlq, states = known
+    partitions = len(topics[names.retry].partitions)
     yield from settings.of_source(names.topic, source)
     yield from settings.of_own(names.retry, retry)
     yield from settings.of_own(names.dlq, dlq)
     yield from settings.of_states(names.states, states)
-    for name, known in zip(wanted, (source, retry, dlq, states), strict=True):
-        yield from settings.of_elections(name, known)
+    for name, each in zip(names.topics, known, strict=True):
+        yield from settings.of_elections(name, each)
+    yield from copies.of_copies({name: topics[name] for name in names.topics}, broker.session.cluster().brokers)
+    yield from copies.of_sync(dict(zip(names.topics, known, strict=True)))
     yield from settings.of_sizes(names, source, dlq)
-    yield from settings.of_retry(names, retry, topics[names.retry])
-    yield from cutting.of_retries(broker, names, topics[names.retry])
+    yield from settings.of_retry(names, retry, partitions)
+    yield from cutting.of_retries(broker, names, partitions)
     dead = sum(entry.state == DEAD for entry in broker.books(names.source).entries.values())
     yield from findings.of_dead_letters({names.source: dead}, broker.session.address.shown)
 
@@ -91,4 +95,4 @@ def _of_server(broker: KafkaBroker) -> Iterator[Finding]:
 
 def _settings(broker: KafkaBroker, kind: ResourceType, name: str) -> Settings:
     (answer,) = broker.session.admin.describe_configs([ConfigResource(kind, name)], request_timeout=ANSWER_WITHIN).values()
-    return {each.name: each.value for each in answer.result(ANSWER_WITHIN).values()}
+    return {each.name: each.value for each in answered(answer, 2 * ANSWER_WITHIN).values()}

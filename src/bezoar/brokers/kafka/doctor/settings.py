@@ -27,7 +27,7 @@ def of_source(topic: str, settings: Settings) -> Iterator[Finding]:
         yield Finding(
             "source-compacted",
             f"Topic {topic!r} is compacted: of several messages with one key Kafka deletes all but the last, handled or not.",
-            _set(topic, "cleanup.policy=delete"),
+            change(topic, "cleanup.policy=delete"),
             loses=True,
         )
 
@@ -40,7 +40,7 @@ def of_own(topic: str, settings: Settings) -> Iterator[Finding]:
         yield Finding(
             "retries-expire",
             f"Topic {topic!r} has {limits[0]}: retries that wait, or dead letters, are deleted by it without a word.",
-            _set(topic, "cleanup.policy=delete,retention.ms=-1,retention.bytes=-1"),
+            change(topic, "cleanup.policy=delete,retention.ms=-1,retention.bytes=-1"),
             loses=True,
         )
 
@@ -51,7 +51,7 @@ def of_states(topic: str, settings: Settings) -> Iterator[Finding]:
             "states-expire",
             f"Topic {topic!r} is not only compacted but deletes what is old: letters that were replayed would wait again, and a "
             f"second replay would send them twice.",
-            _set(topic, "cleanup.policy=compact"),
+            change(topic, "cleanup.policy=compact"),
             loses=True,
         )
 
@@ -61,7 +61,7 @@ def of_elections(topic: str, settings: Settings) -> Iterator[Finding]:
         yield Finding(
             "unclean-election",
             f"Topic {topic!r} lets a server lead that lacks messages (unclean.leader.election.enable): these are gone then.",
-            _set(topic, "unclean.leader.election.enable=false"),
+            change(topic, "unclean.leader.election.enable=false"),
             loses=True,
         )
 
@@ -73,7 +73,7 @@ def of_sizes(names: Names, source: Settings, dlq: Settings) -> Iterator[Finding]
             f"Topic {names.dlq!r} takes records of {int(dlq['max.message.bytes']):,} bytes and {names.topic!r} of "
             f"{int(source['max.message.bytes']):,}: a letter that does not fit only says where its body is, and has none once "
             f"Kafka has deleted that.",
-            _set(names.dlq, f"max.message.bytes={int(source['max.message.bytes']) * 9 // 8}"),
+            change(names.dlq, f"max.message.bytes={int(source['max.message.bytes']) * 9 // 8}"),
         )
 
 
@@ -90,7 +90,7 @@ def of_retry(names: Names, settings: Settings, partitions: int) -> Iterator[Find
             "clocks-of-clients",
             f"Topic {names.retry!r} has the times of whoever wrote to it: a client whose clock is wrong shortens or prolongs "
             f"delays.",
-            _set(names.retry, "message.timestamp.type=LogAppendTime"),
+            change(names.retry, "message.timestamp.type=LogAppendTime"),
         )
 
 
@@ -111,5 +111,5 @@ def of_server(settings: Settings) -> Iterator[Finding]:
         )
 
 
-def _set(topic: str, settings: str) -> str:
+def change(topic: str, settings: str) -> str:
     return f"kafka-configs.sh --alter --entity-type topics --entity-name {topic} --add-config {settings}"

@@ -1,0 +1,77 @@
+"""A server that does not answer is never taken for one that has nothing."""
+
+from concurrent.futures import Future
+from types import SimpleNamespace
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from bezoar.brokers.kafka import asking, troubles
+from bezoar.brokers.kafka.session import Session
+from bezoar.brokers.kafka.url import address
+from bezoar.errors import BrokerUnavailable
+
+NO_ANSWER = -1001
+"""What the client says about the end of a partition whose leader did not answer, without any error."""
+PLACE = ("orders", 0)
+
+
+class Admin:
+    """A client that knows a leader which is no more, or the one that leads now."""
+
+    def __init__(self, offset):
+        self.offset = offset
+
+    def list_offsets(self, asked, **options):
+        answer = Future()
+        answer.set_result(SimpleNamespace(offset=self.offset))
+        return dict.fromkeys(asked, answer)
+
+
+@pytest.fixture
+def session(monkeypatch):
+    monkeypatch.setattr(asking, "ADMIN_LASTS", 0.0)
+    monkeypatch.setattr(asking, "ANSWER_WITHIN", 0.2)
+    return Session(address("kafka://127.0.0.1:1"))
+
+
+def clients(session, *offsets):
+    made = [Admin(offset) for offset in offsets]
+    session.connecting.admin = lambda settings: made.pop(0) if len(made) > 1 else made[0]
+
+
+def test_another_client_is_asked_where_a_partition_ends_if_the_leader_does_not_answer(session):
+    clients(session, NO_ANSWER, 7)
+    assert session.ends([PLACE]) == {PLACE: 7}
+
+
+def test_a_partition_whose_leader_never_answers_ends_nowhere(session):
+    clients(session, NO_ANSWER)
+    with pytest.raises(BrokerUnavailable, match="asking where partitions end"):
+        session.ends([PLACE])
+
+
+def test_no_answer_in_time_is_an_error_of_kafkas():
+    with pytest.raises(KafkaException) as raised:
+        troubles.answered(Future(), 0.001)
+    assert raised.value.args[0].code() == KafkaError._TIMED_OUT
+
+
+def partition(leader, isrs):
+    return SimpleNamespace(id=0, leader=leader, isrs=isrs, replicas=[1, 2, 3])
+
+
+@pytest.mark.parametrize(
+    ("found", "why"),
+    [
+        (partition(3, [3]), "; partition 0 of 'orders' has 1 of its 3 copies in sync"),
+        (partition(-1, [3]), "; no server leads partition 0 of 'orders', which is on servers 1, 2, 3"),
+        (partition(3, [1, 2, 3]), ""),
+    ],
+)
+def test_what_was_not_confirmed_says_what_was_in_the_way(found, why):
+    error = KafkaError(KafkaError._MSG_TIMED_OUT)
+    told = troubles.unconfirmed(error, "orders", SimpleNamespace(partitions={0: found})).str()
+    assert told.startswith(error.str())
+    assert why in told
+    assert why or told == error.str()

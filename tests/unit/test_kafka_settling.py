@@ -1,0 +1,109 @@
+"""What is remembered about one partition says nothing about another, and a commit is looked at before anybody can change it."""
+
+import threading
+
+import pytest
+
+from bezoar.brokers.kafka.broker import KafkaBroker
+from bezoar.brokers.kafka.committing import Commits
+from bezoar.brokers.kafka.names import Names
+from bezoar.brokers.kafka.part import Part
+from bezoar.brokers.kafka.source import Receipt
+from bezoar.message import Counters, Delivery
+from bezoar.ports import Kept
+
+
+class Read:
+    """A record as the client gives it."""
+
+    def __init__(self, at=0):
+        self.at = at
+
+    def topic(self):
+        return "orders"
+
+    def partition(self):
+        return 0
+
+    def offset(self):
+        return self.at
+
+    def key(self):
+        return None
+
+    def value(self):
+        return b"body"
+
+    def headers(self):
+        return []
+
+    def timestamp(self):
+        return (1, 1000)
+
+    def __len__(self):
+        return 4
+
+
+class Source:
+    names = Names("orders", "bezoar")
+
+    def record(self, receipt):
+        return receipt.part.hand[receipt.offset]
+
+
+def kept(part):
+    part.hand[0] = Read()
+    return Kept(Delivery(Receipt(part, 0), "orders", "id", b"body"), Counters(attempts=1))
+
+
+def test_a_copy_is_stored_though_a_partition_that_is_gone_was_at_the_same_place_in_memory():
+    broker, stored = KafkaBroker("kafka://127.0.0.1:1"), []
+    broker.session.store = lambda copies: stored.extend(copies) or {}
+    for number in range(100):  # a partition that nobody has any more leaves its place to the next one
+        part = Part("orders", 0)
+        broker._store(Source(), [kept(part)])  # and then the partition is lost, before that was settled
+        assert len(stored) == number + 1
+        part.is_lost = True
+        del part
+
+
+class Interrupted(threading.Condition):
+    """A lock after which somebody else always gets its turn at once."""
+
+    depth = 0
+
+    def __init__(self, meanwhile):
+        super().__init__(threading.RLock())
+        self.meanwhile = meanwhile
+
+    def __enter__(self):
+        self.depth += 1
+        return super().__enter__()
+
+    def __exit__(self, *raised):
+        self.depth -= 1
+        super().__exit__(*raised)
+        if self.depth == 0:
+            self.meanwhile()
+
+
+@pytest.mark.parametrize("is_confirmed", [True, False])
+def test_a_start_that_the_server_has_confirmed_is_not_taken_for_unconfirmed(monkeypatch, is_confirmed):
+    monkeypatch.setattr("bezoar.brokers.kafka.committing.ANSWER_WITHIN", 0.01)
+    part = Part("orders", 0)
+    part.take_over(0, "bezoar/1 A")
+    part.arrive([Read()])
+    part.hand[0] = Read()
+    part.confirmed = part.position() if is_confirmed else None
+
+    def the_keeper_reads_and_marks_more():
+        part.fresh.append(Read(part.next))
+        part.next += 1
+        part.mark()
+
+    commits = Commits("orders", Interrupted(the_keeper_reads_and_marks_more), {0: part}, lambda: None)
+    if is_confirmed:
+        commits.require()
+    else:
+        with pytest.raises(Exception, match="has not confirmed a commit to 'orders'"):
+            commits.require()

@@ -1,0 +1,49 @@
+"""What somebody held is done once its holder says so, even if the server was slow and has it twice."""
+
+import threading
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+import pytest
+
+from bezoar.brokers.kafka.names import HELD, Names
+from bezoar.brokers.kafka.part import Part
+from bezoar.brokers.kafka.shelves import Retries
+
+NAMES = Names("orders", "bezoar")
+
+
+@dataclass
+class Read:
+    """A record as the client gives it."""
+
+    at: int
+    pairs: dict[str, bytes] = field(default_factory=dict)
+
+    def offset(self):
+        return self.at
+
+    def headers(self):
+        return list(self.pairs.items())
+
+    def __len__(self):
+        return 1
+
+
+def held(at):
+    return Read(at, {"x-bezoar-ref": b"orders/0/7#me", "x-bezoar-holder": b"me"})
+
+
+def note(at):
+    return Read(at, {"x-bezoar-ref": b"orders/0/7#me"})
+
+
+@pytest.mark.parametrize("records", [[held(0), note(1)], [held(0), held(1), note(2)]], ids=["once", "twice"])
+def test_what_its_holder_has_settled_is_done(records):
+    line = SimpleNamespace(changed=threading.Condition(), parts={})
+    shelf, part = Retries(SimpleNamespace(name="another"), NAMES, line), Part(NAMES.retry, HELD)
+    part.take_over(-1001, None)
+    shelf.arrange(part, part.arrive(records[:-1]))
+    assert part.lowest == 0
+    shelf.arrange(part, part.arrive(records[-1:]))
+    assert part.lowest == len(records)
