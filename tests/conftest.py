@@ -1,6 +1,7 @@
 """What holds for every test."""
 
 import os
+import signal
 
 import pytest
 from hypothesis import settings
@@ -12,6 +13,10 @@ pytest_plugins = ["tests.servers_plugin"]
 # Settings of the person who runs the tests must not change what the tests see. Addresses of servers the plugin takes.
 for name in [name for name in os.environ if name.startswith("BEZOAR_") and not name.startswith("BEZOAR_TEST_")]:
     del os.environ[name]
+
+# Where a shell started us in the background it has told us, and so all that we start, to ignore Ctrl+C. Some tests send it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Steady: the same examples in every run, and no failure because a machine was busy. To look for new ones:
 # pytest --hypothesis-profile=search

@@ -133,6 +133,7 @@ def test_retries_that_are_done_with_are_told_until_they_are_cut_and_nothing_else
     assert lab.broker("orders").depth("orders").delayed == 1
 
 
+@pytest.mark.long
 def test_a_body_that_only_the_retry_topic_has_is_not_cut(lab, names, monkeypatch):
     """The letter of a message that came from there was too large for the DLQ."""
     monkeypatch.setattr(cutting, "MANY", 1)

@@ -95,6 +95,7 @@ def test_a_late_copy_of_a_letter_that_must_run_alone_does_not_count_either(lab):
     assert lab.broker("orders").depth("orders").empty
 
 
+@pytest.mark.long
 def test_a_letter_that_was_discarded_meanwhile_is_not_sent(lab):
     given.dead_letters(lab, "orders", [b"0"])
     with frozen_with_a_claim(lambda: replay_nothing(lab)):

@@ -71,6 +71,7 @@ def test_a_server_that_refuses_everything_is_waited_for_and_nothing_runs_twice(l
     assert lab.dlq("orders").count() == 0
 
 
+@pytest.mark.long
 def test_too_many_messages_in_flight_is_said_and_what_runs_is_settled(lab):
     """SQS lets 120,000 messages of a queue be in flight; who asks for more is told OverLimit, until some are settled."""
     started, may_end, is_over = threading.Event(), threading.Event(), threading.Event()

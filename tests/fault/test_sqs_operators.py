@@ -35,6 +35,7 @@ def test_a_letter_that_was_sent_again_and_not_deleted_is_taken_from_the_dlq_at_o
     assert lab.dlq("orders").count() == 0
 
 
+@pytest.mark.long
 def test_a_letter_that_somebody_left_there_when_it_was_sent_again_is_taken_from_the_dlq_by_whoever_looks(lab):
     refusing(lab, DELETE, "-dlq", times=4)
     assert lab.dlq("orders").replay_all().count == 15
@@ -44,6 +45,7 @@ def test_a_letter_that_somebody_left_there_when_it_was_sent_again_is_taken_from_
     assert lab.dlq("orders").count() == 0
 
 
+@pytest.mark.long
 def test_a_letter_that_could_not_be_sent_again_is_still_there_and_the_others_are_sent(lab):
     refusing(lab, SEND, "-replays")
     with pytest.raises(BrokerUnavailable, match=r"14 letters were taken from .*, and 1 are still there.*InternalError"):

@@ -109,6 +109,7 @@ def test_messages_that_are_moved_on_are_moved_once_though_one_of_them_is_refused
     assert (depth.delayed, depth.leased) == (2, 1)
 
 
+@pytest.mark.long
 def test_a_letter_that_was_sent_again_reaches_its_source_once_though_its_history_is_refused_for_a_while(quick):
     given.dead_letters(quick, "orders", [b"0", b"1"])
     assert quick.dlq("orders").replay_all().count == 2

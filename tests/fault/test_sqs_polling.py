@@ -78,22 +78,22 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
-def test_an_attribute_of_our_name_with_anything_in_it_holds_up_nobody(lab, text):
-    handled: list[bytes] = []
+def test_attributes_of_our_name_with_anything_in_them_hold_up_nobody(lab):
+    handled: list[str] = []
 
     def handle(body: bytes) -> None:
-        handled.append(body)
+        handled.append(body.decode())
         raise ValueError("poison")
 
-    app = given.consumer(lab.app(), "orders", handle)
+    app, queue = given.consumer(lab.app(), "orders", handle), lab.queue("orders")
     app.publish("orders", b"before")
-    lab.queue("orders").send("theirs", MessageAttributes={"bezoar": {"DataType": "String", "StringValue": text}})
+    for name, text in HOSTILE.items():
+        queue.send(name, MessageAttributes={"bezoar": {"DataType": "String", "StringValue": text}})
     app.publish("orders", b"after")
-    wanted = [b"after", b"before", b"theirs"]
     given.consumed(app, "orders", lab.broker("orders"))
+    wanted = sorted(["before", *HOSTILE, "after"])
     assert sorted(handled) == wanted
-    assert sorted(letter.body for letter in lab.dlq("orders").letters()) == wanted
+    assert sorted(letter.body.decode() for letter in lab.dlq("orders").letters()) == wanted
 
 
 def test_a_message_that_is_too_large_for_its_own_queue_is_refused_with_that_limit(tmp_path, moto):

@@ -119,8 +119,8 @@ KEPT = {
     "nats-2.9": Streamed,
     "kafka": Logged,
 }
-SLOW = {"rabbitmq", "rabbitmq-4"}
-"""Their starts take half a minute here; that they come back is tried every day in tests/fault/test_rabbitmq_server.py."""
+SLOW = {"rabbitmq", "rabbitmq-4", "kafka"}
+"""Their starts take half a minute here; that they come back is tried in tests/fault, for RabbitMQ every day."""
 
 FORGETFUL = {"elasticmq", "moto"}
 """They keep everything in memory, unless told otherwise: test_sqs.py."""
