@@ -110,6 +110,7 @@ def test_a_fifo_queue_is_told_about(lab):
     assert names(lab, "parcels.fifo") == ["retries-overtake"]
 
 
+@pytest.mark.long
 def test_many_dead_letters_are_found(lab):
     given.dead_letters(lab, "orders", [b"x"] * 101)
     assert names(lab, "orders") == ["many-dead-letters"]

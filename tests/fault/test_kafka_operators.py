@@ -68,7 +68,8 @@ def replay_nothing(lab):
     assert lab.dlq("orders").replay_all().replayed == (), "told as sent what was stopped"
 
 
-@pytest.mark.parametrize("others", [pytest.param("the same consumers", marks=pytest.mark.long), "other consumers"])
+@pytest.mark.long
+@pytest.mark.parametrize("others", ["the same consumers", "other consumers"])
 def test_a_copy_that_comes_after_its_letter_was_sent_by_somebody_else_does_not_count(lab, others):
     given.dead_letters(lab, "orders", [b"0", b"1", b"2"])
     with frozen_with_a_claim(lambda: replay_nothing(lab)):
@@ -95,7 +96,6 @@ def test_a_late_copy_of_a_letter_that_must_run_alone_does_not_count_either(lab):
     assert lab.broker("orders").depth("orders").empty
 
 
-@pytest.mark.long
 def test_a_letter_that_was_discarded_meanwhile_is_not_sent(lab):
     given.dead_letters(lab, "orders", [b"0"])
     with frozen_with_a_claim(lambda: replay_nothing(lab)):

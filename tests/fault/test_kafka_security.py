@@ -329,6 +329,7 @@ def test_a_right_to_publish_that_is_missing_is_named(server, missing):
     shop.app.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("missing", each(AclOperation.READ))
 def test_a_right_to_consume_that_is_missing_is_named_until_it_is_given(server, missing):
     prefix = fresh()

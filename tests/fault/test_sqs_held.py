@@ -75,6 +75,7 @@ def test_messages_beside_one_that_cannot_be_sent_on_are_not_lost_from_sight(lab)
     assert sorted(taken_at_last(broker, 3)) == [b"0", b"1", b"2"]
 
 
+@pytest.mark.long
 def test_a_letter_that_could_not_be_put_back_at_once_is_seen_by_the_next_one_who_looks(unhurried):
     given.dead_letters(unhurried, "orders", [b"0", b"1"])
     failed: list[dict] = []
@@ -91,6 +92,7 @@ def test_a_letter_that_could_not_be_put_back_at_once_is_seen_by_the_next_one_who
     assert len(list(unhurried.dlq("orders").letters())) == 2
 
 
+@pytest.mark.long
 def test_letters_that_were_taken_for_a_look_that_fails_are_seen_by_the_next_one(unhurried):
     given.dead_letters(unhurried, "orders", [b"%d" % number for number in range(30)])
     unhurried.proxy.seen.clear()

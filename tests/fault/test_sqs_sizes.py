@@ -31,7 +31,7 @@ def as_large_as_can_be(attributes: dict, limit: int = LIMIT) -> str:
     return "".join(random.Random(7).choices(CHARACTERS, k=limit - taken))
 
 
-@pytest.mark.parametrize("source", ["orders", "orders.fifo"])
+@pytest.mark.parametrize("source", ["orders", pytest.param("orders.fifo", marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     "attributes",
     [{}, pytest.param(ONE, marks=pytest.mark.long), pytest.param(TEN, marks=pytest.mark.long)],

@@ -33,6 +33,7 @@ def test_a_renewal_that_is_confirmed_too_late_renews_nothing(lab):
     assert not lab.dlq("orders").count()
 
 
+@pytest.mark.long
 def test_a_look_that_takes_longer_than_letters_can_be_kept_from_others_ends_and_the_next_one_sees_them_all(lab):
     given.dead_letters(lab, "orders", [b"1", b"2", b"3"])
     is_over = threading.Event()
