@@ -105,7 +105,7 @@ def test_the_coordinator_of_a_group_is_killed_while_retries_and_dead_letters_are
     assert letters(lab) == list(POISON)
     if session_timeout == "20.0":  # until the others have noticed, by default 9 s
         assert journal.of("ownership-lost") == []
-        assert set(draining.done.values()) == {1}
+        assert max(draining.done.values()) <= 2, "the commit of one that was done may die with its coordinator"
 
 
 @pytest.mark.timeout(240)
