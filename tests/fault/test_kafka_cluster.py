@@ -15,7 +15,7 @@ from bezoar.errors import BrokerUnavailable, Permanent
 from bezoar.message import Delivery
 from bezoar.testing import given
 from bezoar.testing.isolation.diary import wait_until
-from bezoar.testing.processes import PATIENCE
+from bezoar.testing.processes import PATIENCE, Child, Gate
 from bezoar.testing.running import Journal, Running
 from servers import ServerMissing
 from servers.kafka_cluster import cluster
@@ -135,6 +135,48 @@ def unconfirmed_until_told(lab):
         except BrokerUnavailable as error:
             if "in sync" in str(error):
                 raise
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("how", ["restarted in order", "killed"])
+def test_whoever_asks_about_groups_outlives_servers_that_go_and_come(lab, servers, how):
+    """librdkafka's own questions about groups end the process that asks when the server of a group goes in that moment."""
+    lab.app().publish_many("orders", range(3))
+    asking, enough = Gate("asking"), Gate("enough")
+    with Child(lambda: ask_all_the_time(lab, asking, enough)) as child:
+        asking.wait()
+        for node in servers.nodes.values():
+            if how == "killed":
+                node.kill_hard()
+                assert lab.broker("orders").depth("orders").ready == 3  # the others have agreed on who answers now
+            else:
+                node.stop()
+            node.start()
+        enough.open()
+        assert child.wait() == 0
+
+
+def ask_all_the_time(lab, asking, enough):
+    session = lab.broker("orders").session
+    topic, failed = session.names("orders").topic, []
+
+    def ask(question):
+        while not enough.is_open():
+            try:
+                question()
+            except BrokerUnavailable as error:  # it may take longer than somebody waits for whom nothing else is there to do
+                failed.append(error)
+
+    groups = [f"{lab.url[-9:]}{number}" for number in range(6)]  # at different servers
+    questions = [lambda group=group: session.committed(group, [(topic, 0)]) for group in groups]
+    questions += [lambda group=group: session.members(group) for group in groups]
+    threads = [threading.Thread(target=ask, args=(question,)) for question in questions]
+    for thread in threads:
+        thread.start()
+    asking.open()
+    for thread in threads:
+        thread.join()
+    assert len(failed) < 100, failed[:10]
 
 
 def test_topics_that_are_made_are_on_as_many_servers_as_is_usual_there(lab, servers):

@@ -9,14 +9,18 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, ClusterMetadata, MemberDescription, OffsetSpec
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, ClusterMetadata, OffsetSpec
 
+from bezoar.brokers.kafka.committed import Committed
 from bezoar.brokers.kafka.connecting import Connecting
+from bezoar.brokers.kafka.describing import Describing, Member
 from bezoar.brokers.kafka.troubles import LATE, Answer, answered, lacking, unavailable
 from bezoar.brokers.kafka.url import Address
 
 ANSWER_WITHIN = 10.0
+AGREED_WITHIN = 15.0
+"""Seconds until servers have noticed that one of them is gone, 9 by default, and somebody else answers in its place."""
 ASK_FOR = 4.0
 """Seconds for one question. Whoever is asked may be the one that has just gone: then another one is asked."""
 ADMIN_LASTS = 1.0
@@ -37,6 +41,7 @@ UNSETTLED = (
     KafkaError.COORDINATOR_NOT_AVAILABLE,
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001 - the client has no other name for it
+    KafkaError._TRANSPORT,  # noqa: SLF001 - nor for this: who was asked went before it had answered
     KafkaError._DESTROY,  # noqa: SLF001 - nor for this: somebody else has just found its client outdated
 )
 
@@ -53,6 +58,10 @@ class Asking:
         self._admin: AdminClient | None = None
         self._admin_since = 0.0
         self._replaced: list[tuple[float, AdminClient | None]] = []
+        # Nothing here refers back to us: clients in a cycle would be ended whenever it is found, perhaps in a forked process,
+        # where their threads are not and ending them never returns.
+        self._committed = Committed(self.settings())
+        self._describing = Describing(self.settings())
 
     def settings(self, **more: Any) -> dict[str, Any]:
         """For any client. Its own log lines would go to standard error past every logger; what matters we tell ourselves."""
@@ -86,6 +95,14 @@ class Asking:
         return self._patiently(lambda: self._ends(asked), "asking where partitions end", right) if asked else {}
 
     def _ends(self, asked: dict[TopicPartition, OffsetSpec]) -> dict[Place, int]:
+        try:
+            return self._ends_now(asked)
+        except KafkaException as error:
+            if error.args[0].code() in OUTDATED:
+                self._replace_admin()
+            raise
+
+    def _ends_now(self, asked: dict[TopicPartition, OffsetSpec]) -> dict[Place, int]:
         answers = self.admin.list_offsets(asked, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=ASK_FOR)
         found = {(each.topic, each.partition): answered(answer, 2 * ASK_FOR).offset for each, answer in answers.items()}
         if any(offset < 0 for offset in found.values()):  # all that the client says of a server which does not answer
@@ -94,16 +111,13 @@ class Asking:
 
     def _patiently(self, ask: Callable[[], Answer], what: str, right: str) -> Answer:
         """Ask again while the servers are just agreeing on who answers: for a moment after a topic was made, or a server went."""
-        deadline = time.monotonic() + ANSWER_WITHIN
+        deadline = time.monotonic() + AGREED_WITHIN
         while True:
             try:
                 return ask()
             except KafkaException as error:
-                code = error.args[0].code()
-                if code not in UNSETTLED or time.monotonic() > deadline:
+                if error.args[0].code() not in UNSETTLED or time.monotonic() > deadline:
                     raise unavailable(KafkaException(lacking(error.args[0], right)), what) from None
-                if code in OUTDATED:
-                    self._replace_admin()
                 time.sleep(0.05)
 
     def _replace_admin(self) -> None:
@@ -121,47 +135,24 @@ class Asking:
     def committed(self, group: str, places: Iterable[Place]) -> dict[Place, tuple[int, str | None]]:
         """What a group has committed; what it never did is left out."""
         asked = [TopicPartition(*place) for place in places]
-        found = self._patiently(
-            lambda: self._committed(group, asked), "asking what was committed", f"Describe or Read on group {group!r}"
-        )
+        right = f"Describe or Read on group {group!r}"
+        found = self._patiently(lambda: self._committed.ask(group, asked, ASK_FOR), "asking what was committed", right)
         return {(each.topic, each.partition): (each.offset, each.metadata) for each in found if each.offset >= 0}
-
-    def _committed(self, group: str, asked: list[TopicPartition]) -> Sequence[TopicPartition]:
-        (answer,) = self.admin.list_consumer_group_offsets(
-            [ConsumerGroupTopicPartitions(group, asked)], request_timeout=ASK_FOR
-        ).values()
-        try:
-            found: Sequence[TopicPartition] = answered(answer, 2 * ASK_FOR).topic_partitions
-        except KafkaException as error:
-            if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
-                return ()
-            raise
-        if failed := next((each.error for each in found if each.error), None):
-            raise KafkaException(failed)
-        return found
 
     def members(self, group: str) -> set[str]:
         """The names under which members of this group have joined."""
-        return {member.client_id for member in self._described(group)}
+        return {member.client for member in self._described(group)}
 
     def shared_out(self, group: str) -> set[str]:
         """The topics of which another member of this group has a partition."""
-        others = [member for member in self._described(group) if member.client_id != self.name]
-        return {place.topic for member in others for place in member.assignment.topic_partitions}
+        return {topic for member in self._described(group) if member.client != self.name for topic in member.topics}
 
-    def _described(self, group: str) -> Sequence[MemberDescription]:
-        return self._patiently(lambda: self._members(group), "asking who is there", f"Describe or Read on group {group!r}")
-
-    def _members(self, group: str) -> Sequence[MemberDescription]:
-        (answer,) = self.admin.describe_consumer_groups([group], request_timeout=ASK_FOR).values()
-        try:
-            found: Sequence[MemberDescription] = answered(answer, 2 * ASK_FOR).members
-        except KafkaException as error:
-            if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
-                return ()
-            raise
-        return found
+    def _described(self, group: str) -> Sequence[Member]:
+        right = f"Describe or Read on group {group!r}"
+        return self._patiently(lambda: self._describing.members(group, ASK_FOR), "asking who is there", right)
 
     def stop_asking(self) -> None:
+        self._committed.close()
+        self._describing.close()
         with self._asking:
             self._admin, self._replaced = None, []

@@ -1,0 +1,104 @@
+"""Questions about groups, which end the process that asks them when a server goes in that moment, end none that matters."""
+
+import os
+import signal
+import sys
+import weakref
+
+import pytest
+
+from bezoar.brokers.kafka import committed
+from bezoar.brokers.kafka.session import Session
+from bezoar.brokers.kafka.url import address
+from bezoar.errors import BrokerUnavailable
+from bezoar.testing import given
+from bezoar.testing.isolation.diary import wait_until
+from bezoar.testing.processes import Child, Gate
+from tests.contract.kafka_lab import KafkaLab
+
+
+@pytest.fixture
+def lab(tmp_path, kafka):
+    with KafkaLab(kafka, tmp_path) as lab:
+        yield lab
+
+
+@pytest.fixture
+def session(lab):
+    session = Session(address(lab.url))
+    yield session
+    session.close()
+
+
+def asking(session):
+    return session._describing._process.pid
+
+
+def is_there(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_who_is_in_a_group_is_asked_again_when_the_process_that_asks_has_crashed(lab, session):
+    broker = lab.broker("orders")
+    broker.publish(given.messages("orders", 1))
+    assert broker.fetch("orders", 1)
+    names = session.names("orders")
+    assert session.members(names.group) == {broker.session.name}
+    assert session.shared_out(names.group) == {names.topic}
+    os.kill(asking(session), signal.SIGABRT)
+    assert session.members(names.group) == {broker.session.name}
+
+
+def test_nobody_is_in_a_group_that_never_was(session):
+    assert session.members("nobody") == set()
+    assert session.committed("nobody", [("nothing", 0)]) == {}
+
+
+def test_the_process_that_asks_ends_with_whoever_it_asks_for(session):
+    session.members("nobody")
+    pid = asking(session)
+    session.close()
+    assert not is_there(pid)
+
+
+def test_the_process_that_asks_ends_when_whoever_it_asks_for_is_killed(lab, tmp_path):
+    asked = Gate("asked")
+
+    def ask():
+        session = Session(address(lab.url))
+        session.members("nobody")
+        (tmp_path / "pid").write_text(str(asking(session)))
+        asked.open()
+        Gate("never").wait()
+
+    with Child(ask) as child:
+        asked.wait()
+        pid = int((tmp_path / "pid").read_text())
+        assert is_there(pid)
+        child.kill()
+    wait_until(lambda: not is_there(pid), lambda: "it still runs")
+
+
+def test_where_no_process_can_be_started_that_is_said(session, monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    with pytest.raises(BrokerUnavailable, match=r"No process can be started to ask Kafka who is in a group: .*nowhere"):
+        session.members("nobody")
+
+
+def test_whoever_looks_at_many_groups_keeps_a_few_clients_only(session):
+    for number in range(2 * committed.MOST):
+        session.committed(f"group-{number}", [("nothing", 0)])
+    assert list(session._committed._clients) == [f"group-{number}" for number in range(committed.MOST, 2 * committed.MOST)]
+
+
+def test_a_session_that_nobody_has_any_more_is_gone_at_once(lab):
+    """Its clients must not be left to the garbage collector, which may find them in a forked process and wait there for ever."""
+    session = Session(address(lab.url))
+    session.committed("nobody", [("nothing", 0)])
+    gone = weakref.ref(session)
+    del session
+    assert gone() is None
