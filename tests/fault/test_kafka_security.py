@@ -17,6 +17,7 @@ from confluent_kafka.admin import (
     ResourceType,
     ScramCredentialInfo,
     ScramMechanism,
+    UserScramCredentialDeletion,
     UserScramCredentialUpsertion,
 )
 
@@ -39,6 +40,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "kafka.md"
 PASSWORD = "hush-4711"
 LOGIN = "org.apache.kafka.common.security"
 CLUSTER = "kafka-cluster"
+NO_MORE = UserScramCredentialDeletion("temp", ScramMechanism.SCRAM_SHA_512)
 
 
 def mostly_long(first, *others):
@@ -161,6 +163,31 @@ def add_scram_user(server, name: str) -> None:
             return False
 
     wait_until(gets_in, lambda: f"{name} does not get in")
+
+
+@pytest.mark.long
+def test_a_login_that_is_revoked_while_a_consumer_has_nothing_to_do_is_told(server, monkeypatch):
+    monkeypatch.setattr(connecting, "GONE_FOR", 300.0)  # not that the server was gone for a moment
+    prefix, handled = fresh(), []
+    add_scram_user(server, "temp")
+    allow(server, prefix, "temp", documented())
+    app = App(f"{logged_in(server, prefix, 'temp')}&sasl.mechanism=SCRAM-SHA-512")
+    given.consumer(app, "orders", handled.append, isolation="thread", schema=int)
+    app.publish("orders", 1)
+    with Journal() as journal, Running(app):
+        wait_until(lambda: handled == [1], lambda: f"{handled} were handled")
+        admin = server.client()
+        for answer in admin.alter_user_scram_credentials([NO_MORE]).values():
+            answer.result(10)
+        with server.down():  # whoever is logged in stays so for as long as its connection lasts
+            pass
+        journal.wait_for("pause")
+        assert re.search(r"Kafka at \S+ refuses the login: .*Check the user", journal.of("pause")[0])
+        assert PASSWORD not in journal.of("pause")[0]
+        add_scram_user(server, "temp")
+        journal.wait_for("resume")
+        app.publish("orders", 2)
+        wait_until(lambda: 2 in handled, lambda: f"{handled} were handled")
 
 
 @pytest.mark.usefixtures("no_last_look")

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from bezoar.backoff import Backoff
+from bezoar.brokers.kafka import connecting
 from bezoar.errors import BrokerUnavailable, Permanent
 from bezoar.message import Counters, Delivery
 from bezoar.ports import Dead, Kept, Settlement
@@ -92,6 +93,23 @@ def test_a_consumer_goes_on_after_a_kill_of_the_server(lab, server):
         running.wait()
     assert set(done) == {number for number in range(200) if number % 25 != 1}
     assert {letter.body for letter in lab.dlq("orders").letters()} == {str(n).encode() for n in range(1, 200, 25)}
+
+
+@pytest.mark.parametrize("how", ["killed", "frozen"])
+def test_a_consumer_that_has_nothing_to_do_tells_that_nobody_is_there_and_goes_on(lab, server, how, monkeypatch):
+    monkeypatch.setattr(connecting, "GONE_FOR", 1.0)
+    handled: list[int] = []
+    app = given.consumer(lab.app(), "orders", handled.append, schema=int, isolation="thread")
+    app.publish("orders", 1)
+    with Journal() as journal, Running(app):
+        wait_until(lambda: handled == [1], lambda: f"{handled} were handled")
+        with server.down() if how == "killed" else frozen(server):
+            journal.wait_for("pause")
+        assert "No server of Kafka at kafka://127.0.0.1" in journal.of("pause")[0]
+        assert "has answered for 1 s: " in journal.of("pause")[0]
+        journal.wait_for("resume")
+        lab.app().publish("orders", 2)
+        wait_until(lambda: 2 in handled, lambda: f"{handled} were handled")
 
 
 def test_a_frozen_server_stops_a_consumer_for_a_limited_time_and_then_it_goes_on(lab, server):

@@ -213,7 +213,7 @@ class KafkaBroker:
     def member(self, group: str, topic: str) -> Consumer:
         """Be the only member of a group, for as long as this connection lasts."""
         settings = self.session.consuming(group, topic) | {"max.poll.interval.ms": A_DAY}
-        del settings["give_back"], settings["drain"]
+        del settings["give_back"], settings["drain"], settings["connecting"]
         settings.pop("group.instance.id", None)
         member = Consumer(settings)
         with suppress(KafkaException):

@@ -6,6 +6,7 @@ not come.
 """
 
 import re
+import time
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
@@ -25,14 +26,42 @@ ALL_DOWN = KafkaError._ALL_BROKERS_DOWN  # noqa: SLF001
 SILENCE = (*UNREACHABLE, ALL_DOWN, KafkaError._TIMED_OUT, KafkaError._TIMED_OUT_QUEUE)  # noqa: SLF001
 
 
+GONE_FOR = 10.0
+"""Seconds after which it is told as trouble that nobody is there. A login that is refused is told at once."""
+
+
 class Connecting:
     def __init__(self, address: Address) -> None:
         self._address = address
         self._heard: dict[int, KafkaError] = {}
+        self._gone_since: float | None = None
 
     def hear(self, error: KafkaError) -> None:
         """Called by every client, whatever it is doing."""
         self._heard[error.code()] = error
+        if error.code() in (ALL_DOWN, *REFUSED):
+            self._gone_since = self._gone_since or time.monotonic()
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether nobody may be there. A client says when they go, and not when they are back."""
+        return self._gone_since is not None
+
+    def answered(self) -> None:
+        """Somebody is there."""
+        self._heard, self._gone_since = {}, None
+
+    def check(self) -> None:
+        """Raise if there has been nobody for too long: whoever waits for messages would wait without knowing why."""
+        since, heard = self._gone_since, self._heard
+        if since is None:
+            return
+        if refused := self._refused():
+            raise refused
+        if time.monotonic() - since > GONE_FOR:
+            why = next((heard[code] for code in (*UNREACHABLE, ALL_DOWN) if code in heard), None)
+            text = f": {told(why)}" if why else ""
+            raise BrokerUnavailable(f"No server of Kafka at {self._address.shown} has answered for {GONE_FOR:g} s{text}.")
 
     def admin(self, settings: dict[str, Any]) -> AdminClient:
         try:
@@ -45,7 +74,7 @@ class Connecting:
 
     def look(self, admin: AdminClient) -> ClusterMetadata:
         """What is there, as far as this user may see it."""
-        self._heard = {}
+        self.answered()
         for number, wait in enumerate(LOOKS):
             try:
                 return admin.list_topics(timeout=wait)
@@ -64,6 +93,16 @@ class Connecting:
 
     def _unavailable(self, error: KafkaError) -> BrokerUnavailable:
         shown, heard = self._address.shown, self._heard
+        if refused := self._refused():
+            return refused
+        found = next((heard[code] for code in UNREACHABLE if code in heard), None)
+        text = f"Kafka did not do it while looking for topics at {shown}: {told(found or error)}."
+        if found is None and "security.protocol" not in self._address.options:
+            text += " If it wants TLS or a login, it ends other connections without a word: kafka+ssl:// and user:password@host."
+        return BrokerUnavailable(text)
+
+    def _refused(self) -> BrokerUnavailable | None:
+        shown, heard = self._address.shown, self._heard
         if REFUSED_LOGIN in heard:
             return BrokerUnavailable(
                 f"Kafka at {shown} refuses the login: {_reason(heard[REFUSED_LOGIN])}. Check the user, the password and "
@@ -71,11 +110,7 @@ class Connecting:
             )
         if REFUSED_TLS in heard:
             return BrokerUnavailable(f"There is no TLS with Kafka at {shown}: {_reason(heard[REFUSED_TLS])}.")
-        found = next((heard[code] for code in UNREACHABLE if code in heard), None)
-        text = f"Kafka did not do it while looking for topics at {shown}: {told(found or error)}."
-        if found is None and "security.protocol" not in self._address.options:
-            text += " If it wants TLS or a login, it ends other connections without a word: kafka+ssl:// and user:password@host."
-        return BrokerUnavailable(text)
+        return None
 
 
 def _reason(error: KafkaError) -> str:

@@ -16,6 +16,7 @@ from typing import Any, cast
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from bezoar.brokers.kafka.committing import ANSWER_WITHIN, RETRY_AFTER, Commits
+from bezoar.brokers.kafka.connecting import ALL_DOWN, Connecting
 from bezoar.brokers.kafka.part import Part
 from bezoar.brokers.kafka.record import Record
 from bezoar.brokers.kafka.shelf import Shelf
@@ -28,6 +29,7 @@ BATCH = 500
 MOST_RECORDS, MOST_BYTES = 8_000, 16 * 1024 * 1024
 """What is read ahead of its start."""
 SERVE_EVERY = 0.5
+LOOK_EVERY, LOOK_FOR = 1.0, 0.5
 
 _topic, _partition = methodcaller("topic"), methodcaller("partition")
 
@@ -37,6 +39,7 @@ class Line:
         self.topic, self._away_topic, self._ring = topic, away_topic, ring
         self._settings, self.group = settings, settings["group.id"]
         self._give_back, self._drain = settings.pop("give_back"), settings.pop("drain")
+        self._connecting: Connecting = settings.pop("connecting")
         self._session = settings["session.timeout.ms"] / 1000
         self.shelf: Shelf
         self.changed = threading.Condition()
@@ -52,6 +55,7 @@ class Line:
         self._subscribed: str | None = None
         self._is_away = self._is_moving = False
         self._fetched_at = time.monotonic()
+        self._looked_at = 0.0
         self._turn = 0
 
     # Called by whoever consumes.
@@ -67,6 +71,11 @@ class Line:
                 keep, name = self.commits.watched(self._keep), f"bezoar-kafka-{self.topic}"
                 self._keeper = threading.Thread(target=keep, name=name, daemon=True)
                 self._keeper.start()
+
+    def check(self) -> None:
+        """Raise if nothing will come, or could be settled if it came."""
+        self._connecting.check()
+        self.commits.check()
 
     def take(self, limit: int) -> list[tuple[Part, list[Record]]]:
         """At most so many that may be started now, from one partition after the other."""
@@ -112,6 +121,7 @@ class Line:
             if not is_full or self.commits.is_under_way or time.monotonic() - served_at > SERVE_EVERY:
                 self._poll(consumer, 1 if is_full else BATCH)  # also if it is full: the answer to a commit comes in no other way
                 served_at = time.monotonic()
+            self._look_who_is_there(consumer)
             self._read_ledgers(consumer)
             self.shelf.tick()
             self.commits.send(consumer)
@@ -136,6 +146,17 @@ class Line:
                 consumer.list_topics(topic, timeout=ANSWER_WITHIN)
             consumer.subscribe([topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost)
         self._subscribed, self._is_moving = topic, topic is not None
+
+    def _look_who_is_there(self, consumer: Consumer) -> None:
+        """After all servers have gone: until one answers. Whoever waits for messages is told meanwhile."""
+        if not self._connecting.is_doubtful or time.monotonic() - self._looked_at < LOOK_EVERY:
+            return
+        try:
+            consumer.list_topics(self.topic, timeout=LOOK_FOR)
+            self._connecting.answered()
+        except KafkaException:
+            self._ring()
+        self._looked_at = time.monotonic()
 
     def _poll(self, consumer: Consumer, most: int) -> None:
         record = consumer.poll(min(POLL_WHEN_BUSY if self._is_busy() else POLL, self.shelf.sleep()))
@@ -265,6 +286,8 @@ class Line:
     def _on_lost(self, consumer: Consumer, places: Sequence[TopicPartition]) -> None:
         with self.changed:
             parts = [self.parts[each.partition] for each in places if each.topic == self.topic and each.partition in self.parts]
+        # We may have stood still ourselves, or the server has, without a word.
+        self._connecting.hear(KafkaError(ALL_DOWN, f"no answer for {self._session:g} s, so the session has ended"))
         self._drop(parts)
 
     def _drop(self, parts: Sequence[Part]) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from bezoar.brokers.kafka.asking import ANSWER_WITHIN, Asking
+from bezoar.brokers.kafka.connecting import Connecting
 from bezoar.brokers.kafka.envelope import Copy
 from bezoar.brokers.kafka.names import Names, check_name
 from bezoar.brokers.kafka.troubles import LATE, lacking, told, unconfirmed
@@ -44,9 +45,12 @@ class Session(Asking):
     def consuming(self, group: str, topic: str) -> dict[str, Any]:
         timeout = int(self.address.session_timeout * 1000)
         own = {"group.instance.id": f"{self.address.instance}.{topic}"} if self.address.instance else {}
+        connecting = Connecting(self.address)
         return {
             "max.poll.interval.ms": max(300_000, timeout),
             **self.settings(),
+            "error_cb": connecting.hear,
+            "connecting": connecting,
             "group.id": group,
             "session.timeout.ms": timeout,
             # A member learns with its next heartbeat that others have come or gone, and they wait for it.

@@ -55,7 +55,7 @@ class Source:
         """Be there. False while the groups have not taken us in."""
         for line in self.lines:
             line.begin(fetching=fetching)
-            line.commits.check()
+            line.check()
         if not self._has_bell:
             deadline = time.monotonic() + READ_WITHIN
             for line in self.lines:
