@@ -74,6 +74,15 @@ class Kafka(Server):
     def _java(self, main: str, *arguments: str) -> list[str]:
         return [java(), *JAVA_OPTIONS, "-cp", self.entry.place.find() or "", main, *arguments]
 
+    def tool(self, main: str, *arguments: str) -> str:
+        """One of Kafka's own commands. kafka-reassign-partitions.sh, for example, runs reassign.ReassignPartitionsCommand.
+
+        They are fetched when first asked for.
+        """
+        TOOLS.get()
+        server = ("--bootstrap-server", self.address)
+        return self.run([java(), "-cp", TOOLS.find() or "", f"org.apache.kafka.tools.{main}", *server, *arguments])
+
     def answers(self) -> bool:
         if self.settings.get("process.roles") == "controller":  # clients have nothing to do with it
             with socket.socket() as tried:
@@ -111,6 +120,7 @@ ONE_SMALL_NODE = {
     # Segments are given their full size at once, and hundreds of topics would fill a small disk.
     "log.index.size.max.bytes": "65536",
 }
+TOOLS = Jars((f"org.apache.kafka:kafka-tools:{VERSION}", "org.slf4j:slf4j-simple:1.7.36"))
 ARTIFACTS = (f"org.apache.kafka:kafka_2.13:{VERSION}", "org.slf4j:slf4j-simple:1.7.36")
 PORTS = {"PLAINTEXT": "main", "SSL": "tls", "SASL_PLAINTEXT": "login", "SASL_SSL": "tls-login"}
 """By protocol: which port listens to it, where it is asked for."""
