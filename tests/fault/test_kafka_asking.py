@@ -1,6 +1,7 @@
 """Questions about groups, which end the process that asks them when a server goes in that moment, end none that matters."""
 
 import os
+import resource
 import signal
 import sys
 import weakref
@@ -87,6 +88,20 @@ def test_where_no_process_can_be_started_that_is_said(session, monkeypatch):
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     with pytest.raises(BrokerUnavailable, match=r"No process can be started to ask Kafka who is in a group: .*nowhere"):
         session.members("nobody")
+
+
+def test_it_is_asked_by_processes_with_many_open_files(session):
+    """select() knows only the first 1,024 of them."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(4096, hard)), hard))
+    many = [os.dup(0) for _ in range(1100)]
+    try:
+        assert session.members("nobody") == set()
+    finally:
+        for each in many:
+            os.close(each)
+        session.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_whoever_looks_at_many_groups_keeps_a_few_clients_only(session):

@@ -66,7 +66,9 @@ class Describing:
         assert process.stdout is not None  # noqa: S101
         process.stdin.write(msgspec.json.encode(question) + b"\n")
         process.stdin.flush()
-        if not select.select([process.stdout], [], [], 2 * question.within + STARTS_WITHIN)[0]:
+        waiting = select.poll()
+        waiting.register(process.stdout, select.POLLIN)
+        if not waiting.poll((2 * question.within + STARTS_WITHIN) * 1000):
             raise TimeoutError
         if not (line := process.stdout.readline()):
             raise EOFError
