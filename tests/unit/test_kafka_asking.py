@@ -31,7 +31,7 @@ class Admin:
 @pytest.fixture
 def session(monkeypatch):
     monkeypatch.setattr(asking, "ADMIN_LASTS", 0.0)
-    monkeypatch.setattr(asking, "ANSWER_WITHIN", 0.2)
+    monkeypatch.setattr(asking, "AGREED_WITHIN", 0.2)
     return Session(address("kafka://127.0.0.1:1"))
 
 

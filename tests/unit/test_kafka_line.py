@@ -5,8 +5,10 @@ from dataclasses import dataclass
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
+from bezoar.brokers.kafka.connecting import Connecting
 from bezoar.brokers.kafka.line import Line
 from bezoar.brokers.kafka.part import Part
+from bezoar.brokers.kafka.url import address
 from bezoar.errors import BrokerUnavailable
 
 
@@ -52,7 +54,9 @@ class Straight:
 
 
 def line():
-    made = Line({"group.id": "g", "session.timeout.ms": 4000, "give_back": 5.0, "drain": 1.0}, "orders", None, lambda: None)
+    where = Connecting(address("kafka://127.0.0.1:1"))
+    settings = {"group.id": "g", "session.timeout.ms": 4000, "give_back": 5.0, "drain": 1.0, "connecting": where}
+    made = Line(settings, "orders", None, lambda: None)
     made.shelf = Straight()
     made.parts[0] = Part("orders", 0)
     return made

@@ -15,11 +15,10 @@ from typing import Any, cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from bezoar.brokers.kafka.committing import ANSWER_WITHIN, RETRY_AFTER, Commits
-from bezoar.brokers.kafka.connecting import ALL_DOWN, Connecting
+from bezoar.brokers.kafka.committing import ANSWER_WITHIN
 from bezoar.brokers.kafka.part import Part
 from bezoar.brokers.kafka.record import Record
-from bezoar.brokers.kafka.shelf import Shelf
+from bezoar.brokers.kafka.sharing import Sharing
 from bezoar.brokers.kafka.troubles import DENIED, is_final, lacking, told
 
 POLL, POLL_WHEN_BUSY = 0.02, 0.001
@@ -34,26 +33,17 @@ LOOK_EVERY, LOOK_FOR = 1.0, 0.5
 _topic, _partition = methodcaller("topic"), methodcaller("partition")
 
 
-class Line:
+class Line(Sharing):
     def __init__(self, settings: dict[str, Any], topic: str, away_topic: str | None, ring: Callable[[], None]) -> None:
-        self.topic, self._away_topic, self._ring = topic, away_topic, ring
+        super().__init__(settings, topic, ring)
         self._settings, self.group = settings, settings["group.id"]
-        self._give_back, self._drain = settings.pop("give_back"), settings.pop("drain")
-        self._connecting: Connecting = settings.pop("connecting")
-        self._session = settings["session.timeout.ms"] / 1000
-        self.shelf: Shelf
-        self.changed = threading.Condition()
-        self.parts: dict[int, Part] = {}
-        self.is_joined = False
-        self.lost_something = False
+        self._away_topic, self._give_back = away_topic, settings.pop("give_back")
         self.is_waited_for = False
         """Whether somebody is fetching at this moment, and waits until what is there was read."""
-        self.closing = False
-        self.commits = Commits(topic, self.changed, self.parts, ring)
         self._consumer: Consumer | None = None
         self._keeper: threading.Thread | None = None
         self._subscribed: str | None = None
-        self._is_away = self._is_moving = False
+        self._is_away = False
         self._fetched_at = time.monotonic()
         self._looked_at = 0.0
         self._turn = 0
@@ -74,7 +64,7 @@ class Line:
 
     def check(self) -> None:
         """Raise if nothing will come, or could be settled if it came."""
-        self._connecting.check()
+        self.connecting.check()
         self.commits.check()
 
     def take(self, limit: int) -> list[tuple[Part, list[Record]]]:
@@ -126,7 +116,7 @@ class Line:
             self.shelf.tick()
             self.commits.send(consumer)
             if self.commits.is_over and self.parts:  # the client does not say that these are lost
-                self._drop(list(self.parts.values()))
+                self.drop(list(self.parts.values()))
         self._leave(consumer)
 
     def _subscribe(self, consumer: Consumer) -> None:
@@ -144,18 +134,18 @@ class Line:
             with suppress(KafkaException):
                 # A client that is connected joins at once; one that is not looks again after a second.
                 consumer.list_topics(topic, timeout=ANSWER_WITHIN)
-            consumer.subscribe([topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost)
-        self._subscribed, self._is_moving = topic, topic is not None
+            consumer.subscribe([topic], on_assign=self.on_assign, on_revoke=self.on_revoke, on_lost=self.on_lost)
+        self._subscribed, self.is_moving = topic, topic is not None
 
     def _look_who_is_there(self, consumer: Consumer) -> None:
         """After all servers have gone: until one answers. Whoever waits for messages is told meanwhile."""
-        if not self._connecting.is_doubtful or time.monotonic() - self._looked_at < LOOK_EVERY:
+        if not self.connecting.is_doubtful or time.monotonic() - self._looked_at < LOOK_EVERY:
             return
         try:
             consumer.list_topics(self.topic, timeout=LOOK_FOR)
-            self._connecting.answered()
+            self.connecting.answered()
         except KafkaException:
-            self._ring()
+            self.ring()
         self._looked_at = time.monotonic()
 
     def _poll(self, consumer: Consumer, most: int) -> None:
@@ -240,67 +230,6 @@ class Line:
         count = sum(len(part.ready) + len(part.fresh) + len(part.marking) + len(part.early) for part in parts)
         return count > MOST_RECORDS or sum(part.size for part in parts) > MOST_BYTES
 
-    # What Kafka calls back, in the keeper. Nothing may escape from there.
-
-    def _on_assign(self, consumer: Consumer, places: Sequence[TopicPartition]) -> None:
-        with self.changed:
-            for place in places:
-                if place.topic == self.topic:
-                    self.parts[place.partition] = Part(self.topic, place.partition)
-            self.is_joined, self.commits.is_denied, self._is_moving = True, False, False
-            self.changed.notify_all()
-        with suppress(KafkaException):
-            consumer.resume(list(places))  # a pause outlives the loss of a partition
-        self._ring()
-
-    def _on_revoke(self, consumer: Consumer, places: Sequence[TopicPartition]) -> None:
-        with self.changed:
-            parts = [self.parts[each.partition] for each in places if each.topic == self.topic and each.partition in self.parts]
-            for part in parts:
-                part.unmark()
-                part.is_revoked = True
-            if not self.closing:
-                self.changed.wait_for(lambda: self.closing or not any(part.hand for part in parts), self._drain)
-        self._hand_over(parts)
-        with self.changed:
-            said = [(part, position) for part in parts if part.is_known and (position := part.position())]
-            new = [part.place(position) for part, position in said if position != part.confirmed]
-        if new:
-            try:
-                consumer.commit(offsets=new, asynchronous=False)
-            except KafkaException as error:
-                self.commits.trouble = told(error.args[0])
-        self._drop(parts)
-
-    def _hand_over(self, parts: Sequence[Part]) -> None:
-        """A server that does not answer may do so before it gives us up; what were dropped now would be started twice."""
-        deadline = time.monotonic() + self._session
-        while (running := [part for part in parts if part.hand]) and not self.closing:
-            for part in running:
-                self.shelf.hand_over(part)
-            if time.monotonic() > deadline:
-                break
-            with self.changed:
-                self.changed.wait_for(lambda: self.closing or not any(part.hand for part in parts), RETRY_AFTER)
-
-    def _on_lost(self, consumer: Consumer, places: Sequence[TopicPartition]) -> None:
-        with self.changed:
-            parts = [self.parts[each.partition] for each in places if each.topic == self.topic and each.partition in self.parts]
-        # We may have stood still ourselves, or the server has, without a word.
-        self._connecting.hear(KafkaError(ALL_DOWN, f"no answer for {self._session:g} s, so the session has ended"))
-        self._drop(parts)
-
-    def _drop(self, parts: Sequence[Part]) -> None:
-        with self.changed:
-            for part in parts:
-                part.is_lost = True
-                if part.hand and not self.closing:
-                    self.lost_something = True
-                self.parts.pop(part.number, None)
-                self.commits.forget(part.number)
-            self.changed.notify_all()
-        self._ring()
-
     def _leave(self, consumer: Consumer) -> None:
         deadline = time.monotonic() + ANSWER_WITHIN
         with suppress(KafkaException):
@@ -308,7 +237,7 @@ class Line:
                 self.commits.send(consumer)
                 with self.changed:
                     # Whoever goes while its group is shared out anew is waited for there until its session ends.
-                    if self.commits.are_confirmed() and not self._is_moving:
+                    if self.commits.are_confirmed() and not self.is_moving:
                         break
                 consumer.poll(0.01)
         self.shelf.close()
