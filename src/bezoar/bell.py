@@ -32,3 +32,10 @@ class Bell:
         waiting.register(self._read, select.POLLIN)
         waiting.poll(max(0.0, timeout) * 1000)
         self.silence()
+
+    def __del__(self) -> None:
+        """Only now: whoever still could ring it would write into whatever has its number by then."""
+        with suppress(OSError, AttributeError):  # there may have been no descriptor left to make it with
+            os.close(self._read)
+            if self._write != self._read:
+                os.close(self._write)
