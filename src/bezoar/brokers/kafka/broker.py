@@ -13,6 +13,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 
 from bezoar.brokers.kafka import copies, letters
 from bezoar.brokers.kafka.books import DEAD, Books
+from bezoar.brokers.kafka.connecting import RARELY_POLLED
 from bezoar.brokers.kafka.depth import counts
 from bezoar.brokers.kafka.envelope import Copy
 from bezoar.brokers.kafka.part import Part
@@ -25,8 +26,6 @@ from bezoar.brokers.kafka.url import address
 from bezoar.errors import BrokerUnavailable, OwnershipLost
 from bezoar.message import Delivery, Outgoing
 from bezoar.ports import Capability, Dead, Depth, Finding, Kept, Ring, Settlement
-
-A_DAY = 86_400_000
 
 
 class KafkaBroker:
@@ -212,7 +211,7 @@ class KafkaBroker:
 
     def member(self, group: str, topic: str) -> Consumer:
         """Be the only member of a group, for as long as this connection lasts."""
-        settings = self.session.consuming(group, topic) | {"max.poll.interval.ms": A_DAY}
+        settings = self.session.consuming(group, topic) | RARELY_POLLED
         del settings["give_back"], settings["drain"], settings["connecting"]
         settings.pop("group.instance.id", None)
         member = Consumer(settings)

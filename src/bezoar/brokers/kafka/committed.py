@@ -12,7 +12,8 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-A_DAY = 86_400_000
+from bezoar.brokers.kafka.connecting import RARELY_POLLED
+
 MOST = 8
 """Each has a few threads and connections. Somebody who looks at many groups in turn makes some anew."""
 
@@ -24,7 +25,7 @@ class Committed:
         # Nobody polls, and what is said to nobody would be kept for ever.
         self._settings = {name: value for name, value in settings.items() if not callable(value)} | {
             "enable.auto.commit": False,
-            "max.poll.interval.ms": A_DAY,
+            **RARELY_POLLED,
         }
         self._lock = threading.Lock()
         self._clients: dict[str, Consumer] = {}

@@ -26,6 +26,8 @@ ALL_DOWN = KafkaError._ALL_BROKERS_DOWN  # noqa: SLF001
 SILENCE = (*UNREACHABLE, ALL_DOWN, KafkaError._TIMED_OUT, KafkaError._TIMED_OUT_QUEUE)  # noqa: SLF001
 
 
+RARELY_POLLED = {"max.poll.interval.ms": 86_400_000}
+"""Settings of a client that handles no messages: it may go for a day without being asked for any."""
 GONE_FOR = 10.0
 """Seconds after which it is told as trouble that nobody is there. A login that is refused is told at once."""
 

@@ -90,10 +90,9 @@ class Describing:
         process, self._process = self._process, None
         if process is None:
             return None
-        for pipe in (process.stdin, process.stdout):
-            with suppress(OSError):
-                pipe.close()  # type: ignore[union-attr]
         process.kill()
+        with suppress(OSError):  # a question that it did not read any more
+            process.communicate()
         return process.wait()
 
     def close(self) -> None:

@@ -7,6 +7,7 @@ from typing import cast
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from bezoar.brokers.kafka.asking import Place
+from bezoar.brokers.kafka.connecting import RARELY_POLLED
 from bezoar.brokers.kafka.record import Record
 from bezoar.brokers.kafka.session import Session
 from bezoar.brokers.kafka.troubles import lacking, told, unavailable
@@ -14,7 +15,6 @@ from bezoar.errors import BrokerUnavailable
 
 BATCH = 500
 SILENT_FOR = 15.0
-A_DAY = 86_400_000
 
 
 class Reader:
@@ -24,7 +24,7 @@ class Reader:
         # The client looks for its group, though it never joins: one that a user may use who may use ours.
         self._group = f"{session.address.prefix}{session.address.group}.reading"
         more = {"group.id": self._group, "enable.auto.commit": False, "enable.partition.eof": True, "fetch.wait.max.ms": 50}
-        self._consumer = Consumer(session.settings(**more) | {"auto.offset.reset": "earliest", "max.poll.interval.ms": A_DAY})
+        self._consumer = Consumer(session.settings(**more) | {"auto.offset.reset": "earliest"} | RARELY_POLLED)
 
     def read(self, stretches: Mapping[Place, tuple[int, int]]) -> Iterator[Record]:
         """The records of each partition from the first offset up to, and without, the second."""
