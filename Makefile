@@ -14,7 +14,7 @@ RUN := $(VENV)/bin/python
 STAMP := $(VENV)/installed-$(shell printf '%s' '$(CURDIR) $(PYTHON)' | cksum | cut -d ' ' -f 1)
 
 help:
-	@printf 'bezoar: make any message consumer poison-proof\n\n'
+	@printf 'unpoison: make any message consumer poison-proof\n\n'
 	@if [ -t 1 ]; then bold='\033[1m' plain='\033[0m'; fi; \
 	awk -F ':.*## ' -v b="$$bold" -v p="$$plain" '/^[a-z-]+:.*## / { printf "  %smake %-12s%s %s\n", b, $$1, p, $$2 }' $(MAKEFILE_LIST)
 	@printf '\n  PYTHON=python3.12   use this Python (3.11 or newer) instead of the newest one found\n'
@@ -23,7 +23,7 @@ help:
 setup: $(STAMP)  ## make or refresh .venv; does nothing when nothing changed
 
 demo: setup  ## watch poison messages being isolated, on a throw-away SQLite file
-	@$(VENV)/bin/bezoar demo $(ARGS)
+	@$(VENV)/bin/unpoison demo $(ARGS)
 
 test: lint types  ## all that a change must pass: lint, types and every test
 	@$(RUN) -m pytest -n 2 $(ARGS)
@@ -82,7 +82,7 @@ constraints:  ## resolve the development set anew and write constraints.txt
 	fresh=$$(mktemp -d) && trap 'rm -rf "$$fresh"' EXIT && \
 	"$$python" -m venv "$$fresh" && \
 	"$$fresh/bin/pip" install --quiet --disable-pip-version-check '.[dev]' && \
-	"$$fresh/bin/pip" list --disable-pip-version-check --format=freeze --exclude bezoar --exclude pip --exclude setuptools > "$$fresh/found" && \
+	"$$fresh/bin/pip" list --disable-pip-version-check --format=freeze --exclude unpoison --exclude pip --exclude setuptools > "$$fresh/found" && \
 	{ echo '# The development set. Written by `make constraints`; read by `make setup`.'; cat "$$fresh/found"; } > constraints.txt && \
 	echo "constraints.txt: $$(grep -c == constraints.txt) packages"
 
@@ -124,7 +124,7 @@ if [ -z "$$python" ] && [ -n "$$without_venv" ]; then
     fi
 fi
 if [ -z "$$python" ]; then
-    echo "bezoar needs Python 3.11 or newer; found:$${found:- nothing under $${PYTHON:-python3}}." >&2
+    echo "unpoison needs Python 3.11 or newer; found:$${found:- nothing under $${PYTHON:-python3}}." >&2
     echo "Install one, or name it: make $(or $(MAKECMDGOALS),setup) PYTHON=/path/to/python3.11" >&2
     exit 1
 fi

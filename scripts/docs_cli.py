@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from bezoar.cli.main import cli
+from unpoison.cli.main import cli
 
 PAGE = Path(__file__).parents[1] / "docs" / "cli.md"
 
@@ -19,12 +19,12 @@ This page is what `--help` says, command by command. It is written by `make docs
 - **Streams.** Results go to standard output; log lines, progress and errors to standard error. With `--json` standard output
   holds one JSON document and nothing else.
 - **Asking.** What destroys something asks first. Where there is no terminal to ask on, it is refused unless `--yes` is given.
-- **Colours and bars** appear on a terminal only; `NO_COLOR=1` turns colours off. `bezoar completion` sets up your shell.
+- **Colours and bars** appear on a terminal only; `NO_COLOR=1` turns colours off. `unpoison completion` sets up your shell.
 """
 
 
 def page() -> str:
-    return OPENING + "".join(_section(path, command) for path, command in _commands(cli, ("bezoar",)))
+    return OPENING + "".join(_section(path, command) for path, command in _commands(cli, ("unpoison",)))
 
 
 def _commands(command: click.Command, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], click.Command]]:

@@ -1,4 +1,4 @@
-"""What does `bezoar demo` look like? Runs it on a terminal of its own and draws what was seen there: docs/images/demo.svg.
+"""What does `unpoison demo` look like? Runs it on a terminal of its own and draws what was seen there: docs/images/demo.svg.
 
 The picture plays like a film and holds its last frame, the account. It is one file without scripts or fonts from elsewhere,
 has its own background, and shows the last frame alone where nothing may move. `make recording` runs this.
@@ -22,7 +22,7 @@ import pyte
 from pyte.screens import Char
 
 PICTURE = Path(__file__).parents[1] / "docs" / "images" / "demo.svg"
-COMMAND = ("bezoar", "demo")
+COMMAND = ("unpoison", "demo")
 COLUMNS, LINES = 120, 60
 MOST_FRAMES = 30
 HOLD = 12.0
@@ -72,12 +72,12 @@ def record() -> list[Moment]:
         stream.feed(FAINT.sub(b"\x1b[90m", written))  # the emulator knows no faint text
         moments.append(Moment(time.monotonic() - began, _frame(screen)))
     if process.wait() != 0:
-        sys.exit(f"bezoar demo ended with status {process.returncode}; nothing was drawn.")
+        sys.exit(f"unpoison demo ended with status {process.returncode}; nothing was drawn.")
     return moments
 
 
 def _environment() -> dict[str, str]:
-    """A plain terminal, and the bezoar that belongs to this Python."""
+    """A plain terminal, and the unpoison that belongs to this Python."""
     inherited = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLORTERM", "COLUMNS", "LINES")}
     here = str(Path(sys.executable).parent)
     return inherited | {"PATH": f"{here}:{os.environ['PATH']}", "TERM": "xterm-256color", "TMPDIR": "/tmp"}  # noqa: S108
@@ -133,7 +133,7 @@ def drawn(moments: Sequence[Moment]) -> str:
     )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {whole_width} {whole_height}" width="{whole_width}" '
-        f'height="{whole_height}" role="img" aria-label="A terminal in which bezoar demo runs and accounts for every order">'
+        f'height="{whole_height}" role="img" aria-label="A terminal in which unpoison demo runs and accounts for every order">'
         f"<style>text{{font:14px {FONT};fill:{COLOURS['default']};white-space:pre}}.b{{font-weight:bold}}"
         f"{_classes()}.film{{animation:play {total:.1f}s step-end infinite}}@keyframes play{{{jumps}}}"
         f"@media(prefers-reduced-motion:reduce){{.film{{animation:none}}}}</style>"

@@ -2,7 +2,7 @@
 
 It keeps messages in memory. With the setting `storage` it has them in a file too, synced before it answers: one that is killed
 then loses nothing that it confirmed. Queues have no folders, so a fresh place is a prefix that no queue begins with yet. The
-address in BEZOAR_TEST_ELASTICMQ_URL may be that of Amazon's own: sqs://?region=eu-west-1, with credentials where the AWS tools
+address in UNPOISON_TEST_ELASTICMQ_URL may be that of Amazon's own: sqs://?region=eu-west-1, with credentials where the AWS tools
 look.
 """
 
@@ -97,4 +97,4 @@ class ElasticMQ(SQS):
 
 
 ARTIFACTS = (f"org.elasticmq:elasticmq-server_3:{VERSION}",)
-ELASTICMQ = Entry("elasticmq", "BEZOAR_TEST_ELASTICMQ_URL", Jars(ARTIFACTS), ElasticMQ)
+ELASTICMQ = Entry("elasticmq", "UNPOISON_TEST_ELASTICMQ_URL", Jars(ARTIFACTS), ElasticMQ)

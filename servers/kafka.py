@@ -124,4 +124,4 @@ TOOLS = Jars((f"org.apache.kafka:kafka-tools:{VERSION}", "org.slf4j:slf4j-simple
 ARTIFACTS = (f"org.apache.kafka:kafka_2.13:{VERSION}", "org.slf4j:slf4j-simple:1.7.36")
 PORTS = {"PLAINTEXT": "main", "SSL": "tls", "SASL_PLAINTEXT": "login", "SASL_SSL": "tls-login"}
 """By protocol: which port listens to it, where it is asked for."""
-KAFKA = Entry("kafka", "BEZOAR_TEST_KAFKA_URL", Jars(ARTIFACTS), Kafka, ("controller", *PORTS.values()))
+KAFKA = Entry("kafka", "UNPOISON_TEST_KAFKA_URL", Jars(ARTIFACTS), Kafka, ("controller", *PORTS.values()))

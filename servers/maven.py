@@ -19,7 +19,7 @@ from servers.places import install, unprivileged
 PACKAGES = {"java": "default-jre-headless", "mvn": "maven"}
 POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
-  <groupId>bezoar</groupId><artifactId>servers</artifactId><version>1</version><packaging>pom</packaging>
+  <groupId>unpoison</groupId><artifactId>servers</artifactId><version>1</version><packaging>pom</packaging>
   <dependencies>{dependencies}</dependencies>
 </project>
 """
@@ -75,7 +75,7 @@ class Jars:
     @property
     def _kept(self) -> Path:
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        return cache / "bezoar" / self._name
+        return cache / "unpoison" / self._name
 
     @property
     def _folder(self) -> Path:

@@ -48,4 +48,4 @@ class Moto(SQS):
         return "unknown" if self.given else importlib.metadata.version("moto")
 
 
-MOTO = Entry("moto", "BEZOAR_TEST_MOTO_URL", Module("moto", Path(__file__).with_name("moto_serving.py")), Moto)
+MOTO = Entry("moto", "UNPOISON_TEST_MOTO_URL", Module("moto", Path(__file__).with_name("moto_serving.py")), Moto)

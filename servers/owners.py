@@ -26,7 +26,7 @@ KEPT = "kept"
 
 def state_folder() -> Path:
     """Where the servers of this user keep everything. Not in the home folder: an unprivileged server must be able to reach it."""
-    folder = Path(tempfile.gettempdir()) / f"bezoar-servers-{os.getuid()}"
+    folder = Path(tempfile.gettempdir()) / f"unpoison-servers-{os.getuid()}"
     make_folder(folder, exist_ok=True)
     if folder.is_symlink() or folder.stat().st_uid != os.getuid():
         raise ServerFailed(f"{folder} belongs to somebody else. Remove it, or set TMPDIR to a folder of your own.")

@@ -71,4 +71,4 @@ class PgBouncer(Server):
 
 
 PROGRAMS = ("/usr/sbin/pgbouncer", "/usr/bin/pgbouncer", "/usr/local/bin/pgbouncer")
-PGBOUNCER = Entry("pgbouncer", "BEZOAR_TEST_PGBOUNCER_URL", Machine(("pgbouncer",), PROGRAMS), PgBouncer, behind="postgresql")
+PGBOUNCER = Entry("pgbouncer", "UNPOISON_TEST_PGBOUNCER_URL", Machine(("pgbouncer",), PROGRAMS), PgBouncer, behind="postgresql")

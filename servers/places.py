@@ -20,7 +20,7 @@ from servers.owners import state_folder
 
 POLICY = Path("/usr/sbin/policy-rc.d")
 DO_NOT_START = """#!/bin/sh
-# Written while the tests of bezoar install a server: its package must not start a service of its own.
+# Written while the tests of unpoison install a server: its package must not start a service of its own.
 exit 101
 """
 
@@ -84,7 +84,7 @@ class DebianRoot:
     @property
     def folder(self) -> Path:
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        return cache / "bezoar" / "-".join((self.release, *self.packages))
+        return cache / "unpoison" / "-".join((self.release, *self.packages))
 
     def get(self) -> None:
         if os.getuid() != 0:

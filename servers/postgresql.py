@@ -82,4 +82,4 @@ PROGRAMS = (
     "/usr/local/pgsql/bin/postgres",
     "/usr/bin/postgres",
 )
-POSTGRESQL = Entry("postgresql", "BEZOAR_TEST_POSTGRESQL_URL", Machine(("postgresql",), PROGRAMS), PostgreSQL)
+POSTGRESQL = Entry("postgresql", "UNPOISON_TEST_POSTGRESQL_URL", Machine(("postgresql",), PROGRAMS), PostgreSQL)

@@ -70,7 +70,7 @@ class RabbitMQ(Server):
         return {
             **super().environment(),
             "HOME": f"{folder}/home",
-            "RABBITMQ_NODENAME": "bezoar@localhost",
+            "RABBITMQ_NODENAME": "unpoison@localhost",
             "RABBITMQ_NODE_PORT": str(self.port),
             "RABBITMQ_DIST_PORT": str(self.ports["distribution"]),
             "ERL_EPMD_PORT": str(self.ports["epmd"]),
@@ -149,5 +149,5 @@ class RabbitMQ(Server):
 # Not the ones in /usr/sbin: they change the user and the folder.
 PROGRAMS = ("/usr/lib/rabbitmq/bin/rabbitmq-server", "/usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin/rabbitmq-server")
 PORTS = ("main", "http", "distribution", "epmd")
-RABBITMQ = Entry("rabbitmq", "BEZOAR_TEST_RABBITMQ_URL", Machine(("rabbitmq-server",), PROGRAMS), RabbitMQ, PORTS)
-RABBITMQ_4 = Entry("rabbitmq-4", "BEZOAR_TEST_RABBITMQ_4_URL", DebianRoot("forky", ("rabbitmq-server",)), RabbitMQ, PORTS)
+RABBITMQ = Entry("rabbitmq", "UNPOISON_TEST_RABBITMQ_URL", Machine(("rabbitmq-server",), PROGRAMS), RabbitMQ, PORTS)
+RABBITMQ_4 = Entry("rabbitmq-4", "UNPOISON_TEST_RABBITMQ_4_URL", DebianRoot("forky", ("rabbitmq-server",)), RabbitMQ, PORTS)

@@ -71,5 +71,5 @@ class Redis(Server):
 
 PORTS = ("main", "bus")
 PROGRAMS = ("/usr/bin/redis-server", "/usr/local/bin/redis-server", "/usr/bin/valkey-server")
-REDIS = Entry("redis", "BEZOAR_TEST_REDIS_URL", Machine(("redis-server",), PROGRAMS), Redis, PORTS)
-REDIS_8 = Entry("redis-8", "BEZOAR_TEST_REDIS_8_URL", DebianRoot("forky", ("redis-server",)), Redis, PORTS)
+REDIS = Entry("redis", "UNPOISON_TEST_REDIS_URL", Machine(("redis-server",), PROGRAMS), Redis, PORTS)
+REDIS_8 = Entry("redis-8", "UNPOISON_TEST_REDIS_8_URL", DebianRoot("forky", ("redis-server",)), Redis, PORTS)

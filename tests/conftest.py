@@ -11,7 +11,7 @@ from tests.architecture import report
 pytest_plugins = ["tests.servers_plugin"]
 
 # Settings of the person who runs the tests must not change what the tests see. Addresses of servers the plugin takes.
-for name in [name for name in os.environ if name.startswith("BEZOAR_") and not name.startswith("BEZOAR_TEST_")]:
+for name in [name for name in os.environ if name.startswith("UNPOISON_") and not name.startswith("UNPOISON_TEST_")]:
     del os.environ[name]
 
 # Where a shell started us in the background it has told us, and so all that we start, to ignore Ctrl+C. Some tests send it.

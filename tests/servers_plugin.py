@@ -18,8 +18,8 @@ import servers
 from servers import Owner, Server, ServerMissing
 from servers.processes import Process
 
-# Taken out of the environment: an App warns of settings named BEZOAR_… that it does not know.
-ADDRESSES = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("BEZOAR_TEST_")}
+# Taken out of the environment: an App warns of settings named UNPOISON_… that it does not know.
+ADDRESSES = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("UNPOISON_TEST_")}
 FIXTURES = {name.replace("-", "_").replace(".", "_"): name for name in servers.ENTRIES}
 LOUD = "SERVER MISSING"
 OWNER = pytest.StashKey[Owner]()

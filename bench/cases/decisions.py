@@ -15,9 +15,9 @@ from bench.harness import child
 from bench.harness.figures import Goal, Row, Spread
 from bench.harness.registry import benchmark
 from bench.harness.rounds import Rounds
-from bezoar import App, Backoff, MessageMetadata, PoisonPillHandler
-from bezoar import handler as decisions
-from bezoar.message import Message
+from unpoison import App, Backoff, MessageMetadata, PoisonPillHandler
+from unpoison import handler as decisions
+from unpoison.message import Message
 
 CALLS = 5_000
 SUCCESSES = 1_000
@@ -73,8 +73,8 @@ def _timed(call: Callable[[], object]) -> Callable[[], float]:
 
 def calls(folder: Path, failures: int) -> int:
     """How often a whole run asks for a decision, counted by the interpreter itself, in every thread."""
-    logging.getLogger("bezoar").setLevel(logging.CRITICAL)
-    app = App(f"sqlite:///{folder}/bezoar.db")
+    logging.getLogger("unpoison").setLevel(logging.CRITICAL)
+    app = App(f"sqlite:///{folder}/unpoison.db")
 
     @app.consumer("orders", isolation="inline")
     def handle(order: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bezoar import App
+from unpoison import App
 
 app = App()
 

@@ -9,7 +9,7 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any
 
-from bezoar import App
+from unpoison import App
 
 app = App(os.environ.get("BENCH_URL", "sqlite:///unused.db"))
 LEDGER = os.environ.get("BENCH_LEDGER", "")

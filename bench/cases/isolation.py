@@ -23,11 +23,11 @@ from bench.harness import child, machine
 from bench.harness.figures import Goal, Row, Sample, Spread, compared
 from bench.harness.registry import benchmark
 from bench.harness.rounds import Rounds
-from bezoar.bell import Bell
-from bezoar.guard import decoder
-from bezoar.message import Delivery
-from bezoar.run import Run
-from bezoar.staffing import RunnableApp
+from unpoison.bell import Bell
+from unpoison.guard import decoder
+from unpoison.message import Delivery
+from unpoison.run import Run
+from unpoison.staffing import RunnableApp
 
 SLICE = 0.03
 """Seconds, about: shorter than most disturbances."""
@@ -74,7 +74,7 @@ def recovery(rounds: Rounds) -> Sequence[Row]:
 
 @benchmark("isolated-drain", "SQLite drained with isolation and every promise on, one worker, beside a loop on sqlite3")
 def isolated_drain(rounds: Rounds) -> Sequence[Row]:
-    baseline, ours = "sqlite3: lease 100 rows, run, delete them", "bezoar, isolated worker"
+    baseline, ours = "sqlite3: lease 100 rows, run, delete them", "unpoison, isolated worker"
     sides = {
         baseline: partial(child.run, "sqlite_drain:raw_lease", Sample),
         ours: partial(child.run, "isolation:drained", Sample),
@@ -224,7 +224,7 @@ def deaths(folder: Path, *, with_spare: bool) -> list[float]:
 
 
 def drained(folder: Path) -> Sample:
-    return drained_from(f"sqlite:///{folder}/bezoar.db", folder, DRAINED)
+    return drained_from(f"sqlite:///{folder}/unpoison.db", folder, DRAINED)
 
 
 def drained_from(url: str, folder: Path, count: int, *, since_first: bool = False) -> Sample:

@@ -29,17 +29,17 @@ from bench.harness.figures import Goal, Row, Sample, Spread, compared
 from bench.harness.registry import benchmark
 from bench.harness.rounds import Rounds
 from bench.harness.serving import served
-from bezoar import App
-from bezoar.brokers.kafka.session import Session
-from bezoar.brokers.kafka.url import address
-from bezoar.payload import new_ids
+from unpoison import App
+from unpoison.brokers.kafka.session import Session
+from unpoison.brokers.kafka.url import address
+from unpoison.payload import new_ids
 
 MESSAGES, WORKED = 250_000, 100_000
 FEW = 3_000
 AT_A_TIME = 1_000
 BATCHES = 20
 BATCH = 500
-_ID = "x-bezoar-id"
+_ID = "x-unpoison-id"
 LOOK_SOON = {"fetch.queue.backoff.ms": 10}
 TAKEOVERS = 3
 PUBLISH_EVERY = 0.02
@@ -48,15 +48,15 @@ PUBLISH_EVERY = 0.02
 @benchmark("kafka-drain", "Kafka drained with isolation on, one worker, beside loops by hand", rounds=5)
 def drain(rounds: Rounds) -> Sequence[Row]:
     batches, one_by_one = "confluent-kafka: consume 500, run, commit async", "confluent-kafka: poll, run, commit each"
-    ours = "bezoar, isolated worker"
+    ours = "unpoison, isolated worker"
     working, ours_working = f"{batches}, 20 µs handler", f"{ours}, 20 µs handler"
     with served("kafka") as server:
         sides = {
             batches: lambda: child.run("kafka:raw_batches", Sample, url=server.fresh()),
             one_by_one: lambda: child.run("kafka:raw_one_by_one", Sample, url=server.fresh()),
-            ours: lambda: child.run("kafka:bezoar_drain", Sample, url=server.fresh()),
+            ours: lambda: child.run("kafka:unpoison_drain", Sample, url=server.fresh()),
             working: lambda: child.run("kafka:raw_batches", Sample, url=server.fresh(), microseconds=20.0),
-            ours_working: lambda: child.run("kafka:bezoar_drain", Sample, url=server.fresh(), microseconds=20.0),
+            ours_working: lambda: child.run("kafka:unpoison_drain", Sample, url=server.fresh(), microseconds=20.0),
         }
         samples = rounds.interleaved(sides)
         idle = {label: samples[label] for label in (batches, one_by_one, ours)}
@@ -67,11 +67,11 @@ def drain(rounds: Rounds) -> Sequence[Row]:
 
 @benchmark("kafka-publish-many", "publish_many to Kafka, 1,000 messages at a time, beside an idempotent producer", rounds=5)
 def publish_many(rounds: Rounds) -> Sequence[Row]:
-    baseline, ours = "confluent-kafka: produce 1,000, flush", "bezoar publish_many"
+    baseline, ours = "confluent-kafka: produce 1,000, flush", "unpoison publish_many"
     with served("kafka") as server:
         sides = {
             baseline: lambda: child.run("kafka:raw_publish", Sample, url=server.fresh()),
-            ours: lambda: child.run("kafka:bezoar_publish", Sample, url=server.fresh()),
+            ours: lambda: child.run("kafka:unpoison_publish", Sample, url=server.fresh()),
         }
         return compared(rounds.interleaved(sides), baseline, {ours: Goal("ratio", "≥", 0.7)})
 
@@ -117,7 +117,7 @@ class _Member(msgspec.Struct):
 def _member(starts_at: Path, url: str) -> Iterator[_Member]:
     os.mkfifo(starts_at)
     starts = os.open(starts_at, os.O_RDWR)  # opening it for both waits for nobody
-    environment = os.environ | {"BEZOAR_URL": url, "BENCH_ISOLATION": "process", "BENCH_STARTS": str(starts_at)}
+    environment = os.environ | {"UNPOISON_URL": url, "BENCH_ISOLATION": "process", "BENCH_STARTS": str(starts_at)}
     command = [sys.executable, "-m", "bench.cases.idle_consumer"]
     with subprocess.Popen(command, cwd=child.BENCH.parent, env=environment) as process:
         try:
@@ -177,7 +177,7 @@ def raw_one_by_one(_: Path, url: str) -> Sample:
     return watch.sample(done)
 
 
-def bezoar_drain(folder: Path, url: str, microseconds: float = 0.0) -> Sample:
+def unpoison_drain(folder: Path, url: str, microseconds: float = 0.0) -> Sample:
     _handler(microseconds)
     return drained_from(url, folder, WORKED if microseconds else MESSAGES, since_first=True)
 
@@ -196,7 +196,7 @@ def raw_publish(_: Path, url: str) -> Sample:
     return watch.sample(BATCHES * AT_A_TIME)
 
 
-def bezoar_publish(_: Path, url: str) -> Sample:
+def unpoison_publish(_: Path, url: str) -> Sample:
     app, payloads = App(url), [orders.order(number) for number in range(AT_A_TIME)]
     app.publish("orders", {})
     with child.Stopwatch() as watch:

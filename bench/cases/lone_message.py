@@ -20,7 +20,7 @@ from bench.harness import child, machine
 from bench.harness.figures import Goal, Row, Spread
 from bench.harness.registry import benchmark
 from bench.harness.rounds import Rounds
-from bezoar import App
+from unpoison import App
 
 MESSAGES = 200
 PAUSES = (0.01, 0.1)
@@ -96,7 +96,7 @@ def _idle_consumer(folder: Path, isolation: str) -> Iterator[Consumer]:
     folder.mkdir(exist_ok=True)
     starts_at = folder / "starts"
     os.mkfifo(starts_at)
-    environment = os.environ | {"BEZOAR_URL": _url(folder), "BENCH_ISOLATION": isolation, "BENCH_STARTS": str(starts_at)}
+    environment = os.environ | {"UNPOISON_URL": _url(folder), "BENCH_ISOLATION": isolation, "BENCH_STARTS": str(starts_at)}
     command = [sys.executable, "-m", "bench.cases.idle_consumer"]
     with (
         os.fdopen(os.open(starts_at, os.O_RDWR), "rb", buffering=0) as starts,  # opening it for both waits for nobody
@@ -114,4 +114,4 @@ def _idle_consumer(folder: Path, isolation: str) -> Iterator[Consumer]:
 
 
 def _url(folder: Path) -> str:
-    return f"sqlite:///{folder}/bezoar.db"
+    return f"sqlite:///{folder}/unpoison.db"

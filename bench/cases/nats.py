@@ -1,7 +1,7 @@
 """How fast is a stream in NATS JetStream, beside loops written by hand with nats-py?
 
 Two loops: one pulls 256 messages at a time, the other has them pushed with at most 1,000 unacknowledged. Both acknowledge
-each message and have the last of 256 acknowledgements confirmed, which confirms those before it; bezoar does the same.
+each message and have the last of 256 acknowledgements confirmed, which confirms those before it; unpoison does the same.
 Publishing keeps 1,000 acknowledgements in flight and waits for all of them. The server is a private one with its ordinary
 settings.
 """
@@ -22,25 +22,25 @@ from bench.harness.figures import Goal, Row, Sample, compared
 from bench.harness.registry import benchmark
 from bench.harness.rounds import Rounds
 from bench.harness.serving import served
-from bezoar import App
-from bezoar.payload import new_ids
+from unpoison import App
+from unpoison.payload import new_ids
 
 MESSAGES = 30_000
 AT_A_TIME = 1_000
 BATCHES = 20
 BATCH = 256
 PENDING = 1_000
-_ID = "x-bezoar-id"
+_ID = "x-unpoison-id"
 
 
 @benchmark("nats-drain", "NATS drained with isolation on, one worker, beside loops by hand", rounds=5)
 def drain(rounds: Rounds) -> Sequence[Row]:
-    pulled, pushed, ours = "nats-py: pull 256, run, ack each", "nats-py: push, run, ack each", "bezoar, isolated worker"
+    pulled, pushed, ours = "nats-py: pull 256, run, ack each", "nats-py: push, run, ack each", "unpoison, isolated worker"
     with served("nats") as server:
         sides = {
             pulled: lambda: child.run("nats:raw_pull", Sample, url=server.fresh()),
             pushed: lambda: child.run("nats:raw_push", Sample, url=server.fresh()),
-            ours: lambda: child.run("nats:bezoar_drain", Sample, url=server.fresh()),
+            ours: lambda: child.run("nats:unpoison_drain", Sample, url=server.fresh()),
         }
         taken = rounds.interleaved(sides)
     best = max((pulled, pushed), key=lambda side: sum(sample.rate for sample in taken[side]))
@@ -49,11 +49,11 @@ def drain(rounds: Rounds) -> Sequence[Row]:
 
 @benchmark("nats-publish-many", "publish_many to NATS, 1,000 messages at a time, beside acks in flight", rounds=5)
 def publish_many(rounds: Rounds) -> Sequence[Row]:
-    baseline, ours = "nats-py: publish 1,000, wait for all acks", "bezoar publish_many"
+    baseline, ours = "nats-py: publish 1,000, wait for all acks", "unpoison publish_many"
     with served("nats") as server:
         sides = {
             baseline: lambda: child.run("nats:raw_publish", Sample, url=server.fresh()),
-            ours: lambda: child.run("nats:bezoar_publish", Sample, url=server.fresh()),
+            ours: lambda: child.run("nats:unpoison_publish", Sample, url=server.fresh()),
         }
         return compared(rounds.interleaved(sides), baseline, {ours: Goal("ratio", "≥", 0.7)})
 
@@ -106,7 +106,7 @@ async def _push(url: str) -> Sample:
     return watch.sample(done)
 
 
-def bezoar_drain(folder: Path, url: str) -> Sample:
+def unpoison_drain(folder: Path, url: str) -> Sample:
     return drained_from(url, folder, MESSAGES)
 
 
@@ -123,7 +123,7 @@ async def _publish(url: str) -> Sample:
     return watch.sample(BATCHES * AT_A_TIME)
 
 
-def bezoar_publish(_: Path, url: str) -> Sample:
+def unpoison_publish(_: Path, url: str) -> Sample:
     app, payloads = App(url), [orders.order(number) for number in range(AT_A_TIME)]
     app.publish("orders", {})
     with child.Stopwatch() as watch:

@@ -1,6 +1,6 @@
 """How fast is a queue in PostgreSQL, beside loops written by hand with psycopg?
 
-The loops lease and delete a batch with one statement each, skip what others have leased, and are as durable as bezoar: what is
+The loops lease and delete a batch with one statement each, skip what others have leased, and are as durable as unpoison: what is
 published is on disk, a lease and a finished message need not be. The server is a private one with its ordinary settings.
 """
 
@@ -20,11 +20,11 @@ from bench.harness.figures import Goal, Row, Sample, Spread, compared
 from bench.harness.registry import benchmark
 from bench.harness.rounds import Rounds
 from bench.harness.serving import served
-from bezoar import App
-from bezoar.brokers.postgresql.broker import PostgreSQLBroker
-from bezoar.message import Outgoing
-from bezoar.payload import new_ids
-from bezoar.ports import Settlement
+from unpoison import App
+from unpoison.brokers.postgresql.broker import PostgreSQLBroker
+from unpoison.message import Outgoing
+from unpoison.payload import new_ids
+from unpoison.ports import Settlement
 
 MESSAGES = 50_000
 BATCH = 256
@@ -49,22 +49,22 @@ _COPY = "copy queue (name, body) from stdin (format binary)"
 
 @benchmark("postgresql-drain", "PostgreSQL drained with isolation on, one worker, beside a loop by hand", rounds=11)
 def drain(rounds: Rounds) -> Sequence[Row]:
-    baseline, ours = "psycopg: update … returning 256, run, delete", "bezoar, isolated worker"
+    baseline, ours = "psycopg: update … returning 256, run, delete", "unpoison, isolated worker"
     with served("postgresql") as server:
         sides = {
             baseline: partial(child.run, "postgresql:raw_drain", Sample, url=server.url),
-            ours: partial(child.run, "postgresql:bezoar_drain", Sample, url=server.url),
+            ours: partial(child.run, "postgresql:unpoison_drain", Sample, url=server.url),
         }
         return compared(rounds.interleaved(sides), baseline, {ours: Goal("ratio", "≥", 0.9)})
 
 
 @benchmark("postgresql-publish-many", "publish_many to PostgreSQL, 1,000 messages at a time, beside COPY and commit", rounds=11)
 def publish_many(rounds: Rounds) -> Sequence[Row]:
-    baseline, ours = "psycopg: copy 1,000, commit", "bezoar publish_many"
+    baseline, ours = "psycopg: copy 1,000, commit", "unpoison publish_many"
     with served("postgresql") as server:
         sides = {
             baseline: partial(child.run, "postgresql:raw_publish", Sample, url=server.url),
-            ours: partial(child.run, "postgresql:bezoar_publish", Sample, url=server.url),
+            ours: partial(child.run, "postgresql:unpoison_publish", Sample, url=server.url),
         }
         return compared(rounds.interleaved(sides), baseline, {ours: Goal("ratio", "≥", 0.5)})
 
@@ -107,7 +107,7 @@ def raw_drain(_: Path, url: str) -> Sample:
     return watch.sample(done)
 
 
-def bezoar_drain(folder: Path, url: str) -> Sample:
+def unpoison_drain(folder: Path, url: str) -> Sample:
     return drained_from(_fresh(url), folder, MESSAGES)
 
 
@@ -119,7 +119,7 @@ def raw_publish(_: Path, url: str) -> Sample:
     return watch.sample(BATCHES * AT_A_TIME)
 
 
-def bezoar_publish(_: Path, url: str) -> Sample:
+def unpoison_publish(_: Path, url: str) -> Sample:
     app, payloads = App(_fresh(url)), [orders.order(number) for number in range(AT_A_TIME)]
     app.publish("orders", {})
     with child.Stopwatch() as watch:
@@ -177,7 +177,7 @@ def _filled(url: str, size: int) -> str:
     broker.open(["orders"])
     with broker.session.use() as run:
         run.execute(
-            "insert into bezoar_line (source, id, body) select 1, md5(n::text), %s from generate_series(1, %s) as n",
+            "insert into unpoison_line (source, id, body) select 1, md5(n::text), %s from generate_series(1, %s) as n",
             (orders.bodies(1)[0], size),
         )
     broker.close()

@@ -20,11 +20,11 @@ from bench.harness.figures import Goal, Row, Sample, Spread, compared
 from bench.harness.registry import benchmark
 from bench.harness.rounds import Rounds
 from bench.harness.serving import served
-from bezoar import App
-from bezoar.brokers.rabbitmq.broker import RabbitMQBroker
-from bezoar.message import Outgoing
-from bezoar.payload import new_ids
-from bezoar.ports import Settlement
+from unpoison import App
+from unpoison.brokers.rabbitmq.broker import RabbitMQBroker
+from unpoison.message import Outgoing
+from unpoison.payload import new_ids
+from unpoison.ports import Settlement
 
 MESSAGES = 50_000
 PREFETCH = 1_000
@@ -39,22 +39,22 @@ _PERSISTENT = 2
 
 @benchmark("rabbitmq-drain", "RabbitMQ drained with isolation on, one worker, beside a loop by hand", rounds=5)
 def drain(rounds: Rounds) -> Sequence[Row]:
-    baseline, ours = "pika: prefetch 1,000, run, ack 100 at once", "bezoar, isolated worker"
+    baseline, ours = "pika: prefetch 1,000, run, ack 100 at once", "unpoison, isolated worker"
     with served("rabbitmq") as server:
         sides = {
             baseline: lambda: child.run("rabbitmq:raw_drain", Sample, url=server.fresh()),
-            ours: lambda: child.run("rabbitmq:bezoar_drain", Sample, url=server.fresh()),
+            ours: lambda: child.run("rabbitmq:unpoison_drain", Sample, url=server.fresh()),
         }
         return compared(rounds.interleaved(sides), baseline, {ours: Goal("ratio", "≥", 0.9)})
 
 
 @benchmark("rabbitmq-publish-many", "publish_many to RabbitMQ, 1,000 messages at a time, beside pipelined confirms", rounds=5)
 def publish_many(rounds: Rounds) -> Sequence[Row]:
-    baseline, ours = "pika: publish 1,000, wait for all confirms", "bezoar publish_many"
+    baseline, ours = "pika: publish 1,000, wait for all confirms", "unpoison publish_many"
     with served("rabbitmq") as server:
         sides = {
             baseline: lambda: child.run("rabbitmq:raw_publish", Sample, url=server.fresh()),
-            ours: lambda: child.run("rabbitmq:bezoar_publish", Sample, url=server.fresh()),
+            ours: lambda: child.run("rabbitmq:unpoison_publish", Sample, url=server.fresh()),
         }
         return compared(rounds.interleaved(sides), baseline, {ours: Goal("ratio", "≥", 0.7)})
 
@@ -140,7 +140,7 @@ class _Loop:
             self._connection.close()
 
 
-def bezoar_drain(folder: Path, url: str) -> Sample:
+def unpoison_drain(folder: Path, url: str) -> Sample:
     return drained_from(url, folder, MESSAGES)
 
 
@@ -152,7 +152,7 @@ def raw_publish(_: Path, url: str) -> Sample:
     return watch.sample(BATCHES * AT_A_TIME)
 
 
-def bezoar_publish(_: Path, url: str) -> Sample:
+def unpoison_publish(_: Path, url: str) -> Sample:
     app, payloads = App(url), [orders.order(number) for number in range(AT_A_TIME)]
     app.publish("orders", {})
     with child.Stopwatch() as watch:

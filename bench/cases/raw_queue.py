@@ -1,4 +1,4 @@
-"""What would a careful person write by hand? A queue in a SQLite table, with the columns and the durability that bezoar has.
+"""What would a careful person write by hand? A queue in a SQLite table, with the columns and the durability that unpoison has.
 
 Statements are constants, so that sqlite3 keeps them prepared; every step is one transaction; a lease names its owner, and
 only the owner removes what it leased, so that several of these loops could share the table.

@@ -19,36 +19,36 @@ from bench.harness import child, machine
 from bench.harness.figures import Goal, Row, Sample, compared
 from bench.harness.registry import benchmark
 from bench.harness.rounds import Rounds
-from bezoar import App
-from bezoar.brokers.redis.keys import keys_of
-from bezoar.brokers.redis.scripts import GONE
-from bezoar.payload import new_ids
+from unpoison import App
+from unpoison.brokers.redis.keys import keys_of
+from unpoison.brokers.redis.scripts import GONE
+from unpoison.payload import new_ids
 
 MESSAGES = 50_000
 AT_ONCE = 100
 AT_A_TIME = 1_000
 BATCHES = 30
-GROUP, OWNER = "bezoar", "loop"
+GROUP, OWNER = "unpoison", "loop"
 
 
 @benchmark("redis-drain", "Redis drained with isolation on, one worker, beside a loop by hand", rounds=5)
 def drain(rounds: Rounds) -> Sequence[Row]:
-    baseline, ours = "redis-py: XREADGROUP 100, run, end by script", "bezoar, isolated worker"
+    baseline, ours = "redis-py: XREADGROUP 100, run, end by script", "unpoison, isolated worker"
     with _server() as server:
         sides = {
             baseline: lambda: child.run("redis:raw_drain", Sample, url=server.fresh()),
-            ours: lambda: child.run("redis:bezoar_drain", Sample, url=server.fresh()),
+            ours: lambda: child.run("redis:unpoison_drain", Sample, url=server.fresh()),
         }
         return compared(rounds.interleaved(sides), baseline, {ours: Goal("ratio", "≥", 0.9)})
 
 
 @benchmark("redis-publish-many", "publish_many to Redis, 1,000 messages at a time, beside pipelined XADD", rounds=5)
 def publish_many(rounds: Rounds) -> Sequence[Row]:
-    baseline, ours = "redis-py: pipeline of 1,000 XADD", "bezoar publish_many"
+    baseline, ours = "redis-py: pipeline of 1,000 XADD", "unpoison publish_many"
     with _server() as server:
         sides = {
             baseline: lambda: child.run("redis:raw_publish", Sample, url=server.fresh()),
-            ours: lambda: child.run("redis:bezoar_publish", Sample, url=server.fresh()),
+            ours: lambda: child.run("redis:unpoison_publish", Sample, url=server.fresh()),
         }
         return compared(rounds.interleaved(sides), baseline, {ours: Goal("ratio", "≥", 0.7)})
 
@@ -73,7 +73,7 @@ def raw_drain(_: Path, url: str) -> Sample:
     return watch.sample(done)
 
 
-def bezoar_drain(folder: Path, url: str) -> Sample:
+def unpoison_drain(folder: Path, url: str) -> Sample:
     return drained_from(url, folder, MESSAGES)
 
 
@@ -85,7 +85,7 @@ def raw_publish(_: Path, url: str) -> Sample:
     return watch.sample(BATCHES * AT_A_TIME)
 
 
-def bezoar_publish(_: Path, url: str) -> Sample:
+def unpoison_publish(_: Path, url: str) -> Sample:
     app, payloads = App(url), [orders.order(number) for number in range(AT_A_TIME)]
     app.publish("orders", {})
     with child.Stopwatch() as watch:

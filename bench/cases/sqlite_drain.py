@@ -16,8 +16,8 @@ from bench.harness import child
 from bench.harness.figures import Goal, Row, Sample, compared
 from bench.harness.registry import benchmark
 from bench.harness.rounds import Rounds
-from bezoar import App
-from bezoar.payload import new_ids
+from unpoison import App
+from unpoison.payload import new_ids
 
 MESSAGES = 200_000
 
@@ -25,14 +25,14 @@ MESSAGES = 200_000
 @benchmark("sqlite-drain", "SQLite drained in inline mode, beside loops on the sqlite3 module", rounds=7)
 def drain(rounds: Rounds) -> Sequence[Row]:
     baseline = "sqlite3: update … returning 100, run, delete"
-    ours = "bezoar"
-    with tempfile.TemporaryDirectory(prefix="bezoar-bench-", dir=child.scratch()) as folder:
-        by_hand, by_us = fill_raw(Path(folder)), fill_bezoar(Path(folder))
+    ours = "unpoison"
+    with tempfile.TemporaryDirectory(prefix="unpoison-bench-", dir=child.scratch()) as folder:
+        by_hand, by_us = fill_raw(Path(folder)), fill_unpoison(Path(folder))
         side = partial(partial, child.run)
         sides = {
             baseline: side("sqlite_drain:raw", Sample, file=by_hand, loop="lease_and_delete"),
-            ours: side("sqlite_drain:bezoar", Sample, file=by_us),
-            "bezoar, 100 at a time": side("sqlite_drain:bezoar", Sample, file=by_us, prefetch=raw_queue.BATCH),
+            ours: side("sqlite_drain:unpoison", Sample, file=by_us),
+            "unpoison, 100 at a time": side("sqlite_drain:unpoison", Sample, file=by_us, prefetch=raw_queue.BATCH),
             "sqlite3, tuned: select 100, update the range": side(
                 "sqlite_drain:raw", Sample, file=by_hand, loop="lease_range_and_delete"
             ),
@@ -48,8 +48,8 @@ def fill_raw(folder: Path) -> str:
     return str(file)
 
 
-def fill_bezoar(folder: Path) -> str:
-    file = folder / "bezoar.db"
+def fill_unpoison(folder: Path) -> str:
+    file = folder / "unpoison.db"
     app = App(f"sqlite:///{file}")
     for at in range(0, MESSAGES, 10_000):
         app.publish_many("orders", map(orders.order, range(at, at + 10_000)))
@@ -57,7 +57,7 @@ def fill_bezoar(folder: Path) -> str:
     return str(file)
 
 
-def bezoar(folder: Path, file: str, prefetch: int | None = None) -> Sample:
+def unpoison(folder: Path, file: str, prefetch: int | None = None) -> Sample:
     """The real thing: an app, its run, its consumer, its guard, its ownership, its bell."""
     app = App(f"sqlite:///{_copy(file, folder)}", prefetch=prefetch)
     app.consumer("orders", isolation="inline")(orders.handle)

@@ -16,11 +16,11 @@ from bench.harness import child
 from bench.harness.figures import Goal, Row, Sample, Spread
 from bench.harness.registry import benchmark
 from bench.harness.rounds import Rounds
-from bezoar.brokers.sqlite.broker import SQLiteBroker
-from bezoar.brokers.sqlite.schema import POSITIONS
-from bezoar.message import Outgoing
-from bezoar.payload import new_ids
-from bezoar.ports import Settlement
+from unpoison.brokers.sqlite.broker import SQLiteBroker
+from unpoison.brokers.sqlite.schema import POSITIONS
+from unpoison.message import Outgoing
+from unpoison.payload import new_ids
+from unpoison.ports import Settlement
 
 SIZES = (1_000, 100_000, 1_000_000)
 MESSAGES = 10_000
@@ -33,11 +33,11 @@ _NUMBERS = "with recursive numbers (n) as (select 1 union all select n + 1 from 
 _ID = "printf('019a0000-0000-7000-8000-%012d', n)"
 
 FILLED_WITH = {
-    "waiting": f"""{_NUMBERS} insert into bezoar_line (position, id, body, published)
+    "waiting": f"""{_NUMBERS} insert into unpoison_line (position, id, body, published)
         select :source * {POSITIONS} + n, {_ID}, :body, :now from numbers""",
-    "delayed": f"""{_NUMBERS} insert into bezoar_waiting (source, due, id, body, published)
+    "delayed": f"""{_NUMBERS} insert into unpoison_waiting (source, due, id, body, published)
         select :source, :now + 86400 + n, {_ID}, :body, :now from numbers""",
-    "dead": f"""{_NUMBERS} insert into bezoar_dead (source, state, replays, fingerprint, id, body, record)
+    "dead": f"""{_NUMBERS} insert into unpoison_dead (source, state, replays, fingerprint, id, body, record)
         select :source, 'dead', 0, 'f00d', {_ID}, :body, :record from numbers""",
 }
 
@@ -46,7 +46,7 @@ FILLED_WITH = {
 def growth(rounds: Rounds) -> Sequence[Row]:
     rows: list[Row] = []
     for kind in FILLED_WITH:
-        with tempfile.TemporaryDirectory(prefix="bezoar-bench-", dir=child.scratch()) as folder:
+        with tempfile.TemporaryDirectory(prefix="unpoison-bench-", dir=child.scratch()) as folder:
             sides = {f"{size:,} {kind}": _side(Path(folder), kind, size) for size in SIZES}
             rows += _rows(rounds.interleaved(sides))
     return rows
@@ -84,7 +84,7 @@ def _fill(file: Path, kind: str, size: int) -> None:
     with connection:
         connection.execute(FILLED_WITH[kind], values)
         if kind == "waiting":
-            connection.execute("update bezoar_sources set last = ? where no = ?", (size, number))
+            connection.execute("update unpoison_sources set last = ? where no = ?", (size, number))
     connection.close()
 
 

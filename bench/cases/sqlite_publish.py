@@ -16,8 +16,8 @@ from bench.harness import child
 from bench.harness.figures import Goal, Row, Sample, compared
 from bench.harness.registry import benchmark
 from bench.harness.rounds import Rounds
-from bezoar import App
-from bezoar.payload import new_id, new_ids
+from unpoison import App
+from unpoison.payload import new_id, new_ids
 
 AT_A_TIME = 1_000
 BATCHES = 50
@@ -28,25 +28,25 @@ ENOUGH = Goal("ratio", "≥", 0.7)
 
 @benchmark("sqlite-publish-many", "publish_many, 1,000 messages at a time, beside executemany")
 def publish_many(rounds: Rounds) -> Sequence[Row]:
-    baseline, ours = "sqlite3: begin, executemany, commit", "bezoar publish_many"
+    baseline, ours = "sqlite3: begin, executemany, commit", "unpoison publish_many"
     sides = {
         baseline: partial(child.run, "sqlite_publish:raw_many", Sample),
-        ours: partial(child.run, "sqlite_publish:bezoar_many", Sample),
+        ours: partial(child.run, "sqlite_publish:unpoison_many", Sample),
     }
     return compared(rounds.interleaved(sides), baseline, {ours: ENOUGH})
 
 
 @benchmark("sqlite-publish", "publish, one message at a time, beside insert and commit")
 def publish(rounds: Rounds) -> Sequence[Row]:
-    baseline, ours = "sqlite3: begin, insert, commit", "bezoar publish"
+    baseline, ours = "sqlite3: begin, insert, commit", "unpoison publish"
     sides = {
         baseline: partial(child.run, "sqlite_publish:raw_one", Sample),
-        ours: partial(child.run, "sqlite_publish:bezoar_one", Sample),
+        ours: partial(child.run, "sqlite_publish:unpoison_one", Sample),
     }
     return compared(rounds.interleaved(sides), baseline, {ours: ENOUGH})
 
 
-def bezoar_many(folder: Path) -> Sample:
+def unpoison_many(folder: Path) -> Sample:
     app, payloads = _app(folder), [orders.order(number) for number in range(AT_A_TIME)]
     with child.Stopwatch() as watch:
         for _ in range(BATCHES):
@@ -55,7 +55,7 @@ def bezoar_many(folder: Path) -> Sample:
     return watch.sample(BATCHES * AT_A_TIME)
 
 
-def bezoar_one(folder: Path) -> Sample:
+def unpoison_one(folder: Path) -> Sample:
     app, payload = _app(folder), orders.order(1)
     with child.Stopwatch() as watch:
         for _ in range(SINGLES):
@@ -97,6 +97,6 @@ def raw_one(folder: Path) -> Sample:
 
 def _app(folder: Path) -> App:
     """Open already, as the raw side is."""
-    app = App(f"sqlite:///{folder}/bezoar.db")
+    app = App(f"sqlite:///{folder}/unpoison.db")
     app.publish("orders", {})
     return app

@@ -1,7 +1,7 @@
 """How fast is a queue in SQS, beside loops written by hand with boto3?
 
 Two loops: one as the documentation has it, receiving, handling and deleting one message at a time; the other receives ten and
-deletes ten, with as many threads as bezoar has requests under way. Publishing sends ten at a time. The server is a private
+deletes ten, with as many threads as unpoison has requests under way. Publishing sends ten at a time. The server is a private
 ElasticMQ that keeps messages in memory: figures of Amazon's own depend on the distance to it, and were not taken.
 """
 
@@ -22,34 +22,34 @@ from bench.harness.figures import Goal, Row, Sample, compared
 from bench.harness.registry import benchmark
 from bench.harness.rounds import Rounds
 from bench.harness.serving import served
-from bezoar import App
+from unpoison import App
 
 MESSAGES = 6_000
 PUBLISHED = 2_000
 POLLERS = 4
-"""As many as bezoar has by default."""
+"""As many as unpoison has by default."""
 
 
 @benchmark("sqs-drain", "SQS (ElasticMQ) drained with isolation on, one worker, beside loops by hand", rounds=5)
 def drain(rounds: Rounds) -> Sequence[Row]:
     tens, ones = "boto3: receive 10, run, delete 10; 4 threads", "boto3: receive 1, run, delete 1; 4 threads"
-    ours = "bezoar, isolated worker, 4 pollers"
+    ours = "unpoison, isolated worker, 4 pollers"
     with served("elasticmq") as server:
         sides = {
             tens: lambda: child.run("sqs:raw_tens", Sample, url=server.fresh()),
             ones: lambda: child.run("sqs:raw_ones", Sample, url=server.fresh()),
-            ours: lambda: child.run("sqs:bezoar_drain", Sample, url=server.fresh()),
+            ours: lambda: child.run("sqs:unpoison_drain", Sample, url=server.fresh()),
         }
         return compared(rounds.interleaved(sides), tens, {ours: Goal("ratio", "≥", 0.9)})
 
 
 @benchmark("sqs-publish-many", "publish_many to SQS (ElasticMQ), beside batches of ten by hand", rounds=5)
 def publish_many(rounds: Rounds) -> Sequence[Row]:
-    baseline, ours = "boto3: send_message_batch, 10 at a time", "bezoar publish_many"
+    baseline, ours = "boto3: send_message_batch, 10 at a time", "unpoison publish_many"
     with served("elasticmq") as server:
         sides = {
             baseline: lambda: child.run("sqs:raw_publish", Sample, url=server.fresh()),
-            ours: lambda: child.run("sqs:bezoar_publish", Sample, url=server.fresh()),
+            ours: lambda: child.run("sqs:unpoison_publish", Sample, url=server.fresh()),
         }
         return compared(rounds.interleaved(sides), baseline, {ours: Goal("ratio", "≥", 0.7)})
 
@@ -98,7 +98,7 @@ def _delete(client: Any, queue: str, handles: Sequence[str]) -> None:
         raise AssertionError("not deleted")
 
 
-def bezoar_drain(folder: Path, url: str) -> Sample:
+def unpoison_drain(folder: Path, url: str) -> Sample:
     # Else the end of the run, when the last request waits at the server for messages that never come, would be measured too.
     return drained_from(f"{url}&wait=0", folder, MESSAGES)
 
@@ -110,7 +110,7 @@ def raw_publish(_: Path, url: str) -> Sample:
     return watch.sample(PUBLISHED)
 
 
-def bezoar_publish(_: Path, url: str) -> Sample:
+def unpoison_publish(_: Path, url: str) -> Sample:
     app, payloads = App(url), [orders.order(number) for number in range(PUBLISHED)]
     app.publish("orders", {})
     with child.Stopwatch() as watch:

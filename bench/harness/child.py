@@ -64,7 +64,7 @@ def run(side: str, returns: type[Value], **options: Any) -> Value:
 def main() -> None:
     module, function = sys.argv[1:]
     options = msgspec.json.decode(sys.stdin.buffer.read())
-    with tempfile.TemporaryDirectory(prefix="bezoar-bench-", dir=scratch()) as folder:
+    with tempfile.TemporaryDirectory(prefix="unpoison-bench-", dir=scratch()) as folder:
         value = getattr(importlib.import_module(f"bench.cases.{module}"), function)(Path(folder), **options)
     sys.stdout.buffer.write(msgspec.json.encode(value))
 

@@ -1,4 +1,4 @@
-"""How fast are the loop written by hand and bezoar, on the same server? The same sides that `make bench` compares.
+"""How fast are the loop written by hand and unpoison, on the same server? The same sides that `make bench` compares.
 
 Run in a fresh process: `python -m bench.peers.baselines redis raw URL 50000`. It prints the sample as JSON.
 """
@@ -20,12 +20,12 @@ from bench.peers.brokers import Broker
 from bench.peers.results import Cell
 
 SIDES = {
-    "rabbitmq": ("rabbitmq:raw_drain", "rabbitmq:bezoar_drain", 50_000),
-    "redis": ("redis:raw_drain", "redis:bezoar_drain", 50_000),
-    "nats": ("nats:raw_push", "nats:bezoar_drain", 30_000),
-    "postgresql": ("postgresql:raw_drain", "postgresql:bezoar_drain", 50_000),
+    "rabbitmq": ("rabbitmq:raw_drain", "rabbitmq:unpoison_drain", 50_000),
+    "redis": ("redis:raw_drain", "redis:unpoison_drain", 50_000),
+    "nats": ("nats:raw_push", "nats:unpoison_drain", 30_000),
+    "postgresql": ("postgresql:raw_drain", "postgresql:unpoison_drain", 50_000),
     "sqlite": ("sqlite_drain:raw_lease", "isolation:drained", 200_000),
-    "kafka": ("kafka:raw_batches", "kafka:bezoar_drain", 250_000),
+    "kafka": ("kafka:raw_batches", "kafka:unpoison_drain", 250_000),
 }
 """Where `make bench` has them, and how many messages."""
 
@@ -36,11 +36,11 @@ def available() -> set[str]:
 
 
 def drained(which: str, broker: Broker, share: float) -> Cell:
-    """`raw` or `bezoar`, with this share of its messages."""
+    """`raw` or `unpoison`, with this share of its messages."""
     raw, ours, messages = SIDES[broker.name]
     side = raw if which == "raw" else ours
     command = [sys.executable, "-m", "bench.peers.baselines", side, str(max(1_000, round(messages * share / 1_000) * 1_000))]
-    with tempfile.TemporaryDirectory(prefix="bezoar-peers-", dir=scratch()) as folder:
+    with tempfile.TemporaryDirectory(prefix="unpoison-peers-", dir=scratch()) as folder:
         given = {"url": broker.fresh(Path(folder))} if broker.server else {}
         variables = {**os.environ, "BENCH_SERVERS": ",".join(map(str, machine.servers))}
         ran = subprocess.run(
@@ -57,7 +57,7 @@ def main(side: str, messages: str) -> None:
         if hasattr(case, name):
             setattr(case, name, int(messages))
     options = msgspec.json.decode(sys.stdin.buffer.read())
-    with tempfile.TemporaryDirectory(prefix="bezoar-bench-", dir=scratch()) as folder:
+    with tempfile.TemporaryDirectory(prefix="unpoison-bench-", dir=scratch()) as folder:
         sample = getattr(case, function)(Path(folder), **options)
     sys.stdout.buffer.write(msgspec.json.encode(sample))
 

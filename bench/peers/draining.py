@@ -27,7 +27,7 @@ A_PIECE_OF_EVERY_ORDER = b"A-1001"
 
 
 def drained(setup: Setup, broker: Broker, messages: int) -> Cell:
-    with tempfile.TemporaryDirectory(prefix="bezoar-peers-", dir=scratch()) as name:
+    with tempfile.TemporaryDirectory(prefix="unpoison-peers-", dir=scratch()) as name:
         folder = Path(name)
         url = broker.fresh(folder)
         worker = Worker(setup, url, folder)

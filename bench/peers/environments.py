@@ -16,7 +16,7 @@ from bench.peers.setups import PEERS
 
 def cache() -> Path:
     base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "bezoar" / "peers"
+    return (Path(base) if base else Path.home() / ".cache") / "unpoison" / "peers"
 
 
 def requirements(peer: str) -> Path:
@@ -25,7 +25,7 @@ def requirements(peer: str) -> Path:
 
 def python(peer: str) -> Path:
     """Its interpreter, whether it is there yet or not. Our own side has the environment of this process."""
-    if peer == "bezoar":
+    if peer == "unpoison":
         return Path(sys.executable)
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     digest = hashlib.sha256(requirements(peer).read_bytes()).hexdigest()[:10]
@@ -38,7 +38,7 @@ def program(peer: str, name: str) -> str:
 
 def make(peer: str, tell: Callable[[str], None]) -> None:
     """Have the environment; says what it does. Interrupted halfway, it is made anew the next time."""
-    if peer == "bezoar":
+    if peer == "unpoison":
         return
     folder, listed = python(peer).parent.parent, requirements(peer)
     complete = folder / "complete"

@@ -1,4 +1,4 @@
-"""Does a message cost bezoar more, in time or memory, when there are a thousand times as many?
+"""Does a message cost unpoison more, in time or memory, when there are a thousand times as many?
 
 A queue of 1,000 messages is published and drained by one isolated worker, then one of ten times as many, and so on. Memory is
 what all its processes have together at their highest; pages that they share count once.
@@ -45,11 +45,11 @@ def grown(broker: Broker, patience: float, tell: Callable[[str], None], largest:
 
 def setup(broker: str) -> Setup:
     return Setup(
-        name=f"bezoar-{broker}",
-        peer="bezoar",
-        label="bezoar",
+        name=f"unpoison-{broker}",
+        peer="unpoison",
+        label="unpoison",
         broker=broker,
-        worker="bezoar run app:app",
+        worker="unpoison run app:app",
         why="One isolated worker, everything else as it is by default.",
         settings={"consumer": {"concurrency": 1}},
     )
@@ -57,7 +57,7 @@ def setup(broker: str) -> Setup:
 
 def _drained(broker: Broker, size: int) -> tuple[Grown, float]:
     """Also how long it took to publish and drain them."""
-    with tempfile.TemporaryDirectory(prefix="bezoar-peers-", dir=scratch()) as name:
+    with tempfile.TemporaryDirectory(prefix="unpoison-peers-", dir=scratch()) as name:
         folder = Path(name)
         url = broker.fresh(folder)
         used = setup(broker.name)

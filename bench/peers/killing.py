@@ -28,7 +28,7 @@ BODIES = {order["name"]: order["name"].encode() for order in work.kill_test()} |
 
 
 def put_to_the_test(setup: Setup, broker: Broker) -> Killed:
-    with tempfile.TemporaryDirectory(prefix="bezoar-peers-", dir=scratch()) as name:
+    with tempfile.TemporaryDirectory(prefix="unpoison-peers-", dir=scratch()) as name:
         folder = Path(name)
         url = broker.fresh(folder)
         worker = Worker(setup, url, folder)

@@ -18,7 +18,7 @@ from bench.peers.setups import BROKERS, Setup, known
 from bench.peers.workers import WorkerFailed
 from servers import ServerMissing
 
-PEER_NAMES = list(dict.fromkeys(setup.peer for setup in [*known().drain, *known().kill] if setup.peer != "bezoar"))
+PEER_NAMES = list(dict.fromkeys(setup.peer for setup in [*known().drain, *known().kill] if setup.peer != "unpoison"))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -140,7 +140,7 @@ def _ordered(kept: KillTest) -> KillTest:
 
 
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m bench.peers", description="bezoar beside its peers.")
+    parser = argparse.ArgumentParser(prog="python -m bench.peers", description="unpoison beside its peers.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     on = f"may be repeated: {', '.join(BROKERS)}"
 
@@ -152,12 +152,12 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     for name, does, do in (
         ("bench", "drain, growth and page", bench),
         ("drain", "how fast everybody drains a full queue", drain),
-        ("growth", "what a message costs bezoar in queues of 1,000 to 1,000,000", growth),
+        ("growth", "what a message costs unpoison in queues of 1,000 to 1,000,000", growth),
     ):
         measured = command(name, does, do)
         measured.add_argument("--only", action="append", metavar="BROKER", choices=BROKERS, help=on)
         measured.add_argument(
-            "--side", action="append", metavar="NAME", help="only this setup, or raw, or bezoar; nothing is kept"
+            "--side", action="append", metavar="NAME", help="only this setup, or raw, or unpoison; nothing is kept"
         )
         measured.add_argument("--share", type=float, default=1.0, help="of the messages, 0.05 to try it out; nothing is kept")
         measured.add_argument("--rounds", type=int, default=3, metavar="N", help="3 unless told otherwise")

@@ -41,7 +41,7 @@ class Asked(msgspec.Struct, frozen=True):
 
 def sides_of(broker: Broker, asked: Asked) -> dict[str, Side]:
     """The loop by hand first: ratios are to it."""
-    found: dict[str, Side] = {which: partial(baselines.drained, which, broker, asked.share) for which in ("raw", "bezoar")}
+    found: dict[str, Side] = {which: partial(baselines.drained, which, broker, asked.share) for which in ("raw", "unpoison")}
     for setup in known().drain:
         if setup.broker == broker.name:
             found[setup.name] = partial(draining.drained, setup, broker, max(20, round(setup.messages * asked.share)))

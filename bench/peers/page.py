@@ -54,8 +54,8 @@ def pictures(drained: dict[str, Drained], killed: KillTest) -> dict[Path, str]:
 
 
 def _bars(found: Drained) -> list[charts.Bar]:
-    labels = {setup.name: setup.label for setup in known().drain} | {"raw": "loop by hand", "bezoar": OURS}
-    kinds = {"raw": "loop", "bezoar": "ours"}
+    labels = {setup.name: setup.label for setup in known().drain} | {"raw": "loop by hand", "unpoison": OURS}
+    kinds = {"raw": "loop", "unpoison": "ours"}
     return [
         charts.Bar(labels[side], tables.median_rate(cells), kinds.get(side, "theirs")) for side, cells in tables.in_order(found)
     ]
@@ -67,7 +67,7 @@ def _fates(broker: str, killed: KillTest) -> Iterator[charts.Fate]:
         if setup.broker == broker and setup.name in killed.outcomes:
             worst = max(killed.outcomes[setup.name], key=words.badness)
             state = {"ended": _end(worst.places["poison"]), "silent": "stuck"}.get(worst.end, "not over")
-            yield charts.Fate(setup.label, worst.poison_ran, state, tables.fates(worst), setup.peer == "bezoar")
+            yield charts.Fate(setup.label, worst.poison_ran, state, tables.fates(worst), setup.peer == "unpoison")
 
 
 def _end(place: str) -> str:
@@ -117,7 +117,7 @@ def _settings() -> Iterator[str]:
     for peer in known().peer:
         setups = [setup for setup in known().drain if setup.peer == peer.name]
         tried = [setup for setup in known().kill if setup.peer == peer.name]
-        version = environments.versions(peer.name).get(peer.package, "") if peer.name != "bezoar" else ""
+        version = environments.versions(peer.name).get(peer.package, "") if peer.name != "unpoison" else ""
         yield f"### {peer.title} {version}".strip()
         if peer.offers:
             yield f"Reasons to choose it: {peer.offers}."

@@ -33,7 +33,7 @@ class Cell(msgspec.Struct, frozen=True):
 
 
 class Drained(msgspec.Struct):
-    """All rounds of one broker: side → its cells, one for each round. A side is the name of a setup, or `raw`, or `bezoar`."""
+    """All rounds of one broker: side → its cells, one for each round. A side is the name of a setup, or `raw`, or `unpoison`."""
 
     version: str
     day: str
@@ -64,7 +64,7 @@ class KillTest(msgspec.Struct):
 
 
 class Grown(msgspec.Struct, frozen=True):
-    """A queue of so many, drained by bezoar. Memory in bytes: all its processes together, at their highest."""
+    """A queue of so many, drained by unpoison. Memory in bytes: all its processes together, at their highest."""
 
     messages: int
     seconds: float

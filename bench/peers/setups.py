@@ -32,7 +32,7 @@ RAW = {
 }
 """The best loop that is as safe, on each broker."""
 
-OURS = "bezoar, isolated worker"
+OURS = "unpoison, isolated worker"
 
 
 class Setup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -64,7 +64,7 @@ class Setup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def variables(self, url: str, folder: Path) -> dict[str, str]:
         """The environment of its processes."""
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("BEZOAR_", "PYTHON"))}
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("UNPOISON_", "PYTHON"))}
         return {
             **inherited,
             "PYTHONPATH": os.pathsep.join([str(PEERS / "kit"), str(self.folder)]),

@@ -19,7 +19,7 @@ def markdown(headings: Sequence[str], lines: Iterable[Sequence[str]], words: int
 
 
 def side_label(side: str, broker: str) -> str:
-    if side in ("raw", "bezoar"):
+    if side in ("raw", "unpoison"):
         return RAW[broker] if side == "raw" else f"**{OURS}**"
     return next(setup.label for setup in known().drain if setup.name == side)
 
@@ -29,8 +29,8 @@ def median_rate(cells: Sequence[Cell]) -> float:
 
 
 def in_order(found: Drained) -> list[tuple[str, list[Cell]]]:
-    """The loop by hand, bezoar, and then the fastest first."""
-    first, still_known = ("raw", "bezoar"), {setup.name for setup in known().drain}
+    """The loop by hand, unpoison, and then the fastest first."""
+    first, still_known = ("raw", "unpoison"), {setup.name for setup in known().drain}
     others = sorted(found.cells.keys() & still_known, key=lambda side: -median_rate(found.cells[side]))
     return [(side, found.cells[side]) for side in (*first, *others)]
 
@@ -41,8 +41,8 @@ def ratios(mine: Sequence[Cell], theirs: Sequence[Cell]) -> Spread:
 
 
 def drained(broker: str, found: Drained) -> str:
-    raw, ours = found.cells["raw"], found.cells["bezoar"]
-    headings = [NAMES[broker], "messages/s", "× the loop by hand", "CPU µs per message", "of the server", "bezoar is"]
+    raw, ours = found.cells["raw"], found.cells["unpoison"]
+    headings = [NAMES[broker], "messages/s", "× the loop by hand", "CPU µs per message", "of the server", "unpoison is"]
     shown_left = any(cell.left for cells in found.cells.values() for cell in cells)
     if shown_left:
         headings.append("left unacknowledged")
@@ -54,7 +54,7 @@ def drained(broker: str, found: Drained) -> str:
             "1" if side == "raw" else spread(ratios(cells, raw), "ratio"),
             f"{statistics.median(cell.cpu / cell.messages for cell in cells) * 1e6:,.1f}",
             f"{statistics.median(cell.server_cpu / cell.messages for cell in cells) * 1e6:,.1f}" if broker != "sqlite" else "",
-            "" if side == "bezoar" else f"{ratios(ours, cells).median:,.2f} ×",
+            "" if side == "unpoison" else f"{ratios(ours, cells).median:,.2f} ×",
         ]
         lines.append([*line, f"{max(cell.left for cell in cells):,}"] if shown_left else line)
     return markdown(headings, lines)
@@ -99,7 +99,7 @@ def killed(broker: str, outcomes: dict[str, list[Killed]], setups: Sequence[Setu
 
 
 def _name(setup: Setup) -> str:
-    return f"**{setup.label}**" if setup.peer == "bezoar" else setup.label
+    return f"**{setup.label}**" if setup.peer == "unpoison" else setup.label
 
 
 def _killed_cells(setup: Setup, runs: Sequence[Killed]) -> list[str]:

@@ -39,17 +39,17 @@ what is seen is the library. Libraries that run many handlers at once may do so;
 Beside them stands the fastest loop that a careful person could write by hand and that is as safe: it acknowledges after the
 work, in batches where the broker has that. It counts no attempt, judges no failure, keeps no dead letter and isolates nothing.
 
-bezoar runs with everything on: handlers in a process of their own, the guard on every body, counting, leases. It may use a
-second core for that, as Celery's prefork pool and rq do; the CPU column shows what it costs, and for bezoar it includes starting
-its processes. Timed is from the first message handled to the last; two seconds later the worker is killed, and the broker is
-asked whether anything is left. Each round runs every side once, and ratios are taken within a round.
+unpoison runs with everything on: handlers in a process of their own, the guard on every body, counting, leases. It may use a
+second core for that, as Celery's prefork pool and rq do; the CPU column shows what it costs, and for unpoison it includes
+starting its processes. Timed is from the first message handled to the last; two seconds later the worker is killed, and the
+broker is asked whether anything is left. Each round runs every side once, and ratios are taken within a round.
 [Performance](performance.md) tells how the machine is watched meanwhile.
 """
 
 GROWTH = """
 ## A thousand times as many
 
-What a message costs bezoar in queues from 1,000 messages upward, and how much memory all its processes have at their highest. A
+What a message costs unpoison in queues from 1,000 messages upward, and how much memory all its processes have at their highest. A
 size that would take more than five minutes, publishing included, is left out. A thousand messages are handled in a few
 hundredths of a second, too few to tell much. Kafka's client reads up to 16 MB ahead: a queue that is smaller needs less memory.
 """
@@ -65,7 +65,7 @@ GOAL_BESIDE_THE_LOOP = 0.95
 GOAL_BESIDE_PEERS = 5.0
 GOAL_ON = {"rabbitmq": 4.0}
 GOAL_BESIDE = {"pgqueuer": 3.0, "quixstreams": 1.5}
-"""How many times as fast as the loop by hand, and as the fastest peer with one message per call, bezoar is meant to be."""
+"""How many times as fast as the loop by hand, and as the fastest peer with one message per call, unpoison is meant to be."""
 
 WHY_MISSED = {
     "kafka": (
@@ -90,24 +90,24 @@ def kill_test_found(killed: KillTest) -> str:
 
 def _passed(setups: Sequence[Setup], killed: KillTest) -> Iterator[str]:
     flawless = [setup for setup in setups if tables.is_flawless(killed.outcomes[setup.name])]
-    ours = [NAMES[setup.broker] for setup in flawless if setup.peer == "bezoar"]
-    passed = [f"bezoar on {_listed(ours)}"] if ours else []
-    passed += [f"{setup.label} on {NAMES[setup.broker]}" for setup in flawless if setup.peer != "bezoar"]
+    ours = [NAMES[setup.broker] for setup in flawless if setup.peer == "unpoison"]
+    passed = [f"unpoison on {_listed(ours)}"] if ours else []
+    passed += [f"{setup.label} on {NAMES[setup.broker]}" for setup in flawless if setup.peer != "unpoison"]
     yield f"Stopped the poison, kept it for a person, and handled every healthy message once, in every run: {_listed(passed)}."
-    for setup in (setup for setup in flawless if setup.peer != "bezoar"):
+    for setup in (setup for setup in flawless if setup.peer != "unpoison"):
         kept = killed.outcomes[setup.name][0].places["poison"]
         yield f"With {setup.label} the poison is kept as: {kept}."
-    missing = [NAMES[setup.broker] for setup in setups if setup.peer == "bezoar" and setup not in flawless]
+    missing = [NAMES[setup.broker] for setup in setups if setup.peer == "unpoison" and setup not in flawless]
     if missing:
-        yield f"bezoar did not on {_listed(missing)}."
+        yield f"unpoison did not on {_listed(missing)}."
 
 
 def _ours(setups: Sequence[Setup], killed: KillTest) -> Iterator[str]:
-    starts = [run.poison_ran for setup in setups if setup.peer == "bezoar" for run in killed.outcomes[setup.name]]
+    starts = [run.poison_ran for setup in setups if setup.peer == "unpoison" for run in killed.outcomes[setup.name]]
     if max(starts, default=0) > 3:
         yield (
-            f"bezoar started the poison up to {max(starts)} times with a limit of three: where consumers vanish as a whole, its "
-            "[promise](isolation.md#the-promise) is one start more than the limit at most."
+            f"unpoison started the poison up to {max(starts)} times with a limit of three: where consumers vanish as a whole, "
+            "its [promise](isolation.md#the-promise) is one start more than the limit at most."
         )
 
 
@@ -143,23 +143,23 @@ def speed_found(broker: str, found: Drained) -> str:
 
 
 def _beside_the_loop(broker: str, found: Drained) -> Iterator[str]:
-    ratio = tables.ratios(found.cells["bezoar"], found.cells["raw"]).median
-    yield f"bezoar is at {ratio:.2f} × the loop by hand ({_met(ratio, GOAL_BESIDE_THE_LOOP)})."
+    ratio = tables.ratios(found.cells["unpoison"], found.cells["raw"]).median
+    yield f"unpoison is at {ratio:.2f} × the loop by hand ({_met(ratio, GOAL_BESIDE_THE_LOOP)})."
     if ratio < GOAL_BESIDE_THE_LOOP and broker in WHY_MISSED:
         yield WHY_MISSED[broker]
 
 
 def _beside_peers(broker: str, found: Drained, setups: Sequence[Setup]) -> Iterator[str]:
-    ours = found.cells["bezoar"]
+    ours = found.cells["unpoison"]
     if one := tables.fastest([setup for setup in setups if setup.per_call == 1], found):
         times = tables.ratios(ours, found.cells[one.name]).median
         goal = GOAL_BESIDE.get(one.peer, GOAL_ON.get(broker, GOAL_BESIDE_PEERS))
         yield f"The fastest peer with one message per call is {one.label}: {_beside(times)} ({_met(times, goal)})."
     if many := tables.fastest([setup for setup in setups if setup.per_call > 1], found):
         yield f"{many.label}: {_beside(tables.ratios(ours, found.cells[many.name]).median)}."
-    cheaper = [setup.label for setup in setups if _cpu(found, setup.name) < _cpu(found, "bezoar")]
+    cheaper = [setup.label for setup in setups if _cpu(found, setup.name) < _cpu(found, "unpoison")]
     if cheaper:
-        yield f"Less CPU per message than bezoar: {_listed(cheaper)}."
+        yield f"Less CPU per message than unpoison: {_listed(cheaper)}."
 
 
 def _held(found: Drained, setups: Sequence[Setup]) -> Iterator[str]:
@@ -178,8 +178,8 @@ def _failed(found: Drained) -> Iterator[str]:
 
 def _beside(times: float) -> str:
     if times >= 1:
-        return f"bezoar is {times:.1f} × as fast"
-    return f"it is faster than bezoar, which reaches {times:.2f} × of its rate"
+        return f"unpoison is {times:.1f} × as fast"
+    return f"it is faster than unpoison, which reaches {times:.2f} × of its rate"
 
 
 def _met(value: float, goal: float) -> str:

@@ -1,12 +1,12 @@
 """A small shop: three sources on one SQLite file, with the kinds of trouble that real ones have.
 
-Run it from the folder that holds the README: bezoar run shop:app. On a server: set SHOP_URL to its address.
+Run it from the folder that holds the README: unpoison run shop:app. On a server: set SHOP_URL to its address.
 """
 
 import os
 from dataclasses import dataclass
 
-from bezoar import App, Backoff, Delivery, Discard, RetryLater
+from unpoison import App, Backoff, Delivery, Discard, RetryLater
 
 app = App(os.environ.get("SHOP_URL", "sqlite:///shop.db"))
 

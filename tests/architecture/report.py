@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tests.architecture.rules import check
 
-PACKAGE = Path(__file__).parents[2] / "src" / "bezoar"
+PACKAGE = Path(__file__).parents[2] / "src" / "unpoison"
 
 
 def lines() -> list[str]:

@@ -12,77 +12,82 @@ from tests.architecture.rules import Report, check
 from tests.architecture.tree import read
 
 SOUND = {
-    "__init__.py": '"""Names."""\nfrom bezoar.app import App\nfrom bezoar.message import Message\n__all__ = ["App", "Message"]\n',
+    "__init__.py": '"""Names."""\nfrom unpoison.app import App\nfrom unpoison.message import Message\n'
+    '__all__ = ["App", "Message"]\n',
     "message.py": "class Message: ...\n",
-    "errors.py": "class BezoarError(Exception): ...\nclass ConfigError(BezoarError): ...\nclass MissingExtra(ConfigError): ...\n",
-    "handler.py": "import enum\nfrom bezoar import message\ndef judge(given: message.Message) -> None: ...\n",
-    "ports.py": "from typing import Protocol\nfrom bezoar.message import Message\nclass Broker(Protocol): ...\n",
-    "brokers/__init__.py": "def connect() -> None:\n    from bezoar.brokers import sqlite\n",
-    "brokers/memory.py": "from bezoar.ports import Broker\nclass MemoryBroker(Broker): ...\n",
-    "brokers/sqlite/__init__.py": "from bezoar.brokers.sqlite.schema import TABLES\n",
+    "errors.py": "class UnpoisonError(Exception): ...\nclass ConfigError(UnpoisonError): ...\n"
+    "class MissingExtra(ConfigError): ...\n",
+    "handler.py": "import enum\nfrom unpoison import message\ndef judge(given: message.Message) -> None: ...\n",
+    "ports.py": "from typing import Protocol\nfrom unpoison.message import Message\nclass Broker(Protocol): ...\n",
+    "brokers/__init__.py": "def connect() -> None:\n    from unpoison.brokers import sqlite\n",
+    "brokers/memory.py": "from unpoison.ports import Broker\nclass MemoryBroker(Broker): ...\n",
+    "brokers/sqlite/__init__.py": "from unpoison.brokers.sqlite.schema import TABLES\n",
     "brokers/sqlite/schema.py": "import sqlite3\nTABLES = ()\n",
-    "app.py": "from bezoar import brokers\nfrom bezoar.handler import judge\nclass App: ...\n",
+    "app.py": "from unpoison import brokers\nfrom unpoison.handler import judge\nclass App: ...\n",
     "cli/__init__.py": "",
-    "cli/main.py": "import click\nfrom bezoar import App\n",
+    "cli/main.py": "import click\nfrom unpoison import App\n",
 }
 
 BROKEN = {
     "a value imports a decision": (
-        {"message.py": "from bezoar.handler import judge"},
+        {"message.py": "from unpoison.handler import judge"},
         "'message' (values) imports 'handler' (decisions)",
     ),
-    "a decision imports the flow": ({"handler.py": "import bezoar.app"}, "'handler' (decisions) imports 'app' (flow)"),
+    "a decision imports the flow": ({"handler.py": "import unpoison.app"}, "'handler' (decisions) imports 'app' (flow)"),
     "the port imports a broker": (
-        {"ports.py": "import bezoar.brokers.memory"},
+        {"ports.py": "import unpoison.brokers.memory"},
         "'ports' (ports) imports 'brokers.memory' (brokers)",
     ),
     "a broker imports a decision": (
-        {"brokers/memory.py": "from bezoar import handler"},
+        {"brokers/memory.py": "from unpoison import handler"},
         "(brokers) imports 'handler' (decisions)",
     ),
     "a broker imports the registry": (
-        {"brokers/memory.py": "from bezoar.brokers import connect"},
+        {"brokers/memory.py": "from unpoison.brokers import connect"},
         "imports 'brokers' (registry)",
     ),
     "the flow imports a broker by name": (
-        {"app.py": "from bezoar.brokers.memory import MemoryBroker\nclass App: ..."},
+        {"app.py": "from unpoison.brokers.memory import MemoryBroker\nclass App: ..."},
         "(flow) imports 'brokers.memory'",
     ),
     "the flow imports what runs in a worker": (
-        {"app.py": "import bezoar.workers.template\nclass App: ...", "workers/template.py": ""},
+        {"app.py": "import unpoison.workers.template\nclass App: ...", "workers/template.py": ""},
         "'app' (flow) imports 'workers.template' (worker side)",
     ),
     "the flow imports the command line": (
-        {"app.py": "import bezoar.cli.main\nclass App: ..."},
+        {"app.py": "import unpoison.cli.main\nclass App: ..."},
         "'app' (flow) imports 'cli.main' (cli)",
     ),
     "the flow imports the package": (
-        {"app.py": "from bezoar import App as Other\nclass App: ..."},
+        {"app.py": "from unpoison import App as Other\nclass App: ..."},
         "'app' (flow) imports 'the package' (package)",
     ),
     "an import under TYPE_CHECKING": (
-        {"message.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from bezoar.app import App"},
+        {"message.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from unpoison.app import App"},
         "'message' (values) imports 'app' (flow)",
     ),
     "an import inside a function": (
-        {"message.py": "def late():\n    import bezoar.app"},
+        {"message.py": "def late():\n    import unpoison.app"},
         "'message' (values) imports 'app' (flow)",
     ),
     "a relative import": ({"message.py": "from .handler import judge"}, "'message' (values) imports 'handler' (decisions)"),
     "a relative import from a subpackage": ({"brokers/sqlite/__init__.py": "from ...app import App"}, "imports 'app' (flow)"),
-    "an import by importlib": ({"message.py": "import importlib\nimportlib.import_module('bezoar.app')"}, "imports 'app' (flow)"),
+    "an import by importlib": (
+        {"message.py": "import importlib\nimportlib.import_module('unpoison.app')"},
+        "imports 'app' (flow)",
+    ),
     "brokers import each other": (
-        {"brokers/memory.py": "from bezoar.brokers.sqlite import schema"},
+        {"brokers/memory.py": "from unpoison.brokers.sqlite import schema"},
         "brokers never import each other",
     ),
     "a cycle": (
-        {"message.py": "import bezoar.errors", "errors.py": "import bezoar.message"},
+        {"message.py": "import unpoison.errors", "errors.py": "import unpoison.message"},
         "import cycle: errors → message → errors",
     ),
     "a cycle through a package's own file": (
         {
-            "errors.py": "import bezoar.deadletters.record",
-            "deadletters/__init__.py": "import bezoar.errors",
+            "errors.py": "import unpoison.deadletters.record",
+            "deadletters/__init__.py": "import unpoison.errors",
             "deadletters/record.py": "",
         },
         "import cycle: deadletters → errors → deadletters",
@@ -106,7 +111,7 @@ BROKEN = {
     "no package file": ({"__init__.py": None}, "the package has no __init__.py"),
     "code in the package file": ({"__init__.py": SOUND["__init__.py"] + "\nprint()\n"}, "holds re-exports and __all__ only"),
     "an unlisted re-export": (
-        {"__init__.py": SOUND["__init__.py"] + "from bezoar.handler import judge\n"},
+        {"__init__.py": SOUND["__init__.py"] + "from unpoison.handler import judge\n"},
         "'judge' is imported but not in __all__",
     ),
     "a listed name that is not there": (
@@ -125,16 +130,16 @@ BROKEN = {
     "a tower of classes": (
         {
             "message.py": "class A: ...\nclass Message(A): ...",
-            "handler.py": "from bezoar import message\nclass B(message.Message): ...",
+            "handler.py": "from unpoison import message\nclass B(message.Message): ...",
         },
         "B → Message → A are 3 levels, the limit is 2",
     ),
     "a tower of exceptions": (
-        {"failure.py": "from bezoar.errors import MissingExtra\nclass Deeper(MissingExtra): ..."},
+        {"failure.py": "from unpoison.errors import MissingExtra\nclass Deeper(MissingExtra): ..."},
         "4 levels, the limit is 3",
     ),
     "a tower through a re-export": (
-        {"cli/main.py": "from bezoar import App\nclass B(App): ...\nclass C(B): ..."},
+        {"cli/main.py": "from unpoison import App\nclass B(App): ...\nclass C(B): ..."},
         "C → B → App are 3 levels",
     ),
     "two parents of ours": (
@@ -142,7 +147,7 @@ BROKEN = {
         "Message is put together by inheritance",
     ),
     "a mixin": ({"message.py": "class LogMixin: ...\nclass Message: ..."}, "LogMixin is put together by inheritance"),
-    "a file that is too long": ({"verdict.py": "x = 1\n" * 501}, "bezoar/verdict.py: 501 lines, the limit is 500"),
+    "a file that is too long": ({"verdict.py": "x = 1\n" * 501}, "unpoison/verdict.py: 501 lines, the limit is 500"),
     "a function that is too long": (
         {"verdict.py": "def long():\n" + "    x = 1\n" * 60},
         "verdict.py:1 long: 61 lines, the limit is 60",
@@ -152,16 +157,19 @@ BROKEN = {
         "one function in ten is longer than 27 lines",
     ),
     "an import chain that is too long": (
-        {f"cli/c{n}.py": f"import bezoar.cli.c{n + 1}" for n in range(24)} | {"cli/c24.py": ""},
+        {f"cli/c{n}.py": f"import unpoison.cli.c{n + 1}" for n in range(24)} | {"cli/c24.py": ""},
         "import chain of 25 modules: cli.c0 → cli.c1 → ",
     ),
 }
 
 REMARKED = {
-    "a long file": ({"verdict.py": "x = 1\n" * 301}, "bezoar/verdict.py: 301 lines, more than 300"),
-    "a long function": ({"verdict.py": "def long():\n" + "    x = 1\n" * 40}, "bezoar/verdict.py:1 long: 41 lines, more than 40"),
+    "a long file": ({"verdict.py": "x = 1\n" * 301}, "unpoison/verdict.py: 301 lines, more than 300"),
+    "a long function": (
+        {"verdict.py": "def long():\n" + "    x = 1\n" * 40},
+        "unpoison/verdict.py:1 long: 41 lines, more than 40",
+    ),
     "a long chain": (
-        {f"cli/c{n}.py": f"import bezoar.cli.c{n + 1}" for n in range(16)} | {"cli/c16.py": ""},
+        {f"cli/c{n}.py": f"import unpoison.cli.c{n + 1}" for n in range(16)} | {"cli/c16.py": ""},
         "import chain of 17 modules",
     ),
 }
@@ -171,10 +179,10 @@ def checked(folder: Path, changes: dict[str, str | None]) -> Report:
     """What the rules say about the sound tree with these changes."""
     for name, text in (SOUND | changes).items():
         if text is not None:
-            path = folder / "bezoar" / name
+            path = folder / "unpoison" / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
-    return check(folder / "bezoar")
+    return check(folder / "unpoison")
 
 
 def test_a_sound_tree_has_no_problems(tmp_path):
@@ -195,7 +203,7 @@ def test_what_grows_long_is_reported_before_it_fails(tmp_path, changes, expected
 
 
 def test_a_chain_counts_what_runs_and_not_what_only_the_type_checker_reads(tmp_path):
-    only_typed = {f"cli/c{n}.py": f"if TYPE_CHECKING:\n    import bezoar.cli.c{n + 1}" for n in range(24)} | {"cli/c24.py": ""}
+    only_typed = {f"cli/c{n}.py": f"if TYPE_CHECKING:\n    import unpoison.cli.c{n + 1}" for n in range(24)} | {"cli/c24.py": ""}
     assert checked(tmp_path, only_typed).problems == ()
 
 
@@ -224,6 +232,8 @@ def test_a_module_has_one_place():
 
 
 def test_what_the_package_shows_is_what_it_lists():
-    bezoar = importlib.import_module("bezoar")  # here: the rules above can be checked even when it cannot be imported
-    shown = {name for name, value in vars(bezoar).items() if not name.startswith("_") and not isinstance(value, types.ModuleType)}
-    assert shown == set(bezoar.__all__)
+    unpoison = importlib.import_module("unpoison")  # here: the rules above can be checked even when it cannot be imported
+    shown = {
+        name for name, value in vars(unpoison).items() if not name.startswith("_") and not isinstance(value, types.ModuleType)
+    }
+    assert shown == set(unpoison.__all__)

@@ -14,7 +14,7 @@ def folder(tmp_path):
     if not MEMORY_DISK.is_dir():
         yield tmp_path
         return
-    with tempfile.TemporaryDirectory(dir=MEMORY_DISK, prefix="bezoar-") as folder:
+    with tempfile.TemporaryDirectory(dir=MEMORY_DISK, prefix="unpoison-") as folder:
         yield Path(folder)
 
 

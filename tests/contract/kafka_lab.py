@@ -7,14 +7,14 @@ from pathlib import Path
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from bezoar.brokers.kafka.broker import KafkaBroker
-from bezoar.brokers.kafka.session import Session
-from bezoar.brokers.kafka.url import address
-from bezoar.message import Delivery
-from bezoar.ports import Broker
-from bezoar.testing import Lab
 from servers.kafka import Kafka
 from servers.kafka_cluster import Cluster
+from unpoison.brokers.kafka.broker import KafkaBroker
+from unpoison.brokers.kafka.session import Session
+from unpoison.brokers.kafka.url import address
+from unpoison.message import Delivery
+from unpoison.ports import Broker
+from unpoison.testing import Lab
 
 SESSION_TIMEOUT = 1.0
 """Seconds after which the server gives a killed consumer's partitions to others; promises about kills wait for that."""
@@ -24,7 +24,7 @@ class KafkaLab(Lab):
     """Topics and groups of its own."""
 
     modules = tuple(
-        f"bezoar.brokers.kafka.{name}"
+        f"unpoison.brokers.kafka.{name}"
         for name in ("broker", "source", "session", "asking", "deadletters", "books", "copies", "letters", "replays")
     )
 

@@ -6,21 +6,21 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from bezoar.brokers.memory import MemoryBroker
-from bezoar.brokers.sqlite.broker import SQLiteBroker
-from bezoar.brokers.sqlite.file import path_of
-from bezoar.brokers.sqlite.takeover import take_over
-from bezoar.deadletters.record import DeadLetter
-from bezoar.errors import BrokerUnavailable
-from bezoar.message import Delivery
-from bezoar.ports import Broker
-from bezoar.testing import Lab
+from unpoison.brokers.memory import MemoryBroker
+from unpoison.brokers.sqlite.broker import SQLiteBroker
+from unpoison.brokers.sqlite.file import path_of
+from unpoison.brokers.sqlite.takeover import take_over
+from unpoison.deadletters.record import DeadLetter
+from unpoison.errors import BrokerUnavailable
+from unpoison.message import Delivery
+from unpoison.ports import Broker
+from unpoison.testing import Lab
 
 
 class SQLiteLab(Lab):
     """A file of its own."""
 
-    modules = tuple(f"bezoar.brokers.sqlite.{name}" for name in ("broker", "deadletters", "owner", "rows", "takeover"))
+    modules = tuple(f"unpoison.brokers.sqlite.{name}" for name in ("broker", "deadletters", "owner", "rows", "takeover"))
 
     def __init__(self, folder: Path) -> None:
         super().__init__(f"sqlite:///{folder}/broker.db", folder)
@@ -43,7 +43,7 @@ class SQLiteLab(Lab):
     @contextmanager
     def dead_letters_unwritable(self) -> Iterator[None]:
         refuse = (
-            "create trigger refuse before insert on bezoar_dead begin select raise(abort, 'no dead letter can be stored'); end"
+            "create trigger refuse before insert on unpoison_dead begin select raise(abort, 'no dead letter can be stored'); end"
         )
         with closing(sqlite3.connect(path_of(self.url), isolation_level=None)) as run:
             run.execute(refuse)
@@ -61,7 +61,7 @@ class _Full(dict[int, DeadLetter]):
 class MemoryLab(Lab):
     """A name of its own in this process."""
 
-    modules = ("bezoar.brokers.memory",)
+    modules = ("unpoison.brokers.memory",)
 
     def __init__(self, folder: Path) -> None:
         super().__init__(f"memory://{folder.name}-{id(self)}", folder)

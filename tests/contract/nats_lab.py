@@ -5,12 +5,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from bezoar.brokers.nats.broker import NATSBroker
-from bezoar.message import Delivery
-from bezoar.ports import Broker, Capability
-from bezoar.testing import Lab
-from bezoar.testing.isolation.diary import wait_until
 from servers.nats import NATS
+from unpoison.brokers.nats.broker import NATSBroker
+from unpoison.message import Delivery
+from unpoison.ports import Broker, Capability
+from unpoison.testing import Lab
+from unpoison.testing.isolation.diary import wait_until
 
 ACK_WAIT = 1.5
 """Seconds after which the server takes back what a killed consumer held; promises about kills wait for that."""
@@ -27,7 +27,7 @@ class NATSLab(Lab):
     """An account of its own."""
 
     modules = tuple(
-        f"bezoar.brokers.nats.{name}" for name in ("broker", "source", "session", "deadletters", "writing", "consuming")
+        f"unpoison.brokers.nats.{name}" for name in ("broker", "source", "session", "deadletters", "writing", "consuming")
     )
 
     def __init__(self, server: NATS, folder: Path, ack_wait: float = ACK_WAIT) -> None:

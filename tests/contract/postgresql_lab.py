@@ -9,24 +9,24 @@ from urllib.parse import quote
 
 import psycopg
 
-from bezoar.brokers.postgresql.broker import PostgreSQLBroker
-from bezoar.brokers.postgresql.takeover import take_over
-from bezoar.message import Delivery
-from bezoar.ports import Broker
-from bezoar.testing import Lab
+from unpoison.brokers.postgresql.broker import PostgreSQLBroker
+from unpoison.brokers.postgresql.takeover import take_over
+from unpoison.message import Delivery
+from unpoison.ports import Broker
+from unpoison.testing import Lab
 
 _numbers = itertools.count()
 
 _REFUSE = """
 create function refuse() returns trigger language plpgsql as $$ begin raise 'no dead letter can be stored'; end $$;
-create trigger refuse before insert on bezoar_dead execute function refuse()
+create trigger refuse before insert on unpoison_dead execute function refuse()
 """
 
 
 class PostgreSQLLab(Lab):
     """A schema of its own in a database that tests share."""
 
-    modules = tuple(f"bezoar.brokers.postgresql.{name}" for name in ("broker", "deadletters", "presence", "rows", "takeover"))
+    modules = tuple(f"unpoison.brokers.postgresql.{name}" for name in ("broker", "deadletters", "presence", "rows", "takeover"))
 
     def __init__(self, folder: Path, server: str) -> None:
         self._schema = f"lab_{os.getpid()}_{next(_numbers)}"
@@ -47,7 +47,7 @@ class PostgreSQLLab(Lab):
             try:
                 yield
             finally:
-                connection.execute("drop trigger refuse on bezoar_dead")
+                connection.execute("drop trigger refuse on unpoison_dead")
                 connection.execute("drop function refuse")
 
     def drop(self) -> None:

@@ -6,19 +6,19 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
-from bezoar.brokers.rabbitmq.broker import RabbitMQBroker
-from bezoar.message import Delivery
-from bezoar.ports import Broker, Ring
-from bezoar.testing import Lab
-from bezoar.testing.isolation.diary import wait_until
 from servers.errors import ServerFailed
 from servers.rabbitmq import RabbitMQ as Server
+from unpoison.brokers.rabbitmq.broker import RabbitMQBroker
+from unpoison.message import Delivery
+from unpoison.ports import Broker, Ring
+from unpoison.testing import Lab
+from unpoison.testing.isolation.diary import wait_until
 
 
 class RabbitMQLab(Lab):
     """A virtual host of its own."""
 
-    modules = tuple(f"bezoar.brokers.rabbitmq.{name}" for name in ("broker", "deadletters", "moving", "writing"))
+    modules = tuple(f"unpoison.brokers.rabbitmq.{name}" for name in ("broker", "deadletters", "moving", "writing"))
 
     def __init__(self, server: Server, folder: Path) -> None:
         self._server = server

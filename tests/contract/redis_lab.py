@@ -6,18 +6,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from bezoar.brokers.redis import scripts
-from bezoar.brokers.redis.broker import RedisBroker
-from bezoar.message import Delivery
-from bezoar.ports import Broker
-from bezoar.testing import Lab
 from servers.redis import Redis as Server
+from unpoison.brokers.redis import scripts
+from unpoison.brokers.redis.broker import RedisBroker
+from unpoison.message import Delivery
+from unpoison.ports import Broker
+from unpoison.testing import Lab
 
 
 class RedisLab(Lab):
     """A database and a user of its own."""
 
-    modules = tuple(f"bezoar.brokers.redis.{name}" for name in ("broker", "deadletters", "publishing"))
+    modules = tuple(f"unpoison.brokers.redis.{name}" for name in ("broker", "deadletters", "publishing"))
 
     def __init__(self, server: Server, folder: Path) -> None:
         self._server = server
@@ -34,7 +34,7 @@ class RedisLab(Lab):
         other.open([source])
         try:
             name = broker._presence(source).name
-            ((taken, *_),) = other._ask(source, scripts.INHERIT(other.keys(source), "bezoar", "", "-", 30000, name))
+            ((taken, *_),) = other._ask(source, scripts.INHERIT(other.keys(source), "unpoison", "", "-", 30000, name))
             assert taken.decode() == name
         finally:
             other.close()
@@ -42,7 +42,7 @@ class RedisLab(Lab):
     @contextmanager
     def dead_letters_unwritable(self) -> Iterator[None]:
         """Somebody took away the right to write to the dead letters."""
-        self._permit("~orders*", "~bezoar:*", "%R~dlq:*")
+        self._permit("~orders*", "~unpoison:*", "%R~dlq:*")
         try:
             yield
         finally:

@@ -9,17 +9,17 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from bezoar.brokers.sqs.broker import SQSBroker
-from bezoar.message import Delivery
-from bezoar.ports import Broker, Capability
-from bezoar.testing import Lab
-from bezoar.testing.isolation.diary import wait_until
 from servers.elasticmq import SQS
 from tests.contract.sqs_proxy import Proxy
+from unpoison.brokers.sqs.broker import SQSBroker
+from unpoison.message import Delivery
+from unpoison.ports import Broker, Capability
+from unpoison.testing import Lab
+from unpoison.testing.isolation.diary import wait_until
 
 
 class Queue:
-    """A queue, without bezoar."""
+    """A queue, without unpoison."""
 
     def __init__(self, client: Any, name: str) -> None:
         self.client, self.name = client, name
@@ -56,7 +56,7 @@ class SQSLab(Lab):
     """A prefix of its own."""
 
     modules = tuple(
-        f"bezoar.brokers.sqs.{name}" for name in ("broker", "source", "settling", "moving", "deadletters", "operating")
+        f"unpoison.brokers.sqs.{name}" for name in ("broker", "source", "settling", "moving", "deadletters", "operating")
     )
 
     def __init__(

@@ -1,3 +1,3 @@
 """SQLite and memory keep every promise."""
 
-from bezoar.testing.contract import *  # noqa: F403
+from unpoison.testing.contract import *  # noqa: F403

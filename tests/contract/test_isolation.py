@@ -2,8 +2,8 @@
 
 import pytest
 
-from bezoar.testing.isolation.promises import *  # noqa: F403
 from tests.contract.labs import SQLiteLab
+from unpoison.testing.isolation.promises import *  # noqa: F403
 
 
 @pytest.fixture

@@ -4,11 +4,11 @@ import os
 import subprocess
 import sys
 
-from bezoar.testing.isolation import promises
+from unpoison.testing.isolation import promises
 
 ADAPTER = """
-from bezoar.brokers.sqlite.broker import SQLiteBroker
-from bezoar.brokers.sqlite.deadletters import SQLiteDeadLetters
+from unpoison.brokers.sqlite.broker import SQLiteBroker
+from unpoison.brokers.sqlite.deadletters import SQLiteDeadLetters
 
 
 class PigeonBroker(SQLiteBroker):
@@ -24,9 +24,9 @@ THIRD_PARTY = """
 from contextlib import nullcontext
 
 import pytest
-from bezoar.brokers import ADAPTERS, Adapter
-from bezoar.testing import Lab
-from bezoar.testing.isolation.promises import *
+from unpoison.brokers import ADAPTERS, Adapter
+from unpoison.testing import Lab
+from unpoison.testing.isolation.promises import *
 
 ADAPTERS["pigeon"] = Adapter("pigeon", "PigeonBroker", "pigeon", "PigeonLetters")
 

@@ -6,13 +6,13 @@ that nobody gets what another has is promised here in its place.
 
 import pytest
 
-from bezoar.testing import given
-from bezoar.testing.contract.delivering import *  # noqa: F403
-from bezoar.testing.contract.ownership import *  # noqa: F403
-from bezoar.testing.contract.retrying import *  # noqa: F403
-from bezoar.testing.contract.unwritable import *  # noqa: F403
-from bezoar.testing.isolation.diary import wait_until
 from tests.contract.kafka_lab import KafkaLab
+from unpoison.testing import given
+from unpoison.testing.contract.delivering import *  # noqa: F403
+from unpoison.testing.contract.ownership import *  # noqa: F403
+from unpoison.testing.contract.retrying import *  # noqa: F403
+from unpoison.testing.contract.unwritable import *  # noqa: F403
+from unpoison.testing.isolation.diary import wait_until
 
 
 @pytest.fixture

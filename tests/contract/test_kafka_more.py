@@ -2,12 +2,12 @@
 
 import pytest
 
-from bezoar.testing.contract.dead_letters import *  # noqa: F403
-from bezoar.testing.contract.hooks import *  # noqa: F403
-from bezoar.testing.contract.operators import *  # noqa: F403
-from bezoar.testing.contract.sharing import *  # noqa: F403
-from bezoar.testing.contract.stopping import *  # noqa: F403
 from tests.contract.kafka_lab import KafkaLab
+from unpoison.testing.contract.dead_letters import *  # noqa: F403
+from unpoison.testing.contract.hooks import *  # noqa: F403
+from unpoison.testing.contract.operators import *  # noqa: F403
+from unpoison.testing.contract.sharing import *  # noqa: F403
+from unpoison.testing.contract.stopping import *  # noqa: F403
 
 pytestmark = pytest.mark.long
 

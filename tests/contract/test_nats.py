@@ -2,8 +2,8 @@
 
 import pytest
 
-from bezoar.testing.contract.quick import *  # noqa: F403
 from tests.contract.nats_lab import NATSLab
+from unpoison.testing.contract.quick import *  # noqa: F403
 
 
 @pytest.fixture

@@ -2,13 +2,13 @@
 
 import pytest
 
-from bezoar.testing.contract.dead_letters import *  # noqa: F403
-from bezoar.testing.contract.delivering import *  # noqa: F403
-from bezoar.testing.contract.operators import *  # noqa: F403
-from bezoar.testing.contract.ownership import *  # noqa: F403
-from bezoar.testing.contract.retrying import *  # noqa: F403
-from bezoar.testing.contract.stopping import *  # noqa: F403
 from tests.contract.nats_lab import NATSLab
+from unpoison.testing.contract.dead_letters import *  # noqa: F403
+from unpoison.testing.contract.delivering import *  # noqa: F403
+from unpoison.testing.contract.operators import *  # noqa: F403
+from unpoison.testing.contract.ownership import *  # noqa: F403
+from unpoison.testing.contract.retrying import *  # noqa: F403
+from unpoison.testing.contract.stopping import *  # noqa: F403
 
 pytestmark = pytest.mark.long
 

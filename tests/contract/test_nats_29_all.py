@@ -2,9 +2,9 @@
 
 import pytest
 
-from bezoar.testing.contract.killing import *  # noqa: F403
-from bezoar.testing.isolation.promises import *  # noqa: F403
 from tests.contract.nats_lab import NATSLab, ack_wait_for
+from unpoison.testing.contract.killing import *  # noqa: F403
+from unpoison.testing.isolation.promises import *  # noqa: F403
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from bezoar.testing.isolation.promises import *  # noqa: F403
 from tests.contract.nats_lab import NATSLab, ack_wait_for
+from unpoison.testing.isolation.promises import *  # noqa: F403
 
 pytestmark = pytest.mark.long
 

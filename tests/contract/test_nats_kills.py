@@ -2,8 +2,8 @@
 
 import pytest
 
-from bezoar.testing.contract.killing import *  # noqa: F403
 from tests.contract.nats_lab import NATSLab
+from unpoison.testing.contract.killing import *  # noqa: F403
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 

@@ -3,8 +3,8 @@ charged. The others are the same on every broker; they run there too, in test_po
 
 import pytest
 
-from bezoar.testing.contract.isolation_kills import *  # noqa: F403
 from tests.contract.postgresql_lab import PostgreSQLLab
+from unpoison.testing.contract.isolation_kills import *  # noqa: F403
 
 
 @pytest.fixture

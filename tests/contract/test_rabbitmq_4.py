@@ -5,10 +5,10 @@ The heart of it, every day. Every promise: test_rabbitmq_everywhere.py.
 
 import pytest
 
-from bezoar.testing.contract.isolation_kills import (
+from tests.contract.rabbitmq_lab import ClassicLab, RabbitMQLab
+from unpoison.testing.contract.isolation_kills import (
     test_a_message_that_kills_every_process_of_its_consumer_is_dead_lettered_as_lost,  # noqa: F401
 )
-from tests.contract.rabbitmq_lab import ClassicLab, RabbitMQLab
 
 
 @pytest.fixture(params=[RabbitMQLab, ClassicLab], ids=["quorum", "classic"])

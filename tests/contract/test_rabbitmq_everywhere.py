@@ -2,10 +2,10 @@
 
 import pytest
 
-from bezoar.testing.contract import *  # noqa: F403
-from bezoar.testing.isolation.promises import *  # noqa: F403
 from tests.contract.rabbitmq_lab import ClassicLab, RabbitMQLab
 from tests.servers_plugin import OWNER, shared_or_skip
+from unpoison.testing.contract import *  # noqa: F403
+from unpoison.testing.isolation.promises import *  # noqa: F403
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800), pytest.mark.servers("rabbitmq", "rabbitmq-4")]
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from bezoar.testing.contract.isolation_kills import *  # noqa: F403
 from tests.contract.rabbitmq_lab import RabbitMQLab
+from unpoison.testing.contract.isolation_kills import *  # noqa: F403
 
 
 @pytest.fixture

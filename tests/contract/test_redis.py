@@ -2,8 +2,8 @@
 
 import pytest
 
-from bezoar.testing.contract.quick import *  # noqa: F403
 from tests.contract.redis_lab import RedisLab
+from unpoison.testing.contract.quick import *  # noqa: F403
 
 
 @pytest.fixture

@@ -2,9 +2,9 @@
 
 import pytest
 
-from bezoar.testing import given
-from bezoar.testing.contract.quick import *  # noqa: F403
 from tests.contract.sqs_lab import HEAVY, SQSLab, order_matters
+from unpoison.testing import given
+from unpoison.testing.contract.quick import *  # noqa: F403
 
 for heavy in HEAVY:
     del globals()[heavy]

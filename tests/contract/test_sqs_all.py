@@ -2,8 +2,8 @@
 
 import pytest
 
-from bezoar.testing.contract.quick import *  # noqa: F403
 from tests.contract.sqs_lab import HEAVY, SQSLab, order_matters
+from unpoison.testing.contract.quick import *  # noqa: F403
 
 pytestmark = [pytest.mark.long, pytest.mark.servers("elasticmq", "moto")]
 

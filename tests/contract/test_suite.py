@@ -5,18 +5,18 @@ import pkgutil
 import subprocess
 import sys
 
-from bezoar.testing import contract
-from bezoar.testing.contract import killing, quick
+from unpoison.testing import contract
+from unpoison.testing.contract import killing, quick
 
 THIRD_PARTY = """
 from contextlib import nullcontext
 
 import pytest
-from bezoar.brokers import ADAPTERS, Adapter
-from bezoar.testing import Lab
-from bezoar.testing.contract import *
+from unpoison.brokers import ADAPTERS, Adapter
+from unpoison.testing import Lab
+from unpoison.testing.contract import *
 
-ADAPTERS["pigeon"] = Adapter("bezoar.brokers.memory", "MemoryBroker", "bezoar.brokers.memory", "MemoryDeadLetters")
+ADAPTERS["pigeon"] = Adapter("unpoison.brokers.memory", "MemoryBroker", "unpoison.brokers.memory", "MemoryDeadLetters")
 
 
 class PigeonLab(Lab):

@@ -5,7 +5,7 @@
   a line of its own; "^C" is Ctrl-C. <!-- exit: 1 --> before the block says that its last command fails.
 - ```shell has a command in each line. So has a block that is only indented, as README has them.
 - ```text and other data are shown only; after <!-- file: name --> they are saved. So is ```sql: it is for a person at a
-  server, and what bezoar does to a server is tested with that server.
+  server, and what unpoison does to a server is tested with that server.
 """
 
 import re

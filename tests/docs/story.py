@@ -16,7 +16,7 @@ ANYTHING = "…"
 CTRL_C = "^C"
 
 INSTEAD = {
-    "make demo": "bezoar demo",  # what the target runs, without setting up the environment that runs this test
+    "make demo": "unpoison demo",  # what the target runs, without setting up the environment that runs this test
 }
 
 NOT_RUN = {
@@ -41,7 +41,7 @@ class Story:
 
     def __init__(self, page: str, folder: Path) -> None:
         self.page, self.folder = page, folder
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("BEZOAR_", "PYTEST_", "COV_"))}
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("UNPOISON_", "PYTEST_", "COV_"))}
         path = os.pathsep.join([str(Path(sys.executable).parent), kept.get("PATH", "")])
         self._environment = kept | {"PATH": path, "COLUMNS": "100", "TERM": "dumb", "PYTHONDONTWRITEBYTECODE": "1"}
 
@@ -74,7 +74,7 @@ class Story:
             return
         text = INSTEAD.get(re.sub(r"\s+#.*", "", command.text), command.text)
         where, shown = f"{self.page}:{command.line}: {text}", list(command.shown)
-        serves = re.match(r"bezoar run (?!.*--(until-empty|help))", text)
+        serves = re.match(r"unpoison run (?!.*--(until-empty|help))", text)
         if serves and CTRL_C not in shown:
             shown = [*(shown or [ANYTHING, f"{ANYTHING} Consuming {ANYTHING}"]), CTRL_C, ANYTHING]
         code, lines = self._run(text, shown)

@@ -54,7 +54,7 @@ def test_every_exception_from_being_run_is_needed():
         ("```console\n$ false\n```", "ended with 1, not 0"),
         ("<!-- exit: 1 -->\n```console\n$ true\n```", "ended with 0, not 1"),
         ("```\nls\n```", "no language"),
-        ("Run\n\n    bezoar frob\n", "No such command 'frob'"),
+        ("Run\n\n    unpoison frob\n", "No such command 'frob'"),
         ("```console\nls\n```", "begins with a command"),
     ],
     ids=["raises", "import", "differs", "more", "fails", "does not fail", "language", "indented", "no command"],

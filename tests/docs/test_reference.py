@@ -8,18 +8,18 @@ import inspect
 import re
 from datetime import timedelta
 
-import bezoar
-from bezoar import App, Backoff, PoisonPillHandler
-from bezoar.backoff import DEFAULT_BACKOFF
-from bezoar.brokers import ADAPTERS
-from bezoar.classification import ErrorClassification
-from bezoar.cli.doctor import settings as doctor_settings
-from bezoar.errors import BezoarError, RemoteFailure, Steering
-from bezoar.handler import MAX_AGE, MAX_ATTEMPTS
-from bezoar.json_text import Unfit
-from bezoar.options import Settings, check_isolation
-from bezoar.registration import ASYNC_CONCURRENCY
+import unpoison
 from tests.docs.pages import ROOT, blocks
+from unpoison import App, Backoff, PoisonPillHandler
+from unpoison.backoff import DEFAULT_BACKOFF
+from unpoison.brokers import ADAPTERS
+from unpoison.classification import ErrorClassification
+from unpoison.cli.doctor import settings as doctor_settings
+from unpoison.errors import RemoteFailure, Steering, UnpoisonError
+from unpoison.handler import MAX_AGE, MAX_ATTEMPTS
+from unpoison.json_text import Unfit
+from unpoison.options import Settings, check_isolation
+from unpoison.registration import ASYNC_CONCURRENCY
 
 
 def table(page: str, heading: str, nth: int = 1) -> dict[str, str]:
@@ -93,10 +93,10 @@ def test_every_backoff_is_there_with_its_defaults():
 
 
 def test_every_exception_is_there_with_cause_and_cure():
-    public = {name for name in bezoar.__all__ if isinstance(getattr(bezoar, name), type)}
-    raised = {name for name in public if issubclass(getattr(bezoar, name), BezoarError | RemoteFailure)}
-    steering = {name for name in public if issubclass(getattr(bezoar, name), Steering)}
-    errors = table("errors.md", "What bezoar raises")
+    public = {name for name in unpoison.__all__ if isinstance(getattr(unpoison, name), type)}
+    raised = {name for name in public if issubclass(getattr(unpoison, name), UnpoisonError | RemoteFailure)}
+    steering = {name for name in public if issubclass(getattr(unpoison, name), Steering)}
+    errors = table("errors.md", "What unpoison raises")
     assert set(errors) == raised
     assert all(errors.values())
     assert {name.partition("(")[0] for name in table("options.md", "What a handler may raise")} == steering
@@ -109,9 +109,9 @@ def test_every_classification_is_there():
 
 
 def test_every_rule_is_there():
-    judge = inspect.getsource(bezoar.handler)
+    judge = inspect.getsource(unpoison.handler)
     rules = set(re.findall(r'dead\("([\w-]+)"', judge)) | set(re.findall(r', "(backoff|retry-after)"$', judge, re.MULTILINE))
-    rules |= {"discard", *map(str, bezoar.handler._NEVER_RETRIED)}
+    rules |= {"discard", *map(str, unpoison.handler._NEVER_RETRIED)}
     assert {"max-attempts", "max-age", "should-retry", "backoff", "retry-after"} <= rules
     listed = table("errors.md", "What is in a dead letter", 2)
     assert {name.strip("`") for name in listed} == rules
@@ -122,14 +122,14 @@ def test_every_reason_for_an_unfit_body_is_there():
     assert set(table("errors.md", "What is in a dead letter", 3)) == {rule.strip() for rule in listed.split(",")}
 
 
-def test_every_error_that_only_bezoar_makes_is_there():
-    sources = (ROOT / "src" / "bezoar").rglob("*.py")
-    made = {name for path in sources for name in re.findall(r'type_name="(bezoar\.\w+)"', path.read_text())}
-    assert made | {"bezoar.Unfit"} == set(table("errors.md", "What is in a dead letter", 4))
+def test_every_error_that_only_unpoison_makes_is_there():
+    sources = (ROOT / "src" / "unpoison").rglob("*.py")
+    made = {name for path in sources for name in re.findall(r'type_name="(unpoison\.\w+)"', path.read_text())}
+    assert made | {"unpoison.Unfit"} == set(table("errors.md", "What is in a dead letter", 4))
 
 
 def test_every_finding_of_the_doctor_is_there_and_whether_it_loses_messages():
-    package = ROOT / "src" / "bezoar"
+    package = ROOT / "src" / "unpoison"
     files = [package / "findings.py", *package.glob("cli/doctor/*.py"), *package.glob("brokers/*/doctor*/*.py")]
     calls = [
         node

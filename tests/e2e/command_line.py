@@ -1,4 +1,4 @@
-"""Runs bezoar as a person does: as a process of its own, in a pipe or on a terminal."""
+"""Runs unpoison as a person does: as a process of its own, in a pipe or on a terminal."""
 
 import json
 import os
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bezoar import App
+from unpoison import App
 
-BEZOAR = [sys.executable, "-m", "bezoar"]
+UNPOISON = [sys.executable, "-m", "unpoison"]
 SHOP = Path(__file__).parents[2] / "examples" / "shop"
 LIMIT = 60
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -43,10 +43,16 @@ def environment(**changes: str) -> dict[str, str]:
     return kept | {"TERM": "xterm-256color"} | changes
 
 
-def bezoar(*arguments: str, cwd: Path, stdin: bytes = b"", **variables: str) -> Ended:
+def unpoison(*arguments: str, cwd: Path, stdin: bytes = b"", **variables: str) -> Ended:
     """The command in a pipe."""
     ended = subprocess.run(
-        [*BEZOAR, *arguments], cwd=cwd, input=stdin, capture_output=True, env=environment(**variables), timeout=LIMIT, check=False
+        [*UNPOISON, *arguments],
+        cwd=cwd,
+        input=stdin,
+        capture_output=True,
+        env=environment(**variables),
+        timeout=LIMIT,
+        check=False,
     )
     return Ended(ended.returncode, ended.stdout, ended.stderr.decode())
 
@@ -65,7 +71,13 @@ def on_terminal(
     """
     with terminal(columns) as (master, slave):
         process = subprocess.Popen(
-            [*BEZOAR, *arguments], cwd=cwd, stdin=slave, stdout=slave, stderr=slave, env=environment(**variables), close_fds=True
+            [*UNPOISON, *arguments],
+            cwd=cwd,
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            env=environment(**variables),
+            close_fds=True,
         )
         os.close(slave)
         if answer:

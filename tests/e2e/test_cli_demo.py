@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from bezoar.cli.demo.poison import KINDS, message_id, traffic
-from tests.e2e.command_line import BEZOAR, LIMIT, bezoar, environment, terminal
+from tests.e2e.command_line import LIMIT, UNPOISON, environment, terminal, unpoison
+from unpoison.cli.demo.poison import KINDS, message_id, traffic
 
 MESSAGES, SEED = 60, 1
 FEW = ("--messages", str(MESSAGES), "--seed", str(SEED))
@@ -25,7 +25,7 @@ def temporary(tmp_path_factory):
 @pytest.fixture(scope="module")
 def ended(temporary):
     """One demo that several tests look at."""
-    return bezoar("demo", *FEW, "--json", cwd=temporary, TMPDIR=str(temporary))
+    return unpoison("demo", *FEW, "--json", cwd=temporary, TMPDIR=str(temporary))
 
 
 @pytest.fixture(scope="module")
@@ -77,16 +77,16 @@ def test_progress_goes_to_standard_error_where_json_is_asked_for(ended):
 
 
 def test_in_a_pipe_it_is_plain_text_and_the_file_and_the_three_commands_work(tmp_path, told, temporary):
-    mine = tmp_path / "bezoar-demo.db"
+    mine = tmp_path / "unpoison-demo.db"
     mine.write_text("not to be overwritten")
-    ended = bezoar("demo", *FEW, "--keep", cwd=tmp_path, TMPDIR=str(temporary))
+    ended = unpoison("demo", *FEW, "--keep", cwd=tmp_path, TMPDIR=str(temporary))
     assert ended.code == 0, ended.err
     assert b"\x1b" not in ended.out
     assert "\npublished 60 = done 46 + dead 13 + discarded 1 + waiting 0, lost 0\n" in ended.text
     assert all(kind.name in ended.text for kind in KINDS)
     assert mine.read_text() == "not to be overwritten"
-    assert (tmp_path / "bezoar-demo-2.db").exists()
-    assert not list(temporary.glob("bezoar-demo-*")), "the file of the demo before is removed, and this one left nothing else"
+    assert (tmp_path / "unpoison-demo-2.db").exists()
+    assert not list(temporary.glob("unpoison-demo-*")), "the file of the demo before is removed, and this one left nothing else"
     commands = ended.text.partition("Try next:\n\n")[2].strip().split("\n")
     ls, show, replay = (
         subprocess.run(["bash", "-ec", command], cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT, check=True).stdout
@@ -104,7 +104,7 @@ def test_in_a_pipe_it_is_plain_text_and_the_file_and_the_three_commands_work(tmp
 def test_stopped_on_a_terminal_it_ends_all_that_it_started(tmp_path, variables, sign, moves):
     with terminal(100) as (master, slave):
         process = subprocess.Popen(
-            [*BEZOAR, "demo", *FEW],
+            [*UNPOISON, "demo", *FEW],
             cwd=tmp_path,
             stdin=slave,
             stdout=slave,
@@ -125,7 +125,7 @@ def test_stopped_on_a_terminal_it_ends_all_that_it_started(tmp_path, variables, 
 
 def test_an_order_that_is_really_lost_is_missed(tmp_path):
     process = subprocess.Popen(
-        [*BEZOAR, "demo", *FEW, "--keep", "--json"],
+        [*UNPOISON, "demo", *FEW, "--keep", "--json"],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -133,8 +133,8 @@ def test_an_order_that_is_really_lost_is_missed(tmp_path):
     )
     with process:
         assert any(b"(truncated JSON): dead" in line for line in process.stderr)
-        with closing(sqlite3.connect(tmp_path / "bezoar-demo.db", timeout=LIMIT)) as thief:
-            assert thief.execute("delete from bezoar_dead where no = (select min(no) from bezoar_dead)").rowcount == 1
+        with closing(sqlite3.connect(tmp_path / "unpoison-demo.db", timeout=LIMIT)) as thief:
+            assert thief.execute("delete from unpoison_dead where no = (select min(no) from unpoison_dead)").rowcount == 1
             thief.commit()
         out, err = process.communicate(timeout=LIMIT)
     assert process.returncode == 1, err
@@ -143,7 +143,7 @@ def test_an_order_that_is_really_lost_is_missed(tmp_path):
 
 
 def test_too_few_messages_are_refused(tmp_path):
-    ended = bezoar("demo", "--messages", "5", cwd=tmp_path)
+    ended = unpoison("demo", "--messages", "5", cwd=tmp_path)
     assert ended.code == 2
     assert "5 is not in the range 32<=x<=10000" in ended.err
 

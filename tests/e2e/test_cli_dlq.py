@@ -3,8 +3,8 @@ import subprocess
 
 import pytest
 
-from bezoar.brokers import broker_for
-from tests.e2e.command_line import BEZOAR, COLOUR, bezoar, dead_letters, environment, on_terminal
+from tests.e2e.command_line import COLOUR, UNPOISON, dead_letters, environment, on_terminal, unpoison
+from unpoison.brokers import broker_for
 
 HOSTILE = "\x1b]0;owned\x07\x1b[31m[bold red]:bomb:\u202e\x9b2J\r\n\t{link=x}"
 
@@ -24,7 +24,7 @@ def ready(url, source="orders"):
 
 def test_ls_shows_one_line_for_each_letter(tmp_path):
     url = dead_letters(tmp_path, b'{"item": "piano"}', b"{}")
-    ended = bezoar("dlq", "ls", *on(url), cwd=tmp_path)
+    ended = unpoison("dlq", "ls", *on(url), cwd=tmp_path)
     heading, *lines = ended.text.splitlines()
     assert ended.code == 0
     assert heading.split() == ["ID", "WHEN", "SOURCE", "CLASSIFICATION", "ERROR", "ATTEMPTS", "FINGERPRINT"]
@@ -43,7 +43,7 @@ def test_ls_on_a_narrow_terminal_keeps_to_its_width_and_gives_up_nothing_but_the
 
 def test_ls_json_is_one_array_of_letters(tmp_path):
     url = dead_letters(tmp_path, b'{"item": "piano"}', b"\xff\x00", key="customer-7", headers={"trace": "abc"})
-    ended = bezoar("dlq", "ls", *on(url), "--json", cwd=tmp_path)
+    ended = unpoison("dlq", "ls", *on(url), "--json", cwd=tmp_path)
     first, second = ended.json
     assert (ended.code, ended.err) == (0, "")
     assert first["body"] == '{"item": "piano"}'
@@ -53,23 +53,23 @@ def test_ls_json_is_one_array_of_letters(tmp_path):
 
 def test_ls_says_how_many_more_there_are(tmp_path):
     url = dead_letters(tmp_path, *[b"{}"] * 52)
-    table = bezoar("dlq", "ls", *on(url), cwd=tmp_path)
+    table = unpoison("dlq", "ls", *on(url), cwd=tmp_path)
     assert (len(table.text.splitlines()), table.err) == (51, "2 more. To see them too: --limit all\n")
-    few = bezoar("dlq", "ls", *on(url), "--json", "--limit", "3", cwd=tmp_path)
+    few = unpoison("dlq", "ls", *on(url), "--json", "--limit", "3", cwd=tmp_path)
     assert (len(few.json), few.err) == (3, "49 more. To see them too: --limit all\n")
-    assert len(bezoar("dlq", "ls", *on(url), "--json", cwd=tmp_path).json) == 52
-    assert len(bezoar("dlq", "ls", *on(url), "--limit", "all", cwd=tmp_path).text.splitlines()) == 53
+    assert len(unpoison("dlq", "ls", *on(url), "--json", cwd=tmp_path).json) == 52
+    assert len(unpoison("dlq", "ls", *on(url), "--limit", "all", cwd=tmp_path).text.splitlines()) == 53
 
 
 def test_an_empty_dlq_is_said_and_is_an_empty_array(tmp_path):
     url = dead_letters(tmp_path)
-    assert bezoar("dlq", "ls", *on(url), cwd=tmp_path).text == "No dead letters in 'orders'.\n"
-    assert bezoar("dlq", "ls", *on(url), "--json", cwd=tmp_path).json == []
+    assert unpoison("dlq", "ls", *on(url), cwd=tmp_path).text == "No dead letters in 'orders'.\n"
+    assert unpoison("dlq", "ls", *on(url), "--json", cwd=tmp_path).json == []
 
 
 def test_show_tells_what_happened_first_and_then_everything_else(tmp_path):
     url = dead_letters(tmp_path, b'{"item":"piano"}', key="customer-7", headers={"trace": "abc"})
-    shown = bezoar("dlq", "show", "orders-1", *on(url), cwd=tmp_path).text
+    shown = unpoison("dlq", "show", "orders-1", *on(url), cwd=tmp_path).text
     lines = shown.splitlines()
     assert lines[0] == "Dead letter orders-1 (dead)"
     assert lines[1].startswith("permanent: ")
@@ -88,14 +88,14 @@ def test_show_tells_what_happened_first_and_then_everything_else(tmp_path):
 
 def test_show_finds_a_letter_by_the_id_of_its_message_and_prints_it_as_json(tmp_path):
     url = dead_letters(tmp_path, b"{}", id="order-4711")
-    letter = bezoar("dlq", "show", "order-4711", *on(url), "--json", cwd=tmp_path).json
+    letter = unpoison("dlq", "show", "order-4711", *on(url), "--json", cwd=tmp_path).json
     assert (letter["id"], letter["message_id"]) == ("orders-1", "order-4711")
 
 
 @pytest.mark.parametrize("body", [b"\x00\xff\x1b[2J\n", b"", '{"größe": 1}\r\n'.encode(), bytes(range(256)) * 300])
 def test_the_body_comes_back_bit_for_bit(tmp_path, body):
     url = dead_letters(tmp_path, body)
-    assert bezoar("dlq", "show", "orders-1", *on(url), "--body", cwd=tmp_path).out == body
+    assert unpoison("dlq", "show", "orders-1", *on(url), "--body", cwd=tmp_path).out == body
 
 
 def test_a_body_that_a_terminal_would_act_on_is_not_written_to_one(tmp_path):
@@ -120,39 +120,39 @@ def test_nothing_that_somebody_else_wrote_acts_on_the_terminal(tmp_path, command
 
 def test_json_of_a_hostile_letter_is_harmless_and_still_means_the_same(tmp_path):
     url = dead_letters(tmp_path, HOSTILE.encode())
-    ended = bezoar("dlq", "ls", *on(url), "--json", cwd=tmp_path)
+    ended = unpoison("dlq", "ls", *on(url), "--json", cwd=tmp_path)
     assert ended.json[0]["body"] == HOSTILE
     assert [character for character in "\x1b\x07\x9b\u202e\r" if character in ended.text] == []
 
 
 def test_no_colour_where_there_is_no_terminal_or_where_it_is_not_wanted(tmp_path):
     url = dead_letters(tmp_path, b"{}")
-    assert b"\x1b" not in bezoar("dlq", "ls", *on(url), cwd=tmp_path).out
+    assert b"\x1b" not in unpoison("dlq", "ls", *on(url), cwd=tmp_path).out
     assert b"\x1b[3" in on_terminal("dlq", "ls", *on(url), cwd=tmp_path).out
     assert b"\x1b[3" not in on_terminal("dlq", "ls", *on(url), cwd=tmp_path, NO_COLOR="1").out
 
 
 def test_replay_sends_the_letters_that_were_named_and_no_others(tmp_path):
     url = dead_letters(tmp_path, b"1", b"2", b"3")
-    ended = bezoar("dlq", "replay", "orders-1", "orders-3", *on(url), "--json", cwd=tmp_path)
+    ended = unpoison("dlq", "replay", "orders-1", "orders-3", *on(url), "--json", cwd=tmp_path)
     assert ended.json == {"replayed": ["orders-1", "orders-3"], "gone": []}
     assert ready(url) == 2
-    states = bezoar("dlq", "ls", *on(url), "--state", "all", "--json", cwd=tmp_path).json
+    states = unpoison("dlq", "ls", *on(url), "--state", "all", "--json", cwd=tmp_path).json
     assert [letter["state"] for letter in states] == ["replayed", "dead", "replayed"]
 
 
 def test_a_mistyped_id_among_others_changes_nothing(tmp_path):
     url = dead_letters(tmp_path, b"1", b"2")
-    ended = bezoar("dlq", "replay", "orders-1", "orders-99", *on(url), cwd=tmp_path)
+    ended = unpoison("dlq", "replay", "orders-1", "orders-99", *on(url), cwd=tmp_path)
     assert (ended.code, ended.text) == (1, "")
-    assert ended.err.startswith("Error: Dead letter 'orders-99' of 'orders' is not there. To see what is there: bezoar dlq ls ")
+    assert ended.err.startswith("Error: Dead letter 'orders-99' of 'orders' is not there. To see what is there: unpoison dlq ls ")
     assert ready(url) == 0
 
 
 def test_a_letter_is_replayed_once(tmp_path):
     url = dead_letters(tmp_path, b"1")
-    assert bezoar("dlq", "replay", "orders-1", *on(url), cwd=tmp_path).text == "Replayed orders-1.\n"
-    again = bezoar("dlq", "replay", "orders-1", *on(url), cwd=tmp_path)
+    assert unpoison("dlq", "replay", "orders-1", *on(url), cwd=tmp_path).text == "Replayed orders-1.\n"
+    again = unpoison("dlq", "replay", "orders-1", *on(url), cwd=tmp_path)
     assert again.code == 1
     assert "was already replayed" in again.err
     assert ready(url) == 1
@@ -160,7 +160,7 @@ def test_a_letter_is_replayed_once(tmp_path):
 
 def test_replay_all_asks_on_a_terminal_and_is_refused_elsewhere(tmp_path):
     url = dead_letters(tmp_path, b"1", b"2")
-    refused = bezoar("dlq", "replay", "--all", *on(url), cwd=tmp_path)
+    refused = unpoison("dlq", "replay", "--all", *on(url), cwd=tmp_path)
     assert refused.code == 1
     assert "add --yes" in refused.err
     declined = on_terminal("dlq", "replay", "--all", *on(url), cwd=tmp_path, answer="n\n")
@@ -176,90 +176,95 @@ def test_replay_all_asks_on_a_terminal_and_is_refused_elsewhere(tmp_path):
 
 def test_replay_all_with_yes_prints_what_it_did(tmp_path):
     url = dead_letters(tmp_path, b"1", b"2")
-    assert bezoar("dlq", "replay", "--all", "--yes", *on(url), "--json", cwd=tmp_path).json["replayed"] == [
+    assert unpoison("dlq", "replay", "--all", "--yes", *on(url), "--json", cwd=tmp_path).json["replayed"] == [
         "orders-1",
         "orders-2",
     ]
-    assert "nothing was sent" in bezoar("dlq", "replay", "--all", *on(url), cwd=tmp_path).text
+    assert "nothing was sent" in unpoison("dlq", "replay", "--all", *on(url), cwd=tmp_path).text
 
 
 def test_discarded_letters_stay_visible(tmp_path):
     url = dead_letters(tmp_path, b"1", b"2")
-    assert bezoar("dlq", "discard", "orders-1", *on(url), "--json", cwd=tmp_path).json == {"discarded": ["orders-1"], "gone": []}
-    assert [letter["id"] for letter in bezoar("dlq", "ls", *on(url), "--json", cwd=tmp_path).json] == ["orders-2"]
-    discarded = bezoar("dlq", "ls", *on(url), "--state", "discarded", "--json", cwd=tmp_path).json
+    assert unpoison("dlq", "discard", "orders-1", *on(url), "--json", cwd=tmp_path).json == {
+        "discarded": ["orders-1"],
+        "gone": [],
+    }
+    assert [letter["id"] for letter in unpoison("dlq", "ls", *on(url), "--json", cwd=tmp_path).json] == ["orders-2"]
+    discarded = unpoison("dlq", "ls", *on(url), "--state", "discarded", "--json", cwd=tmp_path).json
     assert [letter["id"] for letter in discarded] == ["orders-1"]
 
 
 def test_purge_deletes_only_after_the_name_of_the_source_was_typed(tmp_path):
     url = dead_letters(tmp_path, b"1", b"2")
-    bezoar("dlq", "discard", "orders-1", *on(url), cwd=tmp_path)
-    assert bezoar("dlq", "purge", *on(url), cwd=tmp_path).code == 1
+    unpoison("dlq", "discard", "orders-1", *on(url), cwd=tmp_path)
+    assert unpoison("dlq", "purge", *on(url), cwd=tmp_path).code == 1
     assert on_terminal("dlq", "purge", *on(url), cwd=tmp_path, answer="yes\n").code == 1
-    assert len(bezoar("dlq", "ls", *on(url), "--state", "all", "--json", cwd=tmp_path).json) == 2
+    assert len(unpoison("dlq", "ls", *on(url), "--state", "all", "--json", cwd=tmp_path).json) == 2
     assert on_terminal("dlq", "purge", *on(url), cwd=tmp_path, answer="orders\n").code == 0
-    assert bezoar("dlq", "ls", *on(url), "--state", "all", "--json", cwd=tmp_path).json == []
+    assert unpoison("dlq", "ls", *on(url), "--state", "all", "--json", cwd=tmp_path).json == []
 
 
 def test_purge_with_yes_counts(tmp_path):
     url = dead_letters(tmp_path, b"1", b"2", b"3")
-    bezoar("dlq", "discard", "orders-1", *on(url), cwd=tmp_path)
-    assert bezoar("dlq", "purge", "--yes", *on(url), "--json", cwd=tmp_path).json == {"purged": 2, "history": 1}
+    unpoison("dlq", "discard", "orders-1", *on(url), cwd=tmp_path)
+    assert unpoison("dlq", "purge", "--yes", *on(url), "--json", cwd=tmp_path).json == {"purged": 2, "history": 1}
 
 
 def test_an_app_knows_its_url_and_its_sources(tmp_path):
     (tmp_path / "two.py").write_text(
-        "from bezoar import App\n"
+        "from unpoison import App\n"
         "app = App('sqlite:///shop.db')\n"
         "@app.consumer('orders')\ndef ship(order): ...\n"
         "@app.consumer('emails')\ndef send(email): ...\n"
     )
     dead_letters(tmp_path, b"1", b"2")
     dead_letters(tmp_path, b"3", source="emails")
-    both = bezoar("dlq", "ls", "--app", "two:app", "--json", cwd=tmp_path).json
+    both = unpoison("dlq", "ls", "--app", "two:app", "--json", cwd=tmp_path).json
     assert [letter["source"] for letter in both] == ["orders", "orders", "emails"]
-    one = bezoar("dlq", "ls", "--app", "two:app", "--source", "emails", "--json", cwd=tmp_path).json
+    one = unpoison("dlq", "ls", "--app", "two:app", "--source", "emails", "--json", cwd=tmp_path).json
     assert [letter["body"] for letter in one] == ["3"]
-    which = bezoar("dlq", "replay", "--all", "--yes", "--app", "two:app", cwd=tmp_path)
+    which = unpoison("dlq", "replay", "--all", "--yes", "--app", "two:app", cwd=tmp_path)
     assert which.code == 2
     assert "orders, emails" in which.err
     emails = both[2]["id"]
-    assert bezoar("dlq", "replay", emails, "--app", "two.py:app", "--json", cwd=tmp_path).json["replayed"] == [emails]
-    missing = bezoar("dlq", "show", "nope", "--app", "two:app", cwd=tmp_path)
+    assert unpoison("dlq", "replay", emails, "--app", "two.py:app", "--json", cwd=tmp_path).json["replayed"] == [emails]
+    missing = unpoison("dlq", "show", "nope", "--app", "two:app", cwd=tmp_path)
     assert missing.code == 1
-    assert missing.err.startswith("Error: Dead letter 'nope' is in none of 'orders', 'emails'. To see what is there: bezoar dlq")
+    assert missing.err.startswith(
+        "Error: Dead letter 'nope' is in none of 'orders', 'emails'. To see what is there: unpoison dlq"
+    )
 
 
 def test_a_source_of_an_app_that_was_never_used_is_empty(tmp_path):
     (tmp_path / "new.py").write_text(
-        "from bezoar import App\napp = App('sqlite:///shop.db')\n@app.consumer('unused')\ndef ship(order): ...\n"
+        "from unpoison import App\napp = App('sqlite:///shop.db')\n@app.consumer('unused')\ndef ship(order): ...\n"
     )
     dead_letters(tmp_path)
-    assert bezoar("dlq", "ls", "--app", "new:app", cwd=tmp_path).text == "No dead letters in 'unused'.\n"
+    assert unpoison("dlq", "ls", "--app", "new:app", cwd=tmp_path).text == "No dead letters in 'unused'.\n"
 
 
 def test_one_message_id_in_several_letters_has_to_be_told_apart(tmp_path):
     url = dead_letters(tmp_path, b"1", b"2", id="same")
     dead_letters(tmp_path, source="emails")
     (tmp_path / "both.py").write_text(
-        "from bezoar import App\n"
+        "from unpoison import App\n"
         "app = App('sqlite:///shop.db')\n"
         "@app.consumer('orders')\ndef ship(order): ...\n"
         "@app.consumer('emails')\ndef send(email): ...\n"
     )
     for where in (on(url), ["--app", "both:app"]):
-        ended = bezoar("dlq", "show", "same", *where, cwd=tmp_path)
+        ended = unpoison("dlq", "show", "same", *where, cwd=tmp_path)
         assert ended.code == 1
         assert "orders-1, orders-2" in ended.err
 
 
 def test_looking_creates_nothing(tmp_path):
-    missing = bezoar("dlq", "ls", "--url", "sqlite:///typo.db", "--source", "orders", cwd=tmp_path)
+    missing = unpoison("dlq", "ls", "--url", "sqlite:///typo.db", "--source", "orders", cwd=tmp_path)
     assert missing.code == 1
     assert missing.err.startswith("Error: The SQLite file 'typo.db' does not exist")
     assert list(tmp_path.iterdir()) == []
     url = dead_letters(tmp_path)
-    wrong = bezoar("dlq", "ls", *on(url, "ordres"), cwd=tmp_path)
+    wrong = unpoison("dlq", "ls", *on(url, "ordres"), cwd=tmp_path)
     assert wrong.code == 1
     assert "'ordres' does not exist" in wrong.err
     assert "'orders'" in wrong.err
@@ -267,11 +272,11 @@ def test_looking_creates_nothing(tmp_path):
 
 def test_the_url_can_come_from_the_environment(tmp_path):
     url = dead_letters(tmp_path, b"1")
-    assert len(bezoar("dlq", "ls", "--source", "orders", "--json", cwd=tmp_path, BEZOAR_URL=url).json) == 1
+    assert len(unpoison("dlq", "ls", "--source", "orders", "--json", cwd=tmp_path, UNPOISON_URL=url).json) == 1
 
 
 def test_a_broker_of_one_process_has_nothing_to_show_to_another(tmp_path):
-    ended = bezoar("dlq", "ls", *on("memory://"), cwd=tmp_path)
+    ended = unpoison("dlq", "ls", *on("memory://"), cwd=tmp_path)
     assert ended.code == 1
     assert "app.dlq(" in ended.err
 
@@ -282,7 +287,7 @@ def test_a_reader_that_has_left_is_no_error_worth_a_word(tmp_path):
         read, write = os.pipe()
         os.close(read)
         ended = subprocess.run(
-            [*BEZOAR, "dlq", *arguments, *on(url)],
+            [*UNPOISON, "dlq", *arguments, *on(url)],
             cwd=tmp_path,
             stdout=write,
             stderr=subprocess.PIPE,
@@ -296,11 +301,11 @@ def test_a_reader_that_has_left_is_no_error_worth_a_word(tmp_path):
 
 def test_the_table_can_be_searched_in_a_pipe_whatever_the_width(tmp_path):
     url = dead_letters(tmp_path, b"{}", error=ValueError("a long story " * 15 + "with an end"))
-    assert "with an end" in bezoar("dlq", "ls", *on(url), cwd=tmp_path, COLUMNS="40").text
+    assert "with an end" in unpoison("dlq", "ls", *on(url), cwd=tmp_path, COLUMNS="40").text
 
 
 def test_a_letter_in_json_has_every_field_that_was_promised(tmp_path):
     url = dead_letters(tmp_path, b"{}")
     promised = """id source key body headers attempts classification rule error_type error traceback fingerprint first_failed_at
         last_failed_at consumer code_version original crash replays state note owner"""
-    assert set(promised.split()) - set(bezoar("dlq", "show", "orders-1", *on(url), "--json", cwd=tmp_path).json) == set()
+    assert set(promised.split()) - set(unpoison("dlq", "show", "orders-1", *on(url), "--json", cwd=tmp_path).json) == set()

@@ -3,12 +3,12 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from tests.e2e.command_line import COLOUR, bezoar, on_terminal
+from tests.e2e.command_line import COLOUR, on_terminal, unpoison
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 APP = """
-from bezoar import App, Backoff, Policy
+from unpoison import App, Backoff, Policy
 
 print("imported")
 app = App("sqlite:///shop.db")
@@ -28,7 +28,7 @@ def bill(order: dict) -> None: ...
 
 
 def the_plan(*arguments, cwd):
-    ended = bezoar("plan", *arguments, "--json", cwd=cwd)
+    ended = unpoison("plan", *arguments, "--json", cwd=cwd)
     assert (ended.code, ended.err) == (0, "")
     (plan,) = ended.json["plans"]
     return plan
@@ -49,14 +49,14 @@ def test_five_percent_and_three_retries_add_fifteen(tmp_path):
     plan = the_plan(*arguments, cwd=tmp_path)
     assert plan["worst_case"] == {"retries_per_second": 150, "amplification": 0.15, "dead_per_second": 50}
     assert (plan["max_attempts"], plan["retries"]) == (4, 3)
-    assert "retries, worst case 150/s +15 % 50/s" in words(bezoar("plan", *arguments, cwd=tmp_path).text)
+    assert "retries, worst case 150/s +15 % 50/s" in words(unpoison("plan", *arguments, cwd=tmp_path).text)
 
 
 def test_half_failing_and_five_retries_add_two_and_a_half_times_the_traffic(tmp_path):
     arguments = ["--rate", "1000", "--failing", "0.5", "--retries", "5"]
     worst = the_plan(*arguments, cwd=tmp_path)["worst_case"]
     assert (worst["retries_per_second"], worst["amplification"]) == (2500, 2.5)
-    shown = words(bezoar("plan", *arguments, cwd=tmp_path).text)
+    shown = words(unpoison("plan", *arguments, cwd=tmp_path).text)
     assert "retries, worst case 2,500/s +250 % 500/s" in shown
     assert "Warning: With 50 % failing, retries may come to +250 % of the traffic" in shown
 
@@ -71,12 +71,12 @@ def test_the_schedule_is_that_of_the_backoff(tmp_path):
 
 
 def test_the_same_seed_gives_the_same_document_and_another_one_does_not(tmp_path):
-    first, again, other = (bezoar("plan", "--json", "--seed", seed, cwd=tmp_path).out for seed in ("5", "5", "6"))
+    first, again, other = (unpoison("plan", "--json", "--seed", seed, cwd=tmp_path).out for seed in ("5", "5", "6"))
     assert first == again != other
 
 
 def test_the_settings_of_an_app_are_those_of_its_consumers(shop):
-    ended = bezoar("plan", "--app", "shop:app", "--rate", "200", "--json", cwd=shop)
+    ended = unpoison("plan", "--app", "shop:app", "--rate", "200", "--json", cwd=shop)
     assert ended.code == 0
     assert ended.err == "imported\n"
     orders, mails, bills = ended.json["plans"]
@@ -89,7 +89,7 @@ def test_the_settings_of_an_app_are_those_of_its_consumers(shop):
 
 
 def test_one_consumer_can_be_named(shop):
-    shown = bezoar("plan", "--app", "shop:app", "--source", "bills", cwd=shop).text
+    shown = unpoison("plan", "--app", "shop:app", "--source", "bills", cwd=shop).text
     assert "Backoff: delays 1 min, 10 min, no jitter" in shown
     assert "orders" not in shown
 
@@ -105,20 +105,20 @@ def test_on_a_terminal_it_fits_the_width(tmp_path, columns):
 
 
 def test_in_a_pipe_it_is_plain(tmp_path):
-    shown = bezoar("plan", cwd=tmp_path).text
+    shown = unpoison("plan", cwd=tmp_path).text
     assert "\x1b" not in shown
     assert max(len(line.rstrip()) for line in shown.splitlines() if "█" in line) <= 80
 
 
 @pytest.mark.parametrize("arguments", ["--attempts 1", "--backoff immediate", "--failing 0", "--attempts 100"])
 def test_the_ends_of_the_range_can_be_planned(tmp_path, arguments):
-    ended = bezoar("plan", *arguments.split(), "--svg", "plan.svg", cwd=tmp_path)
+    ended = unpoison("plan", *arguments.split(), "--svg", "plan.svg", cwd=tmp_path)
     assert ended.code == 0
     assert ET.parse(tmp_path / "plan.svg").getroot().tag == f"{SVG}svg"
 
 
 def test_the_picture_is_whole_and_says_in_words_what_it_shows(shop):
-    ended = bezoar("plan", "--app", "shop:app", "--svg", "plan.svg", cwd=shop)
+    ended = unpoison("plan", "--app", "shop:app", "--svg", "plan.svg", cwd=shop)
     assert (ended.code, ended.err) == (0, "imported\nDrew plan.svg\n")
     picture = ET.parse(shop / "plan.svg").getroot()
     assert picture.find(f"{SVG}title").text == "What retries add, and when they come"
@@ -136,7 +136,7 @@ def test_the_picture_is_whole_and_says_in_words_what_it_shows(shop):
 
 
 def test_bars_are_as_long_as_what_they_stand_for(tmp_path):
-    bezoar("plan", "--failing", "50%", "--retries", "5", "--svg", "plan.svg", cwd=tmp_path)
+    unpoison("plan", "--failing", "50%", "--retries", "5", "--svg", "plan.svg", cwd=tmp_path)
     picture = ET.parse(tmp_path / "plan.svg").getroot()
     widths = {element.get("class"): float(element.get("width")) for element in reversed(list(picture.iter(f"{SVG}rect")))}
     assert widths["retry"] == pytest.approx(2.5 * widths["first"], rel=0.01)
@@ -145,16 +145,16 @@ def test_bars_are_as_long_as_what_they_stand_for(tmp_path):
 
 def test_a_file_that_is_there_is_left_alone_unless_forced(tmp_path):
     (tmp_path / "plan.svg").write_text("mine")
-    ended = bezoar("plan", "--svg", "plan.svg", cwd=tmp_path)
+    ended = unpoison("plan", "--svg", "plan.svg", cwd=tmp_path)
     assert (ended.code, ended.text) == (1, "")
     assert ended.err == "Error: 'plan.svg' is there already and was left as it is. Add --force, or name another.\n"
     assert (tmp_path / "plan.svg").read_text() == "mine"
-    assert bezoar("plan", "--svg", "plan.svg", "--force", cwd=tmp_path).code == 0
+    assert unpoison("plan", "--svg", "plan.svg", "--force", cwd=tmp_path).code == 0
     assert (tmp_path / "plan.svg").read_text().startswith("<svg ")
 
 
 def test_a_file_that_cannot_be_written_is_named(tmp_path):
-    ended = bezoar("plan", "--svg", "no/plan.svg", cwd=tmp_path)
+    ended = unpoison("plan", "--svg", "no/plan.svg", cwd=tmp_path)
     assert ended.code == 1
     assert ended.err == "Error: 'no/plan.svg' cannot be written: No such file or directory. Name another file for --svg.\n"
 
@@ -187,7 +187,7 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path):
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_wrong_usage_ends_with_2_and_says_what_to_write(shop, arguments, said):
-    ended = bezoar("plan", *arguments, "--svg", "plan.svg", cwd=shop)
+    ended = unpoison("plan", *arguments, "--svg", "plan.svg", cwd=shop)
     assert ended.code == 2
     assert said in words(ended.err)
     assert not (shop / "plan.svg").exists()

@@ -5,8 +5,8 @@ import subprocess
 
 import pytest
 
-from bezoar.brokers import broker_for
-from tests.e2e.command_line import BEZOAR, bezoar, environment, terminal
+from tests.e2e.command_line import UNPOISON, environment, terminal, unpoison
+from unpoison.brokers import broker_for
 
 URL = "sqlite:///shop.db"
 
@@ -27,26 +27,26 @@ def bodies(folder):
 
 def test_arguments_are_sent_as_they_are(tmp_path):
     payloads = ['{"id": 1,  "total": 9.990}', "3", '"größe"', '{"a":1,"a":2}']
-    ended = bezoar("publish", URL, "orders", *payloads, cwd=tmp_path)
+    ended = unpoison("publish", URL, "orders", *payloads, cwd=tmp_path)
     assert (ended.code, ended.text) == (0, "Sent 4 messages to 'orders'.\n")
     assert bodies(tmp_path) == [payload.encode() for payload in payloads]
 
 
 def test_json_prints_the_ids(tmp_path):
-    ended = bezoar("publish", URL, "orders", "1", "2", "--json", cwd=tmp_path)
+    ended = unpoison("publish", URL, "orders", "1", "2", "--json", cwd=tmp_path)
     assert ended.json["source"] == "orders"
     assert ended.json["ids"] == [delivery.id for delivery in published(tmp_path)]
 
 
 def test_key_headers_and_id_go_with_the_message(tmp_path):
     arguments = ["--key", "customer-7", "--header", "trace=a=b", "--header", "empty=", "--id", "order-4711"]
-    assert bezoar("publish", URL, "orders", "{}", *arguments, cwd=tmp_path).text == "Sent message order-4711 to 'orders'.\n"
+    assert unpoison("publish", URL, "orders", "{}", *arguments, cwd=tmp_path).text == "Sent message order-4711 to 'orders'.\n"
     (delivery,) = published(tmp_path)
     assert (delivery.id, delivery.key, dict(delivery.headers)) == ("order-4711", "customer-7", {"trace": "a=b", "empty": ""})
 
 
 def test_a_delayed_message_is_not_ready(tmp_path):
-    assert bezoar("publish", URL, "orders", "{}", "--delay", "2h", cwd=tmp_path).code == 0
+    assert unpoison("publish", URL, "orders", "{}", "--delay", "2h", cwd=tmp_path).code == 0
     assert published(tmp_path) == []
     broker = broker_for(f"sqlite:///{tmp_path / 'shop.db'}")
     broker.open(["orders"])
@@ -56,27 +56,27 @@ def test_a_delayed_message_is_not_ready(tmp_path):
 
 def test_lines_of_a_file_are_messages(tmp_path):
     (tmp_path / "orders.jsonl").write_bytes(b'{"id": 1}\r\n\n  \n{"id": 2}\n{"id": 3}')
-    assert bezoar("publish", URL, "orders", "--file", "orders.jsonl", cwd=tmp_path).code == 0
+    assert unpoison("publish", URL, "orders", "--file", "orders.jsonl", cwd=tmp_path).code == 0
     assert bodies(tmp_path) == [b'{"id": 1}', b'{"id": 2}', b'{"id": 3}']
 
 
 @pytest.mark.parametrize("source", [[], ["-"], ["--file", "-"]], ids=["nothing", "dash", "file dash"])
 def test_lines_of_standard_input_are_messages(tmp_path, source):
-    assert bezoar("publish", URL, "orders", *source, cwd=tmp_path, stdin=b"1\n2\n").text == "Sent 2 messages to 'orders'.\n"
+    assert unpoison("publish", URL, "orders", *source, cwd=tmp_path, stdin=b"1\n2\n").text == "Sent 2 messages to 'orders'.\n"
     assert bodies(tmp_path) == [b"1", b"2"]
 
 
 def test_raw_input_is_one_message_bit_for_bit(tmp_path):
     body = bytes(range(256)) * 1000 + b"\n"
-    assert bezoar("publish", URL, "orders", "--raw", cwd=tmp_path, stdin=body).code == 0
+    assert unpoison("publish", URL, "orders", "--raw", cwd=tmp_path, stdin=body).code == 0
     (tmp_path / "body.bin").write_bytes(body)
-    assert bezoar("publish", URL, "orders", "--raw", "--file", "body.bin", cwd=tmp_path).code == 0
-    assert bezoar("publish", URL, "orders", "--raw", "no json", cwd=tmp_path).code == 0
+    assert unpoison("publish", URL, "orders", "--raw", "--file", "body.bin", cwd=tmp_path).code == 0
+    assert unpoison("publish", URL, "orders", "--raw", "no json", cwd=tmp_path).code == 0
     assert bodies(tmp_path) == [body, body, b"no json"]
 
 
 def test_raw_lines_are_sent_whatever_they_hold(tmp_path):
-    assert bezoar("publish", URL, "orders", "--lines", cwd=tmp_path, stdin=b"no json\n\n\xff\x00 \r\nlast").code == 0
+    assert unpoison("publish", URL, "orders", "--lines", cwd=tmp_path, stdin=b"no json\n\n\xff\x00 \r\nlast").code == 0
     assert bodies(tmp_path) == [b"no json", b"", b"\xff\x00 \r", b"last"]
 
 
@@ -94,7 +94,7 @@ def test_raw_lines_are_sent_whatever_they_hold(tmp_path):
 def test_nothing_of_a_file_with_a_bad_line_is_sent(tmp_path, line, why):
     good = b'{"text": "%s"}\n' % (b"x" * 1000)
     (tmp_path / "orders.jsonl").write_bytes(good * 3000 + b"\n" + line + b"\n" + good)
-    ended = bezoar("publish", URL, "orders", "--file", "orders.jsonl", cwd=tmp_path)
+    ended = unpoison("publish", URL, "orders", "--file", "orders.jsonl", cwd=tmp_path)
     assert (ended.code, ended.text) == (1, "")
     assert ended.err.startswith("Error: Line 3,002 is not JSON: ")
     assert why in ended.err
@@ -103,7 +103,7 @@ def test_nothing_of_a_file_with_a_bad_line_is_sent(tmp_path, line, why):
 
 def test_a_bad_line_on_standard_input_stops_there_and_says_what_was_sent(tmp_path):
     good = b'{"text": "%s"}\n' % (b"x" * 1000)
-    ended = bezoar("publish", URL, "orders", cwd=tmp_path, stdin=good * 3000 + b"oops\n" + good)
+    ended = unpoison("publish", URL, "orders", cwd=tmp_path, stdin=good * 3000 + b"oops\n" + good)
     assert ended.code == 1
     assert "Line 3,001 is not JSON" in ended.err
     sent = int(re.search(r"Before that ([0-9,]+) messages were sent", ended.err)[1].replace(",", ""))
@@ -112,7 +112,7 @@ def test_a_bad_line_on_standard_input_stops_there_and_says_what_was_sent(tmp_pat
 
 
 def test_a_payload_that_is_not_json_is_refused_before_anything_is_sent(tmp_path):
-    ended = bezoar("publish", URL, "orders", "{}", "hello", cwd=tmp_path)
+    ended = unpoison("publish", URL, "orders", "{}", "hello", cwd=tmp_path)
     assert (ended.code, ended.text) == (1, "")
     assert ended.err.startswith("Error: Payload 2 ('hello') is not JSON: ")
     assert "--raw" in ended.err
@@ -121,7 +121,7 @@ def test_a_payload_that_is_not_json_is_refused_before_anything_is_sent(tmp_path)
 
 def test_what_comes_slowly_is_sent_as_it_comes(tmp_path):
     with subprocess.Popen(
-        [*BEZOAR, "publish", URL, "orders"], cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment()
+        [*UNPOISON, "publish", URL, "orders"], cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment()
     ) as process:
         process.stdin.write(b'{"id": 1}\n{"id"')
         process.stdin.flush()
@@ -138,7 +138,7 @@ def test_what_comes_slowly_is_sent_as_it_comes(tmp_path):
 def test_ctrl_c_is_quiet(tmp_path):
     with terminal() as (master, slave):
         process = subprocess.Popen(
-            [*BEZOAR, "publish", URL, "orders"], cwd=tmp_path, stdin=slave, stdout=slave, stderr=slave, env=environment()
+            [*UNPOISON, "publish", URL, "orders"], cwd=tmp_path, stdin=slave, stdout=slave, stderr=slave, env=environment()
         )
         os.close(slave)
         said = b""
@@ -166,7 +166,7 @@ def test_ctrl_c_is_quiet(tmp_path):
     ids=["folder", "memory", "url", "source"],
 )
 def test_a_broker_that_is_not_there_fails_at_once(tmp_path, arguments, said):
-    ended = bezoar("publish", *arguments, cwd=tmp_path)
+    ended = unpoison("publish", *arguments, cwd=tmp_path)
     assert (ended.code, ended.text) == (1, "")
     assert ended.err.startswith("Error: ")
     assert said in ended.err
@@ -174,14 +174,14 @@ def test_a_broker_that_is_not_there_fails_at_once(tmp_path, arguments, said):
 
 
 def test_a_message_that_consumers_would_refuse_is_refused(tmp_path):
-    ended = bezoar("publish", URL, "orders", '"12345678"', cwd=tmp_path, BEZOAR_MAX_BODY="9")
+    ended = unpoison("publish", URL, "orders", '"12345678"', cwd=tmp_path, UNPOISON_MAX_BODY="9")
     assert ended.code == 1
     assert "has 10 bytes, the limit is 9" in ended.err
     assert bodies(tmp_path) == []
 
 
 def test_an_id_for_several_messages_is_wrong_usage_and_sends_none(tmp_path):
-    ended = bezoar("publish", URL, "orders", "--id", "x", cwd=tmp_path, stdin=b"1\n2\n")
+    ended = unpoison("publish", URL, "orders", "--id", "x", cwd=tmp_path, stdin=b"1\n2\n")
     assert ended.code == 2
     assert "there are 2" in ended.err
     assert bodies(tmp_path) == []

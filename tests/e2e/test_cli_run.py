@@ -6,9 +6,9 @@ import subprocess
 
 import pytest
 
-from bezoar import App
-from bezoar.brokers import broker_for
-from tests.e2e.command_line import BEZOAR, COLOUR, SHOP, bezoar, environment, on_terminal
+from tests.e2e.command_line import COLOUR, SHOP, UNPOISON, environment, on_terminal, unpoison
+from unpoison import App
+from unpoison.brokers import broker_for
 
 NOTHING = {"done": 0, "retried": 0, "dead": 0, "discarded": 0, "released": 0}
 
@@ -18,13 +18,13 @@ def shop(tmp_path):
     """The example, with its orders published."""
     for name in ("shop.py", "orders.jsonl"):
         shutil.copy(SHOP / name, tmp_path)
-    assert bezoar("publish", "sqlite:///shop.db", "orders", "--file", "orders.jsonl", cwd=tmp_path).code == 0
+    assert unpoison("publish", "sqlite:///shop.db", "orders", "--file", "orders.jsonl", cwd=tmp_path).code == 0
     return tmp_path
 
 
 def app_file(folder, name, handler, source="orders", options=""):
     (folder / name).write_text(
-        f"from bezoar import App, Discard\napp = App('sqlite:///shop.db')\n"
+        f"from unpoison import App, Discard\napp = App('sqlite:///shop.db')\n"
         f"@app.consumer({source!r}, {options})\ndef handle(body: bytes):\n    {handler}\n"
     )
 
@@ -55,29 +55,29 @@ def waiting(folder, source="orders"):
 
 
 def test_the_example_runs_until_it_is_empty_and_says_what_happened(shop):
-    ended = bezoar("run", "shop:app", "--until-empty", cwd=shop)
+    ended = unpoison("run", "shop:app", "--until-empty", cwd=shop)
     assert ended.code == 0
     assert "orders   3 done, 2 dead, 1 discarded, 0 retried\n" in ended.text
     assert "emails   3 done, 0 dead, 0 discarded, 3 retried\n" in ended.text
-    assert "To see the dead letters: bezoar dlq ls --app shop:app\n" in ended.text
+    assert "To see the dead letters: unpoison dlq ls --app shop:app\n" in ended.text
     assert "to ada@example.org: book is on its way" in ended.text
     assert depth(shop, "orders").empty
     assert depth(shop, "emails").empty
 
 
 def test_the_readme_of_the_example_is_true(shop):
-    commands = [line.split()[1:] for line in (SHOP / "README.md").read_text().splitlines() if line.startswith("    bezoar")]
+    commands = [line.split()[1:] for line in (SHOP / "README.md").read_text().splitlines() if line.startswith("    unpoison")]
     assert commands[0] == ["publish", "sqlite:///shop.db", "orders", "--file", "orders.jsonl"]
     for command in commands[1:3]:
-        assert bezoar(*command, cwd=shop).code == 0
+        assert unpoison(*command, cwd=shop).code == 0
     (shop / "shop.py").write_text((shop / "shop.py").read_text().replace('"lamp": 30.0', '"lamp": 30.0, "piano": 900.0'))
-    assert "KeyError: 'piano'" in bezoar(*commands[3], cwd=shop).text
-    assert bezoar(*commands[4], cwd=shop).text == "Replayed orders-1.\n"
-    assert "to grace@example.org: piano is on its way, 900.00 €" in bezoar(*commands[5], cwd=shop).text
+    assert "KeyError: 'piano'" in unpoison(*commands[3], cwd=shop).text
+    assert unpoison(*commands[4], cwd=shop).text == "Replayed orders-1.\n"
+    assert "to grace@example.org: piano is on its way, 900.00 €" in unpoison(*commands[5], cwd=shop).text
 
 
 def test_json_is_the_only_thing_on_standard_output(shop):
-    ended = bezoar("run", "shop.py:app", "--until-empty", "--json", cwd=shop)
+    ended = unpoison("run", "shop.py:app", "--until-empty", "--json", cwd=shop)
     assert ended.json["sources"]["orders"] == NOTHING | {"done": 3, "dead": 2, "discarded": 1}
     assert ended.json["sources"]["refunds"] == NOTHING
     assert ended.json["total"] == NOTHING | {"done": 6, "dead": 2, "discarded": 1, "retried": 3}
@@ -87,10 +87,10 @@ def test_json_is_the_only_thing_on_standard_output(shop):
 def test_dead_letters_are_a_failure_only_if_asked_for(tmp_path):
     app_file(tmp_path, "bad.py", "raise ValueError(body)")
     publish(tmp_path, b"1")
-    failed = bezoar("run", "bad:app", "--until-empty", "--fail-on-dead", cwd=tmp_path)
+    failed = unpoison("run", "bad:app", "--until-empty", "--fail-on-dead", cwd=tmp_path)
     assert failed.code == 1
     assert failed.err.splitlines()[-1].startswith("Error: 1 messages became dead letters")
-    assert bezoar("run", "bad:app", "--until-empty", "--fail-on-dead", cwd=tmp_path).code == 0
+    assert unpoison("run", "bad:app", "--until-empty", "--fail-on-dead", cwd=tmp_path).code == 0
 
 
 def test_several_apps_run_together(tmp_path):
@@ -98,7 +98,7 @@ def test_several_apps_run_together(tmp_path):
     app_file(tmp_path, "two.py", "pass", source="emails")
     publish(tmp_path, b"1", b"2")
     publish(tmp_path, b"3", source="emails")
-    sources = bezoar("run", "one:app", "two", "--until-empty", "--json", cwd=tmp_path).json["sources"]
+    sources = unpoison("run", "one:app", "two", "--until-empty", "--json", cwd=tmp_path).json["sources"]
     assert {source: tally["done"] for source, tally in sources.items()} == {"orders": 2, "emails": 1}
 
 
@@ -109,7 +109,7 @@ def test_sigterm_lets_the_running_message_finish_and_hands_the_others_back(tmp_p
     app_file(tmp_path, "slow.py", f"import time; {handler}", options="concurrency=1")
     publish(tmp_path, b"first", *[b"later"] * 5_000)
     with subprocess.Popen(
-        [*BEZOAR, "run", "slow:app", "--json"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
+        [*UNPOISON, "run", "slow:app", "--json"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
     ) as process:
         _wait_for(process.stderr, b"started")
         process.send_signal(signal.SIGTERM)
@@ -137,22 +137,22 @@ def _wait_for(stream, text):
     ("code", "said", "place", "remedy"),
     [
         (
-            "import os\nfrom bezoar import App\napp = App(os.environ['NOT_THERE'])\n",
+            "import os\nfrom unpoison import App\napp = App(os.environ['NOT_THERE'])\n",
             "KeyError: 'NOT_THERE'",
             "line 3: app =",
             "python -c",
         ),
-        ("from bezoar import App\napp = App('sqlite:///x.db'\n", "SyntaxError", "line 2: app =", "Mend it"),
+        ("from unpoison import App\napp = App('sqlite:///x.db'\n", "SyntaxError", "line 2: app =", "Mend it"),
         ("import no_such_package\n", "No module named 'no_such_package'", "line 1: import no_such_package", "Install"),
         ("import sys\n\nsys.exit('no config')\n", "SystemExit: no config", "line 3: sys.exit", "__main__"),
-        ("from bezoar import App\napp = App('shop.db')\n", "names no broker", "line 2: app = App('shop.db')", "sqlite:///"),
+        ("from unpoison import App\napp = App('shop.db')\n", "names no broker", "line 2: app = App('shop.db')", "sqlite:///"),
         ("from json import loads\nloads('{')\n", "JSONDecodeError", "line 2: loads('{')", "Mend it"),
     ],
 )
 @pytest.mark.parametrize("command", [["run"], ["dlq", "ls", "--app"]], ids=["run", "dlq"])
 def test_an_app_that_fails_while_it_is_imported_is_one_clear_error(tmp_path, command, code, said, place, remedy):
     (tmp_path / "broken.py").write_text(code)
-    ended = bezoar(*command, "broken:app", cwd=tmp_path)
+    ended = unpoison(*command, "broken:app", cwd=tmp_path)
     assert (ended.code, ended.text) == (1, "")
     assert ended.err.startswith("Error: ")
     assert said in ended.err
@@ -172,8 +172,8 @@ def test_an_app_that_fails_while_it_is_imported_is_one_clear_error(tmp_path, com
     ],
 )
 def test_an_app_that_is_not_there_is_one_clear_error(tmp_path, reference, said):
-    (tmp_path / "named.py").write_text("from bezoar import App\nshop = App('sqlite:///shop.db')\napp = 3\n")
-    ended = bezoar("run", reference, cwd=tmp_path)
+    (tmp_path / "named.py").write_text("from unpoison import App\nshop = App('sqlite:///shop.db')\napp = 3\n")
+    ended = unpoison("run", reference, cwd=tmp_path)
     assert (ended.code, ended.text) == (1, "")
     assert ended.err.startswith("Error: ")
     assert said in ended.err
@@ -183,28 +183,28 @@ def test_an_app_that_is_not_there_is_one_clear_error(tmp_path, reference, said):
 def test_log_lines_as_json_have_the_fields_that_belong_to_them(tmp_path):
     app_file(tmp_path, "bad.py", "raise ValueError('\\x1b[2J')")
     publish(tmp_path, b"1")
-    ended = bezoar("run", "bad:app", "--until-empty", "--log-format", "json", cwd=tmp_path)
+    ended = unpoison("run", "bad:app", "--until-empty", "--log-format", "json", cwd=tmp_path)
     lines = [json.loads(line) for line in ended.err.splitlines()]
     assert {"start", "dead"} <= {line["event"] for line in lines}
     dead = next(line for line in lines if line["event"] == "dead")
-    assert (dead["level"], dead["logger"], dead["source"]) == ("error", "bezoar", "orders")
+    assert (dead["level"], dead["logger"], dead["source"]) == ("error", "unpoison", "orders")
     assert {"time", "message", "message_id", "rule", "fingerprint"} <= set(dead)
     assert "\x1b" not in ended.err
 
 
 def test_a_log_line_cannot_be_forged_by_a_message(tmp_path):
     app_file(tmp_path, "bad.py", "raise Discard(body.decode())")
-    publish(tmp_path, b"ok\n2026-01-01 info bezoar: all is well\x1b[2J")
-    ended = bezoar("run", "bad:app", "--until-empty", cwd=tmp_path)
-    assert r"ok\n2026-01-01 info bezoar: all is well\x1b[2J" in ended.err
+    publish(tmp_path, b"ok\n2026-01-01 info unpoison: all is well\x1b[2J")
+    ended = unpoison("run", "bad:app", "--until-empty", cwd=tmp_path)
+    assert r"ok\n2026-01-01 info unpoison: all is well\x1b[2J" in ended.err
 
 
 def test_less_is_logged_when_asked(tmp_path):
     app_file(tmp_path, "good.py", "pass")
     publish(tmp_path, b"1")
-    assert "Consuming 'orders'" in bezoar("run", "good:app", "--until-empty", cwd=tmp_path).err
-    assert bezoar("run", "good:app", "--until-empty", "--log-level", "warning", cwd=tmp_path).err == ""
-    quiet = bezoar("run", "good:app", "--until-empty", "--quiet", cwd=tmp_path)
+    assert "Consuming 'orders'" in unpoison("run", "good:app", "--until-empty", cwd=tmp_path).err
+    assert unpoison("run", "good:app", "--until-empty", "--log-level", "warning", cwd=tmp_path).err == ""
+    quiet = unpoison("run", "good:app", "--until-empty", "--quiet", cwd=tmp_path)
     assert (quiet.code, quiet.text, quiet.err) == (0, "", "")
 
 
@@ -231,24 +231,24 @@ def test_a_long_log_line_is_broken_between_words_on_a_terminal(tmp_path):
 
 def test_a_variable_that_is_no_setting_is_one_line_of_warning(tmp_path):
     app_file(tmp_path, "good.py", "pass")
-    ended = bezoar("dlq", "ls", "--app", "good:app", cwd=tmp_path, BEZOAR_GRAZE="1")
-    assert "Warning: BEZOAR_GRAZE is not a setting of bezoar and is ignored." in ended.err.splitlines()[0]
+    ended = unpoison("dlq", "ls", "--app", "good:app", cwd=tmp_path, UNPOISON_GRAZE="1")
+    assert "Warning: UNPOISON_GRAZE is not a setting of unpoison and is ignored." in ended.err.splitlines()[0]
 
 
 def test_run_without_an_app_is_wrong_usage(tmp_path):
-    assert bezoar("run", cwd=tmp_path).code == 2
+    assert unpoison("run", cwd=tmp_path).code == 2
 
 
 def test_what_an_app_prints_on_import_or_in_this_process_does_not_mix_with_json(tmp_path):
     (tmp_path / "loud.py").write_text(
-        "from bezoar import App\n"
+        "from unpoison import App\n"
         "print('imported')\n"
         "app = App('sqlite:///shop.db')\n"
         "@app.consumer('orders', isolation='thread')\n"
         "def ship(order: dict) -> None: print('shipping')\n"
     )
-    assert bezoar("publish", "sqlite:///shop.db", "orders", "{}", cwd=tmp_path).code == 0
-    ended = bezoar("run", "loud:app", "--until-empty", "--json", cwd=tmp_path)
+    assert unpoison("publish", "sqlite:///shop.db", "orders", "{}", cwd=tmp_path).code == 0
+    ended = unpoison("run", "loud:app", "--until-empty", "--json", cwd=tmp_path)
     assert ended.json["total"]["done"] == 1
     assert "shipping" in ended.err
-    assert bezoar("dlq", "ls", "--app", "loud:app", "--json", cwd=tmp_path).json == []
+    assert unpoison("dlq", "ls", "--app", "loud:app", "--json", cwd=tmp_path).json == []

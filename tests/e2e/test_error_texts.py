@@ -9,11 +9,11 @@ import sys
 
 import pytest
 
-from bezoar import App, Backoff, PoisonPillHandler, Policy, RetryLater
-from bezoar.errors import BezoarError, ConfigError, PayloadError
-from tests.e2e.command_line import bezoar, dead_letters
+from tests.e2e.command_line import dead_letters, unpoison
+from unpoison import App, Backoff, PoisonPillHandler, Policy, RetryLater
+from unpoison.errors import ConfigError, PayloadError, UnpoisonError
 
-APP = "from bezoar import App\napp = App('sqlite:///shop.db')\n"
+APP = "from unpoison import App\napp = App('sqlite:///shop.db')\n"
 HANDLER = "@app.consumer('orders'{})\ndef ship(order): ...\n"
 
 FILES = {
@@ -30,7 +30,7 @@ FILES = {
     "nothing.py": "app = 3\n",
     "zero.py": APP + HANDLER.format(", max_attempts=0"),
     "typo.py": APP + HANDLER.format(", retries=3"),
-    "memory.py": "from bezoar import App\napp = App('memory://')\n" + HANDLER.format(""),
+    "memory.py": "from unpoison import App\napp = App('memory://')\n" + HANDLER.format(""),
     "extra.py": APP + "import sys\nsys.modules['jsonschema'] = None\n" + HANDLER.format(", schema={'type': 'object'}"),
     "text.db": "this is no database, whatever its name says. " * 10,
     "bad.jsonl": '{"id": 1}\n{"id": 2\n',
@@ -74,13 +74,13 @@ FAILURES = [
     ("run exits:app", "SystemExit: 3", "move that under if __name__ == '__main__':"),
     ("run dies:app", "ended with exit code 4 before the app was ready", "run: python -c 'import dies'"),
     ("run aborts.py:app", "was killed by SIGABRT before the app was ready", "run: python aborts.py"),
-    ("run hangs:app", "took more than 1 s and was ended", "give it longer: BEZOAR_START_TIMEOUT=120"),
+    ("run hangs:app", "took more than 1 s and was ended", "give it longer: UNPOISON_START_TIMEOUT=120"),
     ("run runs:app", "called while the app is being imported", "Put it under if __name__ == '__main__':"),
     ("run empty:app", "no consumer, so there is nothing to run", "@app.consumer('orders')"),
     ("run zero:app", "max_attempts must be 1 or more, got 0", "for no limit use None"),
     ("run typo:app", "unexpected keyword argument 'retries'", "typo.py, line 3"),
-    ("run extra:app", "needs the package 'jsonschema'", "pip install 'bezoar[jsonschema]'"),
-    ("publish shop.db orders 1", "'shop.db' names no broker that bezoar knows", "for a file here use sqlite:///shop.db"),
+    ("run extra:app", "needs the package 'jsonschema'", "pip install 'unpoison[jsonschema]'"),
+    ("publish shop.db orders 1", "'shop.db' names no broker that unpoison knows", "for a file here use sqlite:///shop.db"),
     ("publish carrier://ada:secret@loft orders 1", "'carrier://ada:***@loft' names no broker", "It knows sqlite://"),
     ("publish sqlite://shop.db orders 1", "names no SQLite file", "Use sqlite:///shop.db for a file here"),
     ("publish sqlite:///shop.db?x=1 orders 1", "options after '?'", "Remove '?x=1'"),
@@ -95,8 +95,8 @@ FAILURES = [
     ("dlq ls --url sqlite:///text.db --source orders", "not an intact SQLite database", "Point the URL at another file"),
     ("dlq ls --app memory:app", "nothing to see from here", "app.dlq('orders')"),
     ("dlq ls --app syntax:app", "SyntaxError", "Mend it there"),
-    (f"dlq show orders-99 {ON_FILE}", "Dead letter 'orders-99' of 'orders' is not there", "bezoar dlq ls --state all"),
-    ("dlq show orders-99 --app good:app", "is in none of 'orders', 'emails'", "bezoar dlq ls --state all"),
+    (f"dlq show orders-99 {ON_FILE}", "Dead letter 'orders-99' of 'orders' is not there", "unpoison dlq ls --state all"),
+    ("dlq show orders-99 --app good:app", "is in none of 'orders', 'emails'", "unpoison dlq ls --state all"),
     (f"dlq replay --all {ON_FILE}", "There is no terminal to ask on", "add --yes"),
     (f"dlq purge {ON_FILE}", "There is no terminal to ask on", "add --yes"),
 ]
@@ -114,17 +114,17 @@ def folder(tmp_path):
 def test_wrong_usage_names_what_is_wrong_and_where_to_look(folder, line, said):
     if "--app" in line:
         dead_letters(folder, b"1")
-    ended = bezoar(*line.split(), cwd=folder)
+    ended = unpoison(*line.split(), cwd=folder)
     assert (ended.code, ended.text) == (2, "")
     assert said in ended.err
-    assert re.search(r"Try 'bezoar.* --help' for help\.", ended.err)
+    assert re.search(r"Try 'unpoison.* --help' for help\.", ended.err)
 
 
 @pytest.mark.parametrize(("line", "wrong", "cure"), FAILURES, ids=[line for line, *_ in FAILURES])
 def test_a_failure_says_what_is_wrong_and_what_to_do(folder, line, wrong, cure):
     if "dlq" in line:
         dead_letters(folder, b"1")
-    ended = bezoar(*line.split(), cwd=folder, BEZOAR_START_TIMEOUT="1" if "hangs" in line else "60")
+    ended = unpoison(*line.split(), cwd=folder, UNPOISON_START_TIMEOUT="1" if "hangs" in line else "60")
     assert (ended.code, ended.text) == (1, "")
     assert ended.err.startswith("Error: ")
     assert wrong in ended.err
@@ -134,23 +134,23 @@ def test_a_failure_says_what_is_wrong_and_what_to_do(folder, line, wrong, cure):
 
 
 VARIABLES = [
-    ("BEZOAR_GRACE", "soon", "BEZOAR_GRACE must be a number, got 'soon'. Set it to one, or unset it"),
-    ("BEZOAR_CREATE", "maybe", "BEZOAR_CREATE must be true or false, got 'maybe'. Set it to one of them"),
-    ("BEZOAR_MAX_BODY", "-1", "max_body must be a whole number of 0 or more, got -1. Leave it out"),
+    ("UNPOISON_GRACE", "soon", "UNPOISON_GRACE must be a number, got 'soon'. Set it to one, or unset it"),
+    ("UNPOISON_CREATE", "maybe", "UNPOISON_CREATE must be true or false, got 'maybe'. Set it to one of them"),
+    ("UNPOISON_MAX_BODY", "-1", "max_body must be a whole number of 0 or more, got -1. Leave it out"),
 ]
 
 
 @pytest.mark.parametrize(("variable", "value", "said"), VARIABLES, ids=[variable for variable, *_ in VARIABLES])
 def test_a_variable_that_cannot_work_is_named(folder, variable, value, said):
-    ended = bezoar("publish", "sqlite:///shop.db", "orders", "1", cwd=folder, **{variable: value})
+    ended = unpoison("publish", "sqlite:///shop.db", "orders", "1", cwd=folder, **{variable: value})
     assert ended.code == 1
     assert said in ended.err
 
 
 def test_a_variable_that_nobody_knows_is_warned_about(folder):
-    ended = bezoar("publish", "sqlite:///shop.db", "orders", "1", cwd=folder, BEZOAR_GARCE="3")
+    ended = unpoison("publish", "sqlite:///shop.db", "orders", "1", cwd=folder, UNPOISON_GARCE="3")
     assert ended.code == 0
-    assert ended.err.startswith("Warning: BEZOAR_GARCE is not a setting of bezoar and is ignored. Known are BEZOAR_URL, ")
+    assert ended.err.startswith("Warning: UNPOISON_GARCE is not a setting of unpoison and is ignored. Known are UNPOISON_URL, ")
 
 
 def consumer(**options):
@@ -205,8 +205,8 @@ OPTIONS = [
 
 @pytest.mark.parametrize(("wrong", "said"), OPTIONS, ids=[said[:40] for _, said in OPTIONS])
 def test_an_option_that_cannot_work_is_refused_with_what_to_do(wrong, said, monkeypatch):
-    monkeypatch.delenv("BEZOAR_URL", raising=False)
-    with pytest.raises(BezoarError) as caught:
+    monkeypatch.delenv("UNPOISON_URL", raising=False)
+    with pytest.raises(UnpoisonError) as caught:
         wrong()
     assert isinstance(caught.value, ConfigError | PayloadError)
     assert said in str(caught.value)
@@ -214,7 +214,7 @@ def test_an_option_that_cannot_work_is_refused_with_what_to_do(wrong, said, monk
 
 
 def test_an_app_that_its_workers_cannot_find_is_refused_with_what_to_do(tmp_path):
-    lines = ["from bezoar import App", "def made():", "    app = App('sqlite:///shop.db')"]
+    lines = ["from unpoison import App", "def made():", "    app = App('sqlite:///shop.db')"]
     lines += ["    app.consumer('orders')(print)", "    return app", "made().run()"]
     (tmp_path / "hidden.py").write_text("\n".join(lines))
     ended = subprocess.run([sys.executable, "hidden.py"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)

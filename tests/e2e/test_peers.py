@@ -1,4 +1,4 @@
-"""Do the comparisons with other libraries measure, kill and look as they say? With bezoar in a peer's place, and with huey."""
+"""Do the comparisons with other libraries measure, kill and look as they say? With unpoison in a peer's place, and with huey."""
 
 import sqlite3
 
@@ -65,8 +65,8 @@ def test_a_worker_that_fails_is_no_measurement(sqlite, worker, says):
 
 
 @pytest.mark.long
-def test_bezoar_passes_the_kill_test(sqlite):
-    found = killing.put_to_the_test(kill_setup("bezoar-sqlite", silence=6.0), sqlite)
+def test_unpoison_passes_the_kill_test(sqlite):
+    found = killing.put_to_the_test(kill_setup("unpoison-sqlite", silence=6.0), sqlite)
     assert tables.is_flawless([found])
     assert 3 <= found.poison_ran <= 4
     assert found.restarts == found.poison_ran
@@ -76,7 +76,7 @@ def test_bezoar_passes_the_kill_test(sqlite):
 def test_a_worker_that_always_dies_is_given_up(sqlite, monkeypatch):
     monkeypatch.setattr(killing, "RESTARTS", 3)
     dies = "python -c \"import work; work.handle({'name': 'poison'})\""
-    found = killing.put_to_the_test(kill_setup("bezoar-sqlite", worker=dies), sqlite)
+    found = killing.put_to_the_test(kill_setup("unpoison-sqlite", worker=dies), sqlite)
     assert (found.poison_ran, found.restarts, found.end) == (4, 3, "loops")
     assert set(found.places.values()) == {"in the queue"}
 
@@ -96,7 +96,7 @@ def test_a_run_that_was_interrupted_goes_on_where_it_was(monkeypatch, tmp_path):
 
     def side(name):
         def take():
-            if taken.count(name) == 1 and name == "bezoar" and "interrupted" not in taken:
+            if taken.count(name) == 1 and name == "unpoison" and "interrupted" not in taken:
                 taken.append("interrupted")
                 raise KeyboardInterrupt
             taken.append(name)
@@ -104,15 +104,15 @@ def test_a_run_that_was_interrupted_goes_on_where_it_was(monkeypatch, tmp_path):
 
         return take
 
-    monkeypatch.setattr(measuring, "sides_of", lambda *_: {name: side(name) for name in ("raw", "bezoar", "huey-sqlite")})
+    monkeypatch.setattr(measuring, "sides_of", lambda *_: {name: side(name) for name in ("raw", "unpoison", "huey-sqlite")})
     monkeypatch.setattr(environments, "make", lambda *_: None)
     unfinished, asked = tmp_path / "unfinished.json", measuring.Asked(rounds=2)
     with pytest.raises(KeyboardInterrupt):
         measuring.measured("sqlite", asked, unfinished, lambda _: None)
     found = measuring.measured("sqlite", asked, unfinished, lambda _: None)
-    assert {name: len(cells) for name, cells in found.cells.items()} == {"raw": 2, "bezoar": 2, "huey-sqlite": 2}
+    assert {name: len(cells) for name, cells in found.cells.items()} == {"raw": 2, "unpoison": 2, "huey-sqlite": 2}
     # Backwards in the second round, and nothing twice.
-    assert taken == ["raw", "bezoar", "huey-sqlite", "huey-sqlite", "interrupted", "bezoar", "raw"]
+    assert taken == ["raw", "unpoison", "huey-sqlite", "huey-sqlite", "interrupted", "unpoison", "raw"]
 
 
 def test_a_side_that_fails_twice_is_left_out_and_named(monkeypatch, tmp_path):

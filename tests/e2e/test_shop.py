@@ -26,13 +26,13 @@ def test_two_orders_are_dead_letters_and_three_customers_hear_of_theirs(url, tmp
     for name in ("shop.py", "orders.jsonl"):
         shutil.copy(SHOP / name, tmp_path)
 
-    def bezoar(*arguments: str) -> str:
-        command, environment = [sys.executable, "-m", "bezoar", *arguments], {**os.environ, "SHOP_URL": url}
+    def unpoison(*arguments: str) -> str:
+        command, environment = [sys.executable, "-m", "unpoison", *arguments], {**os.environ, "SHOP_URL": url}
         ran = subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True, text=True, timeout=120)
         return ran.stdout
 
-    bezoar("publish", url, "orders", "--file", "orders.jsonl")
-    said = bezoar("run", "shop:app", "--until-empty")
+    unpoison("publish", url, "orders", "--file", "orders.jsonl")
+    said = unpoison("run", "shop:app", "--until-empty")
     assert said.count("is on its way") == 3
-    letters = json.loads(bezoar("dlq", "ls", "--app", "shop:app", "--json"))
+    letters = json.loads(unpoison("dlq", "ls", "--app", "shop:app", "--json"))
     assert sorted(letter["classification"] for letter in letters) == ["invalid", "permanent"]

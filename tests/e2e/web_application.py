@@ -5,7 +5,7 @@ from pathlib import Path
 
 from fastapi import FastAPI
 
-from bezoar import App
+from unpoison import App
 
 jobs = App(os.environ["JOBS_URL"])
 EFFECTS = Path(os.environ["EFFECTS"])

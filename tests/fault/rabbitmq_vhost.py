@@ -8,8 +8,8 @@ from urllib.parse import quote, urlsplit
 
 import pika
 
-from bezoar.brokers import findings_for
-from bezoar.brokers.rabbitmq.broker import RabbitMQBroker
+from unpoison.brokers import findings_for
+from unpoison.brokers.rabbitmq.broker import RabbitMQBroker
 
 OLD = "server-unmaintained"
 """Found on every server of version 3."""
@@ -42,7 +42,7 @@ class VirtualHost:
         self.server.http("DELETE", f"/api/vhosts/{self.name}")
 
     def run_once(self, *sources, level=None):
-        """Have bezoar start and end: it makes what it needs, and adopts what is there."""
+        """Have unpoison start and end: it makes what it needs, and adopts what is there."""
         broker = RabbitMQBroker(self.url)
         broker.open(sources or ("orders",))
         if level is not None:
@@ -86,7 +86,7 @@ class VirtualHost:
                 assert url.startswith(self.server.http_url.replace("guest:guest@", ""))
                 self.server.http(method, urlsplit(url).path)
             else:
-                assert line == "bezoar run module:app", line
+                assert line == "unpoison run module:app", line
                 self.run_once()
 
     def rabbitmqctl(self, verb, *words):

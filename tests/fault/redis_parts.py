@@ -4,12 +4,12 @@ from contextlib import contextmanager
 
 import redis as client
 
-from bezoar.brokers.redis.broker import RedisBroker
+from unpoison.brokers.redis.broker import RedisBroker
 
 
 @contextmanager
 def opened(url, *sources, **how):
-    """A connection of bezoar's, opened, closed after the block."""
+    """A connection of unpoison's, opened, closed after the block."""
     broker = RedisBroker(url)
     broker.open(sources or ("orders",), **how)
     try:

@@ -7,13 +7,13 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, NewTopic, ResourceType
 
-from bezoar.brokers import checks_for, findings_for
-from bezoar.brokers.kafka.doctor import cutting
-from bezoar.errors import BrokerUnavailable
-from bezoar.testing import given
-from bezoar.testing.isolation.diary import wait_until
-from bezoar.testing.running import drained
 from tests.contract.kafka_lab import KafkaLab
+from unpoison.brokers import checks_for, findings_for
+from unpoison.brokers.kafka.doctor import cutting
+from unpoison.errors import BrokerUnavailable
+from unpoison.testing import given
+from unpoison.testing.isolation.diary import wait_until
+from unpoison.testing.running import drained
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def alter(lab, topic, **settings):
         answer.result(10)
 
 
-def test_a_source_that_bezoar_made_is_in_order_and_looking_changes_nothing(lab, names):
+def test_a_source_that_unpoison_made_is_in_order_and_looking_changes_nothing(lab, names):
     lab.app().publish_many("orders", range(3))
     assert found(lab) == {}
     assert found(lab, "orders") == {}

@@ -2,13 +2,13 @@
 
 import pytest
 
-from bezoar.brokers import checks_for, findings_for
-from bezoar.brokers.nats.link import Link
-from bezoar.brokers.nats.url import address
-from bezoar.errors import BrokerUnavailable, ConfigError
-from bezoar.testing import given
-from bezoar.testing.running import drained
 from tests.contract.nats_lab import NATSLab
+from unpoison.brokers import checks_for, findings_for
+from unpoison.brokers.nats.link import Link
+from unpoison.brokers.nats.url import address
+from unpoison.errors import BrokerUnavailable, ConfigError
+from unpoison.testing import given
+from unpoison.testing.running import drained
 
 SECOND = 10**9
 
@@ -41,12 +41,12 @@ def change(raw, stream, name, **settings):
     raw.ask(f"CONSUMER.DURABLE.CREATE.{stream}.{name}", {"stream_name": stream, "config": config})
 
 
-def test_a_source_that_bezoar_made_is_in_order_and_looking_changes_nothing(lab, raw):
+def test_a_source_that_unpoison_made_is_in_order_and_looking_changes_nothing(lab, raw):
     lab.app().publish_many("orders", range(3))
-    before = [raw.ask(f"STREAM.INFO.{name}")["state"] for name in ("orders", "orders_bezoar_RETRIES", "orders_DLQ")]
+    before = [raw.ask(f"STREAM.INFO.{name}")["state"] for name in ("orders", "orders_unpoison_RETRIES", "orders_DLQ")]
     assert found(lab) == {}
     assert found(lab, "orders") == {}
-    assert [raw.ask(f"STREAM.INFO.{name}")["state"] for name in ("orders", "orders_bezoar_RETRIES", "orders_DLQ")] == before
+    assert [raw.ask(f"STREAM.INFO.{name}")["state"] for name in ("orders", "orders_unpoison_RETRIES", "orders_DLQ")] == before
 
 
 def test_a_source_that_nobody_has_used_is_told(lab):
@@ -60,7 +60,7 @@ def test_a_source_that_nobody_has_used_is_told(lab):
         ("orders", {"no_ack": True}, {"no_ack": False}, "stream-without-acks", True),
         ("orders", {"max_age": 3600 * SECOND}, {"max_age": 0}, "stream-drops-messages", False),
         ("orders", {"max_msgs": 9, "discard": "old"}, {"discard": "new"}, "stream-drops-messages", False),
-        ("orders_bezoar_RETRIES", {"max_age": 3600 * SECOND}, {"max_age": 0}, "retries-expire", True),
+        ("orders_unpoison_RETRIES", {"max_age": 3600 * SECOND}, {"max_age": 0}, "retries-expire", True),
         ("orders_DLQ", {"max_msgs": 9, "discard": "old"}, {"discard": "new"}, "retries-expire", True),
     ],
 )
@@ -84,7 +84,7 @@ def test_a_stream_that_loses_messages_is_told_until_it_is_mended(lab, raw, strea
 )
 def test_a_consumer_that_loses_messages_or_holds_them_up_is_told_until_it_is_mended(lab, raw, broken, mended, name, loses):
     lab.broker("orders").close()
-    for stream, consumer in (("orders", "bezoar"), ("orders_bezoar_RETRIES", "suspects")):
+    for stream, consumer in (("orders", "unpoison"), ("orders_unpoison_RETRIES", "suspects")):
         change(raw, stream, consumer, **broken)
         assert [(each.name, each.loses) for each in found(lab).values()] == [(name, loses)]
         change(raw, stream, consumer, **mended)
@@ -93,9 +93,9 @@ def test_a_consumer_that_loses_messages_or_holds_them_up_is_told_until_it_is_men
 
 def test_a_paused_consumer_is_told_until_it_goes_on(lab, raw):
     lab.broker("orders").close()
-    raw.ask("CONSUMER.PAUSE.orders.bezoar", {"pause_until": "2100-01-01T00:00:00Z"})
+    raw.ask("CONSUMER.PAUSE.orders.unpoison", {"pause_until": "2100-01-01T00:00:00Z"})
     assert list(found(lab)) == ["consumer-paused"]
-    raw.ask("CONSUMER.PAUSE.orders.bezoar", {})
+    raw.ask("CONSUMER.PAUSE.orders.unpoison", {})
     assert found(lab) == {}
 
 
@@ -112,25 +112,25 @@ def test_a_stream_in_memory_is_told(lab, raw):
 
 def test_a_consumer_that_cannot_be_used_is_told_until_it_is_gone(lab, raw):
     lab.broker("orders").close()
-    raw.ask("CONSUMER.DELETE.orders.bezoar")
-    pushing = {"durable_name": "bezoar", "ack_policy": "explicit", "deliver_subject": "elsewhere"}
-    raw.ask("CONSUMER.DURABLE.CREATE.orders.bezoar", {"stream_name": "orders", "config": pushing})
+    raw.ask("CONSUMER.DELETE.orders.unpoison")
+    pushing = {"durable_name": "unpoison", "ack_policy": "explicit", "deliver_subject": "elsewhere"}
+    raw.ask("CONSUMER.DURABLE.CREATE.orders.unpoison", {"stream_name": "orders", "config": pushing})
     assert list(found(lab)) == ["consumer-unusable"]
-    raw.ask("CONSUMER.DELETE.orders.bezoar")
+    raw.ask("CONSUMER.DELETE.orders.unpoison")
     assert found(lab) == {}
 
 
 def test_a_stream_that_was_deleted_is_told_until_a_consumer_makes_it_anew(lab, raw):
     lab.broker("orders").close()
-    raw.ask("STREAM.DELETE.orders_bezoar_RETRIES")
+    raw.ask("STREAM.DELETE.orders_unpoison_RETRIES")
     assert list(found(lab)) == ["streams-missing"]
     lab.broker("orders").close()
     assert found(lab) == {}
 
 
 def test_retries_without_schedules_on_a_server_that_has_them_are_told(lab, raw):
-    subjects = ["bezoar.again.bezoar.orders", "bezoar.suspects.bezoar.orders", "bezoar.later.bezoar.orders.*"]
-    name = "orders_bezoar_RETRIES"
+    subjects = ["unpoison.again.unpoison.orders", "unpoison.suspects.unpoison.orders", "unpoison.later.unpoison.orders.*"]
+    name = "orders_unpoison_RETRIES"
     raw.ask(f"STREAM.CREATE.{name}", {"name": name, "subjects": subjects, "retention": "workqueue"})
     seen: list[int] = []
     app = given.consumer(lab.app(), "orders", seen.append, schema=int)

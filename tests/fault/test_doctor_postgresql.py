@@ -7,14 +7,14 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
-from bezoar.brokers import findings_for
-from bezoar.brokers.postgresql import schema
-from bezoar.brokers.postgresql.broker import PostgreSQLBroker
-from bezoar.brokers.postgresql.doctor import activity
-from bezoar.errors import BrokerUnavailable
-from bezoar.findings import MANY_DEAD
-from bezoar.message import Outgoing
 from tests.servers_plugin import private_or_skip
+from unpoison.brokers import findings_for
+from unpoison.brokers.postgresql import schema
+from unpoison.brokers.postgresql.broker import PostgreSQLBroker
+from unpoison.brokers.postgresql.doctor import activity
+from unpoison.errors import BrokerUnavailable
+from unpoison.findings import MANY_DEAD
+from unpoison.message import Outgoing
 
 PATIENCE = 30.0
 SEES_SESSIONS = "pg_read_all_stats"
@@ -79,7 +79,7 @@ def test_a_database_in_order_has_no_findings(url):
 
 def test_nothing_can_be_written_while_it_looks(url, monkeypatch):
     def write(connection):
-        connection.execute("delete from bezoar_line")
+        connection.execute("delete from unpoison_line")
         yield
 
     monkeypatch.setattr(activity, "CHECKS", {"something": write})
@@ -134,45 +134,49 @@ def test_read_only_default(url):
 
 
 def test_unlogged_tables(url):
-    run(url, "alter table bezoar_line set unlogged")
+    run(url, "alter table unpoison_line set unlogged")
     with psycopg.connect(url, autocommit=True) as connection:
         if connection.info.server_version >= 150_000:  # older ones have no unlogged sequences
-            connection.execute("alter sequence bezoar_positions set unlogged")
+            connection.execute("alter sequence unpoison_positions set unlogged")
     finding = found(url)["unlogged-tables"]
     assert finding.loses
-    assert finding.problem.startswith("Unlogged: bezoar_line")
+    assert finding.problem.startswith("Unlogged: unpoison_line")
     mend(url, finding)
     assert found(url) == {}
 
 
 def test_autovacuum_off_for_table(url):
-    run(url, "alter table bezoar_line set (autovacuum_enabled = false)", "alter table bezoar_dead set (autovacuum_enabled = on)")
+    run(
+        url,
+        "alter table unpoison_line set (autovacuum_enabled = false)",
+        "alter table unpoison_dead set (autovacuum_enabled = on)",
+    )
     finding = found(url)["autovacuum-off-for-table"]
-    assert "for bezoar_line." in finding.problem
+    assert "for unpoison_line." in finding.problem
     mend(url, finding)
     assert found(url) == {}
 
 
 def test_tables_missing(server):
     url = server.fresh()
-    assert found(url)["tables-missing"].fix.endswith(f"bezoar migrate {url}")
+    assert found(url)["tables-missing"].fix.endswith(f"unpoison migrate {url}")
     open_broker(url).close()
     assert found(url) == {}
 
 
 def test_tables_older(url, monkeypatch):
-    more = (*schema.MIGRATIONS, "create table bezoar_more (no integer)")
+    more = (*schema.MIGRATIONS, "create table unpoison_more (no integer)")
     monkeypatch.setattr(schema, "MIGRATIONS", more)
-    assert "tables of version 1, this bezoar needs 2" in found(url)["tables-older"].problem
+    assert "tables of version 1, this unpoison needs 2" in found(url)["tables-older"].problem
     with psycopg.connect(url, autocommit=True) as connection:
         schema.migrate(connection, url, create=True, migrations=more)
     assert found(url) == {}
 
 
 def test_tables_newer(url):
-    run(url, "update bezoar_version set version = 99")
+    run(url, "update unpoison_version set version = 99")
     assert "version 99" in found(url)["tables-newer"].problem
-    run(url, "update bezoar_version set version = 1")
+    run(url, "update unpoison_version set version = 1")
     assert found(url) == {}
 
 
@@ -183,7 +187,7 @@ def test_source_missing(url):
 
 
 def test_missing_rights_are_granted_one_by_one_until_nothing_is_missing(url):
-    weak = as_role(url, "weak", SEES_SESSIONS, "select on bezoar_version")
+    weak = as_role(url, "weak", SEES_SESSIONS, "select on unpoison_version")
     try:
         seen = findings_for(weak)
         assert {finding.name for finding in seen} == {"missing-rights", "cannot-look"}
@@ -193,8 +197,8 @@ def test_missing_rights_are_granted_one_by_one_until_nothing_is_missing(url):
         broker = open_broker(weak)
         broker.publish([Outgoing("1", "orders", b"{}")])
         broker.close()
-        run(url, "revoke usage on sequence bezoar_positions from weak", "revoke delete on bezoar_line from weak")
-        assert "delete on bezoar_line; usage on bezoar_positions" in found(weak)["missing-rights"].problem
+        run(url, "revoke usage on sequence unpoison_positions from weak", "revoke delete on unpoison_line from weak")
+        assert "delete on unpoison_line; usage on unpoison_positions" in found(weak)["missing-rights"].problem
     finally:
         drop_role(url, "weak")
 
@@ -202,9 +206,9 @@ def test_missing_rights_are_granted_one_by_one_until_nothing_is_missing(url):
 def test_a_role_that_may_not_even_ask_for_the_version_is_told_so(url):
     blind = as_role(url, "blind", SEES_SESSIONS)
     try:
-        assert "permission denied for table bezoar_version" in found(blind)["cannot-look"].problem
+        assert "permission denied for table unpoison_version" in found(blind)["cannot-look"].problem
         run(url, "grant select, insert, update, delete on all tables in schema public to blind")
-        run(url, "grant usage on sequence bezoar_positions to blind")
+        run(url, "grant usage on sequence unpoison_positions to blind")
         assert found(blind) == {}
     finally:
         drop_role(url, "blind")
@@ -252,12 +256,12 @@ def test_vanished_consumer(url):
 
 
 def test_many_dead_letters(url):
-    letter = "insert into bezoar_dead (source, state, replays, fingerprint, id, body, record) "
+    letter = "insert into unpoison_dead (source, state, replays, fingerprint, id, body, record) "
     run(url, f"{letter} select 1, 'dead', 0, '', '', '', '' from generate_series(0, {MANY_DEAD})")
     finding = found(url)["many-dead-letters"]
     assert finding.problem.startswith("101 dead letters of 'orders'")
     assert "many-dead-letters" not in found(url, "mails")
-    run(url, "delete from bezoar_dead where no = 1")
+    run(url, "delete from unpoison_dead where no = 1")
     assert found(url) == {}
 
 
@@ -295,7 +299,7 @@ def test_a_transaction_that_has_just_begun_is_none_of_them(url):
 
 
 def test_sessions_that_this_role_may_not_see_are_said_to_be_unseen(url):
-    rights = "select, insert, update, delete on all tables in schema public", "usage on sequence bezoar_positions"
+    rights = "select, insert, update, delete on all tables in schema public", "usage on sequence unpoison_positions"
     narrow = as_role(url, "narrow", *rights)
     try:
         with psycopg.connect(url) as other:
@@ -310,7 +314,7 @@ def test_sessions_that_this_role_may_not_see_are_said_to_be_unseen(url):
 
 def test_old_prepared_transaction(url, monkeypatch):
     monkeypatch.setattr(activity, "LONG", 0.0)
-    run(url, "begin", "insert into bezoar_sources (name) values ('x')", "prepare transaction 'it''s old'")
+    run(url, "begin", "insert into unpoison_sources (name) values ('x')", "prepare transaction 'it''s old'")
     finding = found(url)["old-prepared-transaction"]
     mend(url, finding)
     assert found(url) == {}

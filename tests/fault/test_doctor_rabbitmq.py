@@ -5,17 +5,17 @@ import shutil
 
 import pytest
 
-from bezoar.brokers import findings_for
-from bezoar.brokers.rabbitmq.broker import RabbitMQBroker
-from bezoar.brokers.rabbitmq.deadletters import RabbitMQDeadLetters
-from bezoar.brokers.rabbitmq.doctor import fixing
-from bezoar.brokers.rabbitmq.doctor import server as server_checks
-from bezoar.errors import BrokerUnavailable, ConfigError
-from bezoar.findings import MANY_DEAD
-from bezoar.message import Outgoing
-from bezoar.options import ConsumerOptions
 from tests.fault.rabbitmq_vhost import OLD, VirtualHost, until
 from tests.servers_plugin import private_or_skip
+from unpoison.brokers import findings_for
+from unpoison.brokers.rabbitmq.broker import RabbitMQBroker
+from unpoison.brokers.rabbitmq.deadletters import RabbitMQDeadLetters
+from unpoison.brokers.rabbitmq.doctor import fixing
+from unpoison.brokers.rabbitmq.doctor import server as server_checks
+from unpoison.errors import BrokerUnavailable, ConfigError
+from unpoison.findings import MANY_DEAD
+from unpoison.message import Outgoing
+from unpoison.options import ConsumerOptions
 
 
 def test_a_virtual_host_in_order_has_no_findings(vhost, vhost_4):

@@ -7,10 +7,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from bezoar.brokers.rabbitmq.doctor.management import Management, Unanswered
-from bezoar.brokers.rabbitmq.doctor.server import of_alarms
-from bezoar.brokers.rabbitmq.url import address
 from tests.fault.rabbitmq_vhost import VirtualHost
+from unpoison.brokers.rabbitmq.doctor.management import Management, Unanswered
+from unpoison.brokers.rabbitmq.doctor.server import of_alarms
+from unpoison.brokers.rabbitmq.url import address
 
 
 @contextmanager

@@ -2,8 +2,8 @@
 
 import pytest
 
-from bezoar.brokers import findings_for
 from tests.fault.rabbitmq_vhost import until
+from unpoison.brokers import findings_for
 
 QUORUM = {"x-queue-type": "quorum"}
 LETTERS = {"x-dead-letter-exchange": "dlx", "x-dead-letter-routing-key": "orders"}
@@ -22,8 +22,8 @@ POLICIES = {
     "messages-expire": (r"^orders$", {"message-ttl": 60_000}, True),
     "source-limit-low": (r"^orders$", {"delivery-limit": 3}, True),
     "suspects-limit": (r"^orders\.suspects$", {"delivery-limit": 3}, True),
-    "delay-cut-short": (r"^bezoar\.delay\.0\.5s$", {"message-ttl": 100}, False),
-    "delay-queue-differs": (r"^bezoar\.delay\.0\.5s$", {"dead-letter-routing-key": "mails"}, True),
+    "delay-cut-short": (r"^unpoison\.delay\.0\.5s$", {"message-ttl": 100}, False),
+    "delay-queue-differs": (r"^unpoison\.delay\.0\.5s$", {"dead-letter-routing-key": "mails"}, True),
 }
 
 
@@ -60,9 +60,9 @@ def test_what_does_no_harm_in_a_policy_is_kept(vhost_4):
         vhost_4.mend(finding)
     assert vhost_4.found() == {}
     definitions = {each["name"]: each["definition"] for each in vhost_4.http("GET", "policies/{vhost}")}
-    assert definitions["bezoar-orders.dlq"] == {"delivery-limit": -1, "queue-leader-locator": "balanced"}
-    assert definitions["bezoar-orders"]["max-length"] == 5_000
-    assert "message-ttl" not in definitions["bezoar-orders"]
+    assert definitions["unpoison-orders.dlq"] == {"delivery-limit": -1, "queue-leader-locator": "balanced"}
+    assert definitions["unpoison-orders"]["max-length"] == 5_000
+    assert "message-ttl" not in definitions["unpoison-orders"]
     (operator,) = vhost_4.http("GET", "operator-policies/{vhost}")
     assert operator["definition"] == {"max-in-memory-length": 9}
 
@@ -77,7 +77,7 @@ def test_where_letters_go_already_is_not_changed(empty):
     assert set(seen) == {"source-limit-low", "at-least-once-off"}
     empty.mend(seen["source-limit-low"])
     assert empty.found() == {}
-    (made,) = [each for each in empty.http("GET", "policies/{vhost}") if each["name"] == "bezoar-orders"]
+    (made,) = [each for each in empty.http("GET", "policies/{vhost}") if each["name"] == "unpoison-orders"]
     assert made["definition"]["dead-letter-exchange"] == "mine"
     assert "dead-letter-routing-key" not in made["definition"]
 
@@ -153,7 +153,7 @@ def test_an_exclusive_source(empty):
 
 @pytest.mark.parametrize(
     ("queue", "arguments", "name"),
-    [("orders.suspects", {}, "suspects-not-quorum"), ("bezoar.delay.0.3s", QUORUM, "delay-queue-differs")],
+    [("orders.suspects", {}, "suspects-not-quorum"), ("unpoison.delay.0.3s", QUORUM, "delay-queue-differs")],
 )
 def test_queues_of_ours_that_something_else_made(empty, queue, arguments, name):
     empty.declare(queue, arguments)
@@ -167,7 +167,7 @@ def test_queues_of_ours_that_something_else_made(empty, queue, arguments, name):
 
 
 def test_a_delay_exchange_that_something_else_made(vhost):
-    vhost.http("PUT", "exchanges/{vhost}/bezoar.delay.0", {"type": "fanout", "durable": True})
+    vhost.http("PUT", "exchanges/{vhost}/unpoison.delay.0", {"type": "fanout", "durable": True})
     finding = vhost.found()["delay-queue-differs"]
     vhost.mend(finding)
     vhost.run_once(level=0)
@@ -187,8 +187,8 @@ def test_a_policy_on_all_delay_queues_is_told_and_mended_once(vhost):
 
 def test_delay_queues_missing(vhost):
     vhost.run_once(level=1)
-    vhost.http("DELETE", "queues/{vhost}/bezoar.delay.3s")
-    assert "bezoar.delay.3s" in vhost.found()["delay-queues-missing"].problem
+    vhost.http("DELETE", "queues/{vhost}/unpoison.delay.3s")
+    assert "unpoison.delay.3s" in vhost.found()["delay-queues-missing"].problem
     vhost.run_once(level=1)
     assert vhost.found() == {}
 

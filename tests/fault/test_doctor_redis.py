@@ -7,16 +7,16 @@ from contextlib import contextmanager
 import pytest
 import redis as client
 
-from bezoar.brokers import checks_for, findings_for
-from bezoar.brokers.redis.doctor import sources
-from bezoar.errors import BrokerUnavailable
-from bezoar.findings import MANY_DEAD
-from bezoar.ports import Dead, Settlement
-from bezoar.testing import given
-from bezoar.testing.isolation.diary import wait_until
-from bezoar.testing.processes import Child, Gate
 from tests.fault.redis_parts import opened, raw
 from tests.servers_plugin import private_or_skip
+from unpoison.brokers import checks_for, findings_for
+from unpoison.brokers.redis.doctor import sources
+from unpoison.errors import BrokerUnavailable
+from unpoison.findings import MANY_DEAD
+from unpoison.ports import Dead, Settlement
+from unpoison.testing import given
+from unpoison.testing.isolation.diary import wait_until
+from unpoison.testing.processes import Child, Gate
 
 
 @pytest.fixture(scope="module")

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from bezoar import App
-from bezoar.brokers import checks_for, findings_for
-from bezoar.brokers.sqlite import doctor, file, schema
-from bezoar.errors import BrokerUnavailable, ConfigError
-from bezoar.findings import MANY_DEAD
-from bezoar.testing.processes import Child, Gate
 from tests.unit.sqlite_files import opened, query
+from unpoison import App
+from unpoison.brokers import checks_for, findings_for
+from unpoison.brokers.sqlite import doctor, file, schema
+from unpoison.errors import BrokerUnavailable, ConfigError
+from unpoison.findings import MANY_DEAD
+from unpoison.testing.processes import Child, Gate
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ def test_log_grown(shop):
     with closing(App(f"sqlite:///{shop}")) as app, closing(sqlite3.connect(shop, isolation_level=None)) as reader:
         app.publish("orders", 0)
         reader.execute("begin")
-        reader.execute("select * from bezoar_sources").fetchall()
+        reader.execute("select * from unpoison_sources").fetchall()
         app.publish_many("orders", [bytes(2**20)] * (file.LOG_LIMIT // 2**20 + 1))
         finding = found(shop)["log-grown"]
         assert f"process {os.getpid()}" in finding.problem
@@ -159,8 +159,8 @@ def test_writers_that_take_turns_are_not_taken_for_one_that_holds_the_file(shop,
             while not enough.is_open():
                 program.execute("begin immediate")
                 begun.open()
-                program.execute("insert into bezoar_owners (host, pid, since) values ('h', 1, 0)")
-                program.execute("delete from bezoar_owners")
+                program.execute("insert into unpoison_owners (host, pid, since) values ('h', 1, 0)")
+                program.execute("delete from unpoison_owners")
                 program.execute("commit")
 
     with Child(write) as child:
@@ -175,24 +175,24 @@ def test_tables_missing(tmp_path):
     shop = tmp_path / "shop.db"
     query(shop, "pragma journal_mode=wal")
     query(shop, "create table invoices (no integer)")
-    assert commands(found(shop)["tables-missing"]) == [f"bezoar migrate sqlite:///{shop}"]
+    assert commands(found(shop)["tables-missing"]) == [f"unpoison migrate sqlite:///{shop}"]
     opened(shop).close()
     assert found(shop) == {}
 
 
 def test_tables_older(shop, monkeypatch):
-    more = (*schema.MIGRATIONS, "create table bezoar_more (no integer)")
+    more = (*schema.MIGRATIONS, "create table unpoison_more (no integer)")
     monkeypatch.setattr(schema, "MIGRATIONS", more)
-    assert commands(found(shop)["tables-older"]) == [f"bezoar migrate sqlite:///{shop}"]
+    assert commands(found(shop)["tables-older"]) == [f"unpoison migrate sqlite:///{shop}"]
     with closing(file.connect(str(shop))) as connection:
         schema.migrate(connection, str(shop), create=True, migrations=more)
     assert found(shop) == {}
 
 
 def test_tables_newer(shop):
-    query(shop, "update bezoar_version set version = 99")
+    query(shop, "update unpoison_version set version = 99")
     assert "version 99" in found(shop)["tables-newer"].problem
-    query(shop, "update bezoar_version set version = 1")
+    query(shop, "update unpoison_version set version = 1")
     assert found(shop) == {}
 
 
@@ -247,7 +247,7 @@ def test_what_this_user_may_not_see_is_said_and_the_rest_is_looked_at():
 
 def test_many_dead_letters(shop):
     letter = (
-        "insert into bezoar_dead (source, state, replays, fingerprint, id, body, record) values (1, 'dead', 0, '', '', '', '')"
+        "insert into unpoison_dead (source, state, replays, fingerprint, id, body, record) values (1, 'dead', 0, '', '', '', '')"
     )
     for _ in range(MANY_DEAD + 1):
         query(shop, letter)
@@ -255,7 +255,7 @@ def test_many_dead_letters(shop):
     assert finding.problem.startswith("101 dead letters of 'orders'")
     assert found(shop, "orders") == {"many-dead-letters": finding}
     assert "many-dead-letters" not in found(shop, "mails")
-    query(shop, "delete from bezoar_dead where no = 1")
+    query(shop, "delete from unpoison_dead where no = 1")
     assert found(shop) == {}
 
 

@@ -1,13 +1,13 @@
-"""Each finding of bezoar doctor in SQS: a queue that has it, and the same one mended."""
+"""Each finding of unpoison doctor in SQS: a queue that has it, and the same one mended."""
 
 import json
 
 import pytest
 
-from bezoar.brokers import checks_for, findings_for
-from bezoar.errors import ConfigError
-from bezoar.testing import given
 from tests.contract.sqs_lab import SQSLab
+from unpoison.brokers import checks_for, findings_for
+from unpoison.errors import ConfigError
+from unpoison.testing import given
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def policy(lab, most: int, dlq: str = "orders-dlq") -> str:
     return json.dumps({"deadLetterTargetArn": lab.queue(dlq).attributes()["QueueArn"], "maxReceiveCount": most})
 
 
-def test_what_bezoar_made_itself_has_no_finding(lab):
+def test_what_unpoison_made_itself_has_no_finding(lab):
     assert names(lab) == names(lab, "orders") == []
 
 

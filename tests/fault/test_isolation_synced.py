@@ -6,12 +6,12 @@ from contextlib import closing
 import msgspec
 import pytest
 
-from bezoar.message import Counters
-from bezoar.ports import Kept, Settlement
-from bezoar.testing import given
-from bezoar.testing.isolation.scene import Scene
 from tests.contract.labs import SQLiteLab
 from tests.unit.sqlite_files import opened
+from unpoison.message import Counters
+from unpoison.ports import Kept, Settlement
+from unpoison.testing import given
+from unpoison.testing.isolation.scene import Scene
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_the_start_of_a_suspect_is_in_the_file_before_its_handler_does_anything(
         consumer = scene.drained()
         assert scene.diary.done() == {"suspect": 1}
         with closing(sqlite3.connect(lab.folder / "copy" / "broker.db")) as copy:
-            (text,) = copy.execute("select counters from bezoar_waiting where id = 'suspect'").fetchone()
+            (text,) = copy.execute("select counters from unpoison_waiting where id = 'suspect'").fetchone()
         counters = msgspec.json.decode(text, type=Counters)
         assert (counters.unseen, counters.losses, counters.alone) == (2, 1, True)
         assert f":{consumer.pid} and never ended" in counters.history[-1].error

@@ -7,19 +7,19 @@ from collections import Counter
 import pytest
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
-from bezoar.backoff import Backoff
-from bezoar.brokers import findings_for
-from bezoar.brokers.kafka.topology import copies
-from bezoar.errors import BrokerUnavailable, Permanent
-from bezoar.message import Delivery
-from bezoar.testing import given
-from bezoar.testing.isolation.diary import wait_until
-from bezoar.testing.processes import PATIENCE, Child, Gate
-from bezoar.testing.running import Journal, Running
 from servers import ServerMissing
 from servers.kafka_cluster import cluster
 from tests.contract.kafka_lab import KafkaLab
 from tests.servers_plugin import skip_or_fail
+from unpoison.backoff import Backoff
+from unpoison.brokers import findings_for
+from unpoison.brokers.kafka.topology import copies
+from unpoison.errors import BrokerUnavailable, Permanent
+from unpoison.message import Delivery
+from unpoison.testing import given
+from unpoison.testing.isolation.diary import wait_until
+from unpoison.testing.processes import PATIENCE, Child, Gate
+from unpoison.testing.running import Journal, Running
 
 pytestmark = [pytest.mark.long, pytest.mark.servers("kafka")]
 

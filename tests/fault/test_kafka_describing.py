@@ -8,14 +8,14 @@ import weakref
 
 import pytest
 
-from bezoar.brokers.kafka import committed
-from bezoar.brokers.kafka.session import Session
-from bezoar.brokers.kafka.url import address
-from bezoar.errors import BrokerUnavailable
-from bezoar.testing import given
-from bezoar.testing.isolation.diary import wait_until
-from bezoar.testing.processes import Child, Gate
 from tests.contract.kafka_lab import KafkaLab
+from unpoison.brokers.kafka import committed
+from unpoison.brokers.kafka.session import Session
+from unpoison.brokers.kafka.url import address
+from unpoison.errors import BrokerUnavailable
+from unpoison.testing import given
+from unpoison.testing.isolation.diary import wait_until
+from unpoison.testing.processes import Child, Gate
 
 
 @pytest.fixture

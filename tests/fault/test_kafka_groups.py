@@ -7,17 +7,17 @@ import threading
 import pytest
 from confluent_kafka import Producer
 
-from bezoar.backoff import Backoff
-from bezoar.brokers.kafka.committing import Commits
-from bezoar.brokers.kafka.url import address
-from bezoar.errors import BrokerUnavailable, OwnershipLost, Permanent
-from bezoar.message import Counters, Delivery
-from bezoar.ports import Kept, Settlement
-from bezoar.testing import given
-from bezoar.testing.isolation.diary import wait_until
-from bezoar.testing.processes import Child, Gate
-from bezoar.testing.running import drained
 from tests.contract.kafka_lab import KafkaLab
+from unpoison.backoff import Backoff
+from unpoison.brokers.kafka.committing import Commits
+from unpoison.brokers.kafka.url import address
+from unpoison.errors import BrokerUnavailable, OwnershipLost, Permanent
+from unpoison.message import Counters, Delivery
+from unpoison.ports import Kept, Settlement
+from unpoison.testing import given
+from unpoison.testing.isolation.diary import wait_until
+from unpoison.testing.processes import Child, Gate
+from unpoison.testing.running import drained
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_a_later_message_that_is_done_does_not_take_an_earlier_one_with_it(lab):
     deliveries = broker.fetch("orders", 10)
     broker.settle(Settlement(gone=deliveries[1:]))
     broker.close()
-    assert committed(broker) == (0, "bezoar/1 A9.")
+    assert committed(broker) == (0, "unpoison/1 A9.")
     assert [each.body for each in lab.broker("orders").fetch("orders", 10)] == [b"0"]
 
 
@@ -68,7 +68,7 @@ def test_a_count_outlives_its_process(lab):
             holding.wait()
             child.kill()
         broker = lab.broker("orders")
-        assert committed(broker)[1] == ("bezoar/1 1A", "bezoar/1 B", "bezoar/1 C")[lost]
+        assert committed(broker)[1] == ("unpoison/1 1A", "unpoison/1 B", "unpoison/1 C")[lost]
 
 
 def test_no_handler_starts_before_the_mark_above_it_is_confirmed(lab, monkeypatch):
@@ -112,7 +112,7 @@ def test_a_record_that_no_text_can_hold_becomes_a_letter_bit_for_bit(lab):
     assert (stored.key(), stored.value()) == (key, body)
     assert [pair for pair in stored.headers() if not pair[0].startswith("x-")] == headers
     sent, _ = broker.reader.read({(f"{where.prefix}orders", 0): (0, 2)})
-    assert dict(stored.headers())["x-bezoar-timestamp"] == str(sent.timestamp()[1]).encode()
+    assert dict(stored.headers())["x-unpoison-timestamp"] == str(sent.timestamp()[1]).encode()
 
 
 def test_another_group_sees_each_message_once_whatever_becomes_of_it_in_this_one(lab):

@@ -6,15 +6,15 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from bezoar.brokers.kafka import letters
-from bezoar.brokers.kafka.url import address
-from bezoar.errors import BrokerUnavailable, PayloadError, Permanent
-from bezoar.message import Counters, Outgoing
-from bezoar.ports import Dead, Kept, Settlement
-from bezoar.testing import given
-from bezoar.testing.isolation.diary import wait_until
-from bezoar.testing.running import drained
 from tests.contract.kafka_lab import KafkaLab
+from unpoison.brokers.kafka import letters
+from unpoison.brokers.kafka.url import address
+from unpoison.errors import BrokerUnavailable, PayloadError, Permanent
+from unpoison.message import Counters, Outgoing
+from unpoison.ports import Dead, Kept, Settlement
+from unpoison.testing import given
+from unpoison.testing.isolation.diary import wait_until
+from unpoison.testing.running import drained
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def test_a_retry_that_is_too_large_for_its_topic_waits_until_that_takes_it(lab):
     broker.publish([Outgoing("large", "orders", b"x" * 100_000)])
     (held,) = broker.fetch("orders", 1)
     again = Settlement(kept=[Kept(held, Counters(attempts=1))])
-    with pytest.raises(BrokerUnavailable, match=r"bezoar\.retry --add-config max\.message\.bytes"):
+    with pytest.raises(BrokerUnavailable, match=r"unpoison\.retry --add-config max\.message\.bytes"):
         broker.settle(again)
     limit(lab, "retry", 1_000_000)
     broker.settle(again)
@@ -187,11 +187,11 @@ def test_a_letter_of_kafka_connect_is_read(lab):
 
 
 def test_a_letter_that_says_nothing_is_a_letter(lab):
-    stored(lab, b"?", [("kafka_dlt-original-offset", b"short"), ("x-bezoar-letter", b"not JSON")])
+    stored(lab, b"?", [("kafka_dlt-original-offset", b"short"), ("x-unpoison-letter", b"not JSON")])
     stored(lab, None, [])
     spring, bare = lab.dlq("orders").peek()
     assert (spring.body, spring.original, bare.body) == (b"?", {}, b"")
-    assert bare.rule == "something else than bezoar put it here"
+    assert bare.rule == "something else than unpoison put it here"
 
 
 def stored(lab, body, headers):

@@ -7,14 +7,14 @@ from contextlib import contextmanager
 import msgspec
 import pytest
 
-from bezoar.brokers.kafka.session import Session
-from bezoar.errors import LetterNotFound
-from bezoar.failure import ErrorClassification
-from bezoar.ports import Dead, Settlement
-from bezoar.testing import given
-from bezoar.testing.processes import Child, Gate
-from bezoar.testing.running import drained
 from tests.contract.kafka_lab import KafkaLab
+from unpoison.brokers.kafka.session import Session
+from unpoison.errors import LetterNotFound
+from unpoison.failure import ErrorClassification
+from unpoison.ports import Dead, Settlement
+from unpoison.testing import given
+from unpoison.testing.processes import Child, Gate
+from unpoison.testing.running import drained
 
 DEEDS = ("sending letters again", "noting what became of letters")
 

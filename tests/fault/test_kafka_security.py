@@ -21,18 +21,18 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from bezoar.app import App
-from bezoar.backoff import Backoff
-from bezoar.brokers import findings_for
-from bezoar.brokers.kafka import connecting
-from bezoar.errors import BrokerUnavailable, ConfigError
-from bezoar.message import Delivery
-from bezoar.testing import given
-from bezoar.testing.isolation.diary import wait_until
-from bezoar.testing.running import Journal, Running, drained
-from tests.e2e.command_line import bezoar
+from tests.e2e.command_line import unpoison
 from tests.fault.certificates import make_certificate
 from tests.servers_plugin import private_or_skip
+from unpoison.app import App
+from unpoison.backoff import Backoff
+from unpoison.brokers import findings_for
+from unpoison.brokers.kafka import connecting
+from unpoison.errors import BrokerUnavailable, ConfigError
+from unpoison.message import Delivery
+from unpoison.testing import given
+from unpoison.testing.isolation.diary import wait_until
+from unpoison.testing.running import Journal, Running, drained
 
 pytestmark = pytest.mark.servers("kafka")
 
@@ -212,7 +212,7 @@ IN_FRONT, AMONG_THE_OPTIONS = (
 @pytest.mark.parametrize("form", mostly_long(AMONG_THE_OPTIONS, IN_FRONT))
 def test_no_command_shows_a_password(server, tmp_path, form):
     url = form.format(f"wrong-{PASSWORD}", f"127.0.0.1:{server.ports['login']}")
-    (tmp_path / "shop.py").write_text("from bezoar import App\napp = App()\n@app.consumer('orders')\ndef handle(order): ...\n")
+    (tmp_path / "shop.py").write_text("from unpoison import App\napp = App()\n@app.consumer('orders')\ndef handle(order): ...\n")
     commands = [
         ("doctor", url),
         ("doctor", "shop:app"),
@@ -221,7 +221,7 @@ def test_no_command_shows_a_password(server, tmp_path, form):
         ("plan", "--app", "shop:app"),
     ]
     for command in commands:
-        ended = bezoar(*command, cwd=tmp_path, BEZOAR_URL=url)
+        ended = unpoison(*command, cwd=tmp_path, UNPOISON_URL=url)
         assert PASSWORD not in ended.text + ended.err, command
         if command[0] != "plan":
             assert ended.code == 1
@@ -377,7 +377,7 @@ def test_a_right_to_consume_that_is_missing_is_named_until_it_is_given(server, m
 @pytest.mark.parametrize("number", range(2), ids=["of the topic", "of the group"])
 def test_a_right_that_is_taken_away_from_a_consumer_is_named_until_it_is_given_again(server, number):
     prefix = fresh()
-    taken = [right for right in documented() if right[1] in ("orders", "bezoar") and right[3] is AclOperation.READ][number]
+    taken = [right for right in documented() if right[1] in ("orders", "unpoison") and right[3] is AclOperation.READ][number]
     allow(server, prefix, "shop", documented())
     app, seen = App(logged_in(server, prefix)), []
     given.consumer(app, "orders", seen.append)

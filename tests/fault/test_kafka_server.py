@@ -8,17 +8,17 @@ from contextlib import contextmanager
 
 import pytest
 
-from bezoar.backoff import Backoff
-from bezoar.brokers.kafka import connecting
-from bezoar.errors import BrokerUnavailable, Permanent
-from bezoar.message import Counters, Delivery
-from bezoar.ports import Dead, Kept, Settlement
-from bezoar.testing import given
-from bezoar.testing.isolation.diary import wait_until
-from bezoar.testing.processes import PATIENCE
-from bezoar.testing.running import Journal, Running, drained
 from tests.contract.kafka_lab import KafkaLab
 from tests.servers_plugin import private_or_skip
+from unpoison.backoff import Backoff
+from unpoison.brokers.kafka import connecting
+from unpoison.errors import BrokerUnavailable, Permanent
+from unpoison.message import Counters, Delivery
+from unpoison.ports import Dead, Kept, Settlement
+from unpoison.testing import given
+from unpoison.testing.isolation.diary import wait_until
+from unpoison.testing.processes import PATIENCE
+from unpoison.testing.running import Journal, Running, drained
 
 pytestmark = [pytest.mark.long, pytest.mark.servers("kafka")]
 

@@ -2,17 +2,17 @@
 
 import pytest
 
-from bezoar.backoff import Backoff
-from bezoar.brokers.nats import wire
-from bezoar.brokers.nats.link import Link, Refused
-from bezoar.brokers.nats.url import address
-from bezoar.errors import ConfigError
-from bezoar.message import Delivery
-from bezoar.ports import Depth, Settlement
-from bezoar.testing import given
-from bezoar.testing.isolation.diary import wait_until
-from bezoar.testing.running import drained
 from tests.contract.nats_lab import NATSLab
+from unpoison.backoff import Backoff
+from unpoison.brokers.nats import wire
+from unpoison.brokers.nats.link import Link, Refused
+from unpoison.brokers.nats.url import address
+from unpoison.errors import ConfigError
+from unpoison.message import Delivery
+from unpoison.ports import Depth, Settlement
+from unpoison.testing import given
+from unpoison.testing.isolation.diary import wait_until
+from unpoison.testing.running import drained
 
 
 @pytest.fixture
@@ -45,8 +45,8 @@ def publish(raw, subject, body, block=b""):
 
 def test_what_was_there_before_is_used_shown_and_never_changed(lab, raw):
     make(raw, storage="memory", max_age=3600 * 10**9, max_msgs=5)
-    consume(raw, "shop", "bezoar", filter_subject="orders", max_deliver=3, max_ack_pending=10, ack_wait=2 * 10**9)
-    before = [raw.ask("STREAM.INFO.shop")["config"], raw.ask("CONSUMER.INFO.shop.bezoar")["config"]]
+    consume(raw, "shop", "unpoison", filter_subject="orders", max_deliver=3, max_ack_pending=10, ack_wait=2 * 10**9)
+    before = [raw.ask("STREAM.INFO.shop")["config"], raw.ask("CONSUMER.INFO.shop.unpoison")["config"]]
     broker = lab.connect()
     findings = broker.open(["orders"])
     shown = {finding.name: finding.loses for finding in findings}
@@ -55,7 +55,7 @@ def test_what_was_there_before_is_used_shown_and_never_changed(lab, raw):
     broker.publish(given.messages("orders", 1))
     assert [delivery.body for delivery in broker.fetch("orders", 10)] == [b"0"]
     broker.close()
-    assert [raw.ask("STREAM.INFO.shop")["config"], raw.ask("CONSUMER.INFO.shop.bezoar")["config"]] == before
+    assert [raw.ask("STREAM.INFO.shop")["config"], raw.ask("CONSUMER.INFO.shop.unpoison")["config"]] == before
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_what_was_there_before_is_used_shown_and_never_changed(lab, raw):
 )
 def test_a_consumer_that_would_lose_messages_is_refused_with_the_way_out(lab, raw, settings, told):
     make(raw)
-    consume(raw, "shop", "bezoar", filter_subject="orders", **settings)
+    consume(raw, "shop", "unpoison", filter_subject="orders", **settings)
     with pytest.raises(ConfigError, match=rf"{told}.*another one with \?group=NAME"):
         lab.connect().open(["orders"])
 
@@ -87,7 +87,7 @@ def test_of_a_stream_with_many_subjects_only_the_source_is_taken_and_acknowledge
     seen: list[int] = []
     drained(given.consumer(lab.app(), "shop.orders", seen.append, schema=int))
     assert seen == [7]
-    assert raw.ask("CONSUMER.INFO.shop.bezoar_shop_orders")["config"]["filter_subject"] == "shop.orders"
+    assert raw.ask("CONSUMER.INFO.shop.unpoison_shop_orders")["config"]["filter_subject"] == "shop.orders"
     assert raw.ask("STREAM.INFO.shop", {"subjects_filter": ">"})["state"]["subjects"] == {"shop.later.1": 1, "shop.invoices": 1}
 
 
@@ -96,7 +96,7 @@ def test_a_delayed_message_arrives_although_no_consumer_runs(lab, raw):
     app.publish("orders", 1, delay=0.3)
     app.close()
     wait_until(
-        lambda: raw.ask("CONSUMER.INFO.orders_bezoar_RETRIES.again")["num_pending"] == 1, lambda: "The schedule did not fire"
+        lambda: raw.ask("CONSUMER.INFO.orders_unpoison_RETRIES.again")["num_pending"] == 1, lambda: "The schedule did not fire"
     )
 
 
@@ -143,7 +143,7 @@ def test_a_second_group_on_a_work_queue_is_told_that_it_would_get_nothing(lab):
         b"",
         b"NATS/1.0\r\nno colon here\r\n\r\n",
         b"NATS/1.0\r\nname: \xff\xfe\r\nname: twice\r\n\r\n",
-        b"NATS/1.0\r\nNats-Msg-Id: theirs\r\nx-bezoar-unseen: nonsense\r\nx-bezoar-history: {\r\n\r\n",
+        b"NATS/1.0\r\nNats-Msg-Id: theirs\r\nx-unpoison-unseen: nonsense\r\nx-unpoison-history: {\r\n\r\n",
     ],
     ids=["none", "no colon", "no text, twice", "ours and theirs"],
 )
@@ -190,7 +190,7 @@ def test_without_the_right_to_create_the_error_has_the_commands(lab, raw):
         raw.ask("STREAM.INFO.orders")
 
 
-@pytest.mark.parametrize("source", ["", "orders.", "orders.*", "orders.>", "a b", "$JS.x", "bezoar.x", "x" * 200, "a/b"])
+@pytest.mark.parametrize("source", ["", "orders.", "orders.*", "orders.>", "a b", "$JS.x", "unpoison.x", "x" * 200, "a/b"])
 def test_a_name_that_cannot_be_a_source_is_refused(lab, source):
     with pytest.raises(ConfigError, match="Source"):
         lab.connect().open([source])

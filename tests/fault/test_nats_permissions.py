@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from bezoar.app import App
-from bezoar.backoff import Backoff
-from bezoar.errors import BrokerUnavailable
-from bezoar.message import Delivery
-from bezoar.testing import given
-from bezoar.testing.running import drained
 from tests.servers_plugin import private_or_skip
+from unpoison.app import App
+from unpoison.backoff import Backoff
+from unpoison.errors import BrokerUnavailable
+from unpoison.message import Delivery
+from unpoison.testing import given
+from unpoison.testing.running import drained
 
 DOCS = Path(__file__).parents[2] / "docs" / "nats.md"
 

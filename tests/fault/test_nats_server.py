@@ -6,17 +6,17 @@ from collections import Counter
 
 import pytest
 
-from bezoar.backoff import Backoff
-from bezoar.brokers.nats.broker import NATSBroker
-from bezoar.brokers.nats.consuming import ACK
-from bezoar.errors import BrokerUnavailable, ConfigError, OwnershipLost
-from bezoar.message import Counters, Delivery
-from bezoar.ports import Depth, Kept, Settlement
-from bezoar.testing import given
-from bezoar.testing.isolation.diary import wait_until
-from bezoar.testing.running import Running, drained
 from tests.contract.nats_lab import NATSLab
 from tests.servers_plugin import private_or_skip
+from unpoison.backoff import Backoff
+from unpoison.brokers.nats.broker import NATSBroker
+from unpoison.brokers.nats.consuming import ACK
+from unpoison.errors import BrokerUnavailable, ConfigError, OwnershipLost
+from unpoison.message import Counters, Delivery
+from unpoison.ports import Depth, Kept, Settlement
+from unpoison.testing import given
+from unpoison.testing.isolation.diary import wait_until
+from unpoison.testing.running import Running, drained
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -145,7 +145,7 @@ def test_a_delay_survives_a_kill_of_the_server_and_ends_in_time(lab, server):
 def test_a_stream_that_was_deleted_is_made_anew(lab):
     broker = lab.broker("orders")
     assert list(broker.fetch("orders", 1)) == []
-    for stream in ("orders", "orders_bezoar_RETRIES", "orders_DLQ"):
+    for stream in ("orders", "orders_unpoison_RETRIES", "orders_DLQ"):
         broker.session.link().ask(f"STREAM.DELETE.{stream}")
     publisher = lab.app()
     publisher.publish("orders", 1)
@@ -160,7 +160,7 @@ def test_a_stream_that_was_deleted_is_made_anew(lab):
 def test_a_consumer_of_the_server_that_was_deleted_is_made_anew(lab):
     broker = lab.broker("orders")
     broker.publish(given.messages("orders", 1))
-    broker.session.link().ask("CONSUMER.DELETE.orders.bezoar")
+    broker.session.link().ask("CONSUMER.DELETE.orders.unpoison")
     with pytest.raises(BrokerUnavailable, match="made anew"):
         broker.fetch("orders", 1)
     assert [delivery.body for delivery in broker.fetch("orders", 1)] == [b"0"]

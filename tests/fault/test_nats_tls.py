@@ -2,13 +2,13 @@
 
 import pytest
 
-from bezoar.app import App
-from bezoar.brokers.nats.broker import NATSBroker
-from bezoar.errors import BrokerUnavailable
-from bezoar.testing import given
-from bezoar.testing.running import drained
 from tests.fault.certificates import make_certificate
 from tests.servers_plugin import private_or_skip
+from unpoison.app import App
+from unpoison.brokers.nats.broker import NATSBroker
+from unpoison.errors import BrokerUnavailable
+from unpoison.testing import given
+from unpoison.testing.running import drained
 
 pytestmark = pytest.mark.long
 

@@ -5,13 +5,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from bezoar.bell import Bell
-from bezoar.message import Delivery
-from bezoar.staffing import RunnableApp
-from bezoar.workers import pool as pool_module
+from unpoison.bell import Bell
+from unpoison.message import Delivery
+from unpoison.staffing import RunnableApp
+from unpoison.workers import pool as pool_module
 
 APP = """
-from bezoar import App
+from unpoison import App
 app = App("sqlite:///unused.db")
 
 @app.consumer("orders", concurrency=1)

@@ -6,16 +6,16 @@ import time
 import psycopg
 import pytest
 
-from bezoar.brokers.postgresql import rows
-from bezoar.brokers.postgresql.broker import PostgreSQLBroker
-from bezoar.brokers.postgresql.schema import MIGRATIONS, migrate, statements
-from bezoar.brokers.postgresql.takeover import take_over
-from bezoar.errors import BrokerUnavailable, ConfigError, OwnershipLost, PayloadError
-from bezoar.message import Outgoing
-from bezoar.ports import Depth, Kept, Settlement
-from bezoar.testing import given
+from unpoison.brokers.postgresql import rows
+from unpoison.brokers.postgresql.broker import PostgreSQLBroker
+from unpoison.brokers.postgresql.schema import MIGRATIONS, migrate, statements
+from unpoison.brokers.postgresql.takeover import take_over
+from unpoison.errors import BrokerUnavailable, ConfigError, OwnershipLost, PayloadError
+from unpoison.message import Outgoing
+from unpoison.ports import Depth, Kept, Settlement
+from unpoison.testing import given
 
-WRITE = "insert into bezoar_line (source, id, body) values (1, %s, '{}')"
+WRITE = "insert into unpoison_line (source, id, body) values (1, %s, '{}')"
 
 
 @pytest.fixture
@@ -243,8 +243,8 @@ def test_behind_a_pooler_messages_are_published_fetched_settled_and_taken_over(p
     first._presence.close()  # it vanishes; there is no lock here that would tell
     assert second.fetch("orders", 10) == []
     with second.session.use() as run:
-        run.execute("update bezoar_owners set until = statement_timestamp()")
-    monkeypatch.setattr("bezoar.brokers.postgresql.broker.TAKEOVER_EVERY", 0.0)
+        run.execute("update unpoison_owners set until = statement_timestamp()")
+    monkeypatch.setattr("unpoison.brokers.postgresql.broker.TAKEOVER_EVERY", 0.0)
     assert sorted(ids(everything(second))) == ["three", "two"]
 
 
@@ -276,25 +276,25 @@ def test_what_was_confirmed_is_there_after_the_server_was_killed(private_server)
 
 def test_a_consumer_that_the_server_does_not_hear_of_any_more_is_taken_for_gone(open_broker, monkeypatch):
     """A host or a network that vanishes without a word: its lock is still held, by a session that nobody uses."""
-    monkeypatch.setattr("bezoar.brokers.postgresql.broker.TAKEOVER_EVERY", 0.0)
+    monkeypatch.setattr("unpoison.brokers.postgresql.broker.TAKEOVER_EVERY", 0.0)
     silent, other = open_broker(), open_broker()
     publish(silent, "one")
     silent.fetch("orders", 1)
     assert other.fetch("orders", 10) == [], "it is alive"
     with other.session.use() as run:
-        run.execute("update bezoar_owners set until = statement_timestamp()")
+        run.execute("update unpoison_owners set until = statement_timestamp()")
     assert ids(everything(other)) == ["one"]
 
 
 def test_a_consumer_says_again_and_again_that_it_is_alive(open_broker, monkeypatch):
-    monkeypatch.setattr("bezoar.brokers.postgresql.presence.LEASE", 0.3)
+    monkeypatch.setattr("unpoison.brokers.postgresql.presence.LEASE", 0.3)
     broker = open_broker()
     publish(broker, "one")
     broker.fetch("orders", 1)
 
     def until():
         with broker.session.use() as run:
-            return run.execute("select until from bezoar_owners").fetchone()[0]
+            return run.execute("select until from unpoison_owners").fetchone()[0]
 
     before = until()
     ends = time.monotonic() + 30
@@ -321,7 +321,7 @@ def test_a_nul_in_an_id_is_refused_before_anything_is_written(open_broker):
 
 
 def test_tables_can_be_made_by_own_migrations_and_then_nothing_is_created(open_broker, url):
-    with pytest.raises(ConfigError, match="bezoar migrate"):
+    with pytest.raises(ConfigError, match="unpoison migrate"):
         open_broker(create=False)
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(statements())
@@ -334,8 +334,8 @@ def test_tables_can_be_made_by_own_migrations_and_then_nothing_is_created(open_b
 def test_tables_of_a_newer_version_are_refused(open_broker, url):
     open_broker()
     with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute("update bezoar_version set version = 99")
-    with pytest.raises(ConfigError, match="written by a newer bezoar"):
+        connection.execute("update unpoison_version set version = 99")
+    with pytest.raises(ConfigError, match="written by a newer unpoison"):
         open_broker()
 
 
@@ -343,7 +343,7 @@ def test_a_migration_that_fails_changes_nothing(url):
     with psycopg.connect(url, autocommit=True) as connection:
         with pytest.raises(psycopg.Error):
             migrate(connection, "here", create=True, migrations=(*MIGRATIONS, "create table half (a int);\nno statement"))
-        found = connection.execute("select count(*) from pg_class where relname like 'bezoar%' or relname = 'half'").fetchone()
+        found = connection.execute("select count(*) from pg_class where relname like 'unpoison%' or relname = 'half'").fetchone()
         assert found == (0,)
 
 

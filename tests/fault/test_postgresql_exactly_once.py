@@ -3,13 +3,13 @@
 import psycopg
 import pytest
 
-from bezoar.brokers.postgresql import settle
-from bezoar.errors import CapabilityError, OwnershipLost
-from bezoar.message import Delivery
-from bezoar.ports import Depth
-from bezoar.testing import given
-from bezoar.testing.kill_points import sweep
 from tests.contract.postgresql_lab import PostgreSQLLab
+from unpoison.brokers.postgresql import settle
+from unpoison.errors import CapabilityError, OwnershipLost
+from unpoison.message import Delivery
+from unpoison.ports import Depth
+from unpoison.testing import given
+from unpoison.testing.kill_points import sweep
 
 SHIP = "insert into shipments values (%s, %s)"
 
@@ -17,7 +17,7 @@ SHIP = "insert into shipments values (%s, %s)"
 @pytest.fixture
 def lab(tmp_path, postgresql):
     with PostgreSQLLab(tmp_path, postgresql.url) as lab:
-        lab.modules = (*lab.modules, "bezoar.brokers.postgresql.transaction", __name__)
+        lab.modules = (*lab.modules, "unpoison.brokers.postgresql.transaction", __name__)
         with psycopg.connect(lab.url, autocommit=True) as connection:
             connection.execute("create table shipments (source text, number int)")
         yield lab
@@ -58,7 +58,7 @@ def test_effects_happen_exactly_once_though_the_consumer_is_killed_at_any_line(l
         assert shipped(lab, source) == [0, 1]
         assert lab.broker(source).depth(source) == Depth()
         with psycopg.connect(lab.url) as connection:
-            assert connection.execute("select count(*) from bezoar_settled").fetchone() == (0,)
+            assert connection.execute("select count(*) from unpoison_settled").fetchone() == (0,)
 
     sweep(lab, "ship", prepare, consume, check)
 

@@ -5,14 +5,14 @@ import threading
 import msgspec
 import pytest
 
-from bezoar.brokers.rabbitmq.broker import RabbitMQBroker
-from bezoar.errors import BrokerUnavailable, OwnershipLost
-from bezoar.message import Counters
-from bezoar.ports import Kept, Settlement
-from bezoar.testing import given
-from bezoar.testing.isolation.diary import wait_until
 from tests.contract.rabbitmq_lab import RabbitMQLab
 from tests.fault.amqp_proxy import Proxy
+from unpoison.brokers.rabbitmq.broker import RabbitMQBroker
+from unpoison.errors import BrokerUnavailable, OwnershipLost
+from unpoison.message import Counters
+from unpoison.ports import Kept, Settlement
+from unpoison.testing import given
+from unpoison.testing.isolation.diary import wait_until
 
 
 @pytest.fixture

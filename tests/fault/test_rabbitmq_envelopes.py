@@ -8,18 +8,18 @@ import msgspec
 import pika
 import pytest
 
-from bezoar.backoff import Backoff
-from bezoar.brokers.rabbitmq import properties, table
-from bezoar.brokers.rabbitmq.broker import RabbitMQBroker
-from bezoar.brokers.rabbitmq.table import Entry
-from bezoar.brokers.rabbitmq.writing import Copy
-from bezoar.errors import BrokerUnavailable, ConfigError, Permanent
-from bezoar.message import Counters, Delivery
-from bezoar.ports import Kept, Settlement
-from bezoar.testing import given
-from bezoar.testing.processes import PATIENCE
-from bezoar.testing.running import Running, drained
 from tests.contract.rabbitmq_lab import ClassicLab, RabbitMQLab
+from unpoison.backoff import Backoff
+from unpoison.brokers.rabbitmq import properties, table
+from unpoison.brokers.rabbitmq.broker import RabbitMQBroker
+from unpoison.brokers.rabbitmq.table import Entry
+from unpoison.brokers.rabbitmq.writing import Copy
+from unpoison.errors import BrokerUnavailable, ConfigError, Permanent
+from unpoison.message import Counters, Delivery
+from unpoison.ports import Kept, Settlement
+from unpoison.testing import given
+from unpoison.testing.processes import PATIENCE
+from unpoison.testing.running import Running, drained
 
 IN_MICROSECONDS = Entry(b"sent", b"T" + struct.pack(">Q", 1_700_000_000_000_000))
 
@@ -78,7 +78,7 @@ def test_a_copy_leaves_the_headers_of_the_broker_behind(lab):
     broker.settle(Settlement(kept=[Kept(delivery, Counters(attempts=1))]))
     (again,) = broker.fetch("orders", 1)
     names = {entry.name for entry in properties.read(again.receipt.properties).headers.entries}
-    assert names == {b"mine", b"x-delivery-attempts", b"x-bezoar-stamp"}
+    assert names == {b"mine", b"x-delivery-attempts", b"x-unpoison-stamp"}
 
 
 def test_a_queue_that_was_there_before_is_used_as_it_is_and_the_difference_is_told(lab, raw):

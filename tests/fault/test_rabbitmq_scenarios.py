@@ -9,17 +9,17 @@ import msgspec
 import pika
 import pytest
 
-from bezoar.backoff import Backoff
-from bezoar.brokers.rabbitmq.broker import RabbitMQBroker
-from bezoar.errors import OwnershipLost, Permanent
-from bezoar.message import Delivery, Outgoing
-from bezoar.ports import Kept, Settlement
-from bezoar.testing import given
-from bezoar.testing.effects import Effects
-from bezoar.testing.isolation.diary import wait_until
-from bezoar.testing.processes import Child, Gate
-from bezoar.testing.running import drained
 from tests.contract.rabbitmq_lab import RabbitMQLab
+from unpoison.backoff import Backoff
+from unpoison.brokers.rabbitmq.broker import RabbitMQBroker
+from unpoison.errors import OwnershipLost, Permanent
+from unpoison.message import Delivery, Outgoing
+from unpoison.ports import Kept, Settlement
+from unpoison.testing import given
+from unpoison.testing.effects import Effects
+from unpoison.testing.isolation.diary import wait_until
+from unpoison.testing.processes import Child, Gate
+from unpoison.testing.running import drained
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_scenario_b_over_the_limit_it_goes_through_the_exchange_dlx_with_the_ful
     found = {body: properties.headers for _, properties, body in (raw.basic_get("orders.dlq") for _ in range(2))}
     assert set(found) == {b"\xff\x00 raw", b'{"id":1}'}
     assert found[b'{"id":1}']["x-delivery-attempts"] == 2
-    assert found[b'{"id":1}']["x-bezoar-error"] == "ConnectionError: the printer is on fire"
+    assert found[b'{"id":1}']["x-unpoison-error"] == "ConnectionError: the printer is on fire"
     assert waiting(raw, "archive") == 2, "others can bind to dlx"
 
 
@@ -137,7 +137,7 @@ def test_a_letter_that_rabbitmq_wrote_after_a_replay_is_a_new_one(lab, raw):
     raw.basic_reject(method.delivery_tag, requeue=False)
     wait_until(lambda: waiting(raw, "orders.dlq") == 1, lambda: "RabbitMQ did not dead-letter it")
     states = {each.id: (each.state, each.error_type) for each in dlq.letters(state=None)}
-    assert states.pop(letter.id) == ("replayed", "bezoar.errors.Permanent")
+    assert states.pop(letter.id) == ("replayed", "unpoison.errors.Permanent")
     assert list(states.values()) == [("dead", "rabbitmq.rejected")]
 
 

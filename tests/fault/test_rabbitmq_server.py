@@ -7,17 +7,17 @@ from collections import Counter
 import pika
 import pytest
 
-from bezoar.backoff import Backoff
-from bezoar.brokers.rabbitmq.broker import RabbitMQBroker
-from bezoar.errors import BrokerUnavailable, OwnershipLost, Permanent
-from bezoar.message import Delivery
-from bezoar.ports import Settlement
-from bezoar.testing import given
-from bezoar.testing.isolation.diary import wait_until
-from bezoar.testing.processes import PATIENCE
-from bezoar.testing.running import Journal, Running, drained
 from tests.contract.rabbitmq_lab import RabbitMQLab
 from tests.servers_plugin import private_or_skip
+from unpoison.backoff import Backoff
+from unpoison.brokers.rabbitmq.broker import RabbitMQBroker
+from unpoison.errors import BrokerUnavailable, OwnershipLost, Permanent
+from unpoison.message import Delivery
+from unpoison.ports import Settlement
+from unpoison.testing import given
+from unpoison.testing.isolation.diary import wait_until
+from unpoison.testing.processes import PATIENCE
+from unpoison.testing.running import Journal, Running, drained
 
 OLD_ENOUGH = 2.0
 """Seconds after which a quorum queue survives a kill of its server: a younger one may come back empty (RabbitMQ itself)."""

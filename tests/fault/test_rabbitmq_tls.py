@@ -4,14 +4,14 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 
-from bezoar.app import App
-from bezoar.brokers.rabbitmq.consuming import FULL
-from bezoar.errors import BrokerUnavailable
-from bezoar.testing import given
-from bezoar.testing.running import drained
 from servers.ports import free_port
 from tests.fault.certificates import make_certificate
 from tests.servers_plugin import private_or_skip
+from unpoison.app import App
+from unpoison.brokers.rabbitmq.consuming import FULL
+from unpoison.errors import BrokerUnavailable
+from unpoison.testing import given
+from unpoison.testing.running import drained
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(180)]
 

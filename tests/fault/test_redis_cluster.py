@@ -3,18 +3,18 @@
 import pytest
 import redis as client
 
-from bezoar import App
-from bezoar.backoff import Backoff
-from bezoar.brokers.redis.broker import RedisBroker
-from bezoar.errors import ConfigError
-from bezoar.message import Delivery
-from bezoar.ports import Depth, Settlement
-from bezoar.testing import given
-from bezoar.testing.running import drained
 from servers import ServerMissing
 from servers.redis_cluster import cluster
 from tests.fault.redis_parts import bodies, opened
 from tests.servers_plugin import skip_or_fail
+from unpoison import App
+from unpoison.backoff import Backoff
+from unpoison.brokers.redis.broker import RedisBroker
+from unpoison.errors import ConfigError
+from unpoison.message import Delivery
+from unpoison.ports import Depth, Settlement
+from unpoison.testing import given
+from unpoison.testing.running import drained
 
 SOURCES = ["{orders}", "{refunds}:eu", "shop:{parcels}"]
 

@@ -4,14 +4,14 @@ import threading
 
 import pytest
 
-from bezoar import App
-from bezoar.backoff import Backoff
-from bezoar.message import Delivery
-from bezoar.ports import Depth, Settlement
-from bezoar.testing import given
-from bezoar.testing.processes import Child, Gate
-from bezoar.testing.running import drained
 from tests.fault.redis_parts import bodies, opened, raw
+from unpoison import App
+from unpoison.backoff import Backoff
+from unpoison.message import Delivery
+from unpoison.ports import Depth, Settlement
+from unpoison.testing import given
+from unpoison.testing.processes import Child, Gate
+from unpoison.testing.running import drained
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_an_empty_list_stays_a_list_for_its_producers(url):
         assert producer.type("orders") == b"none"
 
 
-def test_what_bezoar_publishes_to_it_has_its_id_key_headers_and_delay(url):
+def test_what_unpoison_publishes_to_it_has_its_id_key_headers_and_delay(url):
     app = App(url)
     id_ = app.publish("orders", {"a": 1}, key="k", headers={"h": "1"})
     app.publish("orders", {"a": 2}, delay=3600)

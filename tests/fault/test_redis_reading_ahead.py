@@ -2,14 +2,14 @@
 
 import pytest
 
-from bezoar.errors import BrokerUnavailable, OwnershipLost
-from bezoar.message import UNTRIED
-from bezoar.ports import Depth, Settlement
-from bezoar.testing import given
-from bezoar.testing.isolation.diary import wait_until
 from tests.contract.redis_lab import RedisLab
 from tests.fault.redis_parts import bodies, opened, raw
 from tests.servers_plugin import private_or_skip
+from unpoison.errors import BrokerUnavailable, OwnershipLost
+from unpoison.message import UNTRIED
+from unpoison.ports import Depth, Settlement
+from unpoison.testing import given
+from unpoison.testing.isolation.diary import wait_until
 
 MESSAGES = 300
 BATCH = 100

@@ -9,21 +9,21 @@ from pathlib import Path
 import pytest
 import redis as client
 
-from bezoar import App
-from bezoar.backoff import Backoff
-from bezoar.brokers import masked
-from bezoar.brokers.redis import presence
-from bezoar.brokers.redis.broker import RedisBroker
-from bezoar.errors import BrokerUnavailable, ConfigError, OwnershipLost
-from bezoar.message import Counters, Delivery, Outgoing
-from bezoar.ports import Dead, Depth, Kept, Settlement
-from bezoar.testing import given
-from bezoar.testing.isolation.diary import wait_until
-from bezoar.testing.running import Journal, Running, drained
 from servers.ports import free_port
 from tests.fault.certificates import make_certificate
 from tests.fault.redis_parts import bodies, opened, raw
 from tests.servers_plugin import private_or_skip
+from unpoison import App
+from unpoison.backoff import Backoff
+from unpoison.brokers import masked
+from unpoison.brokers.redis import presence
+from unpoison.brokers.redis.broker import RedisBroker
+from unpoison.errors import BrokerUnavailable, ConfigError, OwnershipLost
+from unpoison.message import Counters, Delivery, Outgoing
+from unpoison.ports import Dead, Depth, Kept, Settlement
+from unpoison.testing import given
+from unpoison.testing.isolation.diary import wait_until
+from unpoison.testing.running import Journal, Running, drained
 
 
 @pytest.fixture(scope="module")
@@ -97,16 +97,16 @@ def test_a_cut_connection_costs_nothing_if_nobody_looked_meanwhile(url):
     with opened(url) as broker, raw(url) as tool:
         broker.publish(given.messages("orders", 3))
         held = broker.fetch("orders", 3)
-        before = tool.hgetall("bezoar:orders:bezoar:owners")
+        before = tool.hgetall("unpoison:orders:unpoison:owners")
         tool.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
-        subscribed = f"bezoar:owner:{broker._presence('orders').name}"
+        subscribed = f"unpoison:owner:{broker._presence('orders').name}"
         wait_until(lambda: tool.pubsub_numsub(subscribed)[0][1] == 1, lambda: "It is not subscribed again")
         tool.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
         with pytest.raises(BrokerUnavailable):
             broker.settle(Settlement(gone=held))
         broker.settle(Settlement(gone=held))
         assert broker.depth("orders") == Depth()
-        assert tool.hgetall("bezoar:orders:bezoar:owners").keys() == before.keys()
+        assert tool.hgetall("unpoison:orders:unpoison:owners").keys() == before.keys()
 
 
 def test_messages_in_an_answer_that_never_came_are_handed_out_again_uncounted(url):
@@ -118,7 +118,7 @@ def test_messages_in_an_answer_that_never_came_are_handed_out_again_uncounted(ur
         with busy(tool), pytest.raises(BrokerUnavailable, match="Timeout"):
             broker.fetch("orders", 10)
         wait_until(
-            lambda: tool.xpending("orders", "bezoar")["pending"] > 1 or tool.hlen("bezoar:orders:bezoar:held"), lambda: "No"
+            lambda: tool.xpending("orders", "unpoison")["pending"] > 1 or tool.hlen("unpoison:orders:unpoison:held"), lambda: "No"
         )
         found = broker.fetch("orders", 10)
         assert sorted((delivery.body, delivery.counters) for delivery in found) == [
@@ -135,7 +135,7 @@ def test_a_list_message_in_an_answer_that_never_came_is_handed_out_again(url):
         (first,) = broker.fetch("orders", 1)
         with busy(tool), pytest.raises(BrokerUnavailable, match="Timeout"):
             broker.fetch("orders", 10)
-        wait_until(lambda: tool.hlen("bezoar:orders:bezoar:held") == 2, lambda: "It was not handed out")
+        wait_until(lambda: tool.hlen("unpoison:orders:unpoison:held") == 2, lambda: "It was not handed out")
         (second,) = broker.fetch("orders", 10)
         assert (first.body, second.body, second.counters) == (b"a", b"b", Counters())
         broker.settle(Settlement(gone=[first, second]))
@@ -279,7 +279,7 @@ def test_the_start_of_a_suspect_is_on_disk_before_it_runs_where_the_server_can_s
         before = waits(look)
         suspect = broker.take_suspect("orders", "here")
         assert suspect.counters.losses == 0
-        (text,) = look.hvals("bezoar:orders:bezoar:counters")
+        (text,) = look.hvals("unpoison:orders:unpoison:counters")
         assert b'"losses":1' in text
         assert waits(look) > before
 

@@ -2,15 +2,15 @@
 
 import pytest
 
-from bezoar import App
-from bezoar.backoff import Backoff
-from bezoar.brokers.redis.broker import RedisBroker
-from bezoar.errors import BrokerUnavailable, ConfigError, OwnershipLost
-from bezoar.message import Counters, Delivery
-from bezoar.ports import Dead, Depth, Kept, Settlement
-from bezoar.testing import given
-from bezoar.testing.running import Journal, drained
 from tests.fault.redis_parts import bodies, opened, raw
+from unpoison import App
+from unpoison.backoff import Backoff
+from unpoison.brokers.redis.broker import RedisBroker
+from unpoison.errors import BrokerUnavailable, ConfigError, OwnershipLost
+from unpoison.message import Counters, Delivery
+from unpoison.ports import Dead, Depth, Kept, Settlement
+from unpoison.testing import given
+from unpoison.testing.running import Journal, drained
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def test_finished_entries_are_removed_so_that_the_stream_does_not_grow_for_ever(
             )
         )
         assert look.xlen("orders") == 8
-        assert look.xpending("orders", "bezoar")["pending"] == 8
+        assert look.xpending("orders", "unpoison")["pending"] == 8
         assert look.xlen("dlq:orders") == 1
 
 
@@ -72,10 +72,10 @@ def test_an_entry_that_a_tool_has_claimed_is_not_settled_and_the_rest_of_the_bat
     with opened(url) as broker, opened(url) as other, raw(url) as tool:
         broker.publish(given.messages("orders", 4))
         held = broker.fetch("orders", 4)
-        tool.xclaim("orders", "bezoar", "somebody", 0, [held[1].receipt.no])
+        tool.xclaim("orders", "unpoison", "somebody", 0, [held[1].receipt.no])
         with pytest.raises(OwnershipLost):
             broker.settle(Settlement(gone=held[:2]))
-        assert [entry["message_id"] for entry in tool.xpending_range("orders", "bezoar", "-", "+", 10)] == [held[1].receipt.no]
+        assert [entry["message_id"] for entry in tool.xpending_range("orders", "unpoison", "-", "+", 10)] == [held[1].receipt.no]
         assert sorted(bodies(other.fetch("orders", 10))) == [b"2", b"3"]
 
 
@@ -134,9 +134,9 @@ def test_old_entries_that_another_program_only_acknowledged_are_not_counted(url)
     with raw(url) as tool:
         for number in range(3):
             tool.xadd("orders", {"body": number})
-        tool.xgroup_create("orders", "bezoar", "0")
-        tool.xreadgroup("bezoar", "before", {"orders": ">"})
-        tool.xack("orders", "bezoar", *[id_ for id_, _ in tool.xrange("orders")])
+        tool.xgroup_create("orders", "unpoison", "0")
+        tool.xreadgroup("unpoison", "before", {"orders": ">"})
+        tool.xack("orders", "unpoison", *[id_ for id_, _ in tool.xrange("orders")])
     with opened(url) as broker:
         assert broker.depth("orders") == Depth()
         broker.publish(given.messages("orders", 1))
@@ -180,7 +180,7 @@ def test_an_entry_with_very_many_fields_is_taken_over_like_any_other(url):
 def test_a_group_that_somebody_destroyed_is_made_anew_and_said(url):
     with opened(url) as broker, raw(url) as tool, Journal() as journal:
         broker.publish(given.messages("orders", 2))
-        tool.xgroup_destroy("orders", "bezoar")
+        tool.xgroup_destroy("orders", "unpoison")
         with pytest.raises(BrokerUnavailable, match="tried again"):
             broker.fetch("orders", 10)
         assert bodies(broker.fetch("orders", 10)) == [b"0", b"1"]
@@ -215,10 +215,10 @@ def test_what_is_in_the_way_is_refused_with_the_cure_and_left_alone(url, prepare
 
 def test_without_create_nothing_is_made_and_the_command_is_said(url):
     with raw(url) as tool:
-        with pytest.raises(ConfigError, match="XGROUP CREATE orders bezoar 0 MKSTREAM"):
+        with pytest.raises(ConfigError, match="XGROUP CREATE orders unpoison 0 MKSTREAM"):
             RedisBroker(url).open(["orders"], create=False)
         assert list(tool.scan_iter()) == []
-        tool.execute_command("XGROUP CREATE", "orders", "bezoar", "0", "MKSTREAM")
+        tool.execute_command("XGROUP CREATE", "orders", "unpoison", "0", "MKSTREAM")
     with opened(url, create=False) as broker:
         broker.publish(given.messages("orders", 1))
         assert bodies(broker.fetch("orders", 10)) == [b"0"]

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from bezoar import App, BrokerUnavailable, Permanent
-from bezoar import consumer as flow
-from bezoar.testing import given
-from bezoar.testing.effects import Effects
-from bezoar.testing.processes import Child, Gate
-from bezoar.testing.running import Journal, Running
+from unpoison import App, BrokerUnavailable, Permanent
+from unpoison import consumer as flow
+from unpoison.testing import given
+from unpoison.testing.effects import Effects
+from unpoison.testing.processes import Child, Gate
+from unpoison.testing.running import Journal, Running
 
 LARGE = b"x" * 100_000
 """More than what is free on the full disk, so that storing it needs new space."""
@@ -168,7 +168,7 @@ def _may_be_written(folder, allowed):
 
 
 def test_a_program_that_holds_the_file_for_too_long_is_named_and_waited_for(tmp_path, monkeypatch):
-    monkeypatch.setattr("bezoar.brokers.sqlite.file.BUSY_TIMEOUT", 0.05)
+    monkeypatch.setattr("unpoison.brokers.sqlite.file.BUSY_TIMEOUT", 0.05)
     file = tmp_path / "shop.db"
     with closing(App(f"sqlite:///{file}")) as app, closing(sqlite3.connect(file, isolation_level=None)) as program:
         handled = []

@@ -6,17 +6,17 @@ from collections.abc import Callable
 
 import pytest
 
-from bezoar import App
-from bezoar.backoff import Backoff
-from bezoar.brokers.sqs import client
-from bezoar.errors import BrokerUnavailable
-from bezoar.message import Counters
-from bezoar.ports import Dead, Kept, Settlement
-from bezoar.testing import given
-from bezoar.testing.isolation.diary import wait_until
-from bezoar.testing.running import Journal, Running, drained
 from tests.contract.sqs_lab import SQSLab
 from tests.contract.sqs_proxy import refusal
+from unpoison import App
+from unpoison.backoff import Backoff
+from unpoison.brokers.sqs import client
+from unpoison.errors import BrokerUnavailable
+from unpoison.message import Counters
+from unpoison.ports import Dead, Kept, Settlement
+from unpoison.testing import given
+from unpoison.testing.isolation.diary import wait_until
+from unpoison.testing.running import Journal, Running, drained
 
 Answer = tuple[int, bytes] | None
 
@@ -169,7 +169,7 @@ def _publish_suspect(lab, word: str) -> None:
     told = json.dumps({"id": word, "counters": {"alone": True}})
     where = lab.queue("orders-suspects")
     wait_until(_is_there(where), lambda: f"{where.name} is not there")
-    where.send(word, MessageAttributes={"bezoar": {"DataType": "String", "StringValue": told}})
+    where.send(word, MessageAttributes={"unpoison": {"DataType": "String", "StringValue": told}})
 
 
 def _is_there(queue) -> Callable[[], bool]:

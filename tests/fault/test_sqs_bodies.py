@@ -7,13 +7,13 @@ import zlib
 
 import pytest
 
-from bezoar.brokers.sqs import source
-from bezoar.brokers.sqs.body import MOST_BYTES
-from bezoar.errors import PayloadError
-from bezoar.message import Counters, Outgoing
-from bezoar.ports import Dead, Depth, Kept, Settlement
-from bezoar.testing import given
 from tests.contract.sqs_lab import SQSLab
+from unpoison.brokers.sqs import source
+from unpoison.brokers.sqs.body import MOST_BYTES
+from unpoison.errors import PayloadError
+from unpoison.message import Counters, Outgoing
+from unpoison.ports import Dead, Depth, Kept, Settlement
+from unpoison.testing import given
 
 REFUSED = {
     "NUL": b"a\x00b",
@@ -60,16 +60,16 @@ def test_a_body_survives_publish_retry_dead_letter_and_replay(lab, body):
 
 
 @pytest.mark.parametrize("body", REFUSED.values(), ids=REFUSED)
-def test_who_reads_without_bezoar_is_told_how_a_body_is_encoded(lab, body):
+def test_who_reads_without_unpoison_is_told_how_a_body_is_encoded(lab, body):
     lab.broker("orders").publish([Outgoing("1", "orders", body)])
     (message,) = lab.queue("orders").received()
-    told = json.loads(message["MessageAttributes"]["bezoar"]["StringValue"])["encoding"]
+    told = json.loads(message["MessageAttributes"]["unpoison"]["StringValue"])["encoding"]
     assert told == ("base64" if body else "empty")
 
 
 def test_what_somebody_else_claims_to_be_encoded_and_is_not_arrives_as_it_is(lab):
     broker = lab.broker("orders")
-    claims = {"bezoar": {"DataType": "String", "StringValue": '{"encoding":"base64"}'}}
+    claims = {"unpoison": {"DataType": "String", "StringValue": '{"encoding":"base64"}'}}
     lab.queue("orders").send("no base64 at all!", MessageAttributes=claims)
     assert [delivery.body for delivery in broker.fetch("orders", 10)] == [b"no base64 at all!"]
 
@@ -122,7 +122,7 @@ def test_attributes_of_other_programs_survive_retry_dead_letter_and_replay(lab):
     broker.close()
     lab.dlq("orders").replay_one()
     (delivery,) = lab.broker("orders").fetch("orders", 10)
-    sent = {name: _as_sent(value) for name, value in delivery.receipt.raw["MessageAttributes"].items() if name != "bezoar"}
+    sent = {name: _as_sent(value) for name, value in delivery.receipt.raw["MessageAttributes"].items() if name != "unpoison"}
     assert sent == theirs
 
 
@@ -143,8 +143,8 @@ def _as_sent(value):
 
 
 def claiming_zlib(body):
-    """A message as bezoar sends a large one."""
-    claims = {"bezoar": {"DataType": "String", "StringValue": '{"id":"1","encoding":"zlib"}'}}
+    """A message as unpoison sends a large one."""
+    claims = {"unpoison": {"DataType": "String", "StringValue": '{"id":"1","encoding":"zlib"}'}}
     return {"body": base64.b64encode(zlib.compress(body)).decode(), "MessageAttributes": claims}
 
 

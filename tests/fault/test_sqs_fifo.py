@@ -4,13 +4,13 @@ import json
 
 import pytest
 
-from bezoar.backoff import Backoff
-from bezoar.message import Counters, Delivery, Outgoing
-from bezoar.ports import Dead, Kept, Settlement
-from bezoar.testing import given
-from bezoar.testing.isolation.diary import wait_until
-from bezoar.testing.running import Journal, drained
 from tests.contract.sqs_lab import SQSLab
+from unpoison.backoff import Backoff
+from unpoison.message import Counters, Delivery, Outgoing
+from unpoison.ports import Dead, Kept, Settlement
+from unpoison.testing import given
+from unpoison.testing.isolation.diary import wait_until
+from unpoison.testing.running import Journal, drained
 
 SOURCE = "orders.fifo"
 
@@ -80,7 +80,7 @@ def test_a_retry_is_sent_again_in_the_same_group(lab):
     (message,) = lab.queue(SOURCE).received()
     assert message["Attributes"]["MessageGroupId"] == "customer-7"
     assert message["MessageId"] != delivery.receipt.raw["MessageId"]
-    assert json.loads(message["MessageAttributes"]["bezoar"]["StringValue"])["counters"] == {"attempts": 1}
+    assert json.loads(message["MessageAttributes"]["unpoison"]["StringValue"])["counters"] == {"attempts": 1}
 
 
 def test_a_message_waits_in_a_queue_of_its_own_and_comes_back(lab):

@@ -2,12 +2,12 @@
 
 import pytest
 
-from bezoar.errors import BrokerUnavailable, OwnershipLost
-from bezoar.ports import Settlement
-from bezoar.testing import given
-from bezoar.testing.isolation.diary import wait_until
 from tests.contract.sqs_lab import SQSLab
 from tests.contract.sqs_proxy import refusal
+from unpoison.errors import BrokerUnavailable, OwnershipLost
+from unpoison.ports import Settlement
+from unpoison.testing import given
+from unpoison.testing.isolation.diary import wait_until
 
 SEND, RECEIVE, CHANGE = "SendMessageBatch", "ReceiveMessage", "ChangeMessageVisibilityBatch"
 
@@ -67,7 +67,7 @@ def test_messages_beside_one_that_cannot_be_sent_on_are_not_lost_from_sight(lab)
     broker = lab.broker("orders")
     broker.publish(given.messages("orders", 3))
     told = {"DataType": "String", "StringValue": '{"id":"late","wait":600}'}
-    lab.queue("orders").send("late", MessageAttributes={"bezoar": told})
+    lab.queue("orders").send("late", MessageAttributes={"unpoison": told})
     lab.proxy.denies = lambda operation, queue: operation == SEND
     with pytest.raises(BrokerUnavailable, match="not authorized"):
         broker.fetch("orders", 10)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from bezoar.errors import BrokerUnavailable
-from bezoar.testing import given
 from tests.contract.sqs_lab import SQSLab
+from unpoison.errors import BrokerUnavailable
+from unpoison.testing import given
 
 SEND, DELETE = "SendMessageBatch", "DeleteMessageBatch"
 

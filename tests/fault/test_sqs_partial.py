@@ -5,12 +5,12 @@ from collections.abc import Callable
 
 import pytest
 
-from bezoar.errors import BrokerUnavailable
-from bezoar.message import Counters
-from bezoar.ports import Dead, Kept, Settlement
-from bezoar.testing import given
-from bezoar.testing.isolation.diary import wait_until
 from tests.contract.sqs_lab import SQSLab
+from unpoison.errors import BrokerUnavailable
+from unpoison.message import Counters
+from unpoison.ports import Dead, Kept, Settlement
+from unpoison.testing import given
+from unpoison.testing.isolation.diary import wait_until
 
 SEND, DELETE = "SendMessageBatch", "DeleteMessageBatch"
 
@@ -99,7 +99,7 @@ def test_messages_that_are_moved_on_are_moved_once_though_one_of_them_is_refused
     broker, queue = lab.broker("orders"), lab.queue("orders")
     for number in range(3):
         told = {"DataType": "String", "StringValue": f'{{"id":"{number}","wait":600}}'}
-        queue.send(str(number), MessageAttributes={"bezoar": told})
+        queue.send(str(number), MessageAttributes={"unpoison": told})
     lab.proxy.seen.clear()
     lab.proxy.fails = failing(SEND, ("1",))
     with pytest.raises(BrokerUnavailable, match="refuses 1 of 3 messages that are to be moved"):

@@ -6,11 +6,11 @@ import threading
 
 import pytest
 
-from bezoar.errors import PayloadError
-from bezoar.message import Counters, Outgoing
-from bezoar.ports import Kept, Settlement
-from bezoar.testing import given
 from tests.contract.sqs_lab import SQSLab
+from unpoison.errors import PayloadError
+from unpoison.message import Counters, Outgoing
+from unpoison.ports import Kept, Settlement
+from unpoison.testing import given
 
 PATIENCE = 30
 TOGETHER = 4
@@ -62,7 +62,7 @@ def test_all_that_is_ours_is_json_in_one_attribute(lab, source):
 
 def _told(message: dict) -> dict:
     (name,) = message["MessageAttributes"]
-    assert name == "bezoar"
+    assert name == "unpoison"
     return json.loads(message["MessageAttributes"][name]["StringValue"])
 
 
@@ -88,7 +88,7 @@ def test_attributes_of_our_name_with_anything_in_them_hold_up_nobody(lab):
     app, queue = given.consumer(lab.app(), "orders", handle), lab.queue("orders")
     app.publish("orders", b"before")
     for name, text in HOSTILE.items():
-        queue.send(name, MessageAttributes={"bezoar": {"DataType": "String", "StringValue": text}})
+        queue.send(name, MessageAttributes={"unpoison": {"DataType": "String", "StringValue": text}})
     app.publish("orders", b"after")
     given.consumed(app, "orders", lab.broker("orders"))
     wanted = sorted(["before", *HOSTILE, "after"])

@@ -5,17 +5,17 @@ from itertools import pairwise
 
 import pytest
 
-from bezoar import App
-from bezoar.brokers.sqs import taking, writing
-from bezoar.brokers.sqs.envelope import Envelope
-from bezoar.brokers.sqs.taking import Hold
-from bezoar.errors import BrokerUnavailable, ConfigError, OwnershipLost
-from bezoar.message import Counters, Outgoing
-from bezoar.ports import Kept, Settlement
-from bezoar.testing import given
-from bezoar.testing.isolation.diary import wait_until
-from bezoar.testing.running import Running, drained
 from tests.contract.sqs_lab import SQSLab
+from unpoison import App
+from unpoison.brokers.sqs import taking, writing
+from unpoison.brokers.sqs.envelope import Envelope
+from unpoison.brokers.sqs.taking import Hold
+from unpoison.errors import BrokerUnavailable, ConfigError, OwnershipLost
+from unpoison.message import Counters, Outgoing
+from unpoison.ports import Kept, Settlement
+from unpoison.testing import given
+from unpoison.testing.isolation.diary import wait_until
+from unpoison.testing.running import Running, drained
 
 
 @pytest.fixture
@@ -108,13 +108,13 @@ def test_a_receipt_that_is_no_longer_valid_is_lost_ownership_and_the_rest_is_set
 )
 def test_a_delay_is_never_shortened_and_what_does_not_fit_travels_with_the_message(delay, seconds, wait):
     made = writing.copy("queue", b"x", Envelope(id="1"), delay=delay)
-    told = json.loads(made.entry["MessageAttributes"]["bezoar"]["StringValue"])
+    told = json.loads(made.entry["MessageAttributes"]["unpoison"]["StringValue"])
     assert (made.entry["DelaySeconds"], told.get("wait", 0.0)) == (seconds, wait)
 
 
 def test_a_message_that_has_to_wait_longer_is_sent_on_until_its_time_has_come(lab):
     broker = lab.broker("orders")
-    told = {"bezoar": {"DataType": "String", "StringValue": '{"id":"1","wait":1.5}'}}
+    told = {"unpoison": {"DataType": "String", "StringValue": '{"id":"1","wait":1.5}'}}
     lab.queue("orders").send("late", MessageAttributes=told)  # as it comes back after its first fifteen minutes
     assert list(broker.fetch("orders", 10)) == []
     depth = broker.depth("orders")
@@ -126,7 +126,7 @@ def test_a_message_that_has_to_wait_longer_is_sent_on_until_its_time_has_come(la
 
 def test_a_suspect_that_has_to_wait_longer_is_sent_on_too(lab):
     broker = lab.broker("orders")
-    told = {"bezoar": {"DataType": "String", "StringValue": '{"id":"1","wait":1.5,"counters":{"alone":true,"losses":1}}'}}
+    told = {"unpoison": {"DataType": "String", "StringValue": '{"id":"1","wait":1.5,"counters":{"alone":true,"losses":1}}'}}
     lab.queue("orders-suspects").send("late", MessageAttributes=told)
     assert broker.take_suspect("orders", "here") is None
     taken: list[Counters] = []

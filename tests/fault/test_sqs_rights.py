@@ -1,4 +1,4 @@
-"""The policy in docs/sqs.md names every right that bezoar needs, and none that it does not."""
+"""The policy in docs/sqs.md names every right that unpoison needs, and none that it does not."""
 
 import json
 import re
@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from bezoar.errors import BrokerUnavailable, ConfigError
-from bezoar.testing import given
-from bezoar.testing.running import drained
 from tests.contract.sqs_lab import SQSLab
+from unpoison.errors import BrokerUnavailable, ConfigError
+from unpoison.testing import given
+from unpoison.testing.running import drained
 
 ROOT = Path(__file__).parents[2]
-SOURCES = list((ROOT / "src/bezoar/brokers/sqs").rglob("*.py"))
+SOURCES = list((ROOT / "src/unpoison/brokers/sqs").rglob("*.py"))
 ASKED = re.compile(r'\bask\(\s*"(\w+)"')
 TEMPLATE = re.compile(r"```json\n(.*?)```", re.DOTALL)
 

@@ -1,4 +1,4 @@
-"""What does `bezoar run` say and do on SQS, as a process of its own?"""
+"""What does `unpoison run` say and do on SQS, as a process of its own?"""
 
 import subprocess
 import sys
@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from bezoar.testing.isolation.diary import wait_until
 from tests.contract.sqs_lab import SQSLab
-from tests.e2e.command_line import bezoar, environment
+from tests.e2e.command_line import environment, unpoison
+from unpoison.testing.isolation.diary import wait_until
 
 APP = """
 from pathlib import Path
-from bezoar import App
+from unpoison import App
 
 app = App({url!r})
 
@@ -26,8 +26,8 @@ def handle(body: bytes) -> None:
 """
 SHORT_DAY = """
 import sys
-from bezoar.brokers.sqs import taking
-from bezoar.cli.main import main
+from unpoison.brokers.sqs import taking
+from unpoison.cli.main import main
 
 taking.LONGEST_HELD = taking.MARGIN + 3
 sys.exit(main())
@@ -48,14 +48,14 @@ def app_file(folder: Path, url: str, source: str) -> None:
 def test_that_retries_may_be_overtaken_in_a_fifo_queue_is_said_at_the_start(lab, tmp_path):
     for source, times in (("orders.fifo", 1), ("orders", 0)):
         app_file(tmp_path, lab.url, source)
-        ended = bezoar("run", "shop:app", "--until-empty", cwd=tmp_path)
+        ended = unpoison("run", "shop:app", "--until-empty", cwd=tmp_path)
         assert ended.code == 0
         assert " ".join(ended.err.split()).count("those behind a message which fails do not wait for it") == times
 
 
 def test_a_handler_that_is_at_work_for_twelve_hours_is_ended_and_that_is_said_until_its_message_is_a_dead_letter(lab, tmp_path):
     app_file(tmp_path, lab.url, "orders")
-    assert bezoar("publish", lab.url, "orders", "--raw", "slow", "quick", cwd=tmp_path).code == 0
+    assert unpoison("publish", lab.url, "orders", "--raw", "slow", "quick", cwd=tmp_path).code == 0
     starts, log = tmp_path / "starts", tmp_path / "log"
     with log.open("w") as said:
         process = subprocess.Popen(

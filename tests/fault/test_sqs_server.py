@@ -7,14 +7,14 @@ from collections import Counter
 
 import pytest
 
-from bezoar.backoff import Backoff
-from bezoar.errors import BrokerUnavailable
-from bezoar.message import Delivery
-from bezoar.testing import given
-from bezoar.testing.isolation.diary import wait_until
-from bezoar.testing.running import Journal, Running, drained
 from tests.contract.sqs_lab import SQSLab
 from tests.servers_plugin import private_or_skip
+from unpoison.backoff import Backoff
+from unpoison.errors import BrokerUnavailable
+from unpoison.message import Delivery
+from unpoison.testing import given
+from unpoison.testing.isolation.diary import wait_until
+from unpoison.testing.running import Journal, Running, drained
 
 pytestmark = [pytest.mark.long, pytest.mark.servers("elasticmq")]
 

@@ -6,12 +6,12 @@ from collections import Counter
 
 import pytest
 
-from bezoar.backoff import Backoff
-from bezoar.message import Delivery
-from bezoar.testing import given
-from bezoar.testing.running import drained
 from tests.contract.sqs_lab import SQSLab
 from tests.contract.sqs_proxy import LIMIT, size_of
+from unpoison.backoff import Backoff
+from unpoison.message import Delivery
+from unpoison.testing import given
+from unpoison.testing.running import drained
 
 CHARACTERS = string.ascii_letters + string.digits + string.punctuation + " "
 ONE = {"trace": {"DataType": "String", "StringValue": "abc"}}

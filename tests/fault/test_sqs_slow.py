@@ -4,11 +4,11 @@ import threading
 
 import pytest
 
-from bezoar.errors import BrokerUnavailable, OwnershipLost
-from bezoar.ports import Dead, Settlement
-from bezoar.testing import given
-from bezoar.testing.isolation.diary import wait_until
 from tests.contract.sqs_lab import SQSLab
+from unpoison.errors import BrokerUnavailable, OwnershipLost
+from unpoison.ports import Dead, Settlement
+from unpoison.testing import given
+from unpoison.testing.isolation.diary import wait_until
 
 
 @pytest.fixture

@@ -2,9 +2,9 @@
 
 import pytest
 
-from bezoar.testing.isolation.chaos import LIMIT, Chaos, assert_everything_is_accounted_for
-from bezoar.testing.isolation.scene import Scene
 from tests.contract.labs import SQLiteLab
+from unpoison.testing.isolation.chaos import LIMIT, Chaos, assert_everything_is_accounted_for
+from unpoison.testing.isolation.scene import Scene
 
 pytestmark = pytest.mark.proof
 

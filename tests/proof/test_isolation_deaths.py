@@ -2,9 +2,9 @@
 
 import pytest
 
-from bezoar.testing.isolation import tree
-from bezoar.testing.isolation.scene import Scene
 from tests.contract.labs import SQLiteLab
+from unpoison.testing.isolation import tree
+from unpoison.testing.isolation.scene import Scene
 
 pytestmark = pytest.mark.proof
 

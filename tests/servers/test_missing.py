@@ -58,7 +58,7 @@ def test_its_tests_are_skipped_and_one_loud_line_says_so(tmp_path, options):
     loud = [line for line in done.stdout.splitlines() if line.startswith("SERVER MISSING")]
     assert len(loud) == 1
     assert "postgresql: it is not installed. Run: sudo apt-get install it" in loud[0]
-    assert "BEZOAR_TEST_POSTGRESQL_URL" in loud[0]
+    assert "UNPOISON_TEST_POSTGRESQL_URL" in loud[0]
     assert loud[0].endswith("(2 tests did not run)")
 
 

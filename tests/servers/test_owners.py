@@ -95,7 +95,7 @@ def test_run_stops_everything_at_ctrl_c(postgresql):
         while not lines or not lines[-1].startswith("They run"):
             lines.append(process.stdout.readline())
             assert lines[-1], "ended early"
-        assert lines[0].startswith("export BEZOAR_TEST_POSTGRESQL_URL=postgresql://")
+        assert lines[0].startswith("export UNPOISON_TEST_POSTGRESQL_URL=postgresql://")
         owner = Owner.of(Process.of(process.pid))
         running = recorded_processes(owner.folder)
         process.send_signal(signal.SIGINT)

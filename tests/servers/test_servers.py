@@ -210,11 +210,11 @@ def test_fresh_places_do_not_see_each_other(rabbitmq):
 
 def test_an_address_in_a_variable_is_used_as_it_is_and_never_stopped(postgresql, tmp_path):
     owner = servers.Owner.own(tmp_path)
-    given = servers.shared("postgresql", owner, {"BEZOAR_TEST_POSTGRESQL_URL": postgresql.url})
+    given = servers.shared("postgresql", owner, {"UNPOISON_TEST_POSTGRESQL_URL": postgresql.url})
     assert given.url == postgresql.url
     assert Row(given).read() == "here"
     for forbidden in (given.stop, given.kill_hard, given.start):
-        with pytest.raises(ServerMissing, match="Unset BEZOAR_TEST_POSTGRESQL_URL to have a private one"):
+        with pytest.raises(ServerMissing, match="Unset UNPOISON_TEST_POSTGRESQL_URL to have a private one"):
             forbidden()
     assert given.answers()
     assert list(tmp_path.iterdir()) == []

@@ -10,7 +10,7 @@ from typing import TypedDict, assert_type
 
 import msgspec
 
-from bezoar import (
+from unpoison import (
     App,
     Backoff,
     DeadLetter,

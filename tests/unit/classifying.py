@@ -4,8 +4,8 @@ import socket
 
 import pytest
 
-from bezoar.classification import BUG, PERMANENT, THROTTLED, TRANSIENT, UNKNOWN
-from bezoar.classify import classify
+from unpoison.classification import BUG, PERMANENT, THROTTLED, TRANSIENT, UNKNOWN
+from unpoison.classify import classify
 
 __all__ = ["BUG", "PERMANENT", "THROTTLED", "TRANSIENT", "UNKNOWN", "check", "closed_port", "deaf_port", "raised", "table"]
 

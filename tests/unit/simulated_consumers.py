@@ -5,19 +5,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from bezoar import attempts
-from bezoar.alone import Alone
-from bezoar.brokers.memory import MemoryBroker
-from bezoar.errors import OwnershipLost
-from bezoar.handler import Limits
-from bezoar.judging import Judge
-from bezoar.message import Delivery
-from bezoar.ports import Settlement
-from bezoar.workers import Ended
-from bezoar.workers.books import Running
-from bezoar.workers.deaths import Death
 from tests.unit.simulated_truth import Life
 from tests.unit.simulated_workers import Crew, Staff, Task, Vanished, Worker, duration
+from unpoison import attempts
+from unpoison.alone import Alone
+from unpoison.brokers.memory import MemoryBroker
+from unpoison.errors import OwnershipLost
+from unpoison.handler import Limits
+from unpoison.judging import Judge
+from unpoison.message import Delivery
+from unpoison.ports import Settlement
+from unpoison.workers import Ended
+from unpoison.workers.books import Running
+from unpoison.workers.deaths import Death
 
 
 class Surroundings(Protocol):

@@ -5,8 +5,8 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bezoar.errors import Discard, Permanent, RetryLater, Throttled
-from bezoar.handler import MessageMetadata, PoisonPillHandler
+from unpoison.errors import Discard, Permanent, RetryLater, Throttled
+from unpoison.handler import MessageMetadata, PoisonPillHandler
 
 SLOW = 24
 """No handler that ends by itself takes more ticks than this; one that hangs is over its time limit after them."""

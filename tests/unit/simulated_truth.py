@@ -6,9 +6,9 @@ test for what should be; a promise that does not hold raises `Broken`.
 
 from dataclasses import dataclass, field
 
-from bezoar.message import Counters, Delivery
-from bezoar.workers import Ended
 from tests.unit.simulated_messages import Behaviour, End
+from unpoison.message import Counters, Delivery
+from unpoison.workers import Ended
 
 DONE = (End.DONE.value, End.DAMAGE.value, End.KILL_WITH_PARTNER.value)
 RAISED = (End.RAISE.value, End.LATER.value, End.THROTTLED.value, End.PERMANENT.value)

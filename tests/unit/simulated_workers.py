@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from bezoar.failure import Crash
-from bezoar.message import Delivery
-from bezoar.workers import Ended, Interrupted
-from bezoar.workers.books import Remains, Running
-from bezoar.workers.deaths import TOGETHER, Death, judge_death, may_be_one_event
 from tests.unit.simulated_messages import FAILURES, SLOW, End
 from tests.unit.simulated_truth import Life
+from unpoison.failure import Crash
+from unpoison.message import Delivery
+from unpoison.workers import Ended, Interrupted
+from unpoison.workers.books import Remains, Running
+from unpoison.workers.deaths import TOGETHER, Death, judge_death, may_be_one_event
 
 CRASHES = {
     End.SEGFAULT: Crash(signal="SIGSEGV"),

@@ -12,17 +12,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from bezoar.backoff import Backoff
-from bezoar.brokers import memory
-from bezoar.brokers.memory import MemoryBroker, MemoryDeadLetters
-from bezoar.handler import Limits
-from bezoar.message import Delivery, Outgoing
-from bezoar.ports import Settlement
-from bezoar.workers import Ended
 from tests.unit.simulated_consumers import Process
 from tests.unit.simulated_messages import Behaviour, End, partners, some_behaviour
 from tests.unit.simulated_truth import Broken, Life, settled
 from tests.unit.simulated_workers import KILLED, Staff
+from unpoison.backoff import Backoff
+from unpoison.brokers import memory
+from unpoison.brokers.memory import MemoryBroker, MemoryDeadLetters
+from unpoison.handler import Limits
+from unpoison.message import Delivery, Outgoing
+from unpoison.ports import Settlement
+from unpoison.workers import Ended
 
 TICK = 0.03
 """Seconds of the simulated clock. Two deaths that count as one event are at most three ticks apart."""

@@ -4,7 +4,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from bezoar.brokers.sqlite.broker import SQLiteBroker
+from unpoison.brokers.sqlite.broker import SQLiteBroker
 
 
 def opened(file: Path, *sources: str, **options) -> SQLiteBroker:

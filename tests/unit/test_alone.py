@@ -5,11 +5,11 @@ from itertools import permutations
 
 import pytest
 
-from bezoar.alone import Alone
-from bezoar.consumer import Consumer
-from bezoar.errors import BrokerUnavailable
-from bezoar.handler import Limits
-from bezoar.options import ConsumerOptions
+from unpoison.alone import Alone
+from unpoison.consumer import Consumer
+from unpoison.errors import BrokerUnavailable
+from unpoison.handler import Limits
+from unpoison.options import ConsumerOptions
 
 
 class Bells:

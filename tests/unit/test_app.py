@@ -4,9 +4,9 @@ import warnings
 
 import pytest
 
-from bezoar import App, Backoff, ConfigError, PayloadError, PoisonPillHandler
-from bezoar.app import reference_to
-from bezoar.options import settings_from
+from unpoison import App, Backoff, ConfigError, PayloadError, PoisonPillHandler
+from unpoison.app import reference_to
+from unpoison.options import settings_from
 
 
 def test_a_payload_over_the_limit_is_refused_before_anything_is_sent():
@@ -90,20 +90,20 @@ def test_a_source_must_have_a_name(source):
 
 
 def test_an_argument_wins_over_the_environment_and_that_over_the_default():
-    environment = {"BEZOAR_URL": "sqlite:///elsewhere.db", "BEZOAR_GRACE": "3", "BEZOAR_CREATE": "no", "OTHER": "x"}
+    environment = {"UNPOISON_URL": "sqlite:///elsewhere.db", "UNPOISON_GRACE": "3", "UNPOISON_CREATE": "no", "OTHER": "x"}
     found = settings_from({"url": None, "grace": 9.0}, environment=environment)
     assert (found.url, found.grace, found.create, found.prefetch) == ("sqlite:///elsewhere.db", 9.0, False, 256)
 
 
 def test_a_misspelt_variable_is_warned_about_with_the_names_there_are():
-    with pytest.warns(UserWarning, match="BEZOAR_GRAZE is not a setting.*BEZOAR_GRACE"):
-        settings_from({"url": "memory://"}, environment={"BEZOAR_GRAZE": "3"})
+    with pytest.warns(UserWarning, match="UNPOISON_GRAZE is not a setting.*UNPOISON_GRACE"):
+        settings_from({"url": "memory://"}, environment={"UNPOISON_GRAZE": "3"})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        settings_from({"url": "memory://"}, environment={"BEZOAR_GRACE": "3"})
+        settings_from({"url": "memory://"}, environment={"UNPOISON_GRACE": "3"})
 
 
-@pytest.mark.parametrize("variable", [{"BEZOAR_GRACE": "soon"}, {"BEZOAR_CREATE": "maybe"}, {"BEZOAR_PREFETCH": "1.5"}])
+@pytest.mark.parametrize("variable", [{"UNPOISON_GRACE": "soon"}, {"UNPOISON_CREATE": "maybe"}, {"UNPOISON_PREFETCH": "1.5"}])
 def test_a_variable_that_is_no_value_is_refused_by_its_name(variable):
     with pytest.raises(ConfigError, match=next(iter(variable))):
         settings_from({"url": "memory://"}, environment=variable)

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bezoar import attempts, verdict
-from bezoar.attempts import RUN, RUN_FRESH, SET_ASIDE, GiveUp, Run, RunFresh
-from bezoar.failure import ErrorClassification, Failure
-from bezoar.handler import Limits, MessageMetadata, PoisonPillHandler, Policy, judge
-from bezoar.judging import Judge
-from bezoar.message import UNTRIED, Counters, Delivery, Past
-from bezoar.testing import given as example
-from bezoar.workers.call import metadata_of
+from unpoison import attempts, verdict
+from unpoison.attempts import RUN, RUN_FRESH, SET_ASIDE, GiveUp, Run, RunFresh
+from unpoison.failure import ErrorClassification, Failure
+from unpoison.handler import Limits, MessageMetadata, PoisonPillHandler, Policy, judge
+from unpoison.judging import Judge
+from unpoison.message import UNTRIED, Counters, Delivery, Past
+from unpoison.testing import given as example
+from unpoison.workers.call import metadata_of
 
 NOW = 1_000.0
 

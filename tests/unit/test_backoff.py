@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bezoar.backoff import DEFAULT_BACKOFF, LONGEST, Backoff, bounded
-from bezoar.errors import ConfigError
+from unpoison.backoff import DEFAULT_BACKOFF, LONGEST, Backoff, bounded
+from unpoison.errors import ConfigError
 
 durations = st.floats(0, 1e12, allow_nan=False)
 attempts = st.integers(1, 100_000)

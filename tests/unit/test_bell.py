@@ -4,10 +4,10 @@ import gc
 import time
 from pathlib import Path
 
-from bezoar.app import App
-from bezoar.bell import Bell
-from bezoar.testing import given
-from bezoar.testing.running import drained
+from unpoison.app import App
+from unpoison.bell import Bell
+from unpoison.testing import given
+from unpoison.testing.running import drained
 
 
 def open_files():

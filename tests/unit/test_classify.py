@@ -22,8 +22,9 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from bezoar.classify import Classified, classify
-from bezoar.errors import (
+from tests.unit.classifying import BUG, PERMANENT, THROTTLED, TRANSIENT, UNKNOWN, raised, table
+from unpoison.classify import Classified, classify
+from unpoison.errors import (
     BrokerUnavailable,
     ConfigError,
     Discard,
@@ -34,7 +35,6 @@ from bezoar.errors import (
     Steering,
     Throttled,
 )
-from tests.unit.classifying import BUG, PERMANENT, THROTTLED, TRANSIENT, UNKNOWN, raised, table
 
 
 class OutOfStock(ValueError):
@@ -230,7 +230,7 @@ def test_a_steering_subclass_that_forgot_its_delay_is_retried_by_backoff(broken)
     (ConfigError("RetryLater(after=-1)"), BUG),
     (LetterNotFound("1", "orders"), UNKNOWN),
 )
-def test_bezoar_s_own_errors_in_a_handler_have_a_classification(error, expected):
+def test_unpoison_s_own_errors_in_a_handler_have_a_classification(error, expected):
     assert classify(error).classification is expected
 
 
@@ -325,7 +325,7 @@ def test_the_nearest_known_class_decides():
             urllib.error.URLError(TimeoutError()),
             "urllib.error.URLError: around TimeoutError: the other side did not answer in time",
         ),
-        (Permanent("x"), "the handler raised bezoar.errors.Permanent"),
+        (Permanent("x"), "the handler raised unpoison.errors.Permanent"),
     ],
 )
 def test_the_rule_says_in_words_what_was_seen_and_what_it_means(error, words):

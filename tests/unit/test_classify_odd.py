@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from bezoar.classification import ErrorClassification
-from bezoar.classify import classify
-from bezoar.errors import Discard, Permanent, RetryLater, Throttled
 from tests.unit.classifying import BUG, PERMANENT, THROTTLED, TRANSIENT, UNKNOWN, raised
+from unpoison.classification import ErrorClassification
+from unpoison.classify import classify
+from unpoison.errors import Discard, Permanent, RetryLater, Throttled
 
 
 class ShipmentFailed(Exception):

@@ -27,11 +27,11 @@ import requests
 import urllib3
 from botocore.config import Config
 
-from bezoar.answers import ANSWERS
-from bezoar.classify import classify
-from bezoar.known_errors import KNOWN_ERRORS, WRAPPERS
 from tests.unit import classifying
 from tests.unit.classifying import BUG, PERMANENT, THROTTLED, TRANSIENT, UNKNOWN, check, raised, table
+from unpoison.answers import ANSWERS
+from unpoison.classify import classify
+from unpoison.known_errors import KNOWN_ERRORS, WRAPPERS
 
 STATUSES = pytest.mark.parametrize(
     ("path", "expected", "wait"),
@@ -423,8 +423,8 @@ CLIENTS = ["aiohttp", "asyncpg", "botocore", "bson", "grpc", "httpx", "jsonschem
 CLIENTS += ["redis", "requests", "sqlalchemy", "urllib3"]
 
 
-def test_importing_bezoar_and_classifying_imports_none_of_these_packages():
-    code = f"import sys, bezoar.classify as c; c.classify(OSError()); print(set({CLIENTS}) & set(sys.modules))"
+def test_importing_unpoison_and_classifying_imports_none_of_these_packages():
+    code = f"import sys, unpoison.classify as c; c.classify(OSError()); print(set({CLIENTS}) & set(sys.modules))"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False, timeout=60)
     assert (done.stdout, done.stderr) == ("set()\n", "")

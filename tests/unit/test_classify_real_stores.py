@@ -16,9 +16,9 @@ import sqlalchemy
 import sqlalchemy.orm.exc
 from sqlalchemy.dialects.postgresql.asyncpg import AsyncAdapt_asyncpg_dbapi
 
-from bezoar.classify import classify
 from tests.unit import classifying
 from tests.unit.classifying import BUG, PERMANENT, THROTTLED, TRANSIENT, UNKNOWN, check, raised, table
+from unpoison.classify import classify
 
 closed_port = pytest.fixture(classifying.closed_port)
 deaf_port = pytest.fixture(classifying.deaf_port)

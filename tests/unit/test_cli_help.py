@@ -9,7 +9,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from bezoar.cli.main import cli
+from unpoison.cli.main import cli
 
 
 def commands(command=cli, path=()):
@@ -22,7 +22,7 @@ def commands(command=cli, path=()):
 
 
 def called(*arguments, **options):
-    return CliRunner().invoke(cli, arguments, prog_name="bezoar", **options)
+    return CliRunner().invoke(cli, arguments, prog_name="unpoison", **options)
 
 
 def examples(path):
@@ -44,7 +44,7 @@ def test_help_has_a_sentence_options_and_examples(path):
     shown = called(*path, "--help")
     assert shown.exit_code == 0
     sentence = shown.output.splitlines()[2].strip()
-    assert sentence[0].isupper() or sentence.startswith("bezoar ")
+    assert sentence[0].isupper() or sentence.startswith("unpoison ")
     assert "-h, --help" in shown.output
     assert 1 <= len(examples(path)) <= 3
     assert max(map(len, shown.output.splitlines())) <= 80
@@ -64,7 +64,7 @@ def test_the_examples_are_commands_that_exist(path, tmp_path, monkeypatch):
     for example in examples(path):
         inner = re.search(r"\$\((.*?)\)", example)
         words = shlex.split(inner[1] if inner else example.rpartition("| ")[2].partition(" >")[0])
-        assert words[0] == "bezoar"
+        assert words[0] == "unpoison"
         named = max((each for each in COMMANDS if tuple(words[1 : 1 + len(each)]) == each), key=len)
         COMMANDS[named].make_context(" ".join(named), words[1 + len(named) :])  # raises if it is wrong usage
 
@@ -122,13 +122,13 @@ def test_wrong_usage_of_publish_sends_nothing(arguments, said, tmp_path, monkeyp
 
 
 def test_the_version_is_that_of_the_package():
-    assert re.fullmatch(r"bezoar \d+\.\d+\.\d+\S*\n", called("--version").output)
+    assert re.fullmatch(r"unpoison \d+\.\d+\.\d+\S*\n", called("--version").output)
 
 
 @pytest.mark.parametrize(("shell", "check"), [("bash", ["bash", "-n"]), ("zsh", None), ("fish", None)])
 def test_the_completion_script_is_one(shell, check):
     script = called("completion", shell).output
-    assert "_BEZOAR_COMPLETE" in script
+    assert "_UNPOISON_COMPLETE" in script
     if check:
         subprocess.run(check, input=script, text=True, check=True, capture_output=True)
 
@@ -136,12 +136,12 @@ def test_the_completion_script_is_one(shell, check):
 def test_commands_and_options_are_completed():
     def completed(*words):
         environment = {
-            "_BEZOAR_COMPLETE": "bash_complete",
-            "COMP_WORDS": " ".join(["bezoar", *words]),
+            "_UNPOISON_COMPLETE": "bash_complete",
+            "COMP_WORDS": " ".join(["unpoison", *words]),
             "COMP_CWORD": str(len(words)),
         }
         ended = subprocess.run(
-            [sys.executable, "-m", "bezoar"], env=environment, capture_output=True, text=True, timeout=60, check=False
+            [sys.executable, "-m", "unpoison"], env=environment, capture_output=True, text=True, timeout=60, check=False
         )
         return [line.partition(",")[2] for line in ended.stdout.splitlines()]
 
@@ -150,7 +150,7 @@ def test_commands_and_options_are_completed():
     assert completed("run", "shop:app", "--until") == ["--until-empty"]
 
 
-@pytest.mark.parametrize("module", ["bezoar.cli.main", "bezoar.cli.run"])
+@pytest.mark.parametrize("module", ["unpoison.cli.main", "unpoison.cli.run"])
 def test_what_draws_tables_is_not_loaded_before_it_is_needed(module):
     code = f"import sys, {module}; print([name for name in sys.modules if name.split('.')[0] == 'rich'])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

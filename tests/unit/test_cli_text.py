@@ -8,12 +8,12 @@ import sys
 import click
 import pytest
 
-from bezoar.cli.durations import duration
-from bezoar.cli.escaping import acts_on_terminals, json_text, one_line, visible
-from bezoar.cli.input import NotJSON, batches, json_lines, raw_lines
-from bezoar.cli.letter import DUMP_LIMIT, TEXT_LIMIT, body_shown
-from bezoar.cli.logs import JSONLines, PlainLines
-from bezoar.cli.screen import ago
+from unpoison.cli.durations import duration
+from unpoison.cli.escaping import acts_on_terminals, json_text, one_line, visible
+from unpoison.cli.input import NotJSON, batches, json_lines, raw_lines
+from unpoison.cli.letter import DUMP_LIMIT, TEXT_LIMIT, body_shown
+from unpoison.cli.logs import JSONLines, PlainLines
+from unpoison.cli.screen import ago
 
 
 @pytest.mark.parametrize(
@@ -133,14 +133,14 @@ def test_how_long_ago(seconds, text):
     assert ago(seconds) == text
 
 
-def record(name="bezoar", text="Message %r", *values, exc_info=None, **extra):
+def record(name="unpoison", text="Message %r", *values, exc_info=None, **extra):
     made = logging.LogRecord(name, logging.WARNING, "file.py", 1, text, values, exc_info)
     vars(made).update(extra)
     return made
 
 
 def test_a_line_of_ours_is_one_line_and_a_users_may_be_several():
-    assert PlainLines().format(record("bezoar", "a\nb\x1b")).endswith(r" warning bezoar: a\nb\x1b")
+    assert PlainLines().format(record("unpoison", "a\nb\x1b")).endswith(r" warning unpoison: a\nb\x1b")
     assert PlainLines().format(record("shop", "a\nb\x1b")).endswith(" warning shop: a\nb\\x1b")
 
 

@@ -4,9 +4,9 @@ import gc
 
 import pytest
 
-from bezoar import App
-from bezoar.run import COLLECT_AFTER, Run
-from bezoar.staffing import RunnableApp
+from unpoison import App
+from unpoison.run import COLLECT_AFTER, Run
+from unpoison.staffing import RunnableApp
 
 
 def handle(order):

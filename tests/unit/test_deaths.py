@@ -2,11 +2,11 @@
 
 import pytest
 
-from bezoar.failure import Crash
-from bezoar.message import Counters, Delivery
-from bezoar.workers import Ended
-from bezoar.workers.books import Remains, Running
-from bezoar.workers.deaths import TOGETHER, Death, judge_death, may_be_one_event
+from unpoison.failure import Crash
+from unpoison.message import Counters, Delivery
+from unpoison.workers import Ended
+from unpoison.workers.books import Remains, Running
+from unpoison.workers.deaths import TOGETHER, Death, judge_death, may_be_one_event
 
 KILLED, SEGFAULT, EXITED = Crash(signal="SIGKILL"), Crash(signal="SIGSEGV"), Crash(exit_code=3)
 

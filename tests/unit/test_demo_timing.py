@@ -1,6 +1,6 @@
 import pytest
 
-from bezoar.cli.demo.timing import in_words, longest_gap, others_waited, usual_gap
+from unpoison.cli.demo.timing import in_words, longest_gap, others_waited, usual_gap
 
 
 @pytest.mark.parametrize(

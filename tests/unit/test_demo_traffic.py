@@ -4,8 +4,8 @@ from collections import Counter
 import msgspec
 import pytest
 
-from bezoar.cli.demo.poison import FEWEST, KILLER, KINDS, message_id, number_of, traffic
-from bezoar.cli.demo.shop import CATALOGUE, Order
+from unpoison.cli.demo.poison import FEWEST, KILLER, KINDS, message_id, number_of, traffic
+from unpoison.cli.demo.shop import CATALOGUE, Order
 
 
 @pytest.mark.parametrize("messages", [FEWEST, 60, 1000])

@@ -1,6 +1,6 @@
 import pytest
 
-from bezoar.emptiness import Emptiness
+from unpoison.emptiness import Emptiness
 
 
 class Source:

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bezoar.failure import (
+from tests.unit.classifying import UNKNOWN, raised
+from unpoison.failure import (
     NAME_LIMIT,
     TEXT_LIMIT,
     TRACEBACK_LIMIT,
@@ -18,7 +19,6 @@ from bezoar.failure import (
     traceback_of,
     type_name,
 )
-from tests.unit.classifying import UNKNOWN, raised
 
 texts = st.text(st.characters())  # with lone surrogates
 

@@ -18,11 +18,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
-from bezoar.errors import ConfigError, MissingExtra
-from bezoar.guard import decoder
-from bezoar.json_text import Unfit, nesting, wide_integer
-from bezoar.message import Delivery
-from bezoar.signature import Unresolved, payload_annotation
+from unpoison.errors import ConfigError, MissingExtra
+from unpoison.guard import decoder
+from unpoison.json_text import Unfit, nesting, wide_integer
+from unpoison.message import Delivery
+from unpoison.signature import Unresolved, payload_annotation
 
 EMPTY = inspect.Parameter.empty
 LOWEST, HIGHEST = -9223372036854775808, 18446744073709551615
@@ -457,7 +457,7 @@ def test_a_reference_that_is_resolved_late_is_not_fetched_either():
 
 def test_a_json_schema_without_its_package_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "jsonschema", None)
-    with pytest.raises(MissingExtra, match=r"bezoar\[jsonschema\]"):
+    with pytest.raises(MissingExtra, match=r"unpoison\[jsonschema\]"):
         decoder(EMPTY, {}, max_body=None, max_depth=64)
 
 
@@ -641,7 +641,7 @@ def test_an_annotation_may_name_a_class_that_the_handler_itself_uses():
 
 
 def test_an_annotation_that_is_not_there_at_run_time_matters_only_without_a_schema():
-    def handle(order: "Missing", delivery: "bezoar.Delivery") -> None: ...  # noqa: F821
+    def handle(order: "Missing", delivery: "unpoison.Delivery") -> None: ...  # noqa: F821
 
     annotation, wants_delivery = payload_annotation(handle)
     assert wants_delivery

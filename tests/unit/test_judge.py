@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bezoar import verdict
-from bezoar.backoff import DEFAULT_BACKOFF, LONGEST, Backoff
-from bezoar.errors import ConfigError, Discard, Permanent, RetryLater, Throttled
-from bezoar.failure import ErrorClassification, Failure
-from bezoar.handler import Limits, MessageMetadata, PoisonPillHandler, Policy, judge
-from bezoar.message import Message
 from tests.unit.classifying import BUG, PERMANENT, THROTTLED, TRANSIENT, UNKNOWN, raised
+from unpoison import verdict
+from unpoison.backoff import DEFAULT_BACKOFF, LONGEST, Backoff
+from unpoison.errors import ConfigError, Discard, Permanent, RetryLater, Throttled
+from unpoison.failure import ErrorClassification, Failure
+from unpoison.handler import Limits, MessageMetadata, PoisonPillHandler, Policy, judge
+from unpoison.message import Message
 
 NOW = datetime(2026, 10, 21, 7, 28, tzinfo=UTC)
 MESSAGE = Message("m-1", "orders", b"{}")
@@ -95,7 +95,7 @@ def test_each_kind_of_failure_has_its_response(kind):
             1,
             verdict.DeadLetter("bug: a bug in the handler: fix it, then replay (IndexError: the code is wrong, not the moment)"),
         ),
-        (Permanent("x"), 1, verdict.DeadLetter("permanent: no retry can cure it (the handler raised bezoar.errors.Permanent)")),
+        (Permanent("x"), 1, verdict.DeadLetter("permanent: no retry can cure it (the handler raised unpoison.errors.Permanent)")),
         (
             RuntimeError(),
             5,

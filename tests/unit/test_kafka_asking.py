@@ -6,10 +6,10 @@ from types import SimpleNamespace
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from bezoar.brokers.kafka import asking, troubles
-from bezoar.brokers.kafka.session import Session
-from bezoar.brokers.kafka.url import address
-from bezoar.errors import BrokerUnavailable
+from unpoison.brokers.kafka import asking, troubles
+from unpoison.brokers.kafka.session import Session
+from unpoison.brokers.kafka.url import address
+from unpoison.errors import BrokerUnavailable
 
 NO_ANSWER = -1001
 """What the client says about the end of a partition whose leader did not answer, without any error."""

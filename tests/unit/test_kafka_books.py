@@ -3,11 +3,11 @@
 import msgspec
 import pytest
 
-from bezoar.brokers.kafka.books import Books, Claim, Settled
-from bezoar.brokers.kafka.names import Names
-from bezoar.errors import BrokerUnavailable
+from unpoison.brokers.kafka.books import Books, Claim, Settled
+from unpoison.brokers.kafka.names import Names
+from unpoison.errors import BrokerUnavailable
 
-NAMES = Names("orders", "bezoar")
+NAMES = Names("orders", "unpoison")
 DLQ, STATES = (NAMES.dlq, 0), (NAMES.states, 0)
 
 

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from bezoar.brokers.kafka.connecting import Connecting
-from bezoar.brokers.kafka.line import Line
-from bezoar.brokers.kafka.part import Part
-from bezoar.brokers.kafka.url import address
-from bezoar.errors import BrokerUnavailable
+from unpoison.brokers.kafka.connecting import Connecting
+from unpoison.brokers.kafka.line import Line
+from unpoison.brokers.kafka.part import Part
+from unpoison.brokers.kafka.url import address
+from unpoison.errors import BrokerUnavailable
 
 
 @dataclass
@@ -78,7 +78,7 @@ def test_what_was_read_early_is_still_to_do():
 
 
 def test_of_what_was_read_early_only_that_is_to_do_which_the_last_owner_left():
-    part = read_early(1, "bezoar/1 A.")
+    part = read_early(1, "unpoison/1 A.")
     assert [record.at for record in part.fresh] == [1, 3]
     assert (part.lowest, part.levels) == (1, {1: 1})
 

@@ -6,8 +6,8 @@ from unittest.mock import patch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bezoar.brokers.kafka import runs
-from bezoar.brokers.kafka.part import Part
+from unpoison.brokers.kafka import runs
+from unpoison.brokers.kafka.part import Part
 
 
 @dataclass(frozen=True)
@@ -108,6 +108,6 @@ def test_one_whose_time_comes_later_but_stands_earlier_is_not_left_out():
 
 def test_what_the_log_has_no_more_does_not_hold_up_what_it_has():
     part = Part("orders", 0)
-    part.take_over(120, "bezoar/1 A3.2A")
+    part.take_over(120, "unpoison/1 A3.2A")
     part.fresh.extend(part.arrive([Read(200), Read(201)]))
     assert part.lowest == 200

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bezoar.brokers.kafka import runs
-from bezoar.brokers.kafka.runs import Start
+from unpoison.brokers.kafka import runs
+from unpoison.brokers.kafka.runs import Start
 
 LETTERS = st.lists(st.sampled_from(".abcABC"), max_size=300)
 
@@ -19,7 +19,7 @@ def test_what_was_written_is_read(first, letters):
 
 
 def test_equal_neighbours_are_told_together():
-    assert runs.text(120, [(120, "A"), (124, "A"), (125, "A")], 126) == "bezoar/1 A3.2A"
+    assert runs.text(120, [(120, "A"), (124, "A"), (125, "A")], 126) == "unpoison/1 A3.2A"
 
 
 def test_what_does_not_fit_may_be_repeated_and_is_never_lost():
@@ -43,4 +43,4 @@ def test_a_text_of_somebody_else_says_nothing():
 
 
 def test_the_end_that_the_client_adds_is_taken_off():
-    assert runs.read(5, "bezoar/1 2A\0").top == 7
+    assert runs.read(5, "unpoison/1 2A\0").top == 7

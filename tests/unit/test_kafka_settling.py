@@ -4,13 +4,13 @@ import threading
 
 import pytest
 
-from bezoar.brokers.kafka.broker import KafkaBroker
-from bezoar.brokers.kafka.committing import Commits
-from bezoar.brokers.kafka.names import Names
-from bezoar.brokers.kafka.part import Part
-from bezoar.brokers.kafka.source import Receipt
-from bezoar.message import Counters, Delivery
-from bezoar.ports import Kept
+from unpoison.brokers.kafka.broker import KafkaBroker
+from unpoison.brokers.kafka.committing import Commits
+from unpoison.brokers.kafka.names import Names
+from unpoison.brokers.kafka.part import Part
+from unpoison.brokers.kafka.source import Receipt
+from unpoison.message import Counters, Delivery
+from unpoison.ports import Kept
 
 
 class Read:
@@ -45,7 +45,7 @@ class Read:
 
 
 class Source:
-    names = Names("orders", "bezoar")
+    names = Names("orders", "unpoison")
 
     def record(self, receipt):
         return receipt.part.hand[receipt.offset]
@@ -89,9 +89,9 @@ class Interrupted(threading.Condition):
 
 @pytest.mark.parametrize("is_confirmed", [True, False])
 def test_a_start_that_the_server_has_confirmed_is_not_taken_for_unconfirmed(monkeypatch, is_confirmed):
-    monkeypatch.setattr("bezoar.brokers.kafka.committing.ANSWER_WITHIN", 0.01)
+    monkeypatch.setattr("unpoison.brokers.kafka.committing.ANSWER_WITHIN", 0.01)
     part = Part("orders", 0)
-    part.take_over(0, "bezoar/1 A")
+    part.take_over(0, "unpoison/1 A")
     part.arrive([Read()])
     part.hand[0] = Read()
     part.confirmed = part.position() if is_confirmed else None

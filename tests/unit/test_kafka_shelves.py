@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from bezoar.brokers.kafka.names import HELD, Names
-from bezoar.brokers.kafka.part import Part
-from bezoar.brokers.kafka.shelves import Retries
+from unpoison.brokers.kafka.names import HELD, Names
+from unpoison.brokers.kafka.part import Part
+from unpoison.brokers.kafka.shelves import Retries
 
-NAMES = Names("orders", "bezoar")
+NAMES = Names("orders", "unpoison")
 
 
 @dataclass
@@ -31,11 +31,11 @@ class Read:
 
 
 def held(at):
-    return Read(at, {"x-bezoar-ref": b"orders/0/7#me", "x-bezoar-holder": b"me"})
+    return Read(at, {"x-unpoison-ref": b"orders/0/7#me", "x-unpoison-holder": b"me"})
 
 
 def note(at):
-    return Read(at, {"x-bezoar-ref": b"orders/0/7#me"})
+    return Read(at, {"x-unpoison-ref": b"orders/0/7#me"})
 
 
 @pytest.mark.parametrize("records", [[held(0), note(1)], [held(0), held(1), note(2)]], ids=["once", "twice"])

@@ -2,8 +2,8 @@
 
 import pytest
 
-from bezoar.brokers.kafka.url import address
-from bezoar.errors import ConfigError
+from unpoison.brokers.kafka.url import address
+from unpoison.errors import ConfigError
 
 
 @pytest.mark.parametrize(

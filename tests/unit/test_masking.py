@@ -1,6 +1,6 @@
 import pytest
 
-from bezoar.brokers import masked
+from unpoison.brokers import masked
 
 
 @pytest.mark.parametrize(

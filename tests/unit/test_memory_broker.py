@@ -2,8 +2,8 @@
 
 import threading
 
-from bezoar.brokers.memory import MemoryBroker
-from bezoar.testing import given
+from unpoison.brokers.memory import MemoryBroker
+from unpoison.testing import given
 
 
 def connected(url, *sources, ring=None):

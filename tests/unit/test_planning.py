@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bezoar.backoff import Backoff
-from bezoar.planning.plan import TOGETHER, Scenario, plan
-from bezoar.planning.schedule import Burst, burst, schedule
-from bezoar.planning.traffic import Traffic, same_rate_case, worst_case
-from bezoar.planning.warnings import INSTANT, warnings
-from bezoar.planning.words import described, lasting, number, percent
+from unpoison.backoff import Backoff
+from unpoison.planning.plan import TOGETHER, Scenario, plan
+from unpoison.planning.schedule import Burst, burst, schedule
+from unpoison.planning.traffic import Traffic, same_rate_case, worst_case
+from unpoison.planning.warnings import INSTANT, warnings
+from unpoison.planning.words import described, lasting, number, percent
 
 rates = st.floats(0.001, 1e7)
 shares = st.floats(0, 1)

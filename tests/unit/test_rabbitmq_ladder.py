@@ -5,16 +5,16 @@ from collections import Counter
 
 import pytest
 
-from bezoar.brokers.rabbitmq import table
-from bezoar.brokers.rabbitmq.acks import Acks
-from bezoar.brokers.rabbitmq.ladder import LONGEST, rung, way
+from unpoison.brokers.rabbitmq import table
+from unpoison.brokers.rabbitmq.acks import Acks
+from unpoison.brokers.rabbitmq.ladder import LONGEST, rung, way
 
 
 def told(delay: float) -> float:
     """How long a message with this delay waits, all rounds together."""
     headers = {entry.name.decode(): table.value(entry.value) for entry in way(delay).headers}
-    rest = headers.pop("x-bezoar-wait", 0.0)
-    now = sum(digit * 10 ** int(name.removeprefix("bezoar-d")) for name, digit in headers.items()) / 10
+    rest = headers.pop("x-unpoison-wait", 0.0)
+    now = sum(digit * 10 ** int(name.removeprefix("unpoison-d")) for name, digit in headers.items()) / 10
     return now + (told(rest) if rest else 0.0)
 
 
@@ -26,7 +26,7 @@ def test_a_delay_is_kept_to_the_tenth_of_a_second_and_never_shortened(delay):
 def test_the_last_queue_of_every_way_leads_home():
     for tenths in range(1, 3000):
         headers = {entry.name: table.value(entry.value) for entry in way(tenths / 10).headers}
-        assert 1 <= headers[b"bezoar-d0"] <= 10
+        assert 1 <= headers[b"unpoison-d0"] <= 10
 
 
 def test_no_two_queues_have_one_name():

@@ -11,16 +11,16 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from bezoar import attempts, handler
-from bezoar.alone import Alone
-from bezoar.deadletters.record import DeadLetter
-from bezoar.message import Counters
-from bezoar.workers import deaths
 from tests.unit import coincidence, simulated_workers
 from tests.unit.simulated_messages import DEADLY, Behaviour, End, partners
 from tests.unit.simulated_truth import Broken
 from tests.unit.simulated_workers import Staff
 from tests.unit.simulation import Scene, run
+from unpoison import attempts, handler
+from unpoison.alone import Alone
+from unpoison.deadletters.record import DeadLetter
+from unpoison.message import Counters
+from unpoison.workers import deaths
 
 WORLDS = int(os.environ.get("SIMULATED_WORLDS", "3000"))
 PARTS = 20

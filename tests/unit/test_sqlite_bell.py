@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from bezoar.brokers.sqlite import bell as bells
-from bezoar.errors import BrokerUnavailable
-from bezoar.testing import given
-from bezoar.testing.processes import PATIENCE
 from tests.unit.sqlite_files import opened
+from unpoison.brokers.sqlite import bell as bells
+from unpoison.errors import BrokerUnavailable
+from unpoison.testing import given
+from unpoison.testing.processes import PATIENCE
 
 
 @pytest.fixture

@@ -7,15 +7,15 @@ from contextlib import closing
 
 import pytest
 
-from bezoar.brokers.sqlite.bell import Bell
-from bezoar.brokers.sqlite.deadletters import SQLiteDeadLetters
-from bezoar.message import Counters
-from bezoar.ports import Dead, Kept, Settlement
-from bezoar.testing import given
 from tests.unit.sqlite_files import opened, query
+from unpoison.brokers.sqlite.bell import Bell
+from unpoison.brokers.sqlite.deadletters import SQLiteDeadLetters
+from unpoison.message import Counters
+from unpoison.ports import Dead, Kept, Settlement
+from unpoison.testing import given
 
 NO_PLAN = ("begin", "commit", "rollback", "pragma", "--")
-SMALL = ("bezoar_owners", "bezoar_leases")
+SMALL = ("unpoison_owners", "unpoison_leases")
 """Have one row for each consumer that runs and for each batch that is out, whatever is in the file."""
 
 
@@ -46,15 +46,15 @@ def test_a_page_of_letters_is_found_without_sorting_the_others(tmp_path, state):
     broker = opened(file, "orders")
     broker._connection.set_trace_callback(used.setdefault)
     SQLiteDeadLetters(broker, "orders").browse(after="orders-5", until="orders-9", state=state)
-    assert _scans(file, [statement for statement in used if "bezoar_dead" in statement]) == {}
+    assert _scans(file, [statement for statement in used if "unpoison_dead" in statement]) == {}
     broker.close()
 
 
 def test_the_test_notices_a_scan(tmp_path):
     file = tmp_path / "shop.db"
     opened(file).close()
-    assert _scans(file, ["select * from bezoar_line where id = 'x'"]) != {}
-    assert _scans(file, ["select * from bezoar_waiting where source = 1 and alone = 0 and owner is null order by id"]) != {}
+    assert _scans(file, ["select * from unpoison_line where id = 'x'"]) != {}
+    assert _scans(file, ["select * from unpoison_waiting where source = 1 and alone = 0 and owner is null order by id"]) != {}
 
 
 def _statements_of_a_life(file) -> list[str]:

@@ -2,11 +2,11 @@
 
 import pytest
 
-from bezoar.brokers.sqlite.deadletters import SQLiteDeadLetters
-from bezoar.message import Counters
-from bezoar.ports import Dead, Kept, Settlement
-from bezoar.testing import given
 from tests.unit.sqlite_files import opened
+from unpoison.brokers.sqlite.deadletters import SQLiteDeadLetters
+from unpoison.message import Counters
+from unpoison.ports import Dead, Kept, Settlement
+from unpoison.testing import given
 
 
 @pytest.fixture

@@ -5,12 +5,12 @@ from itertools import pairwise
 from hypothesis import given as for_all
 from hypothesis import strategies as some
 
-from bezoar.brokers.sqlite import rows
-from bezoar.brokers.sqlite.leases import Leases, runs
-from bezoar.message import Counters, Outgoing
-from bezoar.ports import Depth, Kept, Settlement
-from bezoar.testing import given
 from tests.unit.sqlite_files import opened, query
+from unpoison.brokers.sqlite import rows
+from unpoison.brokers.sqlite.leases import Leases, runs
+from unpoison.message import Counters, Outgoing
+from unpoison.ports import Depth, Kept, Settlement
+from unpoison.testing import given
 
 
 def test_a_fetch_ends_early_when_it_has_read_enough_bytes(tmp_path, monkeypatch):
@@ -61,13 +61,13 @@ def test_a_batch_is_one_lease_that_ends_with_its_last_message(tmp_path):
     broker = opened(file, "orders")
     broker.publish(given.messages("orders", 100))
     deliveries = broker.fetch("orders", 100)
-    assert query(file, "select count(*) from bezoar_leases") == [(1,)]
+    assert query(file, "select count(*) from unpoison_leases") == [(1,)]
     broker.settle(Settlement(gone=deliveries[:50]))
     broker.settle(Settlement(gone=deliveries[60:]))
-    assert query(file, "select count(*) from bezoar_leases") == [(1,)]
+    assert query(file, "select count(*) from unpoison_leases") == [(1,)]
     broker.settle(Settlement(gone=deliveries[50:60]))
-    assert query(file, "select count(*) from bezoar_leases") == [(0,)]
-    assert query(file, "select count(*) from bezoar_line") == [(0,)]
+    assert query(file, "select count(*) from unpoison_leases") == [(0,)]
+    assert query(file, "select count(*) from unpoison_line") == [(0,)]
     broker.close()
 
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from bezoar.brokers.sqlite.file import kind_of_file_system, path_of, refuse_network
-from bezoar.errors import BrokerUnavailable, ConfigError
 from tests.unit.sqlite_files import opened
+from unpoison.brokers.sqlite.file import kind_of_file_system, path_of, refuse_network
+from unpoison.errors import BrokerUnavailable, ConfigError
 
 MOUNTS = r"""
 22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
@@ -97,7 +97,7 @@ def test_local_file_systems_are_accepted(kind):
 
 
 def test_the_file_system_is_looked_at_when_a_file_is_opened(tmp_path, monkeypatch):
-    monkeypatch.setattr("bezoar.brokers.sqlite.file.kind_of_file_system", lambda folder: "nfs4")
+    monkeypatch.setattr("unpoison.brokers.sqlite.file.kind_of_file_system", lambda folder: "nfs4")
     with pytest.raises(ConfigError, match="network file system"):
         opened(tmp_path / "shop.db")
     assert not (tmp_path / "shop.db").exists()

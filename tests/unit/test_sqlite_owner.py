@@ -6,12 +6,12 @@ import sqlite3
 
 import pytest
 
-from bezoar.errors import BrokerUnavailable
-from bezoar.message import Counters
-from bezoar.ports import Depth, Settlement
-from bezoar.testing import given
-from bezoar.testing.processes import Child, Gate
 from tests.unit.sqlite_files import opened, query
+from unpoison.errors import BrokerUnavailable
+from unpoison.message import Counters
+from unpoison.ports import Depth, Settlement
+from unpoison.testing import given
+from unpoison.testing.processes import Child, Gate
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def file(tmp_path):
 @pytest.fixture
 def look_at_once(monkeypatch):
     """Looks for vanished consumers are not spared."""
-    monkeypatch.setattr("bezoar.brokers.sqlite.broker.TAKEOVER_EVERY", 0.0)
+    monkeypatch.setattr("unpoison.brokers.sqlite.broker.TAKEOVER_EVERY", 0.0)
 
 
 def locks(file):
@@ -34,7 +34,7 @@ def test_a_connection_that_only_publishes_is_no_owner(file):
     broker = opened(file, "orders")
     broker.publish(given.messages("orders", 1))
     assert list(opened(file, "others").fetch("others", 10)) == []
-    assert (locks(file), query(file, "select count(*) from bezoar_owners")) == ([], [(0,)])
+    assert (locks(file), query(file, "select count(*) from unpoison_owners")) == ([], [(0,)])
     broker.close()
 
 
@@ -47,7 +47,7 @@ def test_the_lock_file_of_an_owner_goes_when_it_was_taken_over(file):
     (delivery,) = second.fetch("orders", 10)
     assert delivery.counters == Counters(unseen=1)
     assert locks(file) == ["2"]
-    assert query(file, "select no from bezoar_owners") == [(2,)]
+    assert query(file, "select no from unpoison_owners") == [(2,)]
     second.close()
 
 
@@ -57,7 +57,7 @@ def test_an_owner_that_left_nothing_behind_is_cleared_away_too(file):
     first.settle(Settlement(gone=first.fetch("orders", 10)))
     first.close()
     assert list(second.fetch("orders", 10)) == []
-    assert (locks(file), query(file, "select count(*) from bezoar_owners")) == ([], [(0,)])
+    assert (locks(file), query(file, "select count(*) from unpoison_owners")) == ([], [(0,)])
     second.close()
 
 

@@ -6,7 +6,7 @@ import botocore.session
 import pytest
 from botocore.parsers import ResponseParserFactory
 
-from bezoar.brokers.sqs import answers
+from unpoison.brokers.sqs import answers
 
 JSON = {"content-type": "application/x-amz-json-1.0", "x-amzn-requestid": "1"}
 MESSAGE = {
@@ -15,7 +15,7 @@ MESSAGE = {
     "MD5OfBody": "md5",
     "Body": 'a "BinaryValue" in quotes, ü 😀 \t',
     "Attributes": {"ApproximateReceiveCount": "2", "SentTimestamp": "1700000000000"},
-    "MessageAttributes": {"bezoar": {"DataType": "String", "StringValue": '{"id":"1"}'}},
+    "MessageAttributes": {"unpoison": {"DataType": "String", "StringValue": '{"id":"1"}'}},
 }
 BINARY = {"DataType": "Binary", "BinaryValue": "AP8="}
 READ = {

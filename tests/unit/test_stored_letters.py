@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from bezoar.message import Delivery
-from bezoar.stored import letter_within
-from bezoar.testing import given
+from unpoison.message import Delivery
+from unpoison.stored import letter_within
+from unpoison.testing import given
 
 
 def long_letter():

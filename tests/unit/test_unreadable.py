@@ -4,14 +4,14 @@ import struct
 
 import pytest
 
-from bezoar.brokers.kafka import envelope as kafka
-from bezoar.brokers.nats import envelope as nats
-from bezoar.brokers.nats import letters as nats_letters
-from bezoar.brokers.rabbitmq import envelope as rabbitmq
-from bezoar.brokers.rabbitmq import letters as rabbitmq_letters
-from bezoar.brokers.redis import envelope as redis
-from bezoar.brokers.sqs import envelope as sqs
-from bezoar.message import UNTRIED
+from unpoison.brokers.kafka import envelope as kafka
+from unpoison.brokers.nats import envelope as nats
+from unpoison.brokers.nats import letters as nats_letters
+from unpoison.brokers.rabbitmq import envelope as rabbitmq
+from unpoison.brokers.rabbitmq import letters as rabbitmq_letters
+from unpoison.brokers.redis import envelope as redis
+from unpoison.brokers.sqs import envelope as sqs
+from unpoison.message import UNTRIED
 
 NESTED = b'{"a":' * 5000 + b"1" + b"}" * 5000
 LISTS = b"[" * 5000 + b"]" * 5000
@@ -27,8 +27,8 @@ def in_table(text: bytes) -> bytes:
 
 
 def test_rabbitmq(text):
-    assert rabbitmq._counters({b"x-bezoar-history": in_table(text)}) == UNTRIED
-    assert rabbitmq_letters._known("orders", {b"x-bezoar-letter": in_table(text)}) is None
+    assert rabbitmq._counters({b"x-unpoison-history": in_table(text)}) == UNTRIED
+    assert rabbitmq_letters._known("orders", {b"x-unpoison-letter": in_table(text)}) is None
 
 
 def test_nats(text):
@@ -46,5 +46,5 @@ def test_redis(text):
 
 
 def test_sqs(text):
-    raw = {"MessageAttributes": {"bezoar": {"StringValue": text.decode("latin-1")}}}
+    raw = {"MessageAttributes": {"unpoison": {"StringValue": text.decode("latin-1")}}}
     assert sqs._read(raw) == sqs.Envelope()

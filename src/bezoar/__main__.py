@@ -1,5 +1,0 @@
-"""`python -m bezoar` is `bezoar`."""
-
-from bezoar.cli.main import main
-
-main()

@@ -1,1 +1,0 @@
-"""What `bezoar doctor` looks for in Kafka."""

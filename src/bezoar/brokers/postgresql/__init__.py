@@ -1,5 +1,0 @@
-"""PostgreSQL as a broker. `settle` ends a message with the handler's own transaction."""
-
-from bezoar.brokers.postgresql.transaction import settle
-
-__all__ = ["settle"]

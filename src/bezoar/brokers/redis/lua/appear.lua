@@ -1,9 +1,0 @@
--- An owner says that it is alive. ARGV: group, owner, for how many milliseconds, the server's run, host and process, 1 the first time.
--- Returns whether it is an owner. It is seen as subscribed only if this very server sees its subscription.
-local owner = ARGV[2]
-if ARGV[6] ~= '1' and not is_known(owner) then return 0 end
-local seen = redis.pcall('PUBSUB', 'NUMSUB', 'bezoar:owner:' .. owner)
-local is_subscribed = ARGV[4] ~= '-' and not seen['err'] and seen[2] > 0
-local till = string.format('%.0f', now() + ARGV[3])
-redis.call('HSET', owners, owner, till .. ' ' .. ARGV[4] .. ' ' .. (is_subscribed and '1' or '0') .. ' ' .. ARGV[5])
-return 1

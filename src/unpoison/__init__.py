@@ -1,0 +1,52 @@
+"""unpoison makes any message consumer poison-proof."""
+
+from unpoison.app import App
+from unpoison.backoff import Backoff
+from unpoison.deadletters.manager import DLQManager, PurgeResult, ReplayResult
+from unpoison.deadletters.record import DeadLetter
+from unpoison.errors import (
+    BrokerUnavailable,
+    CapabilityError,
+    ConfigError,
+    Discard,
+    LetterNotFound,
+    MissingExtra,
+    OwnershipLost,
+    PayloadError,
+    Permanent,
+    RemoteFailure,
+    RetryLater,
+    Throttled,
+    UnpoisonError,
+)
+from unpoison.failure import ErrorClassification
+from unpoison.handler import MessageMetadata, PoisonPillHandler, Policy
+from unpoison.message import Delivery, Message
+
+__all__ = [
+    "App",
+    "Backoff",
+    "BrokerUnavailable",
+    "CapabilityError",
+    "ConfigError",
+    "DLQManager",
+    "DeadLetter",
+    "Delivery",
+    "Discard",
+    "ErrorClassification",
+    "LetterNotFound",
+    "Message",
+    "MessageMetadata",
+    "MissingExtra",
+    "OwnershipLost",
+    "PayloadError",
+    "Permanent",
+    "PoisonPillHandler",
+    "Policy",
+    "PurgeResult",
+    "RemoteFailure",
+    "ReplayResult",
+    "RetryLater",
+    "Throttled",
+    "UnpoisonError",
+]

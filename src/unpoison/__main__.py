@@ -1,0 +1,5 @@
+"""`python -m unpoison` is `unpoison`."""
+
+from unpoison.cli.main import main
+
+main()

@@ -1,0 +1,174 @@
+"""What did the other side answer?
+
+A status or an error code tells more than the class of the exception that brings it: one class stands for HTTP 404
+and HTTP 503. This module knows where each client keeps it. Attributes are read only from classes of packages known
+here, and even then not trusted: a subclass of the user's may hold anything in them, or raise.
+"""
+
+import email.utils
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from unpoison import status_codes
+from unpoison.classification import TRANSIENT, Meaning
+
+
+def read(thing: object, name: str) -> Any:
+    """An attribute, or None. A property may raise anything."""
+    try:
+        return getattr(thing, name, None)
+    except BaseException:
+        return None
+
+
+def _call(thing: object, name: str, *arguments: object) -> Any:
+    """What a method answers, or None."""
+    try:
+        return getattr(thing, name)(*arguments)
+    except BaseException:
+        return None
+
+
+def _http(status: object, headers: object) -> Meaning | None:
+    if not isinstance(status, int):
+        return None
+    return status_codes.http(status, _header(headers, "Retry-After") is not None, _retry_after(headers))
+
+
+def _retry_after(headers: object) -> float | None:
+    """Seconds, or a date. A date is read against the server's own Date header: its clock and ours may differ."""
+    text = _header(headers, "Retry-After")
+    if text is None:
+        return None
+    try:
+        wait = float(text)
+    except ValueError:
+        return _between(_header(headers, "Date"), text)
+    return wait if math.isfinite(wait) and wait >= 0 else None
+
+
+def _between(start: str | None, end: str) -> float | None:
+    try:
+        wait = email.utils.parsedate_to_datetime(end) - email.utils.parsedate_to_datetime(start or "")
+    except (ValueError, TypeError, IndexError, OverflowError):  # not a date, or only one of them with a time zone
+        return None
+    return max(0.0, wait.total_seconds())
+
+
+def _header(headers: object, name: str) -> str | None:
+    """Clients' own header types ignore case; botocore hands out a dict of lower-case names."""
+    value = _call(headers, "get", name)
+    if value is None:
+        value = _call(headers, "get", name.lower())
+    return value.strip() if isinstance(value, str) else None
+
+
+def _requests_or_httpx(error: BaseException) -> Meaning | None:
+    response = read(error, "response")
+    return _http(read(response, "status_code"), read(response, "headers"))
+
+
+def _aiohttp(error: BaseException) -> Meaning | None:
+    return _http(read(error, "status"), read(error, "headers"))
+
+
+def _urllib(error: BaseException) -> Meaning | None:
+    return _http(read(error, "code"), read(error, "headers"))
+
+
+def _botocore(error: BaseException) -> Meaning | None:
+    """The error code goes before the status: AWS throttles with HTTP 400."""
+    response = read(error, "response")
+    code = _call(_call(response, "get", "Error"), "get", "Code")
+    metadata = _call(response, "get", "ResponseMetadata")
+    headers = _call(metadata, "get", "HTTPHeaders")
+    if not isinstance(code, str):
+        return _http(_call(metadata, "get", "HTTPStatusCode"), headers)
+    if meaning := status_codes.aws(code, _retry_after(headers)):
+        return meaning
+    answer = _http(_call(metadata, "get", "HTTPStatusCode"), headers)
+    return answer and answer._replace(why=f"AWS {code[:80]}, {answer.why}")
+
+
+def _postgres(error: BaseException) -> Meaning | None:
+    """psycopg and asyncpg say `sqlstate`, psycopg2 says `pgcode`."""
+    codes = (read(error, "sqlstate"), read(error, "pgcode"))
+    code = next((code for code in codes if isinstance(code, str) and len(code) == 5), None)
+    return status_codes.sqlstate(code) if code else None
+
+
+def _asyncpg_cached_plan(_error: BaseException) -> Meaning:
+    """Its SQLSTATE says "not supported", yet asyncpg drops the plan and the next attempt works."""
+    return Meaning(TRANSIENT, "the tables changed; the next attempt prepares its statement anew")
+
+
+def _sqlite(error: BaseException) -> Meaning | None:
+    code = read(error, "sqlite_errorcode")
+    return status_codes.sqlite(code, str(read(error, "sqlite_errorname"))[:80]) if isinstance(code, int) else None
+
+
+def _sqlalchemy(error: BaseException) -> Meaning | None:
+    if read(error, "connection_invalidated") is True:
+        return Meaning(TRANSIENT, "the connection to the database was lost")
+    return None
+
+
+def _mongo(error: BaseException) -> Meaning | None:
+    labels = [label for label in status_codes.MONGO_LABELS if _call(error, "has_error_label", label) is True]
+    writes = _call(read(error, "details"), "get", "writeErrors")
+    codes = [_call(write, "get", "code") for write in writes] if isinstance(writes, list) else []
+    codes = codes or [read(error, "code")]
+    return status_codes.mongo(labels, frozenset(code for code in codes if isinstance(code, int)))
+
+
+def _redis(error: BaseException) -> Meaning | None:
+    text = next(iter(error.args), None)
+    return status_codes.redis(text[:40].split(" ", 1)[0]) if isinstance(text, str) else None
+
+
+def _grpc(error: BaseException) -> Meaning | None:
+    code = read(_call(error, "code"), "name")
+    details = _call(error, "details")
+    return status_codes.grpc(code, details if isinstance(details, str) else "") if isinstance(code, str) else None
+
+
+def _smtp(error: BaseException) -> Meaning | None:
+    code = read(error, "smtp_code")
+    return status_codes.smtp([code]) if isinstance(code, int) else None
+
+
+def _smtp_recipients(error: BaseException) -> Meaning | None:
+    """One answer (code, text) per refused recipient."""
+    answers = _call(read(error, "recipients"), "values")
+    codes = [_call(answer, "__getitem__", 0) for answer in answers or ()]
+    return status_codes.smtp([code for code in codes if isinstance(code, int)])
+
+
+def _operating_system(error: BaseException) -> Meaning | None:
+    """Only for OSError itself: subclasses such as ssl.SSLError and socket.gaierror keep other numbers in `errno`."""
+    number = read(error, "errno")
+    return status_codes.operating_system(number) if type(error) is OSError and isinstance(number, int) else None
+
+
+ANSWERS: Mapping[str, Callable[[BaseException], Meaning | None]] = {
+    "requests.exceptions.RequestException": _requests_or_httpx,
+    "httpx.HTTPStatusError": _requests_or_httpx,
+    "aiohttp.client_exceptions.ClientResponseError": _aiohttp,
+    "urllib.error.HTTPError": _urllib,
+    "botocore.exceptions.ClientError": _botocore,
+    "psycopg.Error": _postgres,
+    "psycopg2.Error": _postgres,
+    "asyncpg.exceptions.InvalidCachedStatementError": _asyncpg_cached_plan,
+    "asyncpg.exceptions._base.PostgresMessage": _postgres,
+    "sqlalchemy.dialects.postgresql.asyncpg.AsyncAdapt_asyncpg_dbapi.Error": _postgres,
+    "sqlalchemy.exc.DBAPIError": _sqlalchemy,
+    "sqlite3.Error": _sqlite,
+    "pymongo.errors.PyMongoError": _mongo,
+    "redis.exceptions.ResponseError": _redis,
+    "grpc.RpcError": _grpc,
+    "smtplib.SMTPResponseException": _smtp,
+    "smtplib.SMTPRecipientsRefused": _smtp_recipients,
+    "builtins.OSError": _operating_system,
+}
+"""Who can read the answer that exceptions of this class bring."""

@@ -1,0 +1,298 @@
+"""What does a user write? An `App` with its consumers, and `publish`."""
+
+import os
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any, ClassVar, TypeVar
+
+from unpoison.backoff import Backoff
+from unpoison.brokers import broker_for, check_url, dead_letters_for
+from unpoison.companion import Companion, Guest
+from unpoison.deadletters.manager import DLQManager
+from unpoison.errors import ConfigError, PayloadError, seconds
+from unpoison.handler import ErrorClassifier, PoisonPillHandler, Policy
+from unpoison.message import NO_HEADERS, Outgoing
+from unpoison.options import UNSET, Settings, settings_from
+from unpoison.payload import encode, new_id, new_ids
+from unpoison.ports import Broker
+from unpoison.registration import Registration, check_source, register
+from unpoison.run import Run
+from unpoison.staffing import RunnableApp
+from unpoison.workers.hooks import WorkerHooks
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class App:
+    """One broker and any number of sources. Safe to use from several threads, and after a fork.
+
+    Nothing is opened until something is published, consumed or looked at.
+    """
+
+    being_imported: ClassVar[bool] = False
+    """Set while unpoison's own processes import the module that makes the app."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        create: bool | None = None,
+        grace: float | timedelta | None = None,
+        prefetch: int | None = None,
+        max_body: int | None = UNSET,
+        max_depth: int | None = None,
+        code_version: str | None = None,
+        worker_memory: int | None = None,
+        recycle_messages: int | None = None,
+        recycle_memory: int | None = None,
+        start_timeout: float | timedelta | None = None,
+    ) -> None:
+        given: dict[str, Any] = {
+            "url": url,
+            "create": create,
+            "prefetch": prefetch,
+            "max_depth": max_depth,
+            "code_version": code_version,
+        }
+        given |= {"worker_memory": worker_memory, "recycle_messages": recycle_messages, "recycle_memory": recycle_memory}
+        given["start_timeout"] = None if start_timeout is None else seconds(start_timeout, "start_timeout")
+        given["grace"] = None if grace is None else seconds(grace, "grace")
+        self.settings: Settings = settings_from(given, max_body)
+        check_url(self.settings.url)
+        self.consumers: dict[str, Registration] = {}
+        self._on_start: list[Callable[[], Any]] = []
+        self._on_stop: list[Callable[[], Any]] = []
+        self._home = sys._getframe(1).f_globals  # noqa: SLF001 - workers import the app from the module that made it
+        self._publisher: tuple[int, Broker] | None = None
+        self._dlqs: dict[str, tuple[int, DLQManager]] = {}
+        self._lock = threading.Lock()
+
+    def consumer(
+        self,
+        source: str,
+        *,
+        max_attempts: int | None = UNSET,
+        backoff: Backoff | None = None,
+        timeout: float | timedelta | None = 300,
+        schema: Any = None,
+        classify: ErrorClassifier | None = None,
+        policies: Mapping[type[BaseException], Policy] | None = None,
+        key_from: str | None = None,
+        concurrency: int | None = None,
+        threads: int = 1,
+        isolation: str | None = None,
+        max_age: float | timedelta | None = UNSET,
+        handler: PoisonPillHandler | None = None,
+    ) -> Callable[[Function], Function]:
+        """Register the decorated function as the handler of a source. The function itself stays as it is."""
+
+        def decorate(function: Function) -> Function:
+            if source in self.consumers:
+                raise ConfigError(
+                    f"Source {source!r} has two consumers in this app. One message would go to either; keep one of them."
+                )
+            self.consumers[source] = register(
+                self.settings,
+                source,
+                function,
+                max_attempts=max_attempts,
+                backoff=backoff,
+                timeout=timeout,
+                schema=schema,
+                classify=classify,
+                policies=policies,
+                key_from=key_from,
+                concurrency=concurrency,
+                threads=threads,
+                isolation=isolation,
+                max_age=max_age,
+                handler=handler,
+            )
+            return function
+
+        return decorate
+
+    def on_worker_start(self, function: Callable[[], Any]) -> Callable[[], Any]:
+        """Have this run in every worker before its first message: open pools and load models here, never at import."""
+        self._on_start.append(function)
+        return function
+
+    def on_worker_stop(self, function: Callable[[], Any]) -> Callable[[], Any]:
+        """Have this run in every worker that ends in good order."""
+        self._on_stop.append(function)
+        return function
+
+    def worker_hooks(self) -> WorkerHooks:
+        return WorkerHooks(tuple(self._on_start), tuple(self._on_stop))
+
+    def publish(
+        self,
+        source: str,
+        payload: Any,
+        *,
+        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        delay: float | timedelta = 0,
+        id: str | None = None,  # noqa: A002 - the word users write
+    ) -> str:
+        """Send one message and return its id. It is stored durably when this returns.
+
+        `id` names the message; it never deduplicates. `delay` is how long nobody may start it.
+        """
+        check_source(source)
+        for name, text in (("id", id), ("key", key)):
+            check_text(name, text)
+        message = Outgoing(
+            new_id() if id is None else id,
+            source,
+            self._encoded(payload),
+            key,
+            checked_headers(headers),
+            seconds(delay, "delay") if delay else 0.0,
+        )
+        self._broker().publish([message])
+        return message.id
+
+    def publish_many(self, source: str, payloads: Iterable[Any]) -> list[str]:
+        """Send all of these or none, in one step. Returns their ids."""
+        check_source(source)
+        bodies = [self._encoded(payload) for payload in payloads]
+        ids = new_ids(len(bodies))
+        if bodies:
+            self._broker().publish([Outgoing(id_, source, body) for id_, body in zip(ids, bodies, strict=True)])
+        return ids
+
+    async def publish_async(
+        self,
+        source: str,
+        payload: Any,
+        *,
+        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        delay: float | timedelta = 0,
+        id: str | None = None,  # noqa: A002
+    ) -> str:
+        """`publish` for event loops: the loop goes on while the message is stored."""
+        import asyncio  # noqa: PLC0415 - 60 ms that only event loops should pay for, and they have it already
+
+        return await asyncio.to_thread(self.publish, source, payload, key=key, headers=headers, delay=delay, id=id)
+
+    def dlq(self, source: str) -> DLQManager:
+        """The dead letters of a source. One connection serves all calls, until it or the app is closed."""
+        with self._lock:
+            pid, known = self._dlqs.get(source, (0, None))
+            if known is None or known.is_closed or pid != os.getpid():
+                known = DLQManager(dead_letters_for(self.settings.url, source, create=self.settings.create), source)
+                self._dlqs[source] = (os.getpid(), known)
+            return known
+
+    def run(self, *, until_empty: bool = False) -> Run:
+        """Consume until SIGTERM or SIGINT, or until the sources are empty. Returns what was done."""
+        if App.being_imported:
+            raise ConfigError(
+                "app.run() is called while the app is being imported by its own processes, which would start it again and again. "
+                "Put it under if __name__ == '__main__':"
+            )
+        run = Run([self.runnable()])
+        run.serve(until_empty=until_empty)
+        return run
+
+    @asynccontextmanager
+    async def lifespan(self, asgi: Any = None) -> AsyncIterator[None]:
+        """Bring the consumers along with a web application: FastAPI(lifespan=app.lifespan).
+
+        They run in a process of their own beside it, drain when the application ends, and are started again if they die.
+        """
+        import asyncio  # noqa: PLC0415 - as in publish_async
+
+        isolated = [source for source, registration in self.consumers.items() if registration.options.isolation == "process"]
+        if isolated:
+            reference = reference_to(self, self._home, isolated[0])
+            consumers: Companion | Guest = await asyncio.to_thread(Companion, reference, self.settings.grace)
+        else:
+            consumers = Guest(self.runnable())
+        try:
+            yield
+        finally:
+            await asyncio.to_thread(consumers.stop)
+
+    def runnable(self) -> RunnableApp:
+        """This app with everything that is needed to run it; isolated workers import it anew, by name."""
+        options = [registration.options for registration in self.consumers.values()]
+        isolated = [consumer.source for consumer in options if consumer.isolation == "process"]
+        reference = reference_to(self, self._home, isolated[0]) if isolated else None
+        return RunnableApp(self.settings, options, lambda: self.consumers, reference)
+
+    def close(self) -> None:
+        """Close the connections that publishing and `dlq` opened. The app can be used again; it opens new ones."""
+        with self._lock:
+            opened: list[tuple[int, DLQManager | Broker]] = [*self._dlqs.values()]
+            if self._publisher is not None:
+                opened.append(self._publisher)
+            self._dlqs.clear()
+            self._publisher = None
+        for pid, one in opened:
+            if pid == os.getpid():  # what a parent process opened is its own to close
+                one.close()
+
+    def _encoded(self, payload: Any) -> bytes:
+        body, limit = encode(payload), self.settings.max_body
+        if limit is not None and len(body) > limit:
+            raise PayloadError(
+                f"The payload has {len(body):,} bytes, the limit of this app is {limit:,} (max_body). "
+                f"Send a reference to where it is stored, or raise max_body here and in the consumers."
+            )
+        return body
+
+    def _broker(self) -> Broker:
+        """The connection for publishing, opened at first use; a forked child opens its own."""
+        with self._lock:
+            if self._publisher is None or self._publisher[0] != os.getpid():
+                broker = broker_for(self.settings.url)
+                broker.open([], create=self.settings.create)
+                self._publisher = (os.getpid(), broker)
+            return self._publisher[1]
+
+
+def check_text(name: str, text: str | None) -> None:
+    """Lone surrogates cannot be stored or sent anywhere."""
+    if text is None:
+        return
+    if not isinstance(text, str):
+        raise PayloadError(f"{name} must be text, got {text!r}. Turn it into a string.")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise PayloadError(f"{name} {text!r} cannot be written as UTF-8 ({error.reason}). Send proper text.") from None
+
+
+def checked_headers(headers: Mapping[str, str] | None) -> Mapping[str, str]:
+    if not headers:
+        return NO_HEADERS
+    if not isinstance(headers, Mapping):
+        raise PayloadError(f"Headers must be text to text, got {headers!r}. Pass a dict.")
+    for name, value in headers.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise PayloadError(f"Headers must be text to text, got {name!r}: {value!r}. Turn the value into a string.")
+        check_text("header name", name)
+        check_text(f"header {name!r}", value)
+    return dict(headers)
+
+
+def reference_to(app: App, home: Mapping[str, Any], source: str) -> str:
+    """How worker processes find this app: "module:name", or the script's file and name."""
+    name = next((name for name, value in home.items() if value is app), None)
+    module = home.get("__name__", "")
+    if module == "__main__":
+        spec = home.get("__spec__")
+        module = spec.name if spec is not None else home.get("__file__", "")
+    if name is None or not module or (module.endswith(".py") and not os.path.isfile(module)):  # noqa: PTH113 - a plain question
+        raise ConfigError(
+            f"Consumer {source!r}: worker processes import the app by name, and this one is not a variable at the top of a "
+            f"module or script. Put app = App(…) there, or use isolation='thread' (then a message that crashes takes this "
+            f"process with it)."
+        )
+    return f"{module}:{name}"

@@ -1,0 +1,199 @@
+"""Which broker does a URL name? The one place that knows them all; their modules are imported only when used."""
+
+import re
+from collections.abc import Sequence
+from importlib import import_module
+from types import ModuleType
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from unpoison.errors import CapabilityError, ConfigError, MissingExtra
+from unpoison.ports import Broker, DeadLetters, Finding
+
+
+class Adapter(NamedTuple):
+    """Where the two halves of an adapter are, as module and class names."""
+
+    module: str
+    broker: str
+    dead_letters_module: str
+    dead_letters: str
+    schema: str | None = None
+    """The module that knows its tables, if it has any."""
+    doctor: str | None = None
+    """The module that finds what is wrong with it. `NAMES` are all findings it can have, `DEEP` those that it has only if
+    asked to look deep; `examine` is called by `findings_for`."""
+    leaves_cycles: bool = True
+    """Whether what its client leaves behind, bodies among it, may have to be found by the garbage collector."""
+
+
+ADAPTERS = {
+    "sqlite": Adapter(
+        "unpoison.brokers.sqlite.broker",
+        "SQLiteBroker",
+        "unpoison.brokers.sqlite.deadletters",
+        "SQLiteDeadLetters",
+        "unpoison.brokers.sqlite.schema",
+        "unpoison.brokers.sqlite.doctor",
+        leaves_cycles=False,
+    ),
+    "postgresql": Adapter(
+        "unpoison.brokers.postgresql.broker",
+        "PostgreSQLBroker",
+        "unpoison.brokers.postgresql.deadletters",
+        "PostgreSQLDeadLetters",
+        "unpoison.brokers.postgresql.schema",
+        "unpoison.brokers.postgresql.doctor.examining",
+    ),
+    "amqp": Adapter(
+        "unpoison.brokers.rabbitmq.broker",
+        "RabbitMQBroker",
+        "unpoison.brokers.rabbitmq.deadletters",
+        "RabbitMQDeadLetters",
+        doctor="unpoison.brokers.rabbitmq.doctor.examining",
+    ),
+    "amqps": Adapter(
+        "unpoison.brokers.rabbitmq.broker",
+        "RabbitMQBroker",
+        "unpoison.brokers.rabbitmq.deadletters",
+        "RabbitMQDeadLetters",
+        doctor="unpoison.brokers.rabbitmq.doctor.examining",
+    ),
+    **dict.fromkeys(
+        ("redis", "rediss", "redis+sentinel", "rediss+sentinel"),
+        Adapter(
+            "unpoison.brokers.redis.broker",
+            "RedisBroker",
+            "unpoison.brokers.redis.deadletters",
+            "RedisDeadLetters",
+            doctor="unpoison.brokers.redis.doctor.examining",
+        ),
+    ),
+    "nats": Adapter(
+        "unpoison.brokers.nats.broker",
+        "NATSBroker",
+        "unpoison.brokers.nats.deadletters",
+        "NATSDeadLetters",
+        doctor="unpoison.brokers.nats.doctor.examining",
+    ),
+    "tls": Adapter(
+        "unpoison.brokers.nats.broker",
+        "NATSBroker",
+        "unpoison.brokers.nats.deadletters",
+        "NATSDeadLetters",
+        doctor="unpoison.brokers.nats.doctor.examining",
+    ),
+    "sqs": Adapter(
+        "unpoison.brokers.sqs.broker",
+        "SQSBroker",
+        "unpoison.brokers.sqs.deadletters",
+        "SQSDeadLetters",
+        doctor="unpoison.brokers.sqs.doctor.examining",
+    ),
+    **dict.fromkeys(
+        ("kafka", "kafka+ssl"),
+        Adapter(
+            "unpoison.brokers.kafka.broker",
+            "KafkaBroker",
+            "unpoison.brokers.kafka.deadletters",
+            "KafkaDeadLetters",
+            doctor="unpoison.brokers.kafka.doctor.examining",
+            leaves_cycles=False,
+        ),
+    ),
+    "memory": Adapter("unpoison.brokers.memory", "MemoryBroker", "unpoison.brokers.memory", "MemoryDeadLetters"),
+}
+
+
+def broker_for(url: str) -> Broker:
+    """A broker for this URL, not yet opened."""
+    adapter = _adapter(url)
+    made: Broker = getattr(_module(adapter, adapter.module), adapter.broker)(url)
+    return made
+
+
+def leaves_cycles(url: str) -> bool:
+    return _adapter(url).leaves_cycles
+
+
+def dead_letters_for(url: str, source: str, *, create: bool = True) -> DeadLetters:
+    """The DLQ of a source, opened. Without `create` a source that does not exist is refused."""
+    adapter = _adapter(url)
+    broker = broker_for(url)
+    broker.open([source], create=create)
+    made: DeadLetters = getattr(_module(adapter, adapter.dead_letters_module), adapter.dead_letters)(broker, source)
+    return made
+
+
+def statements_for(url: str) -> str:
+    """The statements that make the tables of this broker, for migrations of one's own."""
+    adapter = _adapter(url)
+    if adapter.schema is None:
+        raise ConfigError(
+            f"{masked(url)!r} keeps no tables, so there is nothing to migrate. What it needs it makes when it is opened."
+        )
+    made: str = _module(adapter, adapter.schema).statements()
+    return made
+
+
+def findings_for(url: str, sources: Sequence[str] = (), longest: float | None = None, *, deep: bool = False) -> Sequence[Finding]:
+    """What is wrong with this broker, for these sources or for all it has. Changes nothing, and needs no right to write.
+
+    `longest` is how long a handler may run, in seconds: infinity where one has no limit, None where that is not known. `deep`
+    allows looks that take long. Raises BrokerUnavailable or ConfigError if there is nothing to look at.
+    """
+    found: Sequence[Finding] = _doctor(url).examine(url, sources, longest, deep=deep)
+    return found
+
+
+def checks_for(url: str, *, deep: bool = False) -> Sequence[str]:
+    """The names of what `findings_for` looks for at this broker."""
+    doctor = _doctor(url)
+    return [name for name in doctor.NAMES if deep or name not in doctor.DEEP]
+
+
+def _doctor(url: str) -> ModuleType:
+    adapter = _adapter(url)
+    if adapter.doctor is None:
+        known = ", ".join(f"{name}://" for name, each in ADAPTERS.items() if each.doctor)
+        raise CapabilityError(
+            f"{masked(url)!r} cannot be looked at from outside. unpoison doctor knows what to look for in {known}"
+        )
+    return _module(adapter, adapter.doctor)
+
+
+def check_url(url: str) -> None:
+    """Refuse a URL that no broker understands, before anything is opened."""
+    broker_for(url)
+
+
+def _module(adapter: Adapter, name: str) -> ModuleType:
+    """A module of an adapter. The extra that brings its client is called as its package is: rabbitmq, postgresql."""
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing == "unpoison" or not name.startswith("unpoison.brokers."):
+            raise
+        raise MissingExtra(adapter.broker, missing, name.split(".")[2]) from error
+
+
+def _adapter(url: str) -> Adapter:
+    scheme = urlsplit(url).scheme
+    if scheme not in ADAPTERS:
+        known = ", ".join(f"{name}://" for name in ADAPTERS)
+        raise ConfigError(
+            f"{masked(url)!r} names no broker that unpoison knows. It knows {known}; for a file here use sqlite:///shop.db"
+        )
+    return ADAPTERS[scheme]
+
+
+def masked(url: str) -> str:
+    """The URL without its passwords, for logs and errors. There may be a second address among its options."""
+    parts = urlsplit(url)
+    shown = url if parts.password is None else url.replace(f":{parts.password}@", ":***@", 1)
+    return _NAMED_PASSWORD.sub(r"\1***", _PASSWORD.sub(r"\1***\2", shown))
+
+
+_PASSWORD = re.compile(r"(=https?(?::|%3A)(?:/|%2F){2}[^:@&]*?(?::|%3A))[^&]*(@|%40)", re.IGNORECASE)
+_NAMED_PASSWORD = re.compile(r"([?&](?:[\w.]*(?:password|passphrase|secret)[\w.]*|[\w.]*key\.pem)=)[^&]*", re.IGNORECASE)

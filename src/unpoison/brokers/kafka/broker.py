@@ -1,0 +1,253 @@
+"""How does Kafka serve as a broker?
+
+Whose message it is follows from whose partition it is, and the server refuses a commit by anybody else. Retries and dead
+letters are copies that the server has confirmed before the original counts as done. What runs while its partition goes to
+another consumer stays with whoever runs it.
+"""
+
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+
+from confluent_kafka import Consumer, KafkaError, KafkaException
+
+from unpoison.brokers.kafka import copies, letters
+from unpoison.brokers.kafka.books import DEAD, Books
+from unpoison.brokers.kafka.connecting import RARELY_POLLED
+from unpoison.brokers.kafka.depth import counts
+from unpoison.brokers.kafka.envelope import Copy
+from unpoison.brokers.kafka.part import Part
+from unpoison.brokers.kafka.reading import Reader
+from unpoison.brokers.kafka.session import Session
+from unpoison.brokers.kafka.source import Places, Source, by_part
+from unpoison.brokers.kafka.topology import Topology
+from unpoison.brokers.kafka.troubles import told
+from unpoison.brokers.kafka.url import address
+from unpoison.errors import BrokerUnavailable, OwnershipLost
+from unpoison.message import Delivery, Outgoing
+from unpoison.ports import Capability, Dead, Depth, Finding, Kept, Ring, Settlement
+
+
+class KafkaBroker:
+    """One user of the servers."""
+
+    capabilities = Capability.DURABLE | Capability.SHARED | Capability.BROWSE
+
+    def __init__(self, url: str) -> None:
+        self.session = Session(address(url))
+        self.topology = Topology(self.session)
+        self._lock = threading.RLock()
+        self._ring: Ring | None = None
+        self._sources: dict[str, Source] = {}
+        self._books: dict[str, Books] = {}
+        self._reader: Reader | None = None
+        self._members: list[Consumer] = []
+        self._stored: set[tuple[Part, int]] = set()
+
+    def open(self, sources: Sequence[str], *, create: bool = True, ring: Ring | None = None) -> Sequence[Finding]:
+        self.session.create = create
+        self._ring = ring or self._ring
+        try:
+            return [finding for source in sources for finding in self.topology.ensure(source)]
+        except BaseException:
+            self.close()
+            raise
+
+    def ties(self) -> Sequence[int]:
+        return ()
+
+    def publish(self, messages: Sequence[Outgoing]) -> None:
+        for source in {message.source for message in messages}:
+            self.topology.ensure(source)
+        names = {source: self.session.names(source) for source in {message.source for message in messages}}
+        if late := next((message for message in messages if message.delay > 0), None):
+            self.session.learn_the_time(names[late.source].states)
+        now = self.session.now()
+        wanted = [copies.outgoing(names[message.source], message, now) for message in messages]
+        if refused := self.session.store(wanted):
+            number, why = next(iter(refused.items()))
+            raise BrokerUnavailable(
+                f"Kafka did not confirm {len(refused)} of {len(wanted)} messages; the others are stored. "
+                f"Message {messages[number].id!r} for {messages[number].source!r}: {told(why)}."
+            )
+
+    def fetch(self, source: str, limit: int) -> Sequence[Delivery]:
+        with self._lock:
+            if limit <= 0:
+                return ()
+            known = self._source(source)
+            if known.lost():
+                raise _lost()
+            return known.fetch(limit)
+
+    def has_suspect(self, source: str) -> bool:
+        with self._lock:
+            return self._source(source).has_suspect()
+
+    def take_suspect(self, source: str, by: str) -> Delivery | None:
+        with self._lock:
+            return self._source(source).take_suspect(by)
+
+    def settle(self, settlement: Settlement) -> None:
+        with self._lock:
+            everything: list[Delivery] = [
+                *settlement.gone,
+                *(each.delivery for each in settlement.kept),
+                *(each.delivery for each in settlement.dead),
+            ]
+            if not everything:
+                return
+            source = self._source(everything[0].source)
+            held = source.is_held
+            kept = [each for each in settlement.kept if held(each.delivery.receipt)]
+            back = [each for each in kept if not each.after and each.counters == each.delivery.counters]
+            moved: list[Kept | Dead] = [each for each in kept if each not in back]
+            moved += [each for each in settlement.dead if held(each.delivery.receipt)]
+            self._store(source, moved)
+            gone = settlement.gone
+            done = by_part([*gone, *(each.delivery for each in moved)])
+            if not source.are_held(done):
+                gone = [each for each in gone if held(each.receipt)]
+                done = by_part([*gone, *(each.delivery for each in moved)])
+            self._finish(source, done, back)
+            if len(gone) + len(back) + len(moved) < len(everything):
+                source.lost()
+                raise _lost()
+
+    def _finish(self, source: Source, done: Places, back: Sequence[Kept]) -> None:
+        refs = source.finish(done)
+        if refs:
+            self.session.must_store([copies.note(source.names, ref) for ref in refs], "telling what is done")
+        if self._stored:
+            self._stored.difference_update((part, offset) for part, offsets in done.items() for offset in offsets)
+        if back:
+            self._give_back(source, back)
+        for line in source.lines:
+            line.commits.wait(anyway=bool(back))
+
+    def _give_back(self, source: Source, back: Sequence[Kept]) -> None:
+        """As it was. What can no longer be put back into its partition goes to the group as a copy."""
+        away = [each for each in back if each.delivery.receipt.offset in each.delivery.receipt.part.away]
+        if away:
+            self._store(source, away)
+            refs = source.finish(by_part([each.delivery for each in away]))
+            self.session.must_store([copies.note(source.names, ref) for ref in refs], "telling what is given back")
+        source.put_back(by_part([each.delivery for each in back if each not in away]))
+
+    def _store(self, source: Source, moved: Sequence[Kept | Dead]) -> None:
+        """Have a confirmed copy of each. One that was confirmed before is not sent again."""
+        self._stored = {(part, offset) for part, offset in self._stored if not part.is_lost or offset in part.away}
+        new = [each for each in moved if _mark(each) not in self._stored]
+        refused = self.session.store([self._copy(source, each, letters.WHOLE) for each in new])
+        for how in (letters.TRIMMED, letters.REFERRING):
+            large = [
+                number
+                for number, why in refused.items()
+                if why.code() == KafkaError.MSG_SIZE_TOO_LARGE and isinstance(new[number], Dead)
+            ]
+            again = self.session.store([self._copy(source, new[number], how) for number in large])
+            for index, number in enumerate(large):
+                del refused[number]
+                if index in again:
+                    refused[number] = again[index]
+        self._stored.update(_mark(each) for number, each in enumerate(new) if number not in refused)
+        if refused:
+            number, why = next(iter(refused.items()))
+            topic = source.names.retry if isinstance(new[number], Kept) else source.names.dlq
+            raise BrokerUnavailable(
+                f"Kafka does not confirm {len(refused)} retries or dead letters: {told(why)}.{_remedy(topic, why)}"
+            )
+
+    def _copy(self, source: Source, item: Kept | Dead, how: int) -> Copy:
+        record = source.record(item.delivery.receipt)
+        if isinstance(item, Kept):
+            if item.after > 0:
+                self.session.learn_the_time(source.names.states)
+            return copies.kept(source.names, item, record, self.session.now())
+        return letters.written(source.names, item.letter, record, how)
+
+    def extend(self, deliveries: Sequence[Delivery]) -> None:
+        with self._lock:
+            if not all(self._source(each.source).is_held(each.receipt) for each in deliveries):
+                raise _lost()
+
+    def depth(self, source: str) -> Depth:
+        with self._lock:
+            names = self.session.names(source)
+            partitions = self.topology.partitions(names.topic)
+            ready, delayed, leased = counts(self.session, names, partitions) if partitions else (0, 0, 0)
+            dead = sum(entry.state == DEAD for entry in self.books(source).entries.values())
+            return Depth(ready, delayed, leased, dead)
+
+    def close(self) -> None:
+        with self._lock:
+            for source in self._sources.values():
+                source.close()
+            self._sources = {}
+            for member in self._members:
+                with suppress(KafkaException, RuntimeError):
+                    member.close()
+            self._members = []
+            if self._reader is not None:
+                self._reader.close()
+            self._reader, self._books = None, {}
+            self.session.close()
+
+    @property
+    def reader(self) -> Reader:
+        if self._reader is None:
+            self._reader = Reader(self.session)
+        return self._reader
+
+    def books(self, source: str) -> Books:
+        """The dead letters of a source, as they are now."""
+        with self._lock:
+            if source not in self._books:
+                names = self.session.names(source)
+                partitions = self.topology.partitions(names.dlq)
+                self._books[source] = Books(self.session, names, self.reader, partitions)
+            self._books[source].refresh()
+            return self._books[source]
+
+    def member(self, group: str, topic: str) -> Consumer:
+        """Be the only member of a group, for as long as this connection lasts."""
+        settings = self.session.consuming(group, topic) | RARELY_POLLED
+        del settings["give_back"], settings["drain"], settings["connecting"]
+        settings.pop("group.instance.id", None)
+        member = Consumer(settings)
+        with suppress(KafkaException):
+            member.list_topics(topic, timeout=5)
+        member.subscribe([topic])
+        self._members.append(member)
+        return member
+
+    def _source(self, source: str) -> Source:
+        if source not in self._sources:
+            self.topology.ensure(source)
+            self._sources[source] = Source(source, self.session, self._wake, has_bell=self._ring is not None)
+        return self._sources[source]
+
+    def _wake(self) -> None:
+        if self._ring is not None:
+            self._ring()
+
+
+def _mark(item: Kept | Dead) -> tuple[Part, int]:
+    receipt = item.delivery.receipt
+    return receipt.part, receipt.offset
+
+
+def _remedy(topic: str, why: KafkaError) -> str:
+    if why.code() != KafkaError.MSG_SIZE_TOO_LARGE:
+        return ""
+    return (
+        f" Topic {topic!r} takes only smaller ones, and nothing goes on before it takes these: "
+        f"kafka-configs.sh --alter --topic {topic} --add-config max.message.bytes=…"
+    )
+
+
+def _lost() -> OwnershipLost:
+    return OwnershipLost(
+        "This consumer's partitions went to another one before it could say what became of its messages: it was paused, or did "
+        "not reach Kafka, for longer than session_timeout. Its results are dropped; the messages run there."
+    )

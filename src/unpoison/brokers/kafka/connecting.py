@@ -1,0 +1,121 @@
+"""Why does nobody answer at this address?
+
+The client connects by itself, over and over, and whoever asked it for something learns only that the time is over. What was in
+the way, a password or a certificate that was refused, it tells to whoever listens. So we listen, and do not wait for what will
+not come.
+"""
+
+import re
+import time
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, ClusterMetadata
+
+from unpoison.brokers.kafka.troubles import told
+from unpoison.brokers.kafka.url import Address
+from unpoison.errors import BrokerUnavailable, ConfigError
+
+LOOKS = (0.5, 1.0, 8.5)
+"""Seconds to wait for an answer, by turns with hearing what is in its way."""
+
+# The client has no other names for these.
+REFUSED_LOGIN, REFUSED_TLS = REFUSED = (KafkaError._AUTHENTICATION, KafkaError._SSL)  # noqa: SLF001
+UNREACHABLE = (KafkaError._TRANSPORT, KafkaError._RESOLVE)  # noqa: SLF001
+ALL_DOWN = KafkaError._ALL_BROKERS_DOWN  # noqa: SLF001
+SILENCE = (*UNREACHABLE, ALL_DOWN, KafkaError._TIMED_OUT, KafkaError._TIMED_OUT_QUEUE)  # noqa: SLF001
+
+
+RARELY_POLLED = {"max.poll.interval.ms": 86_400_000}
+"""Settings of a client that handles no messages: it may go for a day without being asked for any."""
+GONE_FOR = 10.0
+"""Seconds after which it is told as trouble that nobody is there. A login that is refused is told at once."""
+
+
+class Connecting:
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._heard: dict[int, KafkaError] = {}
+        self._gone_since: float | None = None
+
+    def hear(self, error: KafkaError) -> None:
+        """Called by every client, whatever it is doing."""
+        self._heard[error.code()] = error
+        if error.code() in (ALL_DOWN, *REFUSED):
+            self._gone_since = self._gone_since or time.monotonic()
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether nobody may be there. A client says when they go, and not when they are back."""
+        return self._gone_since is not None
+
+    def answered(self) -> None:
+        """Somebody is there."""
+        self._heard, self._gone_since = {}, None
+
+    def check(self) -> None:
+        """Raise if there has been nobody for too long: whoever waits for messages would wait without knowing why."""
+        since, heard = self._gone_since, self._heard
+        if since is None:
+            return
+        if refused := self._refused():
+            raise refused
+        if time.monotonic() - since > GONE_FOR:
+            why = next((heard[code] for code in (*UNREACHABLE, ALL_DOWN) if code in heard), None)
+            text = f": {told(why)}" if why else ""
+            raise BrokerUnavailable(f"No server of Kafka at {self._address.shown} has answered for {GONE_FOR:g} s{text}.")
+
+    def admin(self, settings: dict[str, Any]) -> AdminClient:
+        try:
+            return AdminClient(settings)
+        except KafkaException as error:
+            raise ConfigError(
+                f"{self._address.shown!r} has an option that the Kafka client refuses: {told(error.args[0])}. Options with a dot "
+                f"in their names go to librdkafka, which lists them in its CONFIGURATION.md."
+            ) from None
+
+    def look(self, admin: AdminClient) -> ClusterMetadata:
+        """What is there, as far as this user may see it."""
+        self.answered()
+        for number, wait in enumerate(LOOKS):
+            try:
+                return admin.list_topics(timeout=wait)
+            except KafkaException as error:
+                admin.poll(0)
+                if self._is_hopeless(number) or error.args[0].code() not in SILENCE or number == len(LOOKS) - 1:
+                    raise self._unavailable(error.args[0]) from None
+        raise AssertionError("the last look returns or raises")
+
+    def _is_hopeless(self, number: int) -> bool:
+        """Refused by a server that is there; or, a moment later, still none is there."""
+        heard = self._heard
+        return any(code in heard for code in REFUSED) or (
+            number > 0 and ALL_DOWN in heard and any(code in heard for code in UNREACHABLE)
+        )
+
+    def _unavailable(self, error: KafkaError) -> BrokerUnavailable:
+        shown, heard = self._address.shown, self._heard
+        if refused := self._refused():
+            return refused
+        found = next((heard[code] for code in UNREACHABLE if code in heard), None)
+        text = f"Kafka did not do it while looking for topics at {shown}: {told(found or error)}."
+        if found is None and "security.protocol" not in self._address.options:
+            text += " If it wants TLS or a login, it ends other connections without a word: kafka+ssl:// and user:password@host."
+        return BrokerUnavailable(text)
+
+    def _refused(self) -> BrokerUnavailable | None:
+        shown, heard = self._address.shown, self._heard
+        if REFUSED_LOGIN in heard:
+            return BrokerUnavailable(
+                f"Kafka at {shown} refuses the login: {_reason(heard[REFUSED_LOGIN])}. Check the user, the password and "
+                f"sasl.mechanism in the URL."
+            )
+        if REFUSED_TLS in heard:
+            return BrokerUnavailable(f"There is no TLS with Kafka at {shown}: {_reason(heard[REFUSED_TLS])}.")
+        return None
+
+
+def _reason(error: KafkaError) -> str:
+    """Without the address, which was told already, and how long it took."""
+    text = re.sub(r"^\S+/(?:bootstrap|\d+): | \(after \d+ms in state \w+\)$", "", error.str())
+    return f"{text} [{error.name()}]"

@@ -1,0 +1,249 @@
+"""What can be done with the dead letters of a source?
+
+Whoever changes something claims it first, in the log that books.py explains; the first claim wins. A replay is a copy in the
+retry topic of the letter's group. If an operator is killed between its claim and its last word, the next one sees to it that
+no copy is sent any more, looks whether one was, and finishes it or gives the letter free (replays.py).
+"""
+
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from confluent_kafka import Consumer
+
+from unpoison.brokers.kafka import envelope, letters, replays
+from unpoison.brokers.kafka.asking import Place
+from unpoison.brokers.kafka.books import DEAD, PURGED, Books, Claim, Drop, Entry, Settled
+from unpoison.brokers.kafka.broker import KafkaBroker
+from unpoison.brokers.kafka.envelope import Copy
+from unpoison.brokers.kafka.letters import BODY_AT, GROUP
+from unpoison.brokers.kafka.names import LANE, PARTITIONS, REPLAYS
+from unpoison.brokers.kafka.record import Record
+from unpoison.deadletters.record import DeadLetter
+from unpoison.errors import BrokerUnavailable, PayloadError
+
+REPLAYED = "replayed"
+NOTHING = "nothing"
+"""Where a DLQ without letters ends."""
+WAIT = 0.05
+JOINED_WITHIN = 15.0
+SPARSE = 20
+"""Letters so far apart are read one by one."""
+
+
+class KafkaDeadLetters:
+    def __init__(self, broker: KafkaBroker, source: str) -> None:
+        self.broker, self._source = broker, source
+        self._operator: Consumer | None = None
+        self._name = f"{broker.session.name}-{uuid.uuid4().hex[:6]}"
+
+    def count(self, state: str = DEAD) -> int:
+        return sum(self._state(entry) == state for entry in self._fresh().entries.values())
+
+    def freeze(self) -> str:
+        return next(reversed(self._fresh().entries), NOTHING)
+
+    def browse(
+        self, *, only: str | None = None, after: str = "", until: str = "", limit: int = 100, state: str | None = DEAD
+    ) -> Sequence[DeadLetter]:
+        books = self._fresh()
+        if only is not None:
+            wanted = [books.entries[only]] if only in books.entries else []
+        else:
+            wanted = _between(books.entries.values(), after, until)
+        found: list[tuple[Entry, str]] = []
+        for entry in wanted:
+            known = self._state(entry)
+            if known == state or (state is None and known != PURGED):
+                found.append((entry, known))
+            if len(found) == limit:
+                break
+        records = self._records([entry for entry, _ in found])
+        return [self._letter(entry, known, records[entry.id]) for entry, known in found if entry.id in records]
+
+    def replay(self, letter_ids: Sequence[str]) -> Sequence[str]:
+        return self._deal(letter_ids, DEAD, REPLAYED)
+
+    def remove(self, letter_ids: Sequence[str], *, state: str = DEAD, keep_as: str | None = None) -> Sequence[str]:
+        return self._deal(letter_ids, state, keep_as or PURGED)
+
+    # Looking.
+
+    def _fresh(self) -> Books:
+        return self.broker.books(self._source)
+
+    def _state(self, entry: Entry) -> str:
+        """What became of it; one whose copy was sent is replayed, though its operator came to no last word."""
+        if entry.claim is not None and entry.claim.state == REPLAYED and entry.claim.nonce in self._sent([entry.claim]):
+            return REPLAYED
+        return entry.state
+
+    def _records(self, entries: Sequence[Entry]) -> dict[str, Record]:
+        by_place: dict[Place, dict[int, str]] = {}
+        for entry in entries:
+            by_place.setdefault(entry.place, {})[entry.offset] = entry.id
+        found: dict[str, Record] = {}
+        for place, ids in by_place.items():
+            for start, end in _stretches(sorted(ids)):
+                for record in self.broker.reader.read({place: (start, end)}):
+                    if record.offset() in ids:
+                        found[ids[record.offset()]] = record
+        return found
+
+    def _letter(self, entry: Entry, state: str, record: Record) -> DeadLetter:
+        return letters.read(self._source, entry.id, state, record, self._original(record))
+
+    def _original(self, record: Record) -> Record | None:
+        """The message itself, where it stood, of a letter that was too large for the DLQ; None once it is there no more."""
+        where = envelope.field(record, BODY_AT)
+        if where is None:
+            return record
+        topic, partition, offset = where.rsplit("/", 2)
+        place, first = (topic, int(partition)), int(offset)
+        there = self.broker.session.ends([place], first=True)[place] <= first < self.broker.session.ends([place])[place]
+        found = list(self.broker.reader.read({place: (first, first + 1)})) if there else []
+        # A topic that was made anew has another message there.
+        return next((each for each in found if envelope.look(each).stamp == envelope.look(record).stamp), None)
+
+    # Changing.
+
+    def _deal(self, letter_ids: Sequence[str], was: str, state: str) -> Sequence[str]:
+        """Do this with those letters that are still in that state and that nobody else is dealing with."""
+        books = self._settle_claims(letter_ids)
+        wanted = [id_ for id_ in dict.fromkeys(letter_ids) if id_ in books.entries and books.entries[id_].state == was]
+        if not wanted:
+            return []
+        self._be_there()
+        records = self._records([books.entries[id_] for id_ in wanted]) if state == REPLAYED else {}
+        copies = {id_: self._again(books.entries[id_], record) for id_, record in records.items()}
+        wanted = [id_ for id_ in wanted if id_ in copies or state != REPLAYED]  # somebody may just have cut the DLQ
+        claims = self._claim(books, wanted, was, state, copies)
+        books = self._fresh()
+        won = [claim for claim in claims if (held := books.entries[claim.letter].claim) and held.nonce == claim.nonce]
+        try:
+            done = self._send([claim for claim in won if claim.letter in copies], copies)
+        except BrokerUnavailable:
+            self._finish(books, won)
+            raise
+        last = [Settled(claim.letter, state, claim.nonce) for claim in won if claim.letter not in copies or claim.nonce in done]
+        books.write(last, "noting what became of letters")
+        books = self._fresh()
+        return [each.letter for each in last if books.entries[each.letter].settled_by == each.nonce]
+
+    def _claim(self, books: Books, wanted: Sequence[str], was: str, state: str, copies: dict[str, Copy]) -> Sequence[Claim]:
+        ends = self.broker.session.ends({(copy.topic, copy.partition) for copy in copies.values()})
+        claims = []
+        for id_ in wanted:
+            copy = copies.get(id_)
+            where = (copy.topic, copy.partition, ends[copy.topic, copy.partition]) if copy else ()
+            claims.append(Claim(id_, was, state, self._name, uuid.uuid4().hex, *where))
+        books.write(claims, "claiming letters")
+        return claims
+
+    def _send(self, claims: Sequence[Claim], copies: dict[str, Copy]) -> set[str]:
+        """Send the letters of these claims again. Returns those claims whose copy counts."""
+        marked = [replays.claimed(copies[claim.letter], claim.nonce, claim.end) for claim in claims]
+        self.broker.session.must_store(marked, "sending letters again")
+        ours = Counter(claim.place for claim in claims)
+        ends = self.broker.session.ends(ours)
+        if all(ends[claim.place] - claim.end == ours[claim.place] for claim in claims):
+            return {claim.nonce for claim in claims}  # nobody else has written anything there since
+        return self._sent(claims)
+
+    def _again(self, entry: Entry, record: Record) -> Copy:
+        """What is sent: to the group that gave the message up, if it is known here, else to ours."""
+        original = self._original(record)
+        if original is None:
+            raise PayloadError(
+                f"Letter {entry.id!r} cannot be sent, and none was: it was too large for the DLQ, and Kafka has deleted the "
+                f"message at {envelope.field(record, BODY_AT)} since. To be rid of it: unpoison dlq discard {entry.id}"
+            )
+        names = self.broker.session.names(self._source)
+        retry = names.retry_of(envelope.field(record, GROUP) or names.group_name)
+        if self.broker.topology.partitions(retry) < PARTITIONS:
+            retry = names.retry
+        counters = letters.read(self._source, entry.id, REPLAYED, record, original).replayed()
+        headers = envelope.copied(original, envelope.look(record), counters)
+        return Copy(retry, original.value(), record.key(), headers, LANE if counters.alone else REPLAYS)
+
+    def _settle_claims(self, letter_ids: Sequence[str]) -> Books:
+        """Wait for those who are dealing with these letters, and finish what one has begun that is no more."""
+        books = self._fresh()
+        deadline = time.monotonic() + self.broker.session.address.session_timeout + 10
+        while claimed := [entry for id_ in letter_ids if (entry := books.entries.get(id_)) and entry.claim]:
+            gone = [entry for entry in claimed if entry.claim and not self._is_there(entry.claim.operator)]
+            if gone:
+                books = self._fresh()  # the last word may have come just before its operator went
+                self._finish(books, [entry.claim for entry in gone if entry.claim])
+            elif time.monotonic() > deadline:
+                break
+            else:
+                time.sleep(WAIT)
+            books = self._fresh()
+        return books
+
+    def _finish(self, books: Books, claims: Sequence[Claim]) -> None:
+        """The last word on what an operator began, and will not end."""
+        stops = [replays.stop(claim.place, claim.nonce) for claim in claims if claim.retry]
+        self.broker.session.must_store(stops, "stopping what was begun")
+        sent = self._sent(claims)
+        books.write(
+            [
+                Settled(claim.letter, REPLAYED, claim.nonce) if claim.nonce in sent else Drop(claim.letter, claim.nonce)
+                for claim in claims
+            ],
+            "finishing what was begun",
+        )
+
+    def _sent(self, claims: Iterable[Claim]) -> set[str]:
+        """Those whose copy is in a retry topic, and counts."""
+        starts: dict[Place, int] = {}
+        for claim in claims:
+            if claim.retry:
+                starts[claim.place] = min(claim.end, starts.get(claim.place, claim.end))
+        ends = self.broker.session.ends(starts)
+        return replays.that_count(self.broker.reader.read({place: (start, ends[place]) for place, start in starts.items()}))
+
+    def _group(self, operator: str) -> str:
+        return f"{self.broker.session.names(self._source).operators}.{operator}"
+
+    def _is_there(self, operator: str) -> bool:
+        """Each operator is the only member of a group, for as long as it lives."""
+        return operator != self._name and bool(self.broker.session.members(self._group(operator)))
+
+    def _be_there(self) -> None:
+        group = self._group(self._name)
+        if self._operator is not None and self.broker.session.members(group):
+            return
+        self._operator = self.broker.member(group, self.broker.session.names(self._source).states)
+        deadline = time.monotonic() + JOINED_WITHIN
+        while not self._operator.assignment():  # until then it cannot be closed either: the client would wait for ever
+            if time.monotonic() > deadline:
+                raise BrokerUnavailable(f"Nothing was taken from the DLQ of {self._source!r}: Kafka does not let us join.")
+            self._operator.poll(0.01)
+
+
+def _between(entries: Iterable[Entry], after: str, until: str) -> list[Entry]:
+    found: list[Entry] = []
+    if until == NOTHING:
+        return found
+    is_behind = not after
+    for entry in entries:
+        if is_behind:
+            found.append(entry)
+        is_behind = is_behind or entry.id == after
+        if entry.id == until:
+            break
+    return found
+
+
+def _stretches(offsets: Sequence[int]) -> list[tuple[int, int]]:
+    """Ranges that hold these offsets, without many others."""
+    found: list[tuple[int, int]] = []
+    for offset in offsets:
+        if found and offset - found[-1][1] < SPARSE:
+            found[-1] = (found[-1][0], offset + 1)
+        else:
+            found.append((offset, offset + 1))
+    return found

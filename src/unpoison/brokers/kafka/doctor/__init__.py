@@ -1,0 +1,1 @@
+"""What `unpoison doctor` looks for in Kafka."""

@@ -1,0 +1,102 @@
+"""What travels with a message in its headers, and how are headers of any origin read?
+
+Ours begin with `x-unpoison-`; `x-delivery-attempts` is there for other tools. A copy has the sender's key, headers and body
+bit for bit, whatever they are, and says where the original stood and when that was written.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from unpoison.brokers.kafka.record import Pairs, Record
+from unpoison.message import NO_HEADERS, UNTRIED, Counters
+from unpoison.stored import UNREADABLE, counters_text, read_counters
+
+ID, STAMP, COUNTERS, ATTEMPTS = "x-unpoison-id", "x-unpoison-stamp", "x-unpoison-counters", "x-delivery-attempts"
+DUE, WRITTEN, HOLDER, REF = "x-unpoison-due", "x-unpoison-timestamp", "x-unpoison-holder", "x-unpoison-ref"
+OURS = "x-unpoison-"
+
+
+class Copy(msgspec.Struct, frozen=True):
+    """A record to be stored. Without a partition its key decides, as everywhere in Kafka."""
+
+    topic: str
+    value: bytes | None
+    key: bytes | None = None
+    headers: Pairs = ()
+    partition: int = -1
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """What a record says about the message in it."""
+
+    id: str
+    stamp: str
+    key: str | None
+    headers: Mapping[str, str]
+    counters: Counters
+
+
+def pairs(record: Record) -> Pairs:
+    """The headers as they are; none if the client cannot read them."""
+    try:
+        return record.headers() or ()
+    except UnicodeDecodeError:
+        return ()
+
+
+def stamp(record: Record) -> str:
+    """Where it stands, and since when: a topic that was deleted and made anew counts from 0 again."""
+    return f"{record.topic()}/{record.partition()}/{record.offset()}@{record.timestamp()[1]}"
+
+
+def look(record: Record) -> Seen:
+    id_ = where = None
+    counters, headers = UNTRIED, {}
+    for name, value in pairs(record):
+        if name == ID:
+            id_ = _text(value)
+        elif name == STAMP:
+            where = _text(value)
+        elif name == COUNTERS:
+            counters = _counters(value)
+        elif not name.startswith(OURS) and name != ATTEMPTS:
+            headers[name] = _text(value)
+    key = record.key()
+    where = where or stamp(record)
+    return Seen(id_ or where.partition("@")[0], where, None if key is None else _text(key), headers or NO_HEADERS, counters)
+
+
+def _text(value: bytes | str | None) -> str:
+    return value if isinstance(value, str) else (value or b"").decode("utf-8", "backslashreplace")
+
+
+def _counters(value: bytes | None) -> Counters:
+    try:
+        return read_counters(_text(value))
+    except UNREADABLE:
+        return UNTRIED  # somebody else's header of that name
+
+
+def field(record: Record, name: str) -> str | None:
+    return next((_text(value) for found, value in pairs(record) if found == name), None)
+
+
+def sent(id_: str, headers: Mapping[str, str]) -> list[tuple[str, bytes | None]]:
+    """The headers of a message that is published."""
+    return [(ID, id_.encode()), *((name, value.encode()) for name, value in headers.items())]
+
+
+def copied(record: Record, seen: Seen, counters: Counters, extra: Mapping[str, Any] = {}) -> list[tuple[str, bytes | None]]:
+    """The headers of a copy: the sender's as they are, ours anew."""
+    theirs = [(name, value) for name, value in pairs(record) if not name.startswith(OURS) and name != ATTEMPTS]
+    ours = {
+        ID: seen.id,
+        STAMP: seen.stamp,
+        WRITTEN: field(record, WRITTEN) or record.timestamp()[1],
+        ATTEMPTS: counters.attempts,
+        **({COUNTERS: known} if (known := counters_text(counters)) else {}),
+        **extra,
+    }
+    return [*theirs, *((name, str(value).encode()) for name, value in ours.items())]

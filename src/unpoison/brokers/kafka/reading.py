@@ -1,0 +1,66 @@
+"""How is a topic read from one offset to another, without being part of a group?"""
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import cast
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from unpoison.brokers.kafka.asking import Place
+from unpoison.brokers.kafka.connecting import RARELY_POLLED
+from unpoison.brokers.kafka.record import Record
+from unpoison.brokers.kafka.session import Session
+from unpoison.brokers.kafka.troubles import lacking, told, unavailable
+from unpoison.errors import BrokerUnavailable
+
+BATCH = 500
+SILENT_FOR = 15.0
+
+
+class Reader:
+    """Reads stretches of topics. Commits nothing, and nobody else notices."""
+
+    def __init__(self, session: Session) -> None:
+        # The client looks for its group, though it never joins: one that a user may use who may use ours.
+        self._group = f"{session.address.prefix}{session.address.group}.reading"
+        more = {"group.id": self._group, "enable.auto.commit": False, "enable.partition.eof": True, "fetch.wait.max.ms": 50}
+        self._consumer = Consumer(session.settings(**more) | {"auto.offset.reset": "earliest"} | RARELY_POLLED)
+
+    def read(self, stretches: Mapping[Place, tuple[int, int]]) -> Iterator[Record]:
+        """The records of each partition from the first offset up to, and without, the second."""
+        left = {place: end for place, (start, end) in stretches.items() if start < end}
+        if not left:
+            return
+        try:
+            self._consumer.assign([TopicPartition(*place, stretches[place][0]) for place in left])
+            yield from self._until(left)
+        except KafkaException as error:
+            raise unavailable(error, "reading") from None
+        finally:
+            self._consumer.unassign()
+
+    def _until(self, left: dict[Place, int]) -> Iterator[Record]:
+        heard_at = time.monotonic()
+        while left:
+            records = self._first()
+            if records:
+                heard_at = time.monotonic()
+            elif time.monotonic() - heard_at > SILENT_FOR:
+                raise BrokerUnavailable(f"Kafka has sent nothing of {next(iter(left))[0]!r} for {SILENT_FOR:g} s.")
+            for record in records:
+                place = (record.topic(), record.partition())
+                error = record.error()
+                if error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001
+                    why = told(lacking(error, f"Read on topic {place[0]!r} and on group {self._group!r}"))
+                    raise BrokerUnavailable(f"Kafka did not do it while reading: {why}.")
+                if error is None and record.offset() < left.get(place, -1):
+                    yield record
+                if place in left and record.offset() + (error is None) >= left[place]:
+                    del left[place]
+
+    def _first(self) -> list[Record]:
+        record = self._consumer.poll(0.5)
+        return [] if record is None else cast("list[Record]", [record, *self._consumer.consume(BATCH, 0)])
+
+    def close(self) -> None:
+        self._consumer.close()

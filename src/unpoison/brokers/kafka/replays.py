@@ -1,0 +1,114 @@
+"""Does a copy count by which an operator sends a letter again?
+
+An operator may be frozen between its claim and its copy, or a server keep the copy for a while; then it is taken for dead, and
+somebody else finishes what it began. So that its copy cannot come later and be a second one, whoever finishes a claim writes
+a stop into the partition where the copy belongs. The order of that log decides: of the copy and the stop of one claim the
+first one counts, for those who consume as for those who work on letters.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from unpoison.brokers.kafka.asking import Place
+from unpoison.brokers.kafka.envelope import Copy, field
+from unpoison.brokers.kafka.part import Part
+from unpoison.brokers.kafka.reading import Reader
+from unpoison.brokers.kafka.record import Record
+from unpoison.brokers.kafka.session import Session
+from unpoison.errors import BrokerUnavailable
+
+CLAIM, STOP = "x-unpoison-claim", "x-unpoison-stop"
+"""On a copy: its claim, and where the partition ended before that. On a stop: the claim."""
+
+
+def claimed(copy: Copy, nonce: str, end: int) -> Copy:
+    """The copy, with its claim."""
+    return msgspec.structs.replace(copy, headers=[*copy.headers, (CLAIM, f"{nonce}/{end}".encode())])
+
+
+def stop(place: Place, nonce: str) -> Copy:
+    return Copy(place[0], None, None, [(STOP, nonce.encode())], place[1])
+
+
+def that_count(records: Iterable[Record]) -> set[str]:
+    """The claims whose copy stands before any stop."""
+    copies: set[str] = set()
+    stopped: set[str] = set()
+    for record in records:
+        nonce, _ = _claim(record)
+        if nonce and nonce not in stopped:
+            copies.add(nonce)
+        elif told := field(record, STOP):
+            stopped.add(told)
+    return copies
+
+
+def _claim(record: Record) -> tuple[str, int]:
+    nonce, _, end = (field(record, CLAIM) or "").rpartition("/")
+    return (nonce, int(end)) if end.isdigit() else ("", 0)  # else somebody else's header of that name
+
+
+class Stops:
+    """The stops that one consumer of the retry topic knows of. Those that the last owner of a partition read are looked for."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._reader: Reader | None = None
+        self._at: dict[str, int] = {}
+        self.doubtful: dict[tuple[Part, int], Record] = {}
+        """Copies of which it is not known yet whether they were stopped before this consumer came."""
+
+    def sift(self, part: Part, records: Sequence[Record]) -> list[Record]:
+        """Those that count. Stops and what they stop are done; what is in doubt rests."""
+        found: list[Record] = []
+        for record in records:
+            offset, (nonce, end), told = record.offset(), _claim(record), field(record, STOP)
+            if told is not None:
+                self._at.setdefault(told, offset)
+            if told is not None or self._is_stopped(record):
+                part.rest(record)
+                part.finish(offset)
+            elif nonce and end < min(offset, part.known_top):
+                part.rest(record)
+                self.doubtful[part, offset] = record
+            else:
+                found.append(record)
+        return found
+
+    def look(self) -> bool:
+        """Read what was stopped before this consumer came. False on trouble: then it is to be asked again."""
+        stretches: dict[Place, tuple[int, int]] = {}
+        for (part, _), record in self.doubtful.items():
+            if not part.is_lost:
+                place, end = (part.topic, part.number), _claim(record)[1]
+                stretches[place] = (min(end, stretches.get(place, (end, 0))[0]), part.known_top)
+        self._reader = self._reader or Reader(self._session)
+        try:
+            begins, ends = self._session.ends(stretches, first=True), self._session.ends(stretches)
+            there = {each: (max(start, begins[each]), min(end, ends[each])) for each, (start, end) in stretches.items()}
+            for record in self._reader.read(there):
+                if told := field(record, STOP):
+                    self._at[told] = min(record.offset(), self._at.get(told, record.offset()))
+        except BrokerUnavailable:
+            return False
+        return True
+
+    def cleared(self) -> list[tuple[Part, int]]:
+        """Those that were in doubt and count, after a look."""
+        found = []
+        for (part, offset), record in self.doubtful.items():
+            if self._is_stopped(record):
+                part.finish(offset)
+            elif not part.is_lost:
+                found.append((part, offset))
+        self.doubtful = {}
+        return found
+
+    def _is_stopped(self, record: Record) -> bool:
+        return self._at.get(_claim(record)[0], record.offset()) < record.offset()
+
+    def close(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None

@@ -1,0 +1,97 @@
+"""How is the state of a partition written into the metadata of its committed offset?
+
+The committed offset is that of the first message which is not done. The text says what is known from there on, as runs of one
+state with their lengths: `A3.2A` is one message that may have been started, three that are done, and two that may have been
+started. Small letters were certainly not started by whoever wrote them. A, B and C tell how often the message was lost
+together with its consumer: 0, 1 or 2 times. What lies behind the text was not touched.
+
+Kafka keeps at most 4,096 characters, and the client needs one of them.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+VERSION = "unpoison/1"
+LONGEST = 4_000
+DONE = "."
+SMALL, LARGE = "abc", "ABC"
+
+
+class Start(msgspec.Struct, frozen=True, array_like=True):
+    """One start of one message, alone in its consumer, that has not been seen to end."""
+
+    by: str
+    at: float
+
+
+class State(msgspec.Struct):
+    """What a text says: by offset, how often each unfinished message was lost; and where what it knows ends."""
+
+    levels: dict[int, int]
+    started: set[int]
+    top: int
+    starts: dict[int, list[Start]]
+
+
+def text(first: int, letters: Sequence[tuple[int, str]], top: int, starts: Mapping[int, Sequence[Start]] = {}) -> str:
+    """The state of the offsets from `first` up to `top`: `letters` of those that are not done, in order.
+
+    What does not fit is told as one run of messages that may have been started: done ones among them may be repeated.
+    """
+    runs: list[str] = []
+    at, i, count, room = first, 0, len(letters), LONGEST - len(whole("", starts)) - 20
+    while i < count:
+        offset, letter = letters[i]
+        if offset > at:
+            runs.append(_run(offset - at, DONE))
+        length = 1
+        while i + length < count and letters[i + length] == (offset + length, letter):
+            length += 1
+        runs.append(_run(length, letter))
+        at, i = offset + length, i + length
+        room -= sum(map(len, runs[-2:]))
+        if room < 0 and i < count:
+            runs.append(_run(top - at, max(letter for _, letter in letters[i:]).upper()))
+            return whole("".join(runs), starts)
+    if top > at:
+        runs.append(_run(top - at, DONE))
+    return whole("".join(runs), starts)
+
+
+def whole(runs: str, starts: Mapping[int, Sequence[Start]] = {}) -> str:
+    noted = f" {msgspec.json.encode({str(offset): list(each) for offset, each in starts.items()}).decode()}" if starts else ""
+    return f"{VERSION} {runs}{noted}"
+
+
+def _run(length: int, letter: str) -> str:
+    return letter if length == 1 else f"{length}{letter}"
+
+
+def read(first: int, metadata: str | None) -> State:
+    """What a text says. Somebody else's text, or none, says nothing."""
+    state = State({}, set(), first, {})
+    version, _, rest = (metadata or "").rstrip("\0").partition(" ")
+    if version != VERSION:
+        return state
+    runs, _, noted = rest.partition(" ")
+    number = ""
+    for letter in runs:
+        if letter.isdigit():
+            number += letter
+            continue
+        _add(state, letter, int(number or 1))
+        number = ""
+    if noted:
+        state.starts = msgspec.json.decode(noted, type=dict[int, list[Start]], strict=False)
+    return state
+
+
+def _add(state: State, letter: str, length: int) -> None:
+    offsets = range(state.top, state.top + length)
+    state.top += length
+    if letter == DONE:
+        return
+    if letter in LARGE:
+        state.started.update(offsets)
+    state.levels.update(dict.fromkeys(offsets, (SMALL if letter in SMALL else LARGE).index(letter)))

@@ -1,0 +1,264 @@
+"""How do messages of one durable consumer get here, and not more of them than are wanted?
+
+They are pulled. What is ready is asked for without waiting: one question, and the server's last word tells that nothing more
+is there. When it was less than wanted, one request for a single message is left with the server, as a bell. Each message is
+ours for `ack_wait` from then on, counted from before we asked, and longer for as long as the server confirms that it heard
+us.
+"""
+
+import itertools
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+
+from unpoison.brokers.nats import wire
+from unpoison.brokers.nats.envelope import Arrived, place
+from unpoison.brokers.nats.link import ANSWER_TIMEOUT, NO_RESPONDERS, Link, Refused
+from unpoison.errors import BrokerUnavailable
+
+BELL_LASTS = 15.0
+FORGETS_SINCE = (2, 12)
+"""Servers before that keep a request whose sender has left, and mix up the messages that they would send to it. If messages were
+deleted from the stream they may also believe that there is more, and never say that there is not."""
+
+BRIEFLY = 1.0
+SILENCE = 0.5
+"""Seconds after which such a server is taken to have nothing more."""
+MOST_BYTES = 16 * 1024 * 1024
+"""What one pull may bring at most, however many messages were asked for; or one message, if that may be larger."""
+
+A_MOMENT = 0.02
+
+SURE = 0.8
+"""Of `ack_wait` a part is kept back: an answer may be on its way for a while."""
+
+ACK, NAK, PROGRESS = b"+ACK", b"-NAK", b"+WPI"
+SHUTDOWN = 409
+
+
+class Pull:
+    """One question for what is ready."""
+
+    def __init__(self, limit: int) -> None:
+        self.missing = limit
+        self.asked_at = time.monotonic()
+        self.done = threading.Event()
+        self.gone: str | None = None
+        self.name = b""
+
+
+class Subscription:
+    """One durable consumer, as far as this process has its messages."""
+
+    def __init__(
+        self, stream: str, consumer: str, ack_wait: float, connect: Callable[[], Link], ring: Callable[[], None]
+    ) -> None:
+        self.stream, self.consumer, self.lasts = stream, consumer, SURE * ack_wait
+        self._connect, self._ring = connect, ring
+        self.buffer: deque[Arrived] = deque()
+        self.held: dict[bytes, float] = {}
+        self._numbers = itertools.count()
+        self._link: Link | None = None
+        self._verified: Link | None = None
+        self._now = self._bell = b""
+        self._subscribed: list[bytes] = []
+        self._pull: Pull | None = None
+        self._bell_until = 0.0
+        self._bell_lasts = min(BELL_LASTS, ack_wait / 2)  # gone before what a killed one held is handed out again
+        self._rang = threading.Event()
+        self._taken_at = time.monotonic()
+
+    @property
+    def name(self) -> str:
+        return f"{self.stream}.{self.consumer}"
+
+    # Called by whoever consumes.
+
+    def ask(self, limit: int) -> Pull:
+        """Ask for what is ready, at most so many."""
+        link = self._linked()
+        self._pull = pull = Pull(limit)
+        pull.name = b"%d" % next(self._numbers)
+        most = max(MOST_BYTES, 2 * link.max_payload)
+        self._request(link, b"%s.%s" % (self._now, pull.name), {"batch": limit, "no_wait": True, "max_bytes": most})
+        return pull
+
+    def wait(self, pull: Pull) -> None:
+        """Return once everything that was ready is in the buffer."""
+        is_old = self._link is not None and self._link.is_open and self._link.version < FORGETS_SINCE
+        in_time = pull.done.wait(SILENCE if is_old else ANSWER_TIMEOUT)
+        self._pull = None
+        if not in_time and not is_old:
+            raise BrokerUnavailable(f"NATS did not hand out messages of {self.name!r} within {ANSWER_TIMEOUT:g} s.")
+        if not in_time and not self._exists():
+            raise Gone(self.name, "it was deleted")
+        if pull.gone is not None:
+            raise Gone(self.name, pull.gone)
+
+    def _exists(self) -> bool:
+        try:
+            self._connect().ask(f"CONSUMER.INFO.{self.name}", what=f"looking at consumer {self.name}")
+        except Refused:
+            return False
+        return True
+
+    def listen(self) -> None:
+        """Have the next message come by itself, and ring."""
+        now = time.monotonic()
+        if not self.buffer and now >= self._bell_until:
+            link = self._linked()
+            lasts = self._bell_lasts if link.version >= FORGETS_SINCE else min(BRIEFLY, self._bell_lasts)
+            self._bell_until = now + lasts + BRIEFLY
+            self._rang.clear()
+            expires = int(lasts * 1e9)
+            self._request(link, b"%s.%d" % (self._bell, next(self._numbers)), {"batch": 1, "expires": expires})
+
+    def listen_closely(self) -> None:
+        """Wait a moment for what was stored just now: the consumer may hear of it later than whoever stored it."""
+        self.listen()
+        self._rang.wait(A_MOMENT)
+
+    @property
+    def is_listening(self) -> bool:
+        """Whether what becomes ready comes by itself; then nothing was ready before."""
+        link = self._link
+        return link is not None and link.is_open and time.monotonic() < self._bell_until
+
+    def take(self, limit: int) -> list[Arrived]:
+        """From the buffer, in the order they came. They are held from now on."""
+        self._taken_at = now = time.monotonic()
+        taken: list[Arrived] = []
+        while self.buffer and len(taken) < limit:
+            arrived = self.buffer[0]
+            if arrived.until > now:  # else it waited here for too long and is somebody else's by now
+                self.held[arrived.reply] = arrived.until
+                taken.append(arrived)
+            self.buffer.popleft()
+        return taken
+
+    def is_left_alone(self, after: float) -> bool:
+        """Whether messages wait here and nobody has fetched any for so long."""
+        return bool(self.buffer) and time.monotonic() - self._taken_at > after
+
+    def holds(self, reply: bytes) -> bool:
+        return self.held.get(reply, 0.0) > time.monotonic()
+
+    def verify(self) -> None:
+        """After a new connection: a server that was killed may have forgotten its latest deliveries. It makes them again."""
+        link = self._connect()
+        if link is self._verified:
+            return
+        if self.held:
+            info = link.ask(f"CONSUMER.INFO.{self.name}", what=f"looking at consumer {self.name}")
+            for reply in list(self.held):
+                if place(reply).turn > info["delivered"]["consumer_seq"]:
+                    self.held[reply] = 0.0
+        self._verified = link
+
+    @property
+    def is_late(self) -> bool:
+        """Whether something here was held for longer than the server has promised."""
+        return bool(self.held) and min(list(self.held.values())) <= time.monotonic()
+
+    def tell(self, replies: Sequence[bytes], word: bytes) -> None:
+        """Say this about all of them. Returns once the server has confirmed the last one, and so all before it."""
+        if replies:
+            link = self._connect()
+            reply, future = link.expect()
+            link.send(wire.answers(replies, word, reply))
+            link.wait(future, f"acknowledging messages of {self.name}")
+
+    def finish(self, replies: Sequence[bytes]) -> None:
+        """Let these go."""
+        self.tell(replies, ACK)
+        self.forget(replies)
+
+    def forget(self, replies: Iterable[bytes]) -> None:
+        for reply in replies:
+            self.held.pop(reply, None)
+
+    def renew(self) -> None:
+        """Keep what is held for another while."""
+        asked_at = time.monotonic()
+        replies = [reply for reply, until in list(self.held.items()) if until > asked_at]
+        self.tell(replies, PROGRESS)
+        for reply in replies:
+            if reply in self.held:
+                self.held[reply] = max(self.held[reply], asked_at + self.lasts)
+
+    def cancel(self) -> None:
+        """Get no more. What was on its way is in the buffer when this returns."""
+        link, bell_until = self._link, self._bell_until
+        if link is not None and link.is_open and link.version < FORGETS_SINCE:
+            self._rang.wait(max(0.0, bell_until - time.monotonic()))
+        self._link, self._bell_until = None, 0.0
+        if link is not None and link.is_open and self._subscribed:
+            for number in self._subscribed:
+                link.unsubscribe(number)
+            link.flush()
+            for number in self._subscribed:
+                link.forget(number)
+
+    def _linked(self) -> Link:
+        link = self._connect()
+        if link is not self._link:
+            self._link, self._bell_until = link, 0.0
+            self._now, self._bell = link.new_inbox(), link.new_inbox()
+            self._subscribed = [
+                link.subscribe(self._now + b".*", self._arrived_now),
+                link.subscribe(self._bell + b".*", self._arrived_later),
+            ]
+            link.when_lost(self._lost)
+        return link
+
+    def _request(self, link: Link, reply: bytes, wanted: dict[str, object]) -> None:
+        endpoint = f"{link.address.api}.CONSUMER.MSG.NEXT.{self.stream}.{self.consumer}".encode()
+        link.send(wire.publication(endpoint, reply, b"", msgspec.json.encode(wanted)))
+
+    # Called in the loop's thread.
+
+    def _arrived_now(self, subject: bytes, reply: bytes, block: bytes, body: bytes) -> None:
+        pull = self._pull
+        if not reply:
+            if pull is not None and subject.endswith(b"." + pull.name):
+                pull.gone = _gone(block)
+                pull.done.set()
+            return
+        asked_at = time.monotonic() if pull is None else pull.asked_at
+        self.buffer.append(Arrived(reply, block, body, asked_at + self.lasts))
+        if pull is not None:
+            pull.missing -= 1
+            if pull.missing == 0:
+                pull.done.set()
+        else:
+            self._ring()
+
+    def _arrived_later(self, subject: bytes, reply: bytes, block: bytes, body: bytes) -> None:
+        self._bell_until = 0.0
+        if reply:
+            self.buffer.append(Arrived(reply, block, body, time.monotonic() + self.lasts))
+        self._rang.set()
+        self._ring()
+
+    def _lost(self) -> None:
+        pull = self._pull
+        if pull is not None:
+            pull.gone = "the connection broke"
+            pull.done.set()
+
+
+class Gone(BrokerUnavailable):
+    """There is no such consumer any more."""
+
+    def __init__(self, name: str, text: str) -> None:
+        super().__init__(f"The consumer {name!r} cannot be pulled from: {text}.")
+
+
+def _gone(block: bytes) -> str | None:
+    """What a status says, if it says more than that there are no messages."""
+    code = wire.status(block)
+    is_over = code == NO_RESPONDERS or (code == SHUTDOWN and b"eleted" in block)
+    return (wire.told(block) or "it was deleted") if is_over else None

@@ -1,0 +1,107 @@
+"""How does a message wait, for any time, in nobody's way?
+
+As a copy under a subject of its own, beside the retries. Servers from 2.12 on deliver it themselves at its time: a
+*schedule*. Older ones take the same flag and never fire, so there it is ours to do: one more consumer on those copies, which
+hands each back to the server until its time has come and then moves it on. The source itself is never asked to wait: a
+delayed message would hold one of its places, and its count would be forgotten.
+"""
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+import msgspec
+
+from unpoison.brokers.nats import clock, envelope
+from unpoison.brokers.nats.consuming import NAK, Subscription
+from unpoison.brokers.nats.envelope import Arrived, line, place
+from unpoison.brokers.nats.names import Names
+from unpoison.brokers.nats.writing import Copy, No, unique
+from unpoison.errors import BrokerUnavailable, UnpoisonError
+
+DUE, TARGET = b"x-unpoison-due", b"x-unpoison-target"
+AT_ONCE = 100
+IDLE = 5.0
+SOON = 0.01
+
+
+def schedule(names: Names, due: float, target: str, *, native: bool) -> tuple[str, list[bytes]]:
+    """Subject and headers of a copy that is to be at `target` when its time has come, by the server's clock."""
+    subject = f"{names.later}.{unique()}"
+    if native:
+        at = clock.text(math.ceil(due * 1000) / 1000)
+        return subject, [line(b"Nats-Schedule", f"@at {at}"), line(b"Nats-Schedule-Target", target)]
+    return subject, [line(DUE, repr(due)), line(TARGET, target)]
+
+
+class Mover:
+    """Moves copies on whose time has come, for servers that do not."""
+
+    def __init__(
+        self,
+        subscription: Subscription,
+        store: Callable[[list[Copy]], dict[int, No]],
+        now: Callable[[], float],
+        rung: threading.Event,
+    ) -> None:
+        self._subscription, self._store, self._now, self._rung = subscription, store, now, rung
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="unpoison-nats-mover", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            self._rung.clear()
+            moved = 0
+            with suppress(UnpoisonError):  # whoever consumes reports it
+                moved = self._move()
+            if not moved and not self._ended.is_set():
+                self._rung.wait(IDLE)
+                self._ended.wait(SOON)  # one that comes alone is often the first of many
+
+    def _move(self) -> int:
+        pulled = self._subscription
+        pulled.wait(pulled.ask(AT_ONCE))
+        arrived = pulled.take(2 * AT_ONCE)
+        if not arrived:
+            pulled.listen()
+            return 0
+        now = self._now()
+        due = {each.reply: _due(each) for each in arrived}
+        ready = [each for each in arrived if due[each.reply] <= now]
+        if ready:
+            refused = self._store([_moved(each) for each in ready])
+            stored = [each.reply for number, each in enumerate(ready) if number not in refused]
+            pulled.finish(stored)
+            if refused:
+                raise BrokerUnavailable(f"NATS refused delayed messages: {next(iter(refused.values())).text}.")
+        for each in arrived:
+            if due[each.reply] > now:
+                delay = msgspec.json.encode({"delay": math.ceil((due[each.reply] - now) * 1e9)})
+                pulled.tell([each.reply], NAK + b" " + delay)
+        pulled.forget(due)
+        return len(arrived)
+
+    def close(self) -> None:
+        self._ended.set()
+        self._rung.set()
+        self._thread.join()
+        with suppress(UnpoisonError):
+            self._subscription.cancel()
+
+
+def _due(arrived: Arrived) -> float:
+    with suppress(ValueError):
+        return float(envelope.fields(arrived.block).get(DUE, b"0"))
+    return time.time()
+
+
+def _moved(arrived: Arrived) -> Copy:
+    """The same message at its target, without the headers of the way."""
+    way = (DUE, TARGET, envelope.MESSAGE_ID)
+    lines = [each for each in arrived.block.split(b"\r\n")[1:] if each and not each.startswith(way)]
+    lines.append(line(envelope.MESSAGE_ID, place(arrived.reply)))
+    target = envelope.fields(arrived.block).get(TARGET, b"").decode()
+    return Copy(target, envelope.block(lines), arrived.body)

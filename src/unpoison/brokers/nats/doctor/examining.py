@@ -1,0 +1,133 @@
+"""What is wrong with this account, as far as this user may see? Everything is asked; nothing is made, taken or acknowledged."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from typing import Any
+
+from unpoison import findings
+from unpoison.brokers.nats.doctor import server, settings
+from unpoison.brokers.nats.link import Link, Refused
+from unpoison.brokers.nats.names import Names, fits
+from unpoison.brokers.nats.topology import CONSUMER_NOT_FOUND, SCHEDULES_SINCE
+from unpoison.brokers.nats.url import address
+from unpoison.errors import ConfigError
+from unpoison.ports import Finding
+
+NAMES = (
+    *server.NAMES,
+    *settings.NAMES,
+    "consumer-unusable",
+    "streams-missing",
+    "schedules-off",
+    "single-copy",
+    "source-missing",
+    "many-dead-letters",
+)
+DEEP = ()
+
+
+def examine(  # every broker is asked the same
+    url: str,
+    sources: Sequence[str],
+    longest: float | None,  # noqa: ARG001
+    *,
+    deep: bool = False,  # noqa: ARG001
+) -> Sequence[Finding]:
+    """All that is found in this account. Nothing here takes long, so `deep` adds nothing."""
+    with closing(Link(address(url))) as link:
+        found = list(server.findings_of(link))
+        streams = {each["config"]["name"]: each for each in _streams(link)}
+        known = _sources(streams)
+        found += findings.of_sources(sources, known.keys(), link.address.shown)
+        for source in sources or known:
+            if source in known:
+                found += _of_source(link, Names(source, link.address.group), known[source], streams)
+        return found
+
+
+def _streams(link: Link) -> Iterator[Mapping[str, Any]]:
+    offset = 0
+    while True:
+        answer = link.ask("STREAM.LIST", {"offset": offset}, "listing streams")
+        page = answer.get("streams") or []
+        yield from page
+        offset += len(page)
+        if not page or offset >= answer["total"]:
+            return
+
+
+def _sources(streams: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """The streams of the sources that unpoison has used: those with a DLQ."""
+    dead = "unpoison.dead."
+    subjects = [subject for each in streams.values() for subject in each["config"].get("subjects") or []]
+    names = [subject.removeprefix(dead) for subject in subjects if subject.startswith(dead)]
+    return {name: stream for name in names if (stream := _taking(name, streams)) is not None}
+
+
+def _taking(subject: str, streams: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    for stream in streams.values():
+        if any(fits(subject, pattern) for pattern in stream["config"].get("subjects") or []):
+            return stream
+    return None
+
+
+def _of_source(link: Link, names: Names, work: Mapping[str, Any], streams: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
+    config = work["config"]
+    yield from settings.work_stream(config, names.source)
+    yield from _of_copies(config, work)
+    missing = [name for name in (names.retries, names.dlq) if name not in streams]
+    if missing:
+        yield Finding(
+            "streams-missing",
+            f"Source {names.source!r} of group {names.group!r} has no stream {missing[0]!r}: who needs it stands still.",
+            "Start a consumer or publish: what is missing is made. With create=False the error has the commands.",
+        )
+        return
+    for name in (names.retries, names.dlq):
+        yield from settings.own_stream(streams[name]["config"])
+    yield from _of_schedules(link, streams[names.retries]["config"])
+    yield from _of_consumers(link, names, config["name"])
+    info = link.ask(f"STREAM.INFO.{names.dlq}", {"subjects_filter": names.dead}, "counting letters")
+    dead = sum((info["state"].get("subjects") or {}).values())
+    yield from findings.of_dead_letters({names.source: dead}, link.address.shown)
+
+
+def _of_copies(config: Mapping[str, Any], stream: Mapping[str, Any]) -> Iterator[Finding]:
+    if stream.get("cluster", {}).get("name") and config.get("num_replicas", 1) == 1:
+        yield Finding(
+            "single-copy",
+            f"Stream {config['name']!r} is on one server of the cluster only: while that is down nothing can be published or "
+            f"consumed, and its disk is all there is.",
+            f"nats stream edit {config['name']} --replicas=3",
+        )
+
+
+def _of_schedules(link: Link, config: Mapping[str, Any]) -> Iterator[Finding]:
+    if link.version >= SCHEDULES_SINCE and config.get("allow_msg_schedules") is not True:
+        yield Finding(
+            "schedules-off",
+            f"Stream {config['name']!r} was made by an older server and has no schedules: what waits in it moves on only while "
+            f"a consumer of unpoison runs.",
+            f"Once it is empty delete it, and it is made anew:\nnats stream rm {config['name']}",
+        )
+
+
+def _of_consumers(link: Link, names: Names, stream: str) -> Iterator[Finding]:
+    """About each consumer that unpoison uses; one that is missing is made at the next start."""
+    used = [
+        (stream, names.group, names.source),
+        (stream, f"{names.group}_{names.base}", names.source),
+        (names.retries, "again", names.again),
+        (names.retries, "suspects", names.suspects),
+        (names.dlq, names.group, f"{names.replay}.*"),
+    ]
+    for place, name, subject in used:
+        try:
+            config = link.ask(f"CONSUMER.INFO.{place}.{name}", what=f"looking at consumer {name}")["config"]
+            yield from settings.consumer(place, config, subject, float("inf"))
+        except Refused as refused:
+            if refused.code != CONSUMER_NOT_FOUND:
+                raise
+        except ConfigError as error:
+            fix = "Use another group in the URL, as in ?group=billing; what it needs is made."
+            yield Finding("consumer-unusable", str(error), fix)

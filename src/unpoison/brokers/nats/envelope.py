@@ -1,0 +1,257 @@
+"""What travels with a message, and how does it become a Delivery?
+
+Headers: `x-unpoison-id` is the sender's id, `x-delivery-attempts` the starts already charged, `x-unpoison-…` the other counters;
+`x-unpoison-stamp` names a copy for good: the place of the first original. NATS gives a meaning to headers that begin with
+`Nats-` (deduplicate, roll up, expire), so a copy carries the sender's under another name. What a header cannot hold, such as
+a line break, is JSON in `x-unpoison-more`. Blocks are kept as bytes: what the client would alter, or refuse, stays as it was.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import msgspec
+
+from unpoison.brokers.nats.wire import CRLF, VERSION
+from unpoison.message import NO_HEADERS, UNTRIED, Counters, Delivery, Outgoing, Past
+from unpoison.stored import UNREADABLE
+
+ID, KEY, STAMP, MORE, GROUP = b"x-unpoison-id", b"x-unpoison-key", b"x-unpoison-stamp", b"x-unpoison-more", b"x-unpoison-group"
+ATTEMPTS, HISTORY, WAS = b"x-delivery-attempts", b"x-unpoison-history", b"x-unpoison-was-"
+MESSAGE_ID = b"Nats-Msg-Id"
+FIRST_LINE = VERSION + CRLF
+PLAIN = FIRST_LINE + ID + b": "
+"""How the block of a message begins that we published and that has no other header."""
+
+MOST_HISTORY = 16 * 1024
+_OURS = (ATTEMPTS, b"x-unpoison-")
+_COUNTERS = {
+    ATTEMPTS: "attempts",
+    b"x-unpoison-unseen": "unseen",
+    b"x-unpoison-losses": "losses",
+    b"x-unpoison-alone": "alone",
+    b"x-unpoison-fresh": "fresh",
+    b"x-unpoison-interrupted": "interrupted",
+    b"x-unpoison-replays": "replays",
+    b"x-unpoison-first-failed-at": "first_failed_at",
+}
+
+
+class Place(NamedTuple):
+    """Where the server keeps a message, and how often it has handed it out; all of it is in the reply subject."""
+
+    stream: str
+    consumer: str
+    delivered: int
+    number: int
+    turn: int
+    """Which of all deliveries of this consumer it is."""
+    stored_at: int
+
+    def __str__(self) -> str:
+        """Unique for good: a stream that was deleted and made anew counts from 1 again."""
+        return f"{self.stream}:{self.number}:{self.stored_at}"
+
+
+def place(reply: bytes) -> Place:
+    """Read a reply subject: $JS.ACK.<stream>.<consumer>.<delivered>.<number>.…, some with domain and account before it."""
+    words = reply.split(b".")
+    stream, consumer, *numbers = words[2:8] if len(words) == 9 else words[4:10]
+    return Place(stream.decode(), consumer.decode(), *map(int, numbers))
+
+
+def is_first(reply: bytes) -> bool:
+    """Whether the message was never handed out before."""
+    words = reply.split(b".")
+    return words[4 if len(words) == 9 else 6] == b"1"
+
+
+class Arrived(NamedTuple):
+    """A message as the server handed it out; it is ours until then, by our own clock."""
+
+    reply: bytes
+    block: bytes
+    body: bytes
+    until: float
+
+
+class Receipt(msgspec.Struct, frozen=True, eq=False):
+    """How a message is found again when it is settled: who holds it, and where the server wants to hear about it."""
+
+    holder: Any
+    reply: bytes
+    block: bytes
+
+    def __str__(self) -> str:
+        return str(place(self.reply))
+
+
+class More(msgspec.Struct, omit_defaults=True):
+    """What no line of a header can hold."""
+
+    id: str | None = None
+    key: str | None = None
+    headers: dict[str, str] = {}
+
+
+class Seen(msgspec.Struct):
+    """What the envelope of one message says."""
+
+    id: str
+    key: str | None
+    headers: Mapping[str, str]
+    stamp: str
+    counters: Counters
+
+
+def is_plain(block: bytes) -> bool:
+    """Whether nothing is known about the message but its id."""
+    return block.startswith(PLAIN) and block.count(CRLF) == 3
+
+
+def plain(source: str, arrived: Arrived, holder: object) -> Delivery:
+    """The short way for a message that `is_plain`."""
+    block = arrived.block
+    id_ = block[len(PLAIN) : -4].decode("utf-8", "replace")
+    return Delivery(Receipt(holder, arrived.reply, block), source, id_, arrived.body)
+
+
+def published(message: Outgoing, extra: Sequence[bytes] = ()) -> bytes:
+    """The header block of a new message."""
+    if not message.headers and message.key is None and not extra and _fits(message.id):
+        return b"%s%s\r\n\r\n" % (PLAIN, message.id.encode())
+    more = More(headers={name: text for name, text in message.headers.items() if not (_is_a_name(name) and _fits(text))})
+    lines = [line(name.encode(), text) for name, text in message.headers.items() if name not in more.headers]
+    if _fits(message.id):
+        lines.append(line(ID, message.id))
+    else:
+        more.id = message.id
+    if message.key is not None and _fits(message.key):
+        lines.append(line(KEY, message.key))
+    else:
+        more.key = message.key
+    if more != More():
+        lines.append(MORE + b": " + msgspec.json.encode(more))
+    return block([*lines, *extra])
+
+
+def line(name: bytes, value: object) -> bytes:
+    return b"%s: %s" % (name, str(value).encode("utf-8", "replace"))
+
+
+def block(lines: Sequence[bytes]) -> bytes:
+    return FIRST_LINE + b"".join([each + CRLF for each in lines]) + CRLF
+
+
+def _fits(text: str) -> bool:
+    """Whether it arrives as it is."""
+    return text == text.strip() and "\r" not in text and "\n" not in text and "\0" not in text
+
+
+def _is_a_name(text: str) -> bool:
+    lowered = text.lower().encode()
+    is_token = bool(text) and text.isascii() and text.isprintable() and not {*" :"} & {*text}
+    return is_token and not lowered.startswith((b"nats-", *_OURS))
+
+
+def copied(seen: Seen, old: bytes, counters: Counters, extra: Sequence[bytes] = ()) -> bytes:
+    """The header block of a copy: what the sender wrote, with these counters."""
+    lines = kept(old)
+    if not any(each.startswith((ID + b":", MORE + b":")) for each in lines):
+        lines.append(line(ID, seen.id))  # somebody else's, which had a place instead of a name
+    return block([*lines, *counted(counters), line(STAMP, seen.stamp), *extra])
+
+
+def kept(old: bytes) -> list[bytes]:
+    """What the sender wrote, line by line."""
+    lines: list[bytes] = []
+    is_copy = CRLF + STAMP + b":" in old
+    for each in old.split(CRLF)[1:]:
+        if not each:
+            continue
+        if each[:5].lower() == b"nats-":
+            if not is_copy:  # in a copy they are ours, or the server's
+                lines.append(WAS + each)
+        elif each.startswith((WAS, ID + b":", KEY + b":", MORE + b":")) or not each.startswith(_OURS):
+            lines.append(each)
+    return lines
+
+
+def counted(counters: Counters) -> list[bytes]:
+    """Counters as headers; those that are nought are left out."""
+    if counters == UNTRIED:
+        return []
+    lines = [line(ATTEMPTS, counters.attempts)]
+    for name, field in _COUNTERS.items():
+        content = getattr(counters, field)
+        if field != "attempts" and content not in (0, None, False):
+            lines.append(line(name, int(content) if isinstance(content, bool) else repr(content)))
+    if counters.history:
+        lines.append(HISTORY + b": " + _history(counters.history))
+    return lines
+
+
+def _history(history: tuple[Past, ...]) -> bytes:
+    while len(data := msgspec.json.encode(history)) > MOST_HISTORY and len(history) > 1:
+        history = history[1:]
+    return data
+
+
+def fields(old: bytes) -> dict[bytes, bytes]:
+    """The headers by name; of several with one name the first."""
+    found: dict[bytes, bytes] = {}
+    for each in old.split(CRLF)[1:]:
+        name, colon, value = each.partition(b":")
+        if colon:
+            found.setdefault(name, value.strip(b" \t"))
+    return found
+
+
+def look(old: bytes, where: Place) -> Seen:
+    """Read an envelope, whatever is in it: what we do not understand is as if it were not there."""
+    found = fields(old)
+    more = _more(found.get(MORE))
+    headers = {**_senders(found), **more.headers}
+    named = found.get(ID, found.get(WAS + MESSAGE_ID) if STAMP in found else found.get(MESSAGE_ID))
+    key = found[KEY].decode("utf-8", "replace") if KEY in found else more.key
+    unnamed = f"{where.stream}:{where.number}" if named is None else named.decode("utf-8", "replace")
+    id_ = unnamed if more.id is None else more.id
+    stamp = found[STAMP].decode("utf-8", "replace") if STAMP in found else str(where)
+    return Seen(id_, key, headers or NO_HEADERS, stamp, _counters(found))
+
+
+def _senders(found: Mapping[bytes, bytes]) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    for name, value in found.items():
+        if name.startswith(WAS):
+            headers[name[len(WAS) :].decode("utf-8", "replace")] = value.decode("utf-8", "replace")
+        elif not name.startswith(_OURS) and not (STAMP in found and name[:5].lower() == b"nats-"):
+            headers[name.decode("utf-8", "replace")] = value.decode("utf-8", "replace")
+    return headers
+
+
+def _more(raw: bytes | None) -> More:
+    with suppress(*UNREADABLE):  # somebody else's header of that name
+        return More() if raw is None else msgspec.json.decode(raw, type=More)
+    return More()
+
+
+def _counters(found: Mapping[bytes, bytes]) -> Counters:
+    read: dict[str, Any] = {}
+    for name, field in _COUNTERS.items():
+        if name in found:
+            with suppress(ValueError):
+                number = float(found[name]) if field == "first_failed_at" else int(found[name])
+                if number >= 0:
+                    read[field] = bool(number) if field in ("alone", "fresh") else number
+    if HISTORY in found:
+        with suppress(*UNREADABLE):
+            read["history"] = msgspec.json.decode(found[HISTORY], type=tuple[Past, ...])
+    return Counters(**read) if read else UNTRIED
+
+
+def returned(counters: Counters, delivered: int) -> Counters:
+    """As they are if the message was handed out so often from where it is now."""
+    for _ in range(min(2, delivered - 1)):
+        counters = counters.returned()
+    return counters

@@ -1,0 +1,114 @@
+"""How is a stream read without changing anything?
+
+Through a consumer for the moment, which acknowledges nothing. Older servers miscount for such a one once messages were
+deleted: there each message is asked for by itself.
+"""
+
+import threading
+from base64 import b64decode
+from typing import Any, NamedTuple
+
+import msgspec
+
+from unpoison.brokers.nats import wire
+from unpoison.brokers.nats.clock import moment
+from unpoison.brokers.nats.consuming import FORGETS_SINCE
+from unpoison.brokers.nats.envelope import Place, place
+from unpoison.brokers.nats.link import ANSWER_TIMEOUT, NO_MESSAGE, Link, Refused
+from unpoison.brokers.nats.names import fits
+from unpoison.errors import BrokerUnavailable
+
+AT_ONCE = 500
+SECOND = 1_000_000_000
+"""As the server counts time. So long it is waited for messages that were counted and have been deleted since."""
+
+
+class Looked(NamedTuple):
+    """A message where it is kept."""
+
+    subject: str
+    place: Place
+    block: bytes
+    body: bytes
+
+
+def read(link: Link, stream: str, subjects: str, *, start: int = 1, limit: int | None = None) -> list[Looked]:
+    """The messages on these subjects from number `start` on, in their order."""
+    if link.version < FORGETS_SINCE:
+        return _one_by_one(link, stream, subjects, start, limit)
+    config = {
+        "ack_policy": "none",
+        "deliver_policy": "by_start_sequence",
+        "opt_start_seq": max(1, start),
+        "filter_subject": subjects,
+        "mem_storage": True,
+        "num_replicas": 1,
+        "inactive_threshold": 60 * SECOND,
+    }
+    what = f"reading stream {stream}"
+    answer = link.ask(f"CONSUMER.CREATE.{stream}", {"stream_name": stream, "config": config}, what)
+    made, there = answer["name"], answer["num_pending"]
+    limit = there if limit is None else min(limit, there)
+    try:
+        found: list[Looked] = []
+        while len(found) < limit:
+            wanted = min(AT_ONCE, limit - len(found))
+            part = _Look(link, f"{stream}.{made}", wanted).wait()
+            found += part
+            if len(part) < wanted:
+                break
+        return found
+    finally:
+        link.ask(f"CONSUMER.DELETE.{stream}.{made}", what=what)
+
+
+def _one_by_one(link: Link, stream: str, subjects: str, start: int, limit: int | None) -> list[Looked]:
+    """Every number there is: what they know of a subject is wrong too, once messages were deleted from the middle."""
+    state = link.ask(f"STREAM.INFO.{stream}", what=f"reading stream {stream}")["state"]
+    found: list[Looked] = []
+    number = max(start, state["first_seq"], 1)
+    while number <= state["last_seq"] and (limit is None or len(found) < limit):
+        questions = [(f"STREAM.MSG.GET.{stream}", {"seq": number + more}) for more in range(AT_ONCE)]
+        number += AT_ONCE
+        for answer in link.ask_each(questions, f"reading stream {stream}"):
+            if isinstance(answer, Refused):
+                if answer.code != NO_MESSAGE:
+                    raise answer
+            elif fits(answer["message"]["subject"], subjects):
+                found.append(_looked(stream, answer["message"]))
+    return found[:limit]
+
+
+def _looked(stream: str, message: Any) -> Looked:
+    where = Place(stream, "", 1, message["seq"], 0, int(moment(message["time"]) * 1e9))
+    block, body = (b64decode(message.get(part, "")) for part in ("hdrs", "data"))
+    return Looked(message["subject"], where, block, body)
+
+
+class _Look:
+    """One page."""
+
+    def __init__(self, link: Link, consumer: str, wanted: int) -> None:
+        self._link, self._wanted = link, wanted
+        self._found: list[Looked] = []
+        self._done = threading.Event()
+        inbox = link.new_inbox()
+        self._number = link.subscribe(inbox, self._arrived)
+        endpoint = f"{link.address.api}.CONSUMER.MSG.NEXT.{consumer}".encode()
+        link.send(wire.publication(endpoint, inbox, b"", msgspec.json.encode({"batch": wanted, "expires": SECOND})))
+        link.when_lost(self._done.set)
+
+    def wait(self) -> list[Looked]:
+        in_time = self._done.wait(ANSWER_TIMEOUT)
+        if self._link.is_open:
+            self._link.unsubscribe(self._number)
+            self._link.forget(self._number)
+        if not in_time or not self._link.is_open:
+            raise BrokerUnavailable("NATS did not hand out what is in the stream.")
+        return self._found
+
+    def _arrived(self, subject: bytes, reply: bytes, block: bytes, body: bytes) -> None:
+        if reply:
+            self._found.append(Looked(subject.decode(), place(reply), block, body))
+        if not reply or len(self._found) == self._wanted:
+            self._done.set()

@@ -1,0 +1,108 @@
+"""What is called how in NATS?
+
+A source is a subject. For the source `orders` and the group `unpoison`:
+
+    stream orders                        the messages, unless a stream that takes this subject was there before
+    stream orders_unpoison_RETRIES         unpoison.again.unpoison.orders       to be started again: retries, releases
+                                         unpoison.suspects.unpoison.orders    to be run alone
+                                         unpoison.later.unpoison.orders.*     waiting for their time
+    stream orders_DLQ                    unpoison.dead.orders               dead letters
+                                         unpoison.replay.*.orders.*         letters sent again, by group; they stay as history
+                                         unpoison.discarded.orders.*        letters given up by a person
+                                         unpoison.claim.orders.*            what an operator is about to do with a letter
+                                         unpoison.starts.*.orders.*         who started a message that must run alone
+
+The kind stands first and the source behind it: so subjects of `orders` and of `orders.eu` never fit the same pattern.
+"""
+
+from typing import NamedTuple
+
+from unpoison.brokers.nats.url import FORBIDDEN
+from unpoison.errors import ConfigError
+
+LONGEST_NAME = 128
+WAYS_OUT = "A source is one subject, as in 'orders' or 'orders.eu'; for several make several consumers."
+
+
+class Names(NamedTuple):
+    """The names that belong to one source and group."""
+
+    source: str
+    group: str
+
+    @property
+    def base(self) -> str:
+        """The source as part of the name of a stream, which can hold no dots."""
+        return self.source.replace(".", "_")
+
+    @property
+    def retries(self) -> str:
+        return f"{self.base}_{self.group}_RETRIES"
+
+    @property
+    def dlq(self) -> str:
+        return f"{self.base}_DLQ"
+
+    @property
+    def again(self) -> str:
+        return f"unpoison.again.{self.group}.{self.source}"
+
+    @property
+    def suspects(self) -> str:
+        return f"unpoison.suspects.{self.group}.{self.source}"
+
+    @property
+    def later(self) -> str:
+        return f"unpoison.later.{self.group}.{self.source}"
+
+    @property
+    def dead(self) -> str:
+        return f"unpoison.dead.{self.source}"
+
+    @property
+    def claim(self) -> str:
+        return f"unpoison.claim.{self.source}"
+
+    @property
+    def discarded(self) -> str:
+        return f"unpoison.discarded.{self.source}"
+
+    @property
+    def replay(self) -> str:
+        return f"unpoison.replay.{self.group}.{self.source}"
+
+    @property
+    def replays(self) -> str:
+        """Letters sent again by any group."""
+        return f"unpoison.replay.*.{self.source}"
+
+    @property
+    def starts(self) -> str:
+        return f"unpoison.starts.{self.group}.{self.source}"
+
+    @property
+    def holding(self) -> str:
+        """Who holds a message that must run alone answers here. Nothing of it is stored."""
+        return f"unpoison.holding.{self.group}.{self.source}"
+
+
+def check_name(source: str) -> None:
+    tokens = source.split(".")
+    if not all(tokens) or len(source.encode()) > LONGEST_NAME or not source.isprintable():
+        raise ConfigError(
+            f"Source {source[:80]!r} cannot be a NATS subject: it has 1 to {LONGEST_NAME} bytes and no empty part between its "
+            f"dots. {WAYS_OUT}"
+        )
+    wrong = sorted((FORBIDDEN - {"."}) & set(source))
+    if wrong:
+        raise ConfigError(f"Source {source!r} has {wrong[0]!r} in it, which no name of a stream can have. {WAYS_OUT}")
+    if tokens[0] in ("unpoison", "_INBOX") or source.startswith("$"):
+        raise ConfigError(f"Source {source!r} begins with {tokens[0]!r}, which is used for other things. Choose another name.")
+
+
+def fits(subject: str, pattern: str) -> bool:
+    """Whether a stream or consumer with this pattern takes the subject."""
+    words, wanted = subject.split("."), pattern.split(".")
+    if wanted[-1] == ">":
+        words, wanted = words[: len(wanted) - 1], wanted[:-1]
+    return len(words) == len(wanted) and all(one in ("*", word) for word, one in zip(words, wanted, strict=True))

@@ -1,0 +1,87 @@
+"""What does everything else of one user of the server share? The connection that is open now, and what hangs on it."""
+
+import threading
+from collections.abc import Callable, Sequence
+
+from unpoison.brokers.nats import delays
+from unpoison.brokers.nats.clock import Clock
+from unpoison.brokers.nats.link import Link, Refused
+from unpoison.brokers.nats.topology import STREAM_NOT_FOUND, Topic, Topology
+from unpoison.brokers.nats.url import Address
+from unpoison.brokers.nats.writing import Copy, No, Writer
+from unpoison.errors import BrokerUnavailable
+
+
+class Session:
+    """Makes a new connection whenever the last one is lost and somebody needs one."""
+
+    def __init__(self, address: Address, wake: Callable[[], None]) -> None:
+        self.address, self._wake = address, wake
+        self.create = True
+        self.is_open = False
+        self._lock = threading.RLock()
+        self._link: Link | None = None
+        self._writer: Writer | None = None
+        self._topology: Topology | None = None
+        self._known: list[str] = []
+        self._clock = Clock()
+
+    def link(self) -> Link:
+        with self._lock:
+            if self._link is None or not self._link.is_open:
+                if not self.is_open:
+                    raise BrokerUnavailable(f"The connection to {self.address.shown} is not open. Call open() first.")
+                if self._link is not None:
+                    self._known = self._link.known
+                self._link = Link(self.address, self._wake, self._known)
+                self._writer, self._topology = None, None
+            return self._link
+
+    def writer(self) -> Writer:
+        with self._lock:
+            link = self.link()
+            if self._writer is None:
+                self._writer = Writer(link)
+            return self._writer
+
+    def topology(self) -> Topology:
+        with self._lock:
+            link = self.link()
+            if self._topology is None:
+                self._topology = Topology(link, create=self.create)
+            return self._topology
+
+    def topic(self, source: str) -> Topic:
+        with self._lock:
+            return self.topology().topic(source)
+
+    def remake(self, source: str) -> None:
+        """Somebody deleted a stream or a consumer: it is made anew unless that is not wanted."""
+        with self._lock:
+            self.topology().forget(source)
+            try:
+                self.topology().ensure(source)
+            except Refused as refused:
+                if refused.code != STREAM_NOT_FOUND:
+                    raise
+
+    def store(self, copies: Sequence[Copy]) -> dict[int, No]:
+        """Store these; returns why some are not stored."""
+        return self.writer().store(copies) if copies else {}
+
+    def now(self, topic: Topic) -> float:
+        """By the server's clock."""
+        return self._clock.now(self.link(), topic.names)
+
+    def schedule(self, topic: Topic, delay: float, target: str) -> tuple[str, list[bytes]]:
+        """Subject and headers for a copy that is to be at `target` after so long."""
+        if delay <= 0:
+            return target, []
+        return delays.schedule(topic.names, self.now(topic) + delay, target, native=topic.later is None)
+
+    def close(self) -> None:
+        self.is_open = False
+        with self._lock:
+            if self._link is not None:
+                self._link.close()
+            self._link = self._writer = self._topology = None

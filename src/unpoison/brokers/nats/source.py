@@ -1,0 +1,121 @@
+"""What has this process of one source, and in which order does it take messages?
+
+From three durable consumers: the source itself, what is to be started again, and letters that were replayed.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from unpoison.brokers.nats import envelope
+from unpoison.brokers.nats.consuming import NAK, Subscription
+from unpoison.brokers.nats.delays import Mover
+from unpoison.brokers.nats.envelope import Arrived, Receipt, place
+from unpoison.brokers.nats.lane import Lane
+from unpoison.brokers.nats.session import Session
+from unpoison.errors import UnpoisonError
+from unpoison.message import Delivery
+
+
+class Source:
+    """One source, as far as this process consumes it."""
+
+    def __init__(self, name: str, session: Session, ring: Callable[[], None]) -> None:
+        self.name = name
+        topic = session.topic(name)
+        self.work, self.again, self.replays = (
+            Subscription(*at, session.link, ring) for at in (topic.work, topic.again, topic.replays)
+        )
+        self.lane = Lane(topic, session.link, ring)
+        self.filled: set[Subscription] = set()
+        """Where we have stored something ourselves since we last looked."""
+        self.ack_wait = min(at.ack_wait for at in (topic.work, topic.again, topic.replays, topic.suspects))
+        self._mover: Mover | None = None
+        if topic.later is not None:
+            rung = threading.Event()
+            later = Subscription(*topic.later, session.link, rung.set)
+            self._mover = Mover(later, session.store, lambda: session.now(topic), rung)
+
+    @property
+    def pulled(self) -> tuple[Subscription, ...]:
+        return self.work, self.again, self.replays
+
+    @property
+    def holders(self) -> tuple[Subscription, ...]:
+        return *self.pulled, self.lane.subscription
+
+    @property
+    def is_late(self) -> bool:
+        """Whether something was held for longer than the server has promised."""
+        return any(each.is_late for each in self.holders)
+
+    def is_left_alone(self, after: float) -> bool:
+        return any(each.is_left_alone(min(after, self.work.lasts / 2)) for each in self.pulled)
+
+    def fetch(self, limit: int) -> list[Delivery]:
+        """Some of those that came by themselves, then what is ready: new ones first, and retries if there is room."""
+        deliveries: list[Delivery] = []
+        for each in (self.replays, self.again):
+            deliveries += self._admitted(each, each.take(max(1, (limit - len(deliveries)) // 2)))
+        deliveries += self._pulled(self.work, limit - len(deliveries))
+        for each in (self.again, self.replays):
+            if len(deliveries) < limit and (each in self.filled or not each.is_listening):
+                deliveries += self._pulled(each, limit - len(deliveries))
+        for each in self.pulled if len(deliveries) < limit else (self.again, self.replays):
+            each.listen()
+        return deliveries
+
+    def _pulled(self, pulled: Subscription, room: int) -> list[Delivery]:
+        """What is ready there; for certain what we have stored there ourselves."""
+        if len(pulled.buffer) < room:
+            pulled.wait(pulled.ask(room - len(pulled.buffer)))
+        if pulled in self.filled:
+            self.filled.discard(pulled)
+            if not pulled.buffer:
+                pulled.listen_closely()
+                return self._pulled(pulled, room)
+        return self._admitted(pulled, pulled.take(room))
+
+    def _admitted(self, holder: Subscription, arrived: Sequence[Arrived]) -> list[Delivery]:
+        plain, is_plain, is_first = envelope.plain, envelope.is_plain, envelope.is_first
+        return [
+            plain(self.name, each, holder) if is_plain(each.block) and is_first(each.reply) else self._delivery(each, holder)
+            for each in arrived
+        ]
+
+    def _delivery(self, arrived: Arrived, holder: Subscription) -> Delivery:
+        where = place(arrived.reply)
+        seen = envelope.look(arrived.block, where)
+        counters = envelope.returned(seen.counters, where.delivered)
+        receipt = Receipt(holder, arrived.reply, arrived.block)
+        return Delivery(receipt, self.name, seen.id, arrived.body, seen.key, seen.headers, counters)
+
+    def verify(self) -> None:
+        for each in self.holders:
+            each.verify()
+
+    def renew(self) -> None:
+        for each in self.holders:
+            each.verify()
+            each.renew()
+        self.lane.show()
+
+    def unfetched(self) -> list[Delivery]:
+        """What waits here and was not fetched; nothing more comes until the next fetch."""
+        for each in self.pulled:
+            each.cancel()
+        return [delivery for each in self.pulled for delivery in self._admitted(each, each.take(len(each.buffer)))]
+
+    def give_up(self) -> None:
+        """What is still ours goes back at once, as from a consumer that vanished; what is not is left as it is."""
+        now = time.monotonic()
+        for each in self.holders:
+            replies = [reply for reply, until in list(each.held.items()) if until > now]
+            each.held.clear()
+            with suppress(UnpoisonError):
+                each.tell(replies, NAK)
+
+    def close(self) -> None:
+        if self._mover is not None:
+            self._mover.close()

@@ -1,0 +1,218 @@
+"""Which streams and consumers does a source need, and what if they are there already?
+
+What is missing is made; what is there is never changed. A difference that matters is a finding, with the value in it and the
+way out; one that we cannot work with is an error at start-up.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from unpoison.brokers.nats.doctor import settings
+from unpoison.brokers.nats.link import Link, Refused
+from unpoison.brokers.nats.names import Names, check_name
+from unpoison.errors import ConfigError
+from unpoison.ports import Finding
+
+SCHEDULES_SINCE = (2, 12)
+MOST_PENDING = 100_000
+"""Messages that may be handed out and unsettled at once, by all processes together."""
+
+SECOND = 1_000_000_000
+DUPLICATES = 120 * SECOND
+DUPLICATE_LETTERS = 3600 * SECOND
+STREAM_NOT_FOUND, CONSUMER_NOT_FOUND, NAME_IN_USE, OVERLAP, CONSUMER_EXISTS = 10059, 10014, 10058, 10065, (10148, 10013, 10105)
+NOT_UNIQUE = (10099, 10100)
+
+
+class At(NamedTuple):
+    """A durable consumer."""
+
+    stream: str
+    consumer: str
+    ack_wait: float
+
+
+class Topic(NamedTuple):
+    """What there is for one source."""
+
+    names: Names
+    work: At
+    again: At
+    replays: At
+    suspects: At
+    later: At | None
+    """Who waits for delays to be over; None where the server does so itself."""
+
+
+class Topology:
+    """Makes and checks streams and consumers over one connection."""
+
+    def __init__(self, link: Link, *, create: bool) -> None:
+        self.link, self._create = link, create
+        self._topics: dict[str, Topic] = {}
+
+    def topic(self, source: str) -> Topic:
+        """What the source has; looked for, and made if need be, the first time."""
+        if source not in self._topics:
+            self.ensure(source)
+        return self._topics[source]
+
+    def forget(self, source: str) -> None:
+        """Somebody deleted what belongs to it."""
+        self._topics.pop(source, None)
+
+    def ensure(self, source: str) -> list[Finding]:
+        """Have everything that a source needs. What is known to be there is not asked for again."""
+        if source in self._topics:
+            return []
+        check_name(source)
+        names = Names(source, self.link.address.group)
+        findings: list[Finding] = []
+        stream = self._work_stream(names, findings)
+        retries = self._stream(self._retries(names), findings)
+        self._stream(self._letters(names), findings)
+        work = self._work_consumer(names, stream, findings)
+        again = self._consumer(names.retries, _consumer("again", names.again, self._ack_wait), findings)
+        suspects = self._consumer(names.retries, _consumer("suspects", names.suspects, self._ack_wait), findings)
+        replays = _consumer(names.group, f"{names.replay}.*", self._ack_wait) | {"deliver_policy": "new"}
+        replay = self._consumer(names.dlq, replays, findings)
+        later = None
+        if retries.get("allow_msg_schedules") is not True:  # older servers take the flag, and do not show it in their answer
+            wanted = _consumer("later", f"{names.later}.*", 30.0) | {"max_ack_pending": -1}
+            later = self._consumer(names.retries, wanted, findings)
+        self._topics[source] = Topic(names, work, again, replay, suspects, later)
+        return findings
+
+    @property
+    def _ack_wait(self) -> float:
+        return self.link.address.ack_wait
+
+    def _work_stream(self, names: Names, findings: list[Finding]) -> Mapping[str, Any]:
+        """The stream that takes the subject, whatever it is called; else one of our own."""
+        if (there := self.stream_of(names.source)) is not None:
+            config = self.link.ask(f"STREAM.INFO.{there}", what=f"looking at stream {there}")["config"]
+            findings += settings.work_stream(config, names.source)
+            return dict(config)
+        return self._stream(self._work(names), findings)
+
+    def stream_of(self, subject: str) -> str | None:
+        found = self.link.ask("STREAM.NAMES", {"subject": subject}, f"looking for the stream of {subject}")["streams"] or []
+        return str(found[0]) if found else None
+
+    def _work(self, names: Names) -> dict[str, Any]:
+        return self._made(names.base, [names.source], retention="workqueue", duplicate_window=DUPLICATES)
+
+    def _retries(self, names: Names) -> dict[str, Any]:
+        subjects = [names.again, names.suspects, f"{names.later}.*"]
+        # The server takes no schedules in a stream that refuses new messages when it is full; without limits it is never full.
+        flags = {"allow_msg_schedules": True, "discard": "old"} if self.link.version >= SCHEDULES_SINCE else {}
+        return self._made(names.retries, subjects, retention="workqueue", duplicate_window=DUPLICATES, **flags)
+
+    def _letters(self, names: Names) -> dict[str, Any]:
+        kinds = [f"{names.claim}.*", f"{names.replays}.*", f"{names.discarded}.*", f"unpoison.starts.*.{names.source}.*"]
+        return self._made(names.dlq, [names.dead, *kinds], retention="limits", duplicate_window=DUPLICATE_LETTERS)
+
+    def _made(self, name: str, subjects: list[str], **more: Any) -> dict[str, Any]:
+        """A stream as we would make it: on disk, and full rather than forgetful."""
+        replicas = self.link.address.replicas
+        return {"name": name, "subjects": subjects, "storage": "file", "discard": "new", "num_replicas": replicas, **more}
+
+    def _stream(self, wanted: dict[str, Any], findings: list[Finding]) -> Mapping[str, Any]:
+        name = wanted["name"]
+        try:
+            config = self.link.ask(f"STREAM.INFO.{name}", what=f"looking at stream {name}")["config"]
+        except Refused as refused:
+            if refused.code != STREAM_NOT_FOUND:
+                raise
+            return self._create_stream(wanted)
+        missing = sorted(set(wanted["subjects"]) - set(config.get("subjects") or []))
+        if missing:
+            raise ConfigError(
+                f"Stream {name!r} was there before and does not take the subject {missing[0]!r}. Add it with: "
+                f"nats stream edit {name} --subjects={','.join([*(config.get('subjects') or []), *missing])}"
+            )
+        findings += settings.own_stream(config)
+        return dict(config)
+
+    def _create_stream(self, wanted: dict[str, Any]) -> Mapping[str, Any]:
+        name = wanted["name"]
+        if not self._create:
+            raise ConfigError(
+                f"Stream {name!r} does not exist, and nothing is to be created here. Check the name; to make it:\n"
+                f"nats stream add --config=<(echo '{json.dumps(wanted)}')"
+            )
+        try:
+            return dict(self.link.ask(f"STREAM.CREATE.{name}", wanted, f"making stream {name}")["config"])
+        except Refused as refused:
+            if refused.code == NAME_IN_USE:  # somebody was faster
+                return dict(self.link.ask(f"STREAM.INFO.{name}", what=f"looking at stream {name}")["config"])
+            if refused.code != OVERLAP:
+                raise
+            raise ConfigError(
+                f"Stream {name!r} cannot be made: another stream takes some of its subjects ({', '.join(wanted['subjects'])}). "
+                f"See: nats stream ls --subject='{wanted['subjects'][0]}'"
+            ) from None
+
+    def _work_consumer(self, names: Names, stream: Mapping[str, Any], findings: list[Finding]) -> At:
+        """The one called as the group if it takes this source and nothing else, or could; else one named after both."""
+        alone = stream.get("subjects") == [names.source]
+        known = self._known(stream["name"], names.group)
+        fits = alone if known is None else names.source in _filters(known) or (alone and not any(_filters(known)))
+        name = names.group if fits else f"{names.group}_{names.base}"
+        return self._consumer(stream["name"], _consumer(name, names.source, self._ack_wait), findings)
+
+    def _known(self, stream: str, name: str) -> Mapping[str, Any] | None:
+        try:
+            return dict(self.link.ask(f"CONSUMER.INFO.{stream}.{name}", what=f"looking at consumer {name}")["config"])
+        except Refused as refused:
+            if refused.code != CONSUMER_NOT_FOUND:
+                raise
+            return None
+
+    def _consumer(self, stream: str, wanted: dict[str, Any], findings: list[Finding]) -> At:
+        name = wanted["durable_name"]
+        config = self._known(stream, name)
+        if config is None:
+            config = self._create_consumer(stream, wanted)
+        else:
+            findings += settings.consumer(stream, config, wanted["filter_subject"], self._ack_wait)
+        return At(stream, name, config["ack_wait"] / SECOND)
+
+    def _create_consumer(self, stream: str, wanted: dict[str, Any]) -> Mapping[str, Any]:
+        name = wanted["durable_name"]
+        if not self._create:
+            raise ConfigError(
+                f"Consumer {name!r} of stream {stream!r} does not exist, and nothing is to be created here. To make it:\n"
+                f"nats consumer add {stream} --config=<(echo '{json.dumps(wanted)}')"
+            )
+        question = {"stream_name": stream, "config": wanted, "action": "create"}
+        try:
+            return dict(self.link.ask(f"CONSUMER.DURABLE.CREATE.{stream}.{name}", question, f"making consumer {name}")["config"])
+        except Refused as refused:
+            if refused.code in NOT_UNIQUE:
+                raise ConfigError(
+                    f"Stream {stream!r} is a work queue, and another consumer takes {wanted['filter_subject']!r} from it: group "
+                    f"{name!r} would get nothing. Use that consumer's name as ?group=, or have the stream keep messages for all "
+                    f"(retention limits)."
+                ) from None
+            there = self._known(stream, name) if refused.code in CONSUMER_EXISTS else None
+            if there is None:
+                raise
+            return there
+
+
+def _consumer(name: str, subject: str, ack_wait: float) -> dict[str, Any]:
+    """A consumer as we would make it. Without a limit of deliveries: the server would stop at it and tell nobody."""
+    return {
+        "durable_name": name,
+        "filter_subject": subject,
+        "ack_policy": "explicit",
+        "ack_wait": int(ack_wait * SECOND),
+        "max_deliver": -1,
+        "max_ack_pending": MOST_PENDING,
+    }
+
+
+def _filters(config: Mapping[str, Any]) -> list[str]:
+    return list(config.get("filter_subjects") or [config.get("filter_subject", "")])

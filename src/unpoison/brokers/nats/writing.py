@@ -1,0 +1,145 @@
+"""How is a message stored for certain?
+
+Published with a reply subject: the stream that stored it answers there. A whole batch is written at once and the answers are
+counted. A copy has a `Nats-Msg-Id`, so that one which is sent again, since its answer got lost, is not stored twice.
+"""
+
+import itertools
+import os
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from unpoison.brokers.nats import wire
+from unpoison.brokers.nats.link import NO_RESPONDERS, Link
+from unpoison.errors import BrokerUnavailable
+
+CONFIRM_TIMEOUT = 30.0
+IN_FLIGHT = 1_000
+IN_FLIGHT_BYTES = 4 * 1024 * 1024
+WRONG_LAST_SEQUENCE = 10071
+
+
+class Copy(NamedTuple):
+    """A message to be stored."""
+
+    subject: str
+    block: bytes
+    body: bytes
+
+
+class No(NamedTuple):
+    """Why a message was not stored."""
+
+    code: int
+    text: str
+
+
+class Batch:
+    """Copies on their way. Filled in by the loop's thread."""
+
+    def __init__(self, subjects: Iterable[str]) -> None:
+        subjects = list(subjects)
+        self.open = len(subjects)
+        self.subjects = set(subjects)
+        self.denied = ""
+        self.refused: dict[int, No] = {}
+        self.done = threading.Event()
+
+    def answered(self, number: int, block: bytes, body: bytes) -> None:
+        if block and wire.status(block) == NO_RESPONDERS:
+            self.refused[number] = No(NO_RESPONDERS, "no stream takes this subject")
+        elif b'"error"' in body:
+            error = msgspec.json.decode(body)["error"]
+            self.refused[number] = No(error.get("err_code", error.get("code", 0)), error.get("description", "no reason given"))
+        self.open -= 1
+        if self.open == 0:
+            self.done.set()
+
+
+class Writer:
+    """Stores messages over one connection."""
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+        self._inbox = link.new_inbox()
+        self._batches: dict[bytes, Batch] = {}
+        self._numbers = itertools.count()
+        link.subscribe(self._inbox + b".*", self._answered)
+        link.when_lost(self._lost)
+        link.when_denied(self._denied)
+
+    def store(self, copies: Sequence[Copy]) -> dict[int, No]:
+        """Store these; returns once it is known of each whether it is stored, with why some are not."""
+        refused: dict[int, No] = {}
+        start = 0
+        while start < len(copies):
+            end, size = start, 0
+            while end < len(copies) and end - start < IN_FLIGHT and size < IN_FLIGHT_BYTES:
+                size += len(copies[end].body) + len(copies[end].block)
+                end += 1
+            part = self._store(copies[start:end])
+            refused.update((start + number, why) for number, why in part.items())
+            start = end
+        return refused
+
+    def _store(self, copies: Sequence[Copy]) -> dict[int, No]:
+        name, batch = b"%d" % next(self._numbers), Batch(copy.subject for copy in copies)
+        self._batches[name] = batch
+        try:
+            prefix = b"%s.%s-" % (self._inbox, name)
+            frame = wire.publication
+            self.link.send(
+                b"".join(
+                    [
+                        frame(copy.subject.encode(), prefix + b"%d" % number, copy.block, copy.body)
+                        for number, copy in enumerate(copies)
+                    ]
+                )
+            )
+            self._wait(batch, len(copies))
+        finally:
+            self._batches.pop(name, None)
+        return batch.refused
+
+    def _wait(self, batch: Batch, count: int) -> None:
+        ends = time.monotonic() + CONFIRM_TIMEOUT
+        while not batch.done.wait(min(1.0, max(0.0, ends - time.monotonic()))):
+            if time.monotonic() >= ends:
+                raise BrokerUnavailable(f"NATS has not confirmed {batch.open} of {count} messages within {CONFIRM_TIMEOUT:g} s.")
+        if batch.denied:
+            raise BrokerUnavailable(batch.denied)
+        if batch.open:
+            raise BrokerUnavailable(f"NATS did not confirm {batch.open} of {count} messages: {self.link.lost}.")
+
+    # Called in the loop's thread.
+
+    def _answered(self, subject: bytes, reply: bytes, block: bytes, body: bytes) -> None:
+        name, _, number = subject.rpartition(b".")[2].partition(b"-")
+        batch = self._batches.get(name)
+        if batch is not None:
+            batch.answered(int(number), block, body)
+
+    def _denied(self, why: str) -> None:
+        """The subject is in the text; nothing else tells which batch it was."""
+        for batch in list(self._batches.values()):
+            if any(f'"{subject.lower()}"' in why.lower() for subject in batch.subjects):
+                batch.denied = why
+                batch.done.set()
+
+    def _lost(self) -> None:
+        for batch in list(self._batches.values()):
+            batch.done.set()
+
+
+_process, _count, _pid = [os.urandom(6).hex()], itertools.count(), [os.getpid()]
+
+
+def unique() -> str:
+    """A name that nothing else has."""
+    if os.getpid() != _pid[0]:  # a forked child must not go on with its parent's numbers
+        _pid[0], _process[0] = os.getpid(), os.urandom(6).hex()
+    return f"{_process[0]}{next(_count):x}"

@@ -1,0 +1,142 @@
+"""What goes on in a server that will hold messages up sooner or later?"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from psycopg import sql
+
+from unpoison import findings
+from unpoison.brokers.postgresql.schema import Connection
+from unpoison.ports import Finding
+
+NAMES = (
+    "long-transaction",
+    "idle-in-transaction",
+    "old-prepared-transaction",
+    "transaction-ids-running-out",
+    "connections-running-out",
+)
+
+LONG = 15 * 60.0
+"""Seconds after which a transaction that is open is worth a word."""
+
+OLD_IDS = 1_000_000_000
+"""Transactions since the oldest row was frozen. At about twice as many the server refuses to write."""
+
+NEARLY_ALL = 0.9
+"""The share of connections in use from which on they are nearly exhausted."""
+
+SHOWN = 5
+"""So many are named; the others are counted."""
+
+_OPEN = """
+select pid, usename, application_name, coalesce(client_addr::text, 'this host'),
+    extract(epoch from clock_timestamp() - xact_start)::float8,
+    state like 'idle in transaction%%'
+from pg_stat_activity
+where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'
+    and xact_start < clock_timestamp() - %s * interval '1 second'
+order by xact_start
+"""
+_HOLDS_UP = (
+    "While it is open, PostgreSQL removes no deleted row in this database: the tables of unpoison, and all others, grow. "
+    "Messages that it published itself are delivered only when it commits."
+)
+
+
+def _of_transactions(run: Connection) -> Iterator[Finding]:
+    hidden = "select count(*) from pg_stat_activity where datname = current_database() and query = '<insufficient privilege>'"
+    (unseen,) = run.execute(hidden).fetchone() or (0,)
+    if unseen:
+        (role,) = run.execute("select current_user").fetchone() or ("",)
+        yield findings.cannot_look(
+            "transactions that are open for long",
+            f"The role {role!r} may not see what {unseen} sessions of other roles do.",
+            f"As a superuser:\ngrant pg_read_all_stats to {sql.Identifier(role).as_string(run)};",
+        )
+    found = run.execute(_OPEN, (LONG,)).fetchall()
+    busy, idle = [row for row in found if not row[5]], [row for row in found if row[5]]
+    if busy:
+        yield Finding(
+            "long-transaction",
+            f"A transaction has been open for long: {_who(busy)}. {_HOLDS_UP}",
+            f"See what it does and, if it can be spared, end it:\n{_ends(busy)}",
+        )
+    if idle:
+        (database,) = run.execute("select current_database()").fetchone() or ("",)
+        limit = f"alter database {sql.Identifier(database).as_string(run)} set idle_in_transaction_session_timeout = '10min';"
+        yield Finding(
+            "idle-in-transaction",
+            f"A transaction is open in which nothing happens, as when a program forgot to commit: {_who(idle)}. {_HOLDS_UP}",
+            f"See what it did last and end it; the last line ends such ones by itself in future:\n{_ends(idle)}\n{limit}",
+        )
+
+
+def _who(rows: Sequence[tuple[Any, ...]]) -> str:
+    named = [
+        f"process {pid} of {role!r} from {place} ({name or 'no name'}), for {seconds / 60:,.0f} min"
+        for pid, role, name, place, seconds, _ in rows[:SHOWN]
+    ]
+    return "; ".join(named) + (f"; and {len(rows) - SHOWN} more" if len(rows) > SHOWN else "")
+
+
+def _ends(rows: Sequence[tuple[Any, ...]]) -> str:
+    pids = [row[0] for row in rows[:SHOWN]]
+    look = f"select pid, query from pg_stat_activity where pid in ({', '.join(map(str, pids))});"
+    return "\n".join([look, *(f"select pg_terminate_backend({pid});" for pid in pids)])
+
+
+def _of_prepared(run: Connection) -> Iterator[Finding]:
+    query = (
+        "select gid, owner, extract(epoch from clock_timestamp() - prepared)::float8 from pg_prepared_xacts "
+        "where database = current_database() and prepared < clock_timestamp() - %s * interval '1 second' order by prepared"
+    )
+    found = run.execute(query, (LONG,)).fetchall()
+    if found:
+        who = "; ".join(f"{gid!r} of {owner!r}, for {seconds / 60:,.0f} min" for gid, owner, seconds in found[:SHOWN])
+        more = f"; and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+        yield Finding(
+            "old-prepared-transaction",
+            f"A prepared transaction was neither committed nor rolled back: {who}{more}. It outlives restarts and keeps its "
+            f"locks. {_HOLDS_UP}",
+            "Ask its transaction manager how it was to end; commit prepared, or:\n"
+            + "\n".join(f"rollback prepared {sql.Literal(gid).as_string(run)};" for gid, _, _ in found[:SHOWN]),
+        )
+
+
+def _of_ids(run: Connection) -> Iterator[Finding]:
+    query = "select age(datfrozenxid) from pg_database where datname = current_database()"
+    (age,) = run.execute(query).fetchone() or (0,)
+    if age > OLD_IDS:
+        yield Finding(
+            "transaction-ids-running-out",
+            f"The oldest row of this database is {age:,} transactions old, so vacuum does not keep up. At about 2,100,000,000 "
+            f"the server refuses every write: nothing is published or settled any more.",
+            "End old transactions (and drop replication slots that nobody uses), then, as a superuser:\n"
+            "vacuum (freeze, verbose);",
+        )
+
+
+def _of_connections(run: Connection) -> Iterator[Finding]:
+    query = (
+        "select (select sum(numbackends) from pg_stat_database)::integer, current_setting('max_connections')::integer, "
+        "current_setting('superuser_reserved_connections')::integer "
+        "+ coalesce(current_setting('reserved_connections', true), '0')::integer"
+    )
+    used, most, reserved = run.execute(query).fetchone() or (0, 1, 0)
+    if used >= NEARLY_ALL * (most - reserved):
+        yield Finding(
+            "connections-running-out",
+            f"{used} of the {most - reserved} connections that ordinary roles may have are in use. A consumer needs two for each "
+            f"source, and a process that publishes one: when there are none, consumers stand still and publish raises.",
+            f"Put a pooler in front, or allow more, which needs a restart of the server:\n"
+            f"alter system set max_connections = {2 * most};",
+        )
+
+
+CHECKS: dict[str, Callable[[Connection], Iterator[Finding]]] = {
+    "transactions that are open for long": _of_transactions,
+    "prepared transactions": _of_prepared,
+    "the age of transaction ids": _of_ids,
+    "how many connections are in use": _of_connections,
+}

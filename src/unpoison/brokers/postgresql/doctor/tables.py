@@ -1,0 +1,128 @@
+"""What is wrong with the tables of unpoison in a database, or with the messages in them?"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+from psycopg import sql
+
+from unpoison import findings
+from unpoison.brokers.postgresql import schema
+from unpoison.brokers.postgresql.presence import vanished
+from unpoison.brokers.postgresql.schema import Connection
+from unpoison.ports import Finding
+
+NAMES = ("unlogged-tables", "missing-rights", "autovacuum-off-for-table")
+
+TABLES = (*re.findall(r"create table (\w+)", "".join(schema.MIGRATIONS)), "unpoison_version")
+SEQUENCE = "unpoison_positions"
+
+_VISIBLE = "from pg_class where relname = any (%s) and pg_table_is_visible(oid)"
+_LACKING = f"""
+select array_agg(relname::text order by relname), rights from (
+    select relname, (select string_agg(wanted, ', ' order by n)
+        from unnest(case when relname = 'unpoison_version' then '{{select}}' else '{{select,insert,update,delete}}'::text[] end)
+        with ordinality as needed (wanted, n) where not has_table_privilege(oid, wanted)) as rights
+    {_VISIBLE}) as found
+where rights is not null group by rights order by rights
+"""
+_HELD = """
+select no, host, pid,
+    (select count(*) from unpoison_leases, unpoison_line where unpoison_leases.owner = unpoison_owners.no
+        and unpoison_line.source = unpoison_leases.source and position between first and last
+        and pg_visible_in_snapshot(xid, seen))
+    + (select count(*) from unpoison_waiting where unpoison_waiting.owner = unpoison_owners.no)
+from unpoison_owners where no = any (%s) order by no
+"""
+_DEAD = """
+select name, (select count(*) from unpoison_dead where unpoison_dead.source = unpoison_sources.no and state = 'dead')
+from unpoison_sources order by no
+"""
+
+
+def checks(sources: Sequence[str], shown: str) -> dict[str, Callable[[Connection], Iterator[Finding]]]:
+    """What can be asked once the tables are there."""
+    return {
+        "whether the tables survive a crash": _of_storage,
+        "the rights of this role": _of_rights,
+        "which sources there are": partial(_of_sources, sources, shown),
+        "whether consumers have vanished": _of_vanished,
+        "how many dead letters there are": partial(_of_dead_letters, sources, shown),
+    }
+
+
+def may_create(shown: str, run: Connection) -> Iterator[Finding]:
+    """Asked where there are no tables yet."""
+    query = "select current_user, current_schema(), has_schema_privilege(current_schema(), 'create')"
+    role, place, may = run.execute(query).fetchone() or ("", None, False)
+    if not may:
+        named = sql.Identifier(place or "public").as_string(run)
+        yield Finding(
+            "missing-rights",
+            f"The role {role!r} sees no tables of unpoison in {shown}, and may not make them in the schema {named}: "
+            f"nothing can be published or consumed.",
+            "Make them as the owner of the schema and grant the rights that docs/postgresql.md lists, or let the role make "
+            "them:\n"
+            f"grant usage, create on schema {named} to {sql.Identifier(role).as_string(run)};",
+        )
+
+
+def _of_storage(run: Connection) -> Iterator[Finding]:
+    query = f"select relname, relkind {_VISIBLE} and relpersistence = 'u' order by relname"
+    unlogged = run.execute(query, ([*TABLES, SEQUENCE],)).fetchall()
+    if unlogged:
+        lines = [f"alter {'sequence' if kind == 'S' else 'table'} {name} set logged;" for name, kind in unlogged]
+        yield Finding(
+            "unlogged-tables",
+            f"Unlogged: {', '.join(name for name, _ in unlogged)}. A crash of the server empties such a table: every message in "
+            f"it is gone. A replica never has them.",
+            "Make them ordinary tables; that copies them and locks them meanwhile:\n" + "\n".join(lines),
+            loses=True,
+        )
+    idle = run.execute(f"select relname, reloptions {_VISIBLE} and reloptions is not null order by relname", (list(TABLES),))
+    disabled = [name for name, options in idle.fetchall() if "autovacuum_enabled" in str(options) and not _is_on(options)]
+    if disabled:
+        yield Finding(
+            "autovacuum-off-for-table",
+            f"Autovacuum is switched off for {', '.join(disabled)}. Deleted rows of finished messages stay: the tables grow "
+            f"until the disk is full.",
+            "Switch it on:\n" + "\n".join(f"alter table {name} reset (autovacuum_enabled);" for name in disabled),
+        )
+
+
+def _is_on(options: Sequence[str]) -> bool:
+    values = dict(option.partition("=")[::2] for option in options)
+    return values["autovacuum_enabled"] in ("on", "true", "yes", "1")
+
+
+def _of_rights(run: Connection) -> Iterator[Finding]:
+    query = "select current_user, coalesce(has_sequence_privilege(to_regclass(%s), 'usage'), true)"
+    role, may_count = run.execute(query, (SEQUENCE,)).fetchone() or ("", True)
+    lacking = run.execute(_LACKING, (list(TABLES),)).fetchall()
+    to = sql.Identifier(role).as_string(run)
+    lines = [f"grant {rights} on {', '.join(names)} to {to};" for names, rights in lacking]
+    if not may_count:
+        lines.append(f"grant usage on sequence {SEQUENCE} to {to};")
+    if lines:
+        what = [f"{rights} on {', '.join(names)}" for names, rights in lacking] + ([] if may_count else [f"usage on {SEQUENCE}"])
+        yield Finding(
+            "missing-rights",
+            f"The role {role!r} lacks: {'; '.join(what)}. A consumer or publisher of this role fails at the first use and stands "
+            f"still; nothing is lost.",
+            "As the owner of the tables:\n" + "\n".join(lines),
+        )
+
+
+def _of_sources(sources: Sequence[str], shown: str, run: Connection) -> Iterator[Finding]:
+    known = [name for (name,) in run.execute("select name from unpoison_sources").fetchall()]
+    yield from findings.of_sources(sources, known, shown)
+
+
+def _of_vanished(run: Connection) -> Iterator[Finding]:
+    for row in run.execute(_HELD, (vanished(run, 0),)).fetchall():
+        yield findings.of_vanished(*row)
+
+
+def _of_dead_letters(sources: Sequence[str], shown: str, run: Connection) -> Iterator[Finding]:
+    counts = {name: count for name, count in run.execute(_DEAD).fetchall() if not sources or name in sources}
+    yield from findings.of_dead_letters(counts, shown)

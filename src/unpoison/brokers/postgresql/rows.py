@@ -1,0 +1,209 @@
+"""Which statements move messages between the tables, and how do rows become deliveries?
+
+A receipt is (lease, position, owner) for a message of the line, with the first position of its lease; (0, no, owner) for one
+that waits.
+Statements on the way of an ordinary message do not wait for the disk: `_QUICK` says so for the transaction they are.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from unpoison.brokers.postgresql.schema import Connection
+from unpoison.errors import PayloadError
+from unpoison.message import NO_HEADERS, UNTRIED, Delivery, Outgoing
+from unpoison.ports import Dead, Kept
+from unpoison.stored import counters_text, headers_text, read_counters, read_headers, record_text
+
+FETCH_BYTES = 64 * 1024 * 1024
+"""A fetch ends early once it has read this much: a limit by count alone lets large bodies fill the memory."""
+
+_QUICK = "quick as materialized (select set_config('synchronous_commit', 'off', true))"
+_ALIVE = "alive as materialized (select 1 from unpoison_owners where no = %(owner)s for key share)"
+
+FETCH_LINE = f"""
+with {_QUICK}, {_ALIVE},
+state as materialized (
+    select no, upto, seen from unpoison_handed where source = %(source)s order by no desc limit 1),
+counted as (
+    select position, id, body, key, headers, sum(octet_length(body)) over (order by position) - octet_length(body) as before
+    from (
+        select position, id, body, key, headers from unpoison_line
+        where source = %(source)s and position > (select upto from state) order by position limit %(limit)s) as next_ones),
+fresh as materialized (
+    select position, id, body, key, headers from counted where before < %(bytes)s),
+late as materialized (
+    select found from (select pg_snapshot_xip(seen) as was_open, upto from state) as last_time
+    cross join lateral (
+        select ctid as found from unpoison_line
+        where source = %(source)s and xid = was_open and position + 0 <= upto offset 0) as by_now
+    union all
+    select ctid from unpoison_line where source = %(source)s and xid >= (select pg_snapshot_xmax(seen) from state)
+    and position + 0 <= (select upto from state)),
+noted as (
+    insert into unpoison_handed (source, no, upto, seen)
+    select %(source)s, no + 1, greatest(upto, (select max(position) from fresh)), pg_current_snapshot() from state, alive, quick
+    where exists (select from fresh) or exists (select from late)
+    returning no),
+forgotten as (
+    delete from unpoison_handed using noted where source = %(source)s and unpoison_handed.no = noted.no - 1),
+leased as (
+    insert into unpoison_leases (first, last, source, owner, seen)
+    select min(position), max(position), %(source)s, %(owner)s, pg_current_snapshot() from fresh, noted having count(*) > 0),
+overtaken as (
+    delete from unpoison_line where ctid = any (array(select found from late)) and exists (select from noted)
+    returning id, key, headers, body, published),
+requeued as (
+    insert into unpoison_waiting (source, due, id, key, headers, body, published)
+    select %(source)s, statement_timestamp(), id, key, headers, body, published from overtaken)
+select position, id, body, key, headers,
+    exists (
+        select from unpoison_waiting where source = %(source)s and not alone and owner is null and due <= statement_timestamp())
+    or exists (select from late)
+from fresh, noted order by position
+"""
+"""Hand out the next of the line. What was written before the last hand-out but has become visible since goes to those that
+wait. It is found by its xid: `+ 0` and `offset 0` keep the planner from looking for it over everything that was ever done.
+
+Only with the lock below, taken in a statement before: this one must see what the last hand-out has noted."""
+
+LOCK_LINE = "select pg_advisory_xact_lock('unpoison_handed'::regclass::oid::integer, %(source)s)"
+
+FETCH_WAITING = f"""
+with {_QUICK}, {_ALIVE},
+due_ones as (
+    select no, due, octet_length(body) as size from unpoison_waiting
+    where source = %(source)s and alone = %(alone)s and owner is null and due <= statement_timestamp()
+    order by due limit %(limit)s for update skip locked),
+found as (
+    select no, sum(size) over (order by due, no) - size as before from due_ones),
+taken as (
+    update unpoison_waiting set owner = %(owner)s from found, alive, quick
+    where unpoison_waiting.no = found.no and before < %(bytes)s
+    returning unpoison_waiting.no, due, id, body, key, headers, counters)
+select no, id, body, key, headers, counters from taken order by due
+"""
+
+LOOK = """
+select exists (select from unpoison_owners where no = %(owner)s),
+    exists (
+        select from unpoison_waiting where source = %(source)s and not alone and owner is null and due <= statement_timestamp())
+"""
+
+GONE = f"""
+with {_QUICK},
+gone as (
+    delete from unpoison_line using quick where ctid = any (array(
+        select found from unnest(%(positions)s::bigint[]) as wanted
+        cross join lateral (
+            select ctid as found from unpoison_line where source = %(source)s and position = wanted offset 0) as by_position))
+    returning 1),
+ended as (
+    delete from unpoison_leases where first = any (%(ended)s))
+select count(*) from gone
+"""
+
+GONE_WAITING = "delete from unpoison_waiting where no = any (%(numbers)s) and owner = %(owner)s"
+
+GONE_ALREADY = """
+delete from unpoison_settled using unnest(%(leases)s::bigint[], %(ats)s::bigint[]) as wanted (lease, at)
+where owner = %(owner)s and unpoison_settled.lease = wanted.lease and unpoison_settled.at = wanted.at
+"""
+"""What handlers have settled in transactions of their own: see transaction.py."""
+
+KEEP_LINE = """
+with taken as (
+    delete from unpoison_line where source = %(source)s and position = %(at)s returning id, key, headers, body, published)
+insert into unpoison_waiting (source, due, alone, counters, id, key, headers, body, published)
+select %(source)s, statement_timestamp() + %(after)s * interval '1 second', %(alone)s, %(counters)s,
+    id, key, headers, body, published from taken
+"""
+
+KEEP_WAITING = """
+update unpoison_waiting set owner = null, due = statement_timestamp() + %(after)s * interval '1 second', alone = %(alone)s,
+    counters = %(counters)s where no = %(at)s and owner = %(owner)s
+"""
+
+_BURY = """
+insert into unpoison_dead (source, state, replays, fingerprint, id, key, headers, body, record)
+select %(source)s, 'dead', %(replays)s, %(fingerprint)s, %(id)s, %(key)s, %(headers)s, %(body)s, %(record)s from taken
+"""
+BURY_LINE = f"with taken as (delete from unpoison_line where source = %(source)s and position = %(at)s returning 1) {_BURY}"
+BURY_WAITING = f"with taken as (delete from unpoison_waiting where no = %(at)s and owner = %(owner)s returning 1) {_BURY}"
+
+PUBLISH_LATER = """
+insert into unpoison_waiting (source, due, id, key, headers, body)
+values (%s, statement_timestamp() + %s * interval '1 second', %s, %s, %s, %s)
+"""
+PUBLISH_ONE = "insert into unpoison_line (source, id, key, headers, body) values (%s, %s, %s, %s, %s)"
+PUBLISH_MANY = "copy unpoison_line (source, id, key, headers, body) from stdin (format binary)"
+NOTIFY = "select pg_notify('unpoison', %s::text)"
+
+
+def of_line(source: str, owner: int, found: Sequence[Sequence[Any]]) -> list[Delivery]:
+    """One loop that calls nothing for an ordinary message: this is paid for each of them."""
+    lease = found[0][0] if found else 0
+    return [
+        Delivery((lease, position, owner), source, id_, body, key, NO_HEADERS if headers is None else read_headers(headers))
+        for position, id_, body, key, headers, _ in found
+    ]
+
+
+def of_waiting(source: str, owner: int, found: Sequence[Sequence[Any]]) -> list[Delivery]:
+    return [
+        Delivery((0, no, owner), source, id_, body, key, read_headers(headers), UNTRIED if text is None else read_counters(text))
+        for no, id_, body, key, headers, text in found
+    ]
+
+
+def keep(run: Connection, kept: Kept, owner: int, source: int) -> int:
+    """Have it wait for another start. Returns 0 if this owner does not hold it any more."""
+    (lease, at, _), counters = kept.delivery.receipt, kept.counters
+    values = {"source": source, "at": at, "owner": owner, "after": kept.after, "alone": counters.alone}
+    change = KEEP_LINE if lease else KEEP_WAITING
+    return run.execute(change, values | {"counters": counters_text(counters)}).rowcount
+
+
+def bury(run: Connection, dead: Dead, owner: int, source: int) -> int:
+    """Move it to the dead letters. Returns 0 if this owner does not hold it any more."""
+    (lease, at, _), letter, message = dead.delivery.receipt, dead.letter, dead.letter.message
+    values = {
+        "source": source,
+        "at": at,
+        "owner": owner,
+        "replays": letter.replays,
+        "fingerprint": letter.fingerprint,
+        "id": message.id,
+        "key": message.key,
+        "headers": headers_text(message.headers),
+        "body": message.body,
+        "record": record_text(letter),
+    }
+    return run.execute((BURY_LINE if lease else BURY_WAITING), values).rowcount
+
+
+def publish(run: Connection, source: int, messages: Sequence[Outgoing]) -> None:
+    """Write them. A single one is an insert; many are copied in, several times as fast."""
+    later = [message for message in messages if message.delay > 0]
+    ready = messages if not later else [message for message in messages if message.delay <= 0]
+    for message in later:
+        run.execute(PUBLISH_LATER, (source, message.delay, *_columns(message)))
+    if len(ready) == 1:
+        run.execute(PUBLISH_ONE, (source, *_columns(ready[0])))
+    elif ready:
+        with run.cursor().copy(PUBLISH_MANY) as copy:
+            copy.set_types(["int4", "text", "text", "text", "bytea"])
+            for message in ready:
+                copy.write_row((source, *_columns(message)))
+    run.execute(NOTIFY, (source,))
+
+
+def _columns(message: Outgoing) -> tuple[str, str | None, str | None, bytes]:
+    headers = None if message.headers is NO_HEADERS else headers_text(message.headers)
+    return message.id, message.key, headers, message.body
+
+
+def check(message: Outgoing) -> None:
+    """PostgreSQL's text cannot hold the character NUL."""
+    for name, text in (("id", message.id), ("key", message.key or "")):
+        if "\x00" in text:
+            raise PayloadError(f"{name} {text!r} contains the character NUL, which PostgreSQL cannot store. Send it without.")

@@ -1,0 +1,104 @@
+"""Which tables does unpoison keep in a PostgreSQL database, and how do they change from version to version?
+
+    line      messages that were never started, in the order in which they were written
+    handed    up to where the line of a source has been handed out, and what was visible then; the newest row counts
+    waiting   messages to be started at `due`: delayed ones, retries, late ones, what a dead consumer left, replays
+    dead      dead letters, waiting for a person or already dealt with
+    leases    ranges of the line that a consumer holds; of a range, only what was visible when it was handed out
+    owners    consumers, with the time until which each is taken for alive
+    sources   the number of each source
+    settled   messages that a handler has settled in a transaction of its own, until their consumer has heard of it
+
+At every moment a message is in exactly one of line, waiting and dead. No row that the ordinary way of a message touches is
+ever updated, and every look begins where the last one ended. So dead rows, which PostgreSQL cannot remove while any transaction
+is open anywhere, are never walked over, and a long transaction elsewhere makes nothing slower.
+
+Two transactions may commit in another order than they got their positions in. `xid` says which transaction wrote a row, so
+that what was invisible at the last hand-out, and has appeared behind it since, is found without looking at anything else.
+"""
+
+from typing import Any
+
+import psycopg
+
+from unpoison.errors import ConfigError
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+_V1 = """
+create sequence unpoison_positions;
+create table unpoison_sources (
+    no integer generated always as identity primary key, name text not null unique);
+create table unpoison_line (
+    source integer not null, position bigint not null default nextval('unpoison_positions'),
+    xid xid8 not null default pg_current_xact_id(), id text not null, key text, headers text, body bytea not null,
+    published timestamptz not null default statement_timestamp(), primary key (source, position));
+create index unpoison_line_xid on unpoison_line (source, xid);
+create table unpoison_handed (
+    source integer not null, no bigint not null, upto bigint not null, seen pg_snapshot not null, primary key (source, no));
+create table unpoison_waiting (
+    no bigint generated always as identity primary key, source integer not null, due timestamptz not null, owner integer,
+    alone boolean not null default false, counters text, id text not null, key text, headers text, body bytea not null,
+    published timestamptz not null default statement_timestamp());
+create index unpoison_waiting_due on unpoison_waiting (source, alone, due) where owner is null;
+create index unpoison_waiting_owned on unpoison_waiting (owner) where owner is not null;
+create table unpoison_leases (
+    first bigint primary key, last bigint not null, source integer not null, owner integer not null, seen pg_snapshot not null);
+create index unpoison_leases_owner on unpoison_leases (owner);
+create table unpoison_owners (
+    no integer generated always as identity primary key, host text not null, pid integer not null,
+    is_locked boolean not null, since timestamptz not null default statement_timestamp(), until timestamptz not null);
+create table unpoison_settled (
+    lease bigint not null, at bigint not null, owner integer not null, primary key (owner, lease, at));
+create table unpoison_dead (
+    no bigint generated always as identity primary key, source integer not null, state text not null, replays integer not null,
+    fingerprint text not null, id text not null, key text, headers text, body bytea not null, record text not null);
+create index unpoison_dead_state on unpoison_dead (source, state, no)
+"""
+
+MIGRATIONS: tuple[str, ...] = (_V1,)
+"""Entry n takes a database from version n to n + 1. Entries are only ever added."""
+
+_LOCK = "select pg_advisory_xact_lock(hashtext('unpoison_version'))"
+
+
+def migrate(connection: Connection, where: str, *, create: bool, migrations: tuple[str, ...] = MIGRATIONS) -> None:
+    """Bring the database to this version, or refuse it. Safe to run in several processes at once."""
+    newest, found = len(migrations), version(connection)
+    if found == newest:
+        return
+    if found > newest:
+        raise ConfigError(
+            f"{where!r} was written by a newer unpoison (tables of version {found}, this one knows {newest}). "
+            f"Nothing was changed. Upgrade unpoison here, or use another database or schema."
+        )
+    if not create:
+        raise ConfigError(
+            f"{where!r} has unpoison tables of version {found}, this unpoison needs {newest}, and nothing is to be created here. "
+            f"Run: unpoison migrate URL, or take the statements for your own migrations from: unpoison migrate --sql URL"
+        )
+    with connection.transaction():
+        connection.execute(_LOCK)  # the second process waits here and then finds the work done
+        for script in migrations[version(connection) :]:
+            for statement in script.split(";\n"):
+                connection.execute(statement)
+        connection.execute("create table if not exists unpoison_version (version integer not null)")
+        connection.execute("delete from unpoison_version")
+        connection.execute("insert into unpoison_version values (%s)", (newest,))
+
+
+def version(connection: Connection) -> int:
+    """The version of the tables; 0 where there are none."""
+    # Not to_regclass: it answers from a cache that may not know yet what another session has just committed.
+    there = "select from pg_catalog.pg_class where relname = 'unpoison_version' and pg_catalog.pg_table_is_visible(oid)"
+    if connection.execute(there).fetchone() is None:
+        return 0
+    row = connection.execute("select version from unpoison_version").fetchone()
+    return int(row[0]) if row else 0
+
+
+def statements() -> str:
+    """What a person puts into migrations of their own."""
+    begin = ["create table if not exists unpoison_version (version integer not null);"]
+    end = ["delete from unpoison_version;", f"insert into unpoison_version values ({len(MIGRATIONS)});"]
+    return "\n".join([*begin, *(script.strip() + ";" for script in MIGRATIONS), *end])

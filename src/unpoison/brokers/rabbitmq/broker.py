@@ -1,0 +1,254 @@
+"""How does RabbitMQ serve as a broker?
+
+Messages are pushed here and wait in a buffer until they are fetched. Retries, releases and dead letters are copies that the
+server has confirmed before the original is acknowledged. So whatever is killed in between, here or there, a message may be
+there twice for a moment and is never lost.
+"""
+
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+
+import msgspec
+
+from unpoison.brokers.rabbitmq import envelope, properties, starts
+from unpoison.brokers.rabbitmq.connection import Refused
+from unpoison.brokers.rabbitmq.consuming import Subscription
+from unpoison.brokers.rabbitmq.envelope import FLAGGED, Receipt
+from unpoison.brokers.rabbitmq.holding import GIVE_BACK_AFTER, Holding, remake
+from unpoison.brokers.rabbitmq.links import Links
+from unpoison.brokers.rabbitmq.moving import Moving, why
+from unpoison.brokers.rabbitmq.topology import NOT_FOUND, busy_of, dlq_of, lane_of
+from unpoison.brokers.rabbitmq.url import address
+from unpoison.brokers.rabbitmq.wire import Arrived
+from unpoison.brokers.rabbitmq.writing import Copy
+from unpoison.errors import BrokerUnavailable, PayloadError, UnpoisonError
+from unpoison.message import Counters, Delivery, Outgoing
+from unpoison.ports import Capability, Depth, Finding, Kept, Ring, Settlement
+
+LOOK_AGAIN = 0.1
+"""Seconds between two looks before a source is called empty: a message on its way from one delay to the next is in no count."""
+
+
+class RabbitMQBroker:
+    """One user of the server."""
+
+    capabilities = Capability.DURABLE | Capability.SHARED | Capability.FENCED | Capability.BROWSE
+
+    def __init__(self, url: str) -> None:
+        self._lock = threading.RLock()
+        self._ring: Ring = lambda: None
+        self.links = Links(address(url), self._wake)
+        self._holding = Holding(self.links, self._wake, self._give_back_unfetched)
+        self._moving = Moving(self.links, self._holding.finish)
+
+    def open(self, sources: Sequence[str], *, create: bool = True, ring: Ring | None = None) -> Sequence[Finding]:
+        self.links.open(create=create)
+        self._ring = ring or self._ring
+        try:
+            findings = [finding for source in sources for finding in self.links.topology().ensure(source)]
+            self.links.writer()  # now, and not with the first dead letter
+        except BaseException:
+            self.close()
+            raise
+        return findings
+
+    def _wake(self) -> None:
+        self._ring()
+
+    def ties(self) -> Sequence[int]:
+        """While a worker lives, the server does not hand its messages to others, even if the consumer is gone."""
+        return self.links.descriptors()
+
+    def publish(self, messages: Sequence[Outgoing]) -> None:
+        for source in {message.source for message in messages}:
+            self.links.topology().ensure(source)
+        copies = [self._outgoing(message) for message in messages]
+        for last_try in (False, True):
+            batch = self.links.store(copies)
+            failed = [number for number in range(len(copies)) if not batch.stored(number)]
+            if not failed:
+                return
+            if last_try or not batch.unroutable:
+                raise BrokerUnavailable(
+                    f"RabbitMQ refused {len(failed)} of {len(copies)} messages; the others are stored. {why(batch)}"
+                )
+            copies = [copies[number] for number in failed]
+            remake(self.links, {message.source for message in messages})
+
+    def _outgoing(self, message: Outgoing) -> Copy:
+        where, extra = self.links.route(message.source, message.delay)
+        data = envelope.published(message, extra)
+        limit = self.links.topology().link.frame_max
+        if len(data) + 32 > limit:
+            raise PayloadError(
+                f"Message {message.id!r} has {len(data):,} bytes of headers; RabbitMQ takes {limit - 32:,} at most."
+            )
+        return Copy(*where, data, message.body)
+
+    def fetch(self, source: str, limit: int) -> Sequence[Delivery]:
+        with self._lock:
+            subscription = self._holding.subscription(source)
+            try:
+                return self._fetch(source, subscription, limit) if limit > 0 else ()
+            except Refused as refused:
+                raise self._holding.queue_deleted(source) if refused.code == NOT_FOUND else refused from None
+
+    def _fetch(self, source: str, subscription: Subscription, limit: int) -> Sequence[Delivery]:
+        deliveries: list[Delivery] = []
+        taken: list[Arrived] = []
+        try:
+            while True:
+                grew = subscription.want(limit)
+                is_empty = not (subscription.buffer or subscription.held)
+                has_stored_anew = len(taken) > len(deliveries)
+                if has_stored_anew or is_empty or (grew and len(subscription.buffer) < limit):
+                    subscription.settle_down(limit - len(deliveries))
+                arrived = subscription.take(limit - len(deliveries))
+                taken += arrived
+                admitted = self._admitted(source, subscription, arrived)
+                deliveries += admitted
+                if len(admitted) == len(arrived):
+                    return deliveries
+        except BaseException:
+            subscription.put_back(taken)  # or they would be held and never run
+            raise
+
+    def _admitted(self, source: str, subscription: Subscription, arrived: Sequence[Arrived]) -> list[Delivery]:
+        """Deliveries. What came back flagged and uncounted, or has to wait longer, is stored anew first and comes again."""
+        plain, is_plain = envelope.plain, envelope.is_plain
+        deliveries: list[Delivery] = []
+        again: list[tuple[Arrived, Copy]] = []
+        for message in arrived:
+            if not message.redelivered and is_plain(message.properties):
+                deliveries.append(plain(source, message, subscription))
+                continue
+            like = properties.read(message.properties)
+            seen = envelope.look(message, like)
+            counters = _returned(seen.counters, seen.returns)
+            if seen.wait > 0 or (seen.returns == FLAGGED and seen.counters.unseen == 0 and not seen.counters.alone):
+                where, extra = self.links.route(source, seen.wait)
+                again.append((message, Copy(*where, envelope.copied(seen, like, counters, extra=extra), message.body)))
+            else:
+                receipt = Receipt(subscription, message.tag, message.properties)
+                deliveries.append(Delivery(receipt, source, seen.id, message.body, seen.key, seen.headers, counters))
+        if again:
+            self._store_anew(subscription, again)
+        return deliveries
+
+    def _store_anew(self, subscription: Subscription, again: Sequence[tuple[Arrived, Copy]]) -> None:
+        batch = self.links.store([copy for _, copy in again])
+        stored = [message.tag for number, (message, _) in enumerate(again) if batch.stored(number)]
+        subscription.finish(stored)
+        if len(stored) < len(again):
+            raise BrokerUnavailable(f"RabbitMQ refused copies of {len(again) - len(stored)} messages. {why(batch)}")
+
+    def has_suspect(self, source: str) -> bool:
+        with self._lock:
+            return self.links.topology().count(lane_of(source))[0] > 0
+
+    def take_suspect(self, source: str, by: str) -> Delivery | None:
+        with self._lock:
+            lane = self._holding.lane(source)
+            arrived = lane.take()
+            if arrived is None:
+                return None
+            seen = envelope.look(arrived, properties.read(arrived.properties))
+            stamp, losses = seen.stamp or seen.id, 1 if seen.returns == FLAGGED else seen.returns
+            counters = msgspec.structs.replace(seen.counters, alone=True)
+            try:
+                counters = starts.lost(self.links.topology(), source, stamp, counters, losses)
+                self.links.store([starts.note(source, starts.Start(stamp, by, time.time()))])
+            except BaseException:
+                lane.close()  # it goes back; the server counts a start that never was, which errs on the side of caution
+                raise
+            receipt = Receipt(lane, arrived.tag, arrived.properties)
+            return Delivery(receipt, source, seen.id, arrived.body, seen.key, seen.headers, counters)
+
+    def settle(self, settlement: Settlement) -> None:
+        with self._lock:
+            kept = [each for each in settlement.kept if self._is_ours(each.delivery)]
+            dead = [each for each in settlement.dead if self._is_ours(each.delivery)]
+            gone = [each.receipt for each in settlement.gone if self._is_ours(each)]
+            moved = [*(each.delivery.receipt for each in kept), *(each.delivery.receipt for each in dead)]
+            handed_back = self._stop_consuming(kept)
+            if moved:
+                self._moving.move(kept, dead)
+                self._moving.forget(moved)
+            self._holding.finish([receipt for receipt in (*gone, *moved) if not self._moving.has_moved(receipt)])
+            self._moving.settled()
+            for subscription in handed_back:
+                subscription.wait_until_let_go()
+            asked = len(settlement.gone) + len(settlement.kept) + len(settlement.dead)
+            if len(gone) + len(moved) < asked:
+                raise self._holding.told_lost()
+
+    def _is_ours(self, delivery: Delivery) -> bool:
+        return self._holding.holds(delivery.receipt) or self._moving.has_moved(delivery.receipt)
+
+    def _stop_consuming(self, kept: Sequence[Kept]) -> list[Subscription]:
+        """What is handed back is for others: it would come straight to us again while we have credit."""
+        back = [each for each in kept if not each.after and each.counters.attempts == each.delivery.counters.attempts]
+        subscriptions = [self._holding.subscriptions.get(source) for source in {each.delivery.source for each in back}]
+        alive = [subscription for subscription in subscriptions if subscription is not None and subscription.alive]
+        for subscription in alive:
+            with suppress(Refused):  # its queue is gone: nothing will come from there
+                subscription.cancel()
+        return alive
+
+    def extend(self, deliveries: Sequence[Delivery]) -> None:
+        with self._lock:
+            if not all(map(self._is_ours, deliveries)):
+                raise self._holding.told_lost()
+
+    def depth(self, source: str) -> Depth:
+        with self._lock:
+            depth = self._depth(source)
+            if depth.empty:
+                time.sleep(LOOK_AGAIN)
+                depth = self._depth(source)
+            return depth
+
+    def _depth(self, source: str) -> Depth:
+        """From where messages come to where they go, so that one that moves meanwhile is seen at least once."""
+        topology = self.links.topology()
+        topology.ensure(source)
+        _, held = self._holding.count(source)
+        delayed = self.links.ladder().waiting()
+        suspects, _ = topology.count(lane_of(source))
+        ready, _ = topology.count(source)
+        here, _ = self._holding.count(source)
+        busy = topology.count(busy_of(source))[1] - self._holding.is_marked(source)
+        dead, _ = topology.count(dlq_of(source))
+        return Depth(ready + suspects + here, delayed, held + max(0, busy), dead)
+
+    def _give_back_unfetched(self) -> None:
+        with suppress(UnpoisonError), self._lock:
+            self._give_back(left_alone=GIVE_BACK_AFTER)
+
+    def _give_back(self, left_alone: float = 0.0) -> None:
+        """Have others get what waits here, as it was: a plain return would be counted against messages that never started."""
+        for source, subscription in self._holding.subscriptions.items():
+            if not subscription.alive or (left_alone and not subscription.is_left_alone(left_alone)):
+                continue
+            subscription.cancel()
+            waiting = self._admitted(source, subscription, subscription.take(len(subscription.buffer)))
+            self.settle(Settlement(kept=[Kept(delivery, delivery.counters) for delivery in waiting]))
+
+    def close(self) -> None:
+        with self._lock:
+            if self.links.is_pushing:
+                with suppress(UnpoisonError):
+                    self._give_back()
+            self._holding.let_all_go()
+            self.links.close()
+
+
+def _returned(counters: Counters, returns: int) -> Counters:
+    """As they are after a message came back so often."""
+    if returns == 0:
+        return counters
+    for _ in range(1 if returns == FLAGGED else min(2, returns)):
+        counters = counters.returned()
+    return counters

@@ -1,0 +1,329 @@
+"""How is a connection to RabbitMQ kept, and used from other threads?
+
+One thread owns a connection and nobody else touches it: others hand it work and wait. A connection that breaks is
+not mended; whoever needs one opens a new one, and everything that was held on the old one is void.
+"""
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as WaitedTooLong
+from contextlib import suppress
+from typing import Any
+from urllib.parse import quote
+
+from pika import exceptions
+from pika.channel import Channel as PikaChannel
+
+from unpoison.brokers.rabbitmq.troubles import explained, reason, version
+from unpoison.brokers.rabbitmq.url import Address
+from unpoison.brokers.rabbitmq.wire import Tap, Wire
+from unpoison.errors import BrokerUnavailable
+
+ANSWER_TIMEOUT = 30.0
+"""Seconds within which the server answers any question."""
+
+LOOK_UP = 0.02
+"""Seconds between two looks whether an answer can still come."""
+
+logging.getLogger("pika").setLevel(logging.CRITICAL)  # it logs as errors what is told here in one sentence
+
+
+class Refused(BrokerUnavailable):
+    """The server closed a channel over what was asked on it."""
+
+    def __init__(self, code: int, text: str) -> None:
+        self.code, self.text = code, text
+        super().__init__(f"RabbitMQ refuses: {code} {text}.")
+
+
+class Unanswered(Exception):
+    """The answer comes some time, and is not waited for."""
+
+
+Unless = Callable[[], bool]
+
+
+def _never_mind() -> bool:
+    return False
+
+
+class Link:
+    """One connection, opened when this returns. `on_lost` is called in its thread when it breaks."""
+
+    def __init__(self, address: Address, name: str, on_lost: Callable[[], None] = lambda: None) -> None:
+        self._address, self._on_lost = address, on_lost
+        self._opened: Future[None] = Future()
+        self._asked: set[Future[Any]] = set()
+        self._channels: set[Channel] = set()
+        self.lost: str | None = None
+        self._is_ending = False
+        self.blocked: str | None = None
+        parameters = address.parameters
+        parameters.client_properties = {"connection_name": f"unpoison {name}"}
+        self.wire = Wire(parameters, self._on_open, self._on_open_error, self._on_close)
+        self._thread = threading.Thread(target=self._run, name=f"unpoison-rabbitmq-{name}", daemon=True)
+        self._thread.start()
+        self._opened.result()
+        self.host, self.vhost = str(parameters.host), quote(address.vhost, safe="")
+        self.version = version(self.wire.server_properties)
+        self.frame_max = int(self.wire.params.frame_max) if not self.wire._body_max_length else self.wire._body_max_length + 8  # noqa: SLF001
+
+    @property
+    def is_open(self) -> bool:
+        return self.lost is None and not self._is_ending
+
+    def descriptor(self) -> int | None:
+        """Of its socket: while a process has a copy of it, the server sees no end of the connection."""
+        try:
+            number = int(self._socket().fileno())
+        except (AttributeError, OSError):
+            return None
+        return number if self.is_open and number >= 0 else None
+
+    def is_own_thread(self) -> bool:
+        return threading.current_thread() is self._thread
+
+    def post(self, work: Callable[[], None]) -> None:
+        """Have the connection's thread do this soon. Nothing happens if the connection is gone by then."""
+        with suppress(RuntimeError, OSError, ValueError, AttributeError):  # the loop has ended
+            self.wire.ioloop.add_callback_threadsafe(work)
+
+    def send(self, frames: bytes) -> None:
+        """Write frames that are ready."""
+
+        def write() -> None:
+            if self.wire.is_open:
+                self.wire.emit(frames)
+
+        self.post(write)
+
+    def later(self, seconds: float, work: Callable[[], None]) -> None:
+        self.post(lambda: self.wire.ioloop.call_later(seconds, work))
+
+    def ask(self, question: Callable[[Callable[[Any], None]], object], what: str, unless: Unless = _never_mind) -> Any:
+        """Ask in the connection's thread, and wait for the one call that brings the answer, `unless` nobody can bring it."""
+        answer: Future[Any] = Future()
+        self._asked.add(answer)
+
+        def begin() -> None:
+            try:
+                question(lambda value: _set(answer, value))
+            except Exception as error:  # the client raises many kinds; each means that the question was not put
+                _fail(answer, error)
+
+        try:
+            if self.lost is not None:
+                raise self.unavailable()
+            self.post(begin)
+            return _awaited(answer, unless)
+        except WaitedTooLong:
+            raise BrokerUnavailable(
+                f"RabbitMQ at {self._address.shown} did not answer within {ANSWER_TIMEOUT:g} s ({what})."
+            ) from None
+        except (exceptions.AMQPError, OSError, AttributeError) as error:
+            raise self.unavailable(str(error)) from None
+        finally:
+            self._asked.discard(answer)
+
+    def channel(self, tap: Tap | None = None, on_closed: Callable[[], None] = lambda: None) -> "Channel":
+        """A new channel. `on_closed` is called in the connection's thread when it ends for whatever reason."""
+        channel = Channel(self, tap, on_closed)
+        self._channels.add(channel)
+        if self.lost is not None:
+            channel.end(self.lost)
+        return channel
+
+    def forget(self, channel: "Channel") -> None:
+        """It has ended."""
+        self._channels.discard(channel)
+
+    def close(self) -> None:
+        """End it, and return once it has ended."""
+        self.hang_up()
+        if not self.is_own_thread():
+            self._thread.join(5.0)
+
+    def hang_up(self) -> None:
+        """Have it end soon. Whoever needs one from now on opens another."""
+        self._is_ending = True
+
+        def end() -> None:
+            if self.wire.is_open:
+                self.wire.pause(False)
+                self.wire.close()
+            elif not (self.wire.is_closing or self.wire.is_closed):
+                self.wire.ioloop.stop()
+
+        self.post(end)
+
+    def unavailable(self, why: str = "") -> BrokerUnavailable:
+        reason = self.lost or why or "the connection is gone"
+        return BrokerUnavailable(f"RabbitMQ at {self._address.shown} is not there: {reason}.")
+
+    def _run(self) -> None:
+        try:
+            self.wire.ioloop.start()
+        except Exception as error:  # the thread must not end without everybody being told
+            self._lose(f"{type(error).__name__}: {error}")
+        finally:
+            self._lose("the connection was closed")
+            self._throw_away()
+
+    def _throw_away(self) -> None:
+        """The client leaves its socket open if its loop ends before the transport has noticed that the server is gone."""
+        with suppress(Exception):
+            self._socket().shutdown(socket.SHUT_RDWR)  # also if workers have copies of it
+        with suppress(Exception):
+            self._socket().close()
+        with suppress(Exception):
+            self.wire.ioloop.close()
+
+    def _socket(self) -> Any:
+        return self.wire._transport._sock  # noqa: SLF001
+
+    def _on_open(self, _: Any) -> None:
+        self.wire.add_on_connection_blocked_callback(lambda _, frame: self._set_blocked(frame.method.reason))
+        self.wire.add_on_connection_unblocked_callback(lambda *_: self._set_blocked(None))
+        _set(self._opened, None)
+
+    def _set_blocked(self, reason: str | None) -> None:
+        self.blocked = reason
+
+    def _on_open_error(self, _: Any, error: BaseException) -> None:
+        _fail(self._opened, explained(error, self._address))
+        self._lose(str(error))
+        self.wire.ioloop.stop()
+
+    def _on_close(self, _: Any, error: BaseException) -> None:
+        self._lose(reason(error))
+        self.wire.ioloop.stop()
+
+    def _lose(self, why: str) -> None:
+        if self.lost is not None:
+            return
+        self.lost = why
+        _fail(self._opened, BrokerUnavailable(f"RabbitMQ at {self._address.shown} is not there: {why}."))
+        for answer in list(self._asked):
+            _fail(answer, self.unavailable())
+        for channel in list(self._channels):
+            channel.end(why)
+        self._on_lost()
+
+
+class Channel:
+    """One channel, opened when this returns."""
+
+    def __init__(self, link: Link, tap: Tap | None, on_closed: Callable[[], None]) -> None:
+        self.link, self._on_closed = link, on_closed
+        self.closed: Refused | None = None
+        self._asked: set[Future[Any]] = set()
+        self._pika: PikaChannel = link.ask(self._open, "opening a channel")
+        self.number: int = self._pika.channel_number
+        if tap is not None:
+            link.ask(self._attach(tap), "opening a channel")
+
+    @property
+    def is_open(self) -> bool:
+        return self.closed is None and self.link.is_open
+
+    def ask(
+        self, question: Callable[[PikaChannel, Callable[[Any], None]], object], what: str, unless: Unless = _never_mind
+    ) -> Any:
+        """Ask on this channel. Raises Refused if the server closes it over that, Unanswered if nobody reads the answer."""
+        answer: Future[Any] = Future()
+
+        def begin(done: Callable[[Any], None]) -> None:
+            self._asked.add(answer)
+            answer.add_done_callback(lambda _: done(answer))
+            if self.closed is not None:
+                _fail(answer, self.closed)
+            else:
+                question(self._pika, lambda value: _set(answer, value))
+
+        try:
+            return self.link.ask(begin, what, unless).result(0)
+        except exceptions.ChannelWrongStateError:
+            raise self.closed or Refused(0, "the channel is closed") from None
+        finally:
+            self._asked.discard(answer)
+
+    def send(self, frames: bytes) -> None:
+        """Write frames of this channel; at once if this is the connection's own thread, so that nothing overtakes them."""
+
+        def write() -> None:
+            if self.closed is None and self.link.wire.is_open:
+                self.link.wire.emit(frames)
+
+        if self.link.is_own_thread():
+            write()
+        else:
+            self.link.post(write)
+
+    def on_cancel(self, call: Callable[[], None]) -> None:
+        """Have this called when the server cancels a consumer of this channel."""
+        self.link.ask(lambda done: done(self._pika.add_on_cancel_callback(lambda _: call())), "watching a channel")
+
+    def close(self) -> None:
+        """End it and return once the server has put back what was held on it."""
+
+        def begin(done: Callable[[Any], None]) -> None:
+            if self._pika.is_closed:
+                done(None)
+                return
+            self._pika.add_on_close_callback(lambda *_: done(None))
+            if self._pika.is_open:
+                self._pika.close()
+
+        with suppress(BrokerUnavailable):  # then it is closed in any case
+            self.link.ask(begin, "closing a channel")
+
+    def _open(self, done: Callable[[Any], None]) -> None:
+        channel = self.link.wire.channel(on_open_callback=done)
+        channel.add_on_close_callback(self._ended)
+
+    def _attach(self, tap: Tap) -> Callable[[Callable[[Any], None]], None]:
+        def begin(done: Callable[[Any], None]) -> None:
+            self.link.wire.tap(self.number, tap)
+            done(None)
+
+        return begin
+
+    def _ended(self, channel: PikaChannel, reason: BaseException) -> None:
+        self.link.wire.tap(channel.channel_number, None)
+        self.end(str(getattr(reason, "reply_text", reason)), getattr(reason, "reply_code", 0))
+
+    def end(self, why: str, code: int = 0) -> None:
+        """It is over, and whoever waits for something on it is told. A second time nothing happens."""
+        if self.closed is not None:
+            return
+        self.closed = Refused(code, why)
+        self.link.forget(self)
+        for answer in list(self._asked):
+            _fail(answer, self.closed)
+        self._on_closed()
+
+
+def _awaited(answer: "Future[Any]", unless: Unless) -> Any:
+    ends = time.monotonic() + ANSWER_TIMEOUT
+    while True:
+        try:
+            return answer.result(min(LOOK_UP, max(0.0, ends - time.monotonic())))
+        except WaitedTooLong:
+            if unless():
+                raise Unanswered from None
+            if time.monotonic() >= ends:
+                raise
+
+
+def _set(answer: "Future[Any]", value: Any) -> None:
+    if not answer.done():
+        answer.set_result(value)
+
+
+def _fail(answer: "Future[Any]", error: BaseException) -> None:
+    if not answer.done():
+        answer.set_exception(error)

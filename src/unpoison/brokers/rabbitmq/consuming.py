@@ -1,0 +1,238 @@
+"""How do messages of one queue get here before they are asked for, and not more of them than are wanted?
+
+A channel with consumers on it: the server pushes as many messages as their credit allows, and they wait in a buffer. The credit
+follows what `fetch` asks for; when more is wanted another consumer with the difference joins, since the credit of a
+running one cannot be raised. Credit is a count: once large bodies fill the buffer, its connection is not read any further
+until they are fetched. Whatever ends the channel, or a consumer on it, voids everything held here.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from itertools import count, islice
+from typing import Any
+
+from unpoison.brokers.rabbitmq.acks import HOLE_LASTS, Acks
+from unpoison.brokers.rabbitmq.connection import Link, Unanswered
+from unpoison.brokers.rabbitmq.wire import Arrived, ack_frames
+from unpoison.errors import BrokerUnavailable
+
+LOOKS = 50
+MAX_CREDIT = 65535
+FULL = 32 * 1024 * 1024
+"""Bytes of bodies in the buffer beyond which nothing more is read."""
+
+
+class Subscription:
+    """One channel on a queue. With `pauses`, on a connection that nothing else is asked on, its buffer has a limit in bytes."""
+
+    def __init__(
+        self,
+        link: Link,
+        queue: str,
+        ring: Callable[[], None] = lambda: None,
+        on_arrival: Callable[[], None] = lambda: None,
+        on_void: Callable[[], None] = lambda: None,
+        *,
+        pauses: bool = False,
+    ) -> None:
+        self._queue, self._ring, self._on_arrival, self._on_void = queue, ring, on_arrival, on_void
+        self.link, self._pauses = link, pauses
+        self.buffer: deque[Arrived] = deque()
+        self.held: set[int] = set()
+        self.alive = True
+        self.deleted = False
+        self._acks = Acks()
+        self._lock = threading.Lock()
+        self._consumers: list[str] = []
+        self._names = count()
+        self._credit = 0
+        self._bytes_in = self._bytes_out = 0  # each is changed by one thread only
+        self._rung = False
+        self._timer = False
+        self._taken_at = time.monotonic()
+        self._channel = link.channel(self, self._void)
+        self._channel.on_cancel(self._void)
+
+    # Called in the connection's thread.
+
+    def arrived(self, message: Arrived) -> None:
+        self.buffer.append(message)
+        self._bytes_in += len(message.body)
+        self._rung = True
+
+    def drained(self) -> None:
+        if self._rung:
+            self._rung = False
+            if self._pauses:
+                self._read_or_wait()
+            self._on_arrival()
+            self._ring()
+
+    def confirmed(self, tag: int, multiple: bool, positive: bool) -> None:
+        """Nothing is published on this channel."""
+
+    def returned(self, exchange: str, routing_key: str, why: str) -> None:
+        """Nothing is published on this channel."""
+
+    def nothing_there(self) -> None:
+        """Nothing is pulled on this channel."""
+
+    def _read_or_wait(self) -> None:
+        self.link.wire.pause(self.is_full)
+        if not self.is_full:  # a fetch between the two would have seen no pause to end
+            self.link.wire.pause(False)
+
+    def _void(self) -> None:
+        """The server took everything back: a late ack would be ignored, or end the channel."""
+        if self.alive:
+            self.alive = False
+            self._on_void()
+
+    # Called by whoever consumes.
+
+    @property
+    def consumers(self) -> int:
+        return len(self._consumers)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so much waits here that nothing more is read, not even an answer."""
+        return self._pauses and self._bytes_in - self._bytes_out > FULL
+
+    def want(self, limit: int) -> bool:
+        """Have credit for so many beyond those held. True if more had to be asked for."""
+        self._taken_at = time.monotonic()
+        if self.is_full:
+            return False
+        target = min(MAX_CREDIT, len(self.held) + limit)
+        missing = target - self._credit
+        if missing <= 0:
+            return False
+        if len(self._consumers) >= 16:  # each costs the server a little; grow in large steps from here on
+            missing = min(MAX_CREDIT, max(missing, self._credit))
+        return self._consume(missing)
+
+    def take_all(self) -> list[Arrived]:
+        """Everything that is in the queue."""
+        self._consume(0)
+        while self.ready() and self.alive:
+            pass
+        self.ready()  # what the server sent before its last answer is here now
+        return self.take(len(self.buffer))
+
+    def _consume(self, credit: int) -> bool:
+        """Have another consumer, with this credit; 0 is without a limit. False if it is no use to wait for the answer."""
+        name = f"unpoison-{next(self._names)}"
+        try:
+            self._ask(lambda channel, done: channel.basic_qos(prefetch_count=credit, callback=done), "setting the credit")
+            self._consumers.append(name)
+            self._credit += credit
+            self._ask(
+                lambda channel, done: channel.basic_consume(self._queue, _never, consumer_tag=name, callback=done), "consuming"
+            )
+        except Unanswered:
+            return False
+        return True
+
+    def settle_down(self, limit: int) -> None:
+        """Return once what was ready on the server has arrived, up to this limit."""
+        with suppress(Unanswered):
+            for _ in range(LOOKS):
+                ready = self.ready()
+                self.ready()  # what the server sent before its first answer is here before its second
+                if ready == 0 or len(self.buffer) >= limit or not self.alive:
+                    return
+
+    def ready(self) -> int:
+        answer = self._ask(lambda channel, done: channel.queue_declare(self._queue, passive=True, callback=done), "counting")
+        return int(answer.method.message_count)
+
+    def _ask(self, question: Callable[[Any, Callable[[Any], None]], object], what: str) -> Any:
+        """An answer comes after whatever is on its way. While the buffer is full nobody reads that."""
+        return self._channel.ask(question, what, unless=lambda: self.is_full)
+
+    def take(self, limit: int) -> list[Arrived]:
+        taken = list(islice(self.buffer, limit)) if limit < len(self.buffer) else list(self.buffer)
+        self.held.update([message.tag for message in taken])  # first: at no moment may it look as if nothing were here
+        for _ in taken:
+            self.buffer.popleft()
+        self._bytes_out += sum([len(message.body) for message in taken])
+        if self.link.wire.is_paused:
+            self.link.post(self._read_or_wait)
+        self._taken_at = time.monotonic()
+        return taken
+
+    def put_back(self, taken: Sequence[Arrived]) -> None:
+        """As if these had not been taken, but for those that were let go since."""
+        still_held = [message for message in taken if message.tag in self.held]
+        self.buffer.extendleft(reversed(still_held))
+        self._bytes_out -= sum([len(message.body) for message in still_held])
+        self.held.difference_update([message.tag for message in still_held])
+
+    def _read_on(self) -> None:
+        """From now on without a limit in bytes: an answer is needed, and it comes after whatever is on the way."""
+        self._pauses = False
+        self.link.post(self._read_or_wait)
+
+    def is_left_alone(self, after: float) -> bool:
+        """Whether messages wait here and nobody has fetched any for so long."""
+        return bool(self.buffer) and time.monotonic() - self._taken_at > after
+
+    def finish(self, tags: Iterable[int]) -> None:
+        """Let these go."""
+        with self._lock:
+            tags = list(tags)
+            self.held.difference_update(tags)
+            acks = self._acks.finish(tags, max(1, self._credit // 4))
+            starts_timer = self._acks.is_waiting and not self._timer
+            self._timer = self._timer or starts_timer
+            if acks:
+                self._channel.send(ack_frames(self._channel.number, acks))
+        if starts_timer:
+            self._channel.link.later(HOLE_LASTS, self._flush)
+
+    def wait_until_let_go(self) -> None:
+        """Return once the server has let go of what was finished here: this process may be about to end.
+
+        Acks have no answer of their own, but the answer to a question behind them comes after they were heeded.
+        """
+        self._flush()
+        if self.alive:
+            with suppress(BrokerUnavailable, Unanswered):  # then the server has taken everything back, and no question is of use
+                self.ready()
+
+    def _flush(self) -> None:
+        with self._lock:
+            self._timer = False
+            if acks := self._acks.flush():
+                self._channel.send(ack_frames(self._channel.number, acks))
+
+    def cancel(self) -> None:
+        """Get no more. What was on its way is in the buffer when this returns, however large it is.
+
+        The server forgets, and counts as returned, what it was about to send to a consumer that is cancelled; so it is given
+        the time for an answer or two to send it.
+        """
+        pauses = self._pauses
+        self._read_on()
+        if self._consumers:
+            self.ready()
+            self.ready()
+        tags, self._consumers, self._credit = self._consumers, [], 0
+        for tag in tags:
+            self._ask(lambda channel, done, tag=tag: channel.basic_cancel(tag, callback=done), "cancelling")  # type: ignore[misc]
+        self._pauses = pauses
+
+    def close(self) -> None:
+        """Hold nothing any more; the server has taken back what was not let go when this returns."""
+        self._read_on()
+        self._flush()
+        self.alive = False
+        self._channel.close()
+
+
+def _never(*_: object) -> None:
+    raise AssertionError("messages go to the tap of the channel, not through the client")

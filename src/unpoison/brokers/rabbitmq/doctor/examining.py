@@ -1,0 +1,129 @@
+"""What is wrong with this server, as far as this user may see? Nothing is declared, published or consumed for it.
+
+AMQP tells which queues there are; the management API, where it answers, tells what they are like.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from functools import partial
+from shlex import quote
+
+from unpoison import findings
+from unpoison.brokers.rabbitmq.connection import Link
+from unpoison.brokers.rabbitmq.doctor import any_queue, delays, lanes, letters, looking, rights, server, sources, times
+from unpoison.brokers.rabbitmq.doctor.management import Management, Unanswered
+from unpoison.brokers.rabbitmq.doctor.seen import Family, Place, queues_of, sources_in
+from unpoison.brokers.rabbitmq.operating import LOCKED
+from unpoison.brokers.rabbitmq.topology import NOT_FOUND, check_name
+from unpoison.brokers.rabbitmq.url import Address, address
+from unpoison.ports import Finding
+
+NAMES = tuple(
+    name for module in (server, looking, sources, any_queue, letters, lanes, delays, times, rights) for name in module.NAMES
+)
+DEEP = ()
+
+OPTION = "add management=http://name:password@host:15672 to the options of the URL."
+UNSEEN = (
+    "the types, arguments, policies and bindings of queues, how long the server waits for acknowledgements, alarms, and rights"
+)
+
+
+def examine(  # every broker is asked the same
+    url: str,
+    sources: Sequence[str],
+    longest: float | None,
+    *,
+    deep: bool = False,  # noqa: ARG001
+) -> Sequence[Finding]:
+    """All that is found in this virtual host. Nothing here takes long, so `deep` adds nothing."""
+    where = address(url)
+    for source in sources:
+        check_name(source)
+    management = Management(where)
+    with closing(Link(where, "doctor")) as link:
+        found = list(server.of_link(link))
+        try:
+            place = _place(where, link, management, longest)
+        except Unanswered as why:
+            found.append(_cannot_ask(management, str(why), sources))
+            return [*found, *(each for source in sources for each in _by_amqp(link, where, source, None))]
+        chosen = sources or sources_in(place.queues)
+        found += [each for source in chosen for each in _by_amqp(link, where, source, place)]
+        return found + _every(_checks(where, place, chosen))
+
+
+def _place(where: Address, link: Link, management: Management, longest: float | None) -> Place:
+    """What the management API knows, if it is that of this server."""
+    said = management.get("overview") or {}
+    names = said.get("cluster_name"), (link.wire.server_properties or {}).get("cluster_name")
+    if names[0] != names[1]:
+        raise Unanswered(f"At {management.shown} another server answers: {names[0]!r} and not {names[1]!r}.")
+    return Place(where.vhost, where.shown, link.version, where.message_ttl, longest, management, queues_of(management))
+
+
+def _cannot_ask(management: Management, why: str, sources: Sequence[str]) -> Finding:
+    if "Not management user" in why:
+        fix = f"Let this user ask, or name another one: {OPTION}\nrabbitmqctl set_user_tags {quote(management.user)} management"
+    elif "refuses user" in why:
+        fix = f"Check its password, or name another user: {OPTION}"
+    else:
+        fix = f"Say where it is: {OPTION} If it is nowhere:\nrabbitmq-plugins enable rabbitmq_management"
+    what = UNSEEN if sources else f"which sources there are (name them with --source), {UNSEEN}"
+    return findings.cannot_look(what, f"They are seen through the management API only. {why}", fix)
+
+
+def _by_amqp(link: Link, where: Address, source: str, place: Place | None) -> Iterator[Finding]:
+    code = looking.look(link, source).code
+    if code == NOT_FOUND:
+        if place is None:
+            yield looking.missing(where, source)
+        else:
+            yield from findings.of_sources([source], _others(place), where.shown)
+        return
+    if code == LOCKED and place is None:
+        yield looking.exclusive(source)
+    yield from looking.findings_of(link, where, source)
+
+
+def _others(place: Place) -> list[str]:
+    """The queues that may be meant: not those that unpoison has made beside its sources."""
+    ours = {seen.name for source in place.queues for seen in place.family(source).there() if seen.role != "source"}
+    return [name for name in place.queues if name not in ours and not name.startswith("unpoison.delay.")]
+
+
+Check = Callable[[], Iterator[Finding]]
+
+
+def _checks(where: Address, place: Place, chosen: Sequence[str]) -> dict[str, Check]:
+    families = [place.family(source) for source in chosen]
+    return {
+        "alarms": partial(server.of_alarms, place.management),
+        "feature flags": partial(server.of_flags, place.management, place.version),
+        "the exchange of dead letters": partial(letters.of_exchange, place),
+        "the queues of sources": lambda: (each for family in families for each in _of_family(place, family)),
+        "the queues of delays": partial(delays.findings_of, place),
+        "the rights of this user": partial(rights.findings_of, where, place.management, chosen),
+    }
+
+
+def _of_family(place: Place, family: Family) -> Iterator[Finding]:
+    for seen in family.there():
+        yield from any_queue.findings_of(place, seen)
+    if family.queue is not None:
+        yield from sources.findings_of(place, family.queue)
+    yield from letters.findings_of(place, family)
+    if family.lane is not None:
+        yield from lanes.findings_of(place, family.lane)
+    yield from times.findings_of(place, [each for each in (family.queue, family.lane) if each is not None])
+
+
+def _every(checks: dict[str, Check]) -> list[Finding]:
+    """Each check by itself: one that this user may not make does not keep the others from being made."""
+    found: list[Finding] = []
+    for what, check in checks.items():
+        try:
+            found += check()
+        except Unanswered as why:
+            found.append(findings.cannot_look(what, str(why), f"Ask as a user who may see it: {OPTION}"))
+    return found

@@ -1,0 +1,75 @@
+"""May this user do what a consumer has to?"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from shlex import quote
+from urllib.parse import quote as quoted
+
+from unpoison.brokers.rabbitmq.doctor.management import Management
+from unpoison.brokers.rabbitmq.topology import DLX, busy_of, dlq_of, history_of, lane_of, starts_of
+from unpoison.brokers.rabbitmq.url import Address
+from unpoison.ports import Finding
+
+NAMES = ("missing-rights",)
+
+KINDS = ("configure", "write", "read")
+
+
+def needed(source: str) -> dict[str, list[str]]:
+    """Names on which a consumer of a source needs each right."""
+    own = [source, dlq_of(source), history_of(source), lane_of(source), starts_of(source), busy_of(source)]
+    shared = [DLX, "unpoison.delay.0", "unpoison.delay.0.1s"]
+    locks = [f"{dlq_of(source)}.lock", f"{starts_of(source)}.lock"]
+    return {"configure": own + shared + locks, "write": [*own, *shared, "amq.default"], "read": own + shared}
+
+
+def findings_of(address: Address, management: Management, sources: Sequence[str]) -> Iterator[Finding]:
+    """Where the management API is asked as an administrator, it says what the user of the URL may do."""
+    user = str(address.parameters.credentials.username)
+    given: Mapping[str, str] = management.get(f"permissions/{management.vhost}/{quoted(user, safe='')}") or {}
+    lacking = {
+        kind: missing
+        for kind in KINDS
+        if (missing := [name for source in sources for name in needed(source)[kind] if not _may(given.get(kind, ""), name)])
+    }
+    if lacking:
+        yield _lacks(address, lacking, sources, given)
+
+
+def refused(address: Address, source: str, said: str) -> Finding:
+    """Where the server itself refused a look."""
+    user = str(address.parameters.credentials.username)
+    return Finding(
+        "missing-rights",
+        f"RabbitMQ refuses {user!r} a look at {source!r}: {said}. A consumer or publisher of this user fails at the first use "
+        "and stands still; nothing is lost.",
+        f"Give it these rights, beside those that it has:\n{_command(address, [source], {})}",
+    )
+
+
+def _lacks(address: Address, lacking: Mapping[str, Sequence[str]], sources: Sequence[str], given: Mapping[str, str]) -> Finding:
+    user = str(address.parameters.credentials.username)
+    what = "; ".join(f"{kind} on {', '.join(dict.fromkeys(names))}" for kind, names in lacking.items())
+    return Finding(
+        "missing-rights",
+        f"The user {user!r} lacks: {what}. A consumer or publisher of this user fails at the first use and stands still; "
+        "nothing is lost.",
+        f"Give it these rights beside those that it has:\n{_command(address, sources, given)}",
+    )
+
+
+def _command(address: Address, sources: Sequence[str], given: Mapping[str, str]) -> str:
+    names = "|".join(re.escape(source) for source in sources)
+    ours = f"^({names})(\\.(dlq|dlq\\.history|dlq\\.lock|suspects|starts|starts\\.lock|busy))?$|^{DLX}$|^unpoison\\."
+    patterns = {"configure": ours, "write": f"{ours}|^amq\\.default$", "read": ours}
+    both = [f"{given[kind]}|{patterns[kind]}" if given.get(kind) not in (None, "", "^$") else patterns[kind] for kind in KINDS]
+    user = str(address.parameters.credentials.username)
+    return f"rabbitmqctl set_permissions -p {quote(address.vhost)} {quote(user)} {' '.join(map(quote, both))}"
+
+
+def _may(pattern: str, name: str) -> bool:
+    """As RabbitMQ reads it: an expression that need match a part of the name only, and an empty one nothing."""
+    try:
+        return bool(pattern) and re.search(pattern, name) is not None
+    except re.error:  # the server's expressions know a little more than ours
+        return True

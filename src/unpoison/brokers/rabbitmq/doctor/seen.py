@@ -1,0 +1,178 @@
+"""What is a queue really like, once its arguments, its policy and the operator's policy are put together?
+
+Of each kind one policy applies to a queue: the matching one with the highest priority. Where several places set a number the
+smallest counts, so that a policy can undo what the queue was made with; elsewhere the argument counts before the operator's
+policy, and that before the policy.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from unpoison.brokers.rabbitmq.doctor.management import Management, Unanswered
+from unpoison.brokers.rabbitmq.topology import busy_of, dlq_of, history_of, lane_of, starts_of
+
+DEFAULT_LIMIT = 20
+"""Deliveries after which RabbitMQ 4 gives up a message of a quorum queue, when nothing else is said."""
+
+LIST = "disable_stats=true&enable_queue_totals=true"
+"""Without statistics, which are seconds old, queues are told as they are now."""
+
+_APPLIES = {"classic": "classic_queues", "quorum": "quorum_queues", "stream": "streams"}
+
+
+class Policy(NamedTuple):
+    """A policy, or an operator's policy, as it was set."""
+
+    name: str
+    pattern: str
+    applies: str
+    priority: int
+    definition: Mapping[str, Any]
+
+    def matches(self, name: str, kind: str) -> bool:
+        if self.applies not in ("all", "queues", _APPLIES.get(kind, "")):
+            return False
+        try:
+            return re.search(self.pattern, name) is not None
+        except re.error:  # the server's expressions know a little more than ours
+            return False
+
+
+class Seen(NamedTuple):
+    """A queue that is there."""
+
+    name: str
+    kind: str
+    durable: bool
+    auto_delete: bool
+    exclusive: bool
+    arguments: Mapping[str, Any]
+    policy: Policy | None = None
+    operator: Policy | None = None
+    role: str = "source"
+    """What it is for: source, dlq, history, lane, notes or delay."""
+
+    def places(self, key: str) -> dict[str, Any]:
+        """Where a setting is made, in words, and to what."""
+        places = {f"its argument x-{key}": self.arguments.get(f"x-{key}")}
+        for kind, policy in (("operator policy", self.operator), ("policy", self.policy)):
+            if policy is not None:
+                places[f"the {kind} {policy.name!r}"] = policy.definition.get(key)
+        return {place: value for place, value in places.items() if value is not None}
+
+    def number(self, key: str) -> int | None:
+        return min(_numbers(self.places(key).values()), default=None)
+
+    def text(self, key: str) -> str | None:
+        return next(map(str, self.places(key).values()), None)
+
+    def by(self, key: str) -> str:
+        """Where a number that counts comes from, in words."""
+        value = self.number(key)
+        return next((f"by {place}" for place, set_to in self.places(key).items() if set_to == value), "by RabbitMQ's own default")
+
+    def limit(self, version: tuple[int, int]) -> int | None:
+        """Deliveries after which the server gives a message up. None: never."""
+        if self.kind != "quorum":
+            return None
+        given = self.number("delivery-limit")
+        if given is None and not self.places("delivery-limit") and version >= (4, 0):
+            return DEFAULT_LIMIT
+        return given
+
+
+def _numbers(values: Iterable[Any]) -> list[int]:
+    """Those that limit something: negative ones mean that there is no limit."""
+    return [value for value in values if isinstance(value, int) and not isinstance(value, bool) and value >= 0]
+
+
+class Family(NamedTuple):
+    """The queues of one source, as far as they are there."""
+
+    source: str
+    queue: Seen | None
+    dlq: Seen | None
+    history: Seen | None
+    lane: Seen | None
+    starts: Seen | None
+    busy: Seen | None
+
+    def there(self) -> list[Seen]:
+        return [each for each in self[1:] if isinstance(each, Seen)]
+
+
+class Place(NamedTuple):
+    """Everything in one virtual host that was asked for."""
+
+    vhost: str
+    shown: str
+    version: tuple[int, int]
+    message_ttl: float | None
+    longest: float | None
+    management: Management
+    queues: Mapping[str, Seen]
+
+    def family(self, source: str) -> Family:
+        roles = {
+            source: "source",
+            dlq_of(source): "dlq",
+            history_of(source): "history",
+            lane_of(source): "lane",
+            starts_of(source): "notes",
+            busy_of(source): "notes",
+        }
+        return Family(source, *(self.queue(name, role) for name, role in roles.items()))
+
+    def queue(self, name: str, role: str) -> Seen | None:
+        found = self.queues.get(name)
+        return None if found is None else found._replace(role=role)
+
+    def exchange(self, name: str) -> Mapping[str, Any] | None:
+        found: Mapping[str, Any] | None = self.management.get(f"exchanges/{self.management.vhost}/{quote(name, safe='')}")
+        return found
+
+    def bindings(self, exchange: str) -> Sequence[Mapping[str, Any]]:
+        """What leaves an exchange, and where to."""
+        path = f"exchanges/{self.management.vhost}/{quote(exchange, safe='')}/bindings/source"
+        return self.management.get(path) or ()
+
+
+def queues_of(management: Management) -> dict[str, Seen]:
+    """All queues of the virtual host, with what applies to them."""
+    policies = _policies(management, "policies")
+    operators = _policies(management, "operator-policies")
+    rows = management.get(f"queues/{management.vhost}?{LIST}")
+    if rows is None:
+        raise Unanswered(f"{management.shown} knows no such virtual host: it belongs to another server.")
+    seen = {}
+    for row in rows:
+        name, kind = row["name"], row.get("type", "classic")
+        seen[name] = Seen(
+            name,
+            kind,
+            bool(row.get("durable")),
+            bool(row.get("auto_delete")),
+            bool(row.get("exclusive")),
+            row.get("arguments") or {},
+            _applied(policies, name, kind),
+            _applied(operators, name, kind),
+        )
+    return seen
+
+
+def sources_in(queues: Iterable[str]) -> list[str]:
+    """The sources that unpoison has been used with."""
+    names = set(queues)
+    return sorted(name for name in names if lane_of(name) in names or busy_of(name) in names)
+
+
+def _policies(management: Management, kind: str) -> list[Policy]:
+    rows = management.get(f"{kind}/{management.vhost}") or ()
+    policies = [Policy(row["name"], row["pattern"], row["apply-to"], row["priority"], row["definition"]) for row in rows]
+    return sorted(policies, key=lambda policy: -policy.priority)
+
+
+def _applied(policies: Iterable[Policy], name: str, kind: str) -> Policy | None:
+    return next((policy for policy in policies if policy.matches(name, kind)), None)

@@ -1,0 +1,198 @@
+"""What travels with a message, and how does it become a Delivery?
+
+Headers: `x-delivery-attempts` holds the starts already charged, `x-unpoison-…` the other counters, `x-unpoison-stamp` names
+the message for good (its id is the sender's and need not be unique). Broker-owned headers are never copied: a copied
+delivery count is shown as real, and a copied x-death makes older servers drop the message as a loop.
+"""
+
+import hashlib
+import itertools
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from unpoison.brokers.rabbitmq import properties, table
+from unpoison.brokers.rabbitmq.properties import Properties
+from unpoison.brokers.rabbitmq.table import Entry
+from unpoison.brokers.rabbitmq.wire import Arrived
+from unpoison.message import NO_HEADERS, UNTRIED, Counters, Delivery, Outgoing, Past
+from unpoison.stored import UNREADABLE
+
+STAMP, KEY, ATTEMPTS, REST = b"x-unpoison-stamp", b"x-unpoison-key", b"x-delivery-attempts", b"x-unpoison-wait"
+LONG_ID = b"x-unpoison-id"
+"""For an id of more than the 255 bytes that the property can hold."""
+
+DIGIT = b"unpoison-d"
+"""Headers that lead a delayed message down the ladder; without x-, since a headers exchange ignores those."""
+
+_BROKERS = (b"x-death", b"x-first-death-", b"x-last-death-", b"x-delivery-count", b"x-acquired-count", b"x-opt-")
+_OURS = (ATTEMPTS, b"x-unpoison-", DIGIT)
+_ROUTING = (b"CC", b"BCC")
+"""A copy with one of these would go to those queues too, a second time."""
+
+_COUNTERS = {
+    ATTEMPTS: "attempts",
+    b"x-unpoison-unseen": "unseen",
+    b"x-unpoison-losses": "losses",
+    b"x-unpoison-alone": "alone",
+    b"x-unpoison-fresh": "fresh",
+    b"x-unpoison-interrupted": "interrupted",
+    b"x-unpoison-replays": "replays",
+    b"x-unpoison-first-failed-at": "first_failed_at",
+}
+_HISTORY = b"x-unpoison-history"
+_KINDS: Mapping[str, tuple[type, ...]] = {"alone": (bool,), "fresh": (bool,), "first_failed_at": (float, int)}
+FLAGGED = -1
+"""In place of how often a message came back: once at least."""
+
+MOST_HEADERS = 64 * 1024
+"""Bytes that our own headers may take; a frame, and so all headers of a message, ends at 128 KiB."""
+
+_process, _count = os.urandom(6).hex(), itertools.count()
+
+
+class Seen(msgspec.Struct):
+    """What the envelope of one message says."""
+
+    id: str
+    key: str | None
+    headers: Mapping[str, str]
+    stamp: str | None
+    counters: Counters
+    returns: int
+    wait: float
+
+
+def stamp() -> str:
+    """A name that no other message has."""
+    if os.getpid() != _pid[0]:  # a forked child must not go on with its parent's numbers
+        _pid[0] = os.getpid()
+        globals()["_process"] = os.urandom(6).hex()
+    return f"{_process}{next(_count):x}"
+
+
+_pid = [os.getpid()]
+
+
+def published(message: Outgoing, extra: Sequence[Entry] = ()) -> bytes:
+    """The properties of a new message."""
+    entries = [*extra, *(table.entry(name, text) for name, text in message.headers.items())]
+    entries.append(table.entry("x-unpoison-stamp", stamp()))
+    if message.key is not None:
+        entries.append(table.entry("x-unpoison-key", message.key))
+    return _written(message.id, entries)
+
+
+def copied(seen: Seen, like: Properties, counters: Counters, *, extra: list[Entry] | None = None) -> bytes:
+    """The properties of a copy: what the sender wrote, with these counters."""
+    entries = [*kept(like), *counted(counters), *(extra or ())]
+    entries.append(table.entry("x-unpoison-stamp", seen.stamp or stamp()))
+    if seen.key is not None:
+        entries.append(table.entry("x-unpoison-key", seen.key))
+    return _written(seen.id, entries, like)
+
+
+def also_to(queue: str) -> Entry:
+    """Has one message stored in this queue too, and takes itself off on the way."""
+    return Entry(b"BCC", table.array([queue]))
+
+
+def _written(id_: str, entries: list[Entry], like: Properties = properties.NONE) -> bytes:
+    if len(id_.encode()) > 255:  # what a short string of AMQP can hold
+        return properties.write(None, [*entries, table.entry("x-unpoison-id", id_)], like)
+    return properties.write(id_, entries, like)
+
+
+def kept(like: Properties) -> list[Entry]:
+    """The sender's own headers, as they came."""
+    return [each for each in like.headers.entries if _is_senders(each.name) and each.name not in _ROUTING]
+
+
+def _is_senders(name: bytes) -> bool:
+    return not name.startswith(_BROKERS) and not name.startswith(_OURS)
+
+
+def counted(counters: Counters) -> list[Entry]:
+    """Counters as headers; those that are nought are left out."""
+    entries = [table.entry("x-delivery-attempts", counters.attempts)] if counters != UNTRIED else []
+    for name, field in _COUNTERS.items():
+        content = getattr(counters, field)
+        if field != "attempts" and content not in (0, None, False):
+            entries.append(table.entry(name.decode(), content))
+    if counters.history:
+        entries.append(table.entry("x-unpoison-history", _history(counters.history)))
+    return entries
+
+
+def _history(history: tuple[Past, ...]) -> str:
+    while len(data := msgspec.json.encode(history)) > MOST_HEADERS // 4 and len(history) > 1:
+        history = history[1:]
+    return data.decode()
+
+
+def look(arrived: Arrived, like: Properties) -> Seen:
+    """Read an envelope, whatever is in it: what we do not understand is as if it were not there."""
+    found = {each.name: each.value for each in like.headers.entries}
+    headers = {
+        each.name.decode("utf-8", "replace"): table.text(each.value) for each in like.headers.entries if _is_senders(each.name)
+    }
+    key = table.text(found[KEY]) if KEY in found else None
+    named = table.text(found[LONG_ID]) if LONG_ID in found else like.id
+    own = table.text(found[STAMP]) if STAMP in found else None
+    wait = _number(found.get(REST), (float, int), 0.0)
+    returns = _returns(found) if arrived.redelivered else 0
+    id_ = named if named is not None else own or f"unnamed-{hashlib.blake2b(arrived.body, digest_size=8).hexdigest()}"
+    return Seen(id_, key, headers or NO_HEADERS, own, _counters(found), returns, float(wait))
+
+
+def _returns(found: Mapping[bytes, bytes]) -> int:
+    """How often a redelivered message came back; FLAGGED if the queue keeps no count, as classic ones do not."""
+    counts = [_number(found.get(name), (int,), 0) for name in (b"x-delivery-count", b"x-acquired-count")]
+    return max(counts) if max(counts) > 0 else FLAGGED
+
+
+def _counters(found: Mapping[bytes, bytes]) -> Counters:
+    fields: dict[str, Any] = {}
+    for name, field in _COUNTERS.items():
+        if name in found:
+            kinds = _KINDS.get(field, (int,))
+            content = _number(found[name], kinds, None)
+            if content is not None and (isinstance(content, bool) or content >= 0):
+                fields[field] = content
+    if _HISTORY in found:
+        with suppress(*UNREADABLE):  # somebody else's header of that name
+            fields["history"] = msgspec.json.decode(table.text(found[_HISTORY]), type=tuple[Past, ...])
+    return Counters(**fields) if fields else UNTRIED
+
+
+def _number(raw: bytes | None, kinds: tuple[type, ...], otherwise: Any) -> Any:
+    content = None if raw is None else table.value(raw)
+    return content if type(content) in kinds else otherwise
+
+
+class Receipt(msgspec.Struct, frozen=True, eq=False):
+    """How a message is found again when it is settled: who holds it, under which tag."""
+
+    holder: Any
+    tag: int
+    properties: bytes
+
+    def __str__(self) -> str:
+        return f"delivery {self.tag}"
+
+
+def is_plain(data: bytes) -> bool:
+    """Whether nothing is known about the message's past: no other header than the stamp of our own publish."""
+    return (
+        data[:2] == b"\x30\x80" and data[6:22] == b"\x0ex-unpoison-stampS" and int.from_bytes(data[2:6], "big") == 20 + data[25]
+    )
+
+
+def plain(source: str, arrived: Arrived, holder: object) -> Delivery:
+    """The short way for a message that `is_plain`."""
+    data = arrived.properties
+    at = 7 + int.from_bytes(data[2:6], "big")
+    return Delivery(Receipt(holder, arrived.tag, data), source, data[at + 1 :].decode("utf-8", "replace"), arrived.body)

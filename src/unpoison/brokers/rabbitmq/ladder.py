@@ -1,0 +1,127 @@
+"""How does a message wait, for any time, in nobody's way?
+
+In queues of fixed delays that all sources share: a queue whose messages all wait equally long has no message waiting behind
+a longer one. A delay is written in tenths of a second, digit by digit (12.3 s is 1-2-3): the message goes through one queue
+for each digit that is not nought, from the top down, and home from the last. So nothing is rounded by more than a tenth
+of a second, and jitter stays what it was, with 64 queues for delays up to eleven days. What is longer goes round again.
+
+The queues hand on at-least-once: a message leaves one only when the next has confirmed it.
+"""
+
+import math
+from typing import NamedTuple
+
+from unpoison.brokers.rabbitmq.connection import Refused
+from unpoison.brokers.rabbitmq.table import Entry, entry
+from unpoison.brokers.rabbitmq.topology import PRECONDITION_FAILED, Queue, Topology
+from unpoison.errors import ConfigError
+
+LEVELS = 7
+LONGEST = 10**LEVELS - 1
+"""Tenths of a second that one way down the ladder can take."""
+
+
+class Way(NamedTuple):
+    """Into which exchange a delayed message goes, and the headers that lead it on."""
+
+    level: int
+    exchange: str
+    headers: list[Entry]
+
+
+def way(delay: float) -> Way:
+    """How to wait for `delay` seconds: not less, and less than a tenth more. What does not fit into one way is in its headers."""
+    tenths = max(1, math.ceil(round(delay * 10, 6)))
+    now = min(tenths, LONGEST)
+    digits = _digits(now)
+    level = max(place for place, digit in enumerate(digits) if digit)
+    headers = [entry(f"unpoison-d{place}", digit) for place, digit in enumerate(digits[: level + 1])]
+    if tenths > now:
+        headers.append(entry("x-unpoison-wait", (tenths - now) / 10))
+    return Way(level, exchange_of(level), headers)
+
+
+def _digits(tenths: int) -> list[int]:
+    """From the lowest up. The lowest is never nought, since only from its queues there is a way home: 40 is 3 and 10."""
+    rest, digits = tenths - 1, []
+    for _ in range(LEVELS):
+        rest, digit = divmod(rest, 10)
+        digits.append(digit)
+    digits[0] += 1
+    return digits
+
+
+def exchange_of(level: int) -> str:
+    return f"unpoison.delay.{level}"
+
+
+def rung(level: int, digit: int) -> str:
+    """The name says how long: unpoison.delay.0.3s, unpoison.delay.40s. From unpoison.delay.1.0s the way leads home."""
+    return f"unpoison.delay.{digit / 10}s" if level == 0 else f"unpoison.delay.{digit * 10 ** (level - 1)}s"
+
+
+def rungs(level: int) -> range:
+    return range(1, 11 if level == 0 else 10)
+
+
+def queue_of(level: int, digit: int) -> Queue:
+    return Queue(
+        rung(level, digit),
+        {
+            "x-queue-type": "quorum",
+            "x-message-ttl": digit * 10**level * 100,
+            "x-dead-letter-exchange": exchange_of(level - 1) if level else "",
+            "x-dead-letter-strategy": "at-least-once",
+            "x-overflow": "reject-publish",
+        },
+    )
+
+
+class Ladder:
+    """The delay queues of one virtual host, made level by level, from the bottom up, when one is first needed."""
+
+    def __init__(self, topology: Topology) -> None:
+        self._topology = topology
+        self._made = 0
+        self._seen = 0
+
+    def ensure(self, level: int) -> None:
+        """Have all queues up to this level."""
+        while self._made <= level:
+            self._make(self._made)
+            self._made += 1
+
+    def waiting(self) -> int:
+        """How many messages wait on it, of all sources. Counted from the top down, as they move."""
+        while self._seen < LEVELS and self._topology.exists(exchange_of(self._seen)):
+            self._seen += 1
+        return sum(
+            self._topology.count(rung(level, digit))[0]
+            for level in reversed(range(self._seen))
+            for digit in reversed(rungs(level))
+        )
+
+    @property
+    def is_there(self) -> bool:
+        return self._seen > 0
+
+    def _make(self, level: int) -> None:
+        ask, exchange = self._topology.ask, exchange_of(level)
+        for digit in rungs(level):
+            try:
+                self._topology.declare(queue_of(level, digit))
+            except Refused as refused:
+                if refused.code != PRECONDITION_FAILED:
+                    raise
+                raise ConfigError(
+                    f"Queue {rung(level, digit)!r} was made by something else and would not hand messages on: {refused.text}. "
+                    f"Once it is empty: rabbitmqctl delete_queue {rung(level, digit)}"
+                ) from None
+        ask(lambda channel, done: channel.exchange_declare(exchange, "headers", durable=True, callback=done), "declaring")
+        for digit in rungs(level):
+            match = {"x-match": "all", f"unpoison-d{level}": digit}
+            name = rung(level, digit)
+            ask(lambda channel, done, n=name, m=match: channel.queue_bind(n, exchange, "", m, callback=done), "binding")
+        if level > 0:
+            below, none = exchange_of(level - 1), {"x-match": "all", f"unpoison-d{level}": 0}
+            ask(lambda channel, done: channel.exchange_bind(below, exchange, "", none, callback=done), "binding")

@@ -1,0 +1,104 @@
+"""Which connections does one user of RabbitMQ have?
+
+Up to three, each made when it is first needed and anew when it was lost. On one messages are pushed to us; on one the server is
+asked and suspects are pulled, since an answer must not wait behind a gigabyte of messages; on one is published, since a server
+that is short of memory reads nothing from whoever publishes. What is held on the first two shares one fate: if a part of it is
+lost everything is, because whoever is told of a loss drops everything.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+
+from unpoison.brokers.rabbitmq.connection import Link
+from unpoison.brokers.rabbitmq.ladder import Ladder, way
+from unpoison.brokers.rabbitmq.table import Entry
+from unpoison.brokers.rabbitmq.topology import Topology
+from unpoison.brokers.rabbitmq.url import Address
+from unpoison.brokers.rabbitmq.writing import Batch, Copy, Writer
+from unpoison.errors import BrokerUnavailable
+
+
+class Links:
+    """`on_lost` is called, from any thread, when something that was held is lost."""
+
+    def __init__(self, address: Address, on_lost: Callable[[], None]) -> None:
+        self._address, self._on_lost = address, on_lost
+        self._lock = threading.RLock()
+        self._is_open, self._create = False, True
+        self._asking: Link | None = None
+        self._pushing: Link | None = None
+        self._topology: Topology | None = None
+        self._ladder: Ladder | None = None
+        self._writer: Writer | None = None
+        self._known: set[str] = set()
+
+    def open(self, *, create: bool) -> None:
+        self._is_open, self._create = True, create
+
+    def topology(self) -> Topology:
+        with self._lock:
+            if not self._is_open:
+                raise BrokerUnavailable(f"The connection to {self._address.shown} is not open. Call open() first.")
+            if self._asking is None or not self._asking.is_open or self._topology is None:
+                self._asking = link = Link(self._address, "control", self.part_lost)
+                self._topology = Topology(link, create=self._create, message_ttl=self._address.message_ttl, known=self._known)
+                self._ladder = None
+            return self._topology
+
+    def ladder(self) -> Ladder:
+        topology = self.topology()
+        if self._ladder is None:
+            self._ladder = Ladder(topology)
+        return self._ladder
+
+    def pushing(self) -> Link:
+        with self._lock:
+            if self._pushing is None or not self._pushing.is_open:
+                self._pushing = Link(self._address, "consumer", self.part_lost)
+            return self._pushing
+
+    @property
+    def is_pushing(self) -> bool:
+        return self._pushing is not None and self._pushing.is_open
+
+    def writer(self) -> Writer:
+        with self._lock:
+            if self._writer is None or not self._writer.link.is_open:
+                self._writer = Writer(Link(self._address, "publisher"))
+            return self._writer
+
+    def store(self, copies: Sequence[Copy]) -> Batch:
+        """Store these; returns once it is known of each whether it is stored."""
+        writer = self.writer()
+        batch = writer.submit(copies)
+        writer.wait(batch)
+        return batch
+
+    def route(self, queue: str, delay: float) -> tuple[tuple[str, str], list[Entry]]:
+        """Exchange and routing key for a message that is to be in this queue after so long, and the headers for the way."""
+        if delay <= 0:
+            return ("", queue), []
+        down = way(delay)
+        self.ladder().ensure(down.level)
+        return (down.exchange, queue), down.headers
+
+    def descriptors(self) -> Sequence[int]:
+        """Of the connections on which messages are held: while a process has copies of them the server sees no end."""
+        found = [link.descriptor() for link in (self._pushing, self._asking) if link is not None]
+        return [descriptor for descriptor in found if descriptor is not None]
+
+    def part_lost(self) -> None:
+        """Have everything go back."""
+        for link in (self._pushing, self._asking):
+            if link is not None and link.is_open:
+                link.hang_up()
+        self._on_lost()
+
+    def close(self) -> None:
+        with self._lock:
+            self._is_open = False
+            for link in (self._pushing, self._asking, self._writer):
+                if link is not None:
+                    link.close()
+            self._asking = self._pushing = self._topology = self._ladder = self._writer = None
+            self._known = set()

@@ -1,0 +1,99 @@
+"""How does a message get from one queue to another, and never into none?
+
+A copy of it is stored, confirmed by the server, and only then may the original be let go. If that is interrupted it is tried
+again: a copy that was confirmed before, or is still on its way, is not sent a second time.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from unpoison.brokers.rabbitmq import envelope, letters, properties
+from unpoison.brokers.rabbitmq.envelope import Receipt
+from unpoison.brokers.rabbitmq.links import Links
+from unpoison.brokers.rabbitmq.topology import DLX, lane_of
+from unpoison.brokers.rabbitmq.wire import Arrived
+from unpoison.brokers.rabbitmq.writing import Batch, Copy
+from unpoison.errors import BrokerUnavailable
+from unpoison.ports import Dead, Kept
+
+LetGo = Callable[[Sequence[Receipt]], None]
+
+
+class Moving:
+    """The copies that one consumer stores. `let_go` lets originals go whose copies are stored."""
+
+    def __init__(self, links: Links, let_go: LetGo) -> None:
+        self._links, self._let_go = links, let_go
+        self._sent: dict[Receipt, tuple[Batch, int]] = {}
+        self._moved: set[Receipt] = set()
+
+    def has_moved(self, receipt: Receipt) -> bool:
+        """Whether it was let go in an earlier try of the settlement that is being tried again."""
+        return receipt in self._moved
+
+    def move(self, kept: Sequence[Kept], dead: Sequence[Dead]) -> None:
+        """Have a confirmed copy of each. Raises BrokerUnavailable if one cannot be had; the others are let go then."""
+        makers: list[tuple[Receipt, Callable[[], Copy]]] = [
+            *((each.delivery.receipt, partial(self._kept_copy, each)) for each in kept),
+            *((each.delivery.receipt, partial(self._letter_copy, each)) for each in dead),
+        ]
+        writer = self._links.writer()
+        new = [(receipt, make()) for receipt, make in makers if not self._is_on_its_way(receipt)]
+        if new:
+            batch = writer.submit([copy for _, copy in new])
+            self._sent.update((receipt, (batch, number)) for number, (receipt, _) in enumerate(new))
+        receipts = [receipt for receipt, _ in makers if receipt not in self._moved]
+        for batch in {id(self._sent[receipt][0]): self._sent[receipt][0] for receipt in receipts}.values():
+            writer.wait(batch)
+        stored = [receipt for receipt in receipts if self._is_stored(receipt)]
+        if len(stored) < len(receipts):
+            failed = next(self._sent[receipt][0] for receipt in receipts if not self._is_stored(receipt))
+            self._let_go(stored)
+            self.forget(stored)
+            self._moved.update(stored)
+            raise BrokerUnavailable(why(failed))
+
+    def forget(self, receipts: Sequence[Receipt]) -> None:
+        """These were let go."""
+        for receipt in receipts:
+            self._sent.pop(receipt, None)
+
+    def settled(self) -> None:
+        """The settlement has come to its end."""
+        self._moved.clear()
+
+    def _is_stored(self, receipt: Receipt) -> bool:
+        batch, number = self._sent[receipt]
+        return batch.stored(number)
+
+    def _is_on_its_way(self, receipt: Receipt) -> bool:
+        if receipt in self._moved:
+            return True
+        if receipt not in self._sent:
+            return False
+        return not self._sent[receipt][0].done.is_set() or self._is_stored(receipt)
+
+    def _kept_copy(self, kept: Kept) -> Copy:
+        delivery = kept.delivery
+        like = properties.read(delivery.receipt.properties)
+        seen = envelope.look(Arrived(0, False, b"", delivery.body), like)
+        home = lane_of(delivery.source) if kept.counters.alone else delivery.source
+        where, extra = self._links.route(home, kept.after)
+        return Copy(*where, envelope.copied(seen, like, kept.counters, extra=extra), delivery.body)
+
+    def _letter_copy(self, dead: Dead) -> Copy:
+        delivery = dead.delivery
+        like = properties.read(delivery.receipt.properties)
+        seen = envelope.look(Arrived(0, False, b"", delivery.body), like)
+        data = letters.written(dead.letter, seen, like, letters.new_id(delivery.source))
+        return Copy(DLX, delivery.source, data, delivery.body)
+
+
+def why(batch: Batch) -> str:
+    if batch.broken is not None:
+        return f"The connection broke: {batch.broken}."
+    if batch.unroutable:
+        (exchange, key), text = next(iter(batch.unroutable.items()))
+        place = f"queue {key!r}" if not exchange else f"a queue bound to exchange {exchange!r} with the key {key!r}"
+        return f"RabbitMQ cannot route to {place} ({text}): it was deleted, or its binding was. To make it again, start anew."
+    return "RabbitMQ refused to store (basic.nack): the queue is full or unavailable. See its length limits and its log."

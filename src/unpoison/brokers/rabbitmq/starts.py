@@ -1,0 +1,52 @@
+"""Who started a message that must run alone, and never ended?
+
+The server counts such starts; it does not know whose they were. So each is noted in the queue `<queue>.starts` before it
+begins, and looked up if the message comes back. Nothing is decided by these notes: they are for whoever reads the letter.
+"""
+
+import msgspec
+
+from unpoison.brokers.rabbitmq import properties
+from unpoison.brokers.rabbitmq.consuming import Subscription
+from unpoison.brokers.rabbitmq.operating import locked
+from unpoison.brokers.rabbitmq.topology import Topology, starts_of
+from unpoison.brokers.rabbitmq.writing import Copy
+from unpoison.message import Counters
+from unpoison.stored import UNREADABLE
+
+
+class Start(msgspec.Struct, frozen=True):
+    """One start of one message, alone in its consumer."""
+
+    stamp: str
+    by: str
+    at: float
+
+
+def note(source: str, start: Start) -> Copy:
+    return Copy("", starts_of(source), properties.write(None, []), msgspec.json.encode(start))
+
+
+def lost(topology: Topology, source: str, stamp: str, counters: Counters, times: int) -> Counters:
+    """Counters of a message that was started alone so many times, since it was last stored, and never came to an end."""
+    if times < 1:
+        return counters
+    queue = starts_of(source)
+    with locked(topology, queue):
+        looking = Subscription(topology.link, queue)
+        try:
+            noted = [each for arrived in looking.take_all() if (each := _read(arrived.body)) and each.stamp == stamp]
+        finally:
+            looking.close()
+    latest = noted[-times:]
+    counters = msgspec.structs.replace(counters, losses=counters.losses + times - len(latest))
+    for start in latest:
+        counters = counters.marked(start.by, start.at)
+    return counters
+
+
+def _read(body: bytes) -> Start | None:
+    try:
+        return msgspec.json.decode(body, type=Start)
+    except UNREADABLE:
+        return None

@@ -1,0 +1,226 @@
+"""Which queues does a source need, and what if they are there already?
+
+    orders               the source: a quorum queue unless it was there before
+    orders.dlq           its dead letters, bound to the exchange `dlx`
+    orders.dlq.history   letters that were replayed or discarded, the latest 10,000
+    orders.suspects      messages that must run alone, one at a time
+    orders.starts        who started one of those, for the letter of one that never ends
+    orders.busy          always empty: its consumers are those that hold messages of the source
+
+What is missing is made; what is there is never changed. A difference is a finding, with both values and the way out.
+"""
+
+import shlex
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import msgspec
+
+from unpoison.brokers.rabbitmq.connection import Channel, Link, Refused
+from unpoison.errors import ConfigError
+from unpoison.ports import Finding
+
+DLX = "dlx"
+BACKSTOP = 100
+"""Deliveries after which the server itself gives a message up: a net far below our own limits."""
+
+HISTORY = 10_000
+STARTS = 1_000
+NOT_FOUND, ACCESS_REFUSED, PRECONDITION_FAILED = 404, 403, 406
+LONGEST_NAME = 255 - len(".dlq.history")
+
+
+class Queue(NamedTuple):
+    """A queue as we would make it."""
+
+    name: str
+    arguments: Mapping[str, Any]
+
+
+def dlq_of(source: str) -> str:
+    return f"{source}.dlq"
+
+
+def lane_of(source: str) -> str:
+    return f"{source}.suspects"
+
+
+def history_of(source: str) -> str:
+    return f"{source}.dlq.history"
+
+
+def starts_of(source: str) -> str:
+    return f"{source}.starts"
+
+
+def busy_of(source: str) -> str:
+    return f"{source}.busy"
+
+
+def check_name(source: str) -> None:
+    if not source or source.startswith("amq.") or len(source.encode()) > LONGEST_NAME:
+        raise ConfigError(
+            f"Source {source[:80]!r} cannot be a RabbitMQ queue: a name has 1 to {LONGEST_NAME} bytes "
+            f"and does not begin with amq."
+        )
+
+
+def queues(source: str, version: tuple[int, int], message_ttl: float | None) -> list[Queue]:
+    """What a source needs, in the order in which it is made."""
+    kept: dict[str, Any] = {"x-queue-type": "quorum"}
+    if version >= (4, 0):
+        kept["x-delivery-limit"] = -1  # else looking at a letter 20 times would delete it
+    letters = kept if message_ttl is None else {**kept, "x-message-ttl": int(message_ttl * 1000)}
+    return [
+        Queue(dlq_of(source), letters),
+        Queue(
+            source,
+            {
+                "x-queue-type": "quorum",
+                "x-dead-letter-exchange": DLX,
+                "x-dead-letter-routing-key": source,
+                "x-dead-letter-strategy": "at-least-once",
+                "x-overflow": "reject-publish",
+                "x-delivery-limit": BACKSTOP,
+            },
+        ),
+        Queue(lane_of(source), kept),
+        Queue(history_of(source), {**kept, "x-max-length": HISTORY}),
+        Queue(starts_of(source), {"x-queue-type": "classic", "x-max-length": STARTS}),
+        Queue(busy_of(source), {"x-queue-type": "classic", "x-max-length": 1}),
+    ]
+
+
+class Topology:
+    """Makes and checks queues on one connection. `known` are sources that were found complete on an earlier one."""
+
+    def __init__(self, link: Link, *, create: bool, message_ttl: float | None, known: set[str]) -> None:
+        self.link, self._create, self._ttl, self._known = link, create, message_ttl, known
+        self._channel: Channel | None = None
+
+    def ensure(self, source: str) -> list[Finding]:
+        """Have everything a source needs. What is known to be there is not asked for again."""
+        if source in self._known:
+            return []
+        check_name(source)
+        wanted = queues(source, self.link.version, self._ttl)
+        findings = self._exchange() if self._create else []
+        for queue in wanted:
+            findings += self._queue(queue) if self._create else self._expect(queue, wanted)
+        if self._create:
+            self._ask(lambda channel, done: channel.queue_bind(dlq_of(source), DLX, source, callback=done), "binding")
+        self._known.add(source)
+        return findings
+
+    def has(self, source: str) -> bool:
+        """Whether its queue is there; made now if this is the first time that it is asked for."""
+        if source not in self._known:
+            self.ensure(source)
+            return True
+        try:
+            self.count(source)
+        except Refused as refused:
+            if refused.code != NOT_FOUND:
+                raise
+            return False
+        return True
+
+    def renew(self, source: str) -> None:
+        """Have what a source needs, whoever deleted some of it in the meantime."""
+        self._known.discard(source)
+        self.ensure(source)
+
+    def count(self, queue: str) -> tuple[int, int]:
+        """How many messages are ready in a queue, and how many consume from it. Raises Refused if there is no such queue."""
+        answer = self._ask(lambda channel, done: channel.queue_declare(queue, passive=True, callback=done), "counting").method
+        return int(answer.message_count), int(answer.consumer_count)
+
+    def exists(self, exchange: str) -> bool:
+        try:
+            self._ask(lambda channel, done: channel.exchange_declare(exchange, passive=True, callback=done), "looking")
+        except Refused as refused:
+            if refused.code == NOT_FOUND:
+                return False
+            raise
+        return True
+
+    def declare(self, queue: Queue) -> None:
+        self._ask(
+            lambda channel, done: channel.queue_declare(queue.name, durable=True, arguments=dict(queue.arguments), callback=done),
+            f"declaring queue {queue.name}",
+        )
+
+    def _exchange(self) -> list[Finding]:
+        try:
+            self._ask(lambda channel, done: channel.exchange_declare(DLX, "direct", durable=True, callback=done), "declaring dlx")
+        except Refused as refused:
+            return [_difference(f"Exchange {DLX!r}", "exchange-differs", refused)]
+        return []
+
+    def _queue(self, queue: Queue) -> list[Finding]:
+        try:
+            self.declare(queue)
+        except Refused as refused:
+            return [_difference(f"Queue {queue.name!r}", "queue-differs", refused)]
+        return []
+
+    def _expect(self, queue: Queue, wanted: list[Queue]) -> list[Finding]:
+        try:
+            self.count(queue.name)
+        except Refused as refused:
+            if refused.code != NOT_FOUND:
+                raise _forbidden(refused) from None
+            commands = "\n".join(_commands(wanted, self.link.host, self.link.vhost))
+            raise ConfigError(
+                f"Queue {queue.name!r} does not exist, and nothing is to be created here. Check the name; to make it, with the "
+                f"management API (or start once with a user who may create):\n{commands}"
+            ) from None
+        return []
+
+    def ask(self, question: Any, what: str) -> Any:
+        return self._ask(question, what)
+
+    def _ask(self, question: Any, what: str) -> Any:
+        """On a channel for questions; the server closes it when it refuses, so the next one may need a new one."""
+        if self._channel is None or not self._channel.is_open:
+            self._channel = self.link.channel()
+        try:
+            return self._channel.ask(question, what)
+        except Refused as refused:
+            if refused.code == ACCESS_REFUSED:
+                raise _forbidden(refused) from None
+            raise
+
+
+def _commands(wanted: list[Queue], host: str, vhost: str) -> list[str]:
+    """What makes these by hand. With curl: rabbitmqadmin is another program in each major version of RabbitMQ."""
+    dlq, source = (each.name for each in wanted[:2])
+    bodies: dict[str, dict[str, Any]] = {f"exchanges/{vhost}/{DLX}": {"type": "direct", "durable": True}}
+    bodies |= {f"queues/{vhost}/{quote(each.name, safe='')}": {"durable": True, "arguments": each.arguments} for each in wanted}
+    lines = [_curl(host, "PUT", path, body) for path, body in bodies.items()]
+    return [*lines, _curl(host, "POST", f"bindings/{vhost}/e/{DLX}/q/{quote(dlq, safe='')}", {"routing_key": source})]
+
+
+def _curl(host: str, method: str, path: str, body: Mapping[str, Any]) -> str:
+    data = shlex.quote(msgspec.json.encode(body).decode())
+    return f"curl -u USER -X {method} -H 'content-type: application/json' -d {data} http://{host}:15672/api/{path}"
+
+
+def _forbidden(refused: Refused) -> ConfigError:
+    return ConfigError(
+        f"RabbitMQ refuses: {refused.text}. This user needs configure, write and read rights for the queues of its sources, "
+        f"for the exchange 'dlx' and for names that begin with 'unpoison.'; see rabbitmqctl set_permissions."
+    )
+
+
+def _difference(what: str, name: str, refused: Refused) -> Finding:
+    if refused.code != PRECONDITION_FAILED:
+        raise refused
+    told = refused.text.removeprefix("PRECONDITION_FAILED - ")
+    return Finding(
+        name,
+        f"{what} was there before and differs from what unpoison would make: {told}. It is used as it is.",
+        "To have it made anew: stop producers and consumers, move its messages away (shovel), delete it, start again. "
+        "What a policy can set needs no such thing: rabbitmqctl set_policy.",
+    )

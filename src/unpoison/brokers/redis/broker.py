@@ -1,0 +1,212 @@
+"""How does Redis serve as a broker?
+
+A source is a stream with a consumer group. What waits for another start (a retry, what a vanished consumer held, what must run
+alone) is copied out of the stream into keys of the group's own: whatever trims the stream cannot touch it, and other groups do
+not see it as a second message. Every change is a script, so it is one step; each asks first whether the messages are still ours.
+"""
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from unpoison.brokers.redis import scripts, settling
+from unpoison.brokers.redis.connection import Link
+from unpoison.brokers.redis.fetching import Fetching, NotOurs
+from unpoison.brokers.redis.keys import DLQ, HELD, OWNERS, keys_of
+from unpoison.brokers.redis.nodes import Command
+from unpoison.brokers.redis.openings import check_kind, make_group, open_source
+from unpoison.brokers.redis.presence import Presence
+from unpoison.brokers.redis.publishing import publish
+from unpoison.brokers.redis.takeover import take_over
+from unpoison.brokers.redis.url import address
+from unpoison.errors import BrokerUnavailable, OwnershipLost
+from unpoison.message import Delivery, Outgoing
+from unpoison.ports import Capability, Depth, Finding, Kept, Ring, Settlement
+from unpoison.stored import counters_text
+
+TAKEOVER_EVERY = 0.5
+"""Seconds between two looks for consumers that vanished."""
+
+SYNC_WITHIN = 2.0
+"""Seconds to wait for the disk before a message runs alone, on servers that can say when it has it."""
+
+
+class RedisBroker:
+    """One consumer's, or publisher's, way to the server. Ownership ends with the processes that hold it."""
+
+    capabilities = (
+        Capability.DURABLE
+        | Capability.SHARED
+        | Capability.FENCED
+        | Capability.ATOMIC
+        | Capability.BROWSE
+        | Capability.EXACT_DEPTH
+    )
+
+    def __init__(self, url: str) -> None:
+        self.address = address(url)
+        self.link = Link(self.address)
+        self._create = True
+        self._keys: dict[str, tuple[str, ...]] = {}
+        self._presences: dict[str, Presence] = {}
+        self._opened: set[str] = set()
+        self._fetching = Fetching(self.link, self._keys)
+        self._looked_for_vanished: dict[str, float] = {}
+
+    def open(self, sources: Sequence[str], *, create: bool = True, ring: Ring | None = None) -> Sequence[Finding]:
+        self._create = self._fetching.create = create
+        try:
+            self.link.open(sources[0] if sources else "")
+            found = [finding for source in sources for finding in self._open(source)]
+            if ring is not None:
+                for source in sources:
+                    self._presence(source).listen(ring)
+        except BaseException:
+            self.close()
+            raise
+        return found
+
+    def ties(self) -> Sequence[int]:
+        for source in self._opened:
+            self._presence(source).own()
+        return [tie for presence in self._presences.values() for tie in presence.ties()]
+
+    def publish(self, messages: Sequence[Outgoing]) -> None:
+        for source in {message.source for message in messages} - self._keys.keys():
+            self._check(source)
+        publish(self.link, self._keys, messages)
+
+    def fetch(self, source: str, limit: int) -> Sequence[Delivery]:
+        presence = self._presence(source)
+        self._take_over_from_the_vanished(source)
+        if limit < 1:
+            return ()
+        try:
+            return self._fetching.fetch(source, presence, limit)
+        except NotOurs as error:
+            raise self._lost(source, error.owner, holds=error.holds) from None
+
+    def has_suspect(self, source: str) -> bool:
+        return bool(self._ask(source, scripts.SUSPECT(self._keys[source], self.address.group)))
+
+    def take_suspect(self, source: str, by: str) -> Delivery | None:
+        owner = self._presence(source).own()
+        try:
+            suspect = self._fetching.take_alone(source, owner)
+        except NotOurs:
+            raise self._lost(source, owner) from None
+        if suspect is not None:
+            self._mark(source, owner, suspect, by)
+        self._fetching.mark_got(source, [] if suspect is None else [suspect])
+        return suspect
+
+    def _mark(self, source: str, owner: str, suspect: Delivery, by: str) -> None:
+        """Put its start on record."""
+        counters = counters_text(suspect.counters.marked(by, time.time()))  # when, as this host says: for people only
+        commands: list[Command] = [scripts.MARK(self._keys[source], self.address.group, owner, suspect.receipt.no, counters)]
+        if self.link.node(source).version >= (7, 2):
+            within = min(SYNC_WITHIN, 0.8 * float(self.address.options["socket_timeout"] or SYNC_WITHIN))
+            commands.append(("WAITAOF", 1, 0, int(within * 1000)))  # an error where there is no such file to wait for
+        marked, *_ = self.link.try_all(source, *commands)
+        if isinstance(marked, Exception):
+            raise BrokerUnavailable(f"Redis at {self.address.shown!r}: {marked}. The message was not started.") from marked
+        if not marked:
+            raise self._lost(source, owner)
+
+    def settle(self, settlement: Settlement) -> None:
+        lost = [
+            (source, owner)
+            for source, owner, command in settling.commands(settlement, self._keys, self.address.group)
+            if self._run(settlement, source, owner, command)
+        ]
+        self._fetching.settled(list(settling.moved(settlement)) if settlement.kept or settlement.dead else settlement.gone)
+        if lost:
+            raise self._lost(*lost[0])
+
+    def _run(self, settlement: Settlement, source: str, owner: str, command: Command) -> Any:
+        """One step of a settlement. The last one may have the server read the next messages: it does so while we go on."""
+        is_plain = not (settlement.kept or settlement.dead)
+        ahead = self._fetching.ahead(source, owner, len(settlement.gone)) if is_plain else ()
+        return self.link.ask_ahead(source, command, *ahead) if ahead else self._ask(source, command)
+
+    def extend(self, deliveries: Sequence[Delivery]) -> None:
+        """Nothing to prolong: this consumer says by itself that it is alive. Only tells when something was lost."""
+        for (source, owner), batch in settling.by_owner(deliveries).items():
+            entries, waiting = settling.split(batch)
+            commands: list[Command] = [("HEXISTS", self._keys[source][OWNERS], owner)]
+            commands += [("XPENDING", source, self.address.group, no, no, 1, owner) for no in entries]
+            commands += [("HGET", self._keys[source][HELD], no) for no in waiting]
+            if not all(self.link.ask(source, *commands)):
+                raise self._lost(source, owner)
+
+    def depth(self, source: str) -> Depth:
+        self._check(source)
+        keys = self._keys[source]
+        counted, dead = self.link.try_all(source, scripts.DEPTH(keys, self.address.group), ("XLEN", keys[DLQ]))
+        if isinstance(counted, Exception):
+            self._fetching.repair(source, counted)
+        ready, delayed, leased = counted
+        return Depth(ready=ready, delayed=delayed, leased=leased, dead=dead if isinstance(dead, int) else 0)
+
+    def close(self) -> None:
+        for source, presence in self._presences.items():
+            if presence.name:
+                with suppress(BrokerUnavailable, OwnershipLost, NotOurs):
+                    back = [Kept(delivery, delivery.counters) for delivery in self._fetching.stock(source)]
+                    self.settle(Settlement(kept=back))
+                    self._ask(source, scripts.LEAVE(self._keys[source], self.address.group, presence.name))
+            presence.close()
+        self._presences.clear()
+        self._opened.clear()
+        self.link.close()
+
+    def keys(self, source: str, group: str | None = None) -> tuple[str, ...]:
+        return keys_of(source, group or self.address.group)
+
+    def _check(self, source: str) -> None:
+        """A source that was not opened is looked at when it is first used: its key may be something else."""
+        if source not in self._keys:
+            check_kind(self.link, source, is_list=source in self.address.lists)
+            if not self._create and source not in self.address.lists:
+                make_group(self.link, source, create=False)
+            self._keys[source] = self.keys(source)
+
+    def _open(self, source: str) -> Sequence[Finding]:
+        found = open_source(self.link, source, create=self._create, is_list=source in self.address.lists)
+        self._keys[source] = self.keys(source)
+        self._opened.add(source)
+        return found
+
+    def _presence(self, source: str) -> Presence:
+        if source not in self._opened:
+            self._open(source)
+        if source not in self._presences:
+            is_list = source in self.address.lists
+            self._presences[source] = Presence(self.link.finder, self.link, self._keys[source], is_list=is_list)
+        return self._presences[source]
+
+    def _ask(self, source: str, command: Command) -> Any:
+        return self.link.ask(source, command)[0]
+
+    def _lost(self, source: str, owner: str, *, holds: bool = True) -> OwnershipLost:
+        """What is held under the name that lost something comes back too: nobody waits for it here any more."""
+        presence = self._presences.get(source)
+        if presence is not None and presence.name == owner:
+            if holds:
+                self._inherit(source, owner)
+            presence.lost()
+        return OwnershipLost(
+            f"Messages of {source!r} that this consumer held in {self.address.shown!r} were taken over by another one. "
+            f"Its results are dropped; the messages run there."
+        )
+
+    def _take_over_from_the_vanished(self, source: str) -> None:
+        now = time.monotonic()
+        if now - self._looked_for_vanished.get(source, float("-inf")) >= TAKEOVER_EVERY:
+            self._looked_for_vanished[source] = now
+            self._inherit(source)
+
+    def _inherit(self, source: str, from_owner: str = "") -> None:
+        if take_over(self.link, self._keys[source], self._presence(source), from_owner):
+            self._fetching.has_waiting.add(source)

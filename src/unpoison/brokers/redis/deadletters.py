@@ -1,0 +1,125 @@
+"""How are dead letters kept, looked at and sent again in Redis?
+
+Those that wait are in the stream `dlq:<source>`; those that were replayed or discarded are kept beside it, the latest of them.
+Every change is one script that first looks whether the letter still waits: of two operators only one gets it.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from unpoison import stored
+from unpoison.brokers.redis import scripts
+from unpoison.brokers.redis.broker import RedisBroker
+from unpoison.brokers.redis.envelope import blob_of_message
+from unpoison.brokers.redis.keys import DISCARDED, DLQ, REPLAYED
+from unpoison.brokers.redis.letters import group_of, letter_of, number, original_of, padded, unpadded
+from unpoison.brokers.redis.netstrings import packed, unpacked
+from unpoison.deadletters.record import DeadLetter
+
+HISTORY = 10_000
+"""How many letters that were replayed are kept, and how many that were discarded."""
+
+_HIGHEST = f"{2**64 - 1}-{2**64 - 1}"
+
+Entry = tuple[str, bytes, Sequence[bytes]]
+"""State, number and fields of a letter."""
+
+
+class RedisDeadLetters:
+    """The DLQ of one source."""
+
+    def __init__(self, broker: RedisBroker, source: str) -> None:
+        self.broker, self._source = broker, source
+        self._keys = broker.keys(source)
+
+    def count(self, state: str = "dead") -> int:
+        commands = {
+            "dead": ("XLEN", self._keys[DLQ]),
+            "replayed": ("ZCARD", self._keys[REPLAYED]),
+            "discarded": ("ZCARD", self._keys[DISCARDED]),
+        }
+        return int(self._ask(commands[state])) if state in commands else 0
+
+    def freeze(self) -> str:
+        """The newest number that was ever given: the stream remembers it also when it is empty."""
+        answer = self.broker.link.try_all(self._source, ("XINFO", "STREAM", self._keys[DLQ]))[0]
+        if isinstance(answer, Exception):  # there is no DLQ yet
+            return f"{self._source}-0-0"
+        told = dict(zip(answer[::2], answer[1::2], strict=True))
+        return f"{self._source}-{told[b'last-generated-id'].decode()}"
+
+    def browse(
+        self, *, only: str | None = None, after: str = "", until: str = "", limit: int = 100, state: str | None = "dead"
+    ) -> Sequence[DeadLetter]:
+        low, high = number(self._source, after) or "0-0", number(self._source, until) or _HIGHEST
+        if only is not None:
+            exact = number(self._source, only)
+            if exact is None:
+                return []
+            return [_letter(self._source, entry) for entry in self._exactly(exact) if state in (None, entry[0])]
+        return [_letter(self._source, entry) for entry in self._entries(state or "", low, high, limit)]
+
+    def replay(self, letter_ids: Sequence[str]) -> Sequence[str]:
+        by_group: dict[str, list[Any]] = {}
+        for entry in self._waiting(letter_ids):
+            letter, (_, no, fields) = _letter(self._source, entry), entry
+            counters = letter.replayed()
+            blob = blob_of_message(letter.message, original_of(letter.message, fields))
+            row = [no, padded(no.decode()), packed(fields), b"r" + no, blob, stored.counters_text(counters), int(counters.alone)]
+            by_group.setdefault(group_of(fields, self.broker.address.group), []).extend(row)
+        sent = set()
+        for group, rows in by_group.items():
+            sent |= set(self._ask(scripts.REPLAY(self.broker.keys(self._source, group), group, HISTORY, *rows)))
+        return [id_ for id_ in letter_ids if (number(self._source, id_) or "").encode() in sent]
+
+    def remove(self, letter_ids: Sequence[str], *, state: str = "dead", keep_as: str | None = None) -> Sequence[str]:
+        rows: list[Any] = []
+        if state == "dead" and keep_as:
+            for _, no, fields in self._waiting(letter_ids):
+                rows += [no, padded(no.decode()), packed(fields)]
+        else:
+            for known in filter(None, (number(self._source, id_) for id_ in letter_ids)):
+                rows += [known, padded(known), b""]
+        if not rows:
+            return []
+        command = scripts.REMOVE(self._keys, self.broker.address.group, state, int(bool(keep_as)), HISTORY, *rows)
+        changed = set(self._ask(command))
+        return [id_ for id_ in letter_ids if (number(self._source, id_) or "").encode() in changed]
+
+    def _waiting(self, letter_ids: Sequence[str]) -> list[Entry]:
+        """The entries of those that wait, in the order of their ids here. An entry never changes, so what is read stays true."""
+        numbers = [no for no in (number(self._source, id_) for id_ in letter_ids) if no]
+        if not numbers:
+            return []
+        pages = self.broker.link.ask(self._source, *(("XRANGE", self._keys[DLQ], no, no) for no in numbers))
+        return [("dead", no, fields) for page in pages for no, fields in page]
+
+    def _exactly(self, no: str) -> list[Entry]:
+        first, second = map(int, no.split("-"))
+        before = f"{first}-{second - 1}" if second else f"{first - 1}-{2**64 - 1}" if first else "0-0"
+        return self._entries("", before, no, 1)
+
+    def _entries(self, state: str, low: str, high: str, limit: int) -> list[Entry]:
+        """Letters behind `low` and up to `high`, in the order they came."""
+        command = scripts.BROWSE(self._keys, self.broker.address.group, state, low, high, padded(low), padded(high), limit)
+        found = [_entry(*row) for row in self._ask(command)]
+        return sorted(found, key=lambda entry: _sortable(entry[1]))[:limit]
+
+    def _ask(self, command: tuple[Any, ...]) -> Any:
+        return self.broker.link.ask(self._source, command)[0]
+
+
+def _entry(state: bytes, no: bytes, fields: Any) -> Entry:
+    if state == b"dead":
+        return "dead", no, fields
+    return state.decode(), unpadded(no), unpacked(fields)
+
+
+def _letter(source: str, entry: Entry) -> DeadLetter:
+    state, no, fields = entry
+    return letter_of(source, no, state, fields)
+
+
+def _sortable(no: bytes) -> tuple[int, int]:
+    first, _, second = no.partition(b"-")
+    return int(first), int(second)

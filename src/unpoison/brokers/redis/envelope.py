@@ -1,0 +1,99 @@
+"""How does an entry of a stream become a delivery, and back?
+
+What unpoison publishes has the fields `id` and `body` and, where there are any, `key` and `headers` (JSON). Entries of other
+programs are read as they are: without a field `body` the body is a JSON object of all fields; with one, the other fields are
+headers. Whatever they look like, their fields travel unchanged through retries, dead letters and replays.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from unpoison.brokers.redis.netstrings import packed, unpacked
+from unpoison.message import NO_HEADERS, UNTRIED, Delivery, Message, Outgoing
+from unpoison.stored import UNREADABLE, headers_text, read_counters, read_headers
+
+_NOT_HEADERS = (b"id", b"key", b"body", b"headers")
+
+
+class Receipt(msgspec.Struct, frozen=True, gc=False):
+    """What finds a delivery at the server again. Its text is in the dead letter, so that is short."""
+
+    owner: str
+    is_waiting: bool
+    """One of those that wait for another start; else an entry of the stream."""
+    no: bytes
+    fields: Sequence[bytes]
+
+    def __str__(self) -> str:
+        return _text(self.no)
+
+
+def fields_of(message: Outgoing | Message) -> list[bytes]:
+    """The fields of a message in the stream."""
+    fields = [b"id", message.id.encode(), b"body", message.body]
+    if message.key is not None:
+        fields += [b"key", message.key.encode()]
+    if message.headers is not NO_HEADERS and message.headers:
+        fields += [b"headers", (headers_text(message.headers) or "").encode()]
+    return fields
+
+
+def from_entries(source: str, owner: str, entries: Sequence[Any]) -> list[Delivery]:
+    """Deliveries of what XREADGROUP returned. One loop with little in it: this is paid for each message."""
+    made = []
+    for no, fields in entries:
+        receipt = Receipt(owner, False, no, fields)
+        if len(fields) == 4 and fields[0] == b"id" and fields[2] == b"body":
+            made.append(Delivery(receipt, source, str(fields[1], "utf-8", "backslashreplace"), fields[3]))
+        else:
+            made.append(_delivery(receipt, source, fields, None))
+    return made
+
+
+def from_waiting(source: str, owner: str, rows: Sequence[Any]) -> list[Delivery]:
+    """Deliveries of what a script handed out: number, message, counters, how often it came back since these were written."""
+    made = []
+    for no, blob, counters, returns in rows:
+        known_id, *fields = unpacked(blob)
+        delivery = _delivery(Receipt(owner, True, no, fields), source, fields, known_id or None)
+        found = read_counters(counters.decode()) if counters else UNTRIED
+        for _ in range(int(returns or 0)):
+            found = found.returned()
+        made.append(msgspec.structs.replace(delivery, counters=found))
+    return made
+
+
+def blob_of(delivery: Delivery) -> bytes:
+    """All that is needed to deliver it again."""
+    return packed([delivery.id.encode(), *delivery.receipt.fields])
+
+
+def blob_of_message(message: Message | Outgoing, fields: Sequence[bytes] | None = None) -> bytes:
+    return packed([message.id.encode(), *(fields_of(message) if fields is None else fields)])
+
+
+def _delivery(receipt: Receipt, source: str, fields: Sequence[bytes], known_id: bytes | None) -> Delivery:
+    values = dict(zip(fields[::2], fields[1::2], strict=False))
+    id_ = _text(known_id or values.get(b"id") or receipt.no)
+    key = values.get(b"key")
+    if b"body" not in values:
+        body = msgspec.json.encode({_text(name): _text(value) for name, value in values.items()})
+        return Delivery(receipt, source, id_, body, None if key is None else _text(key))
+    return Delivery(receipt, source, id_, values[b"body"], None if key is None else _text(key), _headers(values))
+
+
+def _headers(values: Mapping[bytes, bytes]) -> Mapping[str, str]:
+    """Those in the field `headers`, and every field that is none of ours. What is no JSON object of text stays as it is."""
+    found = {_text(name): _text(value) for name, value in values.items() if name not in _NOT_HEADERS}
+    if b"headers" in values:
+        try:
+            found |= read_headers(values[b"headers"].decode())
+        except UNREADABLE:
+            found["headers"] = _text(values[b"headers"])
+    return found or NO_HEADERS
+
+
+def _text(value: bytes) -> str:
+    return str(value, "utf-8", "backslashreplace")

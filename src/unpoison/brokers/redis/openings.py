@@ -1,0 +1,86 @@
+"""What must be there before a source can be used? Missing ones are made; what exists is never changed."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import redis
+
+from unpoison.brokers.redis.connection import Link
+from unpoison.brokers.redis.explaining import explained
+from unpoison.brokers.redis.keys import SOURCES, check_tag, dlq_of
+from unpoison.errors import ConfigError
+from unpoison.ports import Finding
+
+LIST_COSTS = (
+    "Each message is written twice more by the server on its way, has no id of its own, and can be taken by any other program "
+    "that pops from the list, without a trace. New ones are noticed within 0.1 s instead of at once."
+)
+
+
+def check_kind(link: Link, source: str, *, is_list: bool) -> None:
+    """Refuse a key that cannot be what this source is."""
+    shown = link.finder.address.shown
+    if link.finder.is_cluster:
+        check_tag(source, shown)
+    kind = link.ask(source, ("TYPE", source))[0].decode()
+    if kind == "list" and not is_list:
+        raise ConfigError(
+            f"Source {source!r} is a list in {shown!r}, and unpoison works on streams. To adopt the list, name it in the URL: "
+            f"{shown}{'&' if '?' in shown else '?'}list={source} — {LIST_COSTS}"
+        )
+    if kind == "stream" and is_list:
+        raise ConfigError(f"Source {source!r} is named as a list in {shown!r}, but it is a stream. Leave list={source} out.")
+    if kind not in ("none", "list", "stream"):
+        raise ConfigError(
+            f"Source {source!r}: there is a key of this name in {shown!r} that is a {kind}, and unpoison needs a stream. "
+            f"Choose another name, or move the key: RENAME {source} {source}:old"
+        )
+
+
+def check_letters(link: Link, source: str) -> None:
+    """The DLQ is a stream. A list under its name is somebody's: it is neither changed nor written to."""
+    dlq = dlq_of(source)
+    kind = link.ask(source, ("TYPE", dlq))[0].decode()
+    if kind not in ("none", "stream"):
+        raise ConfigError(
+            f"{dlq!r} in {link.finder.address.shown!r} is a {kind}, and unpoison keeps the dead letters of {source!r} under "
+            f"this name, in a stream. What is in it stays untouched. Move it out of the way: RENAME {dlq} {dlq}:old"
+        )
+
+
+def open_source(link: Link, source: str, *, create: bool, is_list: bool) -> Sequence[Finding]:
+    """Check everything about a source, and make what is missing, if that is allowed."""
+    check_kind(link, source, is_list=is_list)
+    check_letters(link, source)
+    if create:
+        link.ask(SOURCES, ("SADD", SOURCES, source))
+    if not is_list:
+        make_group(link, source, create=create)
+    return list(_remarks(source, is_list=is_list))
+
+
+def make_group(link: Link, source: str, *, create: bool) -> None:
+    """A new group begins with the oldest entry there is: nothing is left out."""
+    group, shown = link.finder.address.group, link.finder.address.shown
+    make = ("XGROUP", "CREATE", source, group, "0", "MKSTREAM")
+    if not create:
+        groups = link.try_all(source, ("XINFO", "GROUPS", source))[0]
+        if isinstance(groups, Exception) or group.encode() not in [flat[1] for flat in groups]:
+            raise ConfigError(
+                f"Source {source!r} has no stream with the group {group!r} in {shown!r}, and nothing is to be created here. "
+                f"Check the name; to make it: {' '.join(make)}"
+            )
+        return
+    answer: Any = link.try_all(source, make)[0]
+    if isinstance(answer, redis.ResponseError) and "BUSYGROUP" not in str(answer):
+        with explained(shown):
+            raise answer
+
+
+def _remarks(source: str, *, is_list: bool) -> Iterator[Finding]:
+    if is_list:
+        yield Finding(
+            "list-source",
+            f"Source {source!r} is a list. {LIST_COSTS}",
+            f"Have its producers write to a stream: XADD {source} * body <message>, and leave list={source} out of the URL.",
+        )

@@ -1,0 +1,119 @@
+"""What does a Redis URL say?
+
+    redis://user:password@host:6379/0?group=billing          one server, or any node of a cluster
+    rediss://…                                               the same over TLS
+    redis+sentinel://host1:26379,host2:26379/mymaster/0      whoever is master now, as the sentinels say
+    rediss+sentinel://…                                      the same over TLS
+
+Two words are ours, `group` and `list`; everything else behind the question mark goes to the client (redis-py) in its own terms.
+"""
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
+
+from redis.connection import Connection, parse_url
+
+from unpoison.errors import ConfigError
+
+GROUP = "unpoison"
+RESERVED = ("dlq", "later")
+"""They stand where a group stands in the names of keys that belong to all groups."""
+
+SENTINEL = "+sentinel"
+SENTINEL_PORT = 26379
+EXAMPLE = "redis://user:password@host:6379/0"
+
+_DEFAULTS: dict[str, Any] = {"socket_timeout": 10.0, "socket_connect_timeout": 5.0, "socket_keepalive": True}
+_OURS: dict[str, Any] = {"protocol": 2, "decode_responses": False}
+_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where the server is, and what is ours in the URL."""
+
+    shown: str
+    hosts: tuple[tuple[str, int], ...]
+    options: dict[str, Any]
+    kind: type[Connection]
+    group: str = GROUP
+    lists: frozenset[str] = frozenset()
+    service: str | None = None
+    """The name under which sentinels know the master; None without sentinels."""
+    sentinel_options: dict[str, Any] = field(default_factory=dict)
+
+    def connection(self, host: str, port: int) -> Connection:
+        """A connection, not yet made."""
+        return self.kind(host=host, port=port, **self.options)
+
+
+def shown(url: str) -> str:
+    """The URL without its passwords."""
+    masked = re.sub(r"(//[^@/]*?:)[^@]*@", r"\1***@", url, count=1)
+    return re.sub(r"([?&]\w*password=)[^&]*", r"\1***", masked)
+
+
+def address(url: str) -> Address:
+    """Raises ConfigError for a URL that cannot be understood."""
+    parts = urlsplit(url)
+    ours, theirs = _words(parts.query)
+    login, _, places = parts.netloc.rpartition("@")
+    has_sentinels = parts.scheme.endswith(SENTINEL)
+    hosts = tuple(_host(text, url, SENTINEL_PORT if has_sentinels else 6379) for text in places.split(","))
+    path, service = _path(parts, url) if has_sentinels else (parts.path, None)
+    if path.strip("/") and not path.strip("/").isdigit():
+        raise ConfigError(f"{shown(url)!r}: the path must be the number of a database, got {path!r}. It looks like {EXAMPLE}")
+    scheme = parts.scheme.removesuffix(SENTINEL)
+    sentinel_options = {name.removeprefix("sentinel_"): theirs.pop(name) for name in list(theirs) if name.startswith("sentinel_")}
+    plain = f"{scheme}://{login}{'@' if login else ''}host:1{path}?{urlencode(theirs)}"
+    try:
+        options: dict[str, Any] = parse_url(plain)  # type: ignore[no-untyped-call]
+        kind = options.pop("connection_class", Connection)
+        options = {name: value for name, value in options.items() if name not in ("host", "port")}
+        options, lists = _DEFAULTS | options | _OURS, frozenset(ours["list"])
+        made = Address(shown(url), hosts, options, kind, _group(ours, url), lists, service, sentinel_options)
+        made.connection("host", 1)  # an option that the client does not know is refused here
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{shown(url)!r} is not a Redis URL ({error}). It looks like {EXAMPLE}") from None
+    return made
+
+
+def _path(parts: SplitResult, url: str) -> tuple[str, str]:
+    """With sentinels: the path of the database, and the name of the master before it."""
+    service, _, database = unquote(parts.path.strip("/")).partition("/")
+    if not service:
+        raise ConfigError(
+            f"{shown(url)!r} does not say what the sentinels call the master. Write it as the path: "
+            f"{parts.scheme}://host:26379/mymaster"
+        )
+    return f"/{database}", service
+
+
+def _words(query: str) -> tuple[dict[str, list[str]], dict[str, str]]:
+    ours: dict[str, list[str]] = {"group": [], "list": []}
+    theirs: dict[str, str] = {}
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        if name in ours:
+            ours[name].append(value)
+        else:
+            theirs[name] = value
+    return ours, theirs
+
+
+def _group(ours: dict[str, list[str]], url: str) -> str:
+    group = ours["group"][-1] if ours["group"] else GROUP
+    if not _NAME.fullmatch(group) or group in RESERVED:
+        raise ConfigError(
+            f"{shown(url)!r}: group must be letters, digits and . _ - and none of {', '.join(RESERVED)}, got {group!r}. "
+            f"For example ?group=billing"
+        )
+    return group
+
+
+def _host(text: str, url: str, port: int) -> tuple[str, int]:
+    found = re.fullmatch(r"(\[[^\]]+\]|[^:\[\]]*)(?::(\d{1,5}))?", text)
+    if not found:
+        raise ConfigError(f"{shown(url)!r}: {text!r} is not a host and port. It looks like {EXAMPLE}")
+    return unquote(found[1]).strip("[]") or "localhost", int(found[2] or port)

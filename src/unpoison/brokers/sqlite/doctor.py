@@ -1,0 +1,219 @@
+"""What about a SQLite file loses messages, or holds them up? Looked at without changing anything, not even beside it."""
+
+import os
+import shutil
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from shlex import quote
+from urllib.parse import quote as url_quote
+
+from unpoison import findings
+from unpoison.brokers.sqlite import schema
+from unpoison.brokers.sqlite.file import LOG_LIMIT, explained, kind_of_file_system, must_exist, path_of, refuse_network
+from unpoison.brokers.sqlite.locks import command_of, readers, writers
+from unpoison.brokers.sqlite.owner import Owner
+from unpoison.errors import ConfigError
+from unpoison.ports import Finding
+
+HELD_TOO_LONG = 2.0
+"""Seconds with a write transaction open and nothing committed. unpoison's own take under a millisecond."""
+
+NAMES = (
+    "network-file-system",
+    "damaged",
+    "not-writable",
+    "disk-nearly-full",
+    "not-wal",
+    "log-grown",
+    "file-locked",
+    *findings.NAMES,
+)
+DEEP = ("damaged",)
+
+
+def examine(  # every broker is asked the same
+    url: str,
+    sources: Sequence[str],
+    longest: float | None,  # noqa: ARG001
+    *,
+    deep: bool = False,
+) -> Sequence[Finding]:
+    """All that is found in this file. `deep` reads the whole of it."""
+    path = path_of(url)
+    must_exist(path)
+    found = [*_of_file_system(path), *_of_rights(path), *_of_space(path), *_of_log(path)]
+    with _reading(path) as run:
+        found += [*_of_journal(run, path), *_of_writers(run, path)]
+        if deep:
+            found += _of_damage(run, path)
+        version = schema.version(run)
+        found += findings.of_version(version, len(schema.MIGRATIONS), url)
+        if version == len(schema.MIGRATIONS):
+            found += _of_messages(run, path, sources, url)
+    return found
+
+
+@contextmanager
+def _reading(path: str) -> Iterator[sqlite3.Connection]:
+    """A connection that cannot write.
+
+    Where nobody has the file open it is read as it lies: an ordinary reader would leave a log and its index behind.
+    """
+    name = f"file:{url_quote(str(Path(path).absolute()))}?mode=ro{'&immutable=1' if _is_at_rest(path) else ''}"
+    with explained(path), closing(sqlite3.connect(name, uri=True, isolation_level=None)) as connection:
+        yield connection
+
+
+def _is_at_rest(path: str) -> bool:
+    return not any(Path(f"{path}{end}").exists() for end in ("-wal", "-journal"))
+
+
+def _is_wal(run: sqlite3.Connection, path: str) -> bool:
+    """Asked of SQLite, which does not tell for a file at rest; then of the file itself.
+
+    Only then: to close a file drops all locks that this process has on it, also those of its other connections.
+    """
+    if not _is_at_rest(path):
+        return bool(run.execute("pragma journal_mode").fetchone()[0] == "wal")
+    with Path(path).open("rb") as file:
+        return file.read(20)[18:] == b"\x02\x02"
+
+
+def _of_file_system(path: str) -> Iterator[Finding]:
+    try:
+        refuse_network(path, kind_of_file_system(Path(path).absolute().parent))
+    except ConfigError as error:
+        said = str(error).partition(" Use a local disk")[0]
+        yield Finding(
+            "network-file-system",
+            f"{said} unpoison refuses to run on it.",
+            "Move the file to a local disk, or use a server such as PostgreSQL or RabbitMQ.",
+            loses=True,
+        )
+
+
+def _of_rights(path: str) -> Iterator[Finding]:
+    file = Path(path).absolute()
+    needed = [file.parent, file, *(Path(f"{file}{end}") for end in ("-wal", "-shm", "-owners"))]
+    refused = [str(each) for each in needed if each.exists() and not os.access(each, os.W_OK)]
+    if refused:
+        yield Finding(
+            "not-writable",
+            f"This user (id {os.geteuid()}) may not write {', '.join(refused)}. Nothing can be published or consumed by it; "
+            f"nothing is lost.",
+            f"Run unpoison as the owner of the files, or give them to this user:\n"
+            f"chown {os.geteuid()} {' '.join(map(quote, refused))}",
+        )
+
+
+def _of_space(path: str) -> Iterator[Finding]:
+    folder = Path(path).absolute().parent
+    free = shutil.disk_usage(folder).free
+    if free < LOG_LIMIT:
+        yield Finding(
+            "disk-nearly-full",
+            f"{_size(free)} are free on the disk of {path!r}, and the log of the file alone may take {_size(LOG_LIMIT)}. When "
+            f"the disk is full, publish raises and consumers stand still; nothing is lost.",
+            f"Free some space:\ndf -h {quote(str(folder))}",
+        )
+
+
+def _of_journal(run: sqlite3.Connection, path: str) -> Iterator[Finding]:
+    if Path(path).stat().st_size and not _is_wal(run, path):
+        yield Finding(
+            "not-wal",
+            f"{path!r} does not use a write-ahead log. unpoison switches it on when it next opens the file, which fails while "
+            f"another program has the file open.",
+            f"Close the programs that use the file, then:\nsqlite3 {quote(path)} 'pragma journal_mode=wal'",
+        )
+
+
+def _of_log(path: str) -> Iterator[Finding]:
+    log = Path(f"{path}-wal")
+    if log.exists() and log.stat().st_size > LOG_LIMIT:
+        who = _processes(readers(path))
+        yield Finding(
+            "log-grown",
+            f"The log {str(log)!r} has grown to {_size(log.stat().st_size)}, more than the {_size(LOG_LIMIT)} that it is cut to "
+            f"when no reader stands in the way. A read transaction that stays open makes it grow until the disk is full, and "
+            f"slows every look. {f'Reading just now: {who}.' if who else ''}".rstrip(),
+            f"End the read transaction, or its program. To see who has the file open:\nfuser -v {quote(path)}",
+        )
+
+
+def _of_writers(run: sqlite3.Connection, path: str) -> Iterator[Finding]:
+    """A commit in between means that writers take turns, as they should."""
+    before = _commits(run)
+    ends = time.monotonic() + HELD_TOO_LONG
+    while pids := writers(path):
+        if _commits(run) != before:
+            return
+        if time.monotonic() > ends:
+            yield Finding(
+                "file-locked",
+                f"A write transaction has been open in {path!r} for more than {HELD_TOO_LONG:g} s, by {_processes(pids)}. Nobody "
+                f"else can write: publish raises and consumers stand still until it ends; nothing is lost.",
+                f"Commit or roll back there, or end the program:\nkill {' '.join(map(str, sorted(pids)))}",
+            )
+            return
+        time.sleep(0.01)
+
+
+def _commits(run: sqlite3.Connection) -> int:
+    return int(run.execute("pragma data_version").fetchone()[0])
+
+
+def _of_damage(run: sqlite3.Connection, path: str) -> Iterator[Finding]:
+    try:
+        said = [line for (line,) in run.execute("pragma quick_check(5)").fetchall()]
+    except sqlite3.DatabaseError as error:
+        said = [str(error)]
+    if said != ["ok"]:
+        yield Finding(
+            "damaged",
+            f"{path!r} is damaged: {'; '.join(' '.join(line.split()) for line in said)}. "
+            f"Messages in the damaged part cannot be read.",
+            f"Stop all consumers and keep a copy. Restore a backup, or save what can be read:\n"
+            f"sqlite3 {quote(path)} .recover | sqlite3 {quote(path + '.recovered')}",
+            loses=True,
+        )
+
+
+def _of_messages(run: sqlite3.Connection, path: str, sources: Sequence[str], url: str) -> Iterator[Finding]:
+    dead = (
+        "select name, (select count(*) from unpoison_dead where source = unpoison_sources.no and state = 'dead') "
+        "from unpoison_sources"
+    )
+    counts = dict(run.execute(dead).fetchall())
+    yield from findings.of_sources(sources, counts, url)
+    try:
+        yield from _of_vanished(run, path)
+    except PermissionError as error:
+        yield findings.cannot_look(
+            "whether consumers have vanished",
+            f"This user may not read {str(error.filename)!r}.",
+            f"Run it as the owner of the file {path!r}.",
+        )
+    yield from findings.of_dead_letters({name: n for name, n in counts.items() if not sources or name in sources}, url)
+
+
+def _of_vanished(run: sqlite3.Connection, path: str) -> Iterator[Finding]:
+    held = (
+        "select host, pid, "
+        "(select count(*) from unpoison_leases join unpoison_line on position between first and last where owner = :no) "
+        "+ (select count(*) from unpoison_waiting where owner = :no) from unpoison_owners where no = :no"
+    )
+    for no in Owner(path).vanished(run):
+        for row in run.execute(held, {"no": no}).fetchall():
+            yield findings.of_vanished(no, *row)
+
+
+def _processes(pids: set[int]) -> str:
+    return ", ".join(f"process {pid} {f'({command_of(pid)})' if command_of(pid) else ''}".rstrip() for pid in sorted(pids))
+
+
+def _size(count: int) -> str:
+    return f"{count / 2**20:,.0f} MiB"

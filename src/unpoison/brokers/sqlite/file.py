@@ -1,0 +1,132 @@
+"""How is a SQLite file opened so that several processes can share it and a power cut loses nothing confirmed?"""
+
+import os
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from unpoison.errors import BrokerUnavailable, ConfigError
+
+BUSY_TIMEOUT = 30.0
+"""Seconds that a writer waits for its turn. Ours take under a millisecond: only a foreign program can hold the file so long."""
+
+LOG_LIMIT = 64 * 2**20
+"""Bytes that the log is cut down to whenever everything in it has been moved to the file."""
+
+_NETWORK = {"9p", "afs", "beegfs", "ceph", "cifs", "davfs", "glusterfs", "lustre", "ncpfs", "nfs", "nfs4", "smb3", "smbfs"}
+_NETWORK_FUSE = {"fuse.glusterfs", "fuse.rclone", "fuse.s3fs", "fuse.sshfs", "fuse.gcsfuse", "fuse.davfs2", "fuse.ceph"}
+
+
+def path_of(url: str) -> str:
+    """The file that a URL names: sqlite:///shop.db beside the working directory, sqlite:////var/lib/shop.db anywhere."""
+    parts = urlsplit(url)
+    path = unquote(parts.path[1:])
+    if parts.netloc or not path or path == ":memory:":
+        raise ConfigError(
+            f"{url!r} names no SQLite file. Use sqlite:///shop.db for a file here, sqlite:////var/lib/shop.db for one "
+            f"elsewhere, or memory:// to keep everything in this process."
+        )
+    if parts.query:
+        raise ConfigError(f"{url!r} has options after '?', but SQLite URLs take none. Remove {'?' + parts.query!r}.")
+    return path
+
+
+def connect(path: str, *, create: bool = True) -> sqlite3.Connection:
+    """A connection in WAL mode; transactions are begun and ended by hand, commits are not synced unless asked for."""
+    if not create:
+        must_exist(path)
+    folder = Path(path).absolute().parent
+    if not folder.is_dir():
+        raise ConfigError(
+            f"The folder {str(folder)!r} of the SQLite file {path!r} does not exist. Create it first: mkdir -p {folder}"
+        )
+    refuse_network(path, kind_of_file_system(folder))
+    with explained(path):
+        connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT, isolation_level=None, check_same_thread=False)
+        mode = _switched_to_wal(connection)
+        if mode != "wal":
+            connection.close()
+            raise ConfigError(
+                f"SQLite could not switch {path!r} to WAL (it stayed {mode!r}), which sharing it needs. "
+                f"Use a file on a local disk."
+            )
+        connection.execute("pragma synchronous=normal")
+        connection.execute(f"pragma journal_size_limit={LOG_LIMIT}")
+    return connection
+
+
+def must_exist(path: str) -> None:
+    if not Path(path).exists():
+        raise ConfigError(
+            f"The SQLite file {path!r} does not exist, and nothing is to be created here (the current folder is "
+            f"{str(Path.cwd())!r}). Check the path; the first publish or run makes the file."
+        )
+
+
+def _switched_to_wal(connection: sqlite3.Connection) -> str:
+    """The mode it is in now. When several processes make a new file at once, SQLite lets one switch and tells the others that it
+    is locked, without waiting; so it is asked again."""
+    until = time.monotonic() + BUSY_TIMEOUT
+    while True:
+        try:
+            return str(connection.execute("pragma journal_mode=wal").fetchone()[0])
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > until:
+                raise
+            time.sleep(0.005)
+
+
+@contextmanager
+def explained(path: str) -> Iterator[None]:
+    """Turn SQLite's short words into what they mean for a queue, and what to do."""
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        raise BrokerUnavailable(f"SQLite file {path!r}: {error}. {_meaning(str(error))}") from error
+    except OSError as error:
+        raise BrokerUnavailable(
+            f"SQLite file {path!r}: the lock files beside it cannot be used ({error}). Nothing is lost. "
+            f"Check space, owner and mode of {path + '-owners'!r}."
+        ) from error
+
+
+def _meaning(error: str) -> str:
+    if "full" in error:
+        return "The disk is full: nothing more can be stored, nothing is lost. Free some space."
+    if "readonly" in error:
+        return "The file or its folder cannot be written by this user: nothing is lost. Check owner, mode and mount."
+    if "locked" in error or "busy" in error:
+        return f"Another program held a write transaction for more than {BUSY_TIMEOUT:g} s. End it; nothing is lost."
+    if "not a database" in error or "malformed" in error:
+        return "The file is not an intact SQLite database. Point the URL at another file, or restore it from a backup."
+    if "unable to open" in error:
+        return "Check that it is a file and no folder, and that this user may write it and the folder it is in."
+    return "Nothing that was not confirmed has been taken for done."
+
+
+def kind_of_file_system(folder: Path, mounts: str = "/proc/self/mountinfo") -> str:
+    """The type of the file system that holds the folder; empty where the system does not tell."""
+    try:
+        lines = Path(mounts).read_text().splitlines()
+    except OSError:
+        return ""
+    best, kind = "", ""
+    target = os.path.realpath(folder)
+    for line in lines:
+        mount, _, rest = line.partition(" - ")
+        point = mount.split()[4].encode().decode("unicode_escape")
+        inside = target == point or target.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(best):
+            best, kind = point, rest.split()[0]
+    return kind
+
+
+def refuse_network(path: str, kind: str) -> None:
+    if kind in _NETWORK or kind in _NETWORK_FUSE:
+        raise ConfigError(
+            f"{path!r} is on a network file system ({kind}). File locks do not hold there: two consumers would run the same "
+            f"message and the file could be damaged. Use a local disk, or a server such as PostgreSQL or RabbitMQ."
+        )

@@ -1,0 +1,94 @@
+"""Which tables does unpoison keep in a SQLite file, and how do they change from version to version?
+
+    line      messages that were never started, in the order they came
+    waiting   messages to be started at `due`: delayed ones, retries, what a dead consumer left, replays
+    dead      dead letters, waiting for a person or already dealt with
+    leases    ranges of the line that a consumer holds
+    owners    consumers; each holds a file lock for as long as one of its processes lives
+    sources   the number of each source, where its line ends and up to where it has been handed out
+
+At every moment a message is in exactly one of line, waiting and dead. All names start with `unpoison_`, so that
+the file can be the application's own database.
+
+A position in the line is `source number * 2**40 + n`. So the table itself is sorted by source and then by age: the
+head of a source is found and removed without any index, whatever else the file holds.
+"""
+
+import sqlite3
+
+from unpoison.errors import ConfigError
+
+POSITIONS = 2**40
+
+_V1 = """
+create table unpoison_sources (
+    no integer primary key, name text not null unique, last integer not null default 0, handed integer not null default 0);
+create table unpoison_line (
+    position integer primary key, id text not null, key text, headers text, body blob not null, published real not null);
+create table unpoison_waiting (
+    no integer primary key autoincrement, source integer not null, due real not null, owner integer,
+    alone integer not null default 0, counters blob, id text not null, key text, headers text, body blob not null,
+    published real not null);
+create index unpoison_waiting_due on unpoison_waiting (source, alone, due) where owner is null;
+create index unpoison_waiting_owned on unpoison_waiting (owner) where owner is not null;
+create table unpoison_leases (
+    first integer primary key, last integer not null, owner integer not null);
+create table unpoison_owners (
+    no integer primary key autoincrement, host text not null, pid integer not null, since real not null);
+create table unpoison_dead (
+    no integer primary key autoincrement, source integer not null, state text not null, replays integer not null,
+    fingerprint text not null, id text not null, key text, headers text, body blob not null, record blob not null);
+create index unpoison_dead_state on unpoison_dead (source, state, no);
+"""
+
+MIGRATIONS: tuple[str, ...] = (_V1,)
+"""Entry n takes a file from version n to n + 1. Entries are only ever added."""
+
+
+def migrate(connection: sqlite3.Connection, path: str, *, create: bool, migrations: tuple[str, ...] = MIGRATIONS) -> None:
+    """Bring the file to this version, or refuse it. Safe to run in several processes at once."""
+    newest = len(migrations)
+    if version(connection) == newest:
+        return
+    if not create and version(connection) < newest:
+        raise ConfigError(
+            f"{path!r} has unpoison tables of version {version(connection)}, this one needs {newest}, and create=False forbids "
+            f"changing it. Run: unpoison migrate URL, or put what unpoison migrate --sql URL prints into your own migrations."
+        )
+    connection.execute("begin immediate")  # the second process waits here and then finds the work done
+    try:
+        found = version(connection)
+        if found > newest:
+            raise ConfigError(
+                f"{path!r} was written by a newer unpoison (tables of version {found}, this one knows {newest}). "
+                f"Nothing was changed. Upgrade unpoison here, or use another file."
+            )
+        connection.execute("create table if not exists unpoison_version (version integer not null)")
+        for script in migrations[found:]:
+            for statement in script.split(";"):
+                connection.execute(statement)
+        connection.execute("delete from unpoison_version")
+        connection.execute("insert into unpoison_version values (?)", (newest,))
+        connection.execute("commit")
+    except BaseException:
+        if connection.in_transaction:  # some errors, such as a full disk, have rolled it back already
+            connection.execute("rollback")
+        raise
+
+
+def version(connection: sqlite3.Connection) -> int:
+    """The version of the tables in the file; 0 where there are none."""
+    try:
+        row = connection.execute("select version from unpoison_version").fetchone()
+    except sqlite3.OperationalError as error:
+        if "no such table" in str(error):
+            return 0
+        raise
+    return int(row[0]) if row else 0
+
+
+def statements() -> str:
+    """What a person puts into migrations of their own."""
+    begin = ["create table if not exists unpoison_version (version integer not null);"]
+    end = ["delete from unpoison_version;", f"insert into unpoison_version values ({len(MIGRATIONS)});"]
+    return "\n".join([*begin, *(script.strip() for script in MIGRATIONS), *end])

@@ -1,0 +1,26 @@
+"""What happens to the messages of a consumer that vanished?
+
+They come back as *returned*: whether they had been started is not known.
+"""
+
+import sqlite3
+
+from unpoison.brokers.sqlite.schema import POSITIONS
+from unpoison.message import UNTRIED
+from unpoison.stored import counters_text, read_counters
+
+
+def take_over(run: sqlite3.Connection, owner: int, now: float) -> None:
+    """Give everything that this owner held back to its sources. Runs inside a transaction, with its lock known to be free."""
+    for first, last in run.execute("select first, last from unpoison_leases where owner = ?", (owner,)).fetchall():
+        run.execute(
+            "insert into unpoison_waiting (source, due, counters, id, key, headers, body, published) "
+            "select ?, ?, ?, id, key, headers, body, published from unpoison_line where position between ? and ?",
+            (first // POSITIONS, now, counters_text(UNTRIED.returned()), first, last),
+        )
+        run.execute("delete from unpoison_line where position between ? and ?", (first, last))
+    run.execute("delete from unpoison_leases where owner = ?", (owner,))
+    for no, text in run.execute("select no, counters from unpoison_waiting where owner = ?", (owner,)).fetchall():
+        counters = counters_text(read_counters(text).returned())
+        run.execute("update unpoison_waiting set owner = null, due = ?, counters = ? where no = ?", (now, counters, no))
+    run.execute("delete from unpoison_owners where no = ?", (owner,))

@@ -1,0 +1,202 @@
+"""What travels with a message, and how does it become a Delivery?
+
+One attribute, `unpoison`, with JSON: id, key and headers of the sender, counters, and `stamp`, which names a copy for good: the
+MessageId of the first original. Attributes that somebody else put on a message go along with each copy as they are; a message may
+have ten, so where ours has no place left, they travel inside of it.
+"""
+
+import base64
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from unpoison.brokers.sqs import body as bodies
+from unpoison.message import NO_HEADERS, UNTRIED, Counters, Delivery, Outgoing
+
+ATTRIBUTE = "unpoison"
+MOST_ATTRIBUTES = 10
+MOST_HISTORY = 4 * 1024
+PLAIN = '{"id":"'
+"""How the envelope of a message begins of which nothing is known but its id."""
+
+RECEIVED, SENT_AT, RECEIVED_AT = "ApproximateReceiveCount", "SentTimestamp", "ApproximateFirstReceiveTimestamp"
+GROUP, TRACE = "MessageGroupId", "AWSTraceHeader"
+SYSTEM_ATTRIBUTES = [RECEIVED, SENT_AT, RECEIVED_AT, GROUP, TRACE]
+
+Raw = Mapping[str, Any]
+"""A message as SQS hands it out."""
+
+
+class Envelope(msgspec.Struct, omit_defaults=True):
+    """The content of our attribute. `id` stands first: see PLAIN."""
+
+    id: str | None = None
+    key: str | None = None
+    headers: dict[str, str] = {}
+    encoding: str | None = None
+    stamp: str | None = None
+    counters: dict[str, Any] = {}
+    wait: float = 0.0
+    """Seconds that it still had to wait when it was sent."""
+    attributes: dict[str, dict[str, str]] = {}
+    """Attributes of the sender for which there was no room."""
+    letter: dict[str, Any] = {}
+    letter_id: str | None = None
+    state: str | None = None
+
+
+class Seen(msgspec.Struct):
+    """What one message says."""
+
+    id: str
+    key: str | None
+    headers: Mapping[str, str]
+    stamp: str
+    body: bytes
+    counters: Counters
+    envelope: Envelope
+
+
+class Receipt(msgspec.Struct, frozen=True, eq=False):
+    """How a message is found again when it is settled: who holds it, and by which handle."""
+
+    holder: Any
+    handle: str
+    raw: Raw
+
+    def __str__(self) -> str:
+        return str(self.raw["MessageId"])
+
+
+_decode = msgspec.json.Decoder(Envelope).decode
+
+
+def is_plain(raw: Raw) -> bool:
+    """Whether it was never handed out before and nothing is known about it but its id."""
+    attributes = raw.get("MessageAttributes")
+    if attributes is None or len(attributes) != 1 or ATTRIBUTE not in attributes or raw["Attributes"][RECEIVED] != "1":
+        return False
+    text = attributes[ATTRIBUTE].get("StringValue", "")
+    return text.startswith(PLAIN) and text.count('"') == 4 and "\\" not in text
+
+
+def plain(source: str, raw: Raw, holder: object) -> Delivery:
+    """The short way for a message that `is_plain`."""
+    id_ = raw["MessageAttributes"][ATTRIBUTE]["StringValue"][len(PLAIN) : -2]
+    return Delivery(Receipt(holder, raw["ReceiptHandle"], raw), source, id_, raw["Body"].encode())
+
+
+def sent_at(raw: Raw) -> int:
+    """When it was sent, in milliseconds, by the server's clock."""
+    return int(raw["Attributes"].get(SENT_AT, 0))
+
+
+def received(raw: Raw) -> int:
+    """How often it was handed out, this time included."""
+    return int(raw["Attributes"].get(RECEIVED, 1))
+
+
+def look(raw: Raw) -> Seen:
+    """Read a message, whatever is in it: what we do not understand is as if it were not there."""
+    envelope = _read(raw)
+    foreign = {name: _text_of(value) for name, value in _foreign(raw, envelope).items()}
+    key = envelope.key if envelope.key is not None or envelope.id is not None else raw["Attributes"].get(GROUP)
+    return Seen(
+        id=raw["MessageId"] if envelope.id is None else envelope.id,
+        key=key,
+        headers={**foreign, **envelope.headers} or NO_HEADERS,
+        stamp=envelope.stamp or raw["MessageId"],
+        body=bodies.decoded(raw["Body"], envelope.encoding),
+        counters=_counters(envelope.counters),
+        envelope=envelope,
+    )
+
+
+def _read(raw: Raw) -> Envelope:
+    own = (raw.get("MessageAttributes") or {}).get(ATTRIBUTE)
+    with suppress(msgspec.DecodeError, ValueError, TypeError, RecursionError):  # somebody else's attribute of that name
+        if own is not None:
+            return _decode(own.get("StringValue", ""))
+    return Envelope()
+
+
+def _counters(found: Mapping[str, Any]) -> Counters:
+    with suppress(msgspec.ValidationError):
+        return msgspec.convert(found, Counters) if found else UNTRIED
+    return UNTRIED
+
+
+def counted(counters: Counters) -> dict[str, Any]:
+    """Counters without those that are nought."""
+    if counters == UNTRIED:
+        return {}
+    while len(msgspec.json.encode(counters.history)) > MOST_HISTORY and len(counters.history) > 1:
+        counters = msgspec.structs.replace(counters, history=counters.history[1:])
+    found: dict[str, Any] = msgspec.to_builtins(counters)
+    return {name: value for name, value in found.items() if value}
+
+
+def published(message: Outgoing) -> Envelope:
+    """The envelope of a new message."""
+    return Envelope(id=message.id, key=message.key, headers=dict(message.headers))
+
+
+def copied(seen: Seen, counters: Counters) -> Envelope:
+    """The envelope of a copy: what the sender wrote, with these counters."""
+    was = seen.envelope
+    return Envelope(
+        id=seen.id,
+        key=seen.key,
+        headers=was.headers,
+        stamp=seen.stamp,
+        counters=counted(counters),
+        attributes=was.attributes,
+    )
+
+
+def as_text(envelope: Envelope) -> str:
+    """As it is sent: JSON of characters that SQS takes."""
+    text = msgspec.json.encode(envelope).decode()
+    return text if text.isascii() else json.dumps(msgspec.to_builtins(envelope), separators=(",", ":"))
+
+
+def attributes(envelope: Envelope, raw: Raw | None) -> dict[str, Any]:
+    """The attributes of a message: our own, and those that the original had from somebody else."""
+    theirs = {} if raw is None else sent(raw)
+    theirs.pop(ATTRIBUTE, None)
+    if len(theirs) >= MOST_ATTRIBUTES:
+        packed = {name: msgspec.to_builtins(value) for name, value in theirs.items()}
+        envelope, theirs = msgspec.structs.replace(envelope, attributes=packed), {}
+    return {**theirs, ATTRIBUTE: {"DataType": "String", "StringValue": as_text(envelope)}}
+
+
+def sent(raw: Raw) -> dict[str, Any]:
+    """The attributes of a message as they were sent."""
+    return {name: _sent(value) for name, value in (raw.get("MessageAttributes") or {}).items()}
+
+
+def _foreign(raw: Raw, envelope: Envelope) -> dict[str, Mapping[str, Any]]:
+    direct = {name: value for name, value in (raw.get("MessageAttributes") or {}).items() if name != ATTRIBUTE}
+    return {**envelope.attributes, **direct}
+
+
+def _sent(value: Mapping[str, Any]) -> dict[str, Any]:
+    """An attribute as it was sent; what SQS adds to it, empty lists, it does not take."""
+    return {name: value[name] for name in ("DataType", "StringValue", "BinaryValue") if name in value}
+
+
+def _text_of(value: Mapping[str, Any]) -> str:
+    if "StringValue" in value:
+        return str(value["StringValue"])
+    content = value.get("BinaryValue", b"")
+    return base64.b64encode(content).decode() if isinstance(content, bytes) else str(content)
+
+
+def returned(counters: Counters, times: int) -> Counters:
+    """As they are if the message came back so often."""
+    for _ in range(min(2, times)):
+        counters = counters.returned()
+    return counters

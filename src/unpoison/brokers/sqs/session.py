@@ -1,0 +1,66 @@
+"""What does everything else of one user of SQS share?"""
+
+import threading
+from collections.abc import Sequence
+
+from unpoison.brokers.sqs import writing
+from unpoison.brokers.sqs.client import Denied, Link
+from unpoison.brokers.sqs.topology import Topic, Topology
+from unpoison.brokers.sqs.url import Address
+from unpoison.brokers.sqs.writing import Copy, No
+from unpoison.errors import BrokerUnavailable, ConfigError
+from unpoison.ports import Finding
+
+
+class Session:
+    """One user, from open() to close()."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self.link = Link(address)
+        self.is_open = False
+        self._lock = threading.RLock()
+        self._topology = Topology(self.link, create=True)
+
+    def open(self, *, create: bool) -> None:
+        with self._lock:
+            self.is_open = True
+            self._topology = Topology(self.link, create=create)
+
+    def ensure(self, source: str) -> list[Finding]:
+        """Have what the source needs. Here, at the start, a missing right is an error in the configuration; later it may be given
+        back, and is waited for."""
+        with self._lock:
+            try:
+                return self._topology.ensure(source)
+            except Denied as denied:
+                raise ConfigError(str(denied)) from None
+
+    def topic(self, source: str) -> Topic:
+        with self._lock:
+            if not self.is_open:
+                raise BrokerUnavailable(f"The connection to {self.address.shown} is not open. Call open() first.")
+            return self._topology.topic(source)
+
+    def remake(self, source: str) -> None:
+        """Somebody deleted a queue: it is made anew. Where that is not wanted it is waited for, as somebody may make it."""
+        with self._lock:
+            try:
+                self._topology.remake(source)
+            except ConfigError as missing:
+                raise BrokerUnavailable(str(missing)) from None
+
+    def store(self, copies: Sequence[Copy], *, in_order: bool = False) -> dict[int, No]:
+        """Store these; returns why some are not stored."""
+        return writing.store(self.link, copies, in_order=in_order) if copies else {}
+
+    def counts(self, url: str) -> tuple[int, int, int]:
+        """How many messages of a queue can be received, wait for their time, and are held by somebody."""
+        wanted = [f"ApproximateNumberOfMessages{kind}" for kind in ("", "Delayed", "NotVisible")]
+        found = self.link.ask("get_queue_attributes", QueueUrl=url, AttributeNames=wanted).get("Attributes", {})
+        ready, delayed, held = (int(found.get(name, 0)) for name in wanted)
+        return ready, delayed, held
+
+    def close(self) -> None:
+        self.is_open = False
+        self.link.close()

@@ -1,0 +1,143 @@
+"""What has this process of one source, and how does a message that arrived become a Delivery?"""
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from unpoison.brokers.sqs import copies, envelope, writing
+from unpoison.brokers.sqs.envelope import Raw, Receipt, Seen
+from unpoison.brokers.sqs.lane import Lane
+from unpoison.brokers.sqs.moving import Mover
+from unpoison.brokers.sqs.session import Session
+from unpoison.brokers.sqs.taking import Taking
+from unpoison.brokers.sqs.topology import Topic
+from unpoison.errors import UnpoisonError
+from unpoison.message import Counters, Delivery
+
+MUCH = 20
+"""Messages taken at once from which on the next ones are received ahead; slow handlers keep nothing from others that way."""
+
+SMALL = 1024 * 1024
+"""Bytes of them up to which that is done."""
+
+FETCH_BYTES = 64 * 1024 * 1024
+"""Bytes of bodies after which no more are handed over at once: what came compressed may be a hundred times as large here."""
+
+
+class Source:
+    """One source, as far as this process consumes it."""
+
+    def __init__(self, topic: Topic, session: Session, ring: Callable[[], None]) -> None:
+        self.topic, self.name = topic, topic.names.source
+        self.work = Taking(self.topic.work, session.link, ring, sort=not self.topic.is_fifo)
+        self.lane = Lane(self.topic, session, ring)
+        self.mover = Mover(self.topic, session, ring)
+        self.filled = False
+        """Whether we have stored something ourselves since we last looked."""
+
+    @property
+    def holders(self) -> tuple[Taking, ...]:
+        return self.work, self.lane.taking, *self.mover.takings
+
+    @property
+    def is_late(self) -> bool:
+        return any(each.is_late for each in (self.work, self.lane.taking))
+
+    def is_left_alone(self, after: float) -> bool:
+        return any(each.is_left_alone(after) for each in (self.work, *self.mover.takings))
+
+    def fetch(self, limit: int) -> list[Delivery]:
+        """What is ready, once what belongs here was moved here."""
+        if self.mover.move():
+            self.filled = True
+            self.lane.look_again()
+        deliveries = self._admitted(self._taken(limit))
+        while self.filled and len(deliveries) < limit and not self.work.buffer:
+            deliveries += self._admitted(self._taken(limit - len(deliveries)))
+        if len(deliveries) >= MUCH and sum(len(each.body) for each in deliveries) < SMALL:
+            self.work.read_ahead(limit)
+        elif len(deliveries) < limit and not self.work.buffer:
+            self.work.listen()
+        return deliveries
+
+    def _taken(self, room: int) -> list[Raw]:
+        """What waits here and, unless a request waits at the server already, what is ready there."""
+        work = self.work
+        was_filled, self.filled = self.filled, False
+        if work.collect() and work.buffer:
+            return work.take(room)
+        if len(work.buffer) < room and (was_filled or not work.is_listening):
+            work.pull(room)
+            if was_filled and not work.buffer:
+                work.settle_down()
+        return work.take(room)
+
+    def _admitted(self, arrived: Sequence[Raw]) -> list[Delivery]:
+        """Deliveries. What has to wait longer is sent on, and what is too much at once waits here."""
+        plain, is_plain = envelope.plain, envelope.is_plain
+        deliveries: list[Delivery] = []
+        waiting: list[tuple[Raw, writing.Copy]] = []
+        weight = 0
+        for number, raw in enumerate(arrived):
+            if is_plain(raw):
+                deliveries.append(plain(self.name, raw, self.work))
+                continue
+            if weight > FETCH_BYTES:
+                self.work.put_back(arrived[number:])
+                break
+            seen = envelope.look(raw)
+            weight += len(seen.body)
+            wait = writing.remaining(raw, seen.envelope)
+            if wait > 0:
+                waiting.append((raw, self.mover.sent_on(raw, seen, wait)))
+                continue
+            counters = self._counted(raw, seen)
+            receipt = Receipt(self.work, raw["ReceiptHandle"], raw)
+            deliveries.append(Delivery(receipt, self.name, seen.id, seen.body, seen.key, seen.headers, counters))
+        if waiting:
+            try:
+                self.mover.send_on(self.work, [raw for raw, _ in waiting], [copy for _, copy in waiting])
+            except UnpoisonError:
+                self.work.put_back([delivery.receipt.raw for delivery in deliveries])
+                raise
+        return deliveries
+
+    def _counted(self, raw: Raw, seen: Seen) -> Counters:
+        """Counters of a message with the times that it came back. For one that is retried in place each was an attempt."""
+        times = envelope.received(raw) - 1
+        if not times or copies.has_room(self.topic, raw):
+            return envelope.returned(seen.counters, times)
+        return msgspec.structs.replace(seen.counters, attempts=seen.counters.attempts + times)
+
+    def take_suspect(self) -> Raw | None:
+        """The next one that is to run alone. Those that have to wait longer are sent on."""
+        while (raw := self.lane.take()) is not None:
+            seen = envelope.look(raw)
+            wait = writing.remaining(raw, seen.envelope)
+            if wait <= 0:
+                break
+            self.mover.send_on(self.lane.taking, [raw], [self.mover.sent_on(raw, seen, wait)])
+        return raw
+
+    def renew(self) -> None:
+        for each in self.holders:
+            each.renew()
+
+    def unfetched(self) -> list[Delivery]:
+        """What waits here and was not fetched, or some of it."""
+        return self._admitted(self.work.take(len(self.work.buffer)))
+
+    def give_up(self) -> None:
+        """What is still ours goes back at once, as from a consumer that vanished; what is not is left as it is."""
+        for each in self.holders:
+            each.buffer.clear()
+            handles = [handle for handle in list(each.held) if each.holds(handle)]
+            each.forget(list(each.held))
+            each.give_back(handles)
+
+    def close(self) -> None:
+        """No request is under way any more when this returns."""
+        for each in self.holders:
+            each.cancel()
+        for each in self.holders:
+            each.close()

@@ -1,0 +1,201 @@
+"""How is a message stored for certain, and how does it wait?
+
+Ten at a time and one mebibyte at most: SQS answers for each whether it is stored. SQS lets a message wait for 15 minutes at most.
+One that is to wait longer carries what is left (`wait`), and whoever receives it then sends it on. How long it has waited is told
+by the server's own clock: when it was sent, and when it was first received.
+"""
+
+import itertools
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import msgspec
+
+from unpoison.brokers.sqs import body as bodies
+from unpoison.brokers.sqs import envelope as envelopes
+from unpoison.brokers.sqs.client import AT_ONCE, Link
+from unpoison.brokers.sqs.envelope import GROUP, RECEIVED_AT, SENT_AT, TRACE, Envelope, Raw
+from unpoison.errors import BrokerUnavailable, PayloadError
+
+LIMIT = 1_048_576
+"""Bytes of one message with its attributes, and of one request (256 KiB before August 2025)."""
+
+RESERVED = 4_096
+"""Bytes that a new message leaves free: its retries and its dead letter have more to tell."""
+
+LONGEST_DELAY = 900
+LONGEST_GROUP = 128
+
+
+class Copy(NamedTuple):
+    """A message to be stored."""
+
+    queue: str
+    """The URL of the queue."""
+    entry: dict[str, Any]
+    size: int
+
+
+class No(NamedTuple):
+    """Why a message was not stored."""
+
+    code: str
+    text: str
+    error: BrokerUnavailable | None = None
+    """What the whole request ended with, if it did."""
+
+
+def copy(
+    queue: str,
+    body: bytes,
+    envelope: Envelope,
+    raw: Raw | None = None,
+    *,
+    delay: float = 0.0,
+    group: str | None = None,
+    once: str | None = None,
+    limit: int = LIMIT,
+) -> Copy:
+    """A message for this queue. `group` and `once` are for FIFO: whose order it keeps, and by what a second one is recognised."""
+    attributes = envelopes.attributes(envelope, raw)
+    text, encoding = bodies.encoded(body, limit - RESERVED - size_of(attributes))
+    wait = delay if delay > LONGEST_DELAY else 0.0
+    if encoding is not None or wait:
+        attributes = envelopes.attributes(msgspec.structs.replace(envelope, encoding=encoding, wait=wait), raw)
+    return _made(queue, text, attributes, raw, delay, group, once)
+
+
+def unchanged(queue: str, raw: Raw, *, delay: float = 0.0, group: str | None = None, once: str | None = None) -> Copy:
+    """A message as it is, for one that has no room for anything of ours: what its queue took once, others take too."""
+    return _made(queue, raw["Body"], envelopes.sent(raw), raw, delay, group, once)
+
+
+def _made(
+    queue: str, text: str, attributes: dict[str, Any], raw: Raw | None, delay: float, group: str | None, once: str | None
+) -> Copy:
+    entry: dict[str, Any] = {"MessageBody": text, "MessageAttributes": attributes}
+    if delay > 0:
+        entry["DelaySeconds"] = min(math.ceil(delay), LONGEST_DELAY)
+    if group is not None:
+        entry[GROUP] = group
+    if once is not None:
+        entry["MessageDeduplicationId"] = once
+    trace = None if raw is None else raw["Attributes"].get(TRACE)
+    if trace is not None:
+        entry["MessageSystemAttributes"] = {TRACE: {"DataType": "String", "StringValue": trace}}
+    return Copy(queue, entry, _bytes(text) + size_of(attributes))
+
+
+def size_as_it_is(raw: Raw) -> int:
+    """Bytes of a message that was received."""
+    return _bytes(raw["Body"]) + size_of(raw.get("MessageAttributes") or {})
+
+
+def _bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+
+
+def size_of(attributes: Mapping[str, Any]) -> int:
+    """What attributes count towards the size of a message."""
+    return sum(
+        len(name.encode())
+        + len(value["DataType"])
+        + len(value.get("StringValue", "").encode())
+        + len(value.get("BinaryValue", b""))
+        for name, value in attributes.items()
+    )
+
+
+def check_size(id_: str, made: Copy, limit: int = LIMIT) -> None:
+    """Refuse a new message that is too large, before anything is sent."""
+    most = limit - RESERVED
+    if made.size > most:
+        raise PayloadError(
+            f"Message {id_!r} has {made.size:,} bytes as it would be sent, with its attributes; this queue takes {limit:,} at "
+            f"most, of which unpoison keeps {RESERVED:,} for what a retry or a dead letter has to tell. Store large data "
+            f"elsewhere and send where it is."
+        )
+
+
+def remaining(raw: Raw, envelope: Envelope) -> float:
+    """Seconds that a message still has to wait, by the server's clock."""
+    if not envelope.wait:
+        return 0.0
+    told = raw["Attributes"]
+    return envelope.wait - max(0, int(told.get(RECEIVED_AT, 0)) - int(told.get(SENT_AT, 0))) / 1000
+
+
+def store(link: Link, copies: Sequence[Copy], *, in_order: bool = False) -> dict[int, No]:
+    """Store these; returns once it is known of each whether it is stored, with why some are not. Raises if none is, for want of
+    an answer or a right."""
+    requests = list(_requests(copies))
+    if in_order:
+        refused = _one_by_one(link, copies, requests)
+    else:
+        answers = link.all_of([partial(_send, link, copies, numbers) for numbers in requests])
+        refused = {number: no for answer in answers for number, no in answer.items()}
+    errors = [no.error for no in refused.values() if no.error is not None]
+    if errors and len(errors) == len(copies):
+        raise errors[0]
+    return refused
+
+
+def _one_by_one(link: Link, copies: Sequence[Copy], requests: Iterable[list[int]]) -> dict[int, No]:
+    refused: dict[int, No] = {}
+    for numbers in requests:
+        if refused:  # what comes after would overtake what was refused
+            refused.update(dict.fromkeys(numbers, next(iter(refused.values()))))
+        else:
+            refused = _send(link, copies, numbers)
+    return refused
+
+
+def _requests(copies: Sequence[Copy]) -> Iterator[list[int]]:
+    """Which go into one request: of one queue, ten at most, and no more bytes than it may have."""
+    by_queue: dict[str, list[int]] = {}
+    for number, each in enumerate(copies):
+        by_queue.setdefault(each.queue, []).append(number)
+    for numbers in by_queue.values():
+        yield from _parts(copies, numbers)
+
+
+def _parts(copies: Sequence[Copy], numbers: Iterable[int]) -> Iterator[list[int]]:
+    part: list[int] = []
+    size = 0
+    for number in numbers:
+        if part and (len(part) == AT_ONCE or size + copies[number].size > LIMIT):
+            yield part
+            part, size = [], 0
+        part.append(number)
+        size += copies[number].size
+    if part:
+        yield part
+
+
+def _send(link: Link, copies: Sequence[Copy], numbers: Sequence[int]) -> dict[int, No]:
+    """Why some of these are not stored. Trouble with this request does not hide what others have stored."""
+    entries = [{"Id": str(number), **copies[number].entry} for number in numbers]
+    try:
+        answer = link.ask("send_message_batch", QueueUrl=copies[numbers[0]].queue, Entries=entries)
+    except BrokerUnavailable as error:
+        return dict.fromkeys(numbers, No("all of one request", str(error).rstrip("."), error))
+    return {int(each["Id"]): No(each["Code"], each.get("Message", "no reason given")) for each in answer.get("Failed", ())}
+
+
+def group_of(key: str | None, otherwise: str | None) -> str | None:
+    """A key as the name of a message group, if SQS takes it as one."""
+    fits = key and len(key) <= LONGEST_GROUP and key.isascii() and key.isprintable() and " " not in key
+    return key if fits else otherwise
+
+
+_process, _count, _pid = [os.urandom(6).hex()], itertools.count(), [os.getpid()]
+
+
+def unique() -> str:
+    """A name that nothing else has."""
+    if os.getpid() != _pid[0]:  # a forked child must not go on with its parent's numbers
+        _pid[0], _process[0] = os.getpid(), os.urandom(6).hex()
+    return f"{_process[0]}{next(_count):x}"

@@ -1,0 +1,17 @@
+"""What does the demonstration consume? A shop's orders, on the broker that UNPOISON_URL names.
+
+An app like any user's: workers import it by its name. Its limits are short, so that the demo is.
+"""
+
+from unpoison.app import App
+from unpoison.backoff import Backoff
+from unpoison.cli.demo.shop import MEMORY, ship
+
+SOURCE = "orders"
+MAX_BODY = 4096
+
+app = App(max_body=MAX_BODY, worker_memory=MEMORY)
+
+app.consumer(
+    SOURCE, max_attempts=3, backoff=Backoff.exponential(base=0.1, max=0.5), timeout=0.5, concurrency=4, isolation="process"
+)(ship)

@@ -1,0 +1,34 @@
+"""How are dead letters given up?"""
+
+from collections.abc import Sequence
+
+import click
+
+from unpoison.cli.dlq.target import target, target_options
+from unpoison.cli.escaping import one_line
+from unpoison.cli.json_output import print_json
+
+
+@click.command(
+    "discard",
+    epilog="\b\nExamples:\n"
+    "  unpoison dlq discard orders-12 --app shop:app\n"
+    "  unpoison dlq discard orders-12 orders-15 --app shop:app --json",
+)
+@click.argument("letter_ids", metavar="ID...", nargs=-1, required=True)
+@target_options
+@click.option("--json", "as_json", is_flag=True, help='Print {"discarded": [ids], "gone": [ids]}.')
+def command(letter_ids: Sequence[str], app: str | None, url: str | None, source: str | None, as_json: bool) -> None:
+    """Give dead letters up for good. They can still be looked at (ls --state discarded) until the DLQ is purged."""
+    discarded: list[str] = []
+    gone: list[str] = []
+    for dlq, letter in target(app, url, source).find_waiting(letter_ids):
+        (discarded if dlq.letters.remove([letter.id], keep_as="discarded") else gone).append(letter.id)
+    if as_json:
+        print_json({"discarded": discarded, "gone": gone})
+        return
+    if discarded:
+        what = one_line(discarded[0]) if len(discarded) == 1 else f"{len(discarded):,} dead letters"
+        click.echo(f"Discarded {what}.")
+    if gone:
+        click.echo(f"{len(gone):,} were replayed, discarded or purged by somebody else in the meantime.")

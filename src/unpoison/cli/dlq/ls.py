@@ -1,0 +1,69 @@
+"""Which dead letters are there?"""
+
+import heapq
+import itertools
+import sys
+from collections.abc import Iterator
+
+import click
+
+from unpoison.cli.dlq.target import Target, target, target_options
+from unpoison.cli.json_output import print_json
+from unpoison.cli.screen import console, letter_table
+from unpoison.deadletters.record import DeadLetter
+
+STATES = ("dead", "replayed", "discarded")
+TABLE_LIMIT = 50
+ALL = sys.maxsize
+
+
+def how_many(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
+    """A number from 1; ALL for "all"; None where nothing was said."""
+    if value is None or (value.isdecimal() and int(value) > 0):
+        return value if value is None else int(value)
+    if value == "all":
+        return ALL
+    raise click.BadParameter(f"{value!r} is neither a number from 1 nor 'all'.", ctx, param)
+
+
+@click.command(
+    "ls",
+    epilog="\b\nExamples:\n"
+    "  unpoison dlq ls --app shop:app\n"
+    "  unpoison dlq ls --app shop:app --source orders --state all --limit 200\n"
+    "  unpoison dlq ls --url sqlite:///shop.db --source orders --json",
+)
+@target_options
+@click.option("--state", type=click.Choice([*STATES, "all"]), default="dead", show_default=True, help="Which letters.")
+@click.option("--limit", callback=how_many, metavar="N|all", help=f"At most so many.  [default: {TABLE_LIMIT}; with --json all]")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON array of dead letters.")
+def command(app: str | None, url: str | None, source: str | None, state: str, limit: int | None, as_json: bool) -> None:
+    """List dead letters, oldest first. Looking changes nothing."""
+    chosen = target(app, url, source)
+    if limit is None:
+        limit = ALL if as_json else TABLE_LIMIT
+    letters = list(itertools.islice(_letters(chosen, state), limit))
+    if as_json:
+        print_json([letter.as_json() for letter in letters])
+    elif letters:
+        screen = console()
+        screen.print(letter_table(letters, screen.width))
+    else:
+        click.echo(f"No dead letters{'' if state in ('dead', 'all') else ' ' + state} in {_names(chosen)}.")
+    more = _count(chosen, state) - len(letters)
+    if letters and more > 0:
+        click.echo(f"{more:,} more. To see them too: --limit all", err=True)
+
+
+def _letters(chosen: Target, state: str) -> Iterator[DeadLetter]:
+    """Those of all DLQs, in the order they came; each DLQ is read page by page and only as far as needed."""
+    wanted = None if state == "all" else state
+    return heapq.merge(*(dlq.manager.letters(wanted) for dlq in chosen.dlqs), key=lambda letter: letter.last_failed_at)
+
+
+def _count(chosen: Target, state: str) -> int:
+    return sum(dlq.letters.count(each) for dlq in chosen.dlqs for each in (STATES if state == "all" else (state,)))
+
+
+def _names(chosen: Target) -> str:
+    return ", ".join(repr(dlq.source) for dlq in chosen.dlqs)

@@ -1,0 +1,105 @@
+"""Whose dead letters are meant? Those of an app's sources, or of one source behind a URL."""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import click
+
+from unpoison.brokers import broker_for, dead_letters_for, masked
+from unpoison.cli.loading import load
+from unpoison.deadletters.manager import DLQManager
+from unpoison.deadletters.record import DeadLetter
+from unpoison.errors import CapabilityError, LetterNotFound
+from unpoison.ports import Capability, DeadLetters
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class DLQ:
+    """The dead letters of one source, as the port gives them and with what a person can do about them."""
+
+    source: str
+    letters: DeadLetters
+    manager: DLQManager
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The DLQs that a command works on."""
+
+    dlqs: Sequence[DLQ]
+
+    def one(self) -> DLQ:
+        """The only one; commands that change a whole DLQ must be told which."""
+        if len(self.dlqs) == 1:
+            return self.dlqs[0]
+        names = ", ".join(dlq.source for dlq in self.dlqs)
+        raise click.UsageError(f"The app has {len(self.dlqs)} sources ({names}). Name one of them with --source.")
+
+    def find(self, letter_id: str) -> tuple[DLQ, DeadLetter]:
+        """The letter with this id, in whichever DLQ it is."""
+        missing = None
+        for dlq in self.dlqs:
+            try:
+                return dlq, dlq.manager.get(letter_id)
+            except LetterNotFound as error:
+                if error.others:
+                    raise
+                missing = error
+        if missing is not None and len(self.dlqs) == 1:
+            raise missing
+        names = ", ".join(repr(dlq.source) for dlq in self.dlqs)
+        see = "unpoison dlq ls --state all, with --app or --url"
+        raise click.ClickException(f"Dead letter {letter_id!r} is in none of {names}. To see what is there: {see}")
+
+    def find_waiting(self, letter_ids: Sequence[str]) -> list[tuple[DLQ, DeadLetter]]:
+        """All of them, and all still waiting: looked at before any is changed, so that a mistyped id changes nothing."""
+        found = [self.find(letter_id) for letter_id in dict.fromkeys(letter_ids)]
+        for dlq, letter in found:
+            if letter.state != "dead":
+                raise LetterNotFound(letter.id, dlq.source, letter.state)
+        return found
+
+
+def target_options(command: Function) -> Function:
+    """The options that say whose dead letters are meant; `target` makes a Target of them."""
+    options = (
+        click.option("--app", metavar="MODULE:APP", help="The app whose broker and sources are meant."),
+        click.option("--url", metavar="URL", help="The broker, in place of --app. Without either: UNPOISON_URL."),
+        click.option("--source", metavar="NAME", help="The source. Needed with --url, and where an app has several."),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def target(app: str | None, url: str | None, source: str | None) -> Target:
+    """Open the DLQs that are meant. Nothing is created by looking: a file or a source that is not there is an error."""
+    if app is not None and url is not None:
+        raise click.UsageError("--app and --url both name a broker. Give one of them.")
+    if app is not None:
+        loaded = load(app)
+        return _opened(loaded.settings.url, [source] if source else list(loaded.consumers), known=loaded.consumers)
+    url = url or os.environ.get("UNPOISON_URL")
+    if not url or not source:
+        raise click.UsageError("Whose dead letters? Give --app module:app, or --url URL together with --source NAME.")
+    return _opened(url, [source], known=())
+
+
+def _opened(url: str, sources: Sequence[str], known: Any) -> Target:
+    broker = broker_for(url)
+    if Capability.SHARED not in broker.capabilities:
+        raise CapabilityError(
+            f"{masked(url)!r} keeps everything in the process that uses it, so there is nothing to see from here. "
+            f"Look from inside that process, with app.dlq('orders'), or use a broker that several processes can share."
+        )
+    broker.open([], create=False)
+    broker.close()
+    if not sources:
+        raise click.UsageError("The app has no consumer, so its sources are not known. Name one with --source.")
+    # A source that the app consumes may simply not have been used yet; any other that does not exist was mistyped.
+    opened = [(source, dead_letters_for(url, source, create=source in known)) for source in sources]
+    return Target([DLQ(source, letters, DLQManager(letters, source)) for source, letters in opened])

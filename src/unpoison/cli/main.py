@@ -1,0 +1,65 @@
+"""Which commands are there, and how does each of them end?
+
+Exit codes: 0 done; 1 a failure, said in one sentence with what to do; 2 wrong usage; 130 after Ctrl-C.
+"""
+
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import NoReturn
+
+import click
+
+from unpoison.cli.escaping import visible
+from unpoison.cli.lazy import LazyGroup
+from unpoison.errors import UnpoisonError
+
+COMMANDS = {
+    "demo": ("unpoison.cli.demo.command", "Watch poison messages being isolated, on a SQLite file."),
+    "run": ("unpoison.cli.run", "Consume the sources of apps until stopped, or until empty."),
+    "publish": ("unpoison.cli.publish", "Send messages from arguments, a file or standard input."),
+    "dlq": ("unpoison.cli.dlq.group", "Look at dead letters, send them again, or give them up."),
+    "plan": ("unpoison.cli.plan.command", "See what retries add to the traffic, and when they come."),
+    "migrate": ("unpoison.cli.migrate", "Make the tables that a database broker needs, or print how."),
+    "doctor": ("unpoison.cli.doctor.command", "Check a broker or an app for what loses or loops messages."),
+    "completion": ("unpoison.cli.completion", "Print the completion script for bash, zsh or fish."),
+}
+
+cli = LazyGroup(
+    COMMANDS,
+    name="unpoison",
+    help="unpoison makes any message consumer poison-proof: what fails for good is isolated, explained and can be sent again.",
+    epilog="\b\nExamples:\n  unpoison demo\n  unpoison run shop:app\n  unpoison dlq ls --app shop:app",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+click.version_option(package_name="unpoison", message="%(prog)s %(version)s")(cli)
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """The program `unpoison`."""
+    warnings.showwarning = _show_warning
+    sys.exit(_exit_code(arguments))
+
+
+def _exit_code(arguments: Sequence[str] | None) -> int:
+    try:
+        code = cli.main(arguments, prog_name="unpoison", standalone_mode=False)
+    except click.UsageError as error:
+        error.show()
+        return error.exit_code
+    except click.ClickException as error:
+        click.echo(f"Error: {visible(error.format_message())}", err=True)
+        return error.exit_code
+    except UnpoisonError as error:
+        click.echo(f"Error: {visible(str(error))}", err=True)
+        return 1
+    except click.Abort as error:  # Ctrl-C, or the end of the input where an answer was asked for
+        if error.__cause__ is None:
+            click.echo(err=True)  # a question stands in this line; in all other cases click has ended it
+        return 130
+    return code if isinstance(code, int) else 0
+
+
+def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    """A warning as one sentence: the place of its code says nothing to a person at a command line."""
+    click.echo(f"Warning: {visible(str(message))}", err=True)

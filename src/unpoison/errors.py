@@ -1,0 +1,116 @@
+"""What does unpoison itself raise, and what may a handler raise to steer it?
+
+UnpoisonError
+├── ConfigError            an option, a URL or an app that cannot work; found at start-up
+│   └── MissingExtra       a package that this broker needs is not installed
+├── CapabilityError        the broker cannot do what was asked of it
+├── BrokerUnavailable      the broker does not answer, or refuses to write
+├── OwnershipLost          somebody else has the message now; nothing was settled
+├── PayloadError           a payload that cannot be sent
+└── LetterNotFound         no such dead letter, or it was already replayed, discarded or purged
+
+Steering, raised by handlers: RetryLater, Throttled, Permanent, Discard
+RemoteFailure, given to hooks: stands for an exception of another process
+"""
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+
+class UnpoisonError(Exception):
+    """Every error of unpoison's own."""
+
+
+class ConfigError(UnpoisonError):
+    """Something in the configuration cannot work. Raised at start-up, never at the first message."""
+
+
+class MissingExtra(ConfigError):
+    """A package that is needed for this is not installed."""
+
+    def __init__(self, needed_by: str, package: str, extra: str) -> None:
+        self.package, self.extra = package, extra
+        super().__init__(
+            f"{needed_by} needs the package {package!r}, which is not installed. Run: pip install 'unpoison[{extra}]'"
+        )
+
+
+class CapabilityError(UnpoisonError):
+    """The broker cannot do what was asked of it."""
+
+
+class BrokerUnavailable(UnpoisonError):
+    """The broker does not answer, or refuses to write. Nothing was lost: what was not confirmed is still there."""
+
+
+class OwnershipLost(UnpoisonError):
+    """This consumer's messages were given to another one. Its settles do nothing; the messages run there."""
+
+
+class PayloadError(UnpoisonError, ValueError):
+    """A payload that cannot be sent: it is refused before anything is written."""
+
+
+class LetterNotFound(UnpoisonError, LookupError):
+    """No dead letter with this id waits in the DLQ."""
+
+    def __init__(self, letter_id: str, source: str, state: str | None = None, others: Sequence[str] = ()) -> None:
+        self.letter_id, self.source, self.state, self.others = letter_id, source, state, tuple(others)
+        what = f"Dead letter {letter_id!r} of {source!r} " + (f"was already {state}" if state else "is not there")
+        if others:
+            what = (
+                f"{len(others)} dead letters of {source!r} have the message id {letter_id!r}: name one of {', '.join(others[:5])}"
+            )
+        super().__init__(f"{what}. To see what is there: unpoison dlq ls --state all, with --app or --url")
+
+
+class Steering(Exception):
+    """What a handler raises to say itself what happens next."""
+
+
+class RetryLater(Steering):
+    """Start this message again after so long; the start that raises it is not charged as an attempt."""
+
+    def __init__(self, after: float | timedelta) -> None:
+        self.after = seconds(after, "RetryLater(after=…)")
+        super().__init__(f"retry after {self.after:g} s")
+
+
+class Throttled(Steering):
+    """The dependency asks to slow down. Not charged; without `retry_after` the backoff decides."""
+
+    def __init__(self, retry_after: float | timedelta | None = None, reason: str = "throttled") -> None:
+        self.retry_after = None if retry_after is None else seconds(retry_after, "Throttled(retry_after=…)")
+        super().__init__(reason)
+
+
+class Permanent(Steering):
+    """No retry can cure this: the message becomes a dead letter at once."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(reason)
+
+
+class Discard(Steering):
+    """Drop this message on purpose. It is counted and logged, not kept."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(reason)
+
+
+def seconds(value: float | timedelta, name: str) -> float:
+    """A duration given as seconds or timedelta, as seconds."""
+    number = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number < float("inf"):
+        raise ConfigError(f"{name} must be a duration of 0 seconds or more, got {value!r}. Use seconds or a timedelta.")
+    return float(number)
+
+
+class RemoteFailure(Exception):
+    """Stands for an exception that no longer exists: it was raised in another process, or that process died."""
+
+    def __init__(self, type_name: str, text: str, traceback: str = "") -> None:
+        self.type_name, self.text, self.traceback = type_name, text, traceback
+        super().__init__(f"{type_name}: {text}")

@@ -1,0 +1,96 @@
+"""How does what ended become what the broker is told?"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from unpoison import attempts, verdict
+from unpoison.deadletters.record import DeadLetter
+from unpoison.deadletters.writing import letter
+from unpoison.handler import Limits, judge
+from unpoison.message import Delivery
+from unpoison.ports import Dead, Kept, Settlement
+from unpoison.report import Event
+from unpoison.workers import Ended
+from unpoison.workers.call import metadata_of
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What was decided: the settlement for the broker, and what to say about it afterwards."""
+
+    settlement: Settlement
+    done: int
+    events: Sequence[Event] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """Applies the decision core to what ended. Successes take a short way: no object is made for any of them."""
+
+    limits: Limits
+    consumer: str
+    code_version: str | None
+    clock: Callable[[], float] = time.time
+
+    def __call__(self, ended: Sequence[Ended]) -> Judged:
+        if len(ended) == 1 and ended[0].is_clean:
+            return Judged(Settlement(gone=ended[0].deliveries), len(ended[0].deliveries))
+        gone = [delivery for batch in ended for delivery in batch.good()]
+        done = len(gone)
+        kept = [kept for batch in ended for kept in self._kept(batch)]
+        dead: list[Dead] = []
+        events = [self._event(batch, n) for batch in ended for n in batch.failures]
+        for event in events:
+            match event.ruling.verdict:
+                case verdict.Retry(after):
+                    kept.append(Kept(event.delivery, event.counters, after.total_seconds()))
+                case verdict.DeadLetter(reason):
+                    dead.append(Dead(event.delivery, self._letter(event, reason)))
+                case verdict.Discard():
+                    gone.append(event.delivery)
+        return Judged(Settlement(gone, kept, dead), done, events)
+
+    def released(self, unstarted: Sequence[Delivery], cut_off: Sequence[Delivery]) -> Judged:
+        """What a planned stop hands back. Nobody is charged; but what stops have cut off until it is too old is given up."""
+        kept = [Kept(delivery, delivery.counters) for delivery in unstarted]
+        dead: list[Dead] = []
+        events: list[Event] = []
+        for delivery in cut_off:
+            event = self._event(Ended([delivery], {0: attempts.cut_off(delivery.counters)}), 0)
+            match event.ruling.verdict:
+                case verdict.DeadLetter(reason):
+                    dead.append(Dead(delivery, self._letter(event, reason)))
+                    events.append(event)
+                case _:
+                    kept.append(Kept(delivery, attempts.interrupted(delivery.counters, self.clock())))
+        return Judged(Settlement(kept=kept, dead=dead), 0, events)
+
+    def _kept(self, batch: Ended) -> Sequence[Kept]:
+        """Those that start again without being charged: set aside to run alone, or shaken by what others did."""
+        if batch.aside:
+            return [Kept(delivery, attempts.set_aside(delivery.counters, self.limits)) for delivery in batch.deliveries]
+        return [
+            Kept(batch.deliveries[n], attempts.shaken(batch.deliveries[n].counters, alone=alone))
+            for n, alone in batch.shaken.items()
+        ]
+
+    def _event(self, batch: Ended, n: int) -> Event:
+        delivery, failure, now = batch.deliveries[n], batch.failures[n], self.clock()
+        metadata = metadata_of(delivery, failure)
+        ruling = judge(self.limits, delivery.id, metadata, failure, datetime.fromtimestamp(now, UTC))
+        counters = attempts.failed(delivery.counters, failure, now)
+        return Event(delivery, counters, metadata, failure, ruling, batch.exceptions.get(n))
+
+    def _letter(self, event: Event, reason: str) -> DeadLetter:
+        return letter(
+            event.delivery,
+            event.counters,
+            event.failure,
+            event.ruling,
+            reason,
+            consumer=self.consumer,
+            code_version=self.code_version,
+            now=self.clock(),
+        )

@@ -1,0 +1,154 @@
+"""What must a broker be able to do?
+
+Two small Protocols, batch in and batch out. An adapter knows messages, counters and settlements; it decides nothing:
+whether a message is retried or given up comes from the consumer as a `Settlement`. It imports values and this
+module, never the consumer, never another broker, and is done when it passes `unpoison.testing`.
+
+Every method may raise BrokerUnavailable: nothing was confirmed, so nothing may be taken for done.
+"""
+
+import enum
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from unpoison.deadletters.record import DeadLetter
+from unpoison.message import Counters, Delivery, Outgoing
+
+Ring = Callable[[], None]
+
+
+class Capability(enum.Flag):
+    """What a broker can keep; start-up checks and the contract suite go by these and never by a broker's name."""
+
+    DURABLE = enum.auto()
+    """What was published, retried or dead-lettered survives the end of every process."""
+    SHARED = enum.auto()
+    """Several processes can use it at once."""
+    FENCED = enum.auto()
+    """A settle by an owner that lost its messages does nothing and is reported."""
+    ATOMIC = enum.auto()
+    """Retry, dead letter and replay are one step: no crash can leave two copies."""
+    BROWSE = enum.auto()
+    """Dead letters can be looked at, picked and removed one by one."""
+    EXACT_DEPTH = enum.auto()
+    """`depth` counts, it does not estimate."""
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """Something about the broker that a person should know, with what to do about it."""
+
+    name: str
+    problem: str
+    fix: str
+    loses: bool = False
+
+
+class Depth(msgspec.Struct, frozen=True):
+    """How many messages of one source are where."""
+
+    ready: int = 0
+    delayed: int = 0
+    leased: int = 0
+    dead: int = 0
+
+    @property
+    def empty(self) -> bool:
+        """Nothing is ready, delayed or held by anyone."""
+        return not (self.ready or self.delayed or self.leased)
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """A message that stays for another start, `after` seconds from now, with these counters."""
+
+    delivery: Delivery
+    counters: Counters
+    after: float = 0.0
+
+
+class Dead(msgspec.Struct, frozen=True):
+    """A message that moves to the DLQ."""
+
+    delivery: Delivery
+    letter: DeadLetter
+
+
+class Settlement(msgspec.Struct, frozen=True):
+    """The verdicts on a batch, as a broker needs them: most messages are gone, a few are kept, hardly any is dead."""
+
+    gone: Sequence[Delivery] = ()
+    kept: Sequence[Kept] = ()
+    dead: Sequence[Dead] = ()
+
+
+class Broker(Protocol):
+    """One connection to a broker. The consumer of a source has one of its own, publishing has another."""
+
+    capabilities: Capability
+
+    def ties(self) -> Sequence[int]:
+        """Descriptors that each process running this consumer's messages must hold, so that it keeps them while one lives."""
+
+    def open(self, sources: Sequence[str], *, create: bool = True, ring: Ring | None = None) -> Sequence[Finding]:
+        """Connect; verify what these sources need, or create it. What exists already is never changed.
+
+        From then on `ring` is called, from any thread, whenever `fetch` may have something new: a message, a delay
+        that is over, one that a dead consumer left. Too often is allowed, too rarely is not.
+        """
+
+    def publish(self, messages: Sequence[Outgoing]) -> None:
+        """Store all of them or none. Durable when it returns."""
+
+    def fetch(self, source: str, limit: int) -> Sequence[Delivery]:
+        """At most `limit` messages that are ready now; they are ours until settled. Does not wait.
+
+        Raises OwnershipLost if what this connection held was taken over: then nothing was taken, and the next call starts anew.
+        """
+
+    def has_suspect(self, source: str) -> bool:
+        """Whether a message waits that must run alone. A look: nothing is taken, nothing counted."""
+
+    def take_suspect(self, source: str, by: str) -> Delivery | None:
+        """Take one message that must run alone, for the consumer `by`. Taken means started: its start is on record, durably,
+        when this returns, and stays there (`Counters.marked`) unless a settle says otherwise."""
+
+    def settle(self, settlement: Settlement) -> None:
+        """Carry it out: copies first, letting go last, so that a crash in between repeats and never loses.
+
+        Raises OwnershipLost if some of the messages belong to somebody else by now: these are left as they are, the others
+        are settled.
+        """
+
+    def extend(self, deliveries: Sequence[Delivery]) -> None:
+        """Keep these for another while. Raises OwnershipLost like settle."""
+
+    def depth(self, source: str) -> Depth:
+        """How many messages of the source are where."""
+
+    def close(self) -> None:
+        """Give the connection up. Settle first: what is still held comes back as if the consumer had vanished."""
+
+
+class DeadLetters(Protocol):
+    """The DLQ of one source. Each call is one step that a crash cannot cut in half."""
+
+    broker: Broker
+    """The connection it works on; whoever opened the DLQ closes that."""
+
+    def count(self, state: str = "dead") -> int:
+        """How many letters wait (or are in another state)."""
+
+    def freeze(self) -> str:
+        """Where the DLQ ends now. A replay works up to here, so that what fails again cannot keep it going for ever."""
+
+    def browse(
+        self, *, only: str | None = None, after: str = "", until: str = "", limit: int = 100, state: str | None = "dead"
+    ) -> Sequence[DeadLetter]:
+        """Letters in the order they came: behind `after` and up to `until`, or `only` this one. Changes nothing."""
+
+    def replay(self, letter_ids: Sequence[str]) -> Sequence[str]:
+        """Send these to their source again; returns those that were sent. One that another operator took is left out."""
+
+    def remove(self, letter_ids: Sequence[str], *, state: str = "dead", keep_as: str | None = None) -> Sequence[str]:
+        """Delete those that are in this state, or keep them as "discarded" and the like; returns those that were changed."""

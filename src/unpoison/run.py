@@ -1,0 +1,166 @@
+"""How do the consumers of an app run together, and how do they stop?
+
+Each source has a consumer in a thread of its own. SIGTERM or SIGINT drains them; a second signal ends the grace at once.
+"""
+
+import gc
+import logging
+import os
+import signal
+import socket
+import threading
+from collections.abc import Sequence
+from types import FrameType
+from typing import Any, Protocol
+
+from unpoison.alone import Alone
+from unpoison.bell import Bell
+from unpoison.brokers import broker_for, leaves_cycles, masked
+from unpoison.consumer import Consumer
+from unpoison.emptiness import Emptiness
+from unpoison.errors import BrokerUnavailable, ConfigError
+from unpoison.options import ConsumerOptions, Settings
+from unpoison.ports import Broker
+from unpoison.report import Report, Tally
+from unpoison.staffing import Staff
+from unpoison.workers.reaping import Reaper
+
+log = logging.getLogger("unpoison")
+
+LOOK = 0.2
+"""Seconds between two looks at the consumers' threads and for processes that ended below this one."""
+
+
+COLLECT_AFTER = 20_000
+"""Objects after which the garbage collector looks for cycles, while consumers run that leave none: thousands of messages are read
+ahead, and with the usual 700 such a consumer spends a tenth of its time looking at them again and again. Others would keep
+hundreds of megabytes of bodies that nobody needs any more."""
+
+
+class Runnable(Protocol):
+    """An app to be run: what is in it as data, and how its handlers get workers."""
+
+    settings: Settings
+
+    def consumers(self) -> Sequence[ConsumerOptions]: ...
+
+    def staff(self, options: ConsumerOptions, broker: Broker, bell: Bell) -> Staff: ...
+
+    def close(self) -> None: ...
+
+
+class Run:
+    """All consumers of some apps, from start to stop."""
+
+    def __init__(self, apps: Sequence[Runnable], *, is_dedicated: bool = False) -> None:
+        self._apps = apps
+        self.report = Report()
+        self._alone = Alone()
+        self._emptiness = Emptiness(sum(len(app.consumers()) for app in apps))
+        self._consumers: list[Consumer] = []
+        self._crashed: list[BaseException] = []
+        self._stopped = threading.Event()
+        self._reaper = Reaper(reap_all=is_dedicated or os.getpid() == 1)
+        self._grace = max((app.settings.grace for app in apps), default=0.0)
+        if not any(app.consumers() for app in apps):
+            raise ConfigError(
+                "The app has no consumer, so there is nothing to run. Decorate a function with @app.consumer('orders')."
+            )
+
+    def tallies(self) -> dict[str, Tally]:
+        return self.report.tallies()
+
+    def serve(self, *, until_empty: bool = False) -> None:
+        """Consume until stopped. Blocks; signals are caught only if this is the main thread."""
+        threads = [
+            threading.Thread(target=self._consume, args=(app, options, until_empty), name=f"unpoison-{options.source}")
+            for app in self._apps
+            for options in app.consumers()
+        ]
+        before = self._catch_signals()
+        collected = gc.get_threshold()
+        if not any(leaves_cycles(app.settings.url) or _runs_handlers_here(app) for app in self._apps):
+            gc.set_threshold(COLLECT_AFTER, *collected[1:])
+        try:
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                while thread.is_alive():
+                    thread.join(LOOK)  # a join without a limit would keep the main thread from running signal handlers
+                    self._reaper.reap()
+        finally:
+            gc.set_threshold(*collected)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            for app in self._apps:
+                app.close()
+        if self._crashed:
+            raise self._crashed[0]
+
+    def stop(self, grace: float | None = None) -> None:
+        """Drain: running messages finish within the grace, the others go back uncounted."""
+        self._stopped.set()
+        for consumer in list(self._consumers):
+            consumer.stop(self._grace if grace is None else grace)
+
+    def _consume(self, app: Runnable, options: ConsumerOptions, until_empty: bool) -> None:
+        try:
+            consumer = self._start(app, options)
+            if consumer is None:
+                return
+            self._consumers.append(consumer)
+            if self._stopped.is_set():
+                consumer.stop(0)
+            consumer.run(until_empty=until_empty)
+        except BaseException as error:  # told by serve(): the others must not go on as if nothing had happened
+            self._crashed.append(error)
+            self.stop()
+
+    def _start(self, app: Runnable, options: ConsumerOptions) -> Consumer | None:
+        bell, broker = Bell(), broker_for(app.settings.url)
+        if not self._open(app.settings, options, broker, bell):
+            return None
+        staff = app.staff(options, broker, bell)
+        log.info("Consuming %r from %s; %s", options.source, masked(app.settings.url), staff.where, extra={"event": "start"})
+        return Consumer(
+            options,
+            broker,
+            staff.workers,
+            self.report,
+            staff.hooks,
+            bell.ring,
+            alone=self._alone,
+            emptiness=self._emptiness,
+            name=f"{socket.gethostname()}:{os.getpid()}",
+            code_version=app.settings.code_version,
+        )
+
+    def _open(self, settings: Settings, options: ConsumerOptions, broker: Broker, bell: Bell) -> bool:
+        """Wait for the broker if it is not there. False if a stop came first."""
+        while not self._stopped.is_set():
+            try:
+                for finding in broker.open([options.source], create=settings.create, ring=bell.ring):
+                    log.warning("Source %r: %s %s", options.source, finding.problem, finding.fix, extra={"event": "finding"})
+            except BrokerUnavailable as error:
+                self.report.paused(options.source, error)
+                self._stopped.wait(1.0)
+            else:
+                self.report.resumed(options.source)
+                return True
+        return False
+
+    def _catch_signals(self) -> dict[int, Any]:
+        if threading.current_thread() is not threading.main_thread():
+            return {}
+
+        def caught(number: int, _: FrameType | None) -> None:
+            first = not self._stopped.is_set()
+            what = f"draining for up to {self._grace:g} s; a second signal stops at once." if first else "stopping now."
+            log.info("%s: %s", signal.Signals(number).name, what, extra={"event": "stop"})
+            self.stop(None if first else 0.0)
+
+        return {number: signal.signal(number, caught) for number in (signal.SIGTERM, signal.SIGINT)}
+
+
+def _runs_handlers_here(app: Runnable) -> bool:
+    return any(options.isolation != "process" for options in app.consumers())

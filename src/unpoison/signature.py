@@ -1,0 +1,119 @@
+"""What does a handler's signature ask for?"""
+
+import functools
+import inspect
+import sys
+import types
+import typing
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from unpoison.errors import ConfigError
+from unpoison.json_text import told
+from unpoison.message import Delivery
+
+_EMPTY = inspect.Parameter.empty
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_ONE_VALUE = (*_POSITIONAL, inspect.Parameter.KEYWORD_ONLY)
+
+
+@dataclass(frozen=True, slots=True)
+class Unresolved:
+    """An annotation that names something not there at run time. Harmless while `schema=` says what to decode."""
+
+    annotation: Any
+    reason: str
+
+
+def payload_annotation(function: Callable[..., Any]) -> tuple[Any, bool]:
+    """What the handler's first parameter is annotated with, and whether it wants the Delivery as its second.
+
+    The annotation is `inspect.Parameter.empty` if there is none, and an `Unresolved` if it cannot be evaluated.
+    """
+    name = name_of(function)
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"Handler {name} has no signature to read ({error}). Wrap it: def handle(payload): ...") from error
+    positional = [parameter for parameter in parameters if parameter.kind in _POSITIONAL]
+    accepting = positional or [parameter for parameter in parameters if parameter.kind is inspect.Parameter.VAR_POSITIONAL]
+    if not accepting:
+        raise ConfigError(
+            f"Handler {name} takes no positional parameter to be given the payload. Write: def {name}(payload): ..."
+        )
+    annotation = _resolved(function, accepting[0].annotation)
+    if _is_delivery(annotation):
+        raise ConfigError(f"Handler {name} takes the Delivery first. Write: def {name}(payload, delivery: Delivery): ...")
+    wants_delivery = len(positional) > 1 and _is_delivery(_resolved(function, positional[1].annotation))
+    given = positional[: 2 if wants_delivery else 1]
+    for parameter in parameters:
+        if parameter not in given and parameter.default is _EMPTY and parameter.kind in _ONE_VALUE:
+            raise ConfigError(
+                f"Handler {name} requires the parameter {str(parameter)!r}, but is called with the payload, and with the "
+                "Delivery if its second parameter is annotated Delivery. Annotate it so, give it a default, or remove it."
+            )
+    return annotation, wants_delivery
+
+
+def input_of(function: Callable[..., Any]) -> Any:
+    """What a callable given as schema= is called with: the JSON value, or the raw body if it is annotated bytes or str."""
+    name = name_of(function)
+    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004
+        raise ConfigError(f"schema={name} is a coroutine function, but decoding does not wait. Use a plain function.")
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some functions written in C do not tell
+        return Any
+    try:
+        signature.bind(None)
+    except TypeError as error:
+        raise ConfigError(f"schema={name} must take one argument, the decoded body ({error}). Got: {name}{signature}") from error
+    first = _resolved(function, next(iter(signature.parameters.values())).annotation)
+    return first if first is bytes or first is str else Any
+
+
+def _resolved(function: Callable[..., Any], annotation: Any) -> Any:
+    """The annotation as a type, also where it is written as text, and also where it names a class of an enclosing function."""
+    if annotation is _EMPTY:
+        return annotation
+    plain: Any = inspect.unwrap(function)
+    while isinstance(plain, functools.partial):
+        plain = plain.func
+    if not hasattr(plain, "__globals__"):
+        plain = getattr(plain, "__func__", None) or type(plain).__call__
+
+    def stub() -> None: ...
+
+    stub.__annotations__ = {"payload": annotation}
+    try:
+        return typing.get_type_hints(stub, getattr(plain, "__globals__", {}), _local_names(plain), include_extras=True)["payload"]
+    except Exception as error:  # annotations are user code
+        return Unresolved(annotation, told(error))
+
+
+def _local_names(function: Any) -> dict[str, Any]:
+    """What the functions around this one know by name: those still running, and what was captured from the others."""
+    names: dict[str, Any] = {}
+    around = getattr(function, "__qualname__", "").split(".<locals>.")[:-1]
+    scopes = {".<locals>.".join(around[: end + 1]) for end in range(len(around))}
+    frame: types.FrameType | None = sys._getframe()  # noqa: SLF001 - inspect.stack() reads source files
+    while frame is not None and scopes:
+        if frame.f_code.co_qualname in scopes and frame.f_globals is function.__globals__:
+            names = {**frame.f_locals, **names}
+        frame = frame.f_back
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True) if scopes else ():
+        with suppress(ValueError):  # a variable that was not assigned yet
+            names[name] = cell.cell_contents
+    return names
+
+
+def _is_delivery(annotation: Any) -> bool:
+    if isinstance(annotation, Unresolved):  # imported for the type checker only
+        return str(annotation.annotation).rpartition(".")[2] == "Delivery"
+    return annotation is Delivery or Delivery in typing.get_args(annotation)
+
+
+def name_of(thing: Any) -> str:
+    return getattr(thing, "__qualname__", None) or repr(thing)

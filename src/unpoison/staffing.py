@@ -1,0 +1,112 @@
+"""Who runs the handlers of a consumer: isolated worker processes, threads of this process, or the consumer's own thread?"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from unpoison.bell import Bell
+from unpoison.errors import ConfigError
+from unpoison.options import ConsumerOptions, Settings
+from unpoison.ports import Broker
+from unpoison.registration import Registration
+from unpoison.workers import Workers, wire
+from unpoison.workers.deaths import Deaths
+from unpoison.workers.hook_process import IsolatedHooks
+from unpoison.workers.hooks import HookCaller, Hooks
+from unpoison.workers.inline import InlineWorkers
+from unpoison.workers.launching import Template
+from unpoison.workers.pool import IsolatedWorkers
+from unpoison.workers.threads import ThreadWorkers
+
+Registrations = Callable[[], Mapping[str, Registration]]
+"""Gives the consumers with their user code. Called only where handlers are to run in this very process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Staff:
+    """The workers and hooks of one consumer, and the words that say at start-up where its handlers run."""
+
+    workers: Workers
+    hooks: HookCaller
+    where: str
+
+
+class RunnableApp:
+    """An app made ready to run. Its template process is started, and so its import tried, at once."""
+
+    def __init__(
+        self, settings: Settings, consumers: Sequence[ConsumerOptions], registrations: Registrations, reference: str | None
+    ) -> None:
+        self.settings = settings
+        self._consumers, self._registrations = consumers, registrations
+        self._deaths = Deaths()
+        self._template = Template(reference, settings.start_timeout) if reference is not None else None
+
+    @classmethod
+    def from_reference(
+        cls, reference: str, registrations: Registrations, start_timeout: float = 60.0, *, workers: int | None = None
+    ) -> "RunnableApp":
+        """From "module:app", without importing it here: the template process says what is in it.
+
+        `workers` is how many processes serve each source, whatever its concurrency asks for.
+        """
+        template = Template(reference, start_timeout)
+        described = template.app
+        options = [replace(consumer.options, workers=workers) for consumer in described.consumers]
+        app = cls(described.settings, options, registrations, None)
+        app._template = template
+        return app
+
+    def consumers(self) -> Sequence[ConsumerOptions]:
+        return self._consumers
+
+    def staff(self, options: ConsumerOptions, broker: Broker, bell: Bell) -> Staff:
+        """Workers for one consumer."""
+        if options.isolation == "process":
+            return self._isolated(options, broker, bell)
+        call = self._registrations()[options.source].call
+        hooks = Hooks(call.handler)
+        if options.isolation == "inline":
+            return Staff(
+                InlineWorkers(call, self.settings.prefetch, bell), hooks, _not_isolated("in the consumer's own thread", options)
+            )
+        if options.is_async:
+            from unpoison.workers.tasks import TaskWorkers  # noqa: PLC0415 - asyncio takes 60 ms to import
+
+            return Staff(
+                TaskWorkers(call, options.concurrency, bell), hooks, _not_isolated("as tasks on one event loop", options)
+            )
+        workers = ThreadWorkers(call, options.concurrency, self.settings.prefetch, bell)
+        return Staff(workers, hooks, _not_isolated(f"in {options.concurrency} threads", options))
+
+    def close(self) -> None:
+        if self._template is not None:
+            self._template.close()
+
+    def _isolated(self, options: ConsumerOptions, broker: Broker, bell: Bell) -> Staff:
+        if self._template is None:
+            raise ConfigError(f"Consumer {options.source!r} asks for isolated workers, but its app cannot be imported by name.")
+        consumer = next(one for one in self._template.app.consumers if one.options.source == options.source)
+        consumer = wire.Consumer(options, consumer.needs_delivery, consumer.has_on_retry, consumer.has_on_dlq)
+        workers = IsolatedWorkers(consumer, self.settings, self._template, broker.ties, bell, self._deaths)
+        return Staff(workers, IsolatedHooks(consumer, self._template), _isolated_words(options, self._template))
+
+
+def _isolated_words(options: ConsumerOptions, template: Template) -> str:
+    each = ""
+    if options.lanes > 1:
+        each = f", each running up to {options.lanes} {'tasks' if options.is_async else 'threads'}"
+    how = "isolated: a message that crashes or hangs costs its worker and nothing else"
+    processes = "1 worker process" if options.processes == 1 else f"{options.processes} worker processes"
+    words = f"handlers run in {processes}{each}, {how}."
+    if not template.forks:
+        threads = ", ".join(sorted(set(template.app.threads))[:3])
+        words += (
+            f" Importing the app started threads ({threads}), so workers are not forked but started fresh: "
+            f"a new one takes as long as the import."
+        )
+    return words
+
+
+def _not_isolated(where: str, options: ConsumerOptions) -> str:
+    limit = "" if options.is_async or options.timeout is None else " The time limit cannot be enforced on code that is stuck."
+    return f"handlers run {where} of this process, not isolated: one that crashes takes it down.{limit}"

@@ -1,0 +1,22 @@
+"""The promises that every broker keeps. Import all of them into a test module that has a fixture `lab`."""
+
+from unpoison.testing.contract import (
+    dead_letters,
+    delivering,
+    hooks,
+    killing,
+    operators,
+    ownership,
+    retrying,
+    sharing,
+    stopping,
+    unwritable,
+)
+
+TOPICS = (delivering, retrying, dead_letters, operators, ownership, stopping, sharing, unwritable, hooks, killing)
+
+PROMISES = {name: promise for topic in TOPICS for name, promise in vars(topic).items() if name.startswith("test_")}
+"""Gathered and not listed by hand: a promise that somebody forgot to list would never be checked."""
+
+globals().update(PROMISES)
+__all__ = list(PROMISES)

@@ -1,0 +1,147 @@
+"""Whoever is killed, at whatever line: no message is lost, no letter appears twice, nothing is sent twice."""
+
+from collections import Counter
+
+from unpoison.app import App
+from unpoison.backoff import Backoff
+from unpoison.errors import Discard
+from unpoison.message import Delivery, Outgoing
+from unpoison.ports import Capability, Depth
+from unpoison.testing import given
+from unpoison.testing.effects import Effects
+from unpoison.testing.kill_points import sweep
+from unpoison.testing.lab import Lab
+from unpoison.testing.running import drained
+
+SURVIVES = Capability.DURABLE | Capability.SHARED
+LIMIT = 4
+MESSAGES = ("good", "flaky", "failing", "poison", "discarded")
+LETTERS = {"failing", "poison", "undecodable"}
+
+
+def test_a_consumer_killed_at_any_line_loses_nothing_and_writes_no_letter_twice(lab: Lab) -> None:
+    lab.needs(SURVIVES)
+    effects = Effects(lab.folder)
+
+    def prepare(source: str) -> None:
+        effects.clear()
+        _publish_one_of_each(lab, source)
+
+    def consume(source: str) -> None:
+        _consumer(lab, source, effects).run(until_empty=True)
+
+    def check(source: str) -> None:
+        drained(_consumer(lab, source, effects))
+        counted = effects.counted()
+        for message in ("returned", "good", "flaky"):
+            assert 1 <= counted[f"done {message}"] <= 2, f"{message!r} was done {counted[f'done {message}']} times"
+        # Without atomic steps a kill between copy and letting go leaves both, each with starts of its own.
+        assert counted["start failing"] <= (LIMIT + 1 if lab.is_atomic else 2 * LIMIT + 1)
+        assert counted["start discarded"] >= 1
+        assert Counter(letter.message.id for letter in lab.dlq(source).letters(state=None)) == Counter(LETTERS)
+        depth = lab.broker(source).depth(source)
+        assert depth.empty, f"something is left: {depth}"
+
+    sweep(lab, "consume", prepare, consume, check)
+
+
+def test_a_publisher_killed_at_any_line_has_sent_all_of_a_batch_or_nothing(lab: Lab) -> None:
+    lab.needs(SURVIVES | Capability.EXACT_DEPTH)
+
+    def publish(source: str) -> None:
+        batch = [*given.messages(source, 3), *given.messages(f"{source}-too", 2), *given.messages(source, 2, delay=3600)]
+        lab.broker(source).publish(batch)
+
+    def check(source: str) -> None:
+        broker = lab.broker(source)
+        found = (broker.depth(source), broker.depth(f"{source}-too"))
+        assert found in ((Depth(), Depth()), (Depth(ready=3, delayed=2), Depth(ready=2)))
+
+    def prepare(source: str) -> None:
+        """Nothing has to be there before."""
+
+    sweep(lab, "publish", prepare, publish, check)
+
+
+def test_a_replay_killed_at_any_line_loses_no_letter_and_sends_none_twice(lab: Lab) -> None:
+    lab.needs(SURVIVES)
+    replays = {"all": lambda source: lab.dlq(source).replay_all(), "one": lambda source: lab.dlq(source).replay_one()}
+    for name, replay in replays.items():
+        sweep(lab, name, lambda source: _four_letters(lab, source), replay, lambda source: _each_is_sent_once(lab, source))
+
+
+def test_a_discard_killed_at_any_line_loses_no_letter_and_sends_none(lab: Lab) -> None:
+    lab.needs(SURVIVES | Capability.BROWSE)
+
+    def discard(source: str) -> None:
+        dlq = lab.dlq(source)
+        dlq.discard(dlq.peek()[1].id)
+
+    def check(source: str) -> None:
+        states = [letter.state for letter in lab.dlq(source).letters(state=None)]
+        assert states in (["dead"] * 4, ["dead", "discarded", "dead", "dead"])
+        assert lab.broker(source).depth(source).empty
+
+    sweep(lab, "discard", lambda source: _four_letters(lab, source), discard, check)
+
+
+def test_a_purge_killed_at_any_line_sends_no_letter_and_can_be_finished(lab: Lab) -> None:
+    lab.needs(SURVIVES)
+
+    def check(source: str) -> None:
+        dlq = lab.dlq(source)
+        left = dlq.count()
+        assert dlq.purge().purged == left
+        assert list(dlq.letters(state=None)) == []
+        assert lab.broker(source).depth(source).empty
+
+    sweep(lab, "purge", lambda source: _four_letters(lab, source), lambda source: lab.dlq(source).purge(), check)
+
+
+def _publish_one_of_each(lab: Lab, source: str) -> None:
+    """One message for each way through the flow, the first of them left behind by a consumer that vanished."""
+    broker = lab.broker(source)
+    broker.publish([Outgoing("returned", source, b"{}")])
+    broker.fetch(source, 1)
+    broker.close()
+    bodies = {**dict.fromkeys(MESSAGES, b"{}"), "undecodable": b"\xff{"}
+    lab.broker(source).publish([Outgoing(id_, source, body) for id_, body in bodies.items()])
+
+
+def _consumer(lab: Lab, source: str, effects: Effects) -> App:
+    def handle(payload: object, delivery: Delivery) -> None:
+        effects.add(f"start {delivery.id}")
+        match delivery.id:
+            case "failing":
+                raise ConnectionError("never works")
+            case "flaky" if delivery.attempt == 1:
+                raise ConnectionError("works the second time")
+            case "poison":
+                raise ValueError("cannot work")
+            case "discarded":
+                raise Discard("not wanted")
+        effects.add(f"done {delivery.id}")
+
+    return given.consumer(lab.app(), source, handle, max_attempts=LIMIT, backoff=Backoff.immediate())
+
+
+def _four_letters(lab: Lab, source: str) -> None:
+    given.dead_letters(lab, source, [b"0", b"1", b"2", b"3"])
+
+
+def _each_is_sent_once(lab: Lab, source: str) -> None:
+    """Those that were sent are in the source, each once; the others still wait, and a second replay sends just them."""
+    dlq, bodies = lab.dlq(source), [b"0", b"1", b"2", b"3"]
+    received: list[bytes] = []
+
+    def handle(payload: bytes) -> None:
+        received.append(payload)
+
+    app = given.consumer(lab.app(), source, handle)
+    drained(app)
+    waiting = [letter.body for letter in dlq.letters()]
+    assert sorted(received + waiting) == bodies
+    dlq.replay_all()
+    drained(app)
+    assert sorted(received) == bodies
+    assert [letter.state for letter in dlq.letters(state=None)] == ["replayed"] * 4

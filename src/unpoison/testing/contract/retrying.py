@@ -1,0 +1,211 @@
+"""A failed message is started again: at its time, not before its time, and in nobody's way."""
+
+import threading
+import time
+
+import pytest
+
+from unpoison.backoff import Backoff
+from unpoison.errors import RetryLater
+from unpoison.message import Counters, Delivery, Outgoing
+from unpoison.ports import Kept, Settlement
+from unpoison.testing import given
+from unpoison.testing.lab import Lab
+from unpoison.testing.processes import PATIENCE
+from unpoison.testing.running import Running, drained
+
+HOUR = 3600.0
+
+
+def test_a_poison_message_does_not_stop_its_neighbours(lab: Lab) -> None:
+    handled: list[int] = []
+
+    def handle(number: int) -> None:
+        if number % 5 == 0:
+            raise ConnectionError("poison")
+        handled.append(number)
+
+    app = given.consumer(lab.app(), "orders", handle, max_attempts=3, backoff=Backoff.immediate())
+    app.publish_many("orders", range(20))
+    tally = drained(app)["orders"]
+    assert handled == [number for number in range(20) if number % 5]
+    assert (tally.done, tally.retried, tally.dead) == (16, 8, 4)
+
+
+def test_a_retry_waits_while_others_go_on(lab: Lab) -> None:
+    handled: list[int] = []
+    others_done = threading.Event()
+
+    def handle(number: int) -> None:
+        if number == 0:
+            raise ConnectionError("not now")
+        handled.append(number)
+        if len(handled) == 5:
+            others_done.set()
+
+    app = given.consumer(lab.app(), "orders", handle, backoff=Backoff.fixed(HOUR))
+    app.publish_many("orders", range(6))
+    with Running(app):
+        assert others_done.wait(PATIENCE)
+    assert handled == [1, 2, 3, 4, 5]
+    assert lab.broker("orders").depth("orders").delayed == 1
+
+
+def test_a_retry_survives_a_restart_and_then_starts(lab: Lab) -> None:
+    attempts: list[int] = []
+    failed = threading.Event()
+
+    def handle(number: int, delivery: Delivery) -> None:
+        attempts.append(delivery.attempt)
+        if delivery.attempt == 1:
+            failed.set()
+            raise ConnectionError("not now")
+
+    first = given.consumer(lab.app(), "orders", handle, backoff=Backoff.fixed(0.3))
+    first.publish("orders", 1)
+    with Running(first):
+        assert failed.wait(PATIENCE)
+    first.close()
+    drained(given.consumer(lab.app(), "orders", handle, backoff=Backoff.fixed(0.3)))
+    assert attempts == [1, 2]
+
+
+def test_a_message_is_not_started_before_its_delay_is_over(lab: Lab) -> None:
+    broker = lab.broker("orders")
+    lab.shift_clock(0)
+    broker.publish(given.messages("orders", 1, delay=HOUR))
+    assert list(broker.fetch("orders", 10)) == []
+    lab.shift_clock(HOUR - 1)
+    assert list(broker.fetch("orders", 10)) == []
+    lab.shift_clock(2)
+    assert [delivery.body for delivery in broker.fetch("orders", 10)] == [b"0"]
+
+
+def test_a_retry_is_not_started_before_its_delay_is_over(lab: Lab) -> None:
+    broker = lab.broker("orders")
+    lab.shift_clock(0)
+    broker.publish(given.messages("orders", 1))
+    for _ in range(2):  # the first time it comes from the line, the second time it was waiting already
+        (delivery,) = broker.fetch("orders", 10)
+        broker.settle(Settlement(kept=[Kept(delivery, delivery.counters, HOUR)]))
+        assert list(broker.fetch("orders", 10)) == []
+        lab.shift_clock(HOUR - 1)
+        assert list(broker.fetch("orders", 10)) == []
+        lab.shift_clock(2)
+
+
+def test_the_shorter_of_two_delays_ends_first(lab: Lab) -> None:
+    broker = lab.broker("orders")
+    lab.shift_clock(0)
+    broker.publish([*given.messages("orders", 1, first=2, delay=2 * HOUR), *given.messages("orders", 1, first=1, delay=HOUR)])
+    lab.shift_clock(3 * HOUR)
+    assert [delivery.body for delivery in broker.fetch("orders", 10)] == [b"1", b"2"]
+
+
+def test_counters_travel_with_a_retry(lab: Lab) -> None:
+    broker = lab.broker("orders")
+    broker.publish(given.messages("orders", 1))
+    expected = Counters()
+    for attempts in (1, 2, 3):
+        (delivery,) = broker.fetch("orders", 10)
+        assert delivery.counters == expected
+        expected = Counters(attempts=attempts, unseen=1, interrupted=2, replays=3, first_failed_at=12.5)
+        broker.settle(Settlement(kept=[Kept(delivery, expected)]))
+
+
+def test_what_the_sender_wrote_survives_retries(lab: Lab) -> None:
+    sent = Outgoing("1", "orders", bytes(range(256)), "customer-7", {"trace": "ü\n", "empty": ""})
+    broker = lab.broker("orders")
+    broker.publish([sent])
+    for _ in range(3):
+        (delivery,) = broker.fetch("orders", 10)
+        assert (delivery.id, delivery.body, delivery.key) == (sent.id, sent.body, sent.key)
+        assert dict(delivery.headers) == dict(sent.headers)
+        broker.settle(Settlement(kept=[Kept(delivery, delivery.counters)]))
+
+
+def test_a_message_starts_as_often_as_its_limit_says(lab: Lab) -> None:
+    seen: list[int] = []
+
+    def handle(number: int, delivery: Delivery) -> None:
+        seen.append(delivery.attempt)
+        raise ConnectionError("never")
+
+    app = given.consumer(lab.app(), "orders", handle, max_attempts=4, backoff=Backoff.immediate())
+    app.publish("orders", 1)
+    drained(app)
+    assert seen == [1, 2, 3, 4]
+    assert [letter.attempts for letter in lab.dlq("orders").peek()] == [4]
+
+
+def test_a_start_that_is_not_charged_uses_up_no_attempt(lab: Lab) -> None:
+    seen: list[int] = []
+
+    def handle(number: int, delivery: Delivery) -> None:
+        seen.append(delivery.attempt)
+        if len(seen) < 6:
+            raise RetryLater(0)
+
+    app = given.consumer(lab.app(), "orders", handle, max_attempts=2)
+    app.publish("orders", 1)
+    tally = drained(app)["orders"]
+    assert seen == [1] * 6
+    assert (tally.done, tally.dead) == (1, 0)
+
+
+def test_a_flood_of_retries_does_not_starve_new_messages(lab: Lab) -> None:
+    broker = lab.broker("orders")
+    broker.publish(given.messages("orders", 100))
+    flood = broker.fetch("orders", 100)
+    broker.settle(Settlement(kept=[Kept(delivery, Counters(attempts=1)) for delivery in flood]))
+    broker.publish(given.messages("orders", 1, first=1000))
+    seen: list[bytes] = []
+    while b"1000" not in seen:
+        batch = broker.fetch("orders", 10)
+        broker.settle(Settlement(kept=[Kept(delivery, Counters(attempts=2)) for delivery in batch]))
+        seen += [delivery.body for delivery in batch]
+    before = seen[: seen.index(b"1000")]
+    assert len(before) == len(set(before)), "a retry was started again before the new message was started at all"
+
+
+def test_a_flood_of_new_messages_does_not_starve_a_retry(lab: Lab) -> None:
+    broker = lab.broker("orders")
+    broker.publish(given.messages("orders", 1, first=1000))
+    (failed,) = broker.fetch("orders", 10)
+    broker.settle(Settlement(kept=[Kept(failed, Counters(attempts=1))]))
+    broker.publish(given.messages("orders", 100))
+    seen: list[bytes] = []
+    for number in range(20):
+        batch = broker.fetch("orders", 10)
+        broker.settle(Settlement(gone=batch))
+        broker.publish(given.messages("orders", 10, first=2000 + 10 * number))
+        seen += [delivery.body for delivery in batch]
+    assert b"1000" in seen
+
+
+@pytest.mark.parametrize("wrong_by", [HOUR, -HOUR], ids=["ahead", "behind"])
+def test_a_consumer_whose_clock_is_an_hour_wrong_shortens_no_delay(lab: Lab, wrong_by: float) -> None:
+    fail_with_a_wrong_clock(lab, wrong_by, Backoff.fixed(600))
+    broker = lab.broker("orders")
+    assert broker.depth("orders").delayed == 1
+    assert list(broker.fetch("orders", 10)) == []
+
+
+@pytest.mark.parametrize("wrong_by", [HOUR, -HOUR], ids=["ahead", "behind"])
+def test_a_consumer_whose_clock_is_an_hour_wrong_prolongs_no_delay(lab: Lab, wrong_by: float) -> None:
+    fail_with_a_wrong_clock(lab, wrong_by, Backoff.fixed(0.2))
+    handled: list[int] = []
+    drained(given.consumer(lab.app(), "orders", handled.append, schema=int))
+    assert handled == [1]
+
+
+def fail_with_a_wrong_clock(lab: Lab, wrong_by: float, backoff: Backoff) -> None:
+    """Let a message fail once in a consumer whose own clock is wrong. The broker's is right."""
+
+    def fail(number: int) -> None:
+        raise ConnectionError("not now")
+
+    app = given.consumer(lab.app(), "orders", fail, backoff=backoff)
+    app.publish("orders", 1)
+    tally = given.consumed(app, "orders", lab.broker("orders"), clock=lambda: time.time() + wrong_by)
+    assert tally.retried == 1

@@ -1,0 +1,72 @@
+"""With what does a promise begin? Messages and dead letters, made the way users make them."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from unpoison import verdict
+from unpoison.app import App
+from unpoison.bell import Bell
+from unpoison.consumer import Consumer
+from unpoison.deadletters.record import DeadLetter
+from unpoison.deadletters.writing import letter
+from unpoison.errors import Permanent
+from unpoison.failure import ErrorClassification, Failure
+from unpoison.message import Delivery, Outgoing
+from unpoison.payload import new_id
+from unpoison.ports import Broker
+from unpoison.report import Report, Tally
+from unpoison.testing.lab import Lab
+from unpoison.testing.processes import PATIENCE
+from unpoison.testing.running import drained
+from unpoison.verdict import Ruling
+
+
+def messages(source: str, count: int, *, first: int = 0, delay: float = 0.0) -> list[Outgoing]:
+    """Numbered messages: the body of each is its number."""
+    return [Outgoing(new_id(), source, str(n).encode(), delay=delay) for n in range(first, first + count)]
+
+
+def consumer(app: App, source: str, handle: Callable[..., Any], **options: Any) -> App:
+    """The app, with this handler for the source in the consumer's own thread: the plainest way to run it."""
+    app.consumer(source, **{"isolation": "inline", **options})(handle)
+    return app
+
+
+def consumed(app: App, source: str, broker: Broker, clock: Callable[[], float] = time.time) -> Tally:
+    """Let the app consume over this connection, and by this clock, until nothing is ready. Returns how messages ended."""
+    report, bell = Report(), Bell()
+    options = app.consumers[source].options
+    staff = app.runnable().staff(options, broker, bell)
+    consumer = Consumer(options, broker, staff.workers, report, staff.hooks, bell.ring, clock=clock)
+    while consumer.turn():
+        pass
+    return report.tallies()[source]
+
+
+def fetched_when_rung(broker: Broker, source: str, rung: threading.Event) -> Sequence[Delivery]:
+    """What the first fetch after a ring finds. Rings for nothing are allowed."""
+    while True:
+        assert rung.wait(PATIENCE), "nothing rang"
+        rung.clear()
+        if deliveries := broker.fetch(source, 10):
+            return deliveries
+
+
+def letter_of(delivery: Delivery) -> DeadLetter:
+    """A dead letter for this delivery, as a consumer would write it."""
+    failure = Failure(classification=ErrorClassification.PERMANENT, rule="given", type_name="ValueError", text="given")
+    ruling = Ruling(verdict.DeadLetter("given"), failure.classification, failure.rule)
+    return letter(delivery, delivery.counters, failure, ruling, "given", consumer="lab", code_version=None)
+
+
+def dead_letters(lab: Lab, source: str, bodies: Sequence[bytes]) -> None:
+    """One dead letter for each body, in this order."""
+
+    def give_up(body: bytes) -> None:
+        raise Permanent("given")
+
+    app = consumer(lab.app(), source, give_up)
+    app.publish_many(source, bodies)
+    drained(app)

@@ -1,0 +1,105 @@
+"""On what are promises tried? On a `Lab`: one fresh, empty broker, and its faults."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from unpoison.app import App
+from unpoison.brokers import broker_for
+from unpoison.deadletters.manager import DLQManager
+from unpoison.message import Delivery
+from unpoison.ports import Broker, Capability, Depth, Ring
+from unpoison.testing.isolation.diary import wait_until
+
+
+class Lab(ABC):
+    """A fresh, empty broker, and the faults that only the author of its adapter knows how to cause.
+
+    A subclass says how; everything else is the same for every broker. `folder` is for what a promise has to write
+    down outside of the broker. Used as a context manager it closes what was opened through it.
+    """
+
+    modules: tuple[str, ...] = ()
+    """The modules of the adapter. The promises about kills kill a process at the lines of these."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        self.url, self.folder = url, folder
+        self.capabilities = broker_for(url).capabilities
+        self._opened: list[Broker | App] = []
+
+    @abstractmethod
+    def steal(self, broker: Broker, deliveries: Sequence[Delivery]) -> None:
+        """Make this connection lose these messages while it believes to hold them, as if it had vanished."""
+
+    @abstractmethod
+    def dead_letters_unwritable(self) -> AbstractContextManager[None]:
+        """While this lasts no dead letter can be stored, for a reason that the adapter meets in real life."""
+
+    def shift_clock(self, seconds: float) -> None:
+        """Move the clock that the broker goes by, for all connections made by `connect`."""
+        _skip("the clock of this broker cannot be moved")
+
+    def connect(self) -> Broker:
+        """A connection, not yet opened."""
+        return broker_for(self.url)
+
+    def broker(self, *sources: str, ring: Ring | None = None) -> Broker:
+        """A connection of its own, opened."""
+        broker = self.connect()
+        broker.open(sources, ring=ring)
+        self._opened.append(broker)
+        return broker
+
+    def app(self, **settings: Any) -> App:
+        app = App(self.url, **settings)
+        self._opened.append(app)
+        return app
+
+    def dlq(self, source: str) -> DLQManager:
+        return self.app().dlq(source)
+
+    @property
+    def counts_exactly(self) -> bool:
+        return Capability.EXACT_DEPTH in self.capabilities
+
+    @property
+    def is_atomic(self) -> bool:
+        return Capability.ATOMIC in self.capabilities
+
+    def expect_depth(self, broker: Broker, source: str, expected: Depth) -> None:
+        """What the broker counts; one that cannot count exactly what others hold says, in the end, whether there is something."""
+        if self.counts_exactly:
+            assert broker.depth(source) == expected
+            return
+
+        def is_so() -> bool:
+            found = broker.depth(source)
+            return (found.empty, found.dead) == (expected.empty, expected.dead)
+
+        wait_until(is_so, lambda: f"{broker.depth(source)} is not {expected}")
+
+    def needs(self, capability: Capability) -> None:
+        """Skip the promise if the broker does not claim this."""
+        missing = capability & ~self.capabilities
+        if missing:
+            _skip(f"the broker does not claim {missing.name}")
+
+    def close(self) -> None:
+        """Close what was opened through it. It can be used again."""
+        while self._opened:
+            self._opened.pop().close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def _skip(why: str) -> None:
+    import pytest  # noqa: PLC0415 - processes that only play a part in a promise start faster without it
+
+    pytest.skip(why)

@@ -1,0 +1,80 @@
+"""Where do handlers run?
+
+The consumer hands batches of deliveries to its workers and collects how they ended. Workers never raise for what a
+handler does: every bad end is a Failure.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from unpoison.failure import Failure
+from unpoison.message import Delivery
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Deliveries whose run has ended. All of them went well but those listed, by index, in `failures`.
+
+    `exceptions` holds the exceptions behind them where they still exist, which is in this process only. `shaken` are those
+    that were running when something else brought their worker down: not to blame, but known to have been there. True
+    means that they must run alone from now on. `aside` says that none of them was started: all are to run alone.
+    """
+
+    deliveries: Sequence[Delivery]
+    failures: Mapping[int, Failure] = field(default_factory=dict)
+    exceptions: Mapping[int, BaseException] = field(default_factory=dict)
+    shaken: Mapping[int, bool] = field(default_factory=dict)
+    aside: bool = False
+
+    @property
+    def is_clean(self) -> bool:
+        return not (self.failures or self.shaken or self.aside)
+
+    def good(self) -> Sequence[Delivery]:
+        """Those whose handler returned."""
+        if self.is_clean:
+            return self.deliveries
+        if self.aside:
+            return ()
+        return [delivery for n, delivery in enumerate(self.deliveries) if n not in self.failures and n not in self.shaken]
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """What a hard stop leaves: what had ended by then, what never began, and what was cut off."""
+
+    ended: Sequence[Ended] = ()
+    unstarted: Sequence[Delivery] = ()
+    running: Sequence[Delivery] = ()
+
+
+class Workers(Protocol):
+    """What runs the handler of one source."""
+
+    def room(self) -> int:
+        """How many more messages can be handed over now."""
+
+    def start(self, deliveries: Sequence[Delivery], fresh: Sequence[Delivery] = ()) -> None:
+        """Hand these over, to be started as soon as there is a free place; `fresh` ones first, each in a new worker."""
+
+    def ended(self) -> Sequence[Ended]:
+        """What has ended since this was last asked. Does not wait."""
+
+    def running(self) -> int:
+        """How many messages were handed over and have not been collected."""
+
+    def wait(self, timeout: float) -> None:
+        """Sleep until the bell rings or something ends, for at most so long."""
+
+    def surplus(self) -> Sequence[Delivery]:
+        """What would have to wait long here, since every worker is busy with a slow message: others may have it."""
+
+    def take_back(self) -> Sequence[Delivery]:
+        """Those that were not started: they will not be."""
+
+    def interrupt(self) -> Interrupted:
+        """Cut off what is running, where that is possible."""
+
+    def close(self) -> None:
+        """End the workers in good order."""

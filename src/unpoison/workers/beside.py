@@ -1,0 +1,32 @@
+"""What does the consumer process beside a web application do? It runs the app until the other end of the line is gone.
+
+python -m unpoison.workers.beside SOCKET_FD module:app
+"""
+
+import logging
+import socket
+import sys
+import threading
+
+from unpoison.run import Run
+from unpoison.staffing import RunnableApp
+from unpoison.workers.importing import import_app
+
+
+def main() -> None:
+    line, reference = socket.socket(fileno=int(sys.argv[1])), sys.argv[2]
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    run = Run([RunnableApp.from_reference(reference, lambda: import_app(reference).consumers)], is_dedicated=True)
+    threading.Thread(target=_stop_at_end_of_line, args=(line, run), name="unpoison-line", daemon=True).start()
+    run.serve()
+
+
+def _stop_at_end_of_line(line: socket.socket, run: Run) -> None:
+    try:
+        line.recv(1)
+    finally:
+        run.stop()
+
+
+if __name__ == "__main__":
+    main()

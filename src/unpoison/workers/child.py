@@ -1,0 +1,146 @@
+"""What does a worker process do?
+
+It calls `on_worker_start`, says that it is ready, and then runs what it is given until it is told to stop or its consumer
+is gone. It takes every precaution that its death costs one message and nothing else: see `settle_in`.
+"""
+
+import ctypes
+import faulthandler
+import gc
+import logging
+import os
+import random
+import resource
+import signal
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from unpoison.failure import describe
+from unpoison.registration import Registration
+from unpoison.workers import serving, wire
+from unpoison.workers.forked import leave, note_copy
+from unpoison.workers.hooks import WorkerHooks
+from unpoison.workers.marks import STACK_SIGNAL, Marks
+
+_PR_SET_PDEATHSIG = 1
+LOG_LINES = 50
+STACK_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Everything a worker process is given: its socket, its shared memory, where its last words go, and ties of ownership."""
+
+    sock: socket.socket
+    marks: Marks
+    stack: int
+    log: int
+    ties: Sequence[int]
+
+
+def become_worker(place: Place, registration: Registration, hooks: WorkerHooks, consumer: int, memory: int | None) -> None:
+    """The life of a worker process; never returns."""
+    status = 1
+    try:
+        settle_in(place, consumer, memory)
+        server = _server(registration)
+        status = serve(place, hooks, lambda: server(place.sock, place.marks, registration.call))
+    finally:
+        leave(status)
+
+
+def settle_in(place: Place, consumer: int, memory: int | None) -> None:
+    """Make this process one that cannot hurt others, cannot outlive its consumer, and can be told apart when it dies."""
+    os.setsid()  # signals of the terminal stay away, and everything started from here can be killed together
+    die_with(consumer)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # A stop of the whole group is the consumer's business. No SIG_IGN: programs that the handler starts would inherit it.
+        signal.signal(number, _not_our_signal)
+        signal.siginterrupt(number, False)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # writing the core of a large worker would block its place for seconds
+    if memory is not None:
+        resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))  # unlike RLIMIT_AS this lets reserved, unused space pass
+    with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:  # noqa: PTH123 - pathlib is slower to import
+        file.write("1000")  # when the machine runs out of memory, the kernel is to take a worker, not the consumer
+    faulthandler.enable(place.stack, all_threads=True)
+    faulthandler.register(STACK_SIGNAL, place.stack, all_threads=True)
+    random.seed()
+    os.register_at_fork(after_in_child=lambda: _left_the_worker(place))
+    gc.freeze()
+
+
+def die_with(consumer: int) -> None:
+    """Have the kernel end this process when its parent, the consumer, ends. Checked once more: it may be gone already."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != consumer:
+        os._exit(0)
+
+
+def _not_our_signal(number: int, frame: object) -> None:
+    """A stop reaches the whole group; the consumer decides what it means for workers."""
+
+
+def _left_the_worker(place: Place) -> None:
+    """In a process that a handler forked: it must not speak as the worker, nor hold its messages."""
+    place.sock.close()
+    for descriptor in place.ties:
+        with suppress(OSError):
+            os.close(descriptor)
+    note_copy()
+
+
+def serve(place: Place, hooks: WorkerHooks, work: Callable[[], None]) -> int:
+    """Between on_worker_start and on_worker_stop, do the work until it is over. Returns the exit code of this process."""
+    try:
+        for function in hooks.start:
+            function()
+    except BaseException as error:  # whatever it is, the consumer must hear why its workers do not start
+        name, text, traceback = describe(error)
+        wire.send(place.sock, wire.Broken(f"on_worker_start raised {name}: {text}", traceback))
+        return 1
+    keep_last_lines(place.log)
+    wire.send(place.sock, wire.Ready(os.getpid()))
+    try:
+        work()
+    finally:
+        for function in hooks.stop:
+            with suppress(BaseException):
+                function()
+    return 0
+
+
+def _server(registration: Registration) -> Callable[..., None]:
+    """What runs messages in this worker. asyncio is imported only where tasks need it: it takes longer than all the rest."""
+    if registration.options.is_async or registration.options.threads > 1:
+        from unpoison.workers import lanes  # noqa: PLC0415
+
+        return lanes.serve_tasks if registration.options.is_async else lanes.serve_threads
+    return serving.serve_batches
+
+
+def keep_last_lines(descriptor: int) -> None:
+    """Called after on_worker_start, which may set logging up. Where nobody does, warnings still reach standard error."""
+    root = logging.getLogger()
+    if not root.handlers and logging.lastResort is not None:
+        root.addHandler(logging.lastResort)
+    root.addHandler(LastLines(descriptor))
+
+
+class LastLines(logging.Handler):
+    """Keeps the last log lines where the consumer finds them after this process is gone."""
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__()
+        self._descriptor = descriptor
+        self._lines: list[bytes] = []
+        self._guard = threading.Lock()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with suppress(Exception), self._guard:
+            line = f"{record.levelname} {record.name}: {record.getMessage()}"[:500]
+            self._lines = [*self._lines, line.encode("utf-8", "replace")][-LOG_LINES:]
+            text = b"\n".join(self._lines)
+            os.pwrite(self._descriptor, len(text).to_bytes(8, "little") + text, 0)

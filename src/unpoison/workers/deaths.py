@@ -1,0 +1,121 @@
+"""Who is to blame when a worker dies?
+
+The message that was running in it, and nobody else. Two things make that uncertain, and then nobody is charged: several
+messages were running in it, or several workers died at the same moment, as when one message kills its siblings. Those
+that were running then run alone until they are cleared or convicted.
+"""
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from unpoison.failure import Crash, ErrorClassification, Failure, fingerprint
+from unpoison.workers import Ended
+from unpoison.workers.books import Remains, Running
+from unpoison.workers.seat import Seat
+
+TOGETHER = 0.1
+"""Seconds within which two deaths count as one event."""
+
+_OWN_FAULT = {"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGSYS", "SIGTRAP"}
+"""Signals that a process brings upon itself. Two such deaths at one moment are two culprits, not one event."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Death:
+    """A worker that died, with what it left."""
+
+    at: float
+    remains: Remains
+    crash: Crash
+    late: Running | None
+    was_solo: bool
+    was_mistaken: bool = False
+    """It was ended for a message over its limit, which ended by itself at the last moment: whoever ran then is not to blame."""
+
+    @property
+    def may_be_anothers_doing(self) -> bool:
+        if self.was_mistaken:
+            return False
+        ran_alone = any(one.delivery.counters.alone for one in self.remains.running)
+        return self.late is None and not ran_alone and self.crash.signal is not None and self.crash.signal not in _OWN_FAULT
+
+
+class Deaths:
+    """The deaths of all workers of this process. Safe to use from several consumers' threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._recent: list[Death] = []
+
+    def note(self, seat: Seat, remains: Remains) -> Death:
+        now = time.monotonic()
+        since = seat.late or remains.culprit or (remains.running[0] if remains.running else None)
+        elapsed = None if since is None or since.since == 0 else now - since.since / 1e9
+        late = seat.late if seat.late and any(one.delivery is seat.late.delivery for one in remains.running) else None
+        mistaken = seat.late is not None and late is None
+        death = Death(now, remains, seat.process.autopsy(elapsed, was_stuck=late is not None), late, seat.is_solo, mistaken)
+        with self._lock:
+            self._recent = [other for other in self._recent if now - other.at < 10 * TOGETHER]
+            self._recent.append(death)
+        return death
+
+    def is_settled(self, death: Death) -> bool:
+        """True once it is known whether others died with it."""
+        return not death.may_be_anothers_doing or time.monotonic() - death.at > TOGETHER
+
+    def together(self, death: Death) -> bool:
+        with self._lock:
+            return may_be_one_event(death, self._recent)
+
+    def next_judgement(self, unjudged: Sequence[Death]) -> float:
+        now = time.monotonic()
+        return min((death.at + TOGETHER - now for death in unjudged), default=float("inf"))
+
+
+def may_be_one_event(death: Death, others: Sequence[Death]) -> bool:
+    """Whether the message behind another death may have killed this worker too, however its own one ended."""
+    return death.may_be_anothers_doing and any(other is not death and abs(other.at - death.at) <= TOGETHER for other in others)
+
+
+def judge_death(death: Death, source: str, *, together: bool) -> Ended:
+    """Charge the culprit; note for the others that were running in it that they were shaken."""
+    remains = death.remains
+    if death.was_mistaken:
+        return Ended([one.delivery for one in remains.running], shaken=dict.fromkeys(range(len(remains.running)), False))
+    only = remains.running[0] if death.was_solo and len(remains.running) == 1 else None  # whatever the marks say
+    culprit = death.late or only or remains.culprit
+    if together or culprit is None or not (remains.is_sound or only):
+        company = [one.delivery for one in remains.running]
+        return Ended(company, shaken=dict.fromkeys(range(len(company)), True))
+    others = [one.delivery for one in remains.running if one.delivery is not culprit.delivery]
+    failure = _timed_out(death, source) if death.late else _crashed(death, source)
+    return Ended([culprit.delivery, *others], {0: failure}, shaken=dict.fromkeys(range(1, len(others) + 1), False))
+
+
+def _crashed(death: Death, source: str) -> Failure:
+    crash = death.crash
+    how = f"was killed by {crash.signal}" if crash.signal else f"ended with exit code {crash.exit_code}"
+    text = f"the worker {how} {crash.elapsed or 0:.3g} s after this message was started in it"
+    return Failure(
+        classification=ErrorClassification.CRASH,
+        rule=f"the worker process that ran it {how}",
+        type_name="unpoison.WorkerDied",
+        text=text,
+        traceback=crash.stack,
+        fingerprint=fingerprint("crash", places=(source, how)),
+        crash=crash,
+    )
+
+
+def _timed_out(death: Death, source: str) -> Failure:
+    return Failure(
+        classification=ErrorClassification.TIMEOUT,
+        rule="it was over its time limit and its worker was ended",
+        type_name="unpoison.Timeout",
+        text=f"still running after {death.crash.elapsed or 0:.3g} s",
+        traceback=death.crash.stack,
+        fingerprint=fingerprint("timeout", places=(source,)),
+        crash=death.crash,
+    )

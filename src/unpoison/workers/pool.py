@@ -1,0 +1,304 @@
+"""How do isolated workers serve one source?
+
+`IsolatedWorkers` keeps the wanted number of worker processes and a spare one, hands them batches that fit their speed, and
+collects how they ended. When a worker dies, the message that was running is charged and the rest of its batch goes on.
+"""
+
+import logging
+import selectors
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from unpoison.bell import Bell
+from unpoison.errors import UnpoisonError
+from unpoison.message import Delivery
+from unpoison.options import Settings
+from unpoison.workers import Ended, Interrupted, wire
+from unpoison.workers.books import weight
+from unpoison.workers.deaths import Death, Deaths, judge_death
+from unpoison.workers.launching import Template
+from unpoison.workers.marks import BATCH
+from unpoison.workers.pace import Pace
+from unpoison.workers.process import Told
+from unpoison.workers.seat import Seat
+from unpoison.workers.starting import Starting
+from unpoison.workers.watch import Watch
+
+log = logging.getLogger("unpoison")
+
+HELD_BYTES = 64 * 1024 * 1024
+"""No more is fetched while this many bytes are in hand: a limit by count alone lets large bodies fill the memory."""
+
+LEAVE_WITHIN = 3.0
+"""Seconds a retired worker gets to run its on_worker_stop."""
+
+
+class IsolatedWorkers:
+    """The worker processes of one source."""
+
+    def __init__(
+        self,
+        consumer: wire.Consumer,
+        settings: Settings,
+        template: Template,
+        ties: Callable[[], Sequence[int]],
+        bell: Bell,
+        deaths: Deaths,
+    ) -> None:
+        self._consumer, self._settings, self._template, self._ties, self._deaths = consumer, settings, template, ties, deaths
+        self._bell = bell
+        self._wanted = consumer.options.processes
+        self._queue: list[Delivery] = []
+        self._fresh: deque[Delivery] = deque()
+        self._seats: list[Seat] = []
+        self._leaving: list[Seat] = []
+        self._unjudged: list[Death] = []
+        self._results: list[Ended] = []
+        self._starting = Starting(consumer.options.source, settings.start_timeout)
+        self._is_closing = False
+        self._pace = Pace(consumer.options)
+        self._watch = Watch(consumer.options)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(bell.fileno(), selectors.EVENT_READ)
+        self._fill_seats()
+
+    def room(self) -> int:
+        if self._weight() > HELD_BYTES or self._is_stuck():
+            return 0
+        return max(0, self._wanted * self._pace.per_worker() - self.running())
+
+    def _weight(self) -> int:
+        """Bytes in hand."""
+        return sum(seat.book.weight() for seat in self._seats) + weight(self._queue) + weight(self._fresh)
+
+    def start(self, deliveries: Sequence[Delivery], fresh: Sequence[Delivery] = ()) -> None:
+        self._queue.extend(deliveries)
+        self._fresh.extend(fresh)
+        self._dispatch()
+
+    def ended(self) -> Sequence[Ended]:
+        if not self._results:
+            self._attend(0.0)
+        results, self._results = self._results, []
+        return results
+
+    def running(self) -> int:
+        held = sum(seat.book.held() for seat in self._seats)
+        return held + len(self._queue) + len(self._fresh) + len(self._unjudged) + sum(len(e.deliveries) for e in self._results)
+
+    def wait(self, timeout: float) -> None:
+        if not self._results:
+            self._attend(min(timeout, self._watch.next_look(self._seats), self._deaths.next_judgement(self._unjudged)))
+            self._bell.silence()  # here alone: whoever waited looks for new messages next
+
+    def surplus(self) -> Sequence[Delivery]:
+        if not self._queue or not self._is_stuck():
+            return ()
+        surplus, self._queue = self._queue, []
+        return surplus
+
+    def take_back(self) -> Sequence[Delivery]:
+        taken = [*self._fresh, *self._queue]
+        self._fresh.clear()
+        self._queue.clear()
+        for seat in self._seats:
+            if seat.book.held() > len(seat.book.running()):
+                taken += self._tail_of(seat)
+        return taken
+
+    def interrupt(self) -> Interrupted:
+        """Kill every worker; what had ended by then still counts, and nobody is charged for what had not."""
+        unstarted = [*self._fresh, *self._queue]
+        running = [one for death in self._unjudged for one in death.remains.running]
+        for seat in [*self._seats, *self._leaving]:
+            seat.process.kill()
+        for seat in list(self._seats):
+            remains = seat.laid_out()
+            self._results.append(remains.ended)
+            unstarted += remains.unstarted
+            running += remains.running
+            self._dismiss(seat)
+        self._fresh.clear()
+        self._queue.clear()
+        self._unjudged.clear()
+        results, self._results = self._results, []
+        return Interrupted(results, unstarted, [one.delivery for one in running])
+
+    def close(self) -> None:
+        self._is_closing = True
+        for seat in list(self._seats):
+            self._retire(seat)
+        until = time.monotonic() + LEAVE_WITHIN
+        while self._leaving and time.monotonic() < until:
+            self._attend(min(0.05, until - time.monotonic()))
+            self._bell.silence()
+        for seat in list(self._leaving):
+            seat.laid_out()
+            self._dismiss(seat)
+        self._selector.close()
+
+    def _attend(self, timeout: float) -> None:
+        """Listen to the workers for so long, see to those that died or take too long, and hand out what waits."""
+        stirring = {key.data for key, _ in self._selector.select(max(0.0, timeout))}
+        for seat in [seat for seat in self._seats if seat in stirring]:
+            self._listen(seat)
+        for seat in [seat for seat in self._seats if seat in stirring and seat.is_over()]:
+            self._bury(seat)
+        for seat in [seat for seat in self._leaving if seat.is_over()]:
+            self._bury(seat)
+        for seat in self._starting.hanging(self._seats):
+            self._bury(seat)
+        self._judge_deaths()
+        if self._watch.is_due():
+            self._look_at_clocks()
+        self._dispatch()  # what a dead worker left goes to the spare one at once; only then is a new spare made
+        self._fill_seats()
+
+    def _look_at_clocks(self) -> None:
+        for seat in self._watch.overdue(self._seats):
+            self._end_overdue(seat)
+        for seat in self._watch.slow(self._seats):
+            self._queue[:0] = self._tail_of(seat)  # a message that takes long must not hold those behind it
+
+    def _listen(self, seat: Seat) -> None:
+        for said in seat.process.said():
+            match said:
+                case wire.Ready():
+                    seat.ready = True
+                    self._starting.worked()
+                case wire.Broken(text):
+                    seat.problem = text
+                case wire.Ended() | wire.Failed():
+                    try:
+                        ended = seat.book.heard(said)
+                    except ValueError as lie:
+                        log.warning("Worker %d of %r cannot be believed (%s) and is ended.", seat.process.pid, self._source, lie)
+                        seat.process.kill()
+                        return
+                    if ended is not None:
+                        self._took(seat, ended, said)
+
+    def _took(self, seat: Seat, ended: Ended, said: wire.Ended | wire.Failed) -> None:
+        self._results.append(ended)
+        seat.uses += len(ended.deliveries)
+        self._pace.measured(seat, len(ended.deliveries))
+        limit, memory = self._settings.recycle_messages, self._settings.recycle_memory
+        grown = memory is not None and isinstance(said, wire.Ended) and said.peak > memory
+        if seat.is_solo or grown or (limit is not None and seat.uses >= limit):
+            seat.retiring = True
+        if seat.retiring and not seat.book.held():
+            self._retire(seat)
+
+    def _bury(self, seat: Seat) -> None:
+        """The worker is gone or going: make sure, hear its last words, and see what it leaves."""
+        remains = seat.laid_out()
+        if seat in self._leaving:
+            self._dismiss(seat)
+            return
+        if not seat.ready:
+            self._starting.failed(seat)
+        if seat.is_solo:
+            self._fresh.extendleft(remains.unstarted)  # one at most, and it still needs a new worker
+        else:
+            self._queue[:0] = remains.unstarted
+        if remains.ended.deliveries:
+            self._results.append(remains.ended)
+        if remains.running or not remains.is_sound:
+            self._unjudged.append(self._deaths.note(seat, remains))
+        self._dismiss(seat)
+
+    def _judge_deaths(self) -> None:
+        """Charge the culprits; where several workers died at once, nobody can be blamed yet."""
+        for death in list(self._unjudged):
+            if self._deaths.is_settled(death):
+                self._unjudged.remove(death)
+                self._results.append(judge_death(death, self._source, together=self._deaths.together(death)))
+
+    def _end_overdue(self, seat: Seat) -> None:
+        """The message in this worker is over its time limit: look twice, then end the worker for it."""
+        late = self._watch.caught(seat)
+        if late is None:
+            return
+        seat.process.kill()
+        seat.late = late
+        self._bury(seat)
+
+    def _tail_of(self, seat: Seat) -> Sequence[Delivery]:
+        try:
+            if seat.process.stand_still():
+                return seat.book.take_back()
+            self._watch.could_not_stop(seat)
+            return ()
+        finally:
+            seat.process.go_on()
+
+    def _fill_seats(self) -> None:
+        """As many workers as are wanted and one more that waits, unused, for whoever needs a fresh one."""
+        while len(self._seats) < self._wanted + 1 and self._starting.is_due() and not self._is_closing:
+            try:
+                process = self._template.worker(self._consumer, self._ties())
+            except (UnpoisonError, OSError) as error:
+                self._starting.impossible(error)
+                return
+            seat = Seat(process, self._consumer)
+            self._seats.append(seat)
+            self._selector.register(seat.process.sock, selectors.EVENT_READ, seat)
+            self._selector.register(seat.process.pidfd, selectors.EVENT_READ, seat)
+
+    def _is_stuck(self) -> bool:
+        """Whether every worker is busy with a message that takes long, so that what waits here would wait as long."""
+        return bool(self._seats) and sum(self._watch.is_slow(seat) for seat in self._seats) >= self._wanted
+
+    def _dispatch(self) -> None:
+        """Hand out what waits: first what needs a fresh worker, then batches."""
+        ready = [seat for seat in self._seats if seat.ready and not seat.retiring]
+        self._dispatch_fresh(ready)
+        if self._queue and not self._fresh:
+            self._dispatch_batches(ready)
+
+    def _busy(self) -> int:
+        return sum(1 for seat in self._seats if seat.book.held())
+
+    def _dispatch_fresh(self, ready: Sequence[Seat]) -> None:
+        while self._fresh and self._busy() < self._wanted:
+            unused = next((seat for seat in ready if not seat.uses and not seat.book.held()), None)
+            if unused is None or not unused.give([self._fresh[0]]):
+                return
+            self._fresh.popleft()
+            unused.is_solo = True
+
+    def _dispatch_batches(self, ready: Sequence[Seat]) -> None:
+        # Workers that have run before come first, so that the spare one stays unused.
+        for seat in sorted(ready, key=lambda seat: (seat.uses == 0, seat.book.held())):
+            if seat.is_solo or self._watch.is_slow(seat) or not (seat.book.held() or self._busy() < self._wanted):
+                continue
+            while self._queue and self._pace.may_have_more(seat) and (left := self._uses_left(seat)) > 0:
+                portion = self._pace.portion(self._queue, seat, left)
+                if not seat.give(portion):
+                    self._queue[:0] = portion
+                    break
+
+    def _uses_left(self, seat: Seat) -> int:
+        limit = self._settings.recycle_messages
+        return BATCH if limit is None else limit - seat.uses - seat.book.held()
+
+    def _retire(self, seat: Seat) -> None:
+        """Let a worker end in good order, after its on_worker_stop."""
+        if seat.process.tell(wire.Stop()) is not Told.YES:
+            seat.process.kill()
+        self._seats.remove(seat)
+        seat.leave_until = time.monotonic() + LEAVE_WITHIN
+        self._leaving.append(seat)
+
+    def _dismiss(self, seat: Seat) -> None:
+        """Forget a worker that is gone."""
+        for descriptor in (seat.process.sock, seat.process.pidfd):
+            if descriptor in self._selector.get_map() and self._selector.get_key(descriptor).data is seat:
+                self._selector.unregister(descriptor)
+        (self._leaving if seat in self._leaving else self._seats).remove(seat)
+        seat.process.close()
+
+    @property
+    def _source(self) -> str:
+        return self._consumer.options.source

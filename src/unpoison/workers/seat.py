@@ -1,0 +1,64 @@
+"""One place for a worker: its process, its book, and what the pool knows about it."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from unpoison.message import Delivery
+from unpoison.workers import wire
+from unpoison.workers.books import BatchBook, Book, LaneBook, Remains, Running
+from unpoison.workers.process import GONE_WITHIN, Told, WorkerProcess
+
+
+def book_for(process: WorkerProcess, consumer: wire.Consumer) -> Book:
+    options = consumer.options
+    if options.is_async or options.threads > 1:
+        return LaneBook(process, shares_a_thread=options.is_async)
+    return BatchBook(process, consumer.needs_delivery)
+
+
+@dataclass(eq=False)
+class Seat:
+    """A worker as the pool sees it. `is_solo` workers run a single message and are then retired."""
+
+    process: WorkerProcess
+    consumer: wire.Consumer
+    book: Book = field(init=False)
+    ready: bool = False
+    uses: int = 0
+    is_solo: bool = False
+    retiring: bool = False
+    problem: str = ""
+    late: Running | None = None
+    given_at: float = 0.0
+    leave_until: float = float("inf")
+
+    def __post_init__(self) -> None:
+        self.book = book_for(self.process, self.consumer)
+
+    def give(self, deliveries: Sequence[Delivery]) -> bool:
+        """False if it did not take them."""
+        if not self.book.held():
+            self.given_at = time.monotonic()
+        told = self.book.give(deliveries)
+        if told is Told.NEVER:
+            self.process.kill()  # its end shows what became of what it has
+        return told is Told.YES
+
+    def is_over(self) -> bool:
+        """Whether it has ended, can say nothing more, or was to leave and takes too long."""
+        return self.process.hung_up or self.process.is_gone() or time.monotonic() > self.leave_until
+
+    def laid_out(self) -> Remains:
+        """What it leaves, once it is certainly gone. Its last words may still be in the socket."""
+        self.process.kill()
+        self.process.is_gone(GONE_WITHIN)
+        for said in self.process.said():
+            if isinstance(said, wire.Failed):
+                try:
+                    self.book.heard(said)
+                except ValueError:
+                    continue  # an account of something it never had
+            elif isinstance(said, wire.Broken):
+                self.problem = said.text
+        return self.book.remains()

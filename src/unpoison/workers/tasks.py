@@ -1,0 +1,77 @@
+"""How do async handlers run? As tasks on one event loop, in a thread of its own."""
+
+import asyncio
+import threading
+from collections.abc import Sequence
+
+from unpoison.bell import Bell
+from unpoison.failure import Failure
+from unpoison.message import Delivery
+from unpoison.workers import Ended, Interrupted
+from unpoison.workers.call import Call
+from unpoison.workers.endings import Endings
+from unpoison.workers.lanes import timed_out
+
+
+class TaskWorkers:
+    """At most `concurrency` tasks at a time; a task over the time limit is cancelled."""
+
+    def __init__(self, call: Call, concurrency: int, bell: Bell) -> None:
+        self._call, self._concurrency, self._bell = call, concurrency, bell
+        self._endings = Endings()
+        self._handed = 0
+        self._loop = asyncio.new_event_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="unpoison-tasks", daemon=True)
+        self._thread.start()
+
+    def room(self) -> int:
+        return max(0, self._concurrency - self._handed)
+
+    def start(self, deliveries: Sequence[Delivery], fresh: Sequence[Delivery] = ()) -> None:
+        self._handed += len(deliveries) + len(fresh)
+        self._loop.call_soon_threadsafe(self._launch, [*fresh, *deliveries])
+
+    def ended(self) -> Sequence[Ended]:
+        ended = self._endings.collect()
+        self._handed -= sum(len(batch.deliveries) for batch in ended)
+        return ended
+
+    def running(self) -> int:
+        return self._handed
+
+    def wait(self, timeout: float) -> None:
+        self._bell.wait(timeout)
+
+    def surplus(self) -> Sequence[Delivery]:
+        return ()
+
+    def take_back(self) -> Sequence[Delivery]:
+        """Every task starts at once, so there is nothing to take back."""
+        return ()
+
+    def interrupt(self) -> Interrupted:
+        return Interrupted()  # a thread cannot be cut off
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(timeout=5)
+
+    def _launch(self, deliveries: Sequence[Delivery]) -> None:
+        for delivery in deliveries:
+            task = self._loop.create_task(self._run(delivery))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, delivery: Delivery) -> None:
+        failure: Failure | None = None
+        error: BaseException | None = None
+        limit = asyncio.timeout(self._call.timeout)
+        try:
+            async with limit:
+                await self._call.prepared()(delivery)
+        except BaseException as raised:  # whatever it raises is this message's failure, never the loop's
+            failure = timed_out(self._call) if limit.expired() else self._call.failed(delivery, raised)
+            error = raised
+        self._endings.add(delivery, failure, error)
+        self._bell.ring()
