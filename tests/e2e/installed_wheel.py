@@ -4,6 +4,8 @@ import fcntl
 import importlib.util
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -67,10 +69,17 @@ def install(folder: Path) -> Installed:
             _need_index(folder)
             _build(folder / "dist")
             _run(sys.executable, "-m", "venv", "--clear", "--without-pip", str(folder / "venv"))
-            wheel = _wheel(folder)
-            _run(*PIP, "--python", str(folder / "venv" / "bin" / "python"), "install", "--constraint", CONSTRAINTS, str(wheel))
+            python = folder / "venv" / "bin" / "python"
+            from_folder = ["--find-links", str(folder / "dist"), "--constraint", CONSTRAINTS]
+            _run(*PIP, "--python", str(python), *tutorial_install(), *from_folder)
             finished.touch()
     return Installed(folder / "venv", _wheel(folder))
+
+
+def tutorial_install() -> list[str]:
+    """The words behind `pip` in the tutorial's first command: what people type is what is tested."""
+    (line,) = re.findall(r"^\$ pip (install .*)$", (PROJECT / "docs" / "tutorial.md").read_text(), re.MULTILINE)
+    return shlex.split(line)
 
 
 def _need_index(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import tomllib
 import zipfile
 
@@ -31,6 +32,23 @@ def test_few_packages_come_with_it(installed):
 def test_the_version_is_that_of_the_project(installed, tmp_path):
     assert installed.packages()["unpoison"] == VERSION
     assert installed.run("unpoison", "--version", cwd=tmp_path).text == f"unpoison {VERSION}\n"
+
+
+def test_what_the_tutorial_installs_is_this_project(installed):
+    """Another project's package of that name on the index would be newer, or have other files."""
+    with zipfile.ZipFile(installed.wheel) as archive:
+        ours = archive.read(f"unpoison-{VERSION}.dist-info/METADATA")
+    (found,) = installed.folder.glob("lib/python*/site-packages/unpoison-*.dist-info/METADATA")
+    assert found.read_bytes() == ours
+    assert installed.run("unpoison", "--help", cwd=installed.folder).text.startswith("Usage: unpoison ")
+
+
+@pytest.mark.parametrize("page", sorted((PROJECT / "docs").glob("*.md")), ids=lambda page: page.name)
+def test_a_page_tells_to_install_nothing_but_what_there_is(page):
+    for line in re.findall(r"pip install ([^`\n]*)", page.read_text()):
+        told = [re.fullmatch(r"unpoison(?:\[(\w+)\])?", word) for word in shlex.split(line) if not word.startswith("-")]
+        assert all(told), f"{page.name} tells to install {line!r}"
+        assert {word[1] for word in told if word[1]} <= set(EXTRAS)
 
 
 def test_the_wheel_has_the_package_with_its_types_and_nothing_else(installed):
