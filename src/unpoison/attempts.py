@@ -12,6 +12,7 @@ import msgspec
 from unpoison.failure import ErrorClassification, Failure, fingerprint
 from unpoison.handler import Limits
 from unpoison.message import Counters, Past
+from unpoison.verdict import DeadLetter, Verdict
 
 HISTORY_LIMIT = 20
 """How many past attempts travel with a message; the first ones and the latest ones are kept."""
@@ -52,7 +53,7 @@ def admit(counters: Counters, limits: Limits) -> Admission:
         return GiveUp(_used_up(counters, limits.highest))
     if _is_suspect(counters, limits.max_attempts):
         return SET_ASIDE
-    return RUN_FRESH if _needs_fresh_worker(counters, limits.max_attempts) else RUN
+    return RUN_FRESH if counters.fresh else RUN
 
 
 def admit_alone(counters: Counters, limits: Limits) -> RunFresh | GiveUp:
@@ -81,10 +82,32 @@ def failed(counters: Counters, failure: Failure, now: float) -> Counters:
     return msgspec.structs.replace(
         counters,
         attempts=counters.attempts + charged,
-        fresh=counters.fresh or failure.classification is ErrorClassification.CRASH,
+        fresh=counters.fresh or failure.blames_process,
         first_failed_at=now if counters.first_failed_at is None else counters.first_failed_at,
         history=_capped((*counters.history, past)),
     )
+
+
+def doubt(failure: Failure, verdict: Verdict, limits: Limits) -> str:
+    """Why a failure in a worker that other messages used convicts nobody; empty if it is judged like any other.
+
+    An ordinary exception counts wherever it was raised. What speaks against the process may be another message's doing,
+    so it dead-letters nobody there; with a limit of 1 each attempt is a last one and would cost a worker, so there it does.
+    """
+    if not (failure.started and failure.charged) or failure.discard:
+        return ""
+    if failure.worker_damage:
+        return f"its worker was damaged ({failure.worker_damage})"
+    if failure.blames_process and isinstance(verdict, DeadLetter) and limits.max_attempts != 1:
+        return "other messages had used its worker"
+    return ""
+
+
+def doubted(counters: Counters, failure: Failure, now: float) -> Counters:
+    """After a failure that may be another message's doing: booked like a loss in company, and the next start is in a fresh
+    worker, where every failure counts."""
+    booked = failed(counters, msgspec.structs.replace(failure, charged=False), now)
+    return msgspec.structs.replace(booked, unseen=min(2, counters.unseen + 1), fresh=True)
 
 
 def shaken(counters: Counters, *, alone: bool) -> Counters:
@@ -115,15 +138,6 @@ def _is_suspect(counters: Counters, limit: int | None) -> bool:
     """Whether it may have brought a consumer down more than once, or once with few attempts left."""
     few_left = limit is not None and counters.attempts > limit - 3
     return counters.alone or counters.unseen >= 2 or (counters.unseen == 1 and few_left)
-
-
-def _needs_fresh_worker(counters: Counters, limit: int | None) -> bool:
-    """After a crash, and for a last attempt: a conviction must come from a worker that nobody else can have damaged.
-
-    With a limit of 1 each attempt is a last one and would cost a worker; there a crash convicts whoever was running.
-    """
-    is_last = limit is not None and limit > 1 and counters.charged >= limit - 1
-    return counters.fresh or is_last
 
 
 def _used_up(counters: Counters, limit: int) -> Failure:

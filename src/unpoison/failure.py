@@ -39,6 +39,10 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     `charged` is False where the start does not count as an attempt, `started` where the handler never ran.
     `refused` holds the reason when user code said that there must be no retry. `max_attempts` and `backoff`
     come from a per-exception policy and go before the consumer's own.
+
+    `blames_process` marks evidence against the worker's process (a crash, a time limit that ended the worker, memory or
+    descriptors used up): in a worker that others used it convicts nobody. `worker_damage` says what a check of the worker
+    found changed right after this failure, which may then be another message's doing.
     """
 
     classification: ErrorClassification
@@ -55,6 +59,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     max_attempts: int | None = None
     backoff: Backoff | None = None
     crash: Crash | None = None
+    blames_process: bool = False
+    worker_damage: str = ""
 
 
 def describe(error: BaseException) -> tuple[str, str, str]:

@@ -19,6 +19,7 @@ from unpoison.classify import Classified, classify
 from unpoison.errors import ConfigError, Steering, seconds
 from unpoison.failure import TEXT_LIMIT, ErrorClassification, Failure, cap, describe, fingerprint, text_of, trace_of, type_name
 from unpoison.message import Message
+from unpoison.process_faults import blames_process
 from unpoison.verdict import Ruling
 
 MAX_ATTEMPTS = 5
@@ -151,6 +152,7 @@ class PoisonPillHandler:
             discard=classified.discard,
             max_attempts=policy.max_attempts,
             backoff=policy.backoff,
+            blames_process=blames_process(exc),
         )
 
     def _classified(self, exc: BaseException) -> Classified:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from unpoison import attempts, verdict
 from unpoison.deadletters.record import DeadLetter
@@ -12,6 +12,7 @@ from unpoison.handler import Limits, judge
 from unpoison.message import Delivery
 from unpoison.ports import Dead, Kept, Settlement
 from unpoison.report import Event
+from unpoison.verdict import Ruling
 from unpoison.workers import Ended
 from unpoison.workers.call import metadata_of
 
@@ -80,6 +81,9 @@ class Judge:
         delivery, failure, now = batch.deliveries[n], batch.failures[n], self.clock()
         metadata = metadata_of(delivery, failure)
         ruling = judge(self.limits, delivery.id, metadata, failure, datetime.fromtimestamp(now, UTC))
+        if batch.in_used_worker and (why := attempts.doubt(failure, ruling.verdict, self.limits)):
+            counters = attempts.doubted(delivery.counters, failure, now)
+            return Event(delivery, counters, metadata, failure, _in_doubt(ruling, why), batch.exceptions.get(n))
         counters = attempts.failed(delivery.counters, failure, now)
         return Event(delivery, counters, metadata, failure, ruling, batch.exceptions.get(n))
 
@@ -94,3 +98,10 @@ class Judge:
             code_version=self.code_version,
             now=self.clock(),
         )
+
+
+def _in_doubt(ruling: Ruling, why: str) -> Ruling:
+    """Neither charged nor given up: another message may have done it."""
+    after = ruling.verdict.after if isinstance(ruling.verdict, verdict.Retry) else timedelta()
+    rule = f"in-doubt: {why}, so it is not charged and runs again in a fresh worker ({ruling.rule})"
+    return Ruling(verdict.Retry(after, charged=False), ruling.classification, rule)

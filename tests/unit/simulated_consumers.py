@@ -246,7 +246,7 @@ class Process:
         life.check(not any(task.delivery.counters.alone for task in tasks), "it was started beside a suspect")
         if not loop.is_stale:
             life.check(alone == life.must_be_alone, "it ran alone without need" if alone else "a suspect ran in company")
-            life.check(is_fresh == (alone or life.must_be_fresh), f"fresh worker: {is_fresh}, needed: {not is_fresh}")
+            life.check(is_fresh == (alone or life.needs_fresh), f"fresh worker: {is_fresh}, needed: {not is_fresh}")
             _, on_record = loop.queue.held[delivery.receipt]
             life.check(on_record.counters.losses == delivery.counters.losses + alone, "a suspect's start is not on record")
         self.world.starts_alone += alone

@@ -5,6 +5,8 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from unpoison.errors import Discard, Permanent, RetryLater, Throttled
 from unpoison.handler import MessageMetadata, PoisonPillHandler
 
@@ -30,6 +32,7 @@ class End(enum.Enum):
     HANG = "hangs"
     LIE = "writes over the marks of its worker and dies"
     DAMAGE = "is done and leaves its worker damaged"
+    BREAK = "is done and leaves its worker broken in a way that a check finds"
 
 
 _AS_ONE_START = MessageMetadata("m")
@@ -43,11 +46,14 @@ _RAISED = {
 FAILURES = {end: PoisonPillHandler().failure(error, _AS_ONE_START) for end, error in _RAISED.items()}
 """As a worker reports them."""
 
+HURT = msgspec.structs.replace(FAILURES[End.PERMANENT], worker_damage="standard output is closed")
+"""What an innocent message reports from a worker that another one broke."""
+
 DEADLY = (
     *(End.SEGFAULT, End.KILL_WORKER, End.KILL_WORKERS, End.KILL_NEIGHBOUR),
     *(End.KILL_CONSUMER, End.HANG, End.LIE),
 )
-HARMLESS = (End.DONE, End.DAMAGE, End.KILL_WITH_PARTNER, End.LATER, End.THROTTLED, End.DISCARD)
+HARMLESS = (End.DONE, End.DAMAGE, End.BREAK, End.KILL_WITH_PARTNER, End.LATER, End.THROTTLED, End.DISCARD)
 BAD = (*DEADLY, End.RAISE, End.LATER)
 
 
@@ -72,7 +78,10 @@ class Behaviour:
     @property
     def is_innocent(self) -> bool:
         """It is done in the end unless others take it down: it never raises, and on its own it kills nothing."""
-        return all(end in HARMLESS for end in self.all_ends) and self.then in (End.DONE, End.DISCARD, End.KILL_WITH_PARTNER)
+        return all(end in HARMLESS for end in self.all_ends) and self.then in (
+            *(End.DONE, End.DISCARD, End.KILL_WITH_PARTNER),
+            End.BREAK,
+        )
 
     @property
     def is_endless(self) -> bool:
@@ -127,6 +136,7 @@ _MAKERS, _WEIGHTS = zip(
     (lambda rng: Behaviour("fine"), 10),
     (lambda rng: Behaviour("slow", takes=(5, SLOW)), 5),
     (lambda rng: Behaviour("leaves damage", (End.DAMAGE,)), 1),
+    (lambda rng: Behaviour("breaks its worker", then=End.BREAK), 1),
     (lambda rng: Behaviour("drops itself", then=End.DISCARD), 1),
     (_later, 2),
     (_flaky, 3),

@@ -7,11 +7,14 @@ test for what should be; a promise that does not hold raises `Broken`.
 from dataclasses import dataclass, field
 
 from tests.unit.simulated_messages import Behaviour, End
+from unpoison.failure import Failure
 from unpoison.message import Counters, Delivery
 from unpoison.workers import Ended
 
-DONE = (End.DONE.value, End.DAMAGE.value, End.KILL_WITH_PARTNER.value)
-RAISED = (End.RAISE.value, End.LATER.value, End.THROTTLED.value, End.PERMANENT.value)
+DONE = (End.DONE.value, End.DAMAGE.value, End.BREAK.value, End.KILL_WITH_PARTNER.value)
+HURT = "was hurt"
+"""It failed, or may have, because of what another message did to its worker."""
+RAISED = (HURT, End.RAISE.value, End.LATER.value, End.THROTTLED.value, End.PERMANENT.value)
 
 
 class Broken(AssertionError):
@@ -25,6 +28,8 @@ class Life:
     id: str
     behaviour: Behaviour
     limit: int | None
+    max_age: float | None = None
+    first_failed: float | None = None
     starts_ever: int = 0
     starts: int = 0
     not_charged: int = 0
@@ -33,7 +38,7 @@ class Life:
     losses_in_company: int = 0
     losses_alone: int = 0
     is_suspect: bool = False
-    has_crashed: bool = False
+    needs_fresh: bool = False
     was_fresh: bool = False
     replays: int = 0
     how: str = "waits"
@@ -50,11 +55,6 @@ class Life:
     def must_be_alone(self) -> bool:
         few_left = self.limit is not None and self.failures > self.limit - 3
         return self.is_suspect or self.losses_in_company >= 2 or (self.losses_in_company == 1 and few_left)
-
-    @property
-    def must_be_fresh(self) -> bool:
-        is_last = self.limit is not None and self.limit > 1 and self.charged == self.limit - 1
-        return self.has_crashed or is_last
 
     def check(self, holds: bool, promise: str) -> None:
         if not holds:
@@ -99,18 +99,39 @@ class Life:
         self.losses_in_company += 1
         self.is_suspect = self.is_suspect or alone
 
-    def has_failed(self, classification: str, *, charged: bool) -> None:
-        guilty = {"crash": ("died", "was hit"), "timeout": (End.HANG.value,)}.get(classification, RAISED)
-        self.check(self.how in guilty, f"was charged with {classification} for what another one did: it {self.how}")
-        self.failures += charged
-        self.not_charged += not charged
-        self.has_crashed = self.has_crashed or classification == "crash"
+    def has_failed(self, failure: Failure, now: float) -> None:
+        """In a worker that others used, what may be their doing is booked like a loss in company instead of charged."""
+        kind = failure.classification
+        guilty = {"crash": ("died", "was hit"), "timeout": (End.HANG.value,)}.get(kind, RAISED)
+        self.check(self.how in guilty, f"was charged with {kind} for what another one did: it {self.how}")
+        speaks_against_the_worker = kind in ("crash", "timeout")
+        would_convict = speaks_against_the_worker and self.limit != 1 and (self._is_last() or self._is_old(now))
+        if failure.charged and not self.was_fresh and (failure.worker_damage or would_convict):
+            self.losses_in_company += 1
+            self.needs_fresh = True
+        else:
+            self.failures += failure.charged
+            self.not_charged += not failure.charged
+            self.needs_fresh = self.needs_fresh or speaks_against_the_worker
+        self.was_dated(now)
+
+    def was_dated(self, now: float) -> None:
+        """Its age counts from the first start that failed or was cut off."""
+        self.first_failed = now if self.first_failed is None else self.first_failed
+
+    def _is_last(self) -> bool:
+        return self.limit is not None and self.charged >= self.limit - 1
+
+    def _is_old(self, now: float) -> bool:
+        first, cap = self.first_failed, self.max_age
+        return cap is not None and first is not None and round(now - first, 6) >= cap
 
     def is_done(self) -> None:
         self.check(self.how in DONE, f"is taken for done, but it {self.how}")
         self.outcome = "done"
 
-    def was_cut_off(self) -> None:
+    def was_cut_off(self, now: float) -> None:
+        self.was_dated(now)
         self.not_charged += 1
         self.how = "was cut off"
 
@@ -118,7 +139,7 @@ class Life:
         taken_down = classification in ("crash", "lost")
         self.starts = self.not_charged = self.failures = self.losses_alone = 0
         self.losses_in_company = 1 if taken_down else 0
-        self.is_suspect, self.has_crashed = taken_down, False
+        self.is_suspect, self.needs_fresh, self.first_failed = taken_down, False, None
         self.replays += 1
         self.outcome, self.how, self.last_loss = "waiting", "waits", "never lost"
 
@@ -132,9 +153,10 @@ class Life:
                 self.check(is_spent, f"dead-lettered as lost with {self.charged} attempts used of {self.limit}")
             case "crash":
                 self.check(self.how in ("died", "was hit"), f"dead-lettered for a crash, but it {self.how}")
-                self.check(self.was_fresh or is_old or self.limit == 1, "convicted of a crash in a worker that others had used")
+                self.check(self.was_fresh or self.limit == 1, "convicted of a crash in a worker that others had used")
             case "timeout":
                 self.check(self.how == End.HANG.value, f"dead-lettered for a timeout, but it {self.how}")
+                self.check(self.was_fresh or self.limit == 1, "convicted of a timeout in a worker that others had used")
             case "permanent":
                 self.check(self.how == End.PERMANENT.value, f"dead-lettered as permanent, but it {self.how}")
             case "transient" | "throttled":
@@ -146,7 +168,7 @@ class Life:
         self.check(is_spent or is_old or classification == "permanent", f"given up with attempts left: {rule}")
 
 
-def settled(lives: dict[str, Life], ended: Ended) -> None:
+def settled(lives: dict[str, Life], ended: Ended, now: float) -> None:
     """The broker has confirmed what became of these."""
     for delivery in ended.good():
         lives[delivery.id].is_done()
@@ -155,7 +177,7 @@ def settled(lives: dict[str, Life], ended: Ended) -> None:
         if failure.discard:
             life.outcome = "discarded"
         elif failure.started:
-            life.has_failed(failure.classification, charged=failure.charged)
+            life.has_failed(failure, now)
     for n, alone in ended.shaken.items():
         lives[ended.deliveries[n].id].was_shaken(alone=alone)
     if ended.aside:

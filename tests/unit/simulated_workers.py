@@ -9,9 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from tests.unit.simulated_messages import FAILURES, SLOW, End
-from tests.unit.simulated_truth import Life
-from unpoison.failure import Crash
+import msgspec
+
+from tests.unit.simulated_messages import FAILURES, HURT, SLOW, End
+from tests.unit.simulated_truth import DONE, Life
+from tests.unit.simulated_truth import HURT as WAS_HURT
+from unpoison.failure import Crash, Failure
 from unpoison.message import Delivery
 from unpoison.workers import Ended, Interrupted
 from unpoison.workers.books import Remains, Running
@@ -56,8 +59,12 @@ class Task:
 class Worker:
     lanes: int
     is_solo: bool = False
+    was_checked: bool = False
+    """And found broken: it gets nothing more."""
     was_used: bool = False
     is_damaged: bool = False
+    is_broken: bool = False
+    """By an earlier message, as the next check of it will find."""
     waiting: deque[Delivery] = field(default_factory=deque)
     tasks: list[Task] = field(default_factory=list)
 
@@ -115,7 +122,7 @@ class Crew:
             busy += 1
         if self.fresh or not self.queue:
             return
-        for worker in [each for each in self.workers if not each.is_solo]:
+        for worker in [each for each in self.workers if not (each.is_solo or each.was_checked)]:
             if worker.held() or busy < self.staff.workers:
                 busy += not worker.held()
                 self._give(worker)
@@ -139,7 +146,7 @@ class Crew:
                     self._end(worker, task)
             if worker not in self.workers:
                 continue
-            while worker.waiting and len(worker.tasks) < worker.lanes:
+            while worker.waiting and len(worker.tasks) < worker.lanes and not worker.was_checked:
                 worker.tasks.append(self.floor.begin(self, worker, worker.waiting.popleft()))
                 worker.was_used = True
 
@@ -163,10 +170,29 @@ class Crew:
             self.die(worker, CRASHES[end], task, late=end is End.HANG, sound=end is not End.LIE)
             return
         worker.tasks.remove(task)
+        self.results.append(Ended([task.delivery], self._failures(worker, task, end), in_used_worker=not worker.is_solo))
         worker.is_damaged = worker.is_damaged or end is End.DAMAGE
-        self.results.append(Ended([task.delivery], {0: FAILURES[end]} if end in FAILURES else {}))
-        if worker.is_solo:
+        worker.is_broken = worker.is_broken or end is End.BREAK
+        if worker.is_solo or (worker.is_broken and not worker.tasks and self._is_checked(worker)):
+            self.queue.extendleft(reversed(worker.waiting))
             self.workers.remove(worker)
+
+    def _failures(self, worker: Worker, task: Task, end: End) -> dict[int, Failure]:
+        """A check after each failure says whether the worker is broken; in a broken one anybody may fail."""
+        failure = FAILURES.get(end)
+        if worker.is_broken and end.value in DONE and self.floor.rng.random() < 0.5:
+            failure = HURT
+            task.came_to(WAS_HURT)
+        if failure is None:
+            return {}
+        if worker.is_broken:
+            worker.was_checked = True
+            failure = msgspec.structs.replace(failure, worker_damage=HURT.worker_damage)
+        return {0: failure}
+
+    def _is_checked(self, worker: Worker) -> bool:
+        """After a failure, and when a batch is over: here at the latest when nothing waits."""
+        return worker.was_checked or not worker.waiting
 
     def die(
         self,

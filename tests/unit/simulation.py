@@ -137,14 +137,14 @@ class World:
     def settled(self, ended: Sequence[Ended], settlement: Settlement) -> None:
         self._has_changed = True
         for each in ended:
-            settled(self.lives, each)
+            settled(self.lives, each, self.now)
         self._check(settlement)
 
     def released(self, cut_off: Sequence[Delivery], settlement: Settlement) -> None:
         self._has_changed = True
         for delivery in cut_off:
             self.note(delivery.id, "is cut off by a planned stop")
-            self.lives[delivery.id].was_cut_off()
+            self.lives[delivery.id].was_cut_off(self.now)
         self._check(settlement)
 
     def _check(self, settlement: Settlement) -> None:
@@ -161,7 +161,9 @@ class World:
             self.letters[letter.classification] += 1
 
     def _published(self) -> dict[str, Life]:
-        lives = [Life(f"m{n}", behaviour, self.scene.limit) for n, behaviour in enumerate(self.scene.behaviours)]
+        lives = [
+            Life(f"m{n}", behaviour, self.scene.limit, self.scene.max_age) for n, behaviour in enumerate(self.scene.behaviours)
+        ]
         pair = [life for life in lives if life.behaviour.then is End.KILL_WITH_PARTNER]
         for life, partner in zip(pair, reversed(pair), strict=True):
             life.partner = partner

@@ -163,6 +163,8 @@ def _changed(function, **fields):
     return changed
 
 
+_doubt = attempts.doubt
+
 BREAKS = {
     "a return is not counted": (Counters, "returned", lambda counters: counters),
     "a suspect's start is not recorded": (Counters, "marked", lambda counters, by, at: counters),
@@ -180,7 +182,23 @@ BREAKS = {
     ),
     "suspects run in company": (attempts, "_is_suspect", lambda counters, limit: counters.alone),
     "everything returned runs alone": (attempts, "_is_suspect", lambda counters, limit: counters.alone or counters.unseen > 0),
-    "last attempts run anywhere": (attempts, "_needs_fresh_worker", lambda counters, limit: counters.fresh),
+    "a crash convicts in any worker": (attempts, "doubt", lambda failure, *_: failure.worker_damage),
+    "a damaged worker convicts": (
+        attempts,
+        "doubt",
+        lambda failure, *rest: _doubt(msgspec.structs.replace(failure, worker_damage=""), *rest),
+    ),
+    "what is in doubt is free": (attempts, "doubted", _changed(attempts.doubted, unseen=lambda before, after: before.unseen)),
+    "what is in doubt is charged": (
+        attempts,
+        "doubted",
+        _changed(attempts.doubted, attempts=lambda before, after: after.attempts + 1),
+    ),
+    "what is in doubt runs among others": (
+        attempts,
+        "doubted",
+        _changed(attempts.doubted, fresh=lambda before, after: before.fresh),
+    ),
     "no suspect is given up": (attempts, "admit_alone", lambda counters, limits: attempts.RUN_FRESH),
     "the limit is one too high": (handler, "_strictest", lambda own, metadata, policy: (own and own + 1, "nobody")),
     "a replayed killer runs in company": (DeadLetter, "replayed", lambda letter: Counters(replays=letter.replays + 1)),

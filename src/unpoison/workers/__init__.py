@@ -19,6 +19,7 @@ class Ended:
     `exceptions` holds the exceptions behind them where they still exist, which is in this process only. `shaken` are those
     that were running when something else brought their worker down: not to blame, but known to have been there. True
     means that they must run alone from now on. `aside` says that none of them was started: all are to run alone.
+    `in_used_worker` says that other messages ran in the same worker process, before or beside these.
     """
 
     deliveries: Sequence[Delivery]
@@ -26,6 +27,7 @@ class Ended:
     exceptions: Mapping[int, BaseException] = field(default_factory=dict)
     shaken: Mapping[int, bool] = field(default_factory=dict)
     aside: bool = False
+    in_used_worker: bool = False
 
     @property
     def is_clean(self) -> bool:

@@ -5,6 +5,7 @@ true: a worker that wrote over them has settled nothing.
 """
 
 import random
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -66,6 +67,9 @@ class Book(Protocol):
 
     def heard(self, said: wire.Ended | wire.Failed) -> Ended | None:
         """Take note of what the worker said; a result if something is over. Raises ValueError if that cannot be true."""
+
+    def candidates(self, said: wire.Damaged) -> Sequence[str]:
+        """The ids of the messages that may have done what the worker found."""
 
     def running(self) -> Sequence[Running]:
         """What runs at this moment, as the marks have it."""
@@ -138,6 +142,10 @@ class BatchBook:
             raise ValueError("the worker's marks do not match what it said")
         return Ended(batch.deliveries[: batch.end], batch.failures)
 
+    def candidates(self, said: wire.Damaged) -> Sequence[str]:
+        batch = next((batch for batch in self._batches if batch.slot == said.slot), None)
+        return [] if batch is None else [each.id for each in batch.deliveries[: batch.end][max(0, said.first) : said.last + 1]]
+
     def running(self) -> Sequence[Running]:
         what, since = self._marks.running()
         for batch in self._batches:
@@ -201,6 +209,10 @@ class BatchBook:
         )
 
 
+LATELY = 20
+"""How many messages that ended in a worker with lanes are remembered, in case it turns out to be damaged."""
+
+
 @dataclass(slots=True)
 class _Lane:
     delivery: Delivery
@@ -214,6 +226,7 @@ class LaneBook:
     def __init__(self, process: WorkerProcess, *, shares_a_thread: bool) -> None:
         self._process, self._marks, self._shares_a_thread = process, process.marks, shares_a_thread
         self._lanes: dict[int, _Lane] = {}
+        self._lately: deque[str] = deque(maxlen=LATELY)
 
     def free(self) -> int:
         return self._marks.lanes - len(self._lanes)
@@ -242,8 +255,11 @@ class LaneBook:
         if not all(self._is_over(number) for number in said.lanes):
             raise ValueError("the worker's marks do not match what it said")
         for number in said.lanes:
-            del self._lanes[number]
+            self._lately.append(self._lanes.pop(number).delivery.id)
         return _ended(over)
+
+    def candidates(self, said: wire.Damaged) -> Sequence[str]:
+        return [*self._lately, *(lane.delivery.id for lane in self._lanes.values())]
 
     def running(self) -> Sequence[Running]:
         return [running for lane in self._lanes if (running := self._running(lane)) is not None]

@@ -91,7 +91,8 @@ def judge_death(death: Death, source: str, *, together: bool) -> Ended:
         return Ended(company, shaken=dict.fromkeys(range(len(company)), True))
     others = [one.delivery for one in remains.running if one.delivery is not culprit.delivery]
     failure = _timed_out(death, source) if death.late else _crashed(death, source)
-    return Ended([culprit.delivery, *others], {0: failure}, shaken=dict.fromkeys(range(1, len(others) + 1), False))
+    shaken = dict.fromkeys(range(1, len(others) + 1), False)
+    return Ended([culprit.delivery, *others], {0: failure}, shaken=shaken, in_used_worker=not death.was_solo)
 
 
 def _crashed(death: Death, source: str) -> Failure:
@@ -106,6 +107,7 @@ def _crashed(death: Death, source: str) -> Failure:
         traceback=crash.stack,
         fingerprint=fingerprint("crash", places=(source, how)),
         crash=crash,
+        blames_process=True,
     )
 
 
@@ -118,4 +120,5 @@ def _timed_out(death: Death, source: str) -> Failure:
         traceback=death.crash.stack,
         fingerprint=fingerprint("timeout", places=(source,)),
         crash=death.crash,
+        blames_process=True,
     )

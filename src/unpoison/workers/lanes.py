@@ -13,12 +13,15 @@ from collections.abc import Coroutine, Generator
 from queue import SimpleQueue
 from typing import Any
 
+import msgspec
+
 from unpoison.failure import ErrorClassification, Failure, fingerprint
 from unpoison.message import Delivery
 from unpoison.workers import wire
 from unpoison.workers.call import Call
 from unpoison.workers.forked import end_copy
-from unpoison.workers.marks import FAILED, IDLE, LANES, STEPPING, Marks
+from unpoison.workers.health import Health
+from unpoison.workers.marks import BATCH, FAILED, HABITS, IDLE, LANES, STEPPING, Marks
 from unpoison.workers.serving import peak_memory
 
 _lane: contextvars.ContextVar[int] = contextvars.ContextVar("unpoison_lane", default=-1)
@@ -27,9 +30,10 @@ _lane: contextvars.ContextVar[int] = contextvars.ContextVar("unpoison_lane", def
 class Lanes:
     """The worker's side of the lanes: what is written when a message starts and ends. Safe to use from several threads."""
 
-    def __init__(self, sock: socket.socket, marks: Marks) -> None:
-        self._sock, self._marks = sock, marks
+    def __init__(self, sock: socket.socket, marks: Marks, health: Health) -> None:
+        self._sock, self._marks, self._health = sock, marks, health
         self._speaking = threading.Lock()
+        self._unchecked = 0
 
     def begin(self, lane: int) -> None:
         self._marks.words[LANES + 2 * lane + 1] = time.monotonic_ns()
@@ -38,16 +42,35 @@ class Lanes:
     def end(self, lane: int, code: int, failure: Failure | None) -> None:
         """What happened, then that it is over, then the word that there is something to see."""
         with self._speaking:
+            damage = self._check(lane, after_failure=failure is not None)
             if failure is not None:
+                failure = msgspec.structs.replace(failure, worker_damage=damage) if damage else failure
                 wire.send(self._sock, wire.Failed(0, lane, failure))
             self._marks.outcomes[lane] = code if failure is None else FAILED
             self._marks.words[LANES + 2 * lane] = IDLE
             wire.send(self._sock, wire.Ended(0, [lane], peak_memory()))
 
+    def _check(self, lane: int, *, after_failure: bool) -> str:
+        """Compare the worker with what it was: after a failure, when it falls idle, and after as many messages as a batch has.
+
+        Only an idle worker is put back as it was: what has changed while others run may be their doing, and about to end.
+        """
+        self._unchecked += 1
+        words = self._marks.words
+        is_idle = not any(words[LANES + 2 * other] == 1 for other in range(self._marks.lanes) if other != lane)
+        if not (after_failure or is_idle or self._unchecked >= BATCH):
+            return ""
+        self._unchecked = 0
+        damage = self._health.check(words[HABITS], put_back=is_idle)
+        if damage is None:
+            return ""
+        wire.send(self._sock, wire.Damaged(0, lane, lane, str(damage), damage.reversible, damage.is_lasting))
+        return str(damage)
+
 
 def serve_threads(sock: socket.socket, marks: Marks, call: Call) -> None:
     """One thread for each lane; each waits for the next message of its own lane."""
-    lanes, run = Lanes(sock, marks), call.prepared()
+    lanes, run = Lanes(sock, marks, Health()), call.prepared()
     queues: list[SimpleQueue[tuple[int, Delivery]]] = [SimpleQueue() for _ in range(marks.lanes)]
 
     def work(lane: int) -> None:
@@ -84,13 +107,14 @@ def serve_tasks(sock: socket.socket, marks: Marks, call: Call) -> None:
 class _Tasks:
     def __init__(self, sock: socket.socket, marks: Marks, call: Call) -> None:
         self._sock, self._marks, self._call = sock, marks, call
-        self._lanes, self._run = Lanes(sock, marks), call.prepared()
+        self._run = call.prepared()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._limits = _TimeLimits(call.timeout)
 
     async def serve(self) -> None:
         loop, over = asyncio.get_running_loop(), asyncio.Event()
         loop.set_task_factory(self._stepping_task)  # type: ignore[arg-type]  # typeshed's protocol is narrower than asyncio
+        self._lanes = Lanes(self._sock, self._marks, Health(loop))
         loop.add_reader(self._sock.fileno(), self._receive, over)
         self._limits.watch(loop)
         await over.wait()

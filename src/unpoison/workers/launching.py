@@ -60,6 +60,13 @@ class Template:
                 f"look there, and start the consumer again."
             )
 
+    def revive(self) -> None:
+        """If a handler has killed the template, start another one now: the next worker that dies must not wait for the import."""
+        if self._process is not None and self._process.poll() is not None:
+            with self._lock, reaping.COLLECTING:
+                if self._process.poll() is not None:  # another consumer's thread may have been quicker
+                    self._renew()
+
     def _worker(self, fork: wire.Fork, lanes: int, ties: Sequence[int]) -> WorkerProcess | None:
         """None if the template is gone. What it was given is given up with it: it may have made a worker before it ended, and
         two workers must never share a socket."""

@@ -3,7 +3,7 @@
 One small memory file per worker, mapped by both. The worker writes down what it is about to start *before* it starts
 it, and how it ended afterwards; nothing depends on its last words.
 
-    words   end of batch 0, end of batch 1, the lane whose step is running + 1, unused
+    words   end of batch 0, end of batch 1, the lane whose step is running + 1, habits of the app (see `health`)
     lanes   per lane two words: what runs in it + 1 (IDLE = nothing), and since when (CLOCK_MONOTONIC, ns)
     bytes   per message of each batch how it ended: 0 = not yet, FAILED, or the batch's own success code
 
@@ -24,7 +24,7 @@ FAILED = 1
 IDLE = 0x1D1E_1D1E_1D1E_1D1E
 """Nothing runs in this lane. Not 0, which a stray write of zeros would leave as well."""
 
-END, STEPPING, LANES = 0, 2, 4
+END, STEPPING, HABITS, LANES = 0, 2, 3, 4
 _NOTHING = bytes(BATCH)
 
 STACK_SIGNAL = signal.SIGRTMAX - 3

@@ -7,18 +7,18 @@ collects how they ended. When a worker dies, the message that was running is cha
 import logging
 import selectors
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from unpoison.bell import Bell
 from unpoison.errors import UnpoisonError
 from unpoison.message import Delivery
 from unpoison.options import Settings
 from unpoison.workers import Ended, Interrupted, wire
-from unpoison.workers.books import weight
+from unpoison.workers.damage import Trust
 from unpoison.workers.deaths import Death, Deaths, judge_death
+from unpoison.workers.dispatching import Dispatch
 from unpoison.workers.launching import Template
-from unpoison.workers.marks import BATCH
 from unpoison.workers.pace import Pace
 from unpoison.workers.process import Told
 from unpoison.workers.seat import Seat
@@ -49,8 +49,6 @@ class IsolatedWorkers:
         self._consumer, self._settings, self._template, self._ties, self._deaths = consumer, settings, template, ties, deaths
         self._bell = bell
         self._wanted = consumer.options.processes
-        self._queue: list[Delivery] = []
-        self._fresh: deque[Delivery] = deque()
         self._seats: list[Seat] = []
         self._leaving: list[Seat] = []
         self._unjudged: list[Death] = []
@@ -59,6 +57,8 @@ class IsolatedWorkers:
         self._is_closing = False
         self._pace = Pace(consumer.options)
         self._watch = Watch(consumer.options)
+        self._waiting = Dispatch(consumer.options, self._pace, self._watch, settings.recycle_messages)
+        self._trust = Trust(consumer.options.source)
         self._selector = selectors.DefaultSelector()
         self._selector.register(bell.fileno(), selectors.EVENT_READ)
         self._fill_seats()
@@ -66,16 +66,18 @@ class IsolatedWorkers:
     def room(self) -> int:
         if self._weight() > HELD_BYTES or self._is_stuck():
             return 0
-        return max(0, self._wanted * self._pace.per_worker() - self.running())
+        full = self._wanted * self._pace.per_worker()
+        # What waits for a fresh worker keeps nothing else from being fetched, within limits.
+        return max(0, full - self.running() + min(len(self._waiting.fresh), full))
 
     def _weight(self) -> int:
         """Bytes in hand."""
-        return sum(seat.book.weight() for seat in self._seats) + weight(self._queue) + weight(self._fresh)
+        return sum(seat.book.weight() for seat in self._seats) + self._waiting.weight()
 
     def start(self, deliveries: Sequence[Delivery], fresh: Sequence[Delivery] = ()) -> None:
-        self._queue.extend(deliveries)
-        self._fresh.extend(fresh)
-        self._dispatch()
+        self._waiting.queue.extend(deliveries)
+        self._waiting.fresh.extend(fresh)
+        self._waiting.hand_out(self._seats)
 
     def ended(self) -> Sequence[Ended]:
         if not self._results:
@@ -85,7 +87,7 @@ class IsolatedWorkers:
 
     def running(self) -> int:
         held = sum(seat.book.held() for seat in self._seats)
-        return held + len(self._queue) + len(self._fresh) + len(self._unjudged) + sum(len(e.deliveries) for e in self._results)
+        return held + len(self._waiting) + len(self._unjudged) + sum(len(e.deliveries) for e in self._results)
 
     def wait(self, timeout: float) -> None:
         if not self._results:
@@ -93,15 +95,13 @@ class IsolatedWorkers:
             self._bell.silence()  # here alone: whoever waited looks for new messages next
 
     def surplus(self) -> Sequence[Delivery]:
-        if not self._queue or not self._is_stuck():
+        if not self._waiting.queue or not self._is_stuck():
             return ()
-        surplus, self._queue = self._queue, []
+        surplus, self._waiting.queue = self._waiting.queue, []
         return surplus
 
     def take_back(self) -> Sequence[Delivery]:
-        taken = [*self._fresh, *self._queue]
-        self._fresh.clear()
-        self._queue.clear()
+        taken = self._waiting.take_all()
         for seat in self._seats:
             if seat.book.held() > len(seat.book.running()):
                 taken += self._tail_of(seat)
@@ -109,7 +109,7 @@ class IsolatedWorkers:
 
     def interrupt(self) -> Interrupted:
         """Kill every worker; what had ended by then still counts, and nobody is charged for what had not."""
-        unstarted = [*self._fresh, *self._queue]
+        unstarted = self._waiting.take_all()
         running = [one for death in self._unjudged for one in death.remains.running]
         for seat in [*self._seats, *self._leaving]:
             seat.process.kill()
@@ -119,8 +119,6 @@ class IsolatedWorkers:
             unstarted += remains.unstarted
             running += remains.running
             self._dismiss(seat)
-        self._fresh.clear()
-        self._queue.clear()
         self._unjudged.clear()
         results, self._results = self._results, []
         return Interrupted(results, unstarted, [one.delivery for one in running])
@@ -149,17 +147,19 @@ class IsolatedWorkers:
             self._bury(seat)
         for seat in self._starting.hanging(self._seats):
             self._bury(seat)
+        for seat in [seat for seat in self._seats if seat.retiring and seat.ready and not seat.book.held()]:
+            self._retire(seat)
         self._judge_deaths()
         if self._watch.is_due():
             self._look_at_clocks()
-        self._dispatch()  # what a dead worker left goes to the spare one at once; only then is a new spare made
+        self._waiting.hand_out(self._seats)  # what a dead worker left goes to the spare one; only then is a new spare made
         self._fill_seats()
 
     def _look_at_clocks(self) -> None:
         for seat in self._watch.overdue(self._seats):
             self._end_overdue(seat)
         for seat in self._watch.slow(self._seats):
-            self._queue[:0] = self._tail_of(seat)  # a message that takes long must not hold those behind it
+            self._waiting.queue[:0] = self._tail_of(seat)  # a message that takes long must not hold those behind it
 
     def _listen(self, seat: Seat) -> None:
         for said in seat.process.said():
@@ -167,11 +167,14 @@ class IsolatedWorkers:
                 case wire.Ready():
                     seat.ready = True
                     self._starting.worked()
+                    self._trust.prepare(seat)
                 case wire.Broken(text):
                     seat.problem = text
+                case wire.Damaged():
+                    self._trust.damaged(seat, said, self._seats)
                 case wire.Ended() | wire.Failed():
                     try:
-                        ended = seat.book.heard(said)
+                        ended = self._heard(seat, said)
                     except ValueError as lie:
                         log.warning("Worker %d of %r cannot be believed (%s) and is ended.", seat.process.pid, self._source, lie)
                         seat.process.kill()
@@ -179,8 +182,21 @@ class IsolatedWorkers:
                     if ended is not None:
                         self._took(seat, ended, said)
 
+    def _heard(self, seat: Seat, said: wire.Ended | wire.Failed) -> Ended | None:
+        if isinstance(said, wire.Failed):
+            # Evidence against the process: whatever else the worker has in hand ends in it, and nothing more begins.
+            seat.retiring = seat.retiring or said.failure.blames_process
+        elif said.leaving:
+            seat.retiring = True
+            self._waiting.queue[:0] = seat.book.take_back()
+        ended = seat.book.heard(said)
+        return None if ended is None else replace(ended, in_used_worker=not seat.is_solo)
+
     def _took(self, seat: Seat, ended: Ended, said: wire.Ended | wire.Failed) -> None:
         self._results.append(ended)
+        if not self._trust.ended(seat, ended) and not seat.retiring:
+            seat.retiring = True
+            self._waiting.queue[:0] = self._tail_of(seat)
         seat.uses += len(ended.deliveries)
         self._pace.measured(seat, len(ended.deliveries))
         limit, memory = self._settings.recycle_messages, self._settings.recycle_memory
@@ -199,11 +215,11 @@ class IsolatedWorkers:
         if not seat.ready:
             self._starting.failed(seat)
         if seat.is_solo:
-            self._fresh.extendleft(remains.unstarted)  # one at most, and it still needs a new worker
+            self._waiting.fresh.extendleft(remains.unstarted)  # one at most, and it still needs a new worker
         else:
-            self._queue[:0] = remains.unstarted
+            self._waiting.queue[:0] = remains.unstarted
         if remains.ended.deliveries:
-            self._results.append(remains.ended)
+            self._results.append(replace(remains.ended, in_used_worker=not seat.is_solo))
         if remains.running or not remains.is_sound:
             self._unjudged.append(self._deaths.note(seat, remains))
         self._dismiss(seat)
@@ -234,9 +250,13 @@ class IsolatedWorkers:
             seat.process.go_on()
 
     def _fill_seats(self) -> None:
-        """As many workers as are wanted and one more that waits, unused, for whoever needs a fresh one."""
-        while len(self._seats) < self._wanted + 1 and self._starting.is_due() and not self._is_closing:
+        """As many workers as are wanted and one more that waits, unused, for whoever needs a fresh one. Those that run a
+        single message, or are to leave, come on top: there is always one to take over."""
+        while self._starting.is_due() and not self._is_closing:
             try:
+                self._template.revive()
+                if sum(1 for seat in self._seats if not (seat.is_solo or seat.retiring)) > self._wanted:
+                    return
                 process = self._template.worker(self._consumer, self._ties())
             except (UnpoisonError, OSError) as error:
                 self._starting.impossible(error)
@@ -249,39 +269,6 @@ class IsolatedWorkers:
     def _is_stuck(self) -> bool:
         """Whether every worker is busy with a message that takes long, so that what waits here would wait as long."""
         return bool(self._seats) and sum(self._watch.is_slow(seat) for seat in self._seats) >= self._wanted
-
-    def _dispatch(self) -> None:
-        """Hand out what waits: first what needs a fresh worker, then batches."""
-        ready = [seat for seat in self._seats if seat.ready and not seat.retiring]
-        self._dispatch_fresh(ready)
-        if self._queue and not self._fresh:
-            self._dispatch_batches(ready)
-
-    def _busy(self) -> int:
-        return sum(1 for seat in self._seats if seat.book.held())
-
-    def _dispatch_fresh(self, ready: Sequence[Seat]) -> None:
-        while self._fresh and self._busy() < self._wanted:
-            unused = next((seat for seat in ready if not seat.uses and not seat.book.held()), None)
-            if unused is None or not unused.give([self._fresh[0]]):
-                return
-            self._fresh.popleft()
-            unused.is_solo = True
-
-    def _dispatch_batches(self, ready: Sequence[Seat]) -> None:
-        # Workers that have run before come first, so that the spare one stays unused.
-        for seat in sorted(ready, key=lambda seat: (seat.uses == 0, seat.book.held())):
-            if seat.is_solo or self._watch.is_slow(seat) or not (seat.book.held() or self._busy() < self._wanted):
-                continue
-            while self._queue and self._pace.may_have_more(seat) and (left := self._uses_left(seat)) > 0:
-                portion = self._pace.portion(self._queue, seat, left)
-                if not seat.give(portion):
-                    self._queue[:0] = portion
-                    break
-
-    def _uses_left(self, seat: Seat) -> int:
-        limit = self._settings.recycle_messages
-        return BATCH if limit is None else limit - seat.uses - seat.book.held()
 
     def _retire(self, seat: Seat) -> None:
         """Let a worker end in good order, after its on_worker_stop."""

@@ -28,6 +28,10 @@ class Seat:
     uses: int = 0
     is_solo: bool = False
     retiring: bool = False
+    put_back: set[str] = field(default_factory=set)
+    """What its messages changed in it and was put back."""
+    failing: set[str] = field(default_factory=set)
+    """The messages that failed in it since the last success."""
     problem: str = ""
     late: Running | None = None
     given_at: float = 0.0
@@ -35,6 +39,11 @@ class Seat:
 
     def __post_init__(self) -> None:
         self.book = book_for(self.process, self.consumer)
+
+    @property
+    def is_able(self) -> bool:
+        """Whether it can be given anything."""
+        return self.ready and not self.retiring
 
     def give(self, deliveries: Sequence[Delivery]) -> bool:
         """False if it did not take them."""

@@ -10,37 +10,65 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import msgspec
+
 from unpoison.message import Delivery
 from unpoison.workers import forked, wire
 from unpoison.workers.call import Call
-from unpoison.workers.marks import BATCH, END, FAILED, IDLE, LANES, Marks
+from unpoison.workers.health import Health
+from unpoison.workers.marks import BATCH, END, FAILED, HABITS, IDLE, LANES, Marks
 
 
 def serve_batches(sock: socket.socket, marks: Marks, call: Call) -> None:
-    """Until told to stop: receive a batch, run it, say that it is over."""
-    run_delivery = call.prepared()
+    """Until told to stop, or until something is wrong with this process: receive a batch, run it, say that it is over."""
+    run_delivery, health = call.prepared(), Health()
     while (received := wire.receive(sock, wire.to_worker)) is not None:
         said, _ = received
         if not isinstance(said, wire.Run):
             return
+        batch = _Batch(sock, marks, said, call, health)
         if said.deliveries is None:
-            _run(sock, marks, said, said.bodies, call.decode, call.function, call)
+            _run(batch, said.bodies, call.decode, call.function)
         else:
-            _run(sock, marks, said, said.deliveries, _as_it_is, run_delivery, call)
-        wire.send(sock, wire.Ended(said.slot, [], peak_memory()))
+            _run(batch, said.deliveries, _as_it_is, run_delivery)
+        if not batch.is_leaving:
+            batch.check(len(said.bodies if said.deliveries is None else said.deliveries) - 1)
+        wire.send(sock, wire.Ended(said.slot, [], peak_memory(), batch.is_leaving))
+        if batch.is_leaving:
+            return
 
 
-def _run(
-    sock: socket.socket,
-    marks: Marks,
-    batch: wire.Run,
-    items: Iterable[Any],
-    decode: Callable[[Any], Any],
-    function: Callable[[Any], Any],
-    call: Call,
-) -> None:
+class _Batch:
+    """A batch while it runs: how its failures are told, and whether the worker is still sound."""
+
+    def __init__(self, sock: socket.socket, marks: Marks, said: wire.Run, call: Call, health: Health) -> None:
+        self.marks, self.slot, self.code = marks, said.slot, said.code
+        self._sock, self._call, self._health = sock, call, health
+        self._unchecked = 0
+        self.is_leaving = False
+
+    def failed(self, index: int, item: Any, error: BaseException) -> None:
+        """Tell what happened, and check the worker: another message may have caused it."""
+        failure = self._call.failed(item if isinstance(item, Delivery) else _unnamed(item), error)
+        if damage := self.check(index):
+            failure = msgspec.structs.replace(failure, worker_damage=damage)
+        wire.send(self._sock, wire.Failed(self.slot, index, failure))
+        self.is_leaving = self.is_leaving or failure.blames_process
+
+    def check(self, index: int) -> str:
+        """Compare the worker with what it was; message `index` has just ended. Returns what has changed, in words."""
+        first, self._unchecked = self._unchecked, index + 1
+        damage = self._health.check(self.marks.words[HABITS]) if index >= first else None
+        if damage is None:
+            return ""
+        wire.send(self._sock, wire.Damaged(self.slot, first, index, str(damage), damage.reversible, damage.is_lasting))
+        self.is_leaving = self.is_leaving or damage.is_lasting
+        return str(damage)
+
+
+def _run(batch: _Batch, items: Iterable[Any], decode: Callable[[Any], Any], function: Callable[[Any], Any]) -> None:
     """What is paid for every message. No call in here that is not needed, and no look-up that can be done before."""
-    words, outcomes, clock, copies = marks.words, marks.outcomes, time.monotonic_ns, forked.copies
+    words, outcomes, clock, copies = batch.marks.words, batch.marks.outcomes, time.monotonic_ns, forked.copies
     since, what, end, code = LANES + 1, LANES, END + batch.slot, batch.code
     first = at = batch.slot * BATCH
     for item in items:
@@ -53,9 +81,10 @@ def _run(
             function(decode(item))
         except BaseException as error:  # SystemExit and KeyboardInterrupt too are failures of the message, not of the worker
             forked.end_copy()
-            failure = call.failed(item if isinstance(item, Delivery) else _unnamed(item), error)
-            wire.send(sock, wire.Failed(batch.slot, at - 1 - first, failure))
+            batch.failed(at - 1 - first, item, error)
             outcomes[at - 1] = FAILED
+            if batch.is_leaving:
+                break
         else:
             if copies:
                 forked.end_copy()

@@ -69,6 +69,8 @@ class Ended(msgspec.Struct, frozen=True, tag="ended"):
     slot: int
     lanes: list[int] = []
     peak: int = 0
+    leaving: bool = False
+    """It ran no further than its marks say, starts nothing more and ends by itself: something is wrong with it."""
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
@@ -77,6 +79,21 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     slot: int
     index: int
     failure: Failure
+
+
+class Damaged(msgspec.Struct, frozen=True, tag="damaged"):
+    """From a worker, before it says more about the batch: a check found that it is not what it was when it started.
+
+    One of the messages `first` to `last` of the batch did it, or, with lanes, one of those in hand or lately ended.
+    `reversible` is what of it can be put back, and was, unless the damage `is_lasting`.
+    """
+
+    slot: int
+    first: int
+    last: int
+    what: str
+    reversible: list[str]
+    is_lasting: bool
 
 
 class HookFailed(msgspec.Struct, frozen=True, tag="hook-failed"):
@@ -118,7 +135,7 @@ class Described(msgspec.Struct, frozen=True, tag="described"):
 
 
 ToWorker = Run | RunLanes | Hook | Stop
-FromWorker = Ready | Broken | Ended | Failed | HookFailed
+FromWorker = Ready | Broken | Ended | Failed | Damaged | HookFailed
 FromTemplate = Described | Broken | Forked
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=dict)  # the shared empty headers are a mapping proxy

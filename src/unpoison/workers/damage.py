@@ -1,0 +1,122 @@
+"""What does the consumer do about a worker that its messages have damaged, or that may be damaged?
+
+The worker says what a check of itself found (`health`). Here it is logged, with the messages that may have done it; what
+every worker does alike is recognised as the app's own habit; and a worker in which one message after the other fails is
+replaced, since there is damage that no check can see.
+"""
+
+import logging
+from collections.abc import Iterable, Sequence
+
+from unpoison.workers import Ended, wire
+from unpoison.workers.health import REVERSIBLE
+from unpoison.workers.marks import HABITS
+from unpoison.workers.seat import Seat
+
+log = logging.getLogger("unpoison")
+
+FAILURES_IN_A_ROW = 20
+"""So many different messages that fail one after the other, with no success among them, cost a worker its place."""
+
+NAMED = 5
+"""How many of the messages that may have damaged a worker are named in the log."""
+
+
+class Habits:
+    """What handlers of one source change in every worker, whatever the message: the app's own doing, left alone."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._seen: dict[str, tuple[Seat, frozenset[str]]] = {}
+        self._habits: set[str] = set()
+
+    def apply(self, seat: Seat) -> None:
+        """Tell a worker what it need not look at."""
+        seat.process.marks.words[HABITS] = sum(1 << REVERSIBLE.index(name) for name in self._habits)
+
+    def learn(self, seat: Seat, said: wire.Damaged, candidates: Sequence[str]) -> Sequence[str]:
+        """What of this damage is now known for a habit: it was seen in another worker after quite different messages."""
+        learned = []
+        for name in said.reversible:
+            where, whose = self._seen.setdefault(name, (seat, frozenset(candidates)))
+            if where is not seat and whose.isdisjoint(candidates) and name not in self._habits:
+                learned.append(name)
+        self._habits.update(learned)
+        return learned
+
+
+class Trust:
+    """Whether the workers of one source still deserve any."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._habits = Habits(source)
+        self._patience = FAILURES_IN_A_ROW
+
+    def prepare(self, seat: Seat) -> None:
+        """A worker that is about to get its first message."""
+        self._habits.apply(seat)
+
+    def damaged(self, seat: Seat, said: wire.Damaged, others: Iterable[Seat]) -> None:
+        """A check found something. What was put back keeps its worker; anything else costs it its place."""
+        candidates = seat.book.candidates(said)
+        seat.retiring = seat.retiring or said.is_lasting
+        if learned := self._habits.learn(seat, said, candidates):
+            self._left_alone(learned)
+            for each in others:
+                self._habits.apply(each)
+                # Whatever sets it once and expects to find it again starts anew in a worker where it is left alone.
+                each.retiring = each.retiring or any(name in each.put_back for name in learned)
+            return
+        is_news = said.is_lasting or not seat.put_back.issuperset(said.reversible)
+        seat.put_back.update(said.reversible)
+        log.log(
+            logging.WARNING if is_news else logging.DEBUG,
+            "Worker %d of %r was damaged by one of its messages: %s. %s It was one of %s.",
+            seat.process.pid,
+            self._source,
+            said.what,
+            "It is replaced." if said.is_lasting else "That was put back. To change it for good, do so in on_worker_start.",
+            _named(candidates),
+            extra={"event": "worker-damaged", "source": self._source, "candidates": list(candidates)[:NAMED]},
+        )
+
+    def _left_alone(self, learned: Sequence[str]) -> None:
+        log.warning(
+            "Handlers of %r change the %s of their workers, whatever the message. That is left as they make it from now on; "
+            "a handler that expects it unchanged may fail.",
+            self._source,
+            " and ".join(learned),
+            extra={"event": "worker-habit", "source": self._source},
+        )
+
+    def ended(self, seat: Seat, ended: Ended) -> bool:
+        """False if one message after the other has failed in this worker, so that it had better be replaced."""
+        if not ended.failures:
+            if ended.deliveries:
+                seat.failing.clear()
+                self._patience = FAILURES_IN_A_ROW
+            return True
+        for n, delivery in enumerate(ended.deliveries):
+            failure = ended.failures.get(n)
+            if failure is None or failure.discard:
+                seat.failing.clear()
+                self._patience = FAILURES_IN_A_ROW
+            elif failure.charged and failure.started:
+                seat.failing.add(delivery.id)
+        if len(seat.failing) < self._patience:
+            return True
+        log.warning(
+            "Worker %d of %r is replaced: the last %d messages in it all failed, and the worker itself may be the reason.",
+            seat.process.pid,
+            self._source,
+            len(seat.failing),
+            extra={"event": "worker-replaced", "source": self._source},
+        )
+        self._patience *= 2  # until a new one fares better: an outage must not cost one worker after the other
+        return False
+
+
+def _named(candidates: Sequence[str]) -> str:
+    named = ", ".join(repr(name) for name in candidates[-NAMED:])
+    return f"{len(candidates)} messages, the latest of them {named}" if len(candidates) > NAMED else named or "those before it"
