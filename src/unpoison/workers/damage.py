@@ -18,8 +18,11 @@ log = logging.getLogger("unpoison")
 FAILURES_IN_A_ROW = 20
 """So many different messages that fail one after the other, with no success among them, cost a worker its place."""
 
-NAMED = 5
-"""How many of the messages that may have damaged a worker are named in the log."""
+TIMES_IN_ONE = 3
+"""So often different messages must change the same thing in one worker: with little to do, others are hardly used."""
+
+NAMED = 20
+"""How many of the messages that may have damaged a worker are named in the log line; all of them are in its `candidates`."""
 
 
 class Habits:
@@ -27,7 +30,7 @@ class Habits:
 
     def __init__(self, source: str) -> None:
         self._source = source
-        self._seen: dict[str, tuple[Seat, frozenset[str]]] = {}
+        self._seen: dict[str, list[tuple[Seat, frozenset[str]]]] = {}
         self._habits: set[str] = set()
 
     def apply(self, seat: Seat) -> None:
@@ -35,12 +38,15 @@ class Habits:
         seat.process.marks.words[HABITS] = sum(1 << REVERSIBLE.index(name) for name in self._habits)
 
     def learn(self, seat: Seat, said: wire.Damaged, candidates: Sequence[str]) -> Sequence[str]:
-        """What of this damage is now known for a habit: it was seen in another worker after quite different messages."""
+        """What of this damage is now known for a habit: different messages did it in two workers, or again and again in one."""
         learned = []
         for name in said.reversible:
-            where, whose = self._seen.setdefault(name, (seat, frozenset(candidates)))
-            if where is not seat and whose.isdisjoint(candidates) and name not in self._habits:
+            seen = self._seen.setdefault(name, [])
+            if all(messages.isdisjoint(candidates) for _, messages in seen):  # one that is retried does it again
+                seen.append((seat, frozenset(candidates)))
+            if len({where for where, _ in seen}) > 1 or len(seen) >= TIMES_IN_ONE:
                 learned.append(name)
+                del self._seen[name]
         self._habits.update(learned)
         return learned
 
@@ -61,6 +67,8 @@ class Trust:
         """A check found something. What was put back keeps its worker; anything else costs it its place."""
         candidates = seat.book.candidates(said)
         seat.retiring = seat.retiring or said.is_lasting
+        is_news = said.is_lasting or not seat.put_back.issuperset(said.reversible)
+        seat.put_back.update(said.reversible)
         if learned := self._habits.learn(seat, said, candidates):
             self._left_alone(learned)
             for each in others:
@@ -68,8 +76,6 @@ class Trust:
                 # Whatever sets it once and expects to find it again starts anew in a worker where it is left alone.
                 each.retiring = each.retiring or any(name in each.put_back for name in learned)
             return
-        is_news = said.is_lasting or not seat.put_back.issuperset(said.reversible)
-        seat.put_back.update(said.reversible)
         log.log(
             logging.WARNING if is_news else logging.DEBUG,
             "Worker %d of %r was damaged by one of its messages: %s. %s It was one of %s.",
@@ -78,7 +84,7 @@ class Trust:
             said.what,
             "It is replaced." if said.is_lasting else "That was put back. To change it for good, do so in on_worker_start.",
             _named(candidates),
-            extra={"event": "worker-damaged", "source": self._source, "candidates": list(candidates)[:NAMED]},
+            extra={"event": "worker-damaged", "source": self._source, "candidates": list(candidates)},
         )
 
     def _left_alone(self, learned: Sequence[str]) -> None:
@@ -119,4 +125,4 @@ class Trust:
 
 def _named(candidates: Sequence[str]) -> str:
     named = ", ".join(repr(name) for name in candidates[-NAMED:])
-    return f"{len(candidates)} messages, the latest of them {named}" if len(candidates) > NAMED else named or "those before it"
+    return f"{len(candidates)} messages, the last of which are {named}" if len(candidates) > NAMED else named

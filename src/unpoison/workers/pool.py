@@ -20,7 +20,7 @@ from unpoison.workers.deaths import Death, Deaths, judge_death
 from unpoison.workers.dispatching import Dispatch
 from unpoison.workers.launching import Template
 from unpoison.workers.pace import Pace
-from unpoison.workers.process import Told
+from unpoison.workers.process import GONE_WITHIN, Told
 from unpoison.workers.seat import Seat
 from unpoison.workers.starting import Starting
 from unpoison.workers.watch import Watch
@@ -114,9 +114,10 @@ class IsolatedWorkers:
         for seat in [*self._seats, *self._leaving]:
             seat.process.kill()
         for seat in list(self._seats):
+            self._hear_last_words(seat)
             remains = seat.laid_out()
-            self._results.append(remains.ended)
-            unstarted += remains.unstarted
+            self._results.append(replace(remains.ended, in_used_worker=not seat.is_solo))
+            unstarted += [*remains.unstarted, *self._waiting.take_all()]
             running += remains.running
             self._dismiss(seat)
         self._unjudged.clear()
@@ -208,6 +209,7 @@ class IsolatedWorkers:
 
     def _bury(self, seat: Seat) -> None:
         """The worker is gone or going: make sure, hear its last words, and see what it leaves."""
+        self._hear_last_words(seat)
         remains = seat.laid_out()
         if seat in self._leaving:
             self._dismiss(seat)
@@ -223,6 +225,12 @@ class IsolatedWorkers:
         if remains.running or not remains.is_sound:
             self._unjudged.append(self._deaths.note(seat, remains))
         self._dismiss(seat)
+
+    def _hear_last_words(self, seat: Seat) -> None:
+        """What a worker that is gone had still said: above all that it was leaving, and why."""
+        seat.process.kill()
+        if seat.process.is_gone(GONE_WITHIN):
+            self._listen(seat)
 
     def _judge_deaths(self) -> None:
         """Charge the culprits; where several workers died at once, nobody can be blamed yet."""

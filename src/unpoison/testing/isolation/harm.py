@@ -4,6 +4,7 @@ All take one argument, the body's "how", and most have no use for it.
 """
 
 import ctypes
+import errno
 import faulthandler
 import logging
 import os
@@ -147,6 +148,47 @@ def close(_: Any) -> NoReturn:
 
 def close_and_return(_: Any) -> None:
     os.closerange(3, 65536)
+
+
+def close_stdout(_: Any) -> None:
+    sys.stdout.close()
+
+
+def close_descriptor(number: int) -> None:
+    os.close(number)
+
+
+def change_folder(_: Any) -> None:
+    os.chdir("/")
+
+
+def change_environment(_: Any) -> None:
+    """As a library does that hands its settings to a program it starts."""
+    os.environ["SHOP_CURRENCY"] = "EUR"
+
+
+def speak(_: Any) -> None:
+    """A healthy message that writes to standard output, below Python too."""
+    print("shipped", flush=True)  # noqa: T201 - that is the point
+    os.write(1, b"shipped\n")
+
+
+HOME = Path.cwd()
+
+
+def stay_home(_: Any) -> None:
+    """A healthy message that relies on the working directory."""
+    if Path.cwd() != HOME:
+        raise ValueError(f"no such file in {Path.cwd()}")
+
+
+def run_out(_: Any) -> NoReturn:
+    """Of memory, as far as Python can tell."""
+    raise MemoryError
+
+
+def run_out_of_descriptors(_: Any) -> NoReturn:
+    raise OSError(errno.EMFILE, "Too many open files")
 
 
 def leave_subprocess(_: Any) -> None:
