@@ -26,6 +26,7 @@ LAYERS = (
         (
             "classify",
             "known_errors",
+            "process_faults",
             "status_codes",
             "answers",
             "handler",

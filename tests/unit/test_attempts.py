@@ -14,6 +14,7 @@ from unpoison.handler import Limits, MessageMetadata, PoisonPillHandler, Policy,
 from unpoison.judging import Judge
 from unpoison.message import UNTRIED, Counters, Delivery, Past
 from unpoison.testing import given as example
+from unpoison.workers import Ended
 from unpoison.workers.call import metadata_of
 
 NOW = 1_000.0
@@ -68,9 +69,9 @@ def test_held_against_a_message_are_seen_failures_losses_alone_and_one_for_two_l
         (5, {}, RUN),
         (5, {"attempts": 3}, RUN),
         (None, {"attempts": 100}, RUN),
-        # A last attempt, and one after a crash, is the first in a new worker.
-        (5, {"attempts": 4}, RUN_FRESH),
-        (2, {"attempts": 1}, RUN_FRESH),
+        # A last attempt runs anywhere; one after evidence against its process is the first in a new worker.
+        (5, {"attempts": 4}, RUN),
+        (2, {"attempts": 1}, RUN),
         (1, {}, RUN),
         (5, {"attempts": 1, "fresh": True}, RUN_FRESH),
         (None, {"attempts": 1, "fresh": True}, RUN_FRESH),
@@ -189,10 +190,65 @@ def test_a_failure_that_is_not_charged_or_never_started_is_dated_and_not_counted
     assert (after.attempts, after.first_failed_at, len(after.history)) == (2, NOW, 1)
 
 
-def test_after_a_crash_every_further_start_is_in_a_fresh_worker():
-    crashed = attempts.failed(UNTRIED, failure(ErrorClassification.CRASH), NOW)
+def test_after_evidence_against_the_process_every_further_start_is_in_a_fresh_worker():
+    crashed = attempts.failed(UNTRIED, failure(ErrorClassification.CRASH, blames_process=True), NOW)
     assert crashed.fresh
     assert attempts.failed(crashed, failure(), NOW).fresh
+    assert not attempts.failed(UNTRIED, failure(ErrorClassification.TIMEOUT), NOW).fresh
+
+
+CRASH = {"kind": ErrorClassification.CRASH, "blames_process": True}
+RETRY, DEAD = verdict.Retry(timedelta(seconds=3)), verdict.DeadLetter("enough")
+
+
+@pytest.mark.parametrize(
+    ("facts", "ruled", "limit", "in_doubt"),
+    [
+        # An ordinary exception counts wherever it was raised.
+        ({}, DEAD, 5, ""),
+        ({}, RETRY, 5, ""),
+        # What speaks against the process is charged there, but dead-letters nobody.
+        (CRASH, RETRY, 5, ""),
+        (CRASH, DEAD, 5, "other messages had used its worker"),
+        (CRASH, DEAD, None, "other messages had used its worker"),
+        (CRASH, DEAD, 1, ""),
+        # In a worker that a check found damaged nothing is charged.
+        ({"worker_damage": "sys.stdout"}, RETRY, 5, "its worker was damaged (sys.stdout)"),
+        ({"worker_damage": "sys.stdout"}, DEAD, 1, "its worker was damaged (sys.stdout)"),
+        # What the handler said itself, and what never reached it, has nothing to do with its worker.
+        ({"worker_damage": "umask", "discard": True}, DEAD, 5, ""),
+        ({"worker_damage": "umask", "charged": False}, RETRY, 5, ""),
+        ({"worker_damage": "umask", "started": False}, DEAD, 5, ""),
+    ],
+)
+def test_what_may_be_anothers_doing_convicts_nobody_in_a_worker_that_others_used(facts, ruled, limit, in_doubt):
+    assert attempts.doubt(failure(**facts), ruled, limits(limit)) == in_doubt
+
+
+def test_what_is_in_doubt_is_booked_like_a_loss_in_company_and_runs_fresh():
+    after = attempts.doubted(Counters(attempts=4, unseen=0), failure(**CRASH), NOW)
+    assert (after.attempts, after.unseen, after.fresh, after.charged) == (4, 1, True, 4)
+    assert after.history[-1].classification == "crash"
+    assert attempts.admit(after, limits(5)) is SET_ASIDE
+    assert attempts.admit(attempts.doubted(UNTRIED, failure(), NOW), limits(5)) is RUN_FRESH
+    assert attempts.doubted(Counters(unseen=2), failure(), NOW).unseen == 2
+
+
+@pytest.mark.parametrize(("in_used_worker", "dead", "kept"), [(True, 0, 1), (False, 1, 0)])
+def test_a_last_attempt_that_crashes_is_given_up_only_in_a_worker_of_its_own(in_used_worker, dead, kept):
+    message = delivery(attempts=4)
+    ended = Ended([message], {0: failure(**CRASH)}, in_used_worker=in_used_worker)
+    judged = Judge(limits(), "host", None, lambda: NOW)([ended])
+    assert (len(judged.settlement.dead), len(judged.settlement.kept)) == (dead, kept)
+    (event,) = judged.events
+    assert isinstance(event.ruling.verdict, verdict.Retry) == in_used_worker
+    assert event.ruling.rule.startswith("in-doubt: other messages had used its worker" if in_used_worker else "max-attempts")
+
+
+def test_a_failure_in_a_damaged_worker_keeps_the_delay_it_would_have_had():
+    ended = Ended([delivery()], {0: failure(worker_damage="umask", retry_after=7.0)}, in_used_worker=True)
+    (kept,) = Judge(limits(), "host", None, lambda: NOW)([ended]).settlement.kept
+    assert (kept.after, kept.counters.attempts, kept.counters.unseen) == (7.0, 0, 1)
 
 
 def test_a_seen_failure_forgets_nothing_that_is_known_of_losses():
@@ -296,6 +352,7 @@ def test_a_suspect_that_is_set_aside_gets_its_run_alone_unless_its_attempts_are_
 def test_no_counter_goes_down_and_no_flag_is_cleared(counters, charged, started, alone):
     changed = [
         attempts.failed(counters, failure(charged=charged, started=started), NOW),
+        attempts.doubted(counters, failure(charged=charged, started=started), NOW),
         attempts.shaken(counters, alone=alone),
         attempts.interrupted(counters, NOW),
         counters.returned(),

@@ -1,0 +1,149 @@
+"""When is a worker replaced, and what is left alone because every worker does it?"""
+
+import logging
+from types import SimpleNamespace
+
+import pytest
+
+from unpoison.failure import ErrorClassification, Failure
+from unpoison.message import Delivery
+from unpoison.workers import Ended, wire
+from unpoison.workers.damage import FAILURES_IN_A_ROW, NAMED, Trust
+from unpoison.workers.health import REVERSIBLE
+from unpoison.workers.marks import HABITS
+
+
+class Seat(SimpleNamespace):
+    """A worker as far as trust in it goes."""
+
+    def __init__(self, pid=1):
+        marks = SimpleNamespace(words=[0] * 8)
+        super().__init__(retiring=False, put_back=set(), failing=set(), book=self, process=SimpleNamespace(pid=pid, marks=marks))
+        self.did_it = []
+
+    def __hash__(self):
+        return id(self)
+
+    def candidates(self, said):
+        return self.did_it
+
+    @property
+    def habits(self):
+        return [name for n, name in enumerate(REVERSIBLE) if self.process.marks.words[HABITS] >> n & 1]
+
+
+def damaged(trust, seat, *ids, what=("umask",), lasting=False, others=()):
+    seat.did_it = list(ids)
+    trust.damaged(seat, wire.Damaged(0, 0, 0, ", ".join(what), list(what), lasting), [seat, *others])
+
+
+@pytest.fixture
+def trust(caplog):
+    caplog.set_level(logging.DEBUG, "unpoison")
+    return Trust("orders")
+
+
+def failure(**facts):
+    return Failure(classification=ErrorClassification.TRANSIENT, rule="r", type_name="Error", **facts)
+
+
+def ended(*outcomes, first=0):
+    """Deliveries that ended in this order: None is a success."""
+    deliveries = [Delivery(n, "orders", f"m{first + n}", b"") for n in range(len(outcomes))]
+    return Ended(deliveries, {n: outcome for n, outcome in enumerate(outcomes) if outcome is not None})
+
+
+def test_what_was_put_back_keeps_its_worker_and_is_told_with_the_messages(trust, caplog):
+    seat = Seat(pid=77)
+    damaged(trust, seat, "a", "b")
+    assert not seat.retiring
+    (line,) = caplog.records
+    assert line.getMessage() == (
+        "Worker 77 of 'orders' was damaged by one of its messages: umask. That was put back. "
+        "To change it for good, do so in on_worker_start. It was one of 'a', 'b'."
+    )
+    assert line.candidates == ["a", "b"]
+
+
+def test_what_stays_broken_costs_the_worker_its_place(trust, caplog):
+    seat = Seat()
+    damaged(trust, seat, *(f"m{n}" for n in range(30)), lasting=True)
+    assert seat.retiring
+    (line,) = caplog.records
+    assert "It is replaced. It was one of 30 messages, the last of which are 'm10'" in line.getMessage()
+    assert len(line.candidates) == 30 > NAMED
+
+
+def test_the_same_thing_put_back_again_in_one_worker_is_no_news(trust, caplog):
+    seat = Seat()
+    damaged(trust, seat, "a")
+    damaged(trust, seat, "a")
+    assert [record.levelname for record in caplog.records] == ["WARNING", "DEBUG"]
+
+
+def test_what_different_messages_change_in_two_workers_is_left_alone_in_all_of_them(trust, caplog):
+    first, second, third, late = Seat(1), Seat(2), Seat(3), Seat(4)
+    damaged(trust, first, "a", "b", others=[second, third])
+    damaged(trust, second, "c", "d", others=[first, third])
+    assert [seat.habits for seat in (first, second, third)] == [["umask"]] * 3
+    assert [seat.retiring for seat in (first, second, third)] == [True, True, False], "it was put back in those two"
+    trust.prepare(late)
+    assert late.habits == ["umask"]
+    assert [record.event for record in caplog.records] == ["worker-damaged", "worker-habit"]
+    assert "Handlers of 'orders' change the umask of their workers" in caplog.text
+
+
+def test_one_message_that_does_it_again_and_again_makes_no_habit(trust):
+    for pid in range(10):
+        seat = Seat(pid)
+        damaged(trust, seat, "innocent", "guilty")
+        assert seat.habits == []
+
+
+def test_in_a_single_worker_it_takes_more_to_make_a_habit(trust):
+    seat = Seat()
+    damaged(trust, seat, "a")
+    damaged(trust, seat, "b")
+    assert seat.habits == []
+    damaged(trust, seat, "c")
+    assert seat.habits == ["umask"]
+
+
+def test_what_cannot_be_put_back_is_nobodys_habit(trust):
+    for pid in range(5):
+        seat = Seat(pid)
+        seat.did_it = [f"m{pid}"]
+        trust.damaged(seat, wire.Damaged(0, 0, 0, "sys.stdout", [], True), [seat])
+        assert (seat.retiring, seat.habits) == (True, [])
+
+
+def test_a_run_of_failures_of_different_messages_costs_the_worker_its_place(trust):
+    seat = Seat()
+    assert trust.ended(seat, ended(*[failure()] * (FAILURES_IN_A_ROW - 1)))
+    assert trust.ended(seat, ended(failure())), "the first of them again"
+    assert not trust.ended(seat, ended(failure(), first=100))
+
+
+@pytest.mark.parametrize("well", [None, failure(discard=True)], ids=["a success", "a discard"])
+def test_whatever_goes_well_in_between_ends_the_run(trust, well):
+    seat = Seat()
+    some = [failure()] * (FAILURES_IN_A_ROW - 1)
+    assert trust.ended(seat, ended(*some, well, *some))
+    assert trust.ended(seat, ended(well))
+    assert trust.ended(seat, ended(*some))
+
+
+@pytest.mark.parametrize("facts", [{"charged": False}, {"started": False}])
+def test_what_the_handler_asked_for_or_never_saw_says_nothing_about_its_worker(trust, facts):
+    assert trust.ended(Seat(), ended(*[failure(**facts)] * 100))
+
+
+def test_in_an_outage_workers_are_replaced_ever_more_rarely_and_a_success_makes_it_quick_again(trust):
+    replaced, seat = [], Seat()
+    for n in range(1000):
+        if not trust.ended(seat, ended(failure(), first=n)):
+            replaced.append(n + 1)
+            seat = Seat()
+    assert replaced == [20, 60, 140, 300, 620]
+    trust.ended(seat, ended(None))
+    assert not trust.ended(seat, ended(*[failure()] * FAILURES_IN_A_ROW))
