@@ -2,6 +2,7 @@
 
 from bench.cases import (
     decisions,
+    failing,
     guarding,
     isolation,
     kafka,
@@ -18,6 +19,7 @@ from bench.cases import (
 
 __all__ = [
     "decisions",
+    "failing",
     "guarding",
     "isolation",
     "kafka",

@@ -15,7 +15,9 @@ from unpoison import App
 app = App("sqlite:///unused.db")
 
 @app.consumer("orders", concurrency=1)
-def handle(body: bytes) -> None: ...
+def handle(body: bytes) -> None:
+    if body == b"bad":
+        raise ValueError(body)
 """
 
 
@@ -72,3 +74,16 @@ def test_there_is_no_room_while_too_many_bytes_are_in_hand_and_room_again_afterw
     assert workers.room() == 0
     finish(workers, len(large))
     assert workers.room() > 0
+
+
+def test_workers_that_are_replaced_with_two_batches_in_hand_leave_the_rest_to_the_next_ones(workers):
+    for turn in range(20):
+        speed_up(workers)
+        count = workers.room()
+        workers.start([Delivery(n, "orders", f"{turn}-{n}", b"bad") for n in range(count)])
+        failed = []
+        while len(failed) < count:
+            workers.wait(1.0)
+            failed += [ended.deliveries[n].id for ended in workers.ended() for n in ended.failures]
+        assert sorted(failed) == sorted(f"{turn}-{n}" for n in range(count))
+        assert workers.running() == 0

@@ -204,7 +204,7 @@ class IsolatedWorkers:
         grown = memory is not None and isinstance(said, wire.Ended) and said.peak > memory
         if seat.is_solo or grown or (limit is not None and seat.uses >= limit):
             seat.retiring = True
-        if seat.retiring and not seat.book.held():
+        if seat.retiring and not seat.book.held() and seat in self._seats:  # it may be leaving already
             self._retire(seat)
 
     def _bury(self, seat: Seat) -> None:
