@@ -111,8 +111,9 @@ def test_every_classification_is_there():
 def test_every_rule_is_there():
     judge = inspect.getsource(unpoison.handler)
     rules = set(re.findall(r'dead\("([\w-]+)"', judge)) | set(re.findall(r', "(backoff|retry-after)"$', judge, re.MULTILINE))
+    rules |= set(re.findall(r'rule = f"([\w-]+): {why}', inspect.getsource(unpoison.judging)))
     rules |= {"discard", *map(str, unpoison.handler._NEVER_RETRIED)}
-    assert {"max-attempts", "max-age", "should-retry", "backoff", "retry-after"} <= rules
+    assert {"max-attempts", "max-age", "should-retry", "backoff", "retry-after", "in-doubt"} <= rules
     listed = table("errors.md", "What is in a dead letter", 2)
     assert {name.strip("`") for name in listed} == rules
 
