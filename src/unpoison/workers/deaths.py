@@ -32,7 +32,7 @@ class Death:
     late: Running | None
     was_solo: bool
     was_mistaken: bool = False
-    """It was ended for a message over its limit, which ended by itself at the last moment: whoever ran then is not to blame."""
+    """It was ended for a message over its limit, or while nothing ran in it: one that began in that moment is not to blame."""
 
     @property
     def may_be_anothers_doing(self) -> bool:
@@ -54,7 +54,7 @@ class Deaths:
         since = seat.late or remains.culprit or (remains.running[0] if remains.running else None)
         elapsed = None if since is None or since.since == 0 else now - since.since / 1e9
         late = seat.late if seat.late and any(one.delivery is seat.late.delivery for one in remains.running) else None
-        mistaken = seat.late is not None and late is None
+        mistaken = seat.killed_idle or (seat.late is not None and late is None)
         death = Death(now, remains, seat.process.autopsy(elapsed, was_stuck=late is not None), late, seat.is_solo, mistaken)
         with self._lock:
             self._recent = [other for other in self._recent if now - other.at < 10 * TOGETHER]

@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Coroutine, Generator
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any
 
@@ -19,7 +20,7 @@ from unpoison.failure import ErrorClassification, Failure, fingerprint
 from unpoison.message import Delivery
 from unpoison.workers import wire
 from unpoison.workers.call import Call
-from unpoison.workers.forked import end_copy
+from unpoison.workers.forked import end_copy, leave
 from unpoison.workers.health import Health
 from unpoison.workers.marks import BATCH, FAILED, HABITS, IDLE, LANES, STEPPING, Marks
 from unpoison.workers.serving import peak_memory
@@ -43,12 +44,16 @@ class Lanes:
         """What happened, then that it is over, then the word that there is something to see."""
         with self._speaking:
             damage = self._check(lane, after_failure=failure is not None)
-            if failure is not None:
-                failure = msgspec.structs.replace(failure, worker_damage=damage) if damage else failure
-                wire.send(self._sock, wire.Failed(0, lane, failure))
-            self._marks.outcomes[lane] = code if failure is None else FAILED
-            self._marks.words[LANES + 2 * lane] = IDLE
-            wire.send(self._sock, wire.Ended(0, [lane], peak_memory()))
+            try:
+                if failure is not None:
+                    failure = msgspec.structs.replace(failure, worker_damage=damage) if damage else failure
+                    wire.send(self._sock, wire.Failed(0, lane, failure))
+                self._marks.outcomes[lane] = code if failure is None else FAILED
+                self._marks.words[LANES + 2 * lane] = IDLE
+                wire.send(self._sock, wire.Ended(0, [lane], peak_memory()))
+            except OSError:  # a handler has closed the line: the marks alone tell the consumer how messages ended
+                if failure is not None or all(self._marks.running(each)[0] == IDLE for each in range(self._marks.lanes)):
+                    leave(1)
 
     def _check(self, lane: int, *, after_failure: bool) -> str:
         """Compare the worker with what it was: after a failure, when it falls idle, and after as many messages as a batch has.
@@ -64,7 +69,8 @@ class Lanes:
         damage = self._health.check(words[HABITS], put_back=is_idle)
         if damage is None:
             return ""
-        wire.send(self._sock, wire.Damaged(0, lane, lane, str(damage), damage.reversible, damage.is_lasting))
+        with suppress(OSError):  # a handler has closed the line
+            wire.send(self._sock, wire.Damaged(0, lane, lane, str(damage), damage.reversible, damage.is_lasting))
         return str(damage)
 
 
@@ -87,10 +93,13 @@ def serve_threads(sock: socket.socket, marks: Marks, call: Call) -> None:
 
     for lane in range(marks.lanes):
         threading.Thread(target=work, args=(lane,), name=f"unpoison-lane-{lane}", daemon=True).start()
-    while (received := wire.receive(sock, wire.to_worker)) is not None and isinstance(received[0], wire.RunLanes):
-        said = received[0]
-        for lane, delivery in zip(said.lanes, said.deliveries, strict=True):
-            queues[lane].put((said.code, delivery))
+    try:
+        while (received := wire.receive(sock, wire.to_worker)) is not None and isinstance(received[0], wire.RunLanes):
+            said = received[0]
+            for lane, delivery in zip(said.lanes, said.deliveries, strict=True):
+                queues[lane].put((said.code, delivery))
+    except OSError:  # a handler has closed the line: what still runs may end, and the last one ends this process
+        threading.Event().wait()
 
 
 def serve_tasks(sock: socket.socket, marks: Marks, call: Call) -> None:

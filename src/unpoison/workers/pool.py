@@ -20,7 +20,7 @@ from unpoison.workers.deaths import Death, Deaths, judge_death
 from unpoison.workers.dispatching import Dispatch
 from unpoison.workers.launching import Template
 from unpoison.workers.pace import Pace
-from unpoison.workers.process import GONE_WITHIN, Told
+from unpoison.workers.process import Told
 from unpoison.workers.seat import Seat
 from unpoison.workers.starting import Starting
 from unpoison.workers.watch import Watch
@@ -142,8 +142,11 @@ class IsolatedWorkers:
         stirring = {key.data for key, _ in self._selector.select(max(0.0, timeout))}
         for seat in [seat for seat in self._seats if seat in stirring]:
             self._listen(seat)
-        for seat in [seat for seat in self._seats if seat in stirring and seat.is_over()]:
-            self._bury(seat)
+        for seat in [seat for seat in self._seats if seat in stirring or seat.process.hung_up]:
+            if seat.process.hung_up and not seat.process.is_gone():
+                self._give_no_more(seat)
+            if seat.is_over():
+                self._bury(seat)
         for seat in [seat for seat in self._leaving if seat.is_over()]:
             self._bury(seat)
         for seat in self._starting.hanging(self._seats):
@@ -216,10 +219,7 @@ class IsolatedWorkers:
             return
         if not seat.ready:
             self._starting.failed(seat)
-        if seat.is_solo:
-            self._waiting.fresh.extendleft(remains.unstarted)  # one at most, and it still needs a new worker
-        else:
-            self._waiting.queue[:0] = remains.unstarted
+        self._put_back(seat, remains.unstarted)
         if remains.ended.deliveries:
             self._results.append(replace(remains.ended, in_used_worker=not seat.is_solo))
         if remains.running or not remains.is_sound:
@@ -228,9 +228,21 @@ class IsolatedWorkers:
 
     def _hear_last_words(self, seat: Seat) -> None:
         """What a worker that is gone had still said: above all that it was leaving, and why."""
-        seat.process.kill()
-        if seat.process.is_gone(GONE_WITHIN):
+        if seat.end():
             self._listen(seat)
+
+    def _put_back(self, seat: Seat, unstarted: Sequence[Delivery]) -> None:
+        if seat.is_solo:
+            self._waiting.fresh.extendleft(unstarted)  # one at most, and it still needs a new worker
+        else:
+            self._waiting.queue[:0] = unstarted
+
+    def _give_no_more(self, seat: Seat) -> None:
+        """A handler closed the worker's socket. What runs in it may still end, its marks will tell; nothing more starts there."""
+        seat.retiring = True
+        if seat.process.sock in self._selector.get_map():
+            self._selector.unregister(seat.process.sock)
+        self._put_back(seat, self._tail_of(seat))
 
     def _judge_deaths(self) -> None:
         """Charge the culprits; where several workers died at once, nobody can be blamed yet."""

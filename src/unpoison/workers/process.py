@@ -87,6 +87,8 @@ class WorkerProcess:
 
     def ask_for_stack(self) -> None:
         """Have the worker write down where it is, even if it is stuck in C code. Waits a moment for it."""
+        if self.hung_up:  # it has closed its descriptors: the stack would go to whatever has that number now
+            return
         self._asked_at = size = os.fstat(self._stack).st_size
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.pidfd, STACK_SIGNAL)

@@ -19,7 +19,10 @@ def book_for(process: WorkerProcess, consumer: wire.Consumer) -> Book:
 
 @dataclass(eq=False)
 class Seat:
-    """A worker as the pool sees it. `is_solo` workers run a single message and are then retired."""
+    """A worker as the pool sees it. `is_solo` workers run a single message and are then retired.
+
+    `killed_idle`: it was killed while nothing ran in it. A message that it began in that very moment is not to blame.
+    """
 
     process: WorkerProcess
     consumer: wire.Consumer
@@ -34,6 +37,7 @@ class Seat:
     """The messages that failed in it since the last success."""
     problem: str = ""
     late: Running | None = None
+    killed_idle: bool = False
     given_at: float = 0.0
     leave_until: float = float("inf")
 
@@ -55,13 +59,20 @@ class Seat:
         return told is Told.YES
 
     def is_over(self) -> bool:
-        """Whether it has ended, can say nothing more, or was to leave and takes too long."""
-        return self.process.hung_up or self.process.is_gone() or time.monotonic() > self.leave_until
+        """Whether it has ended, was to leave and takes too long, or can say nothing more and runs nothing."""
+        if self.process.is_gone() or time.monotonic() > self.leave_until:
+            return True
+        return self.process.hung_up and not self.book.running()
+
+    def end(self) -> bool:
+        """Kill it, unless it is gone already. True once it certainly is."""
+        self.killed_idle = self.killed_idle or (not self.process.is_gone() and not self.book.running())
+        self.process.kill()
+        return self.process.is_gone(GONE_WITHIN)
 
     def laid_out(self) -> Remains:
         """What it leaves, once it is certainly gone. Its last words may still be in the socket."""
-        self.process.kill()
-        self.process.is_gone(GONE_WITHIN)
+        self.end()
         for said in self.process.said():
             if isinstance(said, wire.Failed):
                 try:

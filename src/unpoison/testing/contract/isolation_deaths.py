@@ -22,7 +22,7 @@ DEATHS = {
     "an endless loop": ("loop", None, "timeout"),
     "a stuck C call": ("get_stuck", None, "timeout"),
     "a regular expression": ("match", None, "timeout"),
-    "closing all descriptors": ("close", None, "crash"),
+    "closing all descriptors": ("close", None, "timeout"),
     "sys.exit": ("sys_exit", None, "unknown"),
     "killing the template and itself": ("kill_template_and_die", None, "crash"),
 }
@@ -94,6 +94,23 @@ def test_nothing_that_a_handler_leaves_behind_outlives_its_worker(lab: Lab, deed
             scene.diary.wait_for_done(ids)
             assert_nothing_lingers(consumer.pid, workers=2)
         assert set(scene.diary.done()) == set(ids)
+        assert (scene.letters(), scene.depth().empty) == ({}, True)
+
+
+@pytest.mark.parametrize("style", ["sync", "threads"])
+def test_a_message_that_closes_its_workers_line_may_still_end(lab: Lab, style: str) -> None:
+    threads = 2 if style == "threads" else 1
+    with Scene(lab, style=style, max_attempts=LIMIT, concurrency=2 * threads, threads=threads) as scene:
+        scene.publish({"closing": {"do": "close_and_wait", "how": "open"}})
+        healthy = scene.healthy(20, "behind")
+        with scene.consumer(until_empty=True) as consumer:
+            scene.diary.wait_for_start("closing")
+            healthy += scene.healthy(20, "later")
+            scene.diary.wait_for_done(healthy)
+            scene.open_gate("open")
+            assert consumer.wait() == 0, consumer.text()[-8000:]
+        assert scene.diary.starts()["closing"] == 1
+        assert set(scene.diary.done()) == {"closing", *healthy}
         assert (scene.letters(), scene.depth().empty) == ({}, True)
 
 

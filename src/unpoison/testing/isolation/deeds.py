@@ -52,6 +52,11 @@ class Deeds:
         while not self._diary.gate(gate).exists():
             time.sleep(LOOK_EVERY)
 
+    def do_close_and_wait(self, gate: str) -> None:
+        """Close every descriptor, the worker's line to its consumer among them, and go on for a while."""
+        harm.close_and_return(None)
+        self.do_wait(gate)
+
     def do_copy(self, files: list[str]) -> None:
         """As they are at this moment, for a closer look."""
         copies = self._diary.folder / "copy"

@@ -1,0 +1,68 @@
+"""Whose doing is it when a worker that can say nothing more is ended? Not that of a message which began in that moment."""
+
+import pytest
+
+from unpoison.failure import Crash
+from unpoison.message import Delivery
+from unpoison.workers import Ended
+from unpoison.workers.books import Remains, Running
+from unpoison.workers.deaths import Deaths, judge_death
+from unpoison.workers.seat import Seat
+
+NEXT = Running(Delivery("next", "orders", "next", b""), 1)
+
+
+class Process:
+    """Alive until it is killed, with its line closed."""
+
+    hung_up = True
+    alive = True
+
+    def is_gone(self, wait=0.0):
+        return not self.alive
+
+    def kill(self):
+        self.alive = False
+
+    def said(self):
+        return ()
+
+    def autopsy(self, elapsed, *, was_stuck=False):
+        return Crash(signal="SIGKILL")
+
+
+class Book:
+    """Of a worker that begins its next message just before it is killed."""
+
+    def __init__(self, process, before):
+        self.process, self.before = process, before
+
+    def running(self):
+        return self.before if self.process.alive else [NEXT]
+
+    def remains(self):
+        return Remains(Ended([]), self.running(), [], NEXT)
+
+
+@pytest.fixture
+def seat(monkeypatch):
+    monkeypatch.setattr("unpoison.workers.seat.book_for", lambda process, consumer: Book(process, ()))
+    return Seat(Process(), consumer=None)
+
+
+def test_a_message_that_begins_while_its_idle_worker_is_killed_is_not_charged(seat):
+    assert seat.is_over()
+    death = Deaths().note(seat, seat.laid_out())
+    ended = judge_death(death, "orders", together=False)
+    assert (ended.failures, ended.shaken) == ({}, {0: False})
+
+
+def test_a_worker_that_closed_its_line_is_not_over_while_a_message_runs_in_it(seat):
+    seat.book.before = [NEXT]
+    assert not seat.is_over()
+    seat.process.alive = False
+    assert seat.is_over()
+    death = Deaths().note(seat, seat.laid_out())
+    assert [str(failure.classification) for failure in judge_death(death, "orders", together=False).failures.values()] == [
+        "crash"
+    ]
