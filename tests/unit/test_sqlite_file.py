@@ -1,6 +1,8 @@
 """A file that cannot serve as a broker is refused with what is wrong and what to do."""
 
+import sqlite3
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -58,6 +60,22 @@ def test_a_file_that_is_not_a_database_is_refused_and_left_alone(tmp_path):
 def test_a_folder_in_place_of_the_file_is_refused(tmp_path):
     with pytest.raises(BrokerUnavailable, match="unable to open database file"):
         opened(tmp_path)
+
+
+def test_a_file_that_is_refused_is_closed_at_once(tmp_path, monkeypatch):
+    connections = []
+
+    def connect(*how, **options):
+        connections.append(sqlite3.connect(*how, **options))
+        return connections[-1]
+
+    monkeypatch.setattr("unpoison.brokers.sqlite.file.sqlite3", SimpleNamespace(**{**vars(sqlite3), "connect": connect}))
+    (tmp_path / "shop.db").write_bytes(b"not a database, but long enough to be looked at" * 100)
+    with pytest.raises(BrokerUnavailable):
+        opened(tmp_path / "shop.db")
+    (connection,) = connections
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        connection.execute("select 1")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import os
 import signal
 import sqlite3
+from contextlib import closing
 
 import pytest
 
@@ -33,8 +34,9 @@ def locks(file):
 def test_a_connection_that_only_publishes_is_no_owner(file):
     broker = opened(file, "orders")
     broker.publish(given.messages("orders", 1))
-    assert list(opened(file, "others").fetch("others", 10)) == []
-    assert (locks(file), query(file, "select count(*) from unpoison_owners")) == ([], [(0,)])
+    with closing(opened(file, "others")) as other:
+        assert list(other.fetch("others", 10)) == []
+        assert (locks(file), query(file, "select count(*) from unpoison_owners")) == ([], [(0,)])
     broker.close()
 
 

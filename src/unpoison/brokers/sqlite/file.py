@@ -46,16 +46,22 @@ def connect(path: str, *, create: bool = True) -> sqlite3.Connection:
     refuse_network(path, kind_of_file_system(folder))
     with explained(path):
         connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT, isolation_level=None, check_same_thread=False)
-        mode = _switched_to_wal(connection)
-        if mode != "wal":
+        try:
+            _prepare(connection, path)
+        except BaseException:
             connection.close()
-            raise ConfigError(
-                f"SQLite could not switch {path!r} to WAL (it stayed {mode!r}), which sharing it needs. "
-                f"Use a file on a local disk."
-            )
-        connection.execute("pragma synchronous=normal")
-        connection.execute(f"pragma journal_size_limit={LOG_LIMIT}")
+            raise
     return connection
+
+
+def _prepare(connection: sqlite3.Connection, path: str) -> None:
+    mode = _switched_to_wal(connection)
+    if mode != "wal":
+        raise ConfigError(
+            f"SQLite could not switch {path!r} to WAL (it stayed {mode!r}), which sharing it needs. Use a file on a local disk."
+        )
+    connection.execute("pragma synchronous=normal")
+    connection.execute(f"pragma journal_size_limit={LOG_LIMIT}")
 
 
 def must_exist(path: str) -> None:

@@ -52,8 +52,9 @@ def migrate(connection: sqlite3.Connection, path: str, *, create: bool, migratio
         return
     if not create and version(connection) < newest:
         raise ConfigError(
-            f"{path!r} has unpoison tables of version {version(connection)}, this one needs {newest}, and create=False forbids "
-            f"changing it. Run: unpoison migrate URL, or put what unpoison migrate --sql URL prints into your own migrations."
+            f"{path!r} has unpoison tables of version {version(connection)}, this unpoison needs {newest}, and create=False "
+            f"forbids changing it. Run: unpoison migrate URL, or put what unpoison migrate --sql URL prints into your own "
+            f"migrations."
         )
     connection.execute("begin immediate")  # the second process waits here and then finds the work done
     try:
