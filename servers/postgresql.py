@@ -59,6 +59,22 @@ class PostgreSQL(Server):
     def fresh(self) -> str:
         return new_database(self.url)
 
+    def in_force(self) -> dict[str, str]:
+        with psycopg.connect(self.url, connect_timeout=30) as run:  # of a new session: what ALTER SYSTEM and ALTER ROLE have set
+            settings = run.execute(
+                "select name, setting from pg_settings where source <> 'client'"
+                " union all select name || ' after a restart', setting from pg_file_settings where not applied"
+            )
+            return {str(name): str(value) for name, value in settings}
+
+    def restore(self) -> None:
+        self.kill_hard()
+        (self.folder / "data" / "postgresql.auto.conf").write_text("", encoding="utf-8")  # where ALTER SYSTEM writes
+        self.start()
+        with psycopg.connect(self.url, autocommit=True) as run:
+            run.execute("alter role postgres reset all")
+        self.accept()
+
     @property
     def _data(self) -> str:
         return str(self.folder / "data")

@@ -45,6 +45,14 @@ class Process:
     def alive(self) -> bool:
         return Process.of(self.pid) == self
 
+    @property
+    def condition(self) -> str:
+        """`runs`, `stands still` after a SIGSTOP, or `gone`."""
+        facts = _stat(self.pid)
+        if facts is None or not self.alive:
+            return "gone"
+        return "stands still" if facts.state in "Tt" else "runs"
+
     def signal(self, number: signal.Signals) -> None:
         """Does nothing when the process is gone, or when its id belongs to somebody else by now."""
         # The pidfd holds on to whoever has the id at this moment; if that is our process, the signal cannot reach another.
@@ -79,6 +87,7 @@ class Process:
 
 @dataclass(frozen=True)
 class _Stat:
+    state: str
     parent: int
     started: str
 
@@ -90,7 +99,7 @@ def _stat(pid: int) -> _Stat | None:
         return None
     # The name is in parentheses and may hold anything, also spaces and parentheses.
     state, parent, *rest = text.rpartition(")")[2].split()
-    return None if state in "ZX" else _Stat(int(parent), rest[17])
+    return None if state in "ZX" else _Stat(state, int(parent), rest[17])
 
 
 def _all_pids() -> list[int]:

@@ -64,6 +64,12 @@ class Redis(Server):
             raise ServerFailed(f"all {DATABASES} databases of {self.url} were given out; start a new one")
         return urlsplit(self.url)._replace(path=f"/{number}").geturl()
 
+    def in_force(self) -> dict[str, str]:
+        with self.client() as client:
+            settings = {str(name): str(value) for name, value in client.config_get("*").items()}
+            written = {name: str(value) for name, value in client.info("persistence").items() if name.endswith("_status")}
+        return settings | written
+
     def client(self, url: str | None = None) -> "redis.Redis":
         """A connection for a test to look with; of this server, or of a database on it."""
         return redis.Redis.from_url(url or self.url, socket_timeout=5)

@@ -58,7 +58,7 @@ class Server:
         with locked(folder.parent.parent / "ports.lock"):
             taken = on_record(folder.parent.parent)
             ports = {name: free_port(taken) for name in entry.ports}
-            record = {"name": entry.name, "ports": ports, "upstream": upstream, "settings": {}, "processes": {}}
+            record = {"name": entry.name, "ports": ports, "upstream": upstream, "settings": {}, "processes": {}, "in force": {}}
             write_json(folder / "record.json", record)
         server = entry.make(entry, folder)
         server.hand_over(folder)
@@ -99,6 +99,15 @@ class Server:
     def fresh(self) -> str:
         """An address on this server with nothing in it, for one test."""
         raise NotImplementedError
+
+    def in_force(self) -> dict[str, str]:
+        """The settings of the running server that a test could change for others, as they are now."""
+        return {}
+
+    def restore(self) -> None:
+        """Back to the settings and the health of its last start. Its data stays."""
+        self.kill_hard()
+        self.start()
 
     # What everybody can do with it.
 
@@ -154,6 +163,27 @@ class Server:
             if known is None or not known.alive:
                 self._launch(name, command)
         self._wait_until_ready()
+        self.accept()
+
+    def accept(self) -> None:
+        """Its present settings are those it is expected to have."""
+        record = self._record()
+        record["in force"] = self.in_force()
+        self._write(record)
+
+    def changes(self) -> dict[str, str]:
+        """What is no longer as it was at the last start, each with its value then and now. Of a given server nothing is known."""
+        if self.given:
+            return {}
+        process = self.server_process()
+        if process is None or process.condition != "runs":
+            return {"process": process.condition if process else "gone"}
+        before, now = self._record()["in force"], self.in_force()
+        return {
+            name: f"{before.get(name)!r}, now {now.get(name)!r}"
+            for name in sorted(before.keys() | now.keys())
+            if before.get(name) != now.get(name)
+        }
 
     def stop(self) -> None:
         """An orderly stop; kill -9 for what has not stopped after half a minute."""

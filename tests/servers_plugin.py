@@ -2,7 +2,10 @@
 
 `postgresql`, `pgbouncer`, `rabbitmq`, `rabbitmq_4`, `redis`, `redis_8`: one for the whole run, shared by all workers of xdist and
 never to be killed; its `fresh()` gives a place with nothing in it. `private_server("rabbitmq")`: one for this test alone, to be
-killed and started.
+killed and started. `private_or_skip` in a fixture of a module: one for these tests, which each of them leaves as it was.
+
+A test that leaves a server changed (a setting, a process that stands still) fails, by its own name. A server of a module is then
+restored, so that no other test fails with it; one that the whole run shares cannot be, others are using it.
 
 A server that cannot be had: its tests are skipped with one loud line at the end, and with CI=true they fail.
 """
@@ -24,6 +27,8 @@ FIXTURES = {name.replace("-", "_").replace(".", "_"): name for name in servers.E
 LOUD = "SERVER MISSING"
 OWNER = pytest.StashKey[Owner]()
 _missing: dict[str, str] = {}
+_private: list[Server] = []
+"""Those that run now and belong to one test, or to one module."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -83,7 +88,33 @@ def private_or_skip(name: str, **options) -> Iterator[Server]:
     if name in _missing:
         _do_without(name)
     with ExitStack() as stack:
-        yield _note_if_missing(name, lambda: stack.enter_context(servers.private(name, **options))) or _do_without(name)
+        server = _note_if_missing(name, lambda: stack.enter_context(servers.private(name, **options))) or _do_without(name)
+        _private.append(server)
+        stack.callback(_private.remove, server)
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def _servers_are_left_as_they_were(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Set up before all other fixtures of the test, so that only servers which outlive it are still there when this looks."""
+    yield
+    shared = [request.getfixturevalue(name) for name in FIXTURES if name in request.fixturenames]
+    changed = [f"{server.entry.name}: {changes}" for server in [*_private, *shared] if (changes := _put_right(server, shared))]
+    if changed:
+        pytest.fail(
+            f"The test left a server changed that others use: {'; '.join(changed)}. Take one with private_server, or put it back "
+            f"whatever happens.",
+            pytrace=False,
+        )
+
+
+def _put_right(server: Server, shared: list[Server]) -> dict[str, str]:
+    changes = server.changes()
+    if changes and server in shared:
+        server.accept()  # named once, not again for every test that follows
+    elif changes:
+        server.restore()
+    return changes
 
 
 def _note_if_missing(name: str, get: Callable[[], Server | None]) -> Server | None:
