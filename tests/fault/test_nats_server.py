@@ -2,6 +2,7 @@
 
 import socket
 import threading
+import time
 from collections import Counter
 
 import pytest
@@ -131,15 +132,24 @@ def test_a_late_acknowledgement_that_reaches_the_server_all_the_same_loses_nothi
 
 
 def test_a_delay_survives_a_kill_of_the_server_and_ends_in_time(lab, server):
-    app = lab.app()
+    app, published = lab.app(), time.time()
     app.publish("orders", 1, delay=1.0)
+    app.publish("orders", 2, delay=3600)
     app.close()
     with server.down():
         pass
+    assert lab.broker("orders").depth("orders").delayed >= 1
+    seen: list[tuple[int, bool]] = []
+
+    def handle(number: int) -> None:
+        seen.append((number, time.time() >= published + 1.0))
+
+    with Running(given.consumer(lab.app(), "orders", handle)) as running:
+        wait_until(lambda: seen, lambda: "It is not delivered")
+        running.run.stop()
+        running.wait()
+    assert seen == [(1, True)]
     assert lab.broker("orders").depth("orders").delayed == 1
-    seen: list[int] = []
-    drained(given.consumer(lab.app(), "orders", seen.append, schema=int))
-    assert seen == [1]
 
 
 def test_a_stream_that_was_deleted_is_made_anew(lab):

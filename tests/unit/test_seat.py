@@ -34,6 +34,8 @@ class Process:
 class Book:
     """Of a worker that begins its next message just before it is killed."""
 
+    is_sound = True
+
     def __init__(self, process, before):
         self.process, self.before = process, before
 
@@ -41,7 +43,7 @@ class Book:
         return self.before if self.process.alive else [NEXT]
 
     def remains(self):
-        return Remains(Ended([]), self.running(), [], NEXT)
+        return Remains(Ended([]), self.running(), [], NEXT, self.is_sound)
 
 
 @pytest.fixture
@@ -55,6 +57,12 @@ def test_a_message_that_begins_while_its_idle_worker_is_killed_is_not_charged(se
     death = Deaths().note(seat, seat.laid_out())
     ended = judge_death(death, "orders", together=False)
     assert (ended.failures, ended.shaken) == ({}, {0: False})
+
+
+def test_a_dying_worker_that_overwrote_its_marks_is_not_taken_for_an_idle_one(seat):
+    seat.book.is_sound = False
+    death = Deaths().note(seat, seat.laid_out())
+    assert not death.was_mistaken
 
 
 def test_a_worker_that_closed_its_line_is_not_over_while_a_message_runs_in_it(seat):

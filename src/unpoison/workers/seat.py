@@ -81,4 +81,6 @@ class Seat:
                     continue  # an account of something it never had
             elif isinstance(said, wire.Broken):
                 self.problem = said.text
-        return self.book.remains()
+        remains = self.book.remains()
+        self.killed_idle = self.killed_idle and remains.is_sound  # marks that were overwritten do not say that nothing ran
+        return remains
