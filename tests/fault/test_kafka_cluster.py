@@ -40,10 +40,12 @@ def servers():
 @pytest.fixture
 def lab(tmp_path, servers):
     # As people have it who ask for nothing: servers need longer to agree on a new leader than such a session lasts.
-    with KafkaLab(servers, tmp_path, session_timeout=6.0) as lab:
-        yield lab
-    for node in servers.nodes.values():
-        node.start()  # for the next test, whatever became of this one
+    try:
+        with KafkaLab(servers, tmp_path, session_timeout=6.0) as lab:
+            yield lab
+    finally:
+        for node in servers.nodes.values():
+            node.start()  # for the next test, whatever became of this one
 
 
 class Draining:
