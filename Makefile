@@ -5,10 +5,13 @@ MAKEFLAGS += --no-print-directory
 .PHONY: help setup demo test test-all lint format types contract proof sizes bench bench-peers kill-test servers docs recording constraints wheel clean no-python
 
 VENV ?= .venv
+RUN := $(VENV)/bin/python
 PYTHON ?=
 ARGS ?=
+# The tests of a file stay together: several of them share a server that is theirs alone, and one start of it is enough.
+PYTEST = $(RUN) -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
+PROCESSES ?= 2
 export PYTHON
-RUN := $(VENV)/bin/python
 # The stamp knows the folder and the PYTHON asked for: an environment that was moved or copied is installed anew
 # instead of testing the code of the place it came from.
 STAMP := $(VENV)/installed-$(shell printf '%s' '$(CURDIR) $(PYTHON)' | cksum | cut -d ' ' -f 1)
@@ -18,6 +21,7 @@ help:
 	@if [ -t 1 ]; then bold='\033[1m' plain='\033[0m'; fi; \
 	awk -F ':.*## ' -v b="$$bold" -v p="$$plain" '/^[a-z-]+:.*## / { printf "  %smake %-12s%s %s\n", b, $$1, p, $$2 }' $(MAKEFILE_LIST)
 	@printf '\n  PYTHON=python3.12   use this Python (3.11 or newer) instead of the newest one found\n'
+	@printf '  PROCESSES=3         so many test processes at a time instead of 2\n'
 	@printf "  ARGS='…'            passed on by test, contract, bench, bench-peers, kill-test, servers and demo\n"
 
 setup: $(STAMP)  ## make or refresh .venv; does nothing when nothing changed
@@ -26,10 +30,10 @@ demo: setup  ## watch poison messages being isolated, on a throw-away SQLite fil
 	@$(VENV)/bin/unpoison demo $(ARGS)
 
 test: lint types  ## all that a change must pass: lint, types and every test
-	@$(RUN) -m pytest -n 2 $(ARGS)
+	@$(PYTEST) $(ARGS)
 
 test-all: lint types  ## as test, and what takes longer: every promise on every server and version
-	@$(RUN) -m pytest -n 2 -m "not proof" $(ARGS)
+	@$(PYTEST) -m "not proof" $(ARGS)
 
 lint: setup  ## style and formatting, without changing a file
 	@$(RUN) -m ruff check .
@@ -43,7 +47,7 @@ types: setup  ## strict types, of the package and of the way people use it
 	@$(RUN) -m mypy
 
 contract: setup  ## the promises that every broker keeps
-	@$(RUN) -m pytest -n 2 tests/contract $(ARGS)
+	@$(PYTEST) tests/contract $(ARGS)
 
 proof: setup  ## the long proofs: a kill at every single step, a thousand random kills, 10,000 worker deaths
 	@EVERY_KILL=1 $(RUN) -m pytest -n 2 tests/contract/test_contract.py -k killed_at --timeout 1800

@@ -20,11 +20,11 @@ STYLES: dict[str, dict[str, Any]] = {
 }
 
 
-def test_five_graceful_restarts_with_fifty_prefetched_messages_charge_nobody(lab: Lab) -> None:
+def test_three_graceful_restarts_with_fifty_prefetched_messages_charge_nobody(lab: Lab) -> None:
     with Scene(lab, concurrency=1) as scene:
         ids = []
         handed_back = []
-        for n in range(5):
+        for n in range(3):
             ids += scene.healthy(150, f"round-{n}-quick")  # by these the consumer learns to hold many ready
             scene.publish({f"slow-{n}": {"do": "wait", "how": f"slow-{n}"}})
             ids += [f"slow-{n}", *scene.healthy(70, f"round-{n}-behind")]
@@ -105,10 +105,10 @@ def test_a_signal_to_every_process_at_once_is_a_planned_stop(lab: Lab, number: s
         assert scene.depth().empty
 
 
-def test_ten_deploys_shorter_than_the_handler_charge_nobody_and_say_so(lab: Lab) -> None:
+def test_five_deploys_shorter_than_the_handler_charge_nobody_and_say_so(lab: Lab) -> None:
     with Scene(lab, settings={"grace": 0}, concurrency=1, max_attempts=2) as scene:
-        scene.publish({"long": {"do": ["wait"] * 10 + ["nothing"], "how": "never"}})
-        for n in range(10):
+        scene.publish({"long": {"do": ["wait"] * 5 + ["nothing"], "how": "never"}})
+        for n in range(5):
             with scene.consumer() as consumer:
                 scene.diary.wait_for_starts("long", n + 1)
                 consumer.stop()
@@ -116,7 +116,7 @@ def test_ten_deploys_shorter_than_the_handler_charge_nobody_and_say_so(lab: Lab)
         assert (scene.letters(), scene.depth().dead) == ({}, 0)
         scene.drained()
         entries = scene.diary.entries("start")
-        assert [(entry.attempt, entry.returned) for entry in entries] == [(1, False)] * 11
+        assert [(entry.attempt, entry.returned) for entry in entries] == [(1, False)] * 6
         assert scene.diary.done() == {"long": 1}
 
 
