@@ -23,7 +23,7 @@ OLD_ENOUGH = 2.0
 """Seconds after which a quorum queue survives a kill of its server: a younger one may come back empty (RabbitMQ itself)."""
 
 
-@pytest.fixture(scope="module", params=["rabbitmq", "rabbitmq-4"])
+@pytest.fixture(scope="module", params=["rabbitmq", pytest.param("rabbitmq-4", marks=pytest.mark.long)])
 def server(request):
     with private_or_skip(request.param) as server:
         yield server
@@ -133,7 +133,7 @@ def test_a_memory_alarm_stops_copies_but_no_acknowledgement(lab, server):
         broker.settle(Settlement(gone=held[:2]))
         wait_until(lambda: unacknowledged(server, lab, "orders") == 1, lambda: "The acks were not read")
     finally:
-        server.ctl("set_vm_memory_high_watermark", "absolute", "1GiB")
+        server.ctl("set_vm_memory_high_watermark", "absolute", "2GiB")
     broker.settle(Settlement(gone=held[2:]))
     wait_until(lambda: broker.fetch("orders", 1), lambda: "What waited in the server did not arrive")
 
