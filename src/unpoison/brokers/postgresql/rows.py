@@ -20,6 +20,12 @@ FETCH_BYTES = 64 * 1024 * 1024
 _QUICK = "quick as materialized (select set_config('synchronous_commit', 'off', true))"
 _ALIVE = "alive as materialized (select 1 from unpoison_owners where no = %(owner)s for key share)"
 
+_AT = """ctid = any (array(
+    select ctid from unpoison_line
+    where source = %(source)s and position between %(at)s and %(at)s order by position limit 1))"""
+"""One message of the line. Written so that only the primary key fits: where statistics say that the line is nearly empty, which
+they do while a long transaction keeps the dead rows, the planner takes any index that begins with the source to be as good."""
+
 FETCH_LINE = f"""
 with {_QUICK}, {_ALIVE},
 state as materialized (
@@ -45,7 +51,10 @@ noted as (
     where exists (select from fresh) or exists (select from late)
     returning no),
 forgotten as (
-    delete from unpoison_handed using noted where source = %(source)s and unpoison_handed.no = noted.no - 1),
+    delete from unpoison_handed where ctid = any (array(
+        select found from noted cross join lateral (
+            select ctid as found from unpoison_handed
+            where source = %(source)s and no between noted.no - 1 and noted.no - 1 order by no limit 1) as before_it))),
 leased as (
     insert into unpoison_leases (first, last, source, owner, seen)
     select min(position), max(position), %(source)s, %(owner)s, pg_current_snapshot() from fresh, noted having count(*) > 0),
@@ -63,6 +72,7 @@ from fresh, noted order by position
 """
 """Hand out the next of the line. What was written before the last hand-out but has become visible since goes to those that
 wait. It is found by its xid: `+ 0` and `offset 0` keep the planner from looking for it over everything that was ever done.
+A single row is looked for `between n and n order by n limit 1`, for the reason that `_AT` has.
 
 Only with the lock below, taken in a statement before: this one must see what the last hand-out has noted."""
 
@@ -95,7 +105,8 @@ gone as (
     delete from unpoison_line using quick where ctid = any (array(
         select found from unnest(%(positions)s::bigint[]) as wanted
         cross join lateral (
-            select ctid as found from unpoison_line where source = %(source)s and position = wanted offset 0) as by_position))
+            select ctid as found from unpoison_line
+            where source = %(source)s and position between wanted and wanted order by position limit 1) as by_position))
     returning 1),
 ended as (
     delete from unpoison_leases where first = any (%(ended)s))
@@ -110,9 +121,9 @@ where owner = %(owner)s and unpoison_settled.lease = wanted.lease and unpoison_s
 """
 """What handlers have settled in transactions of their own: see transaction.py."""
 
-KEEP_LINE = """
+KEEP_LINE = f"""
 with taken as (
-    delete from unpoison_line where source = %(source)s and position = %(at)s returning id, key, headers, body, published)
+    delete from unpoison_line where {_AT} returning id, key, headers, body, published)
 insert into unpoison_waiting (source, due, alone, counters, id, key, headers, body, published)
 select %(source)s, statement_timestamp() + %(after)s * interval '1 second', %(alone)s, %(counters)s,
     id, key, headers, body, published from taken
@@ -127,7 +138,7 @@ _BURY = """
 insert into unpoison_dead (source, state, replays, fingerprint, id, key, headers, body, record)
 select %(source)s, 'dead', %(replays)s, %(fingerprint)s, %(id)s, %(key)s, %(headers)s, %(body)s, %(record)s from taken
 """
-BURY_LINE = f"with taken as (delete from unpoison_line where source = %(source)s and position = %(at)s returning 1) {_BURY}"
+BURY_LINE = f"with taken as (delete from unpoison_line where {_AT} returning 1) {_BURY}"
 BURY_WAITING = f"with taken as (delete from unpoison_waiting where no = %(at)s and owner = %(owner)s returning 1) {_BURY}"
 
 PUBLISH_LATER = """

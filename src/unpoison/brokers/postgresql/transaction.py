@@ -11,7 +11,9 @@ from unpoison.message import Delivery
 
 _SETTLE_LINE = """
 with taken as (
-    delete from unpoison_line where position = %(at)s and source = (select no from unpoison_sources where name = %(source)s)
+    delete from unpoison_line where ctid = any (array(
+        select ctid from unpoison_line where source = (select no from unpoison_sources where name = %(source)s)
+        and position between %(at)s and %(at)s order by position limit 1))
     returning 1)
 insert into unpoison_settled (lease, at, owner) select %(lease)s, %(at)s, %(owner)s from taken
 """
