@@ -257,7 +257,10 @@ def test_a_message_that_was_being_retried_when_its_consumer_was_killed_keeps_its
         holding.wait()
         child.kill()
     drained(given.consumer(lab.app(), "orders", handle))
-    assert effects.lines() == ["attempt 2, unseen 1"]
+    seen = effects.lines()
+    if not lab.is_atomic and len(seen) > 1:  # killed before the server had read that the original may go
+        seen.remove("attempt 1, unseen 1")
+    assert seen == ["attempt 2, unseen 1"]
 
 
 def _fetched(broker: Broker, *, retried: bool) -> list[Delivery]:
