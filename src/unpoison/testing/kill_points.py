@@ -45,11 +45,12 @@ def sweep(lab: Lab, name: str, prepare: Work, work: Work, check: Work) -> None:
         lab.close()  # or connections pile up, and each child inherits them
         source = f"{name}-killed-at-{step}"
         prepare(source)
-        kills += killed(lambda: work(source), lab, step)  # noqa: B023 - called before the next one is begun
+        file, line = lines[step]
+        passed_before = lines[:step].count(lines[step])
+        kills += killed(lambda: work(source), lab, lines[step], passed_before)  # noqa: B023 - called before the next one is begun
         try:
             check(source)
         except AssertionError as error:
-            file, line = lines[step]
             raise AssertionError(f"Killed before line {line} of {file} (step {step} of {len(lines)}): {error}") from error
     assert kills > 0.9 * len(steps), f"Of {len(steps)} kills only {kills} hit: the work does not go the same way each time."
 
@@ -78,14 +79,19 @@ def recorded(work: Callable[[], object], lab: Lab) -> list[Line]:
     return [(file, int(line)) for line, _, file in places]
 
 
-def killed(work: Callable[[], object], lab: Lab, step: int) -> bool:
-    """Do the work in a child that kills itself before this step. False if it had ended before it came there."""
+def killed(work: Callable[[], object], lab: Lab, where: Line, passed_before: int) -> bool:
+    """Do the work in a child that kills itself before this line. False if it had ended before it came there.
+
+    Not before the same number of steps: how often the work goes round its loop while it waits depends on the machine's speed.
+    """
 
     def die_in_time() -> None:
-        left = step
+        left = passed_before
 
         def count(line: Line) -> None:
             nonlocal left
+            if line != where:
+                return
             if left == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
             left -= 1
