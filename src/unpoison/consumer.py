@@ -21,6 +21,7 @@ from unpoison.keys import key_reader
 from unpoison.message import UNTRIED, Delivery
 from unpoison.options import ConsumerOptions
 from unpoison.ports import Broker, Settlement
+from unpoison.reading import Unreadable
 from unpoison.report import Report
 from unpoison.workers import Ended, Workers
 from unpoison.workers.hooks import HookCaller
@@ -125,6 +126,9 @@ class Consumer:
         aside: list[Delivery] = []
         refused: list[Ended] = []
         for delivery in deliveries:
+            if isinstance(delivery, Unreadable):
+                refused.append(Ended([delivery], {0: delivery.failure}))
+                continue
             match attempts.admit(delivery.counters, self._options.limits):
                 case attempts.Run():
                     runnable.append(delivery)
@@ -228,6 +232,9 @@ class Consumer:
         suspect = self._broker.take_suspect(self._options.source, self._name)  # from here on its start is on record
         if suspect is None:
             return False
+        if isinstance(suspect, Unreadable):
+            self._settle_and_report([Ended([suspect], {0: suspect.failure})])
+            return True
         admission = attempts.admit_alone(suspect.counters, self._options.limits)
         if isinstance(admission, attempts.GiveUp):
             self._settle_and_report([Ended([suspect], {0: admission.failure})])

@@ -5,6 +5,7 @@ import time
 from unpoison.deadletters.record import DeadLetter
 from unpoison.failure import Failure
 from unpoison.message import Counters, Delivery
+from unpoison.reading import Unreadable
 from unpoison.verdict import Ruling
 
 
@@ -21,6 +22,9 @@ def letter(
 ) -> DeadLetter:
     """Everything known about why this message is given up. `counters` already hold the start that has just failed."""
     moment = time.time() if now is None else now
+    original: dict[str, str | int] = {"source": delivery.source, "receipt": str(delivery.receipt)}
+    if isinstance(delivery, Unreadable):
+        original["envelope"] = delivery.envelope
     return DeadLetter(
         message=delivery.message,
         attempts=counters.charged,
@@ -35,7 +39,7 @@ def letter(
         last_failed_at=moment,
         consumer=consumer,
         code_version=code_version,
-        original={"source": delivery.source, "receipt": str(delivery.receipt)},
+        original=original,
         crash=failure.crash,
         history=counters.history,
         replays=counters.replays,

@@ -104,7 +104,7 @@ class KafkaDeadLetters:
         there = self.broker.session.ends([place], first=True)[place] <= first < self.broker.session.ends([place])[place]
         found = list(self.broker.reader.read({place: (first, first + 1)})) if there else []
         # A topic that was made anew has another message there.
-        return next((each for each in found if envelope.look(each).stamp == envelope.look(record).stamp), None)
+        return next((each for each in found if envelope.look_safely(each).stamp == envelope.look_safely(record).stamp), None)
 
     # Changing.
 
@@ -164,7 +164,7 @@ class KafkaDeadLetters:
         if self.broker.topology.partitions(retry) < PARTITIONS:
             retry = names.retry
         counters = letters.read(self._source, entry.id, REPLAYED, record, original).replayed()
-        headers = envelope.copied(original, envelope.look(record), counters)
+        headers = envelope.copied(original, envelope.look_safely(record), counters)
         return Copy(retry, original.value(), record.key(), headers, LANE if counters.alone else REPLAYS)
 
     def _settle_claims(self, letter_ids: Sequence[str]) -> Books:

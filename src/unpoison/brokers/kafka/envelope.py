@@ -4,6 +4,7 @@ Ours begin with `x-unpoison-`; `x-delivery-attempts` is there for other tools. A
 bit for bit, whatever they are, and says where the original stood and when that was written.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ import msgspec
 
 from unpoison.brokers.kafka.record import Pairs, Record
 from unpoison.message import NO_HEADERS, UNTRIED, Counters
+from unpoison.reading import as_text, read_one
 from unpoison.stored import UNREADABLE, counters_text, read_counters
 
 ID, STAMP, COUNTERS, ATTEMPTS = "x-unpoison-id", "x-unpoison-stamp", "x-unpoison-counters", "x-delivery-attempts"
@@ -51,7 +53,18 @@ def stamp(record: Record) -> str:
     return f"{record.topic()}/{record.partition()}/{record.offset()}@{record.timestamp()[1]}"
 
 
+def look_safely(record: Record) -> Seen:
+    """As `look`; of a record that cannot be read, only its place is known."""
+
+    def place(record: Record, _: Exception) -> Seen:
+        where = stamp(record)
+        return Seen(where.partition("@")[0], where, None, NO_HEADERS, UNTRIED)
+
+    return read_one(record, look, place)
+
+
 def look(record: Record) -> Seen:
+    """What the headers and the key say. May raise."""
     id_ = where = None
     counters, headers = UNTRIED, {}
     for name, value in pairs(record):
@@ -69,7 +82,7 @@ def look(record: Record) -> Seen:
 
 
 def _text(value: bytes | str | None) -> str:
-    return value if isinstance(value, str) else (value or b"").decode("utf-8", "backslashreplace")
+    return value if isinstance(value, str) else as_text(value or b"")
 
 
 def _counters(value: bytes | None) -> Counters:
@@ -79,8 +92,22 @@ def _counters(value: bytes | None) -> Counters:
         return UNTRIED  # somebody else's header of that name
 
 
+def is_number(text: str) -> bool:
+    """Whether it is an offset or the like. Unlike `str.isdigit`, not "²", of which `int` makes nothing."""
+    return text.isascii() and text.isdecimal() and len(text) < 19
+
+
 def field(record: Record, name: str) -> str | None:
     return next((_text(value) for found, value in pairs(record) if found == name), None)
+
+
+def due(record: Record) -> float:
+    """When its time comes, by the server's clock; 0 if it says nothing that makes sense."""
+    try:
+        moment = float(field(record, DUE) or 0)
+    except ValueError:
+        return 0.0  # somebody else's header of that name
+    return moment if math.isfinite(moment) else 0.0
 
 
 def sent(id_: str, headers: Mapping[str, str]) -> list[tuple[str, bytes | None]]:

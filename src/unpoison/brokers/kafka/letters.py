@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from unpoison.brokers.kafka import envelope, foreign
-from unpoison.brokers.kafka.envelope import Copy, Seen
+from unpoison.brokers.kafka.envelope import Copy, Seen, is_number
 from unpoison.brokers.kafka.names import Names
 from unpoison.brokers.kafka.record import Record
 from unpoison.deadletters.record import DeadLetter
@@ -24,7 +24,7 @@ MOST_RECORD = (64 * 1024, 2_000, 2_000)
 
 
 def written(names: Names, letter: DeadLetter, record: Record, how: int = WHOLE) -> Copy:
-    seen = envelope.look(record)
+    seen = envelope.look_safely(record)
     original = {"topic": record.topic(), "partition": record.partition(), "offset": record.offset()}
     letter = msgspec.structs.replace(letter, original={**_place(seen), "group": names.group_name, **letter.original})
     extra: dict[str, Any] = {
@@ -54,15 +54,15 @@ def _place(seen: Seen) -> dict[str, str | int]:
     where, _, at = seen.stamp.rpartition("@")
     topic, _, rest = where.rpartition("/")
     topic, _, partition = topic.rpartition("/")
-    if not (partition.isdigit() and rest.isdigit() and at.isdigit()):
+    if not all(map(is_number, (partition, rest, at))):
         return {}
     return {"topic": topic, "partition": int(partition), "offset": int(rest), "timestamp": int(at)}
 
 
 def read(source: str, id_: str, state: str, record: Record, original: Record | None) -> DeadLetter:
     """A letter. `original` has the body and the sender's headers: the letter itself, or what it refers to while that is there."""
-    seen = envelope.look(record)
-    sent = seen.headers if original is None else envelope.look(original).headers
+    seen = envelope.look_safely(record)
+    sent = seen.headers if original is None else envelope.look_safely(original).headers
     body = b"" if original is None else original.value() or b""
     message = Message(seen.id, source, body, seen.key, sent)
     letter = _known(source, record) or foreign.read(message, record)

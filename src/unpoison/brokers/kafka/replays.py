@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from unpoison.brokers.kafka.asking import Place
-from unpoison.brokers.kafka.envelope import Copy, field
+from unpoison.brokers.kafka.envelope import Copy, field, is_number
 from unpoison.brokers.kafka.part import Part
 from unpoison.brokers.kafka.reading import Reader
 from unpoison.brokers.kafka.record import Record
@@ -46,7 +46,7 @@ def that_count(records: Iterable[Record]) -> set[str]:
 
 def _claim(record: Record) -> tuple[str, int]:
     nonce, _, end = (field(record, CLAIM) or "").rpartition("/")
-    return (nonce, int(end)) if end.isdigit() else ("", 0)  # else somebody else's header of that name
+    return (nonce, int(end)) if is_number(end) else ("", 0)  # else somebody else's header of that name
 
 
 class Stops:

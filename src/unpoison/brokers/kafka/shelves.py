@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 
 from unpoison.brokers.kafka import copies, envelope
-from unpoison.brokers.kafka.envelope import DUE, HOLDER, REF
+from unpoison.brokers.kafka.envelope import HOLDER, REF, due
 from unpoison.brokers.kafka.line import Line
 from unpoison.brokers.kafka.names import AGAIN, HELD, LANE, REPLAYS, Names
 from unpoison.brokers.kafka.part import Part
@@ -24,14 +24,6 @@ WAIT_AFTER_TROUBLE = 0.1
 FAR = 3600.0
 MOST_RESTING, MOST_RESTING_BYTES = 1_000, 4 * 1024 * 1024
 """What is read of one partition before its time."""
-
-
-def due(record: Record) -> float:
-    """When its time comes, by the server's clock."""
-    try:
-        return float(envelope.field(record, DUE) or 0)
-    except ValueError:
-        return 0.0  # somebody else's header of that name
 
 
 class Handing:

@@ -2,20 +2,22 @@
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from operator import attrgetter
 
 import msgspec
 
 from unpoison.brokers.kafka import envelope
 from unpoison.brokers.kafka.copies import counters_of
-from unpoison.brokers.kafka.envelope import ID
+from unpoison.brokers.kafka.envelope import ID, due
 from unpoison.brokers.kafka.line import Line
 from unpoison.brokers.kafka.part import Part
 from unpoison.brokers.kafka.record import Record
 from unpoison.brokers.kafka.runs import Start
 from unpoison.brokers.kafka.session import Session
-from unpoison.brokers.kafka.shelves import Retries, Straight, due
+from unpoison.brokers.kafka.shelves import Retries, Straight
 from unpoison.message import Delivery
+from unpoison.reading import Unreadable, read_all, read_one, unreadable
 
 _receipt = attrgetter("receipt")
 
@@ -63,7 +65,7 @@ class Source:
         return all(line.is_joined for line in self.lines)
 
     def fetch(self, limit: int) -> list[Delivery]:
-        if not (self.begin(fetching=True) if self._has_bell else self._read(limit)):
+        if not (self.begin(fetching=True) if self._has_bell else self._read_to_the_end(limit)):
             return []
         self._flip ^= 1
         again = self.retry.take((limit + self._flip) // 2)
@@ -71,12 +73,13 @@ class Source:
         if (left := limit - _count(again) - _count(taken)) > 0:
             again += self.retry.take(left)
         in_order = sorted(((part, record) for part, records in again for record in records), key=lambda each: due(each[1]))
-        found = [self._delivery(part, record) for part, record in in_order]
+        found = [self._read(part, record) for part, record in in_order]
         for part, records in taken:
-            found += self._deliveries(part, records)
+            together, one = partial(self._deliveries, part), partial(self._delivery, part)
+            found += read_all(records, together, one, partial(self._unreadable, part))
         return found
 
-    def _read(self, limit: int) -> bool:
+    def _read_to_the_end(self, limit: int) -> bool:
         """Be there, until what is in the topics already was read. False if that took too long."""
         for line in self.lines:
             line.is_waited_for = True
@@ -104,6 +107,14 @@ class Source:
             else:
                 found.append(self._delivery(part, record))
         return found
+
+    def _read(self, part: Part, record: Record) -> Delivery:
+        return read_one(record, partial(self._delivery, part), partial(self._unreadable, part))
+
+    def _unreadable(self, part: Part, record: Record, error: Exception) -> Unreadable:
+        native = {"key": record.key(), "headers": list(envelope.pairs(record))}
+        place = f"{record.topic()}/{record.partition()}/{record.offset()}"
+        return unreadable(Receipt(part, record.offset()), self.source, place, record.value(), native, error)
 
     def _delivery(self, part: Part, record: Record) -> Delivery:
         offset = record.offset()
@@ -167,7 +178,7 @@ class Source:
             if found is None:
                 return None
             part, record = found
-            delivery = self._delivery(part, record)
+            delivery = self._read(part, record)
             part.wake(record.offset())
             part.hand_out(record)
             part.starts.setdefault(record.offset(), []).append(Start(by[:80], round(time.time(), 3)))

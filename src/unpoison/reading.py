@@ -1,0 +1,95 @@
+"""What becomes of a message that its adapter cannot read?
+
+Anyone who may write to a queue may write anything there, and our own code has faults. One message must not end a consumer, so
+**reading a message never raises**: every adapter reads what its broker handed out through `read_all` or `read_one`. What cannot
+be read is delivered as `Unreadable`: the consumer never starts it and settles it as a dead letter, with its bytes and its
+native envelope.
+
+An ordinary batch pays for one `try`. Only a batch in which reading failed is read again, message by message.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from unpoison.failure import ErrorClassification, Failure, cap, describe, fingerprint
+from unpoison.message import Counters, Delivery
+
+RULE = "unreadable"
+ENVELOPE_LIMIT = 8_000
+"""Characters of the native envelope that a dead letter shows."""
+
+Native = TypeVar("Native")
+Read = TypeVar("Read")
+
+
+class Unreadable(Delivery, frozen=True, kw_only=True):
+    """A message that could not be read: it is never started, only settled. `envelope` shows what came beside the body."""
+
+    failure: Failure
+    envelope: str
+
+
+def read_all(
+    natives: Sequence[Native],
+    together: Callable[[Sequence[Native]], list[Read]],
+    one: Callable[[Native], Read],
+    otherwise: Callable[[Native, Exception], Read],
+) -> list[Read]:
+    """What these native messages say, in their order. Never raises.
+
+    `together` reads them the fast way and must have no effects: if it raises, it is dropped and `one` reads each of them.
+    `otherwise` stands in for a message that `one` cannot read; it uses the receipt and the body and interprets nothing.
+    """
+    try:
+        return together(natives)
+    except Exception:
+        return [read_one(native, one, otherwise) for native in natives]
+
+
+def read_one(native: Native, one: Callable[[Native], Read], otherwise: Callable[[Native, Exception], Read]) -> Read:
+    """As `read_all`, for a single message."""
+    try:
+        return one(native)
+    except Exception as error:
+        return otherwise(native, error)
+
+
+def unreadable(receipt: object, source: str, id_: str, body: object, envelope: object, error: Exception) -> Unreadable:
+    """The delivery of a message that could not be read because of this error."""
+    return Unreadable(
+        receipt=receipt,
+        source=source,
+        id=id_,
+        body=as_bytes(body),
+        counters=Counters(),  # not UNTRIED: the consumer looks more closely at everything else
+        failure=_failure(error),
+        envelope=cap(repr(envelope), ENVELOPE_LIMIT),
+    )
+
+
+def as_bytes(body: object) -> bytes:
+    """A body of whatever type the broker has given it."""
+    if isinstance(body, bytes | bytearray | memoryview):
+        return bytes(body)
+    return b"" if body is None else str(body).encode("utf-8", "surrogatepass")
+
+
+def as_text(value: object) -> str:
+    """A field of whatever type, as text that can be stored and printed."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value).decode("utf-8", "backslashreplace")
+    return str(value).encode("utf-8", "backslashreplace").decode()
+
+
+def _failure(error: Exception) -> Failure:
+    name, text, traceback = describe(error)
+    return Failure(
+        classification=ErrorClassification.INVALID,
+        rule=RULE,
+        type_name="unpoison.Unreadable",
+        text=f"Its envelope could not be read, so it was not started. Reading it raised {name}: {text}",
+        traceback=traceback,
+        fingerprint=fingerprint("unreadable", error.__traceback__),
+        charged=False,
+        started=False,
+    )
