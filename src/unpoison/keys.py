@@ -39,7 +39,7 @@ def _in_body(path: Sequence[str]) -> Callable[[Delivery], str | None]:
     def find(delivery: Delivery) -> str | None:
         try:
             value: Any = decode(delivery.body)
-        except (msgspec.DecodeError, ValueError, RecursionError):
+        except Exception:
             return None  # no key can be found in what is not JSON; the guard will say so
         for name in path:
             value = value.get(name) if isinstance(value, dict) else None

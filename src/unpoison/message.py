@@ -8,11 +8,18 @@ costs ten times as much to make.
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+
+MOST_COUNTED, MOST_MOMENT = 2**31 - 1, 2**36
+"""What a counter and a time (in seconds since 1970) can be. Anyone may write headers that look like ours; what is beyond these
+would break arithmetic, a calendar or a column of a database later on, so it is not read in the first place."""
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=MOST_COUNTED)]
+Moment = Annotated[float, msgspec.Meta(ge=0, le=MOST_MOMENT)]
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -28,8 +35,8 @@ class Message(msgspec.Struct, frozen=True):
 class Past(msgspec.Struct, frozen=True):
     """One attempt that ended badly, as the dead letter tells it later."""
 
-    attempt: int
-    at: float
+    attempt: Count
+    at: Moment
     classification: str
     error: str
 
@@ -42,14 +49,14 @@ class Counters(msgspec.Struct, frozen=True):
     their consumer, that never ended.
     """
 
-    attempts: int = 0
-    unseen: int = 0
-    losses: int = 0
+    attempts: Count = 0
+    unseen: Annotated[int, msgspec.Meta(ge=0, le=2)] = 0
+    losses: Count = 0
     alone: bool = False
     fresh: bool = False
-    interrupted: int = 0
-    replays: int = 0
-    first_failed_at: float | None = None
+    interrupted: Count = 0
+    replays: Count = 0
+    first_failed_at: Moment | None = None
     history: tuple[Past, ...] = ()
 
     @property

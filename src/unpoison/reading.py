@@ -11,8 +11,9 @@ An ordinary batch pays for one `try`. Only a batch in which reading failed is re
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from unpoison.deadletters.record import DeadLetter
 from unpoison.failure import ErrorClassification, Failure, cap, describe, fingerprint
-from unpoison.message import Counters, Delivery
+from unpoison.message import Counters, Delivery, Message
 
 RULE = "unreadable"
 ENVELOPE_LIMIT = 8_000
@@ -20,6 +21,7 @@ ENVELOPE_LIMIT = 8_000
 
 Native = TypeVar("Native")
 Read = TypeVar("Read")
+Other = TypeVar("Other")
 
 
 class Unreadable(Delivery, frozen=True, kw_only=True):
@@ -46,7 +48,7 @@ def read_all(
         return [read_one(native, one, otherwise) for native in natives]
 
 
-def read_one(native: Native, one: Callable[[Native], Read], otherwise: Callable[[Native, Exception], Read]) -> Read:
+def read_one(native: Native, one: Callable[[Native], Read], otherwise: Callable[[Native, Exception], Other]) -> Read | Other:
     """As `read_all`, for a single message."""
     try:
         return one(native)
@@ -64,6 +66,27 @@ def unreadable(receipt: object, source: str, id_: str, body: object, envelope: o
         counters=Counters(),  # not UNTRIED: the consumer looks more closely at everything else
         failure=_failure(error),
         envelope=cap(repr(envelope), ENVELOPE_LIMIT),
+    )
+
+
+def unreadable_letter(letter_id: str, state: str, message: Message, error: Exception) -> DeadLetter:
+    """Stands for a dead letter that cannot be read: it can be seen, replayed and discarded like any other."""
+    name, text, traceback = describe(error)
+    rule = f"{RULE}: what was noted about this dead letter cannot be read"
+    return DeadLetter(
+        id=letter_id,
+        state=state,
+        message=message,
+        attempts=0,
+        classification=str(ErrorClassification.UNKNOWN),
+        rule=rule,
+        reason=f"{rule}; why it was given up is not known",
+        error_type="unpoison.Unreadable",
+        error=f"Reading the letter raised {name}: {text}",
+        traceback=traceback,
+        fingerprint=fingerprint("unreadable letter"),
+        first_failed_at=0.0,
+        last_failed_at=0.0,
     )
 
 

@@ -10,6 +10,7 @@ import msgspec
 
 from unpoison.deadletters.record import DeadLetter
 from unpoison.message import NO_HEADERS, UNTRIED, Counters, Message
+from unpoison.reading import as_bytes, as_text, read_one, unreadable_letter
 
 UNREADABLE = (msgspec.MsgspecError, ValueError, TypeError, RecursionError)
 """What reading a text may raise that somebody else has written: one nested too deeply is an error of its own kind."""
@@ -47,7 +48,17 @@ LETTER_COLUMNS = "no, state, replays, fingerprint, id, key, headers, body, recor
 
 
 def letter(source: str, row: Sequence[Any]) -> DeadLetter:
-    """A letter from a row of LETTER_COLUMNS."""
+    """A letter from a row of LETTER_COLUMNS. One that cannot be read is shown as far as it goes."""
+
+    def bare(row: Sequence[Any], error: Exception) -> DeadLetter:
+        no, state, _, _, id_, key, _, body, _ = row
+        message = Message(as_text(id_), source, as_bytes(body), None if key is None else as_text(key))
+        return unreadable_letter(f"{source}-{no}", as_text(state), message, error)
+
+    return read_one(row, lambda row: _letter(source, row), bare)
+
+
+def _letter(source: str, row: Sequence[Any]) -> DeadLetter:
     no, state, replays, fingerprint, id_, key, headers, body, record = row
     fields = _record(record) | {
         "id": f"{source}-{no}",
@@ -75,6 +86,7 @@ def letter_within(letter: DeadLetter, most: int) -> bytes:
                 reason=bare.reason[:cap],
                 crash=crash,
                 history=bare.history[-3:],
+                original={name: value[:cap] if isinstance(value, str) else value for name, value in bare.original.items()},
             )
         fields = msgspec.to_builtins(bare)
         del fields["message"], fields["id"], fields["state"]

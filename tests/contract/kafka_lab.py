@@ -27,6 +27,7 @@ class KafkaLab(Lab):
         f"unpoison.brokers.kafka.{name}"
         for name in ("broker", "source", "session", "asking", "deadletters", "books", "copies", "letters", "replays")
     )
+    readers = ("unpoison.brokers.kafka.envelope.look", "unpoison.brokers.kafka.source.Source._deliveries")
 
     def __init__(
         self, server: Kafka | Cluster, folder: Path, *, partitions: int = 1, session_timeout: float = SESSION_TIMEOUT

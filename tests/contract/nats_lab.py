@@ -29,6 +29,7 @@ class NATSLab(Lab):
     modules = tuple(
         f"unpoison.brokers.nats.{name}" for name in ("broker", "source", "session", "deadletters", "writing", "consuming")
     )
+    readers = tuple(f"unpoison.brokers.nats.envelope.{name}" for name in ("look", "plain"))
 
     def __init__(self, server: NATS, folder: Path, ack_wait: float = ACK_WAIT) -> None:
         super().__init__(f"{server.fresh()}?ack_wait={ack_wait}", folder)

@@ -27,6 +27,7 @@ class PostgreSQLLab(Lab):
     """A schema of its own in a database that tests share."""
 
     modules = tuple(f"unpoison.brokers.postgresql.{name}" for name in ("broker", "deadletters", "presence", "rows", "takeover"))
+    readers = tuple(f"unpoison.brokers.postgresql.rows.{name}" for name in ("_new_ones", "_waiting_ones"))
 
     def __init__(self, folder: Path, server: str) -> None:
         self._schema = f"lab_{os.getpid()}_{next(_numbers)}"

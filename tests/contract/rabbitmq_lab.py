@@ -19,6 +19,7 @@ class RabbitMQLab(Lab):
     """A virtual host of its own."""
 
     modules = tuple(f"unpoison.brokers.rabbitmq.{name}" for name in ("broker", "deadletters", "moving", "writing"))
+    readers = tuple(f"unpoison.brokers.rabbitmq.envelope.{name}" for name in ("look", "plain"))
 
     def __init__(self, server: Server, folder: Path) -> None:
         self._server = server

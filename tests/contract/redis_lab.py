@@ -18,6 +18,7 @@ class RedisLab(Lab):
     """A database and a user of its own."""
 
     modules = tuple(f"unpoison.brokers.redis.{name}" for name in ("broker", "deadletters", "publishing"))
+    readers = tuple(f"unpoison.brokers.redis.envelope.{name}" for name in ("_entries", "_waiting"))
 
     def __init__(self, server: Server, folder: Path) -> None:
         self._server = server

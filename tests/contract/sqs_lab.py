@@ -58,6 +58,7 @@ class SQSLab(Lab):
     modules = tuple(
         f"unpoison.brokers.sqs.{name}" for name in ("broker", "source", "settling", "moving", "deadletters", "operating")
     )
+    readers = tuple(f"unpoison.brokers.sqs.envelope.{name}" for name in ("look", "plain"))
 
     def __init__(
         self,

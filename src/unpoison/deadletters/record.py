@@ -90,4 +90,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def iso(moment: float) -> str:
-    return datetime.fromtimestamp(moment, UTC).isoformat(timespec="milliseconds")
+    try:
+        return datetime.fromtimestamp(moment, UTC).isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError, OSError):
+        return str(moment)  # another program's letter may say anything

@@ -13,6 +13,7 @@ from unpoison.deadletters.manager import DLQManager
 from unpoison.message import Delivery
 from unpoison.ports import Broker, Capability, Depth, Ring
 from unpoison.testing.isolation.diary import wait_until
+from unpoison.testing.unreadable import failing_on
 
 
 class Lab(ABC):
@@ -24,6 +25,9 @@ class Lab(ABC):
 
     modules: tuple[str, ...] = ()
     """The modules of the adapter. The promises about kills kill a process at the lines of these."""
+
+    readers: tuple[str, ...] = ()
+    """The functions, by their full names, that make sense of what the broker handed out: `unreadable` makes them fail."""
 
     def __init__(self, url: str, folder: Path) -> None:
         self.url, self.folder = url, folder
@@ -37,6 +41,12 @@ class Lab(ABC):
     @abstractmethod
     def dead_letters_unwritable(self) -> AbstractContextManager[None]:
         """While this lasts no dead letter can be stored, for a reason that the adapter meets in real life."""
+
+    def unreadable(self, marker: bytes) -> AbstractContextManager[None]:
+        """While this lasts the adapter fails to read every message that holds these bytes, wherever it comes from."""
+        if not self.readers:
+            _skip("nothing is read here: messages stay what they are")
+        return failing_on(marker, self.readers)
 
     def shift_clock(self, seconds: float) -> None:
         """Move the clock that the broker goes by, for all connections made by `connect`."""

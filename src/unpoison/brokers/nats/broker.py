@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 
 import msgspec
 
@@ -25,6 +26,7 @@ from unpoison.brokers.nats.writing import Copy
 from unpoison.errors import BrokerUnavailable, OwnershipLost, UnpoisonError
 from unpoison.message import Delivery, Outgoing
 from unpoison.ports import Capability, Dead, Depth, Finding, Kept, Ring, Settlement
+from unpoison.reading import Unreadable, read_one
 from unpoison.renewing import Keeper
 
 GIVE_BACK_AFTER = 2.0
@@ -101,7 +103,10 @@ class NATSBroker:
             arrived = lane.take()
             if arrived is None:
                 return None
-            seen = envelope.look(arrived.block, place(arrived.reply))
+            not_read = partial(envelope.not_read, source, lane.subscription)
+            seen = read_one(arrived, lambda each: envelope.look(each.block, place(each.reply)), not_read)
+            if isinstance(seen, Unreadable):
+                return seen  # it is not started
             try:
                 counters = lane.lost(arrived, seen.stamp, seen.counters)
                 note = Copy(lane.subject(seen.stamp), b"", msgspec.json.encode(Start(by, time.time())))
@@ -172,7 +177,7 @@ class NATSBroker:
     def _clear(self, known: Source, receipts: Sequence[Receipt]) -> None:
         for receipt in receipts:
             with suppress(UnpoisonError):  # a note more or less changes nothing
-                known.lane.cleared(envelope.look(receipt.block, place(receipt.reply)).stamp)
+                known.lane.cleared(envelope.look_safely(receipt.block, place(receipt.reply)).stamp)
 
     def extend(self, deliveries: Sequence[Delivery]) -> None:
         with self._lock:

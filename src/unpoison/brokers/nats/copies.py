@@ -33,7 +33,7 @@ def _kept(session: Session, item: Kept) -> Copy:
     topic = session.topic(item.delivery.source)
     target = topic.names.suspects if item.counters.alone else topic.names.again
     subject, extra = session.schedule(topic, item.after, target)
-    seen = envelope.look(receipt.block, where)
+    seen = envelope.look_safely(receipt.block, where)
     block = envelope.copied(seen, receipt.block, item.counters, [*extra, line(MESSAGE_ID, where)])
     return Copy(subject, block, item.delivery.body)
 
@@ -41,5 +41,5 @@ def _kept(session: Session, item: Kept) -> Copy:
 def _letter(session: Session, item: Dead) -> Copy:
     receipt: Receipt = item.delivery.receipt
     names = session.topic(item.delivery.source).names
-    seen = envelope.look(receipt.block, place(receipt.reply))
+    seen = envelope.look_safely(receipt.block, place(receipt.reply))
     return Copy(names.dead, letters.written(item.letter, seen, receipt.block, names.group), item.delivery.body)

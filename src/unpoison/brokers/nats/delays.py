@@ -8,8 +8,7 @@ delayed message would hold one of its places, and its count would be forgotten.
 
 import math
 import threading
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import msgspec
@@ -20,6 +19,7 @@ from unpoison.brokers.nats.envelope import Arrived, line, place
 from unpoison.brokers.nats.names import Names
 from unpoison.brokers.nats.writing import Copy, No, unique
 from unpoison.errors import BrokerUnavailable, UnpoisonError
+from unpoison.reading import as_text
 
 DUE, TARGET = b"x-unpoison-due", b"x-unpoison-target"
 AT_ONCE = 100
@@ -45,8 +45,10 @@ class Mover:
         store: Callable[[list[Copy]], dict[int, No]],
         now: Callable[[], float],
         rung: threading.Event,
+        targets: Sequence[str],
     ) -> None:
         self._subscription, self._store, self._now, self._rung = subscription, store, now, rung
+        self._targets = targets
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="unpoison-nats-mover", daemon=True)
         self._thread.start()
@@ -72,7 +74,7 @@ class Mover:
         due = {each.reply: _due(each) for each in arrived}
         ready = [each for each in arrived if due[each.reply] <= now]
         if ready:
-            refused = self._store([_moved(each) for each in ready])
+            refused = self._store([_moved(each, self._targets) for each in ready])
             stored = [each.reply for number, each in enumerate(ready) if number not in refused]
             pulled.finish(stored)
             if refused:
@@ -93,15 +95,17 @@ class Mover:
 
 
 def _due(arrived: Arrived) -> float:
+    """When its time comes, by the server's clock; now if it says nothing that makes sense."""
     with suppress(ValueError):
-        return float(envelope.fields(arrived.block).get(DUE, b"0"))
-    return time.time()
+        due = float(envelope.fields(arrived.block).get(DUE, b"0"))
+        return due if math.isfinite(due) else 0.0
+    return 0.0
 
 
-def _moved(arrived: Arrived) -> Copy:
-    """The same message at its target, without the headers of the way."""
+def _moved(arrived: Arrived, targets: Sequence[str]) -> Copy:
+    """The same message at its target, without the headers of the way. What names none of ours goes to the first."""
     way = (DUE, TARGET, envelope.MESSAGE_ID)
     lines = [each for each in arrived.block.split(b"\r\n")[1:] if each and not each.startswith(way)]
     lines.append(line(envelope.MESSAGE_ID, place(arrived.reply)))
-    target = envelope.fields(arrived.block).get(TARGET, b"").decode()
-    return Copy(target, envelope.block(lines), arrived.body)
+    target = as_text(envelope.fields(arrived.block).get(TARGET, b""))
+    return Copy(target if target in targets else targets[0], envelope.block(lines), arrived.body)

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from unpoison.brokers.nats.wire import CRLF, VERSION
-from unpoison.message import NO_HEADERS, UNTRIED, Counters, Delivery, Outgoing, Past
+from unpoison.message import MOST_COUNTED, MOST_MOMENT, NO_HEADERS, UNTRIED, Counters, Delivery, Outgoing, Past
+from unpoison.reading import Unreadable, as_text, read_one, unreadable
 from unpoison.stored import UNREADABLE
 
 ID, KEY, STAMP, MORE, GROUP = b"x-unpoison-id", b"x-unpoison-key", b"x-unpoison-stamp", b"x-unpoison-more", b"x-unpoison-group"
@@ -207,8 +208,20 @@ def fields(old: bytes) -> dict[bytes, bytes]:
     return found
 
 
+def look_safely(old: bytes, where: Place) -> Seen:
+    """As `look`; of a message that cannot be read, only its place is known."""
+    bare = Seen(f"{where.stream}:{where.number}", None, NO_HEADERS, str(where), UNTRIED)
+    return read_one(old, lambda each: look(each, where), lambda *_: bare)
+
+
+def not_read(source: str, holder: object, arrived: Arrived, error: Exception) -> Unreadable:
+    """The delivery of a message that could not be read."""
+    receipt = Receipt(holder, arrived.reply, arrived.block)
+    return unreadable(receipt, source, as_text(arrived.reply), arrived.body, arrived.block, error)
+
+
 def look(old: bytes, where: Place) -> Seen:
-    """Read an envelope, whatever is in it: what we do not understand is as if it were not there."""
+    """Read an envelope, whatever is in it: what we do not understand is as if it were not there. May raise."""
     found = fields(old)
     more = _more(found.get(MORE))
     headers = {**_senders(found), **more.headers}
@@ -241,8 +254,9 @@ def _counters(found: Mapping[bytes, bytes]) -> Counters:
     for name, field in _COUNTERS.items():
         if name in found:
             with suppress(ValueError):
-                number = float(found[name]) if field == "first_failed_at" else int(found[name])
-                if number >= 0:
+                is_moment = field == "first_failed_at"
+                number = float(found[name]) if is_moment else int(found[name])
+                if 0 <= number <= (MOST_MOMENT if is_moment else MOST_COUNTED):
                     read[field] = bool(number) if field in ("alone", "fresh") else number
     if HISTORY in found:
         with suppress(*UNREADABLE):

@@ -9,6 +9,7 @@ import hashlib
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 import msgspec
 
@@ -20,6 +21,7 @@ from unpoison.brokers.nats.looking import read
 from unpoison.brokers.nats.topology import Topic
 from unpoison.errors import BrokerUnavailable
 from unpoison.message import Counters
+from unpoison.stored import UNREADABLE
 
 
 class Start(msgspec.Struct, frozen=True):
@@ -95,7 +97,11 @@ class Lane:
 
     def _noted(self, stamp: str) -> list[Start]:
         found = read(self._connect(), self._topic.names.dlq, self.subject(stamp))
-        return [msgspec.json.decode(each.body, type=Start) for each in found]
+        starts: list[Start] = []
+        for each in found:
+            with suppress(*UNREADABLE):
+                starts.append(msgspec.json.decode(each.body, type=Start))
+        return starts
 
     def cleared(self, stamp: str) -> None:
         """It came to an end: its starts need not be known any longer."""

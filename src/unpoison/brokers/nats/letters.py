@@ -14,6 +14,7 @@ from unpoison.brokers.nats.envelope import MESSAGE_ID, Place, Seen, line
 from unpoison.deadletters.record import DeadLetter
 from unpoison.failure import ErrorClassification
 from unpoison.message import Counters, Message
+from unpoison.reading import read_one, unreadable_letter
 from unpoison.stored import UNREADABLE, letter_within
 
 RECORD, GROUP = b"x-unpoison-letter", envelope.GROUP
@@ -52,9 +53,13 @@ class Found(msgspec.Struct):
 def read(source: str, where: Place, old: bytes, body: bytes, *, number: int, state: str, group: str) -> Found:
     """A letter, or one that was dealt with. `number` is its number as a letter; `group` that of one which names none."""
     found = envelope.fields(old)
-    seen = envelope.look(old, where)
+    seen = envelope.look_safely(old, where)
     message = Message(seen.id, source, body, seen.key, seen.headers)
-    letter = _known(source, found) or _foreign(message, seen, where)
+    letter = read_one(
+        found,
+        lambda found: _known(source, found) or _foreign(message, seen, where),
+        lambda _, error: unreadable_letter("", state, message, error),
+    )
     named = found[GROUP].decode("utf-8", "replace") if GROUP in found else group
     original = letter.original | {"group": named}
     letter = msgspec.structs.replace(letter, id=f"{source}-{number}", state=state, message=message, original=original)

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 
 from unpoison.brokers.nats import envelope
 from unpoison.brokers.nats.consuming import NAK, Subscription
@@ -16,6 +17,7 @@ from unpoison.brokers.nats.lane import Lane
 from unpoison.brokers.nats.session import Session
 from unpoison.errors import UnpoisonError
 from unpoison.message import Delivery
+from unpoison.reading import read_all
 
 
 class Source:
@@ -35,7 +37,8 @@ class Source:
         if topic.later is not None:
             rung = threading.Event()
             later = Subscription(*topic.later, session.link, rung.set)
-            self._mover = Mover(later, session.store, lambda: session.now(topic), rung)
+            targets = (topic.names.again, topic.names.suspects)
+            self._mover = Mover(later, session.store, lambda: session.now(topic), rung, targets)
 
     @property
     def pulled(self) -> tuple[Subscription, ...]:
@@ -78,13 +81,17 @@ class Source:
         return self._admitted(pulled, pulled.take(room))
 
     def _admitted(self, holder: Subscription, arrived: Sequence[Arrived]) -> list[Delivery]:
+        together, one = partial(self._deliveries, holder), partial(self._delivery, holder)
+        return read_all(arrived, together, one, partial(envelope.not_read, self.name, holder))
+
+    def _deliveries(self, holder: Subscription, arrived: Sequence[Arrived]) -> list[Delivery]:
         plain, is_plain, is_first = envelope.plain, envelope.is_plain, envelope.is_first
         return [
-            plain(self.name, each, holder) if is_plain(each.block) and is_first(each.reply) else self._delivery(each, holder)
+            plain(self.name, each, holder) if is_plain(each.block) and is_first(each.reply) else self._delivery(holder, each)
             for each in arrived
         ]
 
-    def _delivery(self, arrived: Arrived, holder: Subscription) -> Delivery:
+    def _delivery(self, holder: Subscription, arrived: Arrived) -> Delivery:
         where = place(arrived.reply)
         seen = envelope.look(arrived.block, where)
         counters = envelope.returned(seen.counters, where.delivered)

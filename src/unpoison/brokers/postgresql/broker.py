@@ -21,6 +21,7 @@ from unpoison.brokers.postgresql.takeover import take_over
 from unpoison.errors import BrokerUnavailable, ConfigError, OwnershipLost
 from unpoison.message import Delivery, Outgoing
 from unpoison.ports import Capability, Depth, Finding, Ring, Settlement
+from unpoison.reading import Unreadable
 from unpoison.stored import counters_text
 
 TAKEOVER_EVERY = 0.5
@@ -114,6 +115,8 @@ class PostgreSQLBroker:
         with self._session.transaction() as run:
             found = self._take_waiting(run, source, number, 1, alone=True)
             for suspect in found:
+                if isinstance(suspect, Unreadable):
+                    continue  # it is not started
                 self._session.make_durable(run)
                 counters = counters_text(suspect.counters.marked(by, time.time()))  # when, as this host says: for people only
                 run.execute("update unpoison_waiting set counters = %s where no = %s", (counters, suspect.receipt[1]))

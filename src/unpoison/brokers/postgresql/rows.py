@@ -6,12 +6,14 @@ Statements on the way of an ordinary message do not wait for the disk: `_QUICK` 
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from unpoison.brokers.postgresql.schema import Connection
 from unpoison.errors import PayloadError
 from unpoison.message import NO_HEADERS, UNTRIED, Delivery, Outgoing
 from unpoison.ports import Dead, Kept
+from unpoison.reading import Unreadable, read_all, unreadable
 from unpoison.stored import counters_text, headers_text, read_counters, read_headers, record_text
 
 FETCH_BYTES = 64 * 1024 * 1024
@@ -150,20 +152,39 @@ PUBLISH_MANY = "copy unpoison_line (source, id, key, headers, body) from stdin (
 NOTIFY = "select pg_notify('unpoison', %s::text)"
 
 
-def of_line(source: str, owner: int, found: Sequence[Sequence[Any]]) -> list[Delivery]:
-    """One loop that calls nothing for an ordinary message: this is paid for each of them."""
+Row = Sequence[Any]
+
+
+def of_line(source: str, owner: int, found: Sequence[Row]) -> list[Delivery]:
     lease = found[0][0] if found else 0
+    together = partial(_new_ones, source, lease, owner)
+    return read_all(found, together, lambda row: together([row])[0], partial(_unreadable, source, lease, owner))
+
+
+def _new_ones(source: str, lease: int, owner: int, found: Sequence[Row]) -> list[Delivery]:
+    """One loop that calls nothing for an ordinary message: this is paid for each of them."""
     return [
         Delivery((lease, position, owner), source, id_, body, key, NO_HEADERS if headers is None else read_headers(headers))
         for position, id_, body, key, headers, _ in found
     ]
 
 
-def of_waiting(source: str, owner: int, found: Sequence[Sequence[Any]]) -> list[Delivery]:
+def of_waiting(source: str, owner: int, found: Sequence[Row]) -> list[Delivery]:
+    together = partial(_waiting_ones, source, owner)
+    return read_all(found, together, lambda row: together([row])[0], partial(_unreadable, source, 0, owner))
+
+
+def _waiting_ones(source: str, owner: int, found: Sequence[Row]) -> list[Delivery]:
     return [
         Delivery((0, no, owner), source, id_, body, key, read_headers(headers), UNTRIED if text is None else read_counters(text))
         for no, id_, body, key, headers, text in found
     ]
+
+
+def _unreadable(source: str, lease: int, owner: int, row: Row, error: Exception) -> Unreadable:
+    at, id_, body, key, headers, last = row
+    native = {"id": id_, "key": key, "headers": headers} | ({} if lease else {"counters": last})
+    return unreadable((lease, at, owner), source, id_, body, native, error)
 
 
 def keep(run: Connection, kept: Kept, owner: int, source: int) -> int:

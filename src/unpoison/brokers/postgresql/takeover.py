@@ -5,6 +5,7 @@ They come back as *returned*: whether they had been started is not known.
 
 from unpoison.brokers.postgresql.schema import Connection
 from unpoison.message import UNTRIED
+from unpoison.reading import read_one
 from unpoison.stored import counters_text, read_counters
 
 _MOVE = """
@@ -30,5 +31,7 @@ def take_over(run: Connection, owner: int) -> bool:
     held = "select no, counters from unpoison_waiting where owner = %s for update"
     for no, text in run.execute(held, (owner,)).fetchall():
         back = "update unpoison_waiting set owner = null, due = statement_timestamp(), counters = %s where no = %s"
-        run.execute(back, (counters_text(read_counters(text).returned()), no))
+        # What cannot be read stays as it is; the fetch that finds it makes it a dead letter.
+        counters = read_one(text, lambda each: counters_text(read_counters(each).returned()), lambda each, _: each)
+        run.execute(back, (counters, no))
     return True

@@ -9,16 +9,19 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
+from typing import NamedTuple, cast
 
 import msgspec
 
-from unpoison.brokers.rabbitmq import envelope, properties, starts
+from unpoison.brokers.rabbitmq import envelope, starts
 from unpoison.brokers.rabbitmq.connection import Refused
 from unpoison.brokers.rabbitmq.consuming import Subscription
-from unpoison.brokers.rabbitmq.envelope import FLAGGED, Receipt
+from unpoison.brokers.rabbitmq.envelope import FLAGGED, Receipt, Seen
 from unpoison.brokers.rabbitmq.holding import GIVE_BACK_AFTER, Holding, remake
 from unpoison.brokers.rabbitmq.links import Links
 from unpoison.brokers.rabbitmq.moving import Moving, why
+from unpoison.brokers.rabbitmq.properties import Properties
 from unpoison.brokers.rabbitmq.topology import NOT_FOUND, busy_of, dlq_of, lane_of
 from unpoison.brokers.rabbitmq.url import address
 from unpoison.brokers.rabbitmq.wire import Arrived
@@ -26,6 +29,7 @@ from unpoison.brokers.rabbitmq.writing import Copy
 from unpoison.errors import BrokerUnavailable, PayloadError, UnpoisonError
 from unpoison.message import Counters, Delivery, Outgoing
 from unpoison.ports import Capability, Depth, Finding, Kept, Ring, Settlement
+from unpoison.reading import Unreadable, read_all, read_one
 
 LOOK_AGAIN = 0.1
 """Seconds between two looks before a source is called empty: a message on its way from one delay to the next is in no count."""
@@ -117,25 +121,17 @@ class RabbitMQBroker:
 
     def _admitted(self, source: str, subscription: Subscription, arrived: Sequence[Arrived]) -> list[Delivery]:
         """Deliveries. What came back flagged and uncounted, or has to wait longer, is stored anew first and comes again."""
-        plain, is_plain = envelope.plain, envelope.is_plain
-        deliveries: list[Delivery] = []
-        again: list[tuple[Arrived, Copy]] = []
-        for message in arrived:
-            if not message.redelivered and is_plain(message.properties):
-                deliveries.append(plain(source, message, subscription))
-                continue
-            like = properties.read(message.properties)
-            seen = envelope.look(message, like)
-            counters = _returned(seen.counters, seen.returns)
-            if seen.wait > 0 or (seen.returns == FLAGGED and seen.counters.unseen == 0 and not seen.counters.alone):
-                where, extra = self.links.route(source, seen.wait)
-                again.append((message, Copy(*where, envelope.copied(seen, like, counters, extra=extra), message.body)))
-            else:
-                receipt = Receipt(subscription, message.tag, message.properties)
-                deliveries.append(Delivery(receipt, source, seen.id, message.body, seen.key, seen.headers, counters))
-        if again:
-            self._store_anew(subscription, again)
-        return deliveries
+        together, one = partial(_read_together, source, subscription), partial(_read, source, subscription)
+        found = read_all(arrived, together, one, partial(envelope.not_read, source, subscription))
+        again = [each for each in found if type(each) is _Again]
+        if not again:
+            return cast("list[Delivery]", found)
+        self._store_anew(subscription, [(each.arrived, self._again(source, each)) for each in again])
+        return [each for each in found if isinstance(each, Delivery)]
+
+    def _again(self, source: str, each: "_Again") -> Copy:
+        where, extra = self.links.route(source, each.seen.wait)
+        return Copy(*where, envelope.copied(each.seen, each.like, each.counters, extra=extra), each.arrived.body)
 
     def _store_anew(self, subscription: Subscription, again: Sequence[tuple[Arrived, Copy]]) -> None:
         batch = self.links.store([copy for _, copy in again])
@@ -154,7 +150,10 @@ class RabbitMQBroker:
             arrived = lane.take()
             if arrived is None:
                 return None
-            seen = envelope.look(arrived, properties.read(arrived.properties))
+            opened = read_one(arrived, envelope.opened, partial(envelope.not_read, source, lane))
+            if isinstance(opened, Unreadable):
+                return opened  # it is not started
+            seen = opened[1]
             stamp, losses = seen.stamp or seen.id, 1 if seen.returns == FLAGGED else seen.returns
             counters = msgspec.structs.replace(seen.counters, alone=True)
             try:
@@ -243,6 +242,34 @@ class RabbitMQBroker:
                     self._give_back()
             self._holding.let_all_go()
             self.links.close()
+
+
+class _Again(NamedTuple):
+    """A message that is to be stored anew."""
+
+    arrived: Arrived
+    like: Properties
+    seen: Seen
+    counters: Counters
+
+
+def _read_together(source: str, subscription: Subscription, arrived: Sequence[Arrived]) -> list[Delivery | _Again]:
+    plain, is_plain = envelope.plain, envelope.is_plain
+    return [
+        plain(source, message, subscription)
+        if not message.redelivered and is_plain(message.properties)
+        else _read(source, subscription, message)
+        for message in arrived
+    ]
+
+
+def _read(source: str, subscription: Subscription, message: Arrived) -> Delivery | _Again:
+    like, seen = envelope.opened(message)
+    counters = _returned(seen.counters, seen.returns)
+    if seen.wait > 0 or (seen.returns == FLAGGED and seen.counters.unseen == 0 and not seen.counters.alone):
+        return _Again(message, like, seen, counters)
+    receipt = Receipt(subscription, message.tag, message.properties)
+    return Delivery(receipt, source, seen.id, message.body, seen.key, seen.headers, counters)
 
 
 def _returned(counters: Counters, returns: int) -> Counters:

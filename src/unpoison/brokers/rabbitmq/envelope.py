@@ -18,7 +18,8 @@ from unpoison.brokers.rabbitmq import properties, table
 from unpoison.brokers.rabbitmq.properties import Properties
 from unpoison.brokers.rabbitmq.table import Entry
 from unpoison.brokers.rabbitmq.wire import Arrived
-from unpoison.message import NO_HEADERS, UNTRIED, Counters, Delivery, Outgoing, Past
+from unpoison.message import MOST_COUNTED, MOST_MOMENT, NO_HEADERS, UNTRIED, Counters, Delivery, Outgoing, Past
+from unpoison.reading import Unreadable, read_one, unreadable
 from unpoison.stored import UNREADABLE
 
 STAMP, KEY, ATTEMPTS, REST = b"x-unpoison-stamp", b"x-unpoison-key", b"x-delivery-attempts", b"x-unpoison-wait"
@@ -133,8 +134,34 @@ def _history(history: tuple[Past, ...]) -> str:
     return data.decode()
 
 
+def opened(arrived: Arrived) -> tuple[Properties, Seen]:
+    """The properties of a message, and what they say. May raise."""
+    like = properties.read(arrived.properties)
+    return like, look(arrived, like)
+
+
+def opened_safely(arrived: Arrived) -> tuple[Properties, Seen]:
+    """As `opened`; of a message that cannot be read, only its body is known."""
+
+    def bare(arrived: Arrived, _: Exception) -> tuple[Properties, Seen]:
+        like = read_one(arrived.properties, properties.read, lambda *_: properties.NONE)
+        return like, Seen(_unnamed(arrived), None, NO_HEADERS, None, UNTRIED, 0, 0.0)
+
+    return read_one(arrived, opened, bare)
+
+
+def not_read(source: str, holder: object, arrived: Arrived, error: Exception) -> Unreadable:
+    """The delivery of a message that could not be read."""
+    receipt = Receipt(holder, arrived.tag, arrived.properties)
+    return unreadable(receipt, source, _unnamed(arrived), arrived.body, arrived.properties, error)
+
+
+def _unnamed(arrived: Arrived) -> str:
+    return f"unnamed-{hashlib.blake2b(arrived.body, digest_size=8).hexdigest()}"
+
+
 def look(arrived: Arrived, like: Properties) -> Seen:
-    """Read an envelope, whatever is in it: what we do not understand is as if it were not there."""
+    """Read an envelope, whatever is in it: what we do not understand is as if it were not there. May raise."""
     found = {each.name: each.value for each in like.headers.entries}
     headers = {
         each.name.decode("utf-8", "replace"): table.text(each.value) for each in like.headers.entries if _is_senders(each.name)
@@ -143,8 +170,9 @@ def look(arrived: Arrived, like: Properties) -> Seen:
     named = table.text(found[LONG_ID]) if LONG_ID in found else like.id
     own = table.text(found[STAMP]) if STAMP in found else None
     wait = _number(found.get(REST), (float, int), 0.0)
+    wait = wait if 0 < wait <= MOST_MOMENT else 0.0  # else somebody else's header of that name
     returns = _returns(found) if arrived.redelivered else 0
-    id_ = named if named is not None else own or f"unnamed-{hashlib.blake2b(arrived.body, digest_size=8).hexdigest()}"
+    id_ = named if named is not None else own or _unnamed(arrived)
     return Seen(id_, key, headers or NO_HEADERS, own, _counters(found), returns, float(wait))
 
 
@@ -160,7 +188,8 @@ def _counters(found: Mapping[bytes, bytes]) -> Counters:
         if name in found:
             kinds = _KINDS.get(field, (int,))
             content = _number(found[name], kinds, None)
-            if content is not None and (isinstance(content, bool) or content >= 0):
+            most = MOST_MOMENT if field == "first_failed_at" else MOST_COUNTED
+            if content is not None and (isinstance(content, bool) or 0 <= content <= most):
                 fields[field] = content
     if _HISTORY in found:
         with suppress(*UNREADABLE):  # somebody else's header of that name

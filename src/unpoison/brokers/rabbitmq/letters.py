@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from unpoison.brokers.rabbitmq import envelope, properties, table
+from unpoison.brokers.rabbitmq import envelope, table
 from unpoison.brokers.rabbitmq.envelope import MOST_HEADERS, Seen
 from unpoison.brokers.rabbitmq.properties import Properties
 from unpoison.brokers.rabbitmq.table import Entry
@@ -20,6 +20,7 @@ from unpoison.brokers.rabbitmq.wire import Arrived
 from unpoison.deadletters.record import DeadLetter
 from unpoison.failure import ErrorClassification
 from unpoison.message import Counters, Message
+from unpoison.reading import read_one, unreadable_letter
 from unpoison.stored import UNREADABLE, letter_within
 
 RECORD, LETTER, STATE = b"x-unpoison-letter", b"x-unpoison-letter-id", b"x-unpoison-state"
@@ -67,13 +68,16 @@ class Found(msgspec.Struct):
 def read(source: str, arrived: Arrived, states: Collection[str] = ("dead",)) -> Found:
     """A letter in one of these states. What tells of another is left from an earlier life of the message: RabbitMQ itself
     dead-lettered one that had been replayed."""
-    like = properties.read(arrived.properties)
-    seen = envelope.look(arrived, like)
+    like, seen = envelope.opened_safely(arrived)
     headers = {each.name: each.value for each in like.headers.entries}
     if STATE in headers and table.text(headers[STATE]) not in states:
         headers = {name: content for name, content in headers.items() if name not in (RECORD, LETTER, STATE)}
     message = Message(seen.id, source, arrived.body, seen.key, seen.headers)
-    letter = _known(source, headers) or _foreign(message, headers, seen)
+    letter = read_one(
+        headers,
+        lambda headers: _known(source, headers) or _foreign(message, headers, seen),
+        lambda _, error: unreadable_letter("", "dead", message, error),
+    )
     id_ = table.text(headers[LETTER]) if LETTER in headers else f"{source}-{0:014x}{_digest(arrived)}"
     state = table.text(headers[STATE]) if STATE in headers else "dead"
     return Found(arrived, like, seen, msgspec.structs.replace(letter, id=id_, state=state, message=message))

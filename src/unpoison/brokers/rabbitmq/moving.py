@@ -7,13 +7,15 @@ again: a copy that was confirmed before, or is still on its way, is not sent a s
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from unpoison.brokers.rabbitmq import envelope, letters, properties
-from unpoison.brokers.rabbitmq.envelope import Receipt
+from unpoison.brokers.rabbitmq import envelope, letters
+from unpoison.brokers.rabbitmq.envelope import Receipt, Seen
 from unpoison.brokers.rabbitmq.links import Links
+from unpoison.brokers.rabbitmq.properties import Properties
 from unpoison.brokers.rabbitmq.topology import DLX, lane_of
 from unpoison.brokers.rabbitmq.wire import Arrived
 from unpoison.brokers.rabbitmq.writing import Batch, Copy
 from unpoison.errors import BrokerUnavailable
+from unpoison.message import Delivery
 from unpoison.ports import Dead, Kept
 
 LetGo = Callable[[Sequence[Receipt]], None]
@@ -75,18 +77,20 @@ class Moving:
 
     def _kept_copy(self, kept: Kept) -> Copy:
         delivery = kept.delivery
-        like = properties.read(delivery.receipt.properties)
-        seen = envelope.look(Arrived(0, False, b"", delivery.body), like)
+        like, seen = _opened(delivery)
         home = lane_of(delivery.source) if kept.counters.alone else delivery.source
         where, extra = self._links.route(home, kept.after)
         return Copy(*where, envelope.copied(seen, like, kept.counters, extra=extra), delivery.body)
 
     def _letter_copy(self, dead: Dead) -> Copy:
         delivery = dead.delivery
-        like = properties.read(delivery.receipt.properties)
-        seen = envelope.look(Arrived(0, False, b"", delivery.body), like)
+        like, seen = _opened(delivery)
         data = letters.written(dead.letter, seen, like, letters.new_id(delivery.source))
         return Copy(DLX, delivery.source, data, delivery.body)
+
+
+def _opened(delivery: Delivery) -> tuple[Properties, Seen]:
+    return envelope.opened_safely(Arrived(0, False, delivery.receipt.properties, delivery.body))
 
 
 def why(batch: Batch) -> str:

@@ -23,6 +23,7 @@ from unpoison.brokers.redis.url import address
 from unpoison.errors import BrokerUnavailable, OwnershipLost
 from unpoison.message import Delivery, Outgoing
 from unpoison.ports import Capability, Depth, Finding, Kept, Ring, Settlement
+from unpoison.reading import Unreadable
 from unpoison.stored import counters_text
 
 TAKEOVER_EVERY = 0.5
@@ -96,7 +97,7 @@ class RedisBroker:
             suspect = self._fetching.take_alone(source, owner)
         except NotOurs:
             raise self._lost(source, owner) from None
-        if suspect is not None:
+        if suspect is not None and not isinstance(suspect, Unreadable):  # one that cannot be read is not started
             self._mark(source, owner, suspect, by)
         self._fetching.mark_got(source, [] if suspect is None else [suspect])
         return suspect

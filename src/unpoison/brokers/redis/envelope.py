@@ -6,12 +6,14 @@ headers. Whatever they look like, their fields travel unchanged through retries,
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from unpoison.brokers.redis.netstrings import packed, unpacked
 from unpoison.message import NO_HEADERS, UNTRIED, Delivery, Message, Outgoing
+from unpoison.reading import Unreadable, as_text, read_all, read_one, unreadable
 from unpoison.stored import UNREADABLE, headers_text, read_counters, read_headers
 
 _NOT_HEADERS = (b"id", b"key", b"body", b"headers")
@@ -41,7 +43,13 @@ def fields_of(message: Outgoing | Message) -> list[bytes]:
 
 
 def from_entries(source: str, owner: str, entries: Sequence[Any]) -> list[Delivery]:
-    """Deliveries of what XREADGROUP returned. One loop with little in it: this is paid for each message."""
+    """Deliveries of what XREADGROUP returned."""
+    together = partial(_entries, source, owner)
+    return read_all(entries, together, lambda each: together([each])[0], partial(_unreadable_entry, source, owner))
+
+
+def _entries(source: str, owner: str, entries: Sequence[Any]) -> list[Delivery]:
+    """One loop with little in it: this is paid for each message."""
     made = []
     for no, fields in entries:
         receipt = Receipt(owner, False, no, fields)
@@ -54,15 +62,34 @@ def from_entries(source: str, owner: str, entries: Sequence[Any]) -> list[Delive
 
 def from_waiting(source: str, owner: str, rows: Sequence[Any]) -> list[Delivery]:
     """Deliveries of what a script handed out: number, message, counters, how often it came back since these were written."""
-    made = []
-    for no, blob, counters, returns in rows:
-        known_id, *fields = unpacked(blob)
-        delivery = _delivery(Receipt(owner, True, no, fields), source, fields, known_id or None)
-        found = read_counters(counters.decode()) if counters else UNTRIED
-        for _ in range(int(returns or 0)):
-            found = found.returned()
-        made.append(msgspec.structs.replace(delivery, counters=found))
-    return made
+    return [read_one(row, partial(_waiting, source, owner), partial(_unreadable_waiting, source, owner)) for row in rows]
+
+
+def _waiting(source: str, owner: str, row: Sequence[Any]) -> Delivery:
+    no, blob, counters, returns = row
+    known_id, *fields = unpacked(blob)
+    delivery = _delivery(Receipt(owner, True, no, fields), source, fields, known_id or None)
+    found = read_counters(counters.decode()) if counters else UNTRIED
+    for _ in range(min(2, int(returns or 0))):
+        found = found.returned()
+    return msgspec.structs.replace(delivery, counters=found)
+
+
+def _unreadable_entry(source: str, owner: str, entry: Sequence[Any], error: Exception) -> Unreadable:
+    no, fields = entry
+    return _unreadable(Receipt(owner, False, no, fields), source, {"fields": fields}, error)
+
+
+def _unreadable_waiting(source: str, owner: str, row: Sequence[Any], error: Exception) -> Unreadable:
+    no, blob, counters, _ = row
+    fields = read_one(blob, lambda each: unpacked(each)[1:], lambda each, _: [b"body", each])
+    return _unreadable(Receipt(owner, True, no, fields), source, {"fields": fields, "counters": counters}, error)
+
+
+def _unreadable(receipt: Receipt, source: str, native: Mapping[str, Any], error: Exception) -> Unreadable:
+    values = dict(zip(receipt.fields[::2], receipt.fields[1::2], strict=False))
+    body = values[b"body"] if b"body" in values else packed(receipt.fields)
+    return unreadable(receipt, source, _text(receipt.no), body, native, error)
 
 
 def blob_of(delivery: Delivery) -> bytes:
@@ -96,4 +123,4 @@ def _headers(values: Mapping[bytes, bytes]) -> Mapping[str, str]:
 
 
 def _text(value: bytes) -> str:
-    return str(value, "utf-8", "backslashreplace")
+    return as_text(value)

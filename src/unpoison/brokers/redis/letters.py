@@ -13,6 +13,7 @@ from unpoison.brokers.redis.envelope import fields_of
 from unpoison.brokers.redis.netstrings import packed, unpacked
 from unpoison.deadletters.record import DeadLetter
 from unpoison.message import Message
+from unpoison.reading import as_text, read_one
 
 _ID = re.compile(r"(0|[1-9][0-9]{0,19})-(0|[1-9][0-9]{0,19})")
 _UNKNOWN = (
@@ -40,20 +41,22 @@ def letter_of(source: str, no: bytes, state: str, fields: Sequence[bytes]) -> De
         return None if name not in values else str(values[name], "utf-8", "backslashreplace")
 
     record = text(b"record") or _UNKNOWN
-    row = (no.decode(), state, int(text(b"replays") or 0), text(b"fingerprint") or "", text(b"id") or no.decode())
+    replays = read_one(text(b"replays") or "0", int, lambda *_: 0)
+    row = (no.decode(), state, replays, text(b"fingerprint") or "", text(b"id") or no.decode())
     return stored.letter(source, (*row, text(b"key"), text(b"headers"), values.get(b"body", b""), record))
 
 
 def original_of(message: Message, fields: Sequence[bytes]) -> list[bytes]:
     """The fields with which a letter's message goes to its source again."""
     values = dict(zip(fields[::2], fields[1::2], strict=False))
-    return unpacked(values[b"fields"]) if b"fields" in values else fields_of(message)
+    known = fields_of(message)
+    return read_one(values[b"fields"], unpacked, lambda *_: known) if b"fields" in values else known
 
 
 def group_of(fields: Sequence[bytes], default: str) -> str:
     """The group that gave the message up. It goes back there and nowhere else: others have handled it, or will."""
     values = dict(zip(fields[::2], fields[1::2], strict=False))
-    return values.get(b"group", default.encode()).decode()
+    return as_text(values.get(b"group", default.encode()))
 
 
 def number(source: str, letter_id: str) -> str | None:

@@ -24,6 +24,7 @@ from unpoison.brokers.sqlite.takeover import take_over
 from unpoison.errors import BrokerUnavailable, ConfigError, OwnershipLost
 from unpoison.message import Delivery, Outgoing
 from unpoison.ports import Capability, Depth, Finding, Ring, Settlement
+from unpoison.reading import Unreadable
 from unpoison.stored import counters_text
 
 TAKEOVER_EVERY = 0.5
@@ -128,6 +129,8 @@ class SQLiteBroker:
             self._check_ownership(run)
             found = self._fetch_waiting(run, source, number, 1, rows.Room(), alone=True)
             for suspect in found:
+                if isinstance(suspect, Unreadable):
+                    continue  # it is not started
                 counters = counters_text(suspect.counters.marked(by, self._clock()))
                 run.execute("update unpoison_waiting set counters = ? where no = ?", (counters, -suspect.receipt))
         return found[0] if found else None
@@ -272,7 +275,7 @@ class SQLiteBroker:
         last, handed = run.execute("select last, handed from unpoison_sources where no = ?", (number,)).fetchone()
         first = number * POSITIONS + handed + 1
         query = "select position, id, body, key, headers, null from unpoison_line where position between ? and ?"
-        found = room.read(source, run.execute(query, (first, first + min(limit, last - handed) - 1)))
+        found = room.read(source, run, query, (first, first + min(limit, last - handed) - 1))
         if found:
             run.execute("update unpoison_sources set handed = handed + ? where no = ?", (len(found), number))
             run.execute("insert into unpoison_leases values (?, ?, ?)", (first, first + len(found) - 1, self._owner.no))
@@ -281,7 +284,7 @@ class SQLiteBroker:
     def _fetch_waiting(
         self, run: sqlite3.Connection, source: str, number: int, limit: int, room: rows.Room, *, alone: bool = False
     ) -> list[Delivery]:
-        found = room.read(source, run.execute(_TAKE_WAITING, (number, alone, self._clock(), limit)))
+        found = room.read(source, run, _TAKE_WAITING, (number, alone, self._clock(), limit))
         if found:
             owned = [(self._owner.no, -delivery.receipt) for delivery in found]
             run.executemany("update unpoison_waiting set owner = ? where no = ?", owned)

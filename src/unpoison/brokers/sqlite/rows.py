@@ -1,16 +1,23 @@
 """How are messages and letters written to and read from rows?"""
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 from unpoison.brokers.sqlite.leases import runs
 from unpoison.brokers.sqlite.schema import POSITIONS
 from unpoison.message import NO_HEADERS, UNTRIED, Delivery, Outgoing
 from unpoison.ports import Dead, Kept, Settlement
+from unpoison.reading import Unreadable, as_bytes, as_text, read_all, unreadable
 from unpoison.stored import counters_text, headers_text, read_counters, read_headers, record_text
 
 FETCH_BYTES = 64 * 1024 * 1024
 """A fetch ends early once it has read this much: a limit by count alone lets large bodies fill the memory."""
+
+
+Row = Sequence[Any]
+"""Receipt, id, body, key, headers and counters of a message. SQLite keeps any type in any column."""
 
 
 class Room:
@@ -19,31 +26,70 @@ class Room:
     def __init__(self) -> None:
         self._left = FETCH_BYTES
 
-    def read(self, source: str, cursor: sqlite3.Cursor) -> list[Delivery]:
-        """Deliveries of these rows, as far as there is room. The last one may be larger than what is left.
+    def read(self, source: str, run: sqlite3.Connection, query: str, values: Sequence[object]) -> list[Delivery]:
+        """Deliveries of the rows that the query finds, as far as there is room. The last one may be larger than what is left."""
+        try:
+            found = self._rows(run.execute(query, values), len)
+        except (sqlite3.OperationalError, TypeError) as error:
+            if isinstance(error, sqlite3.OperationalError) and "decode" not in str(error):
+                raise
+            found = self._rows_as_bytes(run, query, values)
+        return read_all(found, partial(deliveries, source), partial(_delivery, source), partial(_unreadable, source))
 
-        One loop that calls nothing for an ordinary message: this is paid for each of them.
-        """
-        found, left = [], self._left
+    def _rows(self, cursor: sqlite3.Cursor, size: Callable[[Any], int]) -> list[Row]:
+        """One loop with little in it: this is paid for each message."""
+        found: list[Row] = []
+        left = self._left
         if left > 0:
-            for receipt, id_, body, key, headers, counters in cursor:
-                found.append(
-                    Delivery(
-                        receipt,
-                        source,
-                        id_,
-                        body,
-                        key,
-                        NO_HEADERS if headers is None else read_headers(headers),
-                        UNTRIED if counters is None else read_counters(counters),
-                    )
-                )
-                left -= len(body)
+            for row in cursor:
+                found.append(row)
+                left -= size(row[2])
                 if left <= 0:
                     break
         cursor.close()
         self._left = left
         return found
+
+    def _rows_as_bytes(self, run: sqlite3.Connection, query: str, values: Sequence[object]) -> list[Row]:
+        """With text as bytes: a column may hold text that is not UTF-8, which the client refuses to decode."""
+        before, run.text_factory = run.text_factory, bytes
+        try:
+            return self._rows(run.execute(query, values), lambda body: len(as_bytes(body)))
+        finally:
+            run.text_factory = before
+
+
+def deliveries(source: str, found: Sequence[Row]) -> list[Delivery]:
+    """One loop that calls nothing for an ordinary message: this is paid for each of them."""
+    made = []
+    for receipt, id_, body, key, headers, counters in found:
+        if type(body) is not bytes or type(id_) is not str or not (key is None or type(key) is str):
+            raise TypeError("a column holds a value of another type than unpoison writes there")
+        made.append(
+            Delivery(
+                receipt,
+                source,
+                id_,
+                body,
+                key,
+                NO_HEADERS if headers is None else read_headers(headers),
+                UNTRIED if counters is None else read_counters(counters),
+            )
+        )
+    return made
+
+
+def _delivery(source: str, row: Row) -> Delivery:
+    receipt, id_, body, key, headers, counters = row
+    id_, key = (each.decode() if isinstance(each, bytes) else each for each in (id_, key))
+    body = body.encode() if isinstance(body, str) else body  # as another program, or a person, writes it
+    return deliveries(source, [(receipt, id_, body, key, headers, counters)])[0]
+
+
+def _unreadable(source: str, row: Row, error: Exception) -> Unreadable:
+    receipt, id_, body, key, headers, counters = row
+    native = {"id": id_, "key": key, "headers": headers, "counters": counters}
+    return unreadable(receipt, source, as_text(id_), body, native, error)
 
 
 def still_held(run: sqlite3.Connection, settlement: Settlement, owner: int) -> Settlement:

@@ -7,6 +7,7 @@ import sqlite3
 
 from unpoison.brokers.sqlite.schema import POSITIONS
 from unpoison.message import UNTRIED
+from unpoison.reading import read_one
 from unpoison.stored import counters_text, read_counters
 
 
@@ -21,6 +22,7 @@ def take_over(run: sqlite3.Connection, owner: int, now: float) -> None:
         run.execute("delete from unpoison_line where position between ? and ?", (first, last))
     run.execute("delete from unpoison_leases where owner = ?", (owner,))
     for no, text in run.execute("select no, counters from unpoison_waiting where owner = ?", (owner,)).fetchall():
-        counters = counters_text(read_counters(text).returned())
+        # What cannot be read stays as it is; the fetch that finds it makes it a dead letter.
+        counters = read_one(text, lambda each: counters_text(read_counters(each).returned()), lambda each, _: each)
         run.execute("update unpoison_waiting set owner = null, due = ?, counters = ? where no = ?", (now, counters, no))
     run.execute("delete from unpoison_owners where no = ?", (owner,))

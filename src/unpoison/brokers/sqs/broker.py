@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from unpoison.brokers.sqs import copies, envelope
+from unpoison.brokers.sqs import copies
 from unpoison.brokers.sqs.client import NoQueue
 from unpoison.brokers.sqs.depth import depth
 from unpoison.brokers.sqs.envelope import Receipt
@@ -96,10 +96,10 @@ class SQSBroker:
     def take_suspect(self, source: str, by: str) -> Delivery | None:
         with self._lock, self._made_anew(source):
             known = self._source(source)
-            raw = known.take_suspect()
-            if raw is None:
-                return None
-            lane, seen = known.lane, envelope.look(raw)
+            taken = known.take_suspect()
+            if not isinstance(taken, tuple):
+                return taken
+            lane, (raw, seen) = known.lane, taken
             try:
                 counters = lane.lost(raw, seen.stamp, seen.counters)
                 if refused := self.session.store([lane.note(seen.stamp, by)]):

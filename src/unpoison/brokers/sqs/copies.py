@@ -34,7 +34,7 @@ def outgoing(topic: Topic, message: Outgoing) -> Copy:
 
 def kept(topic: Topic, item: Kept) -> Copy:
     receipt: Receipt = item.delivery.receipt
-    seen = envelope.look(receipt.raw)
+    seen = envelope.look_safely(receipt.raw)
     return again(topic, seen, receipt.raw, item.counters, item.after)
 
 
@@ -53,7 +53,7 @@ def has_room(topic: Topic, raw: Raw) -> bool:
     """Whether a retry of this message can carry whatever there will be to tell, but for its history."""
     if MOST_GROWTH * writing.size_as_it_is(raw) < topic.limit:
         return True
-    seen = envelope.look(raw)
+    seen = envelope.look_safely(raw)
     told = envelope.copied(seen, MOST_COUNTED)
     return writing.copy(topic.work, seen.body, told, raw, delay=MOST_DELAY, limit=topic.limit).size <= topic.limit
 
@@ -81,7 +81,7 @@ def fifo_group(key: str | None, raw: Raw | None) -> str:
 
 def letter(topic: Topic, item: Dead) -> Copy:
     receipt: Receipt = item.delivery.receipt
-    seen = envelope.look(receipt.raw)
+    seen = envelope.look_safely(receipt.raw)
     told = letters.written(item.letter, seen, letters.new_id(item.delivery.source), "dead")
     once = f"{seen.stamp}:{item.letter.replays}" if topic.is_fifo else None
     group = _letter_group(seen) if topic.is_fifo else None

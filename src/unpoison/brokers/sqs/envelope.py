@@ -14,7 +14,8 @@ from typing import Any
 import msgspec
 
 from unpoison.brokers.sqs import body as bodies
-from unpoison.message import NO_HEADERS, UNTRIED, Counters, Delivery, Outgoing
+from unpoison.message import NO_HEADERS, UNTRIED, Counters, Delivery, Moment, Outgoing
+from unpoison.reading import Unreadable, read_one, unreadable
 
 ATTRIBUTE = "unpoison"
 MOST_ATTRIBUTES = 10
@@ -39,7 +40,7 @@ class Envelope(msgspec.Struct, omit_defaults=True):
     encoding: str | None = None
     stamp: str | None = None
     counters: dict[str, Any] = {}
-    wait: float = 0.0
+    wait: Moment = 0.0
     """Seconds that it still had to wait when it was sent."""
     attributes: dict[str, dict[str, str]] = {}
     """Attributes of the sender for which there was no room."""
@@ -99,8 +100,25 @@ def received(raw: Raw) -> int:
     return int(raw["Attributes"].get(RECEIVED, 1))
 
 
+def look_safely(raw: Raw) -> Seen:
+    """As `look`; of a message that cannot be read, only its place and its body are known."""
+
+    def bare(raw: Raw, _: Exception) -> Seen:
+        id_ = raw["MessageId"]
+        return Seen(id_, None, NO_HEADERS, id_, bodies.decoded(raw["Body"], None), UNTRIED, Envelope())
+
+    return read_one(raw, look, bare)
+
+
+def not_read(source: str, holder: object, raw: Raw, error: Exception) -> Unreadable:
+    """The delivery of a message that could not be read."""
+    native = {name: value for name, value in raw.items() if name not in ("Body", "ReceiptHandle")}
+    receipt = Receipt(holder, raw["ReceiptHandle"], raw)
+    return unreadable(receipt, source, raw["MessageId"], raw["Body"], native, error)
+
+
 def look(raw: Raw) -> Seen:
-    """Read a message, whatever is in it: what we do not understand is as if it were not there."""
+    """Read a message, whatever is in it: what we do not understand is as if it were not there. May raise."""
     envelope = _read(raw)
     foreign = {name: _text_of(value) for name, value in _foreign(raw, envelope).items()}
     key = envelope.key if envelope.key is not None or envelope.id is not None else raw["Attributes"].get(GROUP)

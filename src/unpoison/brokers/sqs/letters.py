@@ -16,6 +16,7 @@ from unpoison.brokers.sqs.writing import LIMIT, Copy, unique
 from unpoison.deadletters.record import DeadLetter
 from unpoison.failure import ErrorClassification
 from unpoison.message import Counters, Message
+from unpoison.reading import read_one, unreadable_letter
 from unpoison.stored import letter_within
 
 MOST_RECORD = 32 * 1024
@@ -82,11 +83,15 @@ class Found(msgspec.Struct):
 def read(source: str, raw: Raw, state: str | None = None, otherwise: str = "dead") -> Found:
     """A letter. What tells of another state than this is left from an earlier life of the message; what tells of none is in the
     other one."""
-    seen = envelope.look(raw)
+    seen = envelope.look_safely(raw)
     told = seen.envelope
     is_ours = bool(told.letter) and (state is None or told.state == state)
     message = Message(seen.id, source, seen.body, seen.key, seen.headers)
-    letter = (_known(source, told) if is_ours else None) or _foreign(message, seen, raw)
+    letter = read_one(
+        raw,
+        lambda raw: (_known(source, told) if is_ours else None) or _foreign(message, seen, raw),
+        lambda _, error: unreadable_letter("", otherwise, message, error),
+    )
     sent = int(raw["Attributes"].get(envelope.SENT_AT, 0))
     id_ = (told.letter_id if is_ours else None) or f"{source}-{sent * 1000:014x}{raw['MessageId'].replace('-', '')[:12]}"
     found = msgspec.structs.replace(letter, id=id_, state=(told.state if is_ours else None) or otherwise, message=message)

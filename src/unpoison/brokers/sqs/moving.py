@@ -82,7 +82,7 @@ class Mover:
         return copies.again(self._topic, found.seen, found.raw, found.letter.replayed(), once=found.raw["MessageId"])
 
     def _due(self, raw: Raw) -> Copy:
-        seen = envelope.look(raw)
+        seen = envelope.look_safely(raw)
         return self.sent_on(raw, seen, max(0.0, writing.remaining(raw, seen.envelope)))
 
     def sent_on(self, raw: Raw, seen: Seen, wait: float) -> Copy:

@@ -1,6 +1,7 @@
 """What has this process of one source, and how does a message that arrived become a Delivery?"""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import msgspec
 
@@ -13,6 +14,7 @@ from unpoison.brokers.sqs.taking import Taking
 from unpoison.brokers.sqs.topology import Topic
 from unpoison.errors import UnpoisonError
 from unpoison.message import Counters, Delivery
+from unpoison.reading import Unreadable, read_one
 
 MUCH = 20
 """Messages taken at once from which on the next ones are received ahead; slow handlers keep nothing from others that way."""
@@ -74,26 +76,20 @@ class Source:
 
     def _admitted(self, arrived: Sequence[Raw]) -> list[Delivery]:
         """Deliveries. What has to wait longer is sent on, and what is too much at once waits here."""
-        plain, is_plain = envelope.plain, envelope.is_plain
         deliveries: list[Delivery] = []
         waiting: list[tuple[Raw, writing.Copy]] = []
         weight = 0
         for number, raw in enumerate(arrived):
-            if is_plain(raw):
-                deliveries.append(plain(self.name, raw, self.work))
-                continue
             if weight > FETCH_BYTES:
                 self.work.put_back(arrived[number:])
                 break
-            seen = envelope.look(raw)
-            weight += len(seen.body)
-            wait = writing.remaining(raw, seen.envelope)
-            if wait > 0:
-                waiting.append((raw, self.mover.sent_on(raw, seen, wait)))
-                continue
-            counters = self._counted(raw, seen)
-            receipt = Receipt(self.work, raw["ReceiptHandle"], raw)
-            deliveries.append(Delivery(receipt, self.name, seen.id, seen.body, seen.key, seen.headers, counters))
+            found = read_one(raw, self._read, partial(envelope.not_read, self.name, self.work))
+            if isinstance(found, writing.Copy):
+                waiting.append((raw, found))
+                weight += found.size
+            else:
+                deliveries.append(found)
+                weight += len(found.body)
         if waiting:
             try:
                 self.mover.send_on(self.work, [raw for raw, _ in waiting], [copy for _, copy in waiting])
@@ -102,6 +98,17 @@ class Source:
                 raise
         return deliveries
 
+    def _read(self, raw: Raw) -> Delivery | writing.Copy:
+        """The delivery of a message, or the copy by which it goes on waiting."""
+        if envelope.is_plain(raw):
+            return envelope.plain(self.name, raw, self.work)
+        seen = envelope.look(raw)
+        wait = writing.remaining(raw, seen.envelope)
+        if wait > 0:
+            return self.mover.sent_on(raw, seen, wait)
+        receipt = Receipt(self.work, raw["ReceiptHandle"], raw)
+        return Delivery(receipt, self.name, seen.id, seen.body, seen.key, seen.headers, self._counted(raw, seen))
+
     def _counted(self, raw: Raw, seen: Seen) -> Counters:
         """Counters of a message with the times that it came back. For one that is retried in place each was an attempt."""
         times = envelope.received(raw) - 1
@@ -109,15 +116,17 @@ class Source:
             return envelope.returned(seen.counters, times)
         return msgspec.structs.replace(seen.counters, attempts=seen.counters.attempts + times)
 
-    def take_suspect(self) -> Raw | None:
+    def take_suspect(self) -> tuple[Raw, Seen] | Unreadable | None:
         """The next one that is to run alone. Those that have to wait longer are sent on."""
         while (raw := self.lane.take()) is not None:
-            seen = envelope.look(raw)
+            seen = read_one(raw, envelope.look, partial(envelope.not_read, self.name, self.lane.taking))
+            if isinstance(seen, Unreadable):
+                return seen  # it is not started
             wait = writing.remaining(raw, seen.envelope)
             if wait <= 0:
-                break
+                return raw, seen
             self.mover.send_on(self.lane.taking, [raw], [self.mover.sent_on(raw, seen, wait)])
-        return raw
+        return None
 
     def renew(self) -> None:
         for each in self.holders:

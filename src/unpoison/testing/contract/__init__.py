@@ -7,13 +7,14 @@ from unpoison.testing.contract import (
     killing,
     operators,
     ownership,
+    reading,
     retrying,
     sharing,
     stopping,
     unwritable,
 )
 
-TOPICS = (delivering, retrying, dead_letters, operators, ownership, stopping, sharing, unwritable, hooks, killing)
+TOPICS = (delivering, reading, retrying, dead_letters, operators, ownership, stopping, sharing, unwritable, hooks, killing)
 
 PROMISES = {name: promise for topic in TOPICS for name, promise in vars(topic).items() if name.startswith("test_")}
 """Gathered and not listed by hand: a promise that somebody forgot to list would never be checked."""
