@@ -96,11 +96,12 @@ class KafkaDeadLetters:
 
     def _original(self, record: Record) -> Record | None:
         """The message itself, where it stood, of a letter that was too large for the DLQ; None once it is there no more."""
-        where = envelope.field(record, BODY_AT)
+        where = letters.body_at(record)
         if where is None:
             return record
-        topic, partition, offset = where.rsplit("/", 2)
-        place, first = (topic, int(partition)), int(offset)
+        place, first = where
+        if self.broker.topology.partitions(place[0]) <= place[1]:
+            return None
         there = self.broker.session.ends([place], first=True)[place] <= first < self.broker.session.ends([place])[place]
         found = list(self.broker.reader.read({place: (first, first + 1)})) if there else []
         # A topic that was made anew has another message there.

@@ -15,6 +15,7 @@ from unpoison.brokers.kafka.names import Names
 from unpoison.brokers.kafka.record import Record
 from unpoison.deadletters.record import DeadLetter
 from unpoison.message import Counters, Message
+from unpoison.reading import read_one, unreadable_letter
 from unpoison.stored import UNREADABLE, letter_within
 
 RECORD, IDENTITY, GROUP, BODY_AT = "x-unpoison-letter", "x-unpoison-letter-id", "x-unpoison-group", "x-unpoison-body-at"
@@ -65,8 +66,21 @@ def read(source: str, id_: str, state: str, record: Record, original: Record | N
     sent = seen.headers if original is None else envelope.look_safely(original).headers
     body = b"" if original is None else original.value() or b""
     message = Message(seen.id, source, body, seen.key, sent)
-    letter = _known(source, record) or foreign.read(message, record)
+    letter = read_one(
+        record,
+        lambda record: _known(source, record) or foreign.read(message, record),
+        lambda _, error: unreadable_letter(id_, state, message, error),
+    )
     return msgspec.structs.replace(letter, id=id_, state=state, message=message)
+
+
+def body_at(record: Record) -> tuple[tuple[str, int], int] | None:
+    """Topic and partition, and offset, of the message that a letter refers to; None for one that has its body itself."""
+    topic, _, rest = (envelope.field(record, BODY_AT) or "").partition("/")
+    partition, _, offset = rest.partition("/")
+    if record.value() is not None or not (is_number(partition) and is_number(offset)):
+        return None
+    return (topic, int(partition)), int(offset)
 
 
 def _known(source: str, record: Record) -> DeadLetter | None:

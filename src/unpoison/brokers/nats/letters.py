@@ -11,10 +11,11 @@ import msgspec
 
 from unpoison.brokers.nats import envelope
 from unpoison.brokers.nats.envelope import MESSAGE_ID, Place, Seen, line
+from unpoison.brokers.nats.url import is_group
 from unpoison.deadletters.record import DeadLetter
 from unpoison.failure import ErrorClassification
 from unpoison.message import Counters, Message
-from unpoison.reading import read_one, unreadable_letter
+from unpoison.reading import as_text, read_one, unreadable_letter
 from unpoison.stored import UNREADABLE, letter_within
 
 RECORD, GROUP = b"x-unpoison-letter", envelope.GROUP
@@ -60,7 +61,8 @@ def read(source: str, where: Place, old: bytes, body: bytes, *, number: int, sta
         lambda found: _known(source, found) or _foreign(message, seen, where),
         lambda _, error: unreadable_letter("", state, message, error),
     )
-    named = found[GROUP].decode("utf-8", "replace") if GROUP in found else group
+    named = as_text(found.get(GROUP, b""))
+    named = named if is_group(named) else group
     original = letter.original | {"group": named}
     letter = msgspec.structs.replace(letter, id=f"{source}-{number}", state=state, message=message, original=original)
     return Found(number, old, seen, named, letter)

@@ -74,8 +74,12 @@ def _login(text: str) -> dict[str, str]:
     return {"user": unquote(user), "password": unquote(password)} if colon else {"token": unquote(user)}
 
 
+def is_group(name: str) -> bool:
+    return bool(name) and name.isprintable() and not FORBIDDEN & set(name)
+
+
 def _group(name: str) -> str:
-    if not name or FORBIDDEN & set(name) or not name.isprintable():
+    if not is_group(name):
         raise ConfigError(
             f"group={name!r} in the URL cannot be part of a consumer's name in NATS. "
             f"Use letters, digits, '-' and '_', as in 'billing'."
