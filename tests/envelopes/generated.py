@@ -81,14 +81,14 @@ junk = st.one_of(
 )
 
 STEADY = settings(
-    max_examples=3,
+    max_examples=1,
     derandomize=True,
     database=None,
     deadline=None,
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
-"""The same examples in every run; each of them is a whole batch, which is sent and consumed at once."""
+"""The same example in every run: a whole batch, which is sent and consumed at once."""
 
 BATCH = 40
 
@@ -113,4 +113,5 @@ def envelopes(fields: st.SearchStrategy[Any], *, tails: Any = None, keys: Any = 
     flat = several.map(lambda found: tuple(pair for each in found for pair in (each if isinstance(each[0], tuple) else (each,))))
     tails = st.binary(max_size=10) if tails is None else tails
     made = st.tuples(st.sampled_from(KINDS), tails, junk if keys is None else keys, flat).map(lambda parts: Envelope(*parts))
-    return st.lists(made, min_size=BATCH, max_size=BATCH)
+    # The first batch that hypothesis tries is the simplest one, with nothing in any envelope.
+    return st.lists(made, min_size=BATCH, max_size=BATCH).filter(lambda batch: any(each.fields for each in batch))

