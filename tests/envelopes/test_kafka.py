@@ -6,7 +6,7 @@ from hypothesis import given as for_all
 from hypothesis import strategies as some
 
 from tests.contract.kafka_lab import KafkaLab
-from tests.envelopes.generated import STEADY, envelopes, junk
+from tests.envelopes.generated import SIMPLE, STEADY, each_alone, envelopes, junk
 from tests.envelopes.surviving import can_be_looked_at, survives
 from unpoison.message import Delivery
 from unpoison.testing import given
@@ -66,7 +66,7 @@ def test_an_id_that_is_not_utf_8_stops_nobody(lab):
 @for_all(BATCHES)
 def test_the_consumer_survives_whatever_is_sent(kafka, tmp_path_factory, batch):
     with KafkaLab(kafka, tmp_path_factory.mktemp("lab")) as lab:
-        survives(lab, batch, lambda batch: send(lab, batch))
+        survives(lab, [*batch, *each_alone(OURS, [None, *SIMPLE])], lambda batch: send(lab, batch))
 
 
 @STEADY

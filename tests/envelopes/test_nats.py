@@ -4,7 +4,7 @@ from hypothesis import given as for_all
 from hypothesis import strategies as some
 
 from tests.contract.nats_lab import NATSLab
-from tests.envelopes.generated import STEADY, envelopes, junk
+from tests.envelopes.generated import SIMPLE, STEADY, each_alone, envelopes, junk
 from tests.envelopes.surviving import can_be_looked_at, survives
 from unpoison.brokers.nats import wire
 from unpoison.brokers.nats.link import Link
@@ -40,7 +40,7 @@ def send(lab, batch, subject=None):
 @for_all(BATCHES)
 def test_the_consumer_survives_whatever_is_sent(nats, tmp_path_factory, batch):
     with NATSLab(nats, tmp_path_factory.mktemp("lab")) as lab:
-        survives(lab, batch, lambda batch: send(lab, batch))
+        survives(lab, [*batch, *each_alone(OURS, SIMPLE)], lambda batch: send(lab, batch))
 
 
 @STEADY

@@ -6,14 +6,14 @@ from hypothesis import given as for_all
 from hypothesis import strategies as some
 
 from tests.contract.rabbitmq_lab import RabbitMQLab
-from tests.envelopes.generated import STEADY, envelopes, junk
+from tests.envelopes.generated import STEADY, each_alone, envelopes, junk
 from tests.envelopes.surviving import can_be_looked_at, survives
 from unpoison.brokers.rabbitmq import properties
 from unpoison.brokers.rabbitmq.table import Entry
 from unpoison.brokers.rabbitmq.writing import Copy
 
 OURS = [
-    *(b"x-unpoison-" + name for name in (b"stamp", b"key", b"wait", b"id", b"unseen", b"losses", b"alone", b"fresh")),
+    *(b"x-unpoison-" + name for name in (b"stamp", b"key", b"id", b"unseen", b"losses", b"alone", b"fresh")),
     *(b"x-unpoison-" + name for name in (b"interrupted", b"replays", b"first-failed-at", b"history", b"letter", b"letter-id")),
     *(b"x-unpoison-" + name for name in (b"state", b"source", b"error", b"reason")),
     b"x-delivery-attempts",
@@ -32,7 +32,7 @@ def long(kind, data):
 
 
 def nested(depth):
-    """Tables in tables: as deep as a frame can hold them."""
+    """Tables in tables: deeper than Python can go, and the server does not mind."""
     data = b""
     for _ in range(depth):
         data = b"\x01a" + long(b"F", data)
@@ -51,9 +51,16 @@ VALUES = some.one_of(
     some.sampled_from([0.0, 1e30]).map(lambda number: b"f" + struct.pack(">f", number)),
     some.tuples(some.integers(0, 255), some.integers(-9, 9)).map(lambda pair: b"D" + struct.pack(">Bi", *pair)),
     some.sampled_from([0, 2**63, 2**64 - 1]).map(lambda moment: b"T" + struct.pack(">Q", moment)),
-    some.sampled_from([nested(1), nested(3000), long(b"A", b"t\x01V" + nested(2)), long(b"F", b""), long(b"A", b"")]),
+    some.sampled_from([nested(1), nested(500), long(b"A", b"t\x01V" + nested(2)), long(b"F", b""), long(b"A", b"")]),
 )
-BATCHES = envelopes(some.tuples(some.sampled_from(OURS), VALUES))
+KINDS = [long(b"S", b"\xff\xfe"), b"t\x01", b"I\x00\x00\x00\x01", nested(500)]
+WAITS = [long(b"S", b"x"), b"V", b"t\x01", b"d" + struct.pack(">d", 1e300), b"d" + struct.pack(">d", -1.0), nested(500)]
+"""How long a message has to wait: with one that makes sense it would wait here too."""
+BATCHES = envelopes(
+    some.one_of(
+        some.tuples(some.sampled_from(OURS), VALUES), some.tuples(some.just(b"x-unpoison-wait"), some.sampled_from(WAITS))
+    )
+)
 
 
 def send(lab, batch, queue="orders"):
@@ -71,7 +78,7 @@ def send(lab, batch, queue="orders"):
 @for_all(BATCHES)
 def test_the_consumer_survives_whatever_is_sent(rabbitmq, tmp_path_factory, batch):
     with RabbitMQLab(rabbitmq, tmp_path_factory.mktemp("lab")) as lab:
-        survives(lab, batch, lambda batch: send(lab, batch))
+        survives(lab, [*batch, *each_alone(OURS, KINDS)], lambda batch: send(lab, batch))
 
 
 @STEADY

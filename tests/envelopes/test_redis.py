@@ -4,7 +4,7 @@ from hypothesis import given as for_all
 from hypothesis import strategies as some
 
 from tests.contract.redis_lab import RedisLab
-from tests.envelopes.generated import STEADY, envelopes, junk
+from tests.envelopes.generated import SIMPLE, STEADY, each_alone, envelopes, junk
 from tests.envelopes.surviving import can_be_looked_at, survives
 from tests.fault.redis_parts import raw
 
@@ -29,7 +29,7 @@ def send(lab, batch, stream="orders"):
 @for_all(BATCHES)
 def test_the_consumer_survives_whatever_is_sent(redis, tmp_path_factory, batch):
     with RedisLab(redis, tmp_path_factory.mktemp("lab")) as lab:
-        survives(lab, batch, lambda batch: send(lab, batch), is_whole=has_body)
+        survives(lab, [*batch, *each_alone(OURS, SIMPLE)], lambda batch: send(lab, batch), is_whole=has_body)
 
 
 @STEADY
