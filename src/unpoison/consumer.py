@@ -18,10 +18,10 @@ from unpoison.emptiness import Emptiness
 from unpoison.errors import BrokerUnavailable, OwnershipLost
 from unpoison.judging import Judge, Judged
 from unpoison.keys import key_reader
-from unpoison.message import UNTRIED, Delivery
+from unpoison.message import UNTRIED, Counters, Delivery
 from unpoison.options import ConsumerOptions
 from unpoison.ports import Broker, Settlement
-from unpoison.reading import Unreadable
+from unpoison.reading import Unreadable, failure_of, read_one
 from unpoison.report import Report
 from unpoison.workers import Ended, Workers
 from unpoison.workers.hooks import HookCaller
@@ -66,12 +66,27 @@ class Consumer:
         self._stopping = threading.Event()
         self._grace_ends = float("inf")
         self._suspects_after = 0.0
+        self._fetched: Sequence[Delivery] = ()
+        self._settling: Sequence[Ended] = ()
         self._is_asking = False
         self._asked_at, self._ask_for, self._asks_after = 0.0, ASK_FOR, 0.0
 
     def run(self, *, until_empty: bool = False) -> None:
-        """Consume until stopped, or until nothing is ready, delayed or held by anyone."""
+        """Consume until stopped, or until nothing is ready, delayed or held by anyone.
+
+        A fault that nobody expected settles nothing: what is in hand comes back as if this consumer had been killed, so that the
+        message which causes the fault at every start is found and given up by the ordinary rules.
+        """
         self._alone.join(self, self._ring)
+        try:
+            self._consume(until_empty=until_empty)
+        except Exception as error:
+            self._vanish(error)
+            raise
+        finally:
+            self._alone.leave(self)
+
+    def _consume(self, *, until_empty: bool) -> None:
         while not self._stopping.is_set():
             is_busy = self.turn()
             if self._run_suspect(is_busy) or is_busy:
@@ -81,7 +96,6 @@ class Consumer:
                 break
             self._workers.wait(LOOK_FOR_SUSPECTS if self._is_asking else IDLE)
         self._drain()
-        self._alone.leave(self)
 
     def stop(self, grace: float) -> None:
         """Finish what runs, for at most so long, and hand the rest back uncounted. Calling it again shortens the grace."""
@@ -91,10 +105,11 @@ class Consumer:
 
     def turn(self) -> bool:
         """One round of the flow. True if there was anything to do."""
-        deliveries = self._fetch()
+        deliveries = self._fetched = self._fetch()
         runnable, fresh, refused = self._admit(deliveries)
         self._workers.start(runnable, fresh)  # guard and run, in the workers; never raises, however badly it ends
-        ended = [*refused, *self._workers.ended()]
+        self._settle_unstarted(refused)
+        ended = self._workers.ended()
         self._settle_and_report(ended)
         self._release(self._workers.surplus())
         if not self._workers.running():
@@ -129,7 +144,7 @@ class Consumer:
             if isinstance(delivery, Unreadable):
                 refused.append(Ended([delivery], {0: delivery.failure}))
                 continue
-            match attempts.admit(delivery.counters, self._options.limits):
+            match read_one(delivery.counters, self._admission, lambda _, error: attempts.GiveUp(failure_of(error))):
                 case attempts.Run():
                     runnable.append(delivery)
                 case attempts.RunFresh():
@@ -140,12 +155,33 @@ class Consumer:
                     refused.append(Ended([delivery], {0: failure}))
         return runnable, fresh, [*refused, Ended(aside, aside=True)] if aside else refused
 
+    def _admission(self, counters: Counters) -> attempts.Admission:
+        return attempts.admit(counters, self._options.limits)
+
     def _settle_and_report(self, ended: Sequence[Ended]) -> None:
         if not ended:
             return
+        self._settling = ended
         judged = self._judge(ended)
         if self._settle(judged.settlement):  # copies first, letting go last: a crash here repeats, it never loses
             self._tell(judged)
+        self._settling = ()
+
+    def _settle_unstarted(self, refused: Sequence[Ended]) -> None:
+        """One that cannot be set aside or given up, by a fault of our own, would end every consumer that comes to this point.
+        So it becomes a dead letter of which as little is asked as possible."""
+        try:
+            self._settle_and_report(refused)
+        except Exception:
+            for one in [one for batch in refused for one in batch.one_by_one()]:
+                try:
+                    self._settle_and_report([one])
+                except Exception as error:
+                    (delivery,) = one.deliveries
+                    failure = one.failures.get(0) or failure_of(error, "setting it aside")
+                    if self._settle(self._judge.given_up(delivery, failure)):
+                        self._report.given_up(delivery, failure, error)
+            self._settling = ()
 
     def _settle(self, settlement: Settlement) -> bool:
         """True once the broker has confirmed it. While it cannot store, this source stands still: nothing is dropped."""
@@ -233,11 +269,11 @@ class Consumer:
         if suspect is None:
             return False
         if isinstance(suspect, Unreadable):
-            self._settle_and_report([Ended([suspect], {0: suspect.failure})])
+            self._settle_unstarted([Ended([suspect], {0: suspect.failure})])
             return True
         admission = attempts.admit_alone(suspect.counters, self._options.limits)
         if isinstance(admission, attempts.GiveUp):
-            self._settle_and_report([Ended([suspect], {0: admission.failure})])
+            self._settle_unstarted([Ended([suspect], {0: admission.failure})])
             return True
         self._workers.start((), [suspect])
         self._finish_running(suspect)
@@ -277,6 +313,17 @@ class Consumer:
             self._report.left_running(self._options.source, self._workers.running())
         else:
             self._broker.close()
+
+    def _vanish(self, error: Exception) -> None:
+        """Leave everything unsettled, as a kill does. While a worker may still run something, nobody else gets it."""
+        settling = [delivery.id for batch in self._settling for delivery in batch.deliveries]
+        self._report.broke(self._options.source, settling or [delivery.id for delivery in self._fetched], error)
+        with suppress(Exception):  # what is broken may be broken here too; the end of the process does the same
+            self._workers.interrupt()
+            self._workers.close()
+            self._hooks.close()
+            if not self._workers.running():
+                self._broker.close()
 
     def _release(self, unstarted: Sequence[Delivery], cut_off: Sequence[Delivery] = ()) -> None:
         if not (unstarted or cut_off):

@@ -8,8 +8,9 @@ from datetime import UTC, datetime, timedelta
 from unpoison import attempts, verdict
 from unpoison.deadletters.record import DeadLetter
 from unpoison.deadletters.writing import letter
+from unpoison.failure import Failure
 from unpoison.handler import Limits, judge
-from unpoison.message import Delivery
+from unpoison.message import Counters, Delivery
 from unpoison.ports import Dead, Kept, Settlement
 from unpoison.report import Event
 from unpoison.verdict import Ruling
@@ -67,6 +68,22 @@ class Judge:
                 case _:
                     kept.append(Kept(delivery, attempts.interrupted(delivery.counters, self.clock())))
         return Judged(Settlement(kept=kept, dead=dead), 0, events)
+
+    def given_up(self, delivery: Delivery, failure: Failure) -> Settlement:
+        """A dead letter with as little as possible in it, for a message that cannot be judged because of a fault in our code."""
+        reason = f"{failure.classification}: {failure.rule}"
+        ruling = Ruling(verdict.DeadLetter(reason), failure.classification, failure.rule)
+        bare = letter(
+            delivery,
+            Counters(),
+            failure,
+            ruling,
+            reason,
+            consumer=self.consumer,
+            code_version=self.code_version,
+            now=self.clock(),
+        )
+        return Settlement(dead=[Dead(delivery, bare)])
 
     def _kept(self, batch: Ended) -> Sequence[Kept]:
         """Those that start again without being charged: set aside to run alone, or shaken by what others did."""

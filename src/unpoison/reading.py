@@ -64,7 +64,7 @@ def unreadable(receipt: object, source: str, id_: str, body: object, envelope: o
         id=id_,
         body=as_bytes(body),
         counters=Counters(),  # not UNTRIED: the consumer looks more closely at everything else
-        failure=_failure(error),
+        failure=failure_of(error),
         envelope=cap(repr(envelope), ENVELOPE_LIMIT),
     )
 
@@ -104,13 +104,14 @@ def as_text(value: object) -> str:
     return str(value).encode("utf-8", "backslashreplace").decode()
 
 
-def _failure(error: Exception) -> Failure:
+def failure_of(error: Exception, doing: str = "reading its envelope") -> Failure:
+    """What a message is judged as that could not be started because of a fault of our own, or of whoever wrote it."""
     name, text, traceback = describe(error)
     return Failure(
         classification=ErrorClassification.INVALID,
         rule=RULE,
         type_name="unpoison.Unreadable",
-        text=f"Its envelope could not be read, so it was not started. Reading it raised {name}: {text}",
+        text=f"It was not started: {doing} raised {name}: {text}",
         traceback=traceback,
         fingerprint=fingerprint("unreadable", error.__traceback__),
         charged=False,

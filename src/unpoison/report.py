@@ -8,16 +8,20 @@ import logging
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from unpoison import verdict
 from unpoison.errors import UnpoisonError
-from unpoison.failure import Failure
+from unpoison.failure import Failure, describe
 from unpoison.handler import MessageMetadata
 from unpoison.message import Counters, Delivery
 from unpoison.verdict import Ruling
 
 log = logging.getLogger("unpoison")
+
+NAMED = 20
+"""How many messages of a batch a log line names."""
 
 REMIND_EVERY = 60.0
 """Seconds between two reminders while something stays broken."""
@@ -123,6 +127,35 @@ class Report:
 
     def ownership_lost(self, source: str, error: UnpoisonError) -> None:
         log.warning("Source %r: %s", source, error, extra={"event": "ownership-lost"})
+
+    def given_up(self, delivery: Delivery, failure: Failure, error: Exception) -> None:
+        """A message was convicted, and the code that judges it failed on it too."""
+        with self._lock:
+            self._tallies[delivery.source].dead += 1
+        log.error(
+            "Message %r on %r is a dead letter: %s. Its letter says little, since judging it raised %s: %s. That is a bug in "
+            "unpoison: report the traceback.",
+            delivery.id,
+            delivery.source,
+            failure.rule,
+            *describe(error)[:2],
+            exc_info=error,
+            extra={"event": "dead", "message_id": delivery.id, "source": delivery.source},
+        )
+
+    def broke(self, source: str, ids: Sequence[str], error: Exception) -> None:
+        """A consumer ends on a fault that nobody expected, with these messages in hand."""
+        named = ", ".join(map(repr, ids[:NAMED])) + (f" and {len(ids) - NAMED} more" if len(ids) > NAMED else "")
+        log.error(
+            "Source %r: its consumer ends on a fault that was not expected, %s: %s. Nothing is lost. It was at work on %s; "
+            "what it held comes back as if it had been killed. Start it again: if one message causes this, it will run alone and "
+            "end as a dead letter. This is a bug in unpoison: report the traceback.",
+            source,
+            *describe(error)[:2],
+            f"{len(ids)} messages ({named})" if ids else "no message",
+            exc_info=error,
+            extra={"event": "broken", "source": source, "message_ids": list(ids[:NAMED])},
+        )
 
     def left_running(self, source: str, count: int) -> None:
         log.warning(

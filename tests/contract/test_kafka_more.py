@@ -4,6 +4,7 @@ import pytest
 
 from tests.contract.kafka_lab import KafkaLab
 from unpoison.testing.contract.dead_letters import *  # noqa: F403
+from unpoison.testing.contract.faults import *  # noqa: F403
 from unpoison.testing.contract.hooks import *  # noqa: F403
 from unpoison.testing.contract.operators import *  # noqa: F403
 from unpoison.testing.contract.sharing import *  # noqa: F403

@@ -33,6 +33,13 @@ class Ended:
     def is_clean(self) -> bool:
         return not (self.failures or self.shaken or self.aside)
 
+    def one_by_one(self) -> "Sequence[Ended]":
+        """The same, each delivery by itself; for those that were not started."""
+        return [
+            Ended([delivery], {0: self.failures[n]} if n in self.failures else {}, aside=self.aside)
+            for n, delivery in enumerate(self.deliveries)
+        ]
+
     def good(self) -> Sequence[Delivery]:
         """Those whose handler returned."""
         if self.is_clean:

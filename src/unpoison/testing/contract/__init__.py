@@ -3,6 +3,7 @@
 from unpoison.testing.contract import (
     dead_letters,
     delivering,
+    faults,
     hooks,
     killing,
     operators,
@@ -14,7 +15,20 @@ from unpoison.testing.contract import (
     unwritable,
 )
 
-TOPICS = (delivering, reading, retrying, dead_letters, operators, ownership, stopping, sharing, unwritable, hooks, killing)
+TOPICS = (
+    delivering,
+    reading,
+    retrying,
+    dead_letters,
+    operators,
+    ownership,
+    stopping,
+    sharing,
+    unwritable,
+    hooks,
+    faults,
+    killing,
+)
 
 PROMISES = {name: promise for topic in TOPICS for name, promise in vars(topic).items() if name.startswith("test_")}
 """Gathered and not listed by hand: a promise that somebody forgot to list would never be checked."""
