@@ -24,7 +24,7 @@ def headers_text(headers: Mapping[str, str]) -> str | None:
     return msgspec.json.encode(dict(headers)).decode() if headers else None
 
 
-def read_headers(text: str | None) -> Mapping[str, str]:
+def read_headers(text: str | bytes | None) -> Mapping[str, str]:
     return NO_HEADERS if text is None else _headers(text)
 
 
@@ -32,7 +32,7 @@ def counters_text(counters: Counters) -> str | None:
     return None if counters == UNTRIED else msgspec.json.encode(counters).decode()
 
 
-def read_counters(text: str | None) -> Counters:
+def read_counters(text: str | bytes | None) -> Counters:
     return UNTRIED if text is None else _counters(text)
 
 

@@ -21,7 +21,7 @@ class SQLiteLab(Lab):
     """A file of its own."""
 
     modules = tuple(f"unpoison.brokers.sqlite.{name}" for name in ("broker", "deadletters", "owner", "rows", "takeover"))
-    readers = ("unpoison.brokers.sqlite.rows.deliveries",)
+    readers = tuple(f"unpoison.brokers.sqlite.rows.{name}" for name in ("delivery_of", "Delivery"))
 
     def __init__(self, folder: Path) -> None:
         super().__init__(f"sqlite:///{folder}/broker.db", folder)

@@ -1,7 +1,7 @@
 """How are messages and letters written to and read from rows?"""
 
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -9,7 +9,7 @@ from unpoison.brokers.sqlite.leases import runs
 from unpoison.brokers.sqlite.schema import POSITIONS
 from unpoison.message import NO_HEADERS, UNTRIED, Delivery, Outgoing
 from unpoison.ports import Dead, Kept, Settlement
-from unpoison.reading import Unreadable, as_bytes, as_text, read_all, unreadable
+from unpoison.reading import Unreadable, as_bytes, as_text, read_one, unreadable
 from unpoison.stored import counters_text, headers_text, read_counters, read_headers, record_text
 
 FETCH_BYTES = 64 * 1024 * 1024
@@ -28,22 +28,37 @@ class Room:
 
     def read(self, source: str, run: sqlite3.Connection, query: str, values: Sequence[object]) -> list[Delivery]:
         """Deliveries of the rows that the query finds, as far as there is room. The last one may be larger than what is left."""
-        try:
-            found = self._rows(run.execute(query, values), len)
-        except (sqlite3.OperationalError, TypeError) as error:
-            if isinstance(error, sqlite3.OperationalError) and "decode" not in str(error):
-                raise
-            found = self._rows_as_bytes(run, query, values)
-        return read_all(found, partial(deliveries, source), partial(_delivery, source), partial(_unreadable, source))
 
-    def _rows(self, cursor: sqlite3.Cursor, size: Callable[[Any], int]) -> list[Row]:
-        """One loop with little in it: this is paid for each message."""
-        found: list[Row] = []
-        left = self._left
+        def together(query: str) -> list[Delivery]:
+            return self._together(source, run.execute(query, values))
+
+        def one_by_one(query: str, error: Exception) -> list[Delivery]:
+            if isinstance(error, sqlite3.Error) and "decode" not in str(error):
+                raise error
+            rows = self._rows_as_bytes(run, query, values)
+            return [read_one(row, partial(delivery_of, source), partial(_unreadable, source)) for row in rows]
+
+        return read_one(query, together, one_by_one)
+
+    def _together(self, source: str, cursor: sqlite3.Cursor) -> list[Delivery]:
+        """One loop that calls nothing for an ordinary message: this is paid for each of them."""
+        found, left = [], self._left
         if left > 0:
-            for row in cursor:
-                found.append(row)
-                left -= size(row[2])
+            for receipt, id_, body, key, headers, counters in cursor:
+                if type(body) is not bytes or type(id_) is not str or (key is not None and type(key) is not str):
+                    raise TypeError("a column holds a value of another type than unpoison writes there")
+                found.append(
+                    Delivery(
+                        receipt,
+                        source,
+                        id_,
+                        body,
+                        key,
+                        NO_HEADERS if headers is None else read_headers(headers),
+                        UNTRIED if counters is None else read_counters(counters),
+                    )
+                )
+                left -= len(body)
                 if left <= 0:
                     break
         cursor.close()
@@ -51,39 +66,34 @@ class Room:
         return found
 
     def _rows_as_bytes(self, run: sqlite3.Connection, query: str, values: Sequence[object]) -> list[Row]:
-        """With text as bytes: a column may hold text that is not UTF-8, which the client refuses to decode."""
+        """The same rows, with text as bytes: a column may hold text that is not UTF-8, which the client refuses to decode."""
+        found: list[Row] = []
         before, run.text_factory = run.text_factory, bytes
         try:
-            return self._rows(run.execute(query, values), lambda body: len(as_bytes(body)))
+            for row in run.execute(query, values):
+                if self._left <= 0:
+                    break
+                found.append(row)
+                self._left -= len(as_bytes(row[2]))
         finally:
             run.text_factory = before
+        return found
 
 
-def deliveries(source: str, found: Sequence[Row]) -> list[Delivery]:
-    """One loop that calls nothing for an ordinary message: this is paid for each of them."""
-    made = []
-    for receipt, id_, body, key, headers, counters in found:
-        if type(body) is not bytes or type(id_) is not str or not (key is None or type(key) is str):
-            raise TypeError("a column holds a value of another type than unpoison writes there")
-        made.append(
-            Delivery(
-                receipt,
-                source,
-                id_,
-                body,
-                key,
-                NO_HEADERS if headers is None else read_headers(headers),
-                UNTRIED if counters is None else read_counters(counters),
-            )
-        )
-    return made
-
-
-def _delivery(source: str, row: Row) -> Delivery:
+def delivery_of(source: str, row: Row) -> Delivery:
+    """One row whose texts are bytes. A person, or another program, may have written the body as text."""
     receipt, id_, body, key, headers, counters = row
-    id_, key = (each.decode() if isinstance(each, bytes) else each for each in (id_, key))
-    body = body.encode() if isinstance(body, str) else body  # as another program, or a person, writes it
-    return deliveries(source, [(receipt, id_, body, key, headers, counters)])[0]
+    if not isinstance(body, bytes):
+        raise TypeError(f"the body is of the type {type(body).__name__}")
+    return Delivery(
+        receipt,
+        source,
+        id_.decode(),
+        body,
+        None if key is None else key.decode(),
+        read_headers(headers),
+        read_counters(counters),
+    )
 
 
 def _unreadable(source: str, row: Row, error: Exception) -> Unreadable:
