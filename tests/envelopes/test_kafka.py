@@ -6,8 +6,9 @@ from hypothesis import given as for_all
 from hypothesis import strategies as some
 
 from tests.contract.kafka_lab import KafkaLab
-from tests.envelopes.generated import SIMPLE, STEADY, each_alone, envelopes, junk
+from tests.envelopes.generated import SIMPLE, STEADY, Envelope, each_alone, envelopes, junk
 from tests.envelopes.surviving import can_be_looked_at, survives
+from unpoison.brokers.kafka.names import LANE, REPLAYS
 from unpoison.message import Delivery
 from unpoison.testing import given
 from unpoison.testing.running import drained
@@ -67,6 +68,22 @@ def test_an_id_that_is_not_utf_8_stops_nobody(lab):
 def test_the_consumer_survives_whatever_is_sent(kafka, tmp_path_factory, batch):
     with KafkaLab(kafka, tmp_path_factory.mktemp("lab")) as lab:
         survives(lab, [*batch, *each_alone(OURS, [None, *SIMPLE])], lambda batch: send(lab, batch))
+
+
+def test_junk_in_the_retry_topic_costs_no_other_message(lab):
+    """In two of its partitions a stop may stand, which ends a copy that an operator has sent. An empty one ends nobody."""
+    stop = Envelope("done", b"", None, (("x-unpoison-stop", b""),))
+    odd = Envelope("done", b"", None, (("x-unpoison-claim", "a/²".encode()), ("x-unpoison-due", b"nan")))
+    sound = Envelope("done", b"", None, ())
+    for partition in (LANE, REPLAYS):
+        send(lab, [stop, odd, sound, sound], to_retry=partition)
+    done = []
+
+    def handle(body: bytes) -> None:
+        done.append(body)
+
+    drained(given.consumer(lab.app(), "orders", handle))
+    assert sorted(done) == sorted([b"done-0-", b"done-1-", b"done-2-", b"done-3-"] * 2)
 
 
 @STEADY

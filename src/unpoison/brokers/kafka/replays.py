@@ -64,9 +64,9 @@ class Stops:
         found: list[Record] = []
         for record in records:
             offset, (nonce, end), told = record.offset(), _claim(record), field(record, STOP)
-            if told is not None:
+            if told:  # an empty one is somebody else's header of that name
                 self._at.setdefault(told, offset)
-            if told is not None or self._is_stopped(record):
+            if told or self._is_stopped(record):
                 part.rest(record)
                 part.finish(offset)
             elif nonce and end < min(offset, part.known_top):
@@ -106,7 +106,8 @@ class Stops:
         return found
 
     def _is_stopped(self, record: Record) -> bool:
-        return self._at.get(_claim(record)[0], record.offset()) < record.offset()
+        nonce = _claim(record)[0]
+        return bool(nonce) and self._at.get(nonce, record.offset()) < record.offset()
 
     def close(self) -> None:
         if self._reader is not None:
