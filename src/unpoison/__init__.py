@@ -6,6 +6,7 @@ from unpoison.deadletters.manager import DLQManager, PurgeResult, ReplayResult
 from unpoison.deadletters.record import DeadLetter
 from unpoison.errors import (
     BrokerUnavailable,
+    BulkStopped,
     CapabilityError,
     ConfigError,
     Discard,
@@ -27,6 +28,7 @@ __all__ = [
     "App",
     "Backoff",
     "BrokerUnavailable",
+    "BulkStopped",
     "CapabilityError",
     "ConfigError",
     "DLQManager",

@@ -5,6 +5,7 @@ UnpoisonError
 │   └── MissingExtra       a package that this broker needs is not installed
 ├── CapabilityError        the broker cannot do what was asked of it
 ├── BrokerUnavailable      the broker does not answer, or refuses to write
+│   └── BulkStopped        it stopped answering while a whole DLQ was replayed or purged
 ├── OwnershipLost          somebody else has the message now; nothing was settled
 ├── PayloadError           a payload that cannot be sent
 └── LetterNotFound         no such dead letter, or it was already replayed, discarded or purged
@@ -41,6 +42,18 @@ class CapabilityError(UnpoisonError):
 
 class BrokerUnavailable(UnpoisonError):
     """The broker does not answer, or refuses to write. Nothing was lost: what was not confirmed is still there."""
+
+
+class BulkStopped(BrokerUnavailable):
+    """Replaying or purging a whole DLQ ended before its end. `done` of `total` letters were dealt with."""
+
+    def __init__(self, source: str, verb: str, done: int, total: int, at_once: int, cause: object) -> None:
+        self.source, self.done, self.total = source, done, total
+        super().__init__(
+            f"{verb.capitalize()} {done:,} of {total:,} dead letters of {source!r}, then it stopped: {cause} Nothing is lost: "
+            f"each of the {at_once:,} or fewer in progress is either {verb} or still there, and the rest is untouched. "
+            f"To go on, run it again."
+        )
 
 
 class OwnershipLost(UnpoisonError):

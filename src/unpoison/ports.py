@@ -9,7 +9,8 @@ Every method may raise BrokerUnavailable: nothing was confirmed, so nothing may 
 
 import enum
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from contextlib import AbstractContextManager, nullcontext
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
@@ -17,6 +18,8 @@ from unpoison.deadletters.record import DeadLetter
 from unpoison.message import Counters, Delivery, Outgoing
 
 Ring = Callable[[], None]
+Progress = Callable[[int, int], None]
+"""Called during long work with (letters dealt with so far, how many there are)."""
 
 
 class Capability(enum.Flag):
@@ -145,10 +148,34 @@ class DeadLetters(Protocol):
     def browse(
         self, *, only: str | None = None, after: str = "", until: str = "", limit: int = 100, state: str | None = "dead"
     ) -> Sequence[DeadLetter]:
-        """Letters in the order they came: behind `after` and up to `until`, or `only` this one. Changes nothing."""
+        """Letters in the order they came: behind `after` and up to `until`. Changes nothing.
+
+        `only` is the id of a letter; where no letter has it, the id of a message, and all letters of that are returned.
+        """
 
     def replay(self, letter_ids: Sequence[str]) -> Sequence[str]:
         """Send these to their source again; returns those that were sent. One that another operator took is left out."""
 
     def remove(self, letter_ids: Sequence[str], *, state: str = "dead", keep_as: str | None = None) -> Sequence[str]:
         """Delete those that are in this state, or keep them as "discarded" and the like; returns those that were changed."""
+
+
+@runtime_checkable
+class ListsIds(Protocol):
+    """A DLQ that can list its letters without reading them."""
+
+    def ids(self, *, after: str = "", until: str = "", limit: int = 100, state: str = "dead") -> Sequence[str]:
+        """The ids of what `browse` would return."""
+
+
+@runtime_checkable
+class ReadAsAWhole(Protocol):
+    """A DLQ that the broker lets nobody look into except by reading all of it."""
+
+    def one_look(self, progress: Progress | None = None) -> AbstractContextManager[None]:
+        """While this is open, every call works on one reading of the DLQ, and no other operator changes it."""
+
+
+def one_look(letters: DeadLetters, progress: Progress | None = None) -> AbstractContextManager[None]:
+    """What a command does inside reads the DLQ at most once."""
+    return letters.one_look(progress) if isinstance(letters, ReadAsAWhole) else nullcontext()

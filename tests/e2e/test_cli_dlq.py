@@ -54,9 +54,9 @@ def test_ls_json_is_one_array_of_letters(tmp_path):
 def test_ls_says_how_many_more_there_are(tmp_path):
     url = dead_letters(tmp_path, *[b"{}"] * 52)
     table = unpoison("dlq", "ls", *on(url), cwd=tmp_path)
-    assert (len(table.text.splitlines()), table.err) == (51, "2 more. To see them too: --limit all\n")
+    assert (len(table.text.splitlines()), table.err) == (51, "Showing 50 of 52. To see all: --limit all\n")
     few = unpoison("dlq", "ls", *on(url), "--json", "--limit", "3", cwd=tmp_path)
-    assert (len(few.json), few.err) == (3, "49 more. To see them too: --limit all\n")
+    assert (len(few.json), few.err) == (3, "Showing 3 of 52. To see all: --limit all\n")
     assert len(unpoison("dlq", "ls", *on(url), "--json", cwd=tmp_path).json) == 52
     assert len(unpoison("dlq", "ls", *on(url), "--limit", "all", cwd=tmp_path).text.splitlines()) == 53
 

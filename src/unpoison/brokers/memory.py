@@ -208,8 +208,9 @@ class MemoryDeadLetters:
         low, high = _no(after) if after else 0, _no(until) if until else 2**62
         with self._store.changed:
             if only is not None:
-                letter = self._letters.get(_no(only))
-                return [letter] if letter and letter.id == only and state in (None, letter.state) else []
+                known = [letter for letter in self._letters.values() if state in (None, letter.state)]
+                exact = [letter for letter in known if letter.id == only]
+                return exact or [letter for letter in known if letter.message.id == only]
             found = (letter for no, letter in self._letters.items() if low < no <= high and state in (None, letter.state))
             return list(itertools.islice(found, limit))
 

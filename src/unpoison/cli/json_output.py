@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Iterable
 from typing import Any, BinaryIO
 
 from unpoison.cli.escaping import json_text
@@ -11,10 +12,28 @@ _kept: list[BinaryIO] = []
 
 def print_json(value: Any) -> None:
     """The document. In UTF-8 whatever the locale says, as JSON is."""
-    sys.stdout.flush()
-    output = _kept[0] if _kept else sys.stdout.buffer
+    output = _output()
     output.write(json_text(value).encode() + b"\n")
     output.flush()
+
+
+def print_json_array(values: Iterable[Any]) -> int:
+    """The document is an array, and each element is printed when it comes: all of them may be more than memory holds.
+
+    Returns how many there were.
+    """
+    output, count = _output(), 0
+    for count, value in enumerate(values, 1):
+        text = json_text(value).replace("\n", "\n  ")  # line ends within the values are escaped in JSON
+        output.write((b"[\n  " if count == 1 else b",\n  ") + text.encode())
+    output.write(b"\n]\n" if count else b"[]\n")
+    output.flush()
+    return count
+
+
+def _output() -> BinaryIO:
+    sys.stdout.flush()
+    return _kept[0] if _kept else sys.stdout.buffer
 
 
 def keep_for_json() -> None:

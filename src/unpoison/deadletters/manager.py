@@ -4,18 +4,20 @@
 there, or was sent, or was removed. A replay works on the set frozen at its start, so it ends even if all of it fails again.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Self
 
 from unpoison.deadletters.record import DeadLetter
-from unpoison.errors import LetterNotFound
-from unpoison.ports import DeadLetters
+from unpoison.errors import BulkStopped, LetterNotFound, UnpoisonError
+from unpoison.ports import DeadLetters, ListsIds, Progress, one_look
 
-PAGE = 100
-
-Progress = Callable[[int, int], None]
-"""Called with (handled so far, size of the frozen set) during long work."""
+PAGE = 1_000
+"""How many letters are sent or removed at once."""
+LOOK = 250
+"""How many are read at once, bodies included."""
+STATES = ("dead", "replayed", "discarded")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,22 @@ class PurgeResult:
 
     purged: int = 0
     history: int = 0
+
+
+@dataclass(slots=True)
+class _Tally:
+    """How far work on a whole DLQ is."""
+
+    total: int
+    progress: Progress | None
+    handled: int = 0
+    done: dict[str, int] = field(default_factory=dict)
+
+    def add(self, state: str, handled: int, done: int) -> None:
+        self.handled += handled
+        self.done[state] = self.done.get(state, 0) + done
+        if self.progress:
+            self.progress(self.handled, self.total)
 
 
 class DLQManager:
@@ -67,18 +85,19 @@ class DLQManager:
         """The oldest letters. Looking changes nothing."""
         return list(self._letters.browse(limit=limit))
 
-    def letters(self, state: str | None = "dead") -> Iterator[DeadLetter]:
-        """Every letter there is now, page by page, oldest first."""
+    def letters(self, state: str | None = "dead", limit: int | None = None) -> Iterator[DeadLetter]:
+        """Every letter there is now, or the oldest of them, page by page."""
+        if limit is not None and limit <= PAGE:
+            yield from self._letters.browse(limit=limit, state=state)
+            return
         until, after = self._letters.freeze(), ""
-        while page := self._letters.browse(after=after, until=until, limit=PAGE, state=state):
+        while page := self._letters.browse(after=after, until=until, limit=LOOK, state=state):
             yield from page
             after = page[-1].id
 
     def get(self, id: str) -> DeadLetter:  # noqa: A002 - the word users write
         """One letter, by its own id or by its message's id where only one letter has it."""
-        if exact := self._letters.browse(only=id, state=None):
-            return exact[0]
-        found = [letter for letter in self.letters(state=None) if letter.message.id == id]
+        found = self._letters.browse(only=id, state=None)
         found = [letter for letter in found if letter.state == "dead"] or found
         if not found:
             raise LetterNotFound(id, self.source)
@@ -88,49 +107,65 @@ class DLQManager:
 
     def replay_one(self, id: str | None = None) -> ReplayResult:  # noqa: A002
         """Send one letter to its source again: this one, or the oldest. An empty DLQ gives an empty result."""
-        if id is None:
-            while oldest := self._letters.browse(limit=1):
-                if sent := self._letters.replay([oldest[0].id]):
-                    return ReplayResult(tuple(sent))
-            return ReplayResult()
-        letter = self.get(id)
-        if not self._letters.replay([letter.id]):
-            raise LetterNotFound(id, self.source, self.get(letter.id).state)
-        return ReplayResult((letter.id,))
+        with one_look(self._letters):
+            if id is None:
+                while oldest := self._letters.browse(limit=1):
+                    if sent := self._letters.replay([oldest[0].id]):
+                        return ReplayResult(tuple(sent))
+                return ReplayResult()
+            letter = self.get(id)
+            if not self._letters.replay([letter.id]):
+                raise LetterNotFound(id, self.source, self.get(letter.id).state)
+            return ReplayResult((letter.id,))
 
     def replay_all(self, progress: Progress | None = None) -> ReplayResult:
         """Send every letter that waits now. What fails again becomes a new letter and is not part of this replay."""
         sent: list[str] = []
         gone: list[str] = []
-        for page, total in self._pages("dead"):
-            replayed = set(self._letters.replay(page))
-            sent += [id_ for id_ in page if id_ in replayed]
-            gone += [id_ for id_ in page if id_ not in replayed]
-            if progress:
-                progress(len(sent) + len(gone), total)
+        with one_look(self._letters, progress), self._counted("replayed", ("dead",), progress) as tally:
+            for page in self._pages("dead"):
+                replayed = set(self._letters.replay(page))
+                sent += [id_ for id_ in page if id_ in replayed]
+                gone += [id_ for id_ in page if id_ not in replayed]
+                tally.add("dead", len(page), len(replayed))
         return ReplayResult(tuple(sent), tuple(gone))
 
     def discard(self, id: str) -> DeadLetter:  # noqa: A002
         """Give one letter up for good. It stays visible as "discarded" until the DLQ is purged."""
-        letter = self.get(id)
-        if not self._letters.remove([letter.id], keep_as="discarded"):
-            raise LetterNotFound(id, self.source, self.get(letter.id).state)
-        return letter
+        with one_look(self._letters):
+            letter = self.get(id)
+            if not self._letters.remove([letter.id], keep_as="discarded"):
+                raise LetterNotFound(id, self.source, self.get(letter.id).state)
+            return letter
 
     def purge(self, progress: Progress | None = None) -> PurgeResult:
         """Delete every letter that is there now, for good: those that wait, and those dealt with before."""
-        counts = {}
-        for state in ("dead", "replayed", "discarded"):
-            counts[state] = 0
-            for page, total in self._pages(state):
-                counts[state] += len(self._letters.remove(page, state=state))
-                if progress and state == "dead":
-                    progress(counts[state], total)
-        return PurgeResult(counts["dead"], counts["replayed"] + counts["discarded"])
+        with one_look(self._letters, progress), self._counted("purged", STATES, progress) as tally:
+            for state in STATES:
+                for page in self._pages(state):
+                    tally.add(state, len(page), len(self._letters.remove(page, state=state)))
+        done = tally.done
+        return PurgeResult(done.get("dead", 0), done.get("replayed", 0) + done.get("discarded", 0))
 
-    def _pages(self, state: str) -> Iterator[tuple[list[str], int]]:
-        """The ids of the letters in this state now, page by page, with how many there are."""
-        until, after, total = self._letters.freeze(), "", self._letters.count(state)
-        while page := self._letters.browse(after=after, until=until, limit=PAGE, state=state):
-            after = page[-1].id
-            yield [letter.id for letter in page], total
+    @contextmanager
+    def _counted(self, verb: str, states: Sequence[str], progress: Progress | None) -> Iterator[_Tally]:
+        """What is done inside is counted. An error that ends it before its end says how far it came."""
+        tally = _Tally(sum(self._letters.count(state) for state in states), progress)
+        try:
+            yield tally
+        except UnpoisonError as error:
+            if not tally.handled:
+                raise
+            raise BulkStopped(self.source, verb, sum(tally.done.values()), tally.total, PAGE, error) from error
+
+    def _pages(self, state: str) -> Iterator[Sequence[str]]:
+        """The ids of the letters in this state now, page by page."""
+        until, after = self._letters.freeze(), ""
+        while page := self._ids(after, until, state):
+            yield page
+            after = page[-1]
+
+    def _ids(self, after: str, until: str, state: str) -> Sequence[str]:
+        if isinstance(self._letters, ListsIds):
+            return self._letters.ids(after=after, until=until, limit=PAGE, state=state)
+        return [letter.id for letter in self._letters.browse(after=after, until=until, limit=PAGE, state=state)]

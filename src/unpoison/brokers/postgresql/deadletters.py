@@ -6,18 +6,26 @@ crash at any moment leaves it either where it was or where it was sent.
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
 from unpoison import stored
 from unpoison.brokers.postgresql import rows
 from unpoison.brokers.postgresql.broker import PostgreSQLBroker
-from unpoison.brokers.postgresql.schema import Connection
 from unpoison.deadletters.record import DeadLetter
 
 _NUMBER = re.compile("[1-9][0-9]{0,17}")
 
+_WITHOUT_BODY = stored.LETTER_COLUMNS.replace("body", "''::bytea")
+_BETWEEN = "no > %(low)s and no <= %(high)s"
+# Locked in one order by everybody: two operators on the same letters wait for each other and never in a circle.
+_THESE = """no in (
+    select no from unpoison_dead where no = any(%(numbers)s::bigint[]) and source = %(source)s and state = %(state)s
+    order by no for update)"""
 _PUT_BACK = """
 insert into unpoison_waiting (source, due, alone, counters, id, key, headers, body)
-select source, statement_timestamp(), %(alone)s, %(counters)s, id, key, headers, body from unpoison_dead where no = %(no)s
+select source, statement_timestamp(), again.alone, again.counters, id, key, headers, body
+from unnest(%(numbers)s::bigint[], %(alone)s::boolean[], %(counters)s::text[]) as again (no, alone, counters)
+join unpoison_dead using (no) order by no
 """
 
 
@@ -40,44 +48,56 @@ class PostgreSQLDeadLetters:
     def browse(
         self, *, only: str | None = None, after: str = "", until: str = "", limit: int = 100, state: str | None = "dead"
     ) -> Sequence[DeadLetter]:
-        low, high = self._no(after) if after else 0, self._no(until) if until else 2**62
         if only is not None:
-            low, high = self._no(only) - 1, self._no(only)
-        values = {"source": self._number, "state": state, "low": low, "high": high, "limit": limit}
-        in_state = "and state = %(state)s" if state else ""
-        query = (
-            f"select {stored.LETTER_COLUMNS} from unpoison_dead where source = %(source)s {in_state} "
-            f"and no > %(low)s and no <= %(high)s order by no limit %(limit)s"
-        )
+            return self._letters("no = %(no)s", state, no=self._no(only)) or self._letters("id = %(id)s", state, id=only)
+        return self._letters(_BETWEEN, state, limit, **self._between(after, until))
+
+    def ids(self, *, after: str = "", until: str = "", limit: int = 100, state: str = "dead") -> Sequence[str]:
+        where = f"source = %(source)s and state = %(state)s and {_BETWEEN}"
+        query = f"select no from unpoison_dead where {where} order by no limit %(limit)s"
+        values = {"source": self._number, "state": state, "limit": limit, **self._between(after, until)}
         with self.broker.session.use() as run:
-            return [stored.letter(self._source, row) for row in run.execute(query, values, binary=True).fetchall()]
+            return [f"{self._source}-{no}" for (no,) in run.execute(query, values).fetchall()]
 
     def replay(self, letter_ids: Sequence[str]) -> Sequence[str]:
+        """Claim each letter by changing its state, then put its message back; all of it or nothing."""
+        claim = f"update unpoison_dead set state = 'replayed' where {_THESE} returning {_WITHOUT_BODY}"
         with self.broker.session.transaction() as run:
-            sent = [letter_id for letter_id in letter_ids if self._replay_one(run, letter_id)]
+            values = {"source": self._number, "state": "dead", "numbers": self._numbers(letter_ids)}
+            found = run.execute(claim, values, binary=True).fetchall()
+            again = [(row[0], stored.letter(self._source, row).replayed()) for row in found]
+            rows_ = {
+                "numbers": [no for no, _ in again],
+                "alone": [counters.alone for _, counters in again],
+                "counters": [stored.counters_text(counters) for _, counters in again],
+            }
+            run.execute(_PUT_BACK, rows_)
             run.execute(rows.NOTIFY, (self._number,))
-            return sent
+        sent = set(rows_["numbers"])
+        return [letter_id for letter_id in letter_ids if self._no(letter_id) in sent]
 
     def remove(self, letter_ids: Sequence[str], *, state: str = "dead", keep_as: str | None = None) -> Sequence[str]:
         change = "update unpoison_dead set state = %(keep_as)s" if keep_as else "delete from unpoison_dead"
-        statement = f"{change} where no = %(no)s and source = %(source)s and state = %(state)s"
-        values = {"source": self._number, "state": state, "keep_as": keep_as}
+        values = {"source": self._number, "state": state, "keep_as": keep_as, "numbers": self._numbers(letter_ids)}
         with self.broker.session.transaction() as run:
-            return [id_ for id_ in letter_ids if run.execute(statement, {**values, "no": self._no(id_)}).rowcount]
+            changed = {no for (no,) in run.execute(f"{change} where {_THESE} returning no", values).fetchall()}
+        return [letter_id for letter_id in letter_ids if self._no(letter_id) in changed]
 
-    def _replay_one(self, run: Connection, letter_id: str) -> bool:
-        """Claim the letter by changing its state, then put the message back; both or neither."""
-        no = self._no(letter_id)
-        claim = (
-            "update unpoison_dead set state = 'replayed' where no = %s and source = %s and state = 'dead' "
-            f"returning {stored.LETTER_COLUMNS}"
+    def _letters(self, where: str, state: str | None, limit: int = 100, **values: Any) -> Sequence[DeadLetter]:
+        in_state = "and state = %(state)s" if state else ""
+        query = (
+            f"select {stored.LETTER_COLUMNS} from unpoison_dead where source = %(source)s {in_state} and {where} "
+            f"order by no limit %(limit)s"
         )
-        row = run.execute(claim, (no, self._number), binary=True).fetchone()
-        if row is None:
-            return False
-        counters = stored.letter(self._source, row).replayed()
-        values = {"no": no, "alone": counters.alone, "counters": stored.counters_text(counters)}
-        return bool(run.execute(_PUT_BACK, values).rowcount)
+        values |= {"source": self._number, "state": state, "limit": limit}
+        with self.broker.session.use() as run:
+            return [stored.letter(self._source, row) for row in run.execute(query, values, binary=True).fetchall()]
+
+    def _between(self, after: str, until: str) -> dict[str, int]:
+        return {"low": self._no(after) if after else 0, "high": self._no(until) if until else 2**62}
+
+    def _numbers(self, letter_ids: Sequence[str]) -> list[int]:
+        return sorted({no for letter_id in letter_ids if (no := self._no(letter_id))})
 
     @property
     def _number(self) -> int:

@@ -4,7 +4,7 @@ Those that wait are in the stream `dlq:<source>`; those that were replayed or di
 Every change is one script that first looks whether the letter still waits: of two operators only one gets it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from unpoison import stored
@@ -18,6 +18,9 @@ from unpoison.deadletters.record import DeadLetter
 
 HISTORY = 10_000
 """How many letters that were replayed are kept, and how many that were discarded."""
+
+AT_ONCE = 250
+"""How many letters are read from the server, or sent to it, at once."""
 
 _HIGHEST = f"{2**64 - 1}-{2**64 - 1}"
 
@@ -54,12 +57,16 @@ class RedisDeadLetters:
         low, high = number(self._source, after) or "0-0", number(self._source, until) or _HIGHEST
         if only is not None:
             exact = number(self._source, only)
-            if exact is None:
-                return []
-            return [_letter(self._source, entry) for entry in self._exactly(exact) if state in (None, entry[0])]
+            found = self._exactly(exact) if exact else []
+            found = [entry for entry in found if state in (None, entry[0])]
+            return [_letter(self._source, entry) for entry in found or self._with_message(only.encode(), state)]
         return [_letter(self._source, entry) for entry in self._entries(state or "", low, high, limit)]
 
     def replay(self, letter_ids: Sequence[str]) -> Sequence[str]:
+        """With their bodies they go to the server a part at a time: each part is one step."""
+        return [id_ for part in _parts(letter_ids) for id_ in self._replay(part)]
+
+    def _replay(self, letter_ids: Sequence[str]) -> Sequence[str]:
         by_group: dict[str, list[Any]] = {}
         for entry in self._waiting(letter_ids):
             letter, (_, no, fields) = _letter(self._source, entry), entry
@@ -86,6 +93,15 @@ class RedisDeadLetters:
         changed = set(self._ask(command))
         return [id_ for id_ in letter_ids if (number(self._source, id_) or "").encode() in changed]
 
+    def _with_message(self, id_: bytes, state: str | None) -> list[Entry]:
+        """Letters of the message with this id: the server knows them by number alone, so all are looked at."""
+        found: list[Entry] = []
+        after = "0-0"
+        while page := self._entries(state or "", after, _HIGHEST, AT_ONCE):
+            found += [entry for entry in page if _message_id(entry) == id_]
+            after = page[-1][1].decode()
+        return found
+
     def _waiting(self, letter_ids: Sequence[str]) -> list[Entry]:
         """The entries of those that wait, in the order of their ids here. An entry never changes, so what is read stays true."""
         numbers = [no for no in (number(self._source, id_) for id_ in letter_ids) if no]
@@ -107,6 +123,17 @@ class RedisDeadLetters:
 
     def _ask(self, command: tuple[Any, ...]) -> Any:
         return self.broker.link.ask(self._source, command)[0]
+
+
+def _parts(letter_ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    for first in range(0, len(letter_ids), AT_ONCE):
+        yield letter_ids[first : first + AT_ONCE]
+
+
+def _message_id(entry: Entry) -> bytes:
+    """As `letter_of` reads it."""
+    _, no, fields = entry
+    return dict(zip(fields[::2], fields[1::2], strict=False)).get(b"id") or no
 
 
 def _entry(state: bytes, no: bytes, fields: Any) -> Entry:

@@ -22,8 +22,12 @@ def command(letter_ids: Sequence[str], app: str | None, url: str | None, source:
     """Give dead letters up for good. They can still be looked at (ls --state discarded) until the DLQ is purged."""
     discarded: list[str] = []
     gone: list[str] = []
-    for dlq, letter in target(app, url, source).find_waiting(letter_ids):
-        (discarded if dlq.letters.remove([letter.id], keep_as="discarded") else gone).append(letter.id)
+    chosen = target(app, url, source)
+    with chosen.one_look():
+        for dlq, asked in chosen.find_waiting(letter_ids):
+            changed = set(dlq.letters.remove(asked, keep_as="discarded"))
+            discarded += [id_ for id_ in asked if id_ in changed]
+            gone += [id_ for id_ in asked if id_ not in changed]
     if as_json:
         print_json({"discarded": discarded, "gone": gone})
         return

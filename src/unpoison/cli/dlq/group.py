@@ -5,6 +5,7 @@ from unpoison.cli.lazy import LazyGroup
 command = LazyGroup(
     {
         "ls": ("unpoison.cli.dlq.ls", "List dead letters, oldest first."),
+        "count": ("unpoison.cli.dlq.count", "Count dead letters by source and state."),
         "show": ("unpoison.cli.dlq.show", "Show everything known about one dead letter."),
         "replay": ("unpoison.cli.dlq.replay", "Send dead letters to their source again."),
         "discard": ("unpoison.cli.dlq.discard", "Give dead letters up; they stay visible as discarded."),

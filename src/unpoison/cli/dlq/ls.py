@@ -3,16 +3,16 @@
 import heapq
 import itertools
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import click
 
 from unpoison.cli.dlq.target import Target, target, target_options
-from unpoison.cli.json_output import print_json
+from unpoison.cli.json_output import print_json_array
 from unpoison.cli.screen import console, letter_table
+from unpoison.deadletters.manager import STATES
 from unpoison.deadletters.record import DeadLetter
 
-STATES = ("dead", "replayed", "discarded")
 TABLE_LIMIT = 50
 ALL = sys.maxsize
 
@@ -42,23 +42,29 @@ def command(app: str | None, url: str | None, source: str | None, state: str, li
     chosen = target(app, url, source)
     if limit is None:
         limit = ALL if as_json else TABLE_LIMIT
-    letters = list(itertools.islice(_letters(chosen, state), limit))
-    if as_json:
-        print_json([letter.as_json() for letter in letters])
-    elif letters:
+    with chosen.one_look():
+        found = itertools.islice(_letters(chosen, state, limit), limit)
+        shown = print_json_array(letter.as_json() for letter in found) if as_json else _print_table(chosen, state, list(found))
+        total = _count(chosen, state)
+    if total > shown > 0:
+        click.echo(f"Showing {shown:,} of {total:,}. To see all: --limit all", err=True)
+
+
+def _print_table(chosen: Target, state: str, letters: Sequence[DeadLetter]) -> int:
+    """Returns how many there are in it."""
+    if letters:
         screen = console()
         screen.print(letter_table(letters, screen.width))
     else:
         click.echo(f"No dead letters{'' if state in ('dead', 'all') else ' ' + state} in {_names(chosen)}.")
-    more = _count(chosen, state) - len(letters)
-    if letters and more > 0:
-        click.echo(f"{more:,} more. To see them too: --limit all", err=True)
+    return len(letters)
 
 
-def _letters(chosen: Target, state: str) -> Iterator[DeadLetter]:
+def _letters(chosen: Target, state: str, limit: int) -> Iterator[DeadLetter]:
     """Those of all DLQs, in the order they came; each DLQ is read page by page and only as far as needed."""
     wanted = None if state == "all" else state
-    return heapq.merge(*(dlq.manager.letters(wanted) for dlq in chosen.dlqs), key=lambda letter: letter.last_failed_at)
+    each = (dlq.manager.letters(wanted, limit) for dlq in chosen.dlqs)
+    return heapq.merge(*each, key=lambda letter: letter.last_failed_at)
 
 
 def _count(chosen: Target, state: str) -> int:

@@ -3,9 +3,9 @@
 import click
 
 from unpoison.cli.confirming import confirm
+from unpoison.cli.dlq.long_work import long_work
 from unpoison.cli.dlq.target import target, target_options
 from unpoison.cli.json_output import print_json
-from unpoison.cli.screen import progress
 
 
 @click.command(
@@ -27,7 +27,7 @@ def command(app: str | None, url: str | None, source: str | None, yes: bool, as_
     if waiting or past:
         question = f"Delete {waiting:,} dead letters of {dlq.source!r}, and {past:,} replayed or discarded before, for good?"
         confirm(question, yes=yes, typed=dlq.source)
-    with progress("Purging") as advance:
+    with long_work("purged", dlq.source) as advance:
         result = dlq.manager.purge(advance)
     if as_json:
         print_json({"purged": result.purged, "history": result.history})

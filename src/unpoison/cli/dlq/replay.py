@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import click
 
 from unpoison.cli.confirming import confirm
+from unpoison.cli.dlq.long_work import long_work
 from unpoison.cli.dlq.target import Target, target, target_options
 from unpoison.cli.escaping import one_line
 from unpoison.cli.json_output import print_json
-from unpoison.cli.screen import progress
 from unpoison.deadletters.manager import ReplayResult
 
 
@@ -44,8 +44,11 @@ def command(
 def _replay(chosen: Target, letter_ids: Sequence[str]) -> ReplayResult:
     sent: list[str] = []
     gone: list[str] = []
-    for dlq, letter in chosen.find_waiting(letter_ids):
-        (sent if dlq.letters.replay([letter.id]) else gone).append(letter.id)
+    with chosen.one_look():
+        for dlq, asked in chosen.find_waiting(letter_ids):
+            replayed = set(dlq.letters.replay(asked))
+            sent += [id_ for id_ in asked if id_ in replayed]
+            gone += [id_ for id_ in asked if id_ not in replayed]
     return ReplayResult(tuple(sent), tuple(gone))
 
 
@@ -54,7 +57,7 @@ def _replay_all(chosen: Target, yes: bool) -> ReplayResult:
     waiting = dlq.manager.count()
     if waiting:
         confirm(f"Send {waiting:,} dead letters to {dlq.source!r} again?", yes=yes)
-    with progress("Replaying") as advance:
+    with long_work("replayed", dlq.source) as advance:
         return dlq.manager.replay_all(advance)
 
 

@@ -30,7 +30,9 @@ def command(letter_id: str, app: str | None, url: str | None, source: str | None
     """
     if as_json and only_body:
         raise click.UsageError("--json and --body both say what goes to standard output. Give one of them.")
-    letter = target(app, url, source).find(letter_id)[1]
+    chosen = target(app, url, source)
+    with chosen.one_look():
+        letter = chosen.find(letter_id)[1]
     if only_body:
         _write(letter)
     elif as_json:

@@ -1,7 +1,8 @@
 """Whose dead letters are meant? Those of an app's sources, or of one source behind a URL."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -9,10 +10,11 @@ import click
 
 from unpoison.brokers import broker_for, dead_letters_for, masked
 from unpoison.cli.loading import load
+from unpoison.cli.screen import progress
 from unpoison.deadletters.manager import DLQManager
 from unpoison.deadletters.record import DeadLetter
 from unpoison.errors import CapabilityError, LetterNotFound
-from unpoison.ports import Capability, DeadLetters
+from unpoison.ports import Capability, DeadLetters, one_look
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -39,6 +41,14 @@ class Target:
         names = ", ".join(dlq.source for dlq in self.dlqs)
         raise click.UsageError(f"The app has {len(self.dlqs)} sources ({names}). Name one of them with --source.")
 
+    @contextmanager
+    def one_look(self) -> Iterator[None]:
+        """What is done inside reads each DLQ at most once, with a bar on a terminal while that takes its time."""
+        with progress("Reading") as advance, ExitStack() as open_looks:
+            for dlq in self.dlqs:
+                open_looks.enter_context(one_look(dlq.letters, advance))
+            yield
+
     def find(self, letter_id: str) -> tuple[DLQ, DeadLetter]:
         """The letter with this id, in whichever DLQ it is."""
         missing = None
@@ -55,13 +65,14 @@ class Target:
         see = "unpoison dlq ls --state all, with --app or --url"
         raise click.ClickException(f"Dead letter {letter_id!r} is in none of {names}. To see what is there: {see}")
 
-    def find_waiting(self, letter_ids: Sequence[str]) -> list[tuple[DLQ, DeadLetter]]:
-        """All of them, and all still waiting: looked at before any is changed, so that a mistyped id changes nothing."""
-        found = [self.find(letter_id) for letter_id in dict.fromkeys(letter_ids)]
-        for dlq, letter in found:
+    def find_waiting(self, letter_ids: Sequence[str]) -> list[tuple[DLQ, list[str]]]:
+        """All of them by DLQ, and all still waiting: looked at before any is changed, so that a mistyped id changes nothing."""
+        found: dict[str, tuple[DLQ, list[str]]] = {}
+        for dlq, letter in [self.find(letter_id) for letter_id in dict.fromkeys(letter_ids)]:
             if letter.state != "dead":
                 raise LetterNotFound(letter.id, dlq.source, letter.state)
-        return found
+            found.setdefault(dlq.source, (dlq, []))[1].append(letter.id)
+        return list(found.values())
 
 
 def target_options(command: Function) -> Function:
