@@ -80,11 +80,19 @@ def moment(timestamp: float) -> str:
 
 @contextmanager
 def progress(what: str) -> Iterator[Advance | None]:
-    """A bar on standard error while something long goes on; None where there is no terminal."""
+    """A bar on standard error from the first advance on; None where there is no terminal."""
     if not sys.stderr.isatty():
         yield None
         return
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+    bar = Progress(*columns, console=console(stderr=True), transient=True)
+    task = bar.add_task(what, total=None)
+
+    def advance(done: int, total: int) -> None:
+        bar.start()  # what is short shows none
+        bar.update(task, completed=done, total=total)
+
+    try:
+        yield advance
+    finally:
+        bar.stop()
