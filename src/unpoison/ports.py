@@ -169,6 +169,14 @@ class ListsIds(Protocol):
 
 
 @runtime_checkable
+class PurgesHistory(Protocol):
+    """A DLQ that can delete all letters dealt with before in few requests, however many they are."""
+
+    def purge_history(self) -> int:
+        """Delete those that were replayed or discarded. Returns how many there were."""
+
+
+@runtime_checkable
 class ReadAsAWhole(Protocol):
     """A DLQ that the broker lets nobody look into except by reading all of it."""
 

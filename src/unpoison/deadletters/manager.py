@@ -11,7 +11,7 @@ from typing import Self
 
 from unpoison.deadletters.record import DeadLetter
 from unpoison.errors import BulkStopped, LetterNotFound, UnpoisonError
-from unpoison.ports import DeadLetters, ListsIds, Progress, one_look
+from unpoison.ports import DeadLetters, ListsIds, Progress, PurgesHistory, one_look
 
 PAGE = 1_000
 """How many letters are sent or removed at once."""
@@ -52,9 +52,9 @@ class _Tally:
     handled: int = 0
     done: dict[str, int] = field(default_factory=dict)
 
-    def add(self, state: str, handled: int, done: int) -> None:
+    def add(self, what: str, handled: int, done: int) -> None:
         self.handled += handled
-        self.done[state] = self.done.get(state, 0) + done
+        self.done[what] = self.done.get(what, 0) + done
         if self.progress:
             self.progress(self.handled, self.total)
 
@@ -141,11 +141,14 @@ class DLQManager:
     def purge(self, progress: Progress | None = None) -> PurgeResult:
         """Delete every letter that is there now, for good: those that wait, and those dealt with before."""
         with one_look(self._letters, progress), self._counted("purged", STATES, progress) as tally:
-            for state in STATES:
+            in_pages: Sequence[str] = STATES
+            if isinstance(self._letters, PurgesHistory):
+                in_pages = STATES[:1]
+                tally.add("history", deleted := self._letters.purge_history(), deleted)
+            for state in in_pages:
                 for page in self._pages(state):
-                    tally.add(state, len(page), len(self._letters.remove(page, state=state)))
-        done = tally.done
-        return PurgeResult(done.get("dead", 0), done.get("replayed", 0) + done.get("discarded", 0))
+                    tally.add(state if state == "dead" else "history", len(page), len(self._letters.remove(page, state=state)))
+        return PurgeResult(tally.done.get("dead", 0), tally.done.get("history", 0))
 
     @contextmanager
     def _counted(self, verb: str, states: Sequence[str], progress: Progress | None) -> Iterator[_Tally]:

@@ -9,26 +9,27 @@ next look finishes.
 A replayed letter is the message that is sent again: consumers get it from there, and it stays as history.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 
-from unpoison.brokers.nats import envelope, letters, wire
+from unpoison.brokers.nats import envelope, letters
 from unpoison.brokers.nats.broker import NATSBroker
-from unpoison.brokers.nats.lane import here
+from unpoison.brokers.nats.claims import FIRST, Claims, letter_number, store_first
+from unpoison.brokers.nats.consuming import FORGETS_SINCE
 from unpoison.brokers.nats.letters import RECORD, Found
-from unpoison.brokers.nats.link import NO_RESPONDERS, Link, Refused
-from unpoison.brokers.nats.looking import Looked, read
+from unpoison.brokers.nats.link import NO_MESSAGE, Link, Refused
+from unpoison.brokers.nats.looking import Looked, count, looked, pages, read
 from unpoison.brokers.nats.names import Names
-from unpoison.brokers.nats.writing import WRONG_LAST_SEQUENCE, Copy, unique
+from unpoison.brokers.nats.writing import Copy
 from unpoison.deadletters.record import DeadLetter
-from unpoison.errors import BrokerUnavailable
 
 DEAD, REPLAYED, DISCARDED, PURGED = "dead", "replayed", "discarded", "purged"
-FIRST = envelope.line(b"Nats-Expected-Last-Subject-Sequence", 0)
-"""Stored only if nothing was stored under this subject before."""
-
 LAST_NUMBER = 2**63 - 1
 GONE = (10043, 10037, 10014)
+AT_ONCE = 250
+"""How many letters are dealt with at once, bodies included."""
+FEW = 20
+"""So many letters are asked for one by one."""
 
 
 class NATSDeadLetters:
@@ -36,13 +37,14 @@ class NATSDeadLetters:
 
     def __init__(self, broker: NATSBroker, source: str) -> None:
         self.broker, self._source = broker, source
-        self._me: tuple[Link, str] | None = None
+        self._claims = Claims(broker.session, source)
 
     def count(self, state: str = DEAD) -> int:
-        return self._count(self._subjects(state)) - (len(self._half_done()) if state == DEAD else 0)
+        there = count(self._link, self._names.dlq, self._subjects(state))
+        return there - (len(self._half_done()) if state == DEAD else 0)
 
     def freeze(self) -> str:
-        info = self.broker.session.link().ask(f"STREAM.INFO.{self._names.dlq}", what="looking at the DLQ")
+        info = self._link.ask(f"STREAM.INFO.{self._names.dlq}", what="looking at the DLQ")
         return f"{self._source}-{info['state']['last_seq']}"
 
     def browse(
@@ -50,17 +52,22 @@ class NATSDeadLetters:
     ) -> Sequence[DeadLetter]:
         states = [DEAD, REPLAYED, DISCARDED] if state is None else [state]
         if only is not None:
-            number = self._number(only)
-            if number is None:
-                return []
-            hidden = self._half_done()
-            return [
-                each.letter for name in states if name != DEAD or number not in hidden for each in self._found(name, [number])
-            ]
+            return self._only(only, states)
         first = (self._number(after) or 0) + 1
         last = self._number(until) if until else LAST_NUMBER
-        found = [each for name in states for each in self._page(name, first, limit) if last is None or each.number <= last]
+        found = [
+            self._letter(each, name)
+            for name in states
+            for each in self._page(name, first, limit)
+            if last is None or self._letter_number(each, name) <= last
+        ]
         return [each.letter for each in sorted(found, key=lambda each: each.number)[:limit]]
+
+    def ids(self, *, after: str = "", until: str = "", limit: int = 100, state: str = DEAD) -> Sequence[str]:
+        first, last = (self._number(after) or 0) + 1, self._number(until) if until else None
+        page = self._page(state, first, limit, bodies=False)
+        numbers = sorted(self._letter_number(each, state) for each in page)[:limit]
+        return [f"{self._source}-{number}" for number in numbers if last is None or number <= last]
 
     def replay(self, letter_ids: Sequence[str]) -> Sequence[str]:
         return self._deal(letter_ids, REPLAYED)
@@ -69,10 +76,25 @@ class NATSDeadLetters:
         if state == DEAD:
             return self._deal(letter_ids, keep_as or PURGED)
         wanted = {number for id_ in letter_ids if (number := self._number(id_)) is not None}
-        kept = [each for each in self._read(self._subjects(state)) if _letter_number(each) in wanted]
-        over = [each for each in kept if state != REPLAYED or self._is_handled(each)]
+        kept = [each for each in self._read(self._subjects(state), bodies=False) if letter_number(each) in wanted]
+        floors = {group: self._handled_up_to(group) for group in {_group(each) for each in kept}} if state == REPLAYED else {}
+        over = [each for each in kept if state != REPLAYED or floors[_group(each)] >= each.place.number]
         self._delete([each.place.number for each in over])
-        return [f"{self._source}-{_letter_number(each)}" for each in over]
+        return [f"{self._source}-{letter_number(each)}" for each in over]
+
+    def purge_history(self) -> int:
+        """A replay that its consumer has not let go is all that there is of the message: it stays."""
+        # What is claimed now may be stored as replayed, and not be deleted as dead yet: without the note it would be sent again.
+        before = min((claim.stored for claim in self._claims.there().values()), default=LAST_NUMBER)
+        ends = {f"unpoison.replay.{group}.{self._source}.*": self._handled_up_to(group) + 1 for group in self._groups()}
+        ends[f"{self._names.discarded}.*"] = LAST_NUMBER
+        return sum(self._purge(subjects, min(end, before)) for subjects, end in ends.items())
+
+    # Looking.
+
+    @property
+    def _link(self) -> Link:
+        return self.broker.session.link()
 
     @property
     def _names(self) -> Names:
@@ -88,105 +110,102 @@ class NATSDeadLetters:
             return None
         return int(text)
 
-    def _count(self, subjects: str) -> int:
-        question = {"subjects_filter": subjects}
-        info = self.broker.session.link().ask(f"STREAM.INFO.{self._names.dlq}", question, "counting letters")
-        return sum((info["state"].get("subjects") or {}).values())
+    def _letter_number(self, each: Looked, state: str) -> int:
+        return each.place.number if state == DEAD else letter_number(each)
 
-    def _read(self, subjects: str, start: int = 1, limit: int | None = None) -> list[Looked]:
-        return read(self.broker.session.link(), self._names.dlq, subjects, start=start, limit=limit)
+    def _read(self, subjects: str, start: int = 1, limit: int | None = None, bodies: bool = True) -> list[Looked]:
+        return read(self._link, self._names.dlq, subjects, start=start, limit=limit, bodies=bodies)
 
-    def _page(self, state: str, first: int, limit: int) -> list[Found]:
+    def _page(self, state: str, first: int, limit: int, bodies: bool = True) -> list[Looked]:
         """Letters in this state whose number is `first` or above."""
         if state == DEAD:
             half_done = self._half_done()
-            letters_ = self._read(self._names.dead, first, limit + len(half_done))
-            return [self._letter(each, state) for each in letters_ if each.place.number not in half_done]
-        return [self._letter(each, state) for each in self._read(self._subjects(state)) if _letter_number(each) >= first]
+            found = self._read(self._names.dead, first, limit + len(half_done), bodies)
+            return [each for each in found if each.place.number not in half_done]
+        return [each for each in self._read(self._subjects(state), bodies=bodies) if letter_number(each) >= first]
 
-    def _found(self, state: str, numbers: Sequence[int]) -> list[Found]:
-        """Those of these letters that are in this state."""
-        if not numbers:
-            return []
-        if state == DEAD:
-            between = self._read(self._names.dead, min(numbers), max(numbers) - min(numbers) + 1)
-            return [self._letter(each, state) for each in between if each.place.number in set(numbers)]
-        subjects = self._subjects(state).removesuffix("*")
-        return [self._letter(each, state) for number in numbers for each in self._read(f"{subjects}{number}")]
+    def _only(self, id_: str, states: Sequence[str]) -> list[DeadLetter]:
+        number, hidden = self._number(id_), self._half_done()
+        exact = [] if number is None else [each for name in states for each in self._found_one(name, number, hidden)]
+        return exact or [each for name in states for each in self._with_message(name, id_, hidden)]
 
-    def _letter(self, looked: Looked, state: str) -> Found:
-        number = looked.place.number if state == DEAD else _letter_number(looked)
-        group = self._names.group
-        return letters.read(self._source, looked.place, looked.block, looked.body, number=number, state=state, group=group)
+    def _found_one(self, state: str, number: int, hidden: Collection[int]) -> list[DeadLetter]:
+        if state != DEAD:
+            subject = f"{self._subjects(state).removesuffix('*')}{number}"
+            return [self._letter(each, state).letter for each in self._read(subject)]
+        return [self._letter(each, state).letter for each in self._dead([number]) if number not in hidden]
+
+    def _with_message(self, state: str, id_: str, hidden: Collection[int]) -> list[DeadLetter]:
+        """Letters of the message with this id: the headers of all are looked at."""
+        found = []
+        for page in pages(self._link, self._names.dlq, self._subjects(state), bodies=False):
+            found += [each for each in page if id_.encode() in each.block and envelope.look(each.block, each.place).id == id_]
+        numbers = [self._letter_number(each, state) for each in found]
+        return [letter for number in numbers for letter in self._found_one(state, number, hidden)]
+
+    def _dead(self, numbers: Sequence[int], bodies: bool = True) -> list[Looked]:
+        """Those of these letters that are there, and perhaps others between them."""
+        if _is_dense(numbers):
+            return self._read(self._names.dead, min(numbers), max(numbers) - min(numbers) + 1, bodies)
+        questions = [(f"STREAM.MSG.GET.{self._names.dlq}", {"seq": number}) for number in numbers]
+        found = []
+        for answer in self._link.ask_each(questions, "reading letters"):
+            if not isinstance(answer, Refused):
+                found.append(looked(self._names.dlq, answer["message"]))
+            elif answer.code != NO_MESSAGE:
+                raise answer
+        return [each for each in found if each.subject == self._names.dead]
+
+    def _letter(self, each: Looked, state: str) -> Found:
+        number, group = self._letter_number(each, state), self._names.group
+        return letters.read(self._source, each.place, each.block, each.body, number=number, state=state, group=group)
+
+    def _half_done(self) -> set[int]:
+        """Letters that are stored as replayed or discarded already, and not yet deleted as dead."""
+        notes = [self._subjects(state).removesuffix("*") for state in (REPLAYED, DISCARDED)]
+        claims = self._claims.there()
+        return {number for number in claims if any(count(self._link, self._names.dlq, f"{note}{number}") for note in notes)}
+
+    # Changing.
 
     def _deal(self, letter_ids: Sequence[str], state: str) -> Sequence[str]:
         """Do this with those letters that are still there and that nobody else is dealing with."""
         numbers = [number for id_ in letter_ids if (number := self._number(id_)) is not None]
-        finished = self._finish_claims(state)
-        there = {each.number for each in self._found(DEAD, numbers)}
-        wanted = [number for number in numbers if number in there]
-        block = envelope.block([FIRST])
-        claim = f"{state} {self._operator()}".encode()
-        refused = self._store([Copy(f"{self._names.claim}.{number}", block, claim) for number in wanted])
-        claimed = [number for index, number in enumerate(wanted) if index not in refused]
-        dealt = finished | set(self._carry_out(dict.fromkeys(claimed, state)))
+        dealt = self._finish_claims(state)
+        at_once = len(numbers) or 1 if state == PURGED else AT_ONCE
+        for first in range(0, len(numbers), at_once):
+            part = [number for number in numbers[first : first + at_once] if number not in dealt]
+            dealt |= set(self._carry_out(dict.fromkeys(self._claims.take(part, state), state)))
         return [f"{self._source}-{number}" for number in numbers if number in dealt]
 
     def _carry_out(self, claims: dict[int, str]) -> list[int]:
         """Do what was claimed. One that is gone was dealt with before it was claimed: then only the claim is removed."""
         if not claims:
             return []
-        found = self._found(DEAD, list(claims))
+        there = self._dead(list(claims), bodies=any(state != PURGED for state in claims.values()))
+        found = [each for each in there if each.place.number in claims]
         makers: dict[str, Callable[[Found], Copy]] = {REPLAYED: self._replayed, DISCARDED: self._discarded}
-        self._store([makers[state](each) for each in found if (state := claims[each.number]) in makers])
-        self._delete([each.number for each in found])
-        self._remove_claims(claims)
-        return [each.number for each in found]
+        kept = [each for each in found if claims[each.place.number] in makers]
+        copies = [makers[claims[each.place.number]](self._letter(each, DEAD)) for each in kept]
+        store_first(self.broker.session, self._names, copies)
+        numbers = [each.place.number for each in found]
+        if _is_dense(list(claims)) and self._are_oldest(numbers, [each.place.number for each in there]):
+            self._purge(self._names.dead, max(numbers) + 1)
+        else:
+            self._delete(numbers)
+        self._claims.release(claims)
+        return numbers
 
     def _finish_claims(self, state: str) -> set[int]:
         """What an operator had begun that is no more. Returns the letters with which this was to be done."""
         finished: set[int] = set()
-        claims: dict[str, dict[int, str]] = {}
-        for number, (begun, operator) in self._claims().items():
-            claims.setdefault(operator, {})[number] = begun
-        for operator, begun_by in claims.items():
-            if not self._is_there(operator):
-                finished |= {number for number in self._carry_out(begun_by) if begun_by[number] == state}
+        by_operator: dict[str, dict[int, str]] = {}
+        for number, claim in self._claims.there().items():
+            by_operator.setdefault(claim.operator, {})[number] = claim.state
+        for operator, begun in by_operator.items():
+            if not self._claims.is_there(operator):
+                finished |= {number for number in self._carry_out(begun) if begun[number] == state}
         return finished
-
-    def _claims(self) -> dict[int, tuple[str, str]]:
-        """By letter: what is to be done, and who is to do it."""
-        subjects = f"{self._names.claim}.*"
-        if not self._count(subjects):
-            return {}
-        texts = {_letter_number(each): each.body.decode("utf-8", "replace") for each in self._read(subjects)}
-        return {number: (text.partition(" ")[0], text.partition(" ")[2]) for number, text in texts.items()}
-
-    def _half_done(self) -> set[int]:
-        """Letters that are stored as replayed or discarded already, and not yet deleted as dead."""
-        claims = self._claims()
-        notes = [self._subjects(state).removesuffix("*") for state in (REPLAYED, DISCARDED)]
-        return {number for number in claims if any(self._count(f"{subject}{number}") for subject in notes)}
-
-    def _operator(self) -> str:
-        """The name under which this one answers, for as long as its connection lasts."""
-        link = self.broker.session.link()
-        if self._me is None or self._me[0] is not link:
-            name = unique()
-            link.subscribe(_asked(name), lambda _, reply, __, ___: here(link, reply))
-            self._me = (link, name)
-        return self._me[1]
-
-    def _is_there(self, operator: str) -> bool:
-        if self._me is not None and operator == self._me[1]:
-            return False  # what is left of our own was cut off by an error
-        block, _ = self.broker.session.link().request(_asked(operator), b"", "asking for another operator")
-        return wire.status(block) != NO_RESPONDERS
-
-    def _remove_claims(self, claims: dict[int, str]) -> None:
-        endpoint = f"STREAM.PURGE.{self._names.dlq}"
-        questions = [(endpoint, {"filter": f"{self._names.claim}.{number}"}) for number in claims]
-        self.broker.session.link().ask_all(questions, "removing claims")
 
     def _replayed(self, found: Found) -> Copy:
         block = envelope.copied(found.seen, found.block, found.letter.replayed(), [*_told(found), FIRST])
@@ -196,38 +215,56 @@ class NATSDeadLetters:
         block = envelope.copied(found.seen, found.block, found.letter.replayed(), [*_told(found), FIRST])
         return Copy(f"{self._names.discarded}.{found.number}", block, found.letter.body)
 
-    def _store(self, copies: Sequence[Copy]) -> set[int]:
-        """Returns those that had been stored before."""
-        refused = self.broker.session.store(copies)
-        failed = [why for why in refused.values() if why.code != WRONG_LAST_SEQUENCE]
-        if failed:
-            raise BrokerUnavailable(f"Nothing was taken from {self._names.dlq!r}: NATS refuses to store there: {failed[0].text}.")
-        return set(refused)
+    def _are_oldest(self, numbers: Sequence[int], there: Sequence[int]) -> bool:
+        """Whether there are no other letters up to the last of these; `there` are all between the first and the last."""
+        if (
+            not numbers
+            or self._link.version < FORGETS_SINCE
+            or any(number < max(numbers) for number in set(there) - set(numbers))
+        ):
+            return False
+        question = {"next_by_subj": self._names.dead, "seq": 1}
+        oldest = self._link.ask(f"STREAM.MSG.GET.{self._names.dlq}", question, "looking for the oldest letter")
+        return bool(oldest["message"]["seq"] == min(numbers))
 
-    def _delete(self, numbers: Sequence[int]) -> None:
+    def _purge(self, subjects: str, end: int) -> int:
+        """Delete what is on these subjects before this number. Returns how many there were."""
+        if end <= 1:
+            return 0
+        question = {"filter": subjects} if end == LAST_NUMBER else {"filter": subjects, "seq": end}
+        return int(self._link.ask(f"STREAM.PURGE.{self._names.dlq}", question, "removing letters")["purged"])
+
+    def _delete(self, numbers: Iterable[int]) -> None:
         endpoint = f"STREAM.MSG.DELETE.{self._names.dlq}"
         questions = [(endpoint, {"seq": number, "no_erase": True}) for number in numbers]
-        for answer in self.broker.session.link().ask_each(questions, "removing letters"):
+        for answer in self._link.ask_each(questions, "removing letters"):
             if isinstance(answer, Refused) and answer.code not in GONE and "not found" not in answer.text:
                 raise answer
 
-    def _is_handled(self, replayed: Looked) -> bool:
-        """Whether its consumer has let it go. Until then it is all that there is of the message."""
-        group = replayed.subject.split(".")[2]
+    def _groups(self) -> set[str]:
+        """Those that have a consumer of replays."""
+        names: list[str] = []
+        while True:
+            answer = self._link.ask(f"CONSUMER.NAMES.{self._names.dlq}", {"offset": len(names)}, "looking at replays")
+            names += answer.get("consumers") or []
+            if not answer.get("consumers") or len(names) >= answer["total"]:
+                return set(names)
+
+    def _handled_up_to(self, group: str) -> int:
+        """The number up to which the group's consumer has let replays go."""
         with suppress(Refused):
-            info = self.broker.session.link().ask(f"CONSUMER.INFO.{self._names.dlq}.{group}", what="looking at replays")
-            return bool(info["ack_floor"]["stream_seq"] >= replayed.place.number)
-        return False
+            info = self._link.ask(f"CONSUMER.INFO.{self._names.dlq}.{group}", what="looking at replays")
+            return int(info["ack_floor"]["stream_seq"])
+        return 0
 
 
-def _asked(operator: str) -> bytes:
-    return f"unpoison.operator.{operator}".encode()
+def _is_dense(numbers: Sequence[int]) -> bool:
+    """Whether it is better to read all from the first to the last of them than each by itself."""
+    return len(numbers) > FEW and max(numbers) - min(numbers) < 2 * len(numbers)
 
 
-def _letter_number(looked: Looked) -> int:
-    """The letter that a claim, a replay or a discard is about: the last part of its subject."""
-    text = looked.subject.rpartition(".")[2]
-    return int(text) if text.isdigit() else 0
+def _group(replayed: Looked) -> str:
+    return replayed.subject.split(".")[2]
 
 
 def _told(found: Found) -> list[bytes]:

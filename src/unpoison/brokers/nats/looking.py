@@ -6,6 +6,8 @@ deleted: there each message is asked for by itself.
 
 import threading
 from base64 import b64decode
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 import msgspec
@@ -32,34 +34,67 @@ class Looked(NamedTuple):
     body: bytes
 
 
-def read(link: Link, stream: str, subjects: str, *, start: int = 1, limit: int | None = None) -> list[Looked]:
+def read(
+    link: Link, stream: str, subjects: str, *, start: int = 1, limit: int | None = None, bodies: bool = True
+) -> list[Looked]:
     """The messages on these subjects from number `start` on, in their order."""
+    return [each for page in pages(link, stream, subjects, start=start, limit=limit, bodies=bodies) for each in page]
+
+
+def pages(
+    link: Link, stream: str, subjects: str, *, start: int = 1, limit: int | None = None, bodies: bool = True
+) -> Iterator[list[Looked]]:
+    """The same, page by page: all of them may be more than memory holds."""
     if link.version < FORGETS_SINCE:
-        return _one_by_one(link, stream, subjects, start, limit)
+        yield _one_by_one(link, stream, subjects, start, limit)
+        return
+    with _consumer(link, stream, subjects, start, bodies) as (made, there):
+        left = there if limit is None else min(limit, there)
+        while left > 0:
+            wanted = min(AT_ONCE, left)
+            part = _Look(link, f"{stream}.{made}", wanted).wait()
+            yield part
+            if len(part) < wanted:
+                break
+            left -= wanted
+
+
+def count(link: Link, stream: str, subjects: str) -> int:
+    """How many messages there are on these subjects."""
+    if "*" in subjects and link.version >= FORGETS_SINCE:
+        # Anything else would name each subject, and letters that were dealt with have one each.
+        with _consumer(link, stream, subjects, 1, bodies=False) as (_, there):
+            return int(there)
+    found, named = 0, 0
+    while True:
+        question = {"subjects_filter": subjects, "offset": named}
+        answer = link.ask(f"STREAM.INFO.{stream}", question, f"counting messages in stream {stream}")
+        part = answer["state"].get("subjects") or {}
+        found, named = found + sum(part.values()), named + len(part)
+        if not part or named >= answer.get("total", 0):
+            return int(found)
+
+
+@contextmanager
+def _consumer(link: Link, stream: str, subjects: str, start: int, bodies: bool) -> Iterator[tuple[str, int]]:
+    """A consumer for the moment: its name, and how many messages there are for it."""
     config = {
         "ack_policy": "none",
         "deliver_policy": "by_start_sequence",
         "opt_start_seq": max(1, start),
         "filter_subject": subjects,
+        "headers_only": not bodies,
         "mem_storage": True,
         "num_replicas": 1,
         "inactive_threshold": 60 * SECOND,
     }
     what = f"reading stream {stream}"
     answer = link.ask(f"CONSUMER.CREATE.{stream}", {"stream_name": stream, "config": config}, what)
-    made, there = answer["name"], answer["num_pending"]
-    limit = there if limit is None else min(limit, there)
     try:
-        found: list[Looked] = []
-        while len(found) < limit:
-            wanted = min(AT_ONCE, limit - len(found))
-            part = _Look(link, f"{stream}.{made}", wanted).wait()
-            found += part
-            if len(part) < wanted:
-                break
-        return found
+        yield answer["name"], answer["num_pending"]
     finally:
-        link.ask(f"CONSUMER.DELETE.{stream}.{made}", what=what)
+        with suppress(BrokerUnavailable):  # the server deletes it by itself, later
+            link.ask(f"CONSUMER.DELETE.{stream}.{answer['name']}", what=what)
 
 
 def _one_by_one(link: Link, stream: str, subjects: str, start: int, limit: int | None) -> list[Looked]:
@@ -75,11 +110,11 @@ def _one_by_one(link: Link, stream: str, subjects: str, start: int, limit: int |
                 if answer.code != NO_MESSAGE:
                     raise answer
             elif fits(answer["message"]["subject"], subjects):
-                found.append(_looked(stream, answer["message"]))
+                found.append(looked(stream, answer["message"]))
     return found[:limit]
 
 
-def _looked(stream: str, message: Any) -> Looked:
+def looked(stream: str, message: Any) -> Looked:
     where = Place(stream, "", 1, message["seq"], 0, int(moment(message["time"]) * 1e9))
     block, body = (b64decode(message.get(part, "")) for part in ("hdrs", "data"))
     return Looked(message["subject"], where, block, body)
@@ -104,7 +139,8 @@ class _Look:
             self._link.unsubscribe(self._number)
             self._link.forget(self._number)
         if not in_time or not self._link.is_open:
-            raise BrokerUnavailable("NATS did not hand out what is in the stream.")
+            why = self._link.lost or f"nothing came within {ANSWER_TIMEOUT:g} s"
+            raise BrokerUnavailable(f"NATS did not hand out what is in the stream: {why}.")
         return self._found
 
     def _arrived(self, subject: bytes, reply: bytes, block: bytes, body: bytes) -> None:
