@@ -169,6 +169,13 @@ class ListsIds(Protocol):
 
 
 @runtime_checkable
+class SizesPages(Protocol):
+    """A DLQ that is dealt with best in pages of another size than usual: where each change costs many questions to the server."""
+
+    page: int
+
+
+@runtime_checkable
 class PurgesHistory(Protocol):
     """A DLQ that can delete all letters dealt with before in few requests, however many they are."""
 

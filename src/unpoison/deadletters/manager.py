@@ -11,10 +11,10 @@ from typing import Self
 
 from unpoison.deadletters.record import DeadLetter
 from unpoison.errors import BulkStopped, LetterNotFound, UnpoisonError
-from unpoison.ports import DeadLetters, ListsIds, Progress, PurgesHistory, one_look
+from unpoison.ports import DeadLetters, ListsIds, Progress, PurgesHistory, SizesPages, one_look
 
 PAGE = 1_000
-"""How many letters are sent or removed at once."""
+"""How many letters are sent or removed at once, unless the adapter says another number."""
 LOOK = 250
 """How many are read at once, bodies included."""
 STATES = ("dead", "replayed", "discarded")
@@ -64,6 +64,7 @@ class DLQManager:
 
     def __init__(self, letters: DeadLetters, source: str) -> None:
         self._letters, self.source = letters, source
+        self._page = letters.page if isinstance(letters, SizesPages) else PAGE
         self.is_closed = False
 
     def close(self) -> None:
@@ -159,7 +160,7 @@ class DLQManager:
         except UnpoisonError as error:
             if not tally.handled:
                 raise
-            raise BulkStopped(self.source, verb, sum(tally.done.values()), tally.total, PAGE, error) from error
+            raise BulkStopped(self.source, verb, sum(tally.done.values()), tally.total, self._page, error) from error
 
     def _pages(self, state: str) -> Iterator[Sequence[str]]:
         """The ids of the letters in this state now, page by page."""
@@ -170,5 +171,5 @@ class DLQManager:
 
     def _ids(self, after: str, until: str, state: str) -> Sequence[str]:
         if isinstance(self._letters, ListsIds):
-            return self._letters.ids(after=after, until=until, limit=PAGE, state=state)
-        return [letter.id for letter in self._letters.browse(after=after, until=until, limit=PAGE, state=state)]
+            return self._letters.ids(after=after, until=until, limit=self._page, state=state)
+        return [letter.id for letter in self._letters.browse(after=after, until=until, limit=self._page, state=state)]

@@ -7,15 +7,19 @@ its own, `<topic>.dlq.states`, which has one partition: its order decides betwee
     state    it is done: replayed, discarded or purged. It counts while the claim that it names has the letter.
     drop     the operator is no more, and had not done it: the letter waits as before.
 
+Letters that are dealt with together share an entry (`claims`, `states`): there may be a hundred thousand of them.
+
 Each letter is in the books once, even if a crash left it twice in the DLQ.
 """
 
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import msgspec
 
 from unpoison.brokers.kafka.asking import Place
-from unpoison.brokers.kafka.envelope import Copy, field
+from unpoison.brokers.kafka.envelope import ID, Copy, pairs, stamp, text
 from unpoison.brokers.kafka.letters import IDENTITY
 from unpoison.brokers.kafka.names import Names
 from unpoison.brokers.kafka.reading import Reader
@@ -24,6 +28,8 @@ from unpoison.brokers.kafka.session import Session
 from unpoison.stored import UNREADABLE
 
 DEAD, PURGED = "dead", "purged"
+TOGETHER = 500
+"""How many letters share an entry of the log."""
 
 
 class Claim(msgspec.Struct, frozen=True, tag="claim", tag_field="kind"):
@@ -53,7 +59,44 @@ class Drop(msgspec.Struct, frozen=True, tag="drop", tag_field="kind"):
     nonce: str
 
 
-_entry = msgspec.json.Decoder(Claim | Settled | Drop)
+class Claims(msgspec.Struct, frozen=True, tag="claims", tag_field="kind"):
+    """Several claims that differ in nothing but the letter. The nonce of each ends with its letter."""
+
+    letters: list[str]
+    was: str
+    state: str
+    operator: str
+    nonce: str
+    retry: str = ""
+    partition: int = 0
+    end: int = 0
+
+    def each(self) -> Iterator[Claim]:
+        shared = (self.was, self.state, self.operator)
+        for id_ in self.letters:
+            yield Claim(id_, *shared, nonce_of(self.nonce, id_), self.retry, self.partition, self.end)
+
+
+class States(msgspec.Struct, frozen=True, tag="states", tag_field="kind"):
+    """The same for the last word on several letters."""
+
+    letters: list[str]
+    state: str
+    nonce: str
+
+    def each(self) -> Iterator[Settled]:
+        return (Settled(id_, self.state, nonce_of(self.nonce, id_)) for id_ in self.letters)
+
+
+_entry = msgspec.json.Decoder(Claim | Settled | Drop | Claims | States)
+
+
+Told = Claim | Settled | Drop | Claims | States
+
+
+def nonce_of(shared: str, letter: str) -> str:
+    """The nonce of one letter among several that are dealt with together."""
+    return f"{shared}.{letter}"
 
 
 class Entry(msgspec.Struct):
@@ -62,6 +105,10 @@ class Entry(msgspec.Struct):
     id: str
     place: Place
     offset: int
+    at: int
+    """Which of all letters it is, in the order in which they came."""
+    message: str
+    """The id of its message."""
     state: str = DEAD
     claim: Claim | None = None
     settled_by: str = ""
@@ -76,6 +123,7 @@ class Books:
         self._early: dict[str, list[Claim | Settled | Drop]] = {}
         self._identities: set[str] = set()
         self.entries: dict[str, Entry] = {}
+        self.order: list[Entry] = []
 
     def refresh(self) -> None:
         """Read what is new."""
@@ -96,16 +144,17 @@ class Books:
 
     def _add(self, record: Record) -> None:
         place, offset = (record.topic(), record.partition()), record.offset()
-        identity = field(record, IDENTITY)
+        identity, message = _named(record)
         if identity is not None and identity in self._identities:
             return
         if identity is not None:
             self._identities.add(identity)
         partition = f"{place[1]}." if place[1] else ""
-        entry = Entry(f"{self._names.source}-{partition}{offset}", place, offset)
-        if entry.id in self.entries:  # read before, and then the rest could not be read
+        id_ = f"{self._names.source}-{partition}{offset}"
+        if id_ in self.entries:  # read before, and then the rest could not be read
             return
-        self.entries[entry.id] = entry
+        entry = self.entries[id_] = Entry(id_, place, offset, len(self.order), message or stamp(record).partition("@")[0])
+        self.order.append(entry)
         for told in self._early.pop(entry.id, ()):
             self._apply(entry, told)
 
@@ -114,11 +163,12 @@ class Books:
             told = _entry.decode(record.value() or b"")
         except UNREADABLE:
             return
-        entry = self.entries.get(told.letter)
-        if entry is None:
-            self._early.setdefault(told.letter, []).append(told)
-        else:
-            self._apply(entry, told)
+        for each in told.each() if isinstance(told, Claims | States) else (told,):
+            entry = self.entries.get(each.letter)
+            if entry is None:
+                self._early.setdefault(each.letter, []).append(each)
+            else:
+                self._apply(entry, each)
 
     def _apply(self, entry: Entry, told: Claim | Settled | Drop) -> None:
         match told:
@@ -129,10 +179,51 @@ class Books:
             case Drop() if entry.claim is not None and entry.claim.nonce == told.nonce:
                 entry.claim = None
 
+    def between(self, after: str, until: str) -> Iterator[Entry]:
+        """Those behind the one and up to the other, in the order in which they came."""
+        first = self.entries[after].at + 1 if after in self.entries else 0
+        last = self.entries[until].at + 1 if until in self.entries else len(self.order)
+        return itertools.islice(self.order, first, last)
+
     def write(self, told: Sequence[Claim | Settled | Drop], what: str) -> None:
-        self._session.must_store([Copy(self._names.states, msgspec.json.encode(each), _key(each), (), 0) for each in told], what)
+        entries = [Copy(self._names.states, msgspec.json.encode(each), _key(each), (), 0) for each in _together(told)]
+        self._session.must_store(entries, what)
 
 
-def _key(told: Claim | Settled | Drop) -> bytes:
+def _together(told: Sequence[Claim | Settled | Drop]) -> Iterator[Told]:
+    """Entries for these: one for many where they differ in nothing but the letter."""
+    alike: dict[Any, list[str]] = {}
+    for each in told:
+        match each:
+            case Claim() if (shared := _shared(each)) is not None:
+                key = (Claims, each.was, each.state, each.operator, shared, each.retry, each.partition, each.end)
+                alike.setdefault(key, []).append(each.letter)
+            case Settled() if (shared := _shared(each)) is not None:
+                alike.setdefault((States, each.state, shared), []).append(each.letter)
+            case _:
+                yield each
+    for (kind, *values), letters in alike.items():
+        for first in range(0, len(letters), TOGETHER):
+            yield kind(letters[first : first + TOGETHER], *values)
+
+
+def _shared(told: Claim | Settled) -> str | None:
+    ending = nonce_of("", told.letter)
+    return told.nonce.removesuffix(ending) if told.nonce.endswith(ending) else None
+
+
+def _named(record: Record) -> tuple[str | None, str | None]:
+    """The identity of a letter, and the id of its message."""
+    identity = message = None
+    for name, value in pairs(record):
+        if name == IDENTITY and identity is None:
+            identity = text(value)
+        elif name == ID:
+            message = text(value)
+    return identity, message
+
+
+def _key(told: Told) -> bytes:
     """Kafka keeps the latest entry of each key, so each has its own: what an entry means depends on those before it."""
-    return f"{type(told).__name__.lower()} {told.nonce}".encode()
+    first = f" {told.letters[0]}" if isinstance(told, Claims | States) else ""
+    return f"{type(told).__name__.lower()} {told.nonce}{first}".encode()

@@ -5,16 +5,18 @@ retry topic of the letter's group. If an operator is killed between its claim an
 no copy is sent any more, looks whether one was, and finishes it or gives the letter free (replays.py).
 """
 
+import itertools
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Generator, Iterable, Sequence
+from contextlib import closing
 
 from confluent_kafka import Consumer
 
 from unpoison.brokers.kafka import envelope, letters, replays
 from unpoison.brokers.kafka.asking import Place
-from unpoison.brokers.kafka.books import DEAD, PURGED, Books, Claim, Drop, Entry, Settled
+from unpoison.brokers.kafka.books import DEAD, PURGED, Books, Claim, Drop, Entry, Settled, nonce_of
 from unpoison.brokers.kafka.broker import KafkaBroker
 from unpoison.brokers.kafka.envelope import Copy
 from unpoison.brokers.kafka.letters import BODY_AT, GROUP
@@ -30,37 +32,36 @@ WAIT = 0.05
 JOINED_WITHIN = 15.0
 SPARSE = 20
 """Letters so far apart are read one by one."""
+MOST_BYTES = 32 * 1024 * 1024
+"""Of bodies that are sent at once."""
 
 
 class KafkaDeadLetters:
+    page = 5_000
+
     def __init__(self, broker: KafkaBroker, source: str) -> None:
         self.broker, self._source = broker, source
         self._operator: Consumer | None = None
         self._name = f"{broker.session.name}-{uuid.uuid4().hex[:6]}"
 
     def count(self, state: str = DEAD) -> int:
-        return sum(self._state(entry) == state for entry in self._fresh().entries.values())
+        entries = self._fresh().order
+        sent = self._sent_of(entries)
+        return sum(_state(entry, sent) == state for entry in entries)
 
     def freeze(self) -> str:
-        return next(reversed(self._fresh().entries), NOTHING)
+        order = self._fresh().order
+        return order[-1].id if order else NOTHING
 
     def browse(
         self, *, only: str | None = None, after: str = "", until: str = "", limit: int = 100, state: str | None = DEAD
     ) -> Sequence[DeadLetter]:
-        books = self._fresh()
-        if only is not None:
-            wanted = [books.entries[only]] if only in books.entries else []
-        else:
-            wanted = _between(books.entries.values(), after, until)
-        found: list[tuple[Entry, str]] = []
-        for entry in wanted:
-            known = self._state(entry)
-            if known == state or (state is None and known != PURGED):
-                found.append((entry, known))
-            if len(found) == limit:
-                break
+        found = self._only(only, state) if only is not None else self._page(after, until, limit, state)
         records = self._records([entry for entry, _ in found])
         return [self._letter(entry, known, records[entry.id]) for entry, known in found if entry.id in records]
+
+    def ids(self, *, after: str = "", until: str = "", limit: int = 100, state: str = DEAD) -> Sequence[str]:
+        return [entry.id for entry, _ in self._page(after, until, limit, state)]
 
     def replay(self, letter_ids: Sequence[str]) -> Sequence[str]:
         return self._deal(letter_ids, DEAD, REPLAYED)
@@ -73,23 +74,41 @@ class KafkaDeadLetters:
     def _fresh(self) -> Books:
         return self.broker.books(self._source)
 
-    def _state(self, entry: Entry) -> str:
-        """What became of it; one whose copy was sent is replayed, though its operator came to no last word."""
-        if entry.claim is not None and entry.claim.state == REPLAYED and entry.claim.nonce in self._sent([entry.claim]):
-            return REPLAYED
-        return entry.state
+    def _page(self, after: str, until: str, limit: int, state: str | None) -> list[tuple[Entry, str]]:
+        """Letters with what became of them."""
+        books = self._fresh()
+        return [] if until == NOTHING else self._in_state(books.between(after, until), limit, state)
+
+    def _only(self, id_: str, state: str | None) -> list[tuple[Entry, str]]:
+        books = self._fresh()
+        entries = [books.entries[id_]] if id_ in books.entries else [each for each in books.order if each.message == id_]
+        return self._in_state(entries, len(entries), state)
+
+    def _in_state(self, entries: Iterable[Entry], limit: int, state: str | None) -> list[tuple[Entry, str]]:
+        """What became of those in this state, or of all that were not purged."""
+        entries = list(entries)
+        sent = self._sent_of(entries)
+        known = ((entry, _state(entry, sent)) for entry in entries)
+        return list(
+            itertools.islice((each for each in known if each[1] == state or (state is None and each[1] != PURGED)), limit)
+        )
+
+    def _sent_of(self, entries: Iterable[Entry]) -> set[str]:
+        """Of the letters that somebody is replaying just now, the claims whose copy was sent."""
+        return self._sent(entry.claim for entry in entries if entry.claim is not None and entry.claim.state == REPLAYED)
 
     def _records(self, entries: Sequence[Entry]) -> dict[str, Record]:
-        by_place: dict[Place, dict[int, str]] = {}
+        return {entry.id: record for entry, record in self._read(entries)}
+
+    def _read(self, entries: Sequence[Entry]) -> Generator[tuple[Entry, Record]]:
+        by_place: dict[Place, dict[int, Entry]] = {}
         for entry in entries:
-            by_place.setdefault(entry.place, {})[entry.offset] = entry.id
-        found: dict[str, Record] = {}
-        for place, ids in by_place.items():
-            for start, end in _stretches(sorted(ids)):
+            by_place.setdefault(entry.place, {})[entry.offset] = entry
+        for place, there in by_place.items():
+            for start, end in _stretches(sorted(there)):
                 for record in self.broker.reader.read({place: (start, end)}):
-                    if record.offset() in ids:
-                        found[ids[record.offset()]] = record
-        return found
+                    if record.offset() in there:
+                        yield there[record.offset()], record
 
     def _letter(self, entry: Entry, state: str, record: Record) -> DeadLetter:
         return letters.read(self._source, entry.id, state, record, self._original(record))
@@ -113,12 +132,18 @@ class KafkaDeadLetters:
         """Do this with those letters that are still in that state and that nobody else is dealing with."""
         books = self._settle_claims(letter_ids)
         wanted = [id_ for id_ in dict.fromkeys(letter_ids) if id_ in books.entries and books.entries[id_].state == was]
-        if not wanted:
-            return []
-        self._be_there()
-        records = self._records([books.entries[id_] for id_ in wanted]) if state == REPLAYED else {}
-        copies = {id_: self._again(books.entries[id_], record) for id_, record in records.items()}
-        wanted = [id_ for id_ in wanted if id_ in copies or state != REPLAYED]  # somebody may just have cut the DLQ
+        dealt: list[str] = []
+        while wanted:
+            self._be_there()
+            copies: dict[str, Copy] = {}
+            part, wanted = wanted, []
+            if state == REPLAYED:
+                copies, wanted = self._copies(books, part)
+                part = list(copies)  # somebody may just have cut the DLQ
+            dealt += self._deal_with(books, part, was, state, copies)
+        return dealt
+
+    def _deal_with(self, books: Books, wanted: Sequence[str], was: str, state: str, copies: dict[str, Copy]) -> Sequence[str]:
         claims = self._claim(books, wanted, was, state, copies)
         books = self._fresh()
         won = [claim for claim in claims if (held := books.entries[claim.letter].claim) and held.nonce == claim.nonce]
@@ -132,13 +157,27 @@ class KafkaDeadLetters:
         books = self._fresh()
         return [each.letter for each in last if books.entries[each.letter].settled_by == each.nonce]
 
+    def _copies(self, books: Books, letter_ids: Sequence[str]) -> tuple[dict[str, Copy], list[str]]:
+        """What is sent for as many of these as fit into memory, and the letters behind them."""
+        entries = sorted((books.entries[id_] for id_ in letter_ids), key=lambda entry: (entry.place, entry.offset))
+        found: list[tuple[Entry, Record]] = []
+        size, behind = 0, len(entries)
+        with closing(self._read(entries)) as records:
+            for entry, record in records:
+                found.append((entry, record))
+                size += len(record.value() or b"")
+                if size > MOST_BYTES:
+                    behind = entries.index(entry) + 1
+                    break
+        return {entry.id: self._again(entry, record) for entry, record in found}, [entry.id for entry in entries[behind:]]
+
     def _claim(self, books: Books, wanted: Sequence[str], was: str, state: str, copies: dict[str, Copy]) -> Sequence[Claim]:
         ends = self.broker.session.ends({(copy.topic, copy.partition) for copy in copies.values()})
-        claims = []
+        claims, shared = [], uuid.uuid4().hex
         for id_ in wanted:
             copy = copies.get(id_)
             where = (copy.topic, copy.partition, ends[copy.topic, copy.partition]) if copy else ()
-            claims.append(Claim(id_, was, state, self._name, uuid.uuid4().hex, *where))
+            claims.append(Claim(id_, was, state, self._name, nonce_of(shared, id_), *where))
         books.write(claims, "claiming letters")
         return claims
 
@@ -225,18 +264,9 @@ class KafkaDeadLetters:
             self._operator.poll(0.01)
 
 
-def _between(entries: Iterable[Entry], after: str, until: str) -> list[Entry]:
-    found: list[Entry] = []
-    if until == NOTHING:
-        return found
-    is_behind = not after
-    for entry in entries:
-        if is_behind:
-            found.append(entry)
-        is_behind = is_behind or entry.id == after
-        if entry.id == until:
-            break
-    return found
+def _state(entry: Entry, sent: Collection[str]) -> str:
+    """What became of it; one whose copy was sent is replayed, though its operator came to no last word."""
+    return REPLAYED if entry.claim is not None and entry.claim.nonce in sent else entry.state
 
 
 def _stretches(offsets: Sequence[int]) -> list[tuple[int, int]]:

@@ -69,25 +69,25 @@ def look(record: Record) -> Seen:
     counters, headers = UNTRIED, {}
     for name, value in pairs(record):
         if name == ID:
-            id_ = _text(value)
+            id_ = text(value)
         elif name == STAMP:
-            where = _text(value)
+            where = text(value)
         elif name == COUNTERS:
             counters = _counters(value)
         elif not name.startswith(OURS) and name != ATTEMPTS:
-            headers[name] = _text(value)
+            headers[name] = text(value)
     key = record.key()
     where = where or stamp(record)
-    return Seen(id_ or where.partition("@")[0], where, None if key is None else _text(key), headers or NO_HEADERS, counters)
+    return Seen(id_ or where.partition("@")[0], where, None if key is None else text(key), headers or NO_HEADERS, counters)
 
 
-def _text(value: bytes | str | None) -> str:
+def text(value: bytes | str | None) -> str:
     return value if isinstance(value, str) else as_text(value or b"")
 
 
 def _counters(value: bytes | None) -> Counters:
     try:
-        return read_counters(_text(value))
+        return read_counters(text(value))
     except UNREADABLE:
         return UNTRIED  # somebody else's header of that name
 
@@ -98,7 +98,7 @@ def is_number(text: str) -> bool:
 
 
 def field(record: Record, name: str) -> str | None:
-    return next((_text(value) for found, value in pairs(record) if found == name), None)
+    return next((text(value) for found, value in pairs(record) if found == name), None)
 
 
 def due(record: Record) -> float:
@@ -123,7 +123,7 @@ def copied(record: Record, seen: Seen, counters: Counters, extra: Mapping[str, A
         STAMP: seen.stamp,
         WRITTEN: field(record, WRITTEN) or record.timestamp()[1],
         ATTEMPTS: counters.attempts,
-        **({COUNTERS: known} if (known := counters_text(counters)) else {}),
+        **({COUNTERS: known} if (known := counterstext(counters)) else {}),
         **extra,
     }
     return [*theirs, *((name, str(value).encode()) for name, value in ours.items())]
