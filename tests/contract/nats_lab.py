@@ -27,7 +27,8 @@ class NATSLab(Lab):
     """An account of its own."""
 
     modules = tuple(
-        f"unpoison.brokers.nats.{name}" for name in ("broker", "source", "session", "deadletters", "writing", "consuming")
+        f"unpoison.brokers.nats.{name}"
+        for name in ("broker", "source", "session", "deadletters", "claims", "writing", "consuming")
     )
     readers = tuple(f"unpoison.brokers.nats.envelope.{name}" for name in ("look", "plain"))
 

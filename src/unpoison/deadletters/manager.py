@@ -110,14 +110,20 @@ class DLQManager:
         """Send one letter to its source again: this one, or the oldest. An empty DLQ gives an empty result."""
         with one_look(self._letters):
             if id is None:
-                while oldest := self._letters.browse(limit=1):
-                    if sent := self._letters.replay([oldest[0].id]):
-                        return ReplayResult(tuple(sent))
-                return ReplayResult()
+                return self._replay_oldest()
             letter = self.get(id)
             if not self._letters.replay([letter.id]):
                 raise LetterNotFound(id, self.source, self.get(letter.id).state)
             return ReplayResult((letter.id,))
+
+    def _replay_oldest(self) -> ReplayResult:
+        """One that another operator is just dealing with is passed over."""
+        after = ""
+        while oldest := self._letters.browse(after=after, limit=1):
+            after = oldest[0].id
+            if sent := self._letters.replay([after]):
+                return ReplayResult(tuple(sent))
+        return ReplayResult()
 
     def replay_all(self, progress: Progress | None = None) -> ReplayResult:
         """Send every letter that waits now. What fails again becomes a new letter and is not part of this replay."""

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from unpoison.brokers.kafka.asking import Place
-from unpoison.brokers.kafka.envelope import ID, Copy, pairs, stamp, text
+from unpoison.brokers.kafka.envelope import ID, STAMP, Copy, pairs, text
 from unpoison.brokers.kafka.letters import IDENTITY
 from unpoison.brokers.kafka.names import Names
 from unpoison.brokers.kafka.reading import Reader
@@ -153,7 +153,7 @@ class Books:
         id_ = f"{self._names.source}-{partition}{offset}"
         if id_ in self.entries:  # read before, and then the rest could not be read
             return
-        entry = self.entries[id_] = Entry(id_, place, offset, len(self.order), message or stamp(record).partition("@")[0])
+        entry = self.entries[id_] = Entry(id_, place, offset, len(self.order), message or f"{place[0]}/{place[1]}/{offset}")
         self.order.append(entry)
         for told in self._early.pop(entry.id, ()):
             self._apply(entry, told)
@@ -213,14 +213,16 @@ def _shared(told: Claim | Settled) -> str | None:
 
 
 def _named(record: Record) -> tuple[str | None, str | None]:
-    """The identity of a letter, and the id of its message."""
-    identity = message = None
+    """The identity of a letter, and the id of its message; one without an id is called after its place."""
+    identity = id_ = where = None
     for name, value in pairs(record):
         if name == IDENTITY and identity is None:
             identity = text(value)
         elif name == ID:
-            message = text(value)
-    return identity, message
+            id_ = text(value)
+        elif name == STAMP:
+            where = text(value).partition("@")[0]
+    return identity, id_ or where
 
 
 def _key(told: Told) -> bytes:

@@ -1,5 +1,7 @@
 """How is a connection to PostgreSQL made, and what do its errors mean for a queue?"""
 
+import os
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -22,6 +24,9 @@ _DEFAULTS: dict[str, Any] = {
     "keepalives_count": 3,
     "tcp_user_timeout": 25_000,
 }
+
+ANSWER_WITHIN = 30.0
+"""Seconds for one step of a command that a person waits for."""
 
 SWITCHED_OFF = ("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin", "enable_material", "jit")
 _PINNED = ";".join([*(f"set {name} = off" for name in SWITCHED_OFF), "set plan_cache_mode = force_generic_plan"])
@@ -127,6 +132,32 @@ class Session:
             if not self._is_durable:
                 self.make_durable(connection)
             yield connection
+
+    @contextmanager
+    def limited(self, what: str) -> Iterator[None]:
+        """One step of a command that a person waits for: a server that stops answering ends it with an error."""
+        is_late = threading.Event()
+
+        def give_up(connection: Connection) -> None:
+            is_late.set()
+            with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as line:
+                line.shutdown(socket.SHUT_RDWR)
+
+        with self.use() as connection:
+            timer = threading.Timer(ANSWER_WITHIN, give_up, [connection])
+            timer.daemon = True
+            timer.start()
+            try:
+                yield
+            except (psycopg.Error, BrokerUnavailable):
+                if not is_late.is_set():
+                    raise
+                raise BrokerUnavailable(
+                    f"PostgreSQL at {where(self._url)!r} did not answer within {ANSWER_WITHIN:g} s ({what}). It may be "
+                    f"overloaded, or another session may hold these rows. Nothing that was not confirmed has been taken for done."
+                ) from None
+            finally:
+                timer.cancel()
 
     def make_durable(self, connection: Connection) -> None:
         """Have this transaction wait for the disk, though a role, or a statement before, says that it need not."""

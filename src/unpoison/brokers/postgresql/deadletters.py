@@ -5,12 +5,14 @@ crash at any moment leaves it either where it was or where it was sent.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from unpoison import stored
 from unpoison.brokers.postgresql import rows
 from unpoison.brokers.postgresql.broker import PostgreSQLBroker
+from unpoison.brokers.postgresql.schema import Connection
 from unpoison.deadletters.record import DeadLetter
 
 _NUMBER = re.compile("[1-9][0-9]{0,17}")
@@ -36,12 +38,12 @@ class PostgreSQLDeadLetters:
         self.broker, self._source = broker, source
 
     def count(self, state: str = "dead") -> int:
-        with self.broker.session.use() as run:
+        with self._session("counting letters") as run:
             query = "select count(*) from unpoison_dead where source = %s and state = %s"
             return int((run.execute(query, (self._number, state)).fetchone() or (0,))[0])
 
     def freeze(self) -> str:
-        with self.broker.session.use() as run:
+        with self._session("looking where the DLQ ends") as run:
             row = run.execute("select max(no) from unpoison_dead where source = %s", (self._number,)).fetchone()
             return f"{self._source}-{(row and row[0]) or 0}"
 
@@ -56,13 +58,13 @@ class PostgreSQLDeadLetters:
         where = f"source = %(source)s and state = %(state)s and {_BETWEEN}"
         query = f"select no from unpoison_dead where {where} order by no limit %(limit)s"
         values = {"source": self._number, "state": state, "limit": limit, **self._between(after, until)}
-        with self.broker.session.use() as run:
+        with self._session("listing letters") as run:
             return [f"{self._source}-{no}" for (no,) in run.execute(query, values).fetchall()]
 
     def replay(self, letter_ids: Sequence[str]) -> Sequence[str]:
         """Claim each letter by changing its state, then put its message back; all of it or nothing."""
         claim = f"update unpoison_dead set state = 'replayed' where {_THESE} returning {_WITHOUT_BODY}"
-        with self.broker.session.transaction() as run:
+        with self._session("replaying letters"), self.broker.session.transaction() as run:
             values = {"source": self._number, "state": "dead", "numbers": self._numbers(letter_ids)}
             found = run.execute(claim, values, binary=True).fetchall()
             again = [(row[0], stored.letter(self._source, row).replayed()) for row in found]
@@ -79,9 +81,14 @@ class PostgreSQLDeadLetters:
     def remove(self, letter_ids: Sequence[str], *, state: str = "dead", keep_as: str | None = None) -> Sequence[str]:
         change = "update unpoison_dead set state = %(keep_as)s" if keep_as else "delete from unpoison_dead"
         values = {"source": self._number, "state": state, "keep_as": keep_as, "numbers": self._numbers(letter_ids)}
-        with self.broker.session.transaction() as run:
+        with self._session("removing letters"), self.broker.session.transaction() as run:
             changed = {no for (no,) in run.execute(f"{change} where {_THESE} returning no", values).fetchall()}
         return [letter_id for letter_id in letter_ids if self._no(letter_id) in changed]
+
+    @contextmanager
+    def _session(self, what: str) -> Iterator[Connection]:
+        with self.broker.session.limited(what), self.broker.session.use() as run:
+            yield run
 
     def _letters(self, where: str, state: str | None, limit: int = 100, **values: Any) -> Sequence[DeadLetter]:
         in_state = "and state = %(state)s" if state else ""
@@ -90,7 +97,7 @@ class PostgreSQLDeadLetters:
             f"order by no limit %(limit)s"
         )
         values |= {"source": self._number, "state": state, "limit": limit}
-        with self.broker.session.use() as run:
+        with self._session("reading letters") as run:
             return [stored.letter(self._source, row) for row in run.execute(query, values, binary=True).fetchall()]
 
     def _between(self, after: str, until: str) -> dict[str, int]:

@@ -62,6 +62,10 @@ class RedisDeadLetters:
             return [_letter(self._source, entry) for entry in found or self._with_message(only.encode(), state)]
         return [_letter(self._source, entry) for entry in self._entries(state or "", low, high, limit)]
 
+    def ids(self, *, after: str = "", until: str = "", limit: int = 100, state: str = "dead") -> Sequence[str]:
+        low, high = number(self._source, after) or "0-0", number(self._source, until) or _HIGHEST
+        return [f"{self._source}-{no.decode()}" for _, no, _ in self._entries(state, low, high, limit, only_ids=True)]
+
     def replay(self, letter_ids: Sequence[str]) -> Sequence[str]:
         """With their bodies they go to the server a part at a time: each part is one step."""
         return [id_ for part in _parts(letter_ids) for id_ in self._replay(part)]
@@ -115,9 +119,10 @@ class RedisDeadLetters:
         before = f"{first}-{second - 1}" if second else f"{first - 1}-{2**64 - 1}" if first else "0-0"
         return self._entries("", before, no, 1)
 
-    def _entries(self, state: str, low: str, high: str, limit: int) -> list[Entry]:
+    def _entries(self, state: str, low: str, high: str, limit: int, *, only_ids: bool = False) -> list[Entry]:
         """Letters behind `low` and up to `high`, in the order they came."""
-        command = scripts.BROWSE(self._keys, self.broker.address.group, state, low, high, padded(low), padded(high), limit)
+        between = (low, high, padded(low), padded(high), limit)
+        command = scripts.BROWSE(self._keys, self.broker.address.group, state, *between, int(only_ids))
         found = [_entry(*row) for row in self._ask(command)]
         return sorted(found, key=lambda entry: _sortable(entry[1]))[:limit]
 

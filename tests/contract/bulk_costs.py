@@ -1,0 +1,56 @@
+"""What does a command on a large DLQ cost? Counted in requests to the server and in letters that were read, never in seconds."""
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator
+
+import psycopg
+
+from unpoison import stored
+from unpoison.brokers.kafka import letters as kafka_letters
+from unpoison.brokers.kafka.reading import Reader
+from unpoison.brokers.kafka.session import Session
+from unpoison.brokers.nats import letters as nats_letters
+from unpoison.brokers.nats.link import Link
+from unpoison.brokers.redis.connection import Link as Redis
+from unpoison.brokers.sqlite import broker as sqlite
+
+REQUESTS = {
+    "postgresql": [(psycopg.Cursor, "execute"), (psycopg.Cursor, "executemany")],
+    "redis": [(Redis, "try_all")],
+    "nats": [(Link, "expect")],  # one for each question that is not the storing of a message
+    "kafka": [(Session, "ends"), (Session, "store"), (Reader, "read")],
+}
+READ = [(stored, "letter"), (nats_letters, "read"), (kafka_letters, "read")]
+
+
+@contextlib.contextmanager
+def costs(broker: str, monkeypatch) -> Iterator[Counter[str]]:
+    """How many requests were made, and how many letters were read, while the block lasted."""
+    found: Counter[str] = Counter()
+    with monkeypatch.context() as patches:
+        for place, name in REQUESTS.get(broker, ()):
+            patches.setattr(place, name, _counted(getattr(place, name), found, "requests"))
+        for place, name in READ:
+            patches.setattr(place, name, _counted(getattr(place, name), found, "letters"))
+        if broker == "sqlite":
+            patches.setattr(sqlite, "connect", _traced(sqlite.connect, found))
+        yield found
+
+
+def _counted(call, found, what):
+    def counted(*arguments, **options):
+        found[what] += 1
+        return call(*arguments, **options)
+
+    return counted
+
+
+def _traced(connect, found):
+    def traced(*arguments, **options):
+        connection = connect(*arguments, **options)
+        # One statement that is given many rows is traced once for each of them.
+        connection.set_trace_callback(lambda text: text.startswith("insert") or found.update(["requests"]))
+        return connection
+
+    return traced
