@@ -1,6 +1,7 @@
 """The benchmarks, in the order in which they run. Importing a module registers what it measures."""
 
 from bench.cases import (
+    dead_letters,
     decisions,
     failing,
     guarding,
@@ -18,6 +19,7 @@ from bench.cases import (
 )
 
 __all__ = [
+    "dead_letters",
     "decisions",
     "failing",
     "guarding",

@@ -2,6 +2,7 @@
 
 import argparse
 import datetime
+import os
 import sys
 import time
 from pathlib import Path
@@ -26,6 +27,9 @@ progress = Console(stderr=True, highlight=False)
 def main() -> int:
     asked = _arguments()
     kept = read(asked.json)
+    for option in ("letters", "brokers"):
+        if value := getattr(asked, option):
+            os.environ[f"BENCH_{option.upper()}"] = value
     names = [name for name in asked.only or REGISTRY if name in kept or not asked.no_run]
     for name in names:
         if not asked.no_run:
@@ -79,6 +83,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--patience", type=float, default=0.0, metavar="SECONDS", help="wait so long for a quiet machine, each time"
     )
+    parser.add_argument("--letters", metavar="N", help="dead-letters: how many there are (100,000)")
+    parser.add_argument("--brokers", metavar="NAMES", help="dead-letters: only these, as in sqlite,nats")
     parser.add_argument("--write-docs", action="store_true", help="fill the tables of docs/performance.md from the results")
     parser.add_argument("--no-run", action="store_true", help="measure nothing: only show or write what is kept")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a goal is missed")

@@ -99,7 +99,7 @@ def nonce_of(shared: str, letter: str) -> str:
     return f"{shared}.{letter}"
 
 
-class Entry(msgspec.Struct):
+class Entry(msgspec.Struct, gc=False):
     """One letter: where it stands, and what became of it."""
 
     id: str
@@ -124,6 +124,7 @@ class Books:
         self._identities: set[str] = set()
         self.entries: dict[str, Entry] = {}
         self.order: list[Entry] = []
+        self._places: dict[Place, Place] = {}
 
     def refresh(self) -> None:
         """Read what is new."""
@@ -144,6 +145,7 @@ class Books:
 
     def _add(self, record: Record) -> None:
         place, offset = (record.topic(), record.partition()), record.offset()
+        place = self._places.setdefault(place, place)  # there may be hundreds of thousands: they share what is equal
         identity, message = _named(record)
         if identity is not None and identity in self._identities:
             return
@@ -214,15 +216,10 @@ def _shared(told: Claim | Settled) -> str | None:
 
 def _named(record: Record) -> tuple[str | None, str | None]:
     """The identity of a letter, and the id of its message; one without an id is called after its place."""
-    identity = id_ = where = None
-    for name, value in pairs(record):
-        if name == IDENTITY and identity is None:
-            identity = text(value)
-        elif name == ID:
-            id_ = text(value)
-        elif name == STAMP:
-            where = text(value).partition("@")[0]
-    return identity, id_ or where
+    found = dict(pairs(record))
+    identity, id_, where = found.get(IDENTITY), found.get(ID), found.get(STAMP)
+    message = text(id_) if id_ else text(where).partition("@")[0]
+    return text(identity) if identity else None, message or None
 
 
 def _key(told: Told) -> bytes:

@@ -5,7 +5,6 @@ import click
 from unpoison.cli.dlq.target import target, target_options
 from unpoison.cli.escaping import one_line
 from unpoison.cli.json_output import print_json
-from unpoison.deadletters.manager import STATES
 
 
 @click.command(
@@ -18,7 +17,7 @@ from unpoison.deadletters.manager import STATES
 @click.option("--json", "as_json", is_flag=True, help='Print {"SOURCE": {"dead": N, "replayed": N, "discarded": N}}.')
 def command(app: str | None, url: str | None, source: str | None, as_json: bool) -> None:
     """Count dead letters: those that wait, and those replayed or discarded before. Looking changes nothing."""
-    counts = {dlq.source: {state: dlq.letters.count(state) for state in STATES} for dlq in target(app, url, source).dlqs}
+    counts = {dlq.source: dlq.counts() for dlq in target(app, url, source).dlqs}
     if as_json:
         print_json(counts)
         return

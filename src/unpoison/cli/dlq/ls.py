@@ -42,10 +42,12 @@ def command(app: str | None, url: str | None, source: str | None, state: str, li
     chosen = target(app, url, source)
     if limit is None:
         limit = ALL if as_json else TABLE_LIMIT
-    with chosen.one_look():
-        found = itertools.islice(_letters(chosen, state, limit), limit)
-        shown = print_json_array(letter.as_json() for letter in found) if as_json else _print_table(chosen, state, list(found))
-        total = _count(chosen, state)
+    with chosen.one_look():  # only begun here: whoever reads the output slowly keeps no other operator waiting
+        letters = itertools.islice(_letters(chosen, state, limit), limit)
+        begun = list(itertools.islice(letters, 1))
+        total = 0 if limit == ALL else _count(chosen, state)
+    found = itertools.chain(begun, letters)
+    shown = print_json_array(letter.as_json() for letter in found) if as_json else _print_table(chosen, state, list(found))
     if total > shown > 0:
         click.echo(f"Showing {shown:,} of {total:,}. To see all: --limit all", err=True)
 

@@ -23,10 +23,12 @@ def command(app: str | None, url: str | None, source: str | None, yes: bool, as_
     They cannot be brought back. To keep a copy first: unpoison dlq ls --state all --json > letters.json
     """
     dlq = target(app, url, source).one()
-    waiting, past = dlq.letters.count(), dlq.letters.count("replayed") + dlq.letters.count("discarded")
-    if waiting or past:
+    if not yes:
+        counts = dlq.counts()
+        waiting, past = counts["dead"], counts["replayed"] + counts["discarded"]
         question = f"Delete {waiting:,} dead letters of {dlq.source!r}, and {past:,} replayed or discarded before, for good?"
-        confirm(question, yes=yes, typed=dlq.source)
+        if waiting or past:
+            confirm(question, yes=yes, typed=dlq.source)
     with long_work("purged", dlq.source) as advance:
         result = dlq.manager.purge(advance)
     if as_json:

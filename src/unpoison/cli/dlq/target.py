@@ -11,7 +11,7 @@ import click
 from unpoison.brokers import broker_for, dead_letters_for, masked
 from unpoison.cli.loading import load
 from unpoison.cli.screen import progress
-from unpoison.deadletters.manager import DLQManager
+from unpoison.deadletters.manager import STATES, DLQManager
 from unpoison.deadletters.record import DeadLetter
 from unpoison.errors import CapabilityError, LetterNotFound
 from unpoison.ports import Capability, DeadLetters, one_look
@@ -26,6 +26,11 @@ class DLQ:
     source: str
     letters: DeadLetters
     manager: DLQManager
+
+    def counts(self) -> dict[str, int]:
+        """How many letters are in each state."""
+        with one_look(self.letters):
+            return {state: self.letters.count(state) for state in STATES}
 
 
 @dataclass(frozen=True, slots=True)
