@@ -1,10 +1,12 @@
 import os
 import subprocess
+import sys
 
 import pytest
 
 from tests.e2e.command_line import COLOUR, UNPOISON, dead_letters, environment, on_terminal, unpoison
 from unpoison.brokers import broker_for
+from unpoison.cli.escaping import json_text
 
 HOSTILE = "\x1b]0;owned\x07\x1b[31m[bold red]:bomb:\u202e\x9b2J\r\n\t{link=x}"
 
@@ -309,3 +311,47 @@ def test_a_letter_in_json_has_every_field_that_was_promised(tmp_path):
     promised = """id source key body headers attempts classification rule error_type error traceback fingerprint first_failed_at
         last_failed_at consumer code_version original crash replays state note owner"""
     assert set(promised.split()) - set(unpoison("dlq", "show", "orders-1", *on(url), "--json", cwd=tmp_path).json) == set()
+
+
+def test_count_says_how_many_are_in_each_state_of_each_source(tmp_path):
+    url = dead_letters(tmp_path, b"1", b"2", b"3")
+    unpoison("dlq", "replay", "orders-1", *on(url), cwd=tmp_path)
+    assert unpoison("dlq", "count", *on(url), cwd=tmp_path).text == "orders: 2 dead, 1 replayed, 0 discarded\n"
+    assert unpoison("dlq", "count", *on(url), "--json", cwd=tmp_path).json == {
+        "orders": {"dead": 2, "replayed": 1, "discarded": 0}
+    }
+
+
+STOPPED_IN_THE_MIDDLE = """
+import os, signal
+from unpoison.cli import main
+from unpoison.deadletters import manager
+from unpoison.brokers.sqlite.deadletters import SQLiteDeadLetters
+
+manager.PAGE = 10
+replay = SQLiteDeadLetters.replay
+
+def interrupted(letters, ids):
+    if "orders-11" in ids:
+        os.kill(os.getpid(), signal.SIGINT)
+    return replay(letters, ids)
+
+SQLiteDeadLetters.replay = interrupted
+main.main()
+"""
+
+
+def test_ctrl_c_in_the_middle_of_a_replay_says_how_far_it_came_and_leaves_the_rest(tmp_path):
+    url = dead_letters(tmp_path, *[b"{}"] * 30)
+    command = [sys.executable, "-c", STOPPED_IN_THE_MIDDLE, "dlq", "replay", "--all", "--yes", *on(url)]
+    ended = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout) == (130, "")
+    assert ended.stderr.startswith("Stopped: 10 of 30 dead letters of 'orders' were replayed. Those in progress are either ")
+    assert ready(url) == 10
+    assert unpoison("dlq", "replay", "--all", "--yes", *on(url), cwd=tmp_path).text == "Replayed 20 dead letters.\n"
+
+
+def test_a_json_array_of_many_letters_is_the_same_as_one_written_at_once(tmp_path):
+    url = dead_letters(tmp_path, b"1", HOSTILE.encode(), b'{"a": "\\n"}')
+    ended = unpoison("dlq", "ls", *on(url), "--json", cwd=tmp_path)
+    assert ended.text == json_text(ended.json) + "\n"
