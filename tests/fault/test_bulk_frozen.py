@@ -70,7 +70,7 @@ def test_a_server_that_freezes_in_the_middle_ends_the_replay_with_how_far_it_cam
     fill(url)
     with closing(App(url)) as app, going_on(server) as freeze:
         dlq = app.dlq("orders")
-        dlq._page = PAGE
+        dlq.page = PAGE
         with pytest.raises(BulkStopped, match=r"^Replayed 20 of 60 dead letters of 'orders', then it stopped: "):
             dlq.replay_all(progress=lambda done, total: freeze())
     with closing(App(url)) as app:

@@ -64,7 +64,8 @@ class DLQManager:
 
     def __init__(self, letters: DeadLetters, source: str) -> None:
         self._letters, self.source = letters, source
-        self._page = letters.page if isinstance(letters, SizesPages) else PAGE
+        self.page = letters.page if isinstance(letters, SizesPages) else PAGE
+        """How many letters of a whole DLQ are sent or removed at once."""
         self.is_closed = False
 
     def close(self) -> None:
@@ -130,7 +131,7 @@ class DLQManager:
         sent: list[str] = []
         gone: list[str] = []
         with one_look(self._letters, progress), self._counted("replayed", ("dead",), progress) as tally:
-            for page in self._pages("dead"):
+            for page in self.pages("dead"):
                 replayed = set(self._letters.replay(page))
                 sent += [id_ for id_ in page if id_ in replayed]
                 gone += [id_ for id_ in page if id_ not in replayed]
@@ -153,7 +154,7 @@ class DLQManager:
                 in_pages = STATES[:1]
                 tally.add("history", deleted := self._letters.purge_history(), deleted)
             for state in in_pages:
-                for page in self._pages(state):
+                for page in self.pages(state):
                     tally.add(state if state == "dead" else "history", len(page), len(self._letters.remove(page, state=state)))
         return PurgeResult(tally.done.get("dead", 0), tally.done.get("history", 0))
 
@@ -166,7 +167,7 @@ class DLQManager:
         except UnpoisonError as error:
             if not tally.handled:
                 raise
-            raise BulkStopped(self.source, verb, sum(tally.done.values()), tally.total, self._page, error) from error
+            raise BulkStopped(self.source, verb, sum(tally.done.values()), tally.total, self.page, error) from error
 
     def _pages(self, state: str) -> Iterator[Sequence[str]]:
         """The ids of the letters in this state now, page by page."""
@@ -177,5 +178,5 @@ class DLQManager:
 
     def _ids(self, after: str, until: str, state: str) -> Sequence[str]:
         if isinstance(self._letters, ListsIds):
-            return self._letters.ids(after=after, until=until, limit=self._page, state=state)
-        return [letter.id for letter in self._letters.browse(after=after, until=until, limit=self._page, state=state)]
+            return self._letters.ids(after=after, until=until, limit=self.page, state=state)
+        return [letter.id for letter in self._letters.browse(after=after, until=until, limit=self.page, state=state)]

@@ -68,8 +68,11 @@ class Lab(ABC):
         self._opened.append(app)
         return app
 
-    def dlq(self, source: str) -> DLQManager:
-        return self.app().dlq(source)
+    def dlq(self, source: str, page: int | None = None) -> DLQManager:
+        """The dead letters of a source; `page` is how many are sent or removed at once, where a promise is about several pages."""
+        manager = self.app().dlq(source)
+        manager.page = page or manager.page
+        return manager
 
     @property
     def counts_exactly(self) -> bool:

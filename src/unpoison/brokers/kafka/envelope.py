@@ -123,7 +123,7 @@ def copied(record: Record, seen: Seen, counters: Counters, extra: Mapping[str, A
         STAMP: seen.stamp,
         WRITTEN: field(record, WRITTEN) or record.timestamp()[1],
         ATTEMPTS: counters.attempts,
-        **({COUNTERS: known} if (known := counterstext(counters)) else {}),
+        **({COUNTERS: known} if (known := counters_text(counters)) else {}),
         **extra,
     }
     return [*theirs, *((name, str(value).encode()) for name, value in ours.items())]

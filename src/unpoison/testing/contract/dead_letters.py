@@ -123,7 +123,7 @@ def test_a_replayed_message_that_fails_again_is_a_new_letter_and_the_old_one_sta
 
 def test_a_replay_of_messages_that_fail_again_ends(lab: Lab) -> None:
     given.dead_letters(lab, "orders", [str(n).encode() for n in range(250)])
-    app, dlq = _failing(lab), lab.dlq("orders")
+    app, dlq = _failing(lab), lab.dlq("orders", page=100)
 
     def fail_again(handled: int, total: int) -> None:
         drained(app)

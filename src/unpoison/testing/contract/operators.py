@@ -12,7 +12,7 @@ from unpoison.testing.lab import Lab
 from unpoison.testing.processes import Child, Gate
 from unpoison.testing.running import drained
 
-LETTERS = 330
+LETTERS, PAGE = 330, 100
 """More than three pages, so that the operators meet inside one and between two of them."""
 
 
@@ -71,11 +71,11 @@ def _letters_and_operators(lab: Lab) -> list[Callable[[], None]]:
     told = Effects(lab.folder, "told")
 
     def replay() -> None:
-        for _ in lab.dlq("orders").replay_all().replayed:
+        for _ in lab.dlq("orders", PAGE).replay_all().replayed:
             told.add("sent")
 
     def purge() -> None:
-        for _ in range(lab.dlq("orders").purge().purged):
+        for _ in range(lab.dlq("orders", PAGE).purge().purged):
             told.add("purged")
 
     def discard() -> None:
