@@ -131,7 +131,7 @@ class DLQManager:
         sent: list[str] = []
         gone: list[str] = []
         with one_look(self._letters, progress), self._counted("replayed", ("dead",), progress) as tally:
-            for page in self.pages("dead"):
+            for page in self._pages("dead"):
                 replayed = set(self._letters.replay(page))
                 sent += [id_ for id_ in page if id_ in replayed]
                 gone += [id_ for id_ in page if id_ not in replayed]
@@ -154,7 +154,7 @@ class DLQManager:
                 in_pages = STATES[:1]
                 tally.add("history", deleted := self._letters.purge_history(), deleted)
             for state in in_pages:
-                for page in self.pages(state):
+                for page in self._pages(state):
                     tally.add(state if state == "dead" else "history", len(page), len(self._letters.remove(page, state=state)))
         return PurgeResult(tally.done.get("dead", 0), tally.done.get("history", 0))
 

@@ -69,7 +69,7 @@ class Lab(ABC):
         return app
 
     def dlq(self, source: str, page: int | None = None) -> DLQManager:
-        """The dead letters of a source; `page` is how many are sent or removed at once, where a promise is about several pages."""
+        """The dead letters of a source; `page` is how many are sent or removed at once, for promises about several pages."""
         manager = self.app().dlq(source)
         manager.page = page or manager.page
         return manager
