@@ -18,7 +18,10 @@ from unpoison.testing.isolation.diary import wait_until
 class RabbitMQLab(Lab):
     """A virtual host of its own."""
 
-    modules = tuple(f"unpoison.brokers.rabbitmq.{name}" for name in ("broker", "deadletters", "moving", "writing"))
+    modules = (
+        *(f"unpoison.brokers.rabbitmq.{name}" for name in ("broker", "deadletters", "queue_pass", "moving", "writing")),
+        "unpoison.whole_dlq",
+    )
     readers = tuple(f"unpoison.brokers.rabbitmq.envelope.{name}" for name in ("look", "plain"))
 
     def __init__(self, server: Server, folder: Path) -> None:

@@ -55,8 +55,9 @@ VISIBILITY = 2
 class SQSLab(Lab):
     """A prefix of its own."""
 
-    modules = tuple(
-        f"unpoison.brokers.sqs.{name}" for name in ("broker", "source", "settling", "moving", "deadletters", "operating")
+    modules = (
+        *(f"unpoison.brokers.sqs.{name}" for name in ("broker", "source", "settling", "moving", "deadletters", "operating")),
+        "unpoison.whole_dlq",
     )
     readers = tuple(f"unpoison.brokers.sqs.envelope.{name}" for name in ("look", "plain"))
 

@@ -115,16 +115,8 @@ class Subscription:
             missing = min(MAX_CREDIT, max(missing, self._credit))
         return self._consume(missing)
 
-    def take_all(self) -> list[Arrived]:
-        """Everything that is in the queue."""
-        self._consume(0)
-        while self.ready() and self.alive:
-            pass
-        self.ready()  # what the server sent before its last answer is here now
-        return self.take(len(self.buffer))
-
     def _consume(self, credit: int) -> bool:
-        """Have another consumer, with this credit; 0 is without a limit. False if it is no use to wait for the answer."""
+        """Have another consumer, with this credit. False if it is no use to wait for the answer."""
         name = f"unpoison-{next(self._names)}"
         try:
             self._ask(lambda channel, done: channel.basic_qos(prefetch_count=credit, callback=done), "setting the credit")

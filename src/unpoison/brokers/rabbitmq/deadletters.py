@@ -1,139 +1,149 @@
 """How are dead letters looked at, sent again and removed in RabbitMQ?
 
-A queue cannot be searched, so every look takes all letters and puts them back by ending the channel: that keeps their order
-on every version. A letter that was dealt with moves to `<queue>.dlq.history`. One that is sent again is stored once for both
-places, the source and the history, and then taken from the DLQ: a crash in between is seen there, and it is not sent twice.
+A queue cannot be searched, so a look takes letters and puts them back (queue_pass.py). A letter that was dealt with moves to
+`<queue>.dlq.history`. One that is sent again is stored once for both places, the source and the history, and then taken from the
+DLQ: a crash in between is seen there, and it is not sent twice.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-
-import msgspec
+from functools import partial
 
 from unpoison.brokers.rabbitmq import envelope, letters
 from unpoison.brokers.rabbitmq.broker import RabbitMQBroker
-from unpoison.brokers.rabbitmq.consuming import Subscription
 from unpoison.brokers.rabbitmq.letters import Found
 from unpoison.brokers.rabbitmq.moving import why
 from unpoison.brokers.rabbitmq.operating import locked
+from unpoison.brokers.rabbitmq.queue_pass import QueuePass, waiting_in
 from unpoison.brokers.rabbitmq.topology import dlq_of, history_of, lane_of
-from unpoison.brokers.rabbitmq.writing import Copy
+from unpoison.brokers.rabbitmq.wire import Arrived
+from unpoison.brokers.rabbitmq.writing import Batch, Copy
 from unpoison.deadletters.record import DeadLetter
+from unpoison.dlq_index import Entry, Keep
 from unpoison.errors import BrokerUnavailable
+from unpoison.ports import Progress
+from unpoison.whole_dlq import WholeDLQ
+
+AT_ONCE = 250
+WAITING, DEALT_WITH = ("dead",), ("replayed", "discarded")
 
 
-class RabbitMQDeadLetters:
+class RabbitMQDeadLetters(WholeDLQ):
     """The DLQ of one source."""
 
     def __init__(self, broker: RabbitMQBroker, source: str) -> None:
-        self.broker, self._source = broker, source
-        self._page: list[DeadLetter] | None = None
+        super().__init__(broker, source, partial(_reading, broker, source), partial(_counted, broker, source))
 
-    def count(self, state: str = "dead") -> int:
-        return sum(letter.state == state for letter in self._look())
 
-    def freeze(self) -> str:
-        self._page = self._look()
-        return self._page[-1].id if self._page else f"{self._source}-"
+def _counted(broker: RabbitMQBroker, source: str) -> int:
+    """Under the lock: letters that somebody looks at are in no count."""
+    topology = broker.links.topology()
+    with locked(topology, dlq_of(source)):
+        return waiting_in(topology.link, dlq_of(source))
 
-    def browse(
-        self, *, only: str | None = None, after: str = "", until: str = "", limit: int = 100, state: str | None = "dead"
-    ) -> Sequence[DeadLetter]:
-        """The pages that belong to one `freeze` come from one look."""
-        letters_ = self._page if (after or until) and self._page is not None else self._look()
-        found = [letter for letter in letters_ if state in (None, letter.state)]
-        if only is not None:
-            return [letter for letter in found if letter.id == only]
-        found = [letter for letter in found if letter.id > after and (not until or letter.id <= until)]
-        return found[:limit]
 
-    def replay(self, letter_ids: Sequence[str]) -> Sequence[str]:
-        self.broker.links.topology().renew(self._source)  # a deleted source would swallow what the history keeps as sent
-        return self._move(letter_ids, "replayed", lambda found: [self._again(found)])
+@contextmanager
+def _reading(broker: RabbitMQBroker, source: str) -> Iterator["LettersReading"]:
+    with locked(broker.links.topology(), dlq_of(source)):
+        reading = LettersReading(broker, source)
+        try:
+            yield reading
+        finally:
+            reading.close()
 
-    def remove(self, letter_ids: Sequence[str], *, state: str = "dead", keep_as: str | None = None) -> Sequence[str]:
-        if state == "dead":
-            return self._move(letter_ids, keep_as, lambda found: [self._note(found, keep_as)] if keep_as else [])
-        with self._taken(history_of(self._source)) as (found, history):
-            chosen = [each for each in found if each.letter.id in set(letter_ids) and each.letter.state == state]
-            history.finish([each.arrived.tag for each in chosen])
-        return self._changed([each.letter.id for each in chosen], None)
 
-    def _move(self, letter_ids: Sequence[str], state: str | None, store: Callable[[Found], list[Copy]]) -> Sequence[str]:
-        """Take these from the DLQ once what is to be kept of them elsewhere is stored."""
-        wanted = set(letter_ids)
-        with self._taken(dlq_of(self._source)) as (found, dlq):
-            noted = {letter.id for letter in self._history()}
-            chosen = {each.letter.id: each for each in found if each.letter.id in wanted and each.letter.id not in noted}
-            copies = [copy for each in chosen.values() for copy in store(each)]
-            if copies:
-                batch = self.broker.links.store(copies)
-                if not all(batch.stored(number) for number in range(len(copies))):
-                    raise BrokerUnavailable(f"Nothing was taken from {dlq_of(self._source)!r}. {why(batch)}")
-            dlq.finish([each.arrived.tag for each in found if each.letter.id in chosen or each.letter.id in noted])
-        return self._changed([id_ for id_ in letter_ids if id_ in chosen], state)
+class LettersReading:
+    """The DLQ and its history, taken out of their queues."""
 
-    def _again(self, found: Found) -> Copy:
+    in_order = True
+
+    def __init__(self, broker: RabbitMQBroker, source: str) -> None:
+        self._broker, self._source = broker, source
+        self._link = broker.links.topology().link
+        self.history = history_of(source)
+        self._keep: Keep = _nobody
+        self._passes: dict[str, QueuePass] = {}
+        self.total = self._begin(dlq_of(source), WAITING).total
+        self._is_source_there = False
+
+    def _begin(self, queue: str, states: Sequence[str]) -> QueuePass:
+        self._passes[queue] = made = QueuePass(self._link, queue, partial(self._receive, queue, states))
+        return made
+
+    def _receive(self, queue: str, states: Sequence[str], arrived: Arrived) -> None:
+        told = letters.brief(self._source, arrived, states)
+        entry = Entry(told.id, told.message_id, told.state, queue, arrived.tag, told.identity)
+        self._keep(entry, packed(arrived))
+
+    def take_past(self, keep: Keep) -> None:
+        self._keep = keep
+        self._begin(self.history, DEALT_WITH).take()
+
+    def take(self, keep: Keep, most: int | None, progress: Progress | None) -> bool:
+        self._keep = keep
+        return self._passes[dlq_of(self._source)].take(most, progress)
+
+    def letter(self, entry: Entry, data: bytes) -> DeadLetter:
+        return self._read(entry, data).letter
+
+    def _read(self, entry: Entry, data: bytes) -> Found:
+        return letters.read(self._source, unpacked(data), DEALT_WITH if entry.place == self.history else WAITING)
+
+    def store(self, chosen: Sequence[tuple[Entry, bytes]], state: str) -> tuple[Sequence[Entry], BrokerUnavailable | None]:
+        if state == "replayed" and not self._is_source_there:
+            self._broker.links.topology().renew(self._source)  # a deleted one would swallow what the history keeps as sent
+            self._is_source_there = True
+        make = self._again if state == "replayed" else partial(self._note, state)
+        writer = self._broker.links.writer()
+        stored: list[Entry] = []
+        failed: Batch | None = None
+        parts = [chosen[start : start + AT_ONCE] for start in range(0, len(chosen), AT_ONCE)]
+        # The server stores one part while the next is made.
+        batches = [writer.submit([make(entry, self._read(entry, data)) for entry, data in part]) for part in parts]
+        for part, batch in zip(parts, batches, strict=True):
+            writer.wait(batch)
+            done = [entry for number, (entry, _) in enumerate(part) if batch.stored(number)]
+            failed = failed or (batch if len(done) < len(part) else None)
+            stored += done
+        if failed is None:
+            return stored, None
+        return stored, BrokerUnavailable(
+            f"{len(stored):,} letters were taken from {dlq_of(self._source)!r}; {len(chosen) - len(stored):,} are still there. "
+            f"{why(failed)}"
+        )
+
+    def _again(self, entry: Entry, found: Found) -> Copy:
         counters = found.letter.replayed()
         queue = lane_of(self._source) if counters.alone else self._source
-        noted = [envelope.also_to(history_of(self._source)), *letters.told(found.letter, found.letter.id, "replayed")]
+        noted = [envelope.also_to(self.history), *letters.told(found.letter, entry.id, "replayed")]
         return Copy("", queue, envelope.copied(found.seen, found.like, counters, extra=noted), found.arrived.body)
 
-    def _note(self, found: Found, state: str) -> Copy:
-        data = letters.written(found.letter, found.seen, found.like, found.letter.id, state)
-        return Copy("", history_of(self._source), data, found.arrived.body)
+    def _note(self, state: str, entry: Entry, found: Found) -> Copy:
+        data = letters.written(found.letter, found.seen, found.like, entry.id, state)
+        return Copy("", self.history, data, found.arrived.body)
 
-    def _changed(self, letter_ids: Sequence[str], state: str | None) -> Sequence[str]:
-        """The pages of the last look, as they are now."""
-        if self._page is not None:
-            changed = set(letter_ids)
-            self._page = [
-                letter if letter.id not in changed else msgspec.structs.replace(letter, state=state)
-                for letter in self._page
-                if letter.id not in changed or state is not None
-            ]
-        return letter_ids
+    def let_go(self, entries: Sequence[Entry], *, stored: bool) -> None:
+        for queue, taken in self._passes.items():
+            if tags := [entry.handle for entry in entries if entry.place == queue]:
+                taken.finish(tags)
 
-    def _look(self) -> list[DeadLetter]:
-        """Every letter, in the order they came, with what became of it."""
-        with self._taken(dlq_of(self._source)) as (found, _):
-            dealt_with = self._history()
-        everything = {each.letter.id: each.letter for each in found} | {letter.id: letter for letter in dealt_with}
-        return sorted(everything.values(), key=lambda letter: letter.id)
-
-    def _history(self) -> list[DeadLetter]:
-        with self._opened(history_of(self._source)) as (found, _):
-            return list({each.letter.id: each.letter for each in found}.values())
-
-    @contextmanager
-    def _taken(self, queue: str) -> Iterator[tuple[list[Found], Subscription]]:
-        """What is in this queue, under the lock of the DLQ. What was not let go when the block ends is put back."""
-        with locked(self.broker.links.topology(), dlq_of(self._source)), self._opened(queue) as opened:
-            yield opened
-
-    @contextmanager
-    def _opened(self, queue: str) -> Iterator[tuple[list[Found], Subscription]]:
-        subscription = Subscription(self.broker.links.topology().link, queue, lambda: None)
-        try:
-            states = ("dead",) if queue == dlq_of(self._source) else ("replayed", "discarded")
-            found = [letters.read(self._source, arrived, states) for arrived in subscription.take_all()]
-            yield _told_apart(found), subscription
-        finally:
-            subscription.close()
+    def close(self) -> None:
+        """Put back what was not let go."""
+        self._keep = _nobody
+        for taken in self._passes.values():
+            taken.close()
 
 
-def _told_apart(found: Sequence[Found]) -> list[Found]:
-    """Letters that a crash left twice get one id, equal ones without a name different ones."""
-    first: dict[object, Found] = {}
-    counted: Counter[str] = Counter()
-    told: list[Found] = []
-    for each in found:
-        id_ = each.letter.id
-        if each.seen.stamp is None:
-            counted[id_] += 1
-            id_ = id_ if counted[id_] == 1 else f"{id_}-{counted[id_]}"
-        else:
-            id_ = first.setdefault(each.identity, each).letter.id
-        told.append(msgspec.structs.replace(each, letter=msgspec.structs.replace(each.letter, id=id_)))
-    return told
+def packed(arrived: Arrived) -> bytes:
+    """A message as bytes; its tag is kept elsewhere."""
+    size = len(arrived.properties).to_bytes(4, "big")
+    return b"".join((b"\x01" if arrived.redelivered else b"\x00", size, arrived.properties, arrived.body))
+
+
+def unpacked(data: bytes) -> Arrived:
+    end = 5 + int.from_bytes(data[1:5], "big")
+    return Arrived(0, data[0] == 1, data[5:end], data[end:])
+
+
+def _nobody(_: Entry, __: bytes) -> None:
+    raise AssertionError("nothing was asked for")

@@ -8,7 +8,7 @@ is read as a letter too.
 import hashlib
 import time
 from collections.abc import Collection
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -59,11 +59,6 @@ class Found(msgspec.Struct):
     seen: Seen
     letter: DeadLetter
 
-    @property
-    def identity(self) -> object:
-        """Equal for two letters of which a crash left both, since it came between storing one and letting its message go."""
-        return (self.seen.stamp, self.letter.replays) if self.seen.stamp else self.letter.id
-
 
 def read(source: str, arrived: Arrived, states: Collection[str] = ("dead",)) -> Found:
     """A letter in one of these states. What tells of another is left from an earlier life of the message: RabbitMQ itself
@@ -81,6 +76,34 @@ def read(source: str, arrived: Arrived, states: Collection[str] = ("dead",)) -> 
     id_ = table.text(headers[LETTER]) if LETTER in headers else f"{source}-{0:014x}{_digest(arrived)}"
     state = table.text(headers[STATE]) if STATE in headers else "dead"
     return Found(arrived, like, seen, msgspec.structs.replace(letter, id=id_, state=state, message=message))
+
+
+class Brief(NamedTuple):
+    """What a letter is found by."""
+
+    id: str
+    message_id: str
+    state: str
+    identity: object
+
+
+def brief(source: str, arrived: Arrived, states: Collection[str] = ("dead",)) -> Brief:
+    """As `read` has it, without reading anything else: a pass over many letters spends most of its time here."""
+    like = properties.read(arrived.properties)
+    found = {each.name: each.value for each in like.headers.entries if each.name in _BRIEF}
+    is_ours = STATE not in found or table.text(found[STATE]) in states
+    state = table.text(found[STATE]) if STATE in found and is_ours else "dead"
+    id_ = table.text(found[LETTER]) if LETTER in found and is_ours else f"{source}-{0:014x}{_digest(arrived)}"
+    stamp = table.text(found[envelope.STAMP]) if envelope.STAMP in found else None
+    message_id = table.text(found[envelope.LONG_ID]) if envelope.LONG_ID in found else like.id
+    if message_id is None:
+        message_id = stamp or envelope.look(arrived, like).id
+    replays = found.get(_REPLAYS)
+    return Brief(id_, message_id, state, (stamp, replays) if stamp else None)
+
+
+_REPLAYS = b"x-unpoison-replays"
+_BRIEF = frozenset((STATE, LETTER, envelope.STAMP, envelope.LONG_ID, _REPLAYS))
 
 
 def _known(source: str, headers: dict[bytes, bytes]) -> DeadLetter | None:

@@ -34,5 +34,6 @@ def locked(topology: Topology, queue: str) -> Iterator[None]:
     try:
         yield
     finally:
-        with suppress(Refused, BrokerUnavailable):
-            topology.ask(lambda channel, done: channel.queue_delete(name, callback=done), "unlocking")
+        if topology.link.is_open:  # the lock ends with the connection
+            with suppress(Refused, BrokerUnavailable):
+                topology.ask(lambda channel, done: channel.queue_delete(name, callback=done), "unlocking")

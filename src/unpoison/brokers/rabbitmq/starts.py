@@ -7,8 +7,8 @@ begins, and looked up if the message comes back. Nothing is decided by these not
 import msgspec
 
 from unpoison.brokers.rabbitmq import properties
-from unpoison.brokers.rabbitmq.consuming import Subscription
 from unpoison.brokers.rabbitmq.operating import locked
+from unpoison.brokers.rabbitmq.queue_pass import taken_and_put_back
 from unpoison.brokers.rabbitmq.topology import Topology, starts_of
 from unpoison.brokers.rabbitmq.writing import Copy
 from unpoison.message import Counters
@@ -33,11 +33,8 @@ def lost(topology: Topology, source: str, stamp: str, counters: Counters, times:
         return counters
     queue = starts_of(source)
     with locked(topology, queue):
-        looking = Subscription(topology.link, queue)
-        try:
-            noted = [each for arrived in looking.take_all() if (each := _read(arrived.body)) and each.stamp == stamp]
-        finally:
-            looking.close()
+        found = taken_and_put_back(topology.link, queue)
+    noted = [each for arrived in found if (each := _read(arrived.body)) and each.stamp == stamp]
     latest = noted[-times:]
     counters = msgspec.structs.replace(counters, losses=counters.losses + times - len(latest))
     for start in latest:

@@ -79,6 +79,8 @@ class Link:
 
     def __init__(self, address: Address) -> None:
         self.address = address
+        self.width = 2 * address.pollers
+        """Requests that are under way at once, at most."""
         self._pool: ThreadPoolExecutor | None = None
         self._pool_lock = threading.Lock()
 
@@ -110,11 +112,18 @@ class Link:
             return Denied(f"{told} docs/sqs.md has the policy that unpoison needs.")
         return Refused(told, code)
 
+    def widen(self, width: int) -> None:
+        """Have more requests under way at once from now on."""
+        with self._pool_lock:
+            pool, self._pool, self.width = self._pool, None, max(width, self.width)
+        if pool is not None:
+            pool.shutdown()
+
     def start(self, call: Callable[[], T]) -> Future[T]:
         """Have this done by another thread."""
         with self._pool_lock:
             if self._pool is None:
-                self._pool = ThreadPoolExecutor(2 * self.address.pollers, thread_name_prefix="unpoison-sqs")
+                self._pool = ThreadPoolExecutor(self.width, thread_name_prefix="unpoison-sqs")
             return self._pool.submit(call)
 
     def all_of(self, calls: Sequence[Callable[[], T]]) -> list[T]:

@@ -7,182 +7,137 @@ too. Who looks sees all three, and a letter that was dealt with but is still in 
 there.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
+from typing import Any
 
 import msgspec
 
 from unpoison.brokers.sqs import letters
 from unpoison.brokers.sqs.broker import SQSBroker
-from unpoison.brokers.sqs.client import in_tens
-from unpoison.brokers.sqs.envelope import Raw
 from unpoison.brokers.sqs.letters import Found
-from unpoison.brokers.sqs.looking import put_back, take_all
+from unpoison.brokers.sqs.looking import QueuePass
 from unpoison.brokers.sqs.operating import check_time, locked
-from unpoison.brokers.sqs.topology import Topic
-from unpoison.brokers.sqs.writing import Copy, No
+from unpoison.brokers.sqs.writing import Copy
 from unpoison.deadletters.record import DeadLetter
-from unpoison.errors import BrokerUnavailable
+from unpoison.dlq_index import Entry, Keep
+from unpoison.errors import BrokerUnavailable, UnpoisonError
+from unpoison.ports import Progress
+from unpoison.whole_dlq import WholeDLQ
 
 DEAD, REPLAYED, DISCARDED = "dead", "replayed", "discarded"
+REQUESTS = 16
+"""Under way at once, for one operator."""
+
+_pack, _unpack = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder(dict[str, Any]).decode
 
 
-class Table(msgspec.Struct):
-    """The letters of a source, taken out of their queues for a moment."""
-
-    until: float
-    dead: list[Found]
-    replays: list[Found]
-    history: list[Found]
-
-    @property
-    def dealt_with(self) -> dict[str, DeadLetter]:
-        return {each.letter.id: each.letter for each in (*self.replays, *self.history)}
-
-
-class SQSDeadLetters:
+class SQSDeadLetters(WholeDLQ):
     """The DLQ of one source."""
 
     def __init__(self, broker: SQSBroker, source: str) -> None:
-        self.broker, self._source = broker, source
-        self._page: list[DeadLetter] | None = None
+        broker.session.link.widen(REQUESTS)
+        super().__init__(broker, source, partial(_reading, broker, source), partial(_counted, broker, source))
 
-    def count(self, state: str = DEAD) -> int:
-        """How many wait is what SQS says, about; other states have to be looked for."""
-        if state == DEAD:
-            ready, _, looked_at = self.broker.session.counts(self._topic.dlq)
-            return ready + looked_at
-        return sum(letter.state == state for letter in self._look())
 
-    def freeze(self) -> str:
-        self._page = self._look()
-        return self._page[-1].id if self._page else f"{self._source}-"
+def _counted(broker: SQSBroker, source: str) -> int:
+    """About: what SQS says, with those that somebody looks at."""
+    ready, _, looked_at = broker.session.counts(broker.session.topic(source).dlq)
+    return ready + looked_at
 
-    def browse(
-        self, *, only: str | None = None, after: str = "", until: str = "", limit: int = 100, state: str | None = DEAD
-    ) -> Sequence[DeadLetter]:
-        """The pages that belong to one `freeze` come from one look."""
-        known = self._page if (after or until) and self._page is not None else self._look()
-        found = [letter for letter in known if state in (None, letter.state)]
-        if only is not None:
-            return [letter for letter in found if letter.id == only]
-        found = [letter for letter in found if letter.id > after and (not until or letter.id <= until)]
-        return found[:limit]
 
-    def replay(self, letter_ids: Sequence[str]) -> Sequence[str]:
-        return self._deal(letter_ids, REPLAYED, lambda found: [self._note(self._topic.replays, found, REPLAYED)])
+@contextmanager
+def _reading(broker: SQSBroker, source: str) -> Iterator["LettersReading"]:
+    session = broker.session
+    with locked(session, session.topic(source)) as until:
+        reading = LettersReading(broker, source, until)
+        try:
+            yield reading
+        except UnpoisonError:
+            with suppress(UnpoisonError):  # else they come back by themselves, and whoever looks meanwhile does not see them
+                reading.put_back()
+            raise
+        except BaseException:
+            reading.put_back()
+            raise
+        reading.put_back()
 
-    def remove(self, letter_ids: Sequence[str], *, state: str = DEAD, keep_as: str | None = None) -> Sequence[str]:
-        if state == DEAD:
-            return self._deal(
-                letter_ids, keep_as, lambda found: [self._note(self._topic.history, found, keep_as)] if keep_as else []
-            )
-        with self._taken() as table:
-            wanted = set(letter_ids)
-            chosen = [each for each in table.history if each.letter.id in wanted and each.letter.state == state]
-            check_time(table.until, self._topic)
-            self._expect_none(self._delete(self._topic.history, chosen), self._topic.names.history)
-            waiting = {each.letter.id for each in table.replays}
-        removed = {each.letter.id for each in chosen} - waiting
-        return self._changed([id_ for id_ in letter_ids if id_ in removed], None)
 
-    @property
-    def _topic(self) -> Topic:
-        return self.broker.session.topic(self._source)
+class LettersReading:
+    """The letters of a source, taken out of their queues. `until` is when others can see them again."""
 
-    def _deal(self, letter_ids: Sequence[str], state: str | None, store: Callable[[Found], list[Copy]]) -> Sequence[str]:
-        """Take these from the DLQ once what is to be kept of them elsewhere is stored."""
-        wanted = set(letter_ids)
-        with self._taken() as table:
-            over = table.dealt_with
-            chosen = {each.letter.id: each for each in table.dead if each.letter.id in wanted and each.letter.id not in over}
-            check_time(table.until, self._topic)
-            refused = self.broker.session.store([copy for each in chosen.values() for copy in store(each)])
-            for id_ in [id_ for number, id_ in enumerate(chosen) if number in refused]:
-                del chosen[id_]
-            done = [each for each in table.dead if each.letter.id in chosen or each.letter.id in over]
-            left = self._delete(self._topic.dlq, done)
-            if state is None:
-                self._expect_none(left, self._topic.names.dlq)
-        if left:
-            self._look()
-        changed = self._changed([id_ for id_ in letter_ids if id_ in chosen], state)
-        if refused:
-            raise self._refused(len(chosen), refused)
-        return changed
+    in_order = False
 
-    def _refused(self, done: int, refused: Mapping[int, No]) -> BrokerUnavailable:
+    def __init__(self, broker: SQSBroker, source: str, until: float) -> None:
+        self._session, self._source, self._until = broker.session, source, until
+        self._topic = broker.session.topic(source)
+        self.history = self._topic.history
+        self._keep: Keep = _nobody
+        states = {self._topic.dlq: (DEAD, DEAD), self._topic.replays: (None, REPLAYED), self._topic.history: (None, DISCARDED)}
+        self._read_as = states
+        self._passes = {url: QueuePass(self._session, url, until, partial(self._receive, url)) for url in states}
+        self.total = self._passes[self._topic.dlq].total
+
+    def _receive(self, url: str, raw: Any) -> None:
+        found = self._found(url, raw)
+        letter = found.letter
+        self._keep(Entry(letter.id, letter.message.id, letter.state, url, raw["MessageId"], found.identity), _pack(raw))
+
+    def _found(self, url: str, raw: Any) -> Found:
+        state, otherwise = self._read_as[url]
+        return letters.read(self._source, raw, state, otherwise)
+
+    def take_past(self, keep: Keep) -> None:
+        self._keep = keep
+        for url in (self._topic.replays, self._topic.history):
+            taken = self._passes[url]
+            if taken.total or taken.held_by_others:  # else SQS says that it is empty, and is believed
+                taken.take()
+
+    def take(self, keep: Keep, most: int | None, progress: Progress | None) -> bool:
+        """All of them, whatever is asked for: they come in no order."""
+        self._keep = keep
+        self._passes[self._topic.dlq].take(None, progress)
+        check_time(self._until, self._topic)  # else some are missing here
+        return True
+
+    def letter(self, entry: Entry, data: bytes) -> DeadLetter:
+        return self._found(entry.place, _unpack(data)).letter
+
+    def store(self, chosen: Sequence[tuple[Entry, bytes]], state: str) -> tuple[Sequence[Entry], BrokerUnavailable | None]:
+        check_time(self._until, self._topic)
+        queue = self._topic.replays if state == REPLAYED else self._topic.history
+        refused = self._session.store([self._note(queue, entry, data, state) for entry, data in chosen])
+        stored = [entry for number, (entry, _) in enumerate(chosen) if number not in refused]
+        if not refused:
+            return stored, None
         why = next(iter(refused.values()))
-        return BrokerUnavailable(
-            f"{done} letters were taken from {self._topic.names.dlq!r}, and {len(refused)} are still there, since SQS refuses to "
-            f"store them elsewhere: {why.text} ({why.code})."
+        return stored, BrokerUnavailable(
+            f"{len(stored)} letters were taken from {self._topic.names.dlq!r}, and {len(refused)} are still there, since SQS "
+            f"refuses to store them elsewhere: {why.text} ({why.code})."
         )
 
-    def _note(self, queue: str, found: Found, state: str) -> Copy:
-        told = letters.written(found.letter, found.seen, found.letter.id, state)
+    def _note(self, queue: str, entry: Entry, data: bytes, state: str) -> Copy:
+        found = self._found(entry.place, _unpack(data))
+        told = letters.written(found.letter, found.seen, entry.id, state)
         return letters.fitted(queue, found.seen, told, found.raw)
 
-    def _delete(self, queue: str, found: Sequence[Found]) -> list[Found]:
-        """Returns those that are not deleted: SQS did not want to, or it took so long that others may have them."""
-        answers = self.broker.session.link.all_of([partial(self._delete_ten, queue, part) for part in in_tens(found)])
-        return [each for left in answers for each in left]
-
-    def _delete_ten(self, queue: str, found: Sequence[Found]) -> list[Found]:
-        entries = [{"Id": str(number), "ReceiptHandle": each.handle} for number, each in enumerate(found)]
-        answer = self.broker.session.link.ask("delete_message_batch", QueueUrl=queue, Entries=entries)
-        return [found[int(each["Id"])] for each in answer.get("Failed", ())]
-
-    def _expect_none(self, left: Sequence[Found], queue: str) -> None:
-        if left:
-            raise BrokerUnavailable(
-                f"SQS did not delete {len(left)} of the messages in {queue!r}; they are still there. Try again."
-            )
-
-    def _changed(self, letter_ids: Sequence[str], state: str | None) -> Sequence[str]:
-        """The pages of the last look, as they are now."""
-        if self._page is not None:
-            changed = set(letter_ids)
-            self._page = [
-                letter if letter.id not in changed else msgspec.structs.replace(letter, state=state)
-                for letter in self._page
-                if letter.id not in changed or state is not None
-            ]
-        return letter_ids
-
-    def _look(self) -> list[DeadLetter]:
-        """Every letter, in the order they came, with what became of it. Those that were dealt with are taken from the DLQ."""
-        with self._taken() as table:
-            over = table.dealt_with
-            everything = {each.letter.id: each.letter for each in table.dead} | over
-            check_time(table.until, self._topic)
-            self._delete(self._topic.dlq, [each for each in table.dead if each.letter.id in over])
-        return sorted(everything.values(), key=lambda letter: letter.id)
-
-    @contextmanager
-    def _taken(self) -> Iterator[Table]:
-        """All letters, under the lock. What was not deleted when the block ends is put back."""
-        session, topic = self.broker.session, self._topic
-        with locked(session, topic) as until:
-            taken: dict[str, list[Raw]] = {}
-            try:
-                for queue in (topic.dlq, topic.replays, topic.history):
-                    taken[queue] = take_all(session, queue, until, believe=queue != topic.dlq)
-                check_time(until, topic)  # else some are missing here
-                yield Table(
-                    until,
-                    _folded([letters.read(self._source, raw, DEAD) for raw in taken[topic.dlq]]),
-                    [letters.read(self._source, raw, otherwise=REPLAYED) for raw in taken[topic.replays]],
-                    [letters.read(self._source, raw, otherwise=DISCARDED) for raw in taken[topic.history]],
+    def let_go(self, entries: Sequence[Entry], *, stored: bool) -> None:
+        check_time(self._until, self._topic)
+        for url, taken in self._passes.items():
+            left = taken.let_go([entry.handle for entry in entries if entry.place == url], tries=2 if stored else 1)
+            if left and not stored:
+                name = self._topic.names.dlq if url == self._topic.dlq else self._topic.names.history
+                raise BrokerUnavailable(
+                    f"SQS did not delete {len(left)} of the messages in {name!r}; they are still there. Try again."
                 )
-            finally:
-                for queue, messages in taken.items():
-                    put_back(session, queue, messages)
+
+    def put_back(self) -> None:
+        self._keep = _nobody
+        for taken in self._passes.values():
+            taken.put_back()
 
 
-def _folded(found: Sequence[Found]) -> list[Found]:
-    """Letters that a crash left twice get one id, the earlier one."""
-    first: dict[object, str] = {}
-    for each in sorted(found, key=lambda each: each.letter.id):
-        first.setdefault(each.identity, each.letter.id)
-    return [msgspec.structs.replace(each, letter=msgspec.structs.replace(each.letter, id=first[each.identity])) for each in found]
+def _nobody(_: Entry, __: bytes) -> None:
+    raise AssertionError("nothing was asked for")

@@ -1,11 +1,13 @@
 """How is a queue looked through, when SQS shows nothing without handing it out?
 
-Everything is received and hidden from others for a while, and then put back. SQS tells how many there are, about; a question for
-more that finds nothing may be wrong before that number is reached, so there it waits for a second at the server.
+Everything is received and hidden from others for a while, and then put back. Requests hold ten messages at most, so many of them
+are under way at once. SQS tells how many there are, about; a question for more that finds nothing may be wrong before that number
+is reached, so there it waits for a second at the server.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
 from functools import partial
 
@@ -14,67 +16,97 @@ from unpoison.brokers.sqs.envelope import Raw
 from unpoison.brokers.sqs.session import Session
 from unpoison.brokers.sqs.taking import receive
 from unpoison.errors import UnpoisonError
+from unpoison.ports import Progress
 
 HIDE = 10
+Receive = Callable[[Raw], None]
 
 
-def take_all(session: Session, url: str, until: float, most: int | None = None, *, believe: bool = False) -> list[Raw]:
-    """Everything that can be received, each once; hidden from others until then, by our own clock, or until it is put back.
+class QueuePass:
+    """Takes what is in a queue, each message once. `receive` is given each, by the calling thread."""
 
-    Ends when that time is over, whatever is left: what was taken first can be received again from then on, for ever.
-    `believe`: a queue of which SQS says that it is empty is not asked.
-    """
-    expected, _, held = session.counts(url)
-    if believe and not expected and not held:
-        return []
-    found: dict[str, Raw] = {}
-    try:
-        _take(session, url, until, most, expected, found)
-    except UnpoisonError:
-        with suppress(UnpoisonError):  # else it comes back by itself, and whoever looks meanwhile does not see it
-            put_back(session, url, list(found.values()))
-        raise
-    return list(found.values())
+    def __init__(self, session: Session, url: str, until: float, receive: Receive) -> None:
+        self._session, self._url, self._until, self._receive = session, url, until, receive
+        self.total, _, self.held_by_others = session.counts(url)
+        self.handles: dict[str, str] = {}
+        """What was taken, by message id, with the latest handle of it."""
 
+    def take(self, most: int | None = None, progress: Progress | None = None) -> None:
+        """Return once so many are taken, or nothing more can be received.
 
-def _take(session: Session, url: str, until: float, most: int | None, expected: int, found: dict[str, Raw]) -> None:
-    """Into `found`, which has what some requests brought also if another one fails."""
-    while (most is None or len(found) < most) and time.monotonic() < until:
-        missing = expected - len(found)
-        visibility = max(1, int(until - time.monotonic()))
-        count = max(1, min(session.address.pollers, -(-missing // AT_ONCE)))
-        asking = partial(receive, session.link, url, AT_ONCE, visibility=visibility, seconds=1 if missing > 0 else 0)
-        brought: list[Raw] = []
+        Ends when the time is over, whatever is left: what was taken first can be received again from then on, for ever.
+        """
+        under_way: set[Future[list[Raw]]] = set()
+        nothing = 0
         try:
-            session.link.all_of([partial(_into, brought, asking)] * count)
+            while time.monotonic() < self._until and (most is None or len(self.handles) < most):
+                missing = max(0, (self.total if most is None else min(most, self.total)) - len(self.handles))
+                width = max(1, min(self._session.link.width, -(-missing // AT_ONCE)))
+                if nothing >= width:
+                    break
+                while len(under_way) < width:
+                    under_way.add(self._session.link.start(partial(self._ask, 1 if missing else 0)))
+                ended, under_way = wait(under_way, return_when=FIRST_COMPLETED)
+                found = [self._taken(future.result()) for future in ended]
+                nothing = 0 if any(found) else nothing + len(ended)
+                if progress and any(found):
+                    progress(len(self.handles), max(self.total, len(self.handles)))
         finally:
-            found.update((raw["MessageId"], raw) for raw in brought)
-        if not brought:
-            break
+            self._wait_for(under_way)
+
+    def _wait_for(self, under_way: Iterable["Future[list[Raw]]"]) -> None:
+        """What a request brings after another one has failed is taken too, or nobody would put it back."""
+        for future in under_way:
+            with suppress(UnpoisonError):
+                self._taken(future.result())
+
+    def _ask(self, seconds: int) -> list[Raw]:
+        visibility = max(1, int(self._until - time.monotonic()))
+        return receive(self._session.link, self._url, AT_ONCE, visibility=visibility, seconds=seconds)
+
+    def _taken(self, brought: Sequence[Raw]) -> bool:
+        for raw in brought:
+            is_new = raw["MessageId"] not in self.handles
+            self.handles[raw["MessageId"]] = raw["ReceiptHandle"]
+            if is_new:
+                self._receive(raw)
+        return bool(brought)
+
+    def let_go(self, message_ids: Sequence[str], tries: int = 1) -> list[str]:
+        """Delete these. Returns those that are not deleted: SQS did not want to, or it took so long that others may have them."""
+        parts = [partial(self._delete_ten, part) for part in in_tens(message_ids)]
+        left = [each for part in self._session.link.all_of(parts) for each in part]
+        for message_id in set(message_ids).difference(left):
+            self.handles.pop(message_id, None)
+        return self.let_go(left, tries - 1) if left and tries > 1 else left
+
+    def _delete_ten(self, message_ids: Sequence[str]) -> list[str]:
+        entries = [{"Id": str(number), "ReceiptHandle": self.handles[each]} for number, each in enumerate(message_ids)]
+        answer = self._session.link.ask("delete_message_batch", QueueUrl=self._url, Entries=entries)
+        return [message_ids[int(each["Id"])] for each in answer.get("Failed", ())]
+
+    def put_back(self) -> None:
+        """Others see again what was not deleted."""
+        handles, self.handles = list(self.handles.values()), {}
+        self._session.link.all_of([partial(_show, self._session, self._url, part) for part in in_tens(handles)])
 
 
-def _into(brought: list[Raw], asking: Callable[[], list[Raw]]) -> None:
-    brought += asking()
-
-
-def put_back(session: Session, url: str, messages: list[Raw]) -> None:
-    """Others see these again."""
-    session.link.all_of([partial(_show, session, url, part) for part in in_tens(messages)])
-
-
-def _show(session: Session, url: str, messages: list[Raw], tries: int = 2) -> None:
+def _show(session: Session, url: str, handles: list[str], tries: int = 2) -> None:
     """What is gone meanwhile stays gone; what SQS could not show is tried again, or the next one who looks would not see it."""
-    entries = [
-        {"Id": str(number), "ReceiptHandle": raw["ReceiptHandle"], "VisibilityTimeout": 0} for number, raw in enumerate(messages)
-    ]
+    entries = [{"Id": str(number), "ReceiptHandle": handle, "VisibilityTimeout": 0} for number, handle in enumerate(handles)]
     answer = session.link.ask("change_message_visibility_batch", QueueUrl=url, Entries=entries)
-    hidden = [messages[int(each["Id"])] for each in answer.get("Failed", ()) if each["Code"] not in LOST]
+    hidden = [handles[int(each["Id"])] for each in answer.get("Failed", ()) if each["Code"] not in LOST]
     if hidden and tries > 1:
         _show(session, url, hidden, tries - 1)
 
 
 def look_through(session: Session, url: str, most: int) -> list[Raw]:
     """What is in this queue, or some of it. It stays there."""
-    found = take_all(session, url, time.monotonic() + HIDE, most, believe=True)
-    put_back(session, url, found)
+    found: list[Raw] = []
+    looking = QueuePass(session, url, time.monotonic() + HIDE, found.append)
+    if looking.total or looking.held_by_others:  # else SQS says that it is empty, and is believed
+        try:
+            looking.take(most)
+        finally:
+            looking.put_back()
     return found

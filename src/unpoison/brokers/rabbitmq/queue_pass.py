@@ -1,0 +1,244 @@
+"""How is everything in a queue looked at, and put back in its order?
+
+A queue cannot be searched: its messages are taken, and put back by ending the channel, which keeps their order on every version.
+A quorum queue gives a consumer without a limit 2,000 messages and then waits for acknowledgements, so each consumer here asks for
+as many as it is to get. When the channel ends the server puts back what one consumer had after the other, in the order of their
+names; that holds for up to 32 of them. What came into the queue after the pass began is not taken.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+from unpoison.brokers.rabbitmq.acks import Acks
+from unpoison.brokers.rabbitmq.connection import ANSWER_TIMEOUT, Channel, Link, Refused
+from unpoison.brokers.rabbitmq.wire import Arrived, ack_frames, get_frame
+from unpoison.errors import BrokerUnavailable, UnpoisonError
+from unpoison.ports import Progress
+
+CREDIT, MOST_CREDIT, MOST_CONSUMERS = 10_000, 65_535, 32
+STALLED = 30.0
+"""Seconds without a message after which the server is taken to send none."""
+
+LOOK_UP = 0.2
+"""Seconds between two looks at how far it is."""
+
+QUIET = 2.0
+"""Seconds without a message after which it is asked whether there are any left."""
+
+BACK_WITHIN = 10.0
+"""Seconds within which the next messages are back in the queue after the channel has ended."""
+
+Receive = Callable[[Arrived], None]
+
+
+class QueuePass:
+    """One channel on a queue. `receive` is given each message, in the connection's thread."""
+
+    def __init__(self, link: Link, queue: str, receive: Receive) -> None:
+        self._link, self._queue, self._receive = link, queue, receive
+        self.taken = 0
+        self._credit = self._consumers = self._finished = 0
+        self._wanted = 0
+        self._acks = Acks()
+        self._error: Exception | None = None
+        self._is_void = False
+        self._news = threading.Event()
+        self._channel = link.channel(self, self._void)
+        self._channel.on_cancel(self._void)
+        self.total = waiting_in(link, queue)
+
+    def take(self, most: int | None = None, progress: Progress | None = None) -> bool:
+        """Return once so many messages are taken, or all that were there when the pass began. True if there are no more."""
+        self._wanted = self.total if most is None else min(most, self.total)
+        while self._credit < self._wanted:
+            self._consume(min(self._wanted - self._credit, max(CREDIT, -(-self.total // MOST_CONSUMERS)), MOST_CREDIT))
+        taken, since = self.taken, time.monotonic()
+        while self.taken < self._wanted:
+            self._news.wait(LOOK_UP)
+            self._news.clear()
+            self._check()
+            if self.taken > taken:
+                taken, since = self.taken, time.monotonic()
+                if progress:
+                    progress(taken, self.total)
+            elif time.monotonic() - since > QUIET and self._has_no_more(taken):
+                self.total = self.taken  # others took some meanwhile, or they were too old
+                break
+            elif time.monotonic() - since > STALLED:
+                raise self._stalled()
+        self._check()
+        return self.taken >= self.total
+
+    def finish(self, tags: Iterable[int]) -> None:
+        """Let these go; the server has done so when this returns."""
+        tags = list(tags)
+        self._check()
+        self._finished += len(tags)
+        self._channel.send(ack_frames(self._channel.number, self._acks.finish(tags, enough=1)))
+        self._ready()  # an answer to what is asked behind them comes after they were heeded
+        self._check()
+
+    def close(self) -> None:
+        """Put back what was not let go, and return once it is back: whoever looks next would miss it.
+
+        A server that does not answer is not asked for anything else: the end of the connection puts everything back too.
+        """
+        if self._is_void or not self._channel.is_open:
+            return
+        with suppress(UnpoisonError):
+            self._ready()
+            self._channel.close()
+            self._wait_for(self.total - self._finished)
+            return
+        self._link.hang_up()
+
+    def _wait_for(self, expected: int) -> None:
+        channel = self._channel = self._link.channel()
+        try:
+            before, since = -1, time.monotonic()
+            while (ready := self._ready()) < expected and time.monotonic() - since < BACK_WITHIN:
+                if ready > before:
+                    before, since = ready, time.monotonic()
+                time.sleep(LOOK_UP / 20)
+        finally:
+            channel.close()
+
+    def _consume(self, credit: int) -> None:
+        name = f"unpoison-{self._consumers:06}"
+        self._channel.ask(lambda channel, done: channel.basic_qos(prefetch_count=credit, callback=done), "setting the credit")
+        self._channel.ask(
+            lambda channel, done: channel.basic_consume(self._queue, _never, consumer_tag=name, callback=done), "consuming"
+        )
+        self._consumers += 1
+        self._credit += credit
+
+    def _has_no_more(self, taken: int) -> bool:
+        """Whether nothing is left there, and nothing on its way: what was sent before an answer is here before it."""
+        return waiting_in(self._link, self._queue) == 0 and self._ready() == 0 and self.taken == taken
+
+    def _ready(self) -> int:
+        return _ready(self._channel, self._queue)
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise self._error
+        if self._is_void:
+            why = self._channel.closed or Refused(0, "the server ended the consumer: a timeout, or the queue was deleted")
+            raise BrokerUnavailable(
+                f"RabbitMQ took back the messages of {self._queue!r} while they were looked at ({why.text}). They are in the "
+                f"queue, and nothing that was not said to be done is done. Try again."
+            )
+
+    def _stalled(self) -> BrokerUnavailable:
+        return BrokerUnavailable(
+            f"RabbitMQ has handed out {self.taken:,} of {self.total:,} messages of {self._queue!r} and no more for "
+            f"{STALLED:g} s. All were put back. Look for other consumers of this queue and for alarms (rabbitmqctl "
+            f"list_consumers, rabbitmq-diagnostics alarms), then try again."
+        )
+
+    # Called in the connection's thread.
+
+    def arrived(self, message: Arrived) -> None:
+        if self.taken >= self._wanted or self._error is not None:
+            return  # it came for one that was let go; it is put back with the others
+        try:
+            self._receive(message)
+        except Exception as error:  # told by whoever waits: here it would end the connection
+            self._error = error
+            self._news.set()
+        self.taken += 1
+        if self.taken >= self._wanted:
+            self._news.set()
+
+    def drained(self) -> None:
+        """Each message was told when it came."""
+
+    def confirmed(self, tag: int, multiple: bool, positive: bool) -> None:
+        """Nothing is published on this channel."""
+
+    def returned(self, exchange: str, routing_key: str, why: str) -> None:
+        """Nothing is published on this channel."""
+
+    def nothing_there(self) -> None:
+        """Nothing is pulled on this channel."""
+
+    def _void(self) -> None:
+        self._is_void = True
+        self._news.set()
+
+
+class _First:
+    """Asks for the first message of a queue: a quorum queue that is busy for 250 ms says that it has none when it is counted."""
+
+    def __init__(self, link: Link, queue: str) -> None:
+        self._answered = threading.Event()
+        self._is_there = False
+        self._queue = queue
+        self._channel = link.channel(self, self._answered.set)
+
+    def is_there(self) -> bool:
+        """It stays where it is."""
+        self._channel.send(get_frame(self._channel.number, self._queue))
+        if not self._answered.wait(ANSWER_TIMEOUT):
+            raise BrokerUnavailable(
+                f"RabbitMQ did not say within {ANSWER_TIMEOUT:g} s whether there are messages in {self._queue!r}."
+            )
+        if self._channel.closed is not None:
+            raise self._channel.closed
+        self._channel.close()
+        return self._is_there
+
+    def arrived(self, message: Arrived) -> None:
+        self._is_there = True
+        self._answered.set()
+
+    def nothing_there(self) -> None:
+        self._answered.set()
+
+    def drained(self) -> None:
+        """There is one at most."""
+
+    def confirmed(self, tag: int, multiple: bool, positive: bool) -> None:
+        """Nothing is published on this channel."""
+
+    def returned(self, exchange: str, routing_key: str, why: str) -> None:
+        """Nothing is published on this channel."""
+
+
+def waiting_in(link: Link, queue: str) -> int:
+    """How many messages are ready in a queue. None is only believed if asking for one finds none."""
+    channel, ends = link.channel(), time.monotonic() + STALLED
+    try:
+        while (ready := _ready(channel, queue)) == 0 and _First(link, queue).is_there():
+            if time.monotonic() > ends:
+                raise BrokerUnavailable(
+                    f"RabbitMQ has not counted the messages of {queue!r} for {STALLED:g} s: it is overloaded, or the queue has "
+                    f"no leader (rabbitmq-queues quorum_status). Try again later."
+                )
+            time.sleep(LOOK_UP)
+    finally:
+        channel.close()
+    return ready
+
+
+def _ready(channel: Channel, queue: str) -> int:
+    what = f"counting the messages of {queue}"
+    answer = channel.ask(lambda pika, done: pika.queue_declare(queue, passive=True, callback=done), what)
+    return int(answer.method.message_count)
+
+
+def taken_and_put_back(link: Link, queue: str) -> list[Arrived]:
+    """Everything in a queue that is known to be small. It stays there."""
+    found: list[Arrived] = []
+    looking = QueuePass(link, queue, found.append)
+    try:
+        looking.take()
+    finally:
+        looking.close()
+    return found
+
+
+def _never(*_: object) -> None:
+    raise AssertionError("messages go to the tap of the channel, not through the client")
