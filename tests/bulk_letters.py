@@ -5,11 +5,15 @@ For each broker in the shape that a consumer writes them, but without a consumer
 
 import os
 from collections.abc import Callable, Iterator
-from functools import partial
 from urllib.parse import urlsplit
 
 from unpoison.brokers import broker_for
-from unpoison.message import Delivery
+from unpoison.brokers.rabbitmq import properties
+from unpoison.brokers.rabbitmq.envelope import Receipt as RabbitMQReceipt
+from unpoison.brokers.rabbitmq.moving import Moving
+from unpoison.brokers.sqs import copies, envelope
+from unpoison.brokers.sqs.envelope import Receipt as SQSReceipt
+from unpoison.message import Delivery, Outgoing
 from unpoison.ports import Broker, Dead, Settlement
 from unpoison.testing import given
 
@@ -29,7 +33,7 @@ def fill(url: str, source: str, count: int, size: int = 2_048) -> None:
 
 
 def _bodies(numbers: range, size: int) -> Iterator[tuple[str, bytes]]:
-    noise = os.urandom(size)
+    noise = os.urandom(size).hex().encode()
     for number in numbers:
         yield f"message-{number}", (str(number).encode() + b" " + noise)[:size]
 
@@ -41,8 +45,6 @@ def _by_settling(broker: Broker, source: str) -> Write:
     """For every broker: publish, fetch, give up."""
 
     def write(letters: list[tuple[str, bytes]]) -> None:
-        from unpoison.message import Outgoing
-
         broker.publish([Outgoing(id_, source, body) for id_, body in letters])
         left = len(letters)
         while left:
@@ -54,14 +56,10 @@ def _by_settling(broker: Broker, source: str) -> Write:
 
 
 def _into_rabbitmq(broker: Broker, source: str) -> Write:
-    from unpoison.brokers.rabbitmq import properties
-    from unpoison.brokers.rabbitmq.envelope import Receipt
-    from unpoison.brokers.rabbitmq.moving import Moving
-
     moving = Moving(broker.links, lambda receipts: None)
 
     def write(letters: list[tuple[str, bytes]]) -> None:
-        deliveries = [Delivery(Receipt(None, 0, properties.write(id_, [])), source, id_, body) for id_, body in letters]
+        deliveries = [Delivery(RabbitMQReceipt(None, 0, properties.write(id_, [])), source, id_, body) for id_, body in letters]
         batch = broker.links.store([moving._letter_copy(Dead(each, given.letter_of(each))) for each in deliveries])
         assert all(batch.stored(number) for number in range(len(letters)))
 
@@ -69,10 +67,6 @@ def _into_rabbitmq(broker: Broker, source: str) -> Write:
 
 
 def _into_sqs(broker: Broker, source: str) -> Write:
-    from unpoison.brokers.sqs import copies, envelope
-    from unpoison.brokers.sqs.envelope import Receipt
-    from unpoison.message import Outgoing
-
     topic = broker.session.topic(source)
 
     def raw(id_: str, body: bytes) -> dict:
@@ -81,7 +75,7 @@ def _into_sqs(broker: Broker, source: str) -> Write:
         return {"MessageId": id_, "Body": text, "Attributes": {}, "MessageAttributes": sent, "ReceiptHandle": ""}
 
     def write(letters: list[tuple[str, bytes]]) -> None:
-        deliveries = [Delivery(Receipt(None, "", raw(id_, body)), source, id_, body) for id_, body in letters]
+        deliveries = [Delivery(SQSReceipt(None, "", raw(id_, body)), source, id_, body) for id_, body in letters]
         refused = broker.session.store([copies.letter(topic, Dead(each, given.letter_of(each))) for each in deliveries])
         assert not refused
 

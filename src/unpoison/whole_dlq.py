@@ -164,8 +164,8 @@ class WholeDLQ:
         self, *, only: str | None = None, after: str = "", until: str = "", limit: int = 100, state: str | None = DEAD
     ) -> Sequence[DeadLetter]:
         """The pages that belong to one `freeze` come from one reading."""
-        if only is None and (after or until) and self._frozen is not None:
-            return [self._frozen.letter(entry) for entry in islice(self._frozen.entries(state, after), limit)]
+        if only is None and (pages := self._pages(after, until)) is not None:
+            return [pages.letter(entry) for entry in islice(pages.entries(state, after), limit)]
         with self._looking() as look:
             if only is not None:
                 return [look.index.letter(entry) for entry in look.whole().find(only, state)]
@@ -174,10 +174,14 @@ class WholeDLQ:
 
     def ids(self, *, after: str = "", until: str = "", limit: int = 100, state: str | None = DEAD) -> Sequence[str]:
         """As `browse`, without reading the letters themselves."""
-        if (after or until) and self._frozen is not None:
-            return [entry.id for entry in islice(self._frozen.entries(state, after), limit)]
+        if (pages := self._pages(after, until)) is not None:
+            return [entry.id for entry in islice(pages.entries(state, after), limit)]
         with self._looking() as look:
             return [entry.id for entry in islice(look.whole().entries(state, after), limit)]
+
+    def _pages(self, after: str, until: str) -> Index | None:
+        """The reading that pages of an earlier `freeze` come from, unless there is a newer one."""
+        return self._frozen if (after or until) and self._look is None else None
 
     def replay(self, letter_ids: Sequence[str]) -> Sequence[str]:
         with self._looking() as look:

@@ -42,7 +42,7 @@ LAYERS = (
         ),
         ("values",),
     ),
-    Layer("ports", ("ports", "stored", "findings", "renewing", "reading"), ("values", "decisions")),
+    Layer("ports", ("ports", "stored", "findings", "renewing", "reading", "dlq_index", "whole_dlq"), ("values", "decisions")),
     Layer("brokers", ("brokers.*",), ("values", "ports")),
     Layer("registry", ("brokers",), ("values", "ports", "brokers")),
     # What the consumer and its workers both use; knows neither.

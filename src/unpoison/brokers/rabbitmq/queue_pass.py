@@ -1,9 +1,16 @@
 """How is everything in a queue looked at, and put back in its order?
 
-A queue cannot be searched: its messages are taken, and put back by ending the channel, which keeps their order on every version.
-A quorum queue gives a consumer without a limit 2,000 messages and then waits for acknowledgements, so each consumer here asks for
-as many as it is to get. When the channel ends the server puts back what one consumer had after the other, in the order of their
-names; that holds for up to 32 of them. What came into the queue after the pass began is not taken.
+A queue cannot be searched: its messages are taken, and put back by ending the channel. Facts about quorum queues that this file
+goes by, seen on 3.10 and 4.3:
+
+- A consumer that names no limit gets 2,000 messages and then nothing until it acknowledges. So each one here asks for as many as
+  it is to get, and is cancelled once it has them: an acknowledgement would bring it others.
+- When a channel ends, what its consumers had comes back one consumer after the other, in the order of their names (up to 32).
+- What comes back stands before what was never handed out, but behind what came back before. So whoever takes only a part must
+  take everything that ever came back, or would change the order.
+- A queue that is busy for 250 ms says that it has no messages.
+
+A classic queue has none of these, and puts every message where it was. What came into a queue after the pass began is not taken.
 """
 
 import threading
@@ -17,7 +24,8 @@ from unpoison.brokers.rabbitmq.wire import Arrived, ack_frames, get_frame
 from unpoison.errors import BrokerUnavailable, UnpoisonError
 from unpoison.ports import Progress
 
-CREDIT, MOST_CREDIT, MOST_CONSUMERS = 10_000, 65_535, 32
+CREDIT, MOST_CREDIT, MOST_CONSUMERS = 10_000, 65_535, 20
+FIRST_STEP, GROWTH = 64, 8
 STALLED = 30.0
 """Seconds without a message after which the server is taken to send none."""
 
@@ -30,6 +38,8 @@ QUIET = 2.0
 BACK_WITHIN = 10.0
 """Seconds within which the next messages are back in the queue after the channel has ended."""
 
+COUNTS = (b"x-delivery-count", b"x-acquired-count")
+
 Receive = Callable[[Arrived], None]
 
 
@@ -41,6 +51,7 @@ class QueuePass:
         self.taken = 0
         self._credit = self._consumers = self._finished = 0
         self._wanted = 0
+        self._came_back = False
         self._acks = Acks()
         self._error: Exception | None = None
         self._is_void = False
@@ -50,10 +61,25 @@ class QueuePass:
         self.total = waiting_in(link, queue)
 
     def take(self, most: int | None = None, progress: Progress | None = None) -> bool:
-        """Return once so many messages are taken, or all that were there when the pass began. True if there are no more."""
-        self._wanted = self.total if most is None else min(most, self.total)
-        while self._credit < self._wanted:
-            self._consume(min(self._wanted - self._credit, max(CREDIT, -(-self.total // MOST_CONSUMERS)), MOST_CREDIT))
+        """Return once so many messages are taken, or all that were there when the pass began. True if there are no more.
+
+        More than asked for are taken where the order could not be kept otherwise.
+        """
+        self._take(self.total if most is None else min(most, self.total), progress)
+        while self.taken < self.total and self._came_back:
+            self._take(min(self.total, max(FIRST_STEP, self.taken * GROWTH)), progress)
+        return self.taken >= self.total
+
+    def _take(self, wanted: int, progress: Progress | None) -> None:
+        self._wanted, names = wanted, []
+        while self._credit < wanted:
+            names.append(self._consume(min(wanted - self._credit, max(CREDIT, -(-self.total // MOST_CONSUMERS)), MOST_CREDIT)))
+        self._wait(progress)
+        for name in names:
+            self._channel.ask(lambda channel, done, name=name: channel.basic_cancel(name, callback=done), "cancelling")  # type: ignore[misc]
+        self._credit = self.taken
+
+    def _wait(self, progress: Progress | None) -> None:
         taken, since = self.taken, time.monotonic()
         while self.taken < self._wanted:
             self._news.wait(LOOK_UP)
@@ -65,11 +91,10 @@ class QueuePass:
                     progress(taken, self.total)
             elif time.monotonic() - since > QUIET and self._has_no_more(taken):
                 self.total = self.taken  # others took some meanwhile, or they were too old
-                break
+                return
             elif time.monotonic() - since > STALLED:
                 raise self._stalled()
         self._check()
-        return self.taken >= self.total
 
     def finish(self, tags: Iterable[int]) -> None:
         """Let these go; the server has done so when this returns."""
@@ -105,7 +130,7 @@ class QueuePass:
         finally:
             channel.close()
 
-    def _consume(self, credit: int) -> None:
+    def _consume(self, credit: int) -> str:
         name = f"unpoison-{self._consumers:06}"
         self._channel.ask(lambda channel, done: channel.basic_qos(prefetch_count=credit, callback=done), "setting the credit")
         self._channel.ask(
@@ -113,6 +138,7 @@ class QueuePass:
         )
         self._consumers += 1
         self._credit += credit
+        return name
 
     def _has_no_more(self, taken: int) -> bool:
         """Whether nothing is left there, and nothing on its way: what was sent before an answer is here before it."""
@@ -148,6 +174,8 @@ class QueuePass:
         except Exception as error:  # told by whoever waits: here it would end the connection
             self._error = error
             self._news.set()
+        # Only quorum queues count how often a message came back.
+        self._came_back = message.redelivered and any(name in message.properties for name in COUNTS)
         self.taken += 1
         if self.taken >= self._wanted:
             self._news.set()

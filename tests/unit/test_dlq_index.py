@@ -1,0 +1,112 @@
+"""What one reading of a DLQ knows, and what it costs to know it."""
+
+import errno
+import tracemalloc
+from types import SimpleNamespace
+
+import pytest
+
+from unpoison.brokers.rabbitmq import letters, properties, table
+from unpoison.brokers.rabbitmq.envelope import Receipt
+from unpoison.brokers.rabbitmq.moving import Moving
+from unpoison.brokers.rabbitmq.wire import Arrived
+from unpoison.dlq_index import IN_MEMORY, Entry, Index
+from unpoison.errors import BrokerUnavailable
+from unpoison.message import Counters, Delivery
+from unpoison.ports import Dead
+from unpoison.testing import given
+
+MEGABYTE = 1024 * 1024
+
+
+def index(*, in_order=True):
+    return Index(SimpleNamespace(in_order=in_order, history="history"))
+
+
+def entry(id_, *, identity=None, place="dlq", state="dead"):
+    return Entry(id_, f"message of {id_}", state, place, id_, identity)
+
+
+def ids(found, state="dead"):
+    return [each.id for each in found.entries(state)]
+
+
+def test_letters_that_do_not_fit_into_memory_wait_elsewhere():
+    found, body = index(), bytes(64 * 1024)
+    tracemalloc.start()
+    for number in range(2 * IN_MEMORY // len(body)):
+        found.keep(entry(f"{number:05}"), body)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    found.add_waiting()
+    assert peak < IN_MEMORY + 4 * MEGABYTE
+    assert found.data(found.waiting["00700"]) == body
+    found.close()
+
+
+def test_a_disk_without_room_is_told_with_the_way_out(monkeypatch):
+    def full(data):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    found = index()
+    monkeypatch.setattr(found, "_file", SimpleNamespace(write=full))
+    with pytest.raises(BrokerUnavailable, match=r"No space left.*put back.*TMPDIR"):
+        found.keep(entry("1"), b"x")
+
+
+def test_copies_that_a_crash_left_are_one_letter_under_the_first_id():
+    found = index(in_order=False)
+    for each in (entry("2", identity="a"), entry("3", identity="b"), entry("1", identity="a")):
+        found.keep(each, b"")
+    assert found.add_waiting() == []
+    assert ids(found) == ["1", "3"]
+    assert [each.handle for each in found.copies["1"]] == ["2"]
+
+
+def test_equal_letters_without_a_name_are_told_apart():
+    found = index()
+    for _ in range(3):
+        found.keep(entry("1"), b"same")
+    found.add_waiting()
+    assert ids(found) == ["1", "1-2", "1-3"]
+
+
+def test_what_was_dealt_with_and_is_still_in_the_dlq_is_no_letter_that_waits():
+    found = index()
+    found.keep(entry("2", place="history", state="replayed"), b"")
+    found.add_past()
+    for id_ in "123":
+        found.keep(entry(id_), b"")
+    assert [each.id for each in found.add_waiting()] == ["2"]
+    assert (ids(found), ids(found, None)) == (["1", "3"], ["1", "2", "3"])
+
+
+def test_pages_go_on_behind_a_letter_that_was_dealt_with_meanwhile():
+    found = index()
+    for id_ in "1234":
+        found.keep(entry(id_), b"")
+    found.add_waiting()
+    found.changed(["1", "2"], "replayed")
+    assert [each.id for each in found.entries("dead", after="2")] == ["3", "4"]
+
+
+FOREIGN = [
+    Arrived(1, False, properties.write("theirs", []), b"body"),
+    Arrived(1, True, properties.write(None, []), b"body"),
+    Arrived(1, True, properties.write("x", [table.entry("x-unpoison-stamp", "s"), table.entry("x-unpoison-replays", 2)]), b""),
+    Arrived(1, False, properties.write("x", [table.entry("x-unpoison-state", "replayed")]), b"body"),
+    Arrived(1, False, properties.write("x", [table.entry("x-unpoison-letter-id", 7), table.entry("x-unpoison-id", "y")]), b"b"),
+]
+
+
+def own():
+    delivery = Delivery(Receipt(None, 0, properties.write("mine", [])), "orders", "mine", b"1", counters=Counters(replays=1))
+    copy = Moving(None, None)._letter_copy(Dead(delivery, given.letter_of(delivery)))
+    return Arrived(1, False, copy.properties, copy.body)
+
+
+@pytest.mark.parametrize("arrived", [own(), *FOREIGN])
+@pytest.mark.parametrize("states", [("dead",), ("replayed", "discarded")])
+def test_what_a_letter_of_rabbitmq_is_found_by_is_what_it_says_when_it_is_read(arrived, states):
+    told, letter = letters.brief("orders", arrived, states), letters.read("orders", arrived, states).letter
+    assert (told.id, told.message_id, told.state) == (letter.id, letter.message.id, letter.state)
