@@ -142,7 +142,12 @@ class QueuePass:
 
     def _has_no_more(self, taken: int) -> bool:
         """Whether nothing is left there, and nothing on its way: what was sent before an answer is here before it."""
-        return waiting_in(self._link, self._queue) == 0 and self._ready() == 0 and self.taken == taken
+        try:
+            return waiting_in(self._link, self._queue) == 0 and self._ready() == 0 and self.taken == taken
+        except Refused:
+            raise
+        except BrokerUnavailable as silent:
+            raise self._stalled() from silent
 
     def _ready(self) -> int:
         return _ready(self._channel, self._queue)
@@ -160,7 +165,7 @@ class QueuePass:
     def _stalled(self) -> BrokerUnavailable:
         return BrokerUnavailable(
             f"RabbitMQ has handed out {self.taken:,} of {self.total:,} messages of {self._queue!r} and no more for "
-            f"{STALLED:g} s. All were put back. Look for other consumers of this queue and for alarms (rabbitmqctl "
+            f"{STALLED:g} s. They go back into the queue. Look for other consumers of this queue and for alarms (rabbitmqctl "
             f"list_consumers, rabbitmq-diagnostics alarms), then try again."
         )
 

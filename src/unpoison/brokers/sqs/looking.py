@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
 from unpoison.brokers.sqs.client import AT_ONCE, LOST, in_tens
 from unpoison.brokers.sqs.envelope import Raw
 from unpoison.brokers.sqs.session import Session
 from unpoison.brokers.sqs.taking import receive
-from unpoison.errors import UnpoisonError
+from unpoison.errors import BrokerUnavailable, UnpoisonError
 from unpoison.ports import Progress
 
 HIDE = 10
@@ -28,6 +29,7 @@ class QueuePass:
     def __init__(self, session: Session, url: str, until: float, receive: Receive) -> None:
         self._session, self._url, self._until, self._receive = session, url, until, receive
         self.total, _, self.held_by_others = session.counts(url)
+        self._silent: BrokerUnavailable | None = None
         self.handles: dict[str, str] = {}
         """What was taken, by message id, with the latest handle of it."""
 
@@ -62,7 +64,11 @@ class QueuePass:
 
     def _ask(self, seconds: int) -> list[Raw]:
         visibility = max(1, int(self._until - time.monotonic()))
-        return receive(self._session.link, self._url, AT_ONCE, visibility=visibility, seconds=seconds)
+        try:
+            return receive(self._session.link, self._url, AT_ONCE, visibility=visibility, seconds=seconds)
+        except BrokerUnavailable as error:
+            self._silent = error
+            raise
 
     def _taken(self, brought: Sequence[Raw]) -> bool:
         for raw in brought:
@@ -82,22 +88,31 @@ class QueuePass:
 
     def _delete_ten(self, message_ids: Sequence[str]) -> list[str]:
         entries = [{"Id": str(number), "ReceiptHandle": self.handles[each]} for number, each in enumerate(message_ids)]
-        answer = self._session.link.ask("delete_message_batch", QueueUrl=self._url, Entries=entries)
+        answer = self._change("delete_message_batch", entries)
         return [message_ids[int(each["Id"])] for each in answer.get("Failed", ())]
 
     def put_back(self) -> None:
         """Others see again what was not deleted."""
         handles, self.handles = list(self.handles.values()), {}
-        self._session.link.all_of([partial(_show, self._session, self._url, part) for part in in_tens(handles)])
+        self._session.link.all_of([partial(self._show, part) for part in in_tens(handles)])
 
+    def _show(self, handles: list[str], tries: int = 2) -> None:
+        """What is gone meanwhile stays gone; what SQS could not show is tried again, or the next one who looks would miss it."""
+        entries = [{"Id": str(number), "ReceiptHandle": handle, "VisibilityTimeout": 0} for number, handle in enumerate(handles)]
+        answer = self._change("change_message_visibility_batch", entries)
+        hidden = [handles[int(each["Id"])] for each in answer.get("Failed", ()) if each["Code"] not in LOST]
+        if hidden and tries > 1:
+            self._show(hidden, tries - 1)
 
-def _show(session: Session, url: str, handles: list[str], tries: int = 2) -> None:
-    """What is gone meanwhile stays gone; what SQS could not show is tried again, or the next one who looks would not see it."""
-    entries = [{"Id": str(number), "ReceiptHandle": handle, "VisibilityTimeout": 0} for number, handle in enumerate(handles)]
-    answer = session.link.ask("change_message_visibility_batch", QueueUrl=url, Entries=entries)
-    hidden = [handles[int(each["Id"])] for each in answer.get("Failed", ()) if each["Code"] not in LOST]
-    if hidden and tries > 1:
-        _show(session, url, hidden, tries - 1)
+    def _change(self, operation: str, entries: list[dict[str, Any]]) -> Any:
+        """One request. Where one had no answer the next hundreds are not tried: each would be waited for."""
+        if self._silent is not None:
+            raise self._silent
+        try:
+            return self._session.link.ask(operation, QueueUrl=self._url, Entries=entries)
+        except BrokerUnavailable as error:
+            self._silent = error
+            raise
 
 
 def look_through(session: Session, url: str, most: int) -> list[Raw]:
