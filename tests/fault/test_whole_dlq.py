@@ -9,6 +9,7 @@ import pytest
 from tests.bulk_letters import fill
 from tests.contract.rabbitmq_lab import RabbitMQLab
 from tests.contract.sqs_lab import SQSLab
+from tests.contract.sqs_proxy import refusal
 from tests.fault.amqp_proxy import Proxy
 from unpoison.brokers import dead_letters_for
 from unpoison.brokers.rabbitmq import connection, queue_pass
@@ -108,20 +109,23 @@ def test_a_busy_queue_that_says_that_it_is_empty_is_not_believed(lab, monkeypatc
     assert len(list(lab.dlq("orders").letters())) == 20
 
 
+@pytest.mark.long
 def test_an_sqs_that_goes_silent_in_the_middle_of_a_pass_is_not_waited_for_for_ever(tmp_path, elasticmq, monkeypatch):
-    monkeypatch.setattr(client, "ANSWER_TIMEOUT", 0.5)
     with SQSLab(elasticmq, tmp_path, visibility=30, with_proxy=True) as lab:
         fill(lab.url, "orders", 1_000, size=100)
+        monkeypatch.setattr(client, "ANSWER_TIMEOUT", 1)
+        monkeypatch.setattr(client, "_clients", {})
         thawed, asked = threading.Event(), []
 
         def silent(operation, request):
             asked.append(operation)
-            if asked.count("ReceiveMessage") > 30:
-                thawed.wait()
+            if asked.count("ReceiveMessage") <= 30:
+                return None
+            thawed.wait()
+            return 503, refusal("ServiceUnavailable")
 
-        lab.proxy.says = silent
         manager = DLQManager(dead_letters_for(lab.url, "orders"), "orders")
-        asked.clear()
+        lab.proxy.says = silent
         with pytest.raises(BrokerUnavailable, match="does not answer"):
             list(manager.letters())
         thawed.set()

@@ -6,7 +6,7 @@ is reached, so there it waits for a second at the server.
 """
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
 from functools import partial
@@ -48,19 +48,17 @@ class QueuePass:
                     break
                 while len(under_way) < width:
                     under_way.add(self._session.link.start(partial(self._ask, 1 if missing else 0)))
-                ended, under_way = wait(under_way, return_when=FIRST_COMPLETED)
-                found = [self._taken(future.result()) for future in ended]
-                nothing = 0 if any(found) else nothing + len(ended)
-                if progress and any(found):
+                ended, _ = wait(under_way, return_when=FIRST_COMPLETED)
+                before = len(self.handles)
+                while ended:
+                    under_way.discard(future := ended.pop())
+                    nothing = 0 if self._taken(future.result()) else nothing + 1
+                if progress and len(self.handles) > before:
                     progress(len(self.handles), max(self.total, len(self.handles)))
         finally:
-            self._wait_for(under_way)
-
-    def _wait_for(self, under_way: Iterable["Future[list[Raw]]"]) -> None:
-        """What a request brings after another one has failed is taken too, or nobody would put it back."""
-        for future in under_way:
-            with suppress(UnpoisonError):
-                self._taken(future.result())
+            for future in under_way:  # what comes after another request has failed is taken too, or nobody would put it back
+                with suppress(UnpoisonError):
+                    self._taken(future.result())
 
     def _ask(self, seconds: int) -> list[Raw]:
         visibility = max(1, int(self._until - time.monotonic()))
