@@ -9,7 +9,7 @@ next look finishes.
 A replayed letter is the message that is sent again: consumers get it from there, and it stays as history.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 
 from unpoison.brokers.nats import envelope, letters
@@ -18,7 +18,7 @@ from unpoison.brokers.nats.claims import FIRST, Claims, letter_number, store_fir
 from unpoison.brokers.nats.consuming import FORGETS_SINCE
 from unpoison.brokers.nats.letters import RECORD, Found
 from unpoison.brokers.nats.link import NO_MESSAGE, Link, Refused
-from unpoison.brokers.nats.looking import Looked, count, looked, pages, read
+from unpoison.brokers.nats.looking import AT_ONCE, Looked, count, looked, pages, read
 from unpoison.brokers.nats.names import Names
 from unpoison.brokers.nats.writing import Copy
 from unpoison.deadletters.record import DeadLetter
@@ -26,8 +26,6 @@ from unpoison.deadletters.record import DeadLetter
 DEAD, REPLAYED, DISCARDED, PURGED = "dead", "replayed", "discarded", "purged"
 LAST_NUMBER = 2**63 - 1
 GONE = (10043, 10037, 10014)
-AT_ONCE = 250
-"""How many letters are dealt with at once, bodies included."""
 FEW = 20
 """So many letters are asked for one by one."""
 
@@ -133,7 +131,7 @@ class NATSDeadLetters:
         if state != DEAD:
             subject = f"{self._subjects(state).removesuffix('*')}{number}"
             return [self._letter(each, state).letter for each in self._read(subject)]
-        return [self._letter(each, state).letter for each in self._dead([number]) if number not in hidden]
+        return [self._letter(each, state).letter for each in self._one_by_one([number]) if number not in hidden]
 
     def _with_message(self, state: str, id_: str, hidden: Collection[int]) -> list[DeadLetter]:
         """Letters of the message with this id: the headers of all are looked at."""
@@ -143,10 +141,16 @@ class NATSDeadLetters:
         numbers = [self._letter_number(each, state) for each in found]
         return [letter for number in numbers for letter in self._found_one(state, number, hidden)]
 
-    def _dead(self, numbers: Sequence[int], bodies: bool = True) -> list[Looked]:
-        """Those of these letters that are there, and perhaps others between them."""
+    def _dead(self, numbers: Sequence[int], bodies: bool = True) -> Iterator[list[Looked]]:
+        """Those of these letters that are there, and perhaps others between them, page by page."""
         if _is_dense(numbers):
-            return self._read(self._names.dead, min(numbers), max(numbers) - min(numbers) + 1, bodies)
+            count = max(numbers) - min(numbers) + 1
+            yield from pages(self._link, self._names.dlq, self._names.dead, start=min(numbers), limit=count, bodies=bodies)
+            return
+        for first in range(0, len(numbers), AT_ONCE):
+            yield self._one_by_one(numbers[first : first + AT_ONCE])
+
+    def _one_by_one(self, numbers: Sequence[int]) -> list[Looked]:
         questions = [(f"STREAM.MSG.GET.{self._names.dlq}", {"seq": number}) for number in numbers]
         found = []
         for answer in self._link.ask_each(questions, "reading letters"):
@@ -172,24 +176,23 @@ class NATSDeadLetters:
         """Do this with those letters that are still there and that nobody else is dealing with."""
         numbers = [number for id_ in letter_ids if (number := self._number(id_)) is not None]
         dealt = self._finish_claims(state)
-        at_once = len(numbers) or 1 if state == PURGED else AT_ONCE
-        for first in range(0, len(numbers), at_once):
-            part = [number for number in numbers[first : first + at_once] if number not in dealt]
-            dealt |= set(self._carry_out(dict.fromkeys(self._claims.take(part, state), state)))
+        claimed = self._claims.take([number for number in numbers if number not in dealt], state)
+        dealt |= set(self._carry_out(dict.fromkeys(claimed, state)))
         return [f"{self._source}-{number}" for number in numbers if number in dealt]
 
     def _carry_out(self, claims: dict[int, str]) -> list[int]:
         """Do what was claimed. One that is gone was dealt with before it was claimed: then only the claim is removed."""
         if not claims:
             return []
-        there = self._dead(list(claims), bodies=any(state != PURGED for state in claims.values()))
-        found = [each for each in there if each.place.number in claims]
         makers: dict[str, Callable[[Found], Copy]] = {REPLAYED: self._replayed, DISCARDED: self._discarded}
-        kept = [each for each in found if claims[each.place.number] in makers]
-        copies = [makers[claims[each.place.number]](self._letter(each, DEAD)) for each in kept]
-        store_first(self.broker.session, self._names, copies)
-        numbers = [each.place.number for each in found]
-        if _is_dense(list(claims)) and self._are_oldest(numbers, [each.place.number for each in there]):
+        there: list[int] = []
+        for page in self._dead(list(claims), bodies=any(state != PURGED for state in claims.values())):
+            there += [each.place.number for each in page]
+            kept = [each for each in page if claims.get(each.place.number) in makers]
+            copies = [makers[claims[each.place.number]](self._letter(each, DEAD)) for each in kept]
+            store_first(self.broker.session, self._names, copies)
+        numbers = [number for number in there if number in claims]
+        if _is_dense(list(claims)) and self._are_oldest(numbers, there):
             self._purge(self._names.dead, max(numbers) + 1)
         else:
             self._delete(numbers)

@@ -20,7 +20,8 @@ from unpoison.brokers.nats.link import ANSWER_TIMEOUT, NO_MESSAGE, Link, Refused
 from unpoison.brokers.nats.names import fits
 from unpoison.errors import BrokerUnavailable
 
-AT_ONCE = 500
+AT_ONCE = 250
+"""Messages of one page, bodies included."""
 SECOND = 1_000_000_000
 """As the server counts time. So long it is waited for messages that were counted and have been deleted since."""
 
