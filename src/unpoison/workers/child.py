@@ -7,12 +7,14 @@ is gone. It takes every precaution that its death costs one message and nothing 
 import ctypes
 import faulthandler
 import gc
+import io
 import logging
 import os
 import random
 import resource
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -67,9 +69,17 @@ def settle_in(place: Place, consumer: int, memory: int | None) -> None:
         file.write("1000")  # when the machine runs out of memory, the kernel is to take a worker, not the consumer
     faulthandler.enable(place.stack, all_threads=True)
     faulthandler.register(STACK_SIGNAL, place.stack, all_threads=True)
+    write_whole_lines()
     random.seed()
     os.register_at_fork(after_in_child=lambda: _left_the_worker(place))
     gc.freeze()
+
+
+def write_whole_lines() -> None:
+    """With PYTHONUNBUFFERED, as containers have it, `print` writes a line and its end one by one: those of two workers mix."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.write_through:
+            stream.reconfigure(line_buffering=True, write_through=False)
 
 
 def die_with(consumer: int) -> None:
