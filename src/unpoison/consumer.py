@@ -159,29 +159,39 @@ class Consumer:
         return attempts.admit(counters, self._options.limits)
 
     def _settle_and_report(self, ended: Sequence[Ended]) -> None:
-        if not ended:
-            return
+        if ended and (judged := self._judge_and_settle(ended)):
+            self._tell(judged)
+
+    def _judge_and_settle(self, ended: Sequence[Ended]) -> Judged | None:
         self._settling = ended
         judged = self._judge(ended)
-        if self._settle(judged.settlement):  # copies first, letting go last: a crash here repeats, it never loses
-            self._tell(judged)
+        is_settled = self._settle(judged.settlement)  # copies first, letting go last: a crash here repeats, it never loses
         self._settling = ()
+        return judged if is_settled else None
 
     def _settle_unstarted(self, refused: Sequence[Ended]) -> None:
         """One that cannot be set aside or given up, by a fault of our own, would end every consumer that comes to this point.
         So it becomes a dead letter of which as little is asked as possible."""
+        if not refused:
+            return
         try:
-            self._settle_and_report(refused)
-        except Exception:
+            judged = self._judge_and_settle(refused)
+        except Exception as error:
+            if len(refused) == len(refused[0].deliveries) == 1:
+                self._settle_barely(refused[0], error)
+                return
             for one in [one for batch in refused for one in batch.one_by_one()]:
-                try:
-                    self._settle_and_report([one])
-                except Exception as error:
-                    (delivery,) = one.deliveries
-                    failure = one.failures.get(0) or failure_of(error, "setting it aside")
-                    if self._settle(self._judge.given_up(delivery, failure)):
-                        self._report.given_up(delivery, failure, error)
-            self._settling = ()
+                self._settle_unstarted([one])
+        else:
+            if judged:
+                self._tell(judged)
+
+    def _settle_barely(self, one: Ended, error: Exception) -> None:
+        (delivery,) = one.deliveries
+        failure = one.failures.get(0) or failure_of(error, "setting it aside")
+        if self._settle(self._judge.given_up(delivery, failure)):
+            self._report.given_up(delivery, failure, error)
+        self._settling = ()
 
     def _settle(self, settlement: Settlement) -> bool:
         """True once the broker has confirmed it. While it cannot store, this source stands still: nothing is dropped."""
