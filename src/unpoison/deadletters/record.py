@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from unpoison.failure import Crash, ErrorClassification
-from unpoison.message import Counters, Message, Past
+from unpoison.message import MOST_COUNTED, Counters, Message, Past
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,9 +49,10 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
 
     def replayed(self) -> Counters:
         """The counters that the message starts again with. One that took a process down runs alone until cleared."""
+        replays = min(max(0, self.replays) + 1, MOST_COUNTED)  # another program's letter may say anything
         if self.classification in (ErrorClassification.CRASH, ErrorClassification.LOST):
-            return Counters(replays=self.replays + 1, unseen=1, alone=True)
-        return Counters(replays=self.replays + 1)
+            return Counters(replays=replays, unseen=1, alone=True)
+        return Counters(replays=replays)
 
     def as_json(self) -> dict[str, Any]:
         """The letter as the command line prints it: text where the body is text, else base64 with its marker."""
