@@ -6,7 +6,7 @@ from hypothesis import given as for_all
 from hypothesis import strategies as some
 
 from tests.contract.kafka_lab import KafkaLab
-from tests.envelopes.generated import SIMPLE, STEADY, Envelope, each_alone, envelopes, junk
+from tests.envelopes.generated import SIMPLE, STEADY, Envelope, each_alone, envelopes, junk, some_bytes
 from tests.envelopes.surviving import can_be_looked_at, survives
 from unpoison.brokers.kafka.names import LANE, REPLAYS
 from unpoison.message import Delivery
@@ -24,7 +24,7 @@ OURS = [
 ]
 BATCHES = envelopes(
     some.tuples(some.sampled_from(OURS), some.one_of(some.none(), junk)),
-    tails=some.one_of(some.none(), some.binary(max_size=10)),
+    tails=some.one_of(some.none(), some_bytes),
     keys=some.one_of(some.none(), junk),
 )
 
