@@ -51,7 +51,7 @@ USAGE = [
     ("publish sqlite:///shop.db orders --file nope.jsonl", "File 'nope.jsonl' does not exist"),
     ("publish sqlite:///shop.db orders 1 --delay soon", "'soon' is no duration. Write seconds, or a number with"),
     ("publish sqlite:///shop.db orders 1 --header x", "Write --header name=value"),
-    ("dlq frob", "There are ls, show, replay, discard, purge"),
+    ("dlq frob", "There are ls, count, show, replay, discard, purge"),
     ("dlq ls", "Give --app module:app, or --url URL together with --source NAME"),
     ("dlq ls --url sqlite:///shop.db", "Give --app module:app, or --url URL together with --source NAME"),
     ("dlq ls --app good:app --url sqlite:///shop.db", "Give one of them"),

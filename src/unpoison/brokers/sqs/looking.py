@@ -6,11 +6,10 @@ is reached, so there it waits for a second at the server.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any
 
 from unpoison.brokers.sqs.client import AT_ONCE, LOST, in_tens
 from unpoison.brokers.sqs.envelope import Raw
@@ -62,11 +61,8 @@ class QueuePass:
 
     def _ask(self, seconds: int) -> list[Raw]:
         visibility = max(1, int(self._until - time.monotonic()))
-        try:
+        with self._noting_silence():
             return receive(self._session.link, self._url, AT_ONCE, visibility=visibility, seconds=seconds)
-        except BrokerUnavailable as error:
-            self._silent = error
-            raise
 
     def _taken(self, brought: Sequence[Raw]) -> bool:
         for raw in brought:
@@ -86,7 +82,8 @@ class QueuePass:
 
     def _delete_ten(self, message_ids: Sequence[str]) -> list[str]:
         entries = [{"Id": str(number), "ReceiptHandle": self.handles[each]} for number, each in enumerate(message_ids)]
-        answer = self._change("delete_message_batch", entries)
+        with self._noting_silence():
+            answer = self._session.link.ask("delete_message_batch", QueueUrl=self._url, Entries=entries)
         return [message_ids[int(each["Id"])] for each in answer.get("Failed", ())]
 
     def put_back(self) -> None:
@@ -97,17 +94,19 @@ class QueuePass:
     def _show(self, handles: list[str], tries: int = 2) -> None:
         """What is gone meanwhile stays gone; what SQS could not show is tried again, or the next one who looks would miss it."""
         entries = [{"Id": str(number), "ReceiptHandle": handle, "VisibilityTimeout": 0} for number, handle in enumerate(handles)]
-        answer = self._change("change_message_visibility_batch", entries)
+        with self._noting_silence():
+            answer = self._session.link.ask("change_message_visibility_batch", QueueUrl=self._url, Entries=entries)
         hidden = [handles[int(each["Id"])] for each in answer.get("Failed", ()) if each["Code"] not in LOST]
         if hidden and tries > 1:
             self._show(hidden, tries - 1)
 
-    def _change(self, operation: str, entries: list[dict[str, Any]]) -> Any:
+    @contextmanager
+    def _noting_silence(self) -> Iterator[None]:
         """One request. Where one had no answer the next hundreds are not tried: each would be waited for."""
         if self._silent is not None:
             raise self._silent
         try:
-            return self._session.link.ask(operation, QueueUrl=self._url, Entries=entries)
+            yield
         except BrokerUnavailable as error:
             self._silent = error
             raise
