@@ -99,6 +99,8 @@ def as_bytes(body: object) -> bytes:
 
 def as_text(value: object) -> str:
     """A field of whatever type, as text that can be stored and printed."""
+    if type(value) is bytes:  # nearly always: asked for every header of every record
+        return value.decode("utf-8", "backslashreplace")
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value).decode("utf-8", "backslashreplace")
     return str(value).encode("utf-8", "backslashreplace").decode()

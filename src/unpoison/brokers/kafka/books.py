@@ -121,7 +121,7 @@ class Books:
         self._states: Place = (names.states, 0)
         self._states_read = 0
         self._early: dict[str, list[Claim | Settled | Drop]] = {}
-        self._identities: set[str] = set()
+        self._identities: set[bytes | str] = set()
         self.entries: dict[str, Entry] = {}
         self.order: list[Entry] = []
         self._places: dict[Place, Place] = {}
@@ -214,12 +214,12 @@ def _shared(told: Claim | Settled) -> str | None:
     return told.nonce.removesuffix(ending) if told.nonce.endswith(ending) else None
 
 
-def _named(record: Record) -> tuple[str | None, str | None]:
+def _named(record: Record) -> tuple[bytes | str | None, str | None]:
     """The identity of a letter, and the id of its message; one without an id is called after its place."""
     found = dict(pairs(record))
-    identity, id_, where = found.get(IDENTITY), found.get(ID), found.get(STAMP)
-    message = text(id_) if id_ else text(where).partition("@")[0]
-    return text(identity) if identity else None, message or None
+    id_ = found.get(ID)
+    message = text(id_) if id_ else text(found.get(STAMP)).partition("@")[0]
+    return found.get(IDENTITY) or None, message or None
 
 
 def _key(told: Told) -> bytes:

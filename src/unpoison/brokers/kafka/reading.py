@@ -57,16 +57,26 @@ class Reader:
             elif time.monotonic() - heard_at > SILENT_FOR:
                 raise BrokerUnavailable(f"Kafka has sent nothing of {next(iter(left))[0]!r} for {SILENT_FOR:g} s.")
             for record in records:
-                place = (record.topic(), record.partition())
-                error = record.error()
-                if error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001
-                    why = told(lacking(error, f"Read on topic {place[0]!r} and on group {self._group!r}"))
-                    raise BrokerUnavailable(f"Kafka did not do it while reading: {why}.")
-                offset, end = record.offset(), left.get(place)
-                if end is not None and error is None and offset < end:
+                if (error := record.error()) is not None:
+                    self._no_record(record, error, left)
+                    continue
+                place, offset = (record.topic(), record.partition()), record.offset()
+                end = left.get(place, 0)
+                if offset < end:
                     yield record
-                if end is not None and offset + (error is None) >= end:
+                    if offset + 1 == end:
+                        del left[place]
+                elif end:
                     del left[place]
+
+    def _no_record(self, record: Record, error: KafkaError, left: dict[Place, int]) -> None:
+        """The end of a partition, or a reason why there is nothing."""
+        place = (record.topic(), record.partition())
+        if error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001
+            why = told(lacking(error, f"Read on topic {place[0]!r} and on group {self._group!r}"))
+            raise BrokerUnavailable(f"Kafka failed while reading: {why}.")
+        if record.offset() >= left.get(place, record.offset() + 1):
+            del left[place]
 
     def _first(self) -> list[Record]:
         record = self._consumer.poll(0.5)
