@@ -19,15 +19,21 @@ _NUMBER = re.compile("[1-9][0-9]{0,17}")
 
 _WITHOUT_BODY = stored.LETTER_COLUMNS.replace("body", "''::bytea")
 _BETWEEN = "no > %(low)s and no <= %(high)s"
-# Locked in one order by everybody: two operators on the same letters wait for each other and never in a circle.
-_THESE = """no in (
-    select no from unpoison_dead where no = any(%(numbers)s::bigint[]) and source = %(source)s and state = %(state)s
-    order by no for update)"""
+# Each letter is looked up by itself: `for update` and `offset 0` keep the planner from reading all letters to find a few.
+# Locked in the order of their numbers by everybody: two operators on the same letters wait for each other and never in a circle.
+_LOCK = """
+select {columns} from unnest(%(numbers)s::bigint[]) as wanted (number)
+cross join lateral (
+    select * from unpoison_dead where no = wanted.number and source = %(source)s and state = %(state)s for update) as letter
+"""
+_LOCKED = """ctid = any (array(
+    select found from unnest(%(numbers)s::bigint[]) as wanted (number)
+    cross join lateral (select ctid as found from unpoison_dead where no = wanted.number offset 0) as letter))"""
 _PUT_BACK = """
 insert into unpoison_waiting (source, due, alone, counters, id, key, headers, body)
 select source, statement_timestamp(), again.alone, again.counters, id, key, headers, body
-from unnest(%(numbers)s::bigint[], %(alone)s::boolean[], %(counters)s::text[]) as again (no, alone, counters)
-join unpoison_dead using (no) order by no
+from unnest(%(numbers)s::bigint[], %(alone)b::boolean[], %(counters)b::text[]) as again (number, alone, counters)
+cross join lateral (select * from unpoison_dead where no = again.number offset 0) as letter order by number
 """
 
 
@@ -63,16 +69,17 @@ class PostgreSQLDeadLetters:
 
     def replay(self, letter_ids: Sequence[str]) -> Sequence[str]:
         """Claim each letter by changing its state, then put its message back; all of it or nothing."""
-        claim = f"update unpoison_dead set state = 'replayed' where {_THESE} returning {_WITHOUT_BODY}"
         with self._session("replaying letters"), self.broker.session.transaction() as run:
-            values = {"source": self._number, "state": "dead", "numbers": self._numbers(letter_ids)}
-            found = run.execute(claim, values, binary=True).fetchall()
+            found = self._locked(run, letter_ids, "dead", _WITHOUT_BODY)
+            if not found:
+                return []
             again = [(row[0], stored.letter(self._source, row).replayed()) for row in found]
             rows_ = {
                 "numbers": [no for no, _ in again],
                 "alone": [counters.alone for _, counters in again],
                 "counters": [stored.counters_text(counters) for _, counters in again],
             }
+            run.execute(f"update unpoison_dead set state = 'replayed' where {_LOCKED}", {"numbers": rows_["numbers"]})
             run.execute(_PUT_BACK, rows_)
             run.execute(rows.NOTIFY, (self._number,))
         sent = set(rows_["numbers"])
@@ -80,10 +87,16 @@ class PostgreSQLDeadLetters:
 
     def remove(self, letter_ids: Sequence[str], *, state: str = "dead", keep_as: str | None = None) -> Sequence[str]:
         change = "update unpoison_dead set state = %(keep_as)s" if keep_as else "delete from unpoison_dead"
-        values = {"source": self._number, "state": state, "keep_as": keep_as, "numbers": self._numbers(letter_ids)}
         with self._session("removing letters"), self.broker.session.transaction() as run:
-            changed = {no for (no,) in run.execute(f"{change} where {_THESE} returning no", values).fetchall()}
-        return [letter_id for letter_id in letter_ids if self._no(letter_id) in changed]
+            numbers = [no for (no,) in self._locked(run, letter_ids, state, "no")]
+            run.execute(f"{change} where {_LOCKED}", {"numbers": numbers, "keep_as": keep_as})
+        removed = set(numbers)
+        return [letter_id for letter_id in letter_ids if self._no(letter_id) in removed]
+
+    def _locked(self, run: Connection, letter_ids: Sequence[str], state: str, columns: str) -> Sequence[tuple[Any, ...]]:
+        """Those of these letters that are in this state, and stay so until the transaction ends."""
+        values = {"source": self._number, "state": state, "numbers": self._numbers(letter_ids)}
+        return run.execute(_LOCK.format(columns=columns), values, binary=True).fetchall()
 
     @contextmanager
     def _session(self, what: str) -> Iterator[Connection]:
