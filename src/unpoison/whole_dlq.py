@@ -15,8 +15,8 @@ from unpoison.deadletters.record import DeadLetter
 from unpoison.dlq_index import DEAD, GONE, Entry, Index, Reading
 from unpoison.ports import Broker, Progress
 
-BATCH = 1_000
-"""Letters that are moved before their originals are let go."""
+AT_ONCE, MOST_BYTES = 5_000, 32 * 1024 * 1024
+"""Letters that are moved before their originals are let go: so many, and no more bytes than that, since they are in memory."""
 
 
 class Look:
@@ -69,8 +69,7 @@ class Look:
     def deal(self, letter_ids: Iterable[str], state: str) -> list[str]:
         """Take these from the DLQ once what is to be kept of them elsewhere is stored. Returns those that were."""
         chosen, done = self._waiting(letter_ids), []
-        for start in range(0, len(chosen), BATCH):
-            part = chosen[start : start + BATCH]
+        for part in portions(chosen):
             stored, refused = self.reading.store([(entry, self.index.data(entry)) for entry in part], state)
             self._let_go(stored, stored=True)
             for entry in stored:
@@ -112,9 +111,25 @@ class Look:
         self.reading.total -= len(entries) + len(more)
 
 
+def portions(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
+    """As many at a time as fit into memory, and at least one."""
+    portion: list[Entry] = []
+    size = 0
+    for entry in entries:
+        if portion and (len(portion) == AT_ONCE or size + entry.size > MOST_BYTES):
+            yield portion
+            portion, size = [], 0
+        portion.append(entry)
+        size += entry.size
+    if portion:
+        yield portion
+
+
 class WholeDLQ:
     """The DLQ of one source, for brokers that can only read it as a whole. `begin` gives a reading of it, `count` asks the server
     how many letters wait."""
+
+    page = AT_ONCE
 
     def __init__(
         self, broker: Broker, source: str, begin: Callable[[], AbstractContextManager[Reading]], count: Callable[[], int]

@@ -15,6 +15,7 @@ from unpoison.errors import BrokerUnavailable
 from unpoison.message import Counters, Delivery
 from unpoison.ports import Dead
 from unpoison.testing import given
+from unpoison.whole_dlq import AT_ONCE, MOST_BYTES, portions
 
 
 def index(*, in_order=True):
@@ -108,3 +109,13 @@ def own():
 def test_what_a_letter_of_rabbitmq_is_found_by_is_what_it_says_when_it_is_read(arrived, states):
     told, letter = letters.brief("orders", arrived, states), letters.read("orders", arrived, states).letter
     assert (told.id, told.message_id, told.state) == (letter.id, letter.message.id, letter.state)
+
+
+def test_letters_are_moved_in_portions_that_fit_into_memory():
+    small = [Entry(str(n), "m", "dead", "q", n, size=2_048) for n in range(AT_ONCE + 1)]
+    assert [len(portion) for portion in portions(small)] == [AT_ONCE, 1]
+    large = [Entry(str(n), "m", "dead", "q", n, size=MOST_BYTES // 3 + 1) for n in range(5)]
+    assert [len(portion) for portion in portions(large)] == [2, 2, 1]
+    huge = [Entry(str(n), "m", "dead", "q", n, size=2 * MOST_BYTES) for n in range(2)]
+    assert [len(portion) for portion in portions(huge)] == [1, 1]
+    assert list(portions([])) == []
