@@ -120,5 +120,5 @@ class Judge:
 def _in_doubt(ruling: Ruling, why: str) -> Ruling:
     """Neither charged nor given up: another message may have done it."""
     after = ruling.verdict.after if isinstance(ruling.verdict, verdict.Retry) else timedelta()
-    rule = f"in-doubt: {why}, so it is not charged and runs again in a fresh worker ({ruling.rule})"
+    rule = f"in-doubt: {why}, so it runs again in a fresh worker ({ruling.rule})"
     return Ruling(verdict.Retry(after, charged=False), ruling.classification, rule)

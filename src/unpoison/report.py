@@ -90,9 +90,9 @@ class Report:
             match event.ruling.verdict:
                 case verdict.Retry(after, charged):
                     tally.retried += 1
-                    note = "" if charged else ", not charged"
-                    text, soon = f"{where} failed in attempt {delivery.attempt}{note} ({what}).", after.total_seconds()
-                    log.warning("%s Next attempt in %s.", text, in_words(soon), extra=extra | {"event": "retry"})
+                    text, soon = f"{where} failed in attempt {delivery.attempt} ({what}).", after.total_seconds()
+                    why = "" if charged else f" That is not charged ({_first_line(event.ruling.rule)})."
+                    log.warning("%s%s Next attempt in %s.", text, why, in_words(soon), extra=extra | {"event": "retry"})
                 case verdict.DeadLetter(reason):
                     tally.dead += 1
                     log.error("%s is a dead letter: %s. It says: %s", where, reason, what, extra=extra | {"event": "dead"})

@@ -13,6 +13,7 @@ from unpoison.failure import ErrorClassification, Failure
 from unpoison.handler import Limits, MessageMetadata, PoisonPillHandler, Policy, judge
 from unpoison.judging import Judge
 from unpoison.message import UNTRIED, Counters, Delivery, Past
+from unpoison.report import Report
 from unpoison.testing import given as example
 from unpoison.workers import Ended
 from unpoison.workers.call import metadata_of
@@ -399,3 +400,11 @@ def test_what_planned_stops_cut_off_starts_again_until_it_is_too_old():
     assert "planned stops cut it off, 10 times by now" in dead.letter.reason
     assert dead.letter.attempts == 0
     assert [event.delivery for event in judged.events] == [old]
+
+
+def test_the_log_says_why_a_failure_was_not_charged(caplog):
+    ended = Ended([delivery(attempts=4)], {0: failure(**CRASH)}, in_used_worker=True)
+    (event,) = Judge(limits(), "host", None, lambda: NOW)([ended]).events
+    Report().failed(event)
+    (line,) = caplog.messages
+    assert "That is not charged (in-doubt: other messages had used its worker, so it runs again in a fresh worker" in line
