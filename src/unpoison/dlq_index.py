@@ -62,8 +62,9 @@ class Reading(Protocol):
     def letter(self, entry: Entry, data: bytes) -> DeadLetter:
         """Read one of them."""
 
-    def store(self, chosen: Sequence[tuple[Entry, bytes]], state: str) -> tuple[Sequence[Entry], BrokerUnavailable | None]:
-        """Have each sent again, or noted as discarded. Returns those that are stored, and why others are not."""
+    def store(self, chosen: Sequence[Entry], data: Callable[[Entry], bytes], state: str) -> Iterator[Sequence[Entry]]:
+        """Have each sent again, or noted as discarded. Yields those that are stored, as soon as that is certain, and raises if
+        others are not."""
 
     def let_go(self, entries: Sequence[Entry], *, stored: bool) -> None:
         """Delete these; `stored` ones are kept elsewhere, so that one of them that stays for now does no harm."""

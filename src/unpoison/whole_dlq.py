@@ -68,15 +68,12 @@ class Look:
 
     def deal(self, letter_ids: Iterable[str], state: str) -> list[str]:
         """Take these from the DLQ once what is to be kept of them elsewhere is stored. Returns those that were."""
-        chosen, done = self._waiting(letter_ids), []
-        for part in portions(chosen):
-            stored, refused = self.reading.store([(entry, self.index.data(entry)) for entry in part], state)
+        done: list[str] = []
+        for stored in self.reading.store(self._waiting(letter_ids), self.index.data, state):
             self._let_go(stored, stored=True)
             for entry in stored:
                 entry.state = state
             done += [entry.id for entry in stored]
-            if refused is not None:
-                raise refused
         return done
 
     def delete(self, letter_ids: Iterable[str]) -> list[str]:
@@ -111,12 +108,12 @@ class Look:
         self.reading.total -= len(entries) + len(more)
 
 
-def portions(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
-    """As many at a time as fit into memory, and at least one."""
+def portions(entries: Iterable[Entry], most: int = AT_ONCE, most_bytes: int = MOST_BYTES) -> Iterator[list[Entry]]:
+    """So many at a time, and no more bytes than that, but at least one."""
     portion: list[Entry] = []
     size = 0
     for entry in entries:
-        if portion and (len(portion) == AT_ONCE or size + entry.size > MOST_BYTES):
+        if portion and (len(portion) == most or size + entry.size > most_bytes):
             yield portion
             portion, size = [], 0
         portion.append(entry)

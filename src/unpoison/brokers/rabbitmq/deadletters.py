@@ -5,7 +5,8 @@ A queue cannot be searched, so a look takes letters and puts them back (queue_pa
 DLQ: a crash in between is seen there, and it is not sent twice.
 """
 
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -22,9 +23,10 @@ from unpoison.deadletters.record import DeadLetter
 from unpoison.dlq_index import Entry, Keep
 from unpoison.errors import BrokerUnavailable
 from unpoison.ports import Progress
-from unpoison.whole_dlq import WholeDLQ
+from unpoison.whole_dlq import MOST_BYTES, WholeDLQ, portions
 
-AT_ONCE = 250
+AT_ONCE, UNCONFIRMED = 250, 20
+"""Letters that are sent together, and how many times so many may be on their way."""
 WAITING, DEALT_WITH = ("dead",), ("replayed", "discarded")
 
 
@@ -89,28 +91,32 @@ class LettersReading:
     def _read(self, entry: Entry, data: bytes) -> Found:
         return letters.read(self._source, unpacked(data), DEALT_WITH if entry.place == self.history else WAITING)
 
-    def store(self, chosen: Sequence[tuple[Entry, bytes]], state: str) -> tuple[Sequence[Entry], BrokerUnavailable | None]:
+    def store(self, chosen: Sequence[Entry], data: Callable[[Entry], bytes], state: str) -> Iterator[Sequence[Entry]]:
+        """The server stores letters while the next ones are made."""
         if state == "replayed" and not self._is_source_there:
             self._broker.links.topology().renew(self._source)  # a deleted one would swallow what the history keeps as sent
             self._is_source_there = True
         make = self._again if state == "replayed" else partial(self._note, state)
-        writer = self._broker.links.writer()
-        stored: list[Entry] = []
+        writer, parts = self._broker.links.writer(), portions(chosen, AT_ONCE)
+        unconfirmed: deque[tuple[Sequence[Entry], Batch]] = deque()
+        stored = 0
         failed: Batch | None = None
-        parts = [chosen[start : start + AT_ONCE] for start in range(0, len(chosen), AT_ONCE)]
-        # The server stores one part while the next is made.
-        batches = [writer.submit([make(entry, self._read(entry, data)) for entry, data in part]) for part in parts]
-        for part, batch in zip(parts, batches, strict=True):
+        while True:
+            while failed is None and _has_room(unconfirmed) and (more := next(parts, None)):
+                unconfirmed.append((more, writer.submit([make(entry, self._read(entry, data(entry))) for entry in more])))
+            if not unconfirmed:
+                break
+            part, batch = unconfirmed.popleft()
             writer.wait(batch)
-            done = [entry for number, (entry, _) in enumerate(part) if batch.stored(number)]
+            done = [entry for number, entry in enumerate(part) if batch.stored(number)]
             failed = failed or (batch if len(done) < len(part) else None)
-            stored += done
-        if failed is None:
-            return stored, None
-        return stored, BrokerUnavailable(
-            f"{len(stored):,} letters were taken from {dlq_of(self._source)!r}; {len(chosen) - len(stored):,} are still there. "
-            f"{why(failed)}"
-        )
+            stored += len(done)
+            yield done
+        if failed is not None:
+            raise BrokerUnavailable(
+                f"{stored:,} letters were taken from {dlq_of(self._source)!r}; {len(chosen) - stored:,} are still there. "
+                f"{why(failed)}"
+            )
 
     def _again(self, entry: Entry, found: Found) -> Copy:
         counters = found.letter.replayed()
@@ -125,13 +131,18 @@ class LettersReading:
     def let_go(self, entries: Sequence[Entry], *, stored: bool) -> None:
         for queue, taken in self._passes.items():
             if tags := [entry.handle for entry in entries if entry.place == queue]:
-                taken.finish(tags)
+                taken.finish(tags, wait=not stored)
 
     def close(self) -> None:
         """Put back what was not let go."""
         self._keep = _nobody
         for taken in self._passes.values():
             taken.close()
+
+
+def _has_room(unconfirmed: Collection[tuple[Sequence[Entry], Batch]]) -> bool:
+    """Whether more letters may be on their way: they are in memory until the server has them."""
+    return len(unconfirmed) < UNCONFIRMED and sum(entry.size for part, _ in unconfirmed for entry in part) < MOST_BYTES
 
 
 def packed(arrived: Arrived) -> bytes:

@@ -96,14 +96,15 @@ class QueuePass:
                 raise self._stalled()
         self._check()
 
-    def finish(self, tags: Iterable[int]) -> None:
-        """Let these go; the server has done so when this returns."""
+    def finish(self, tags: Iterable[int], *, wait: bool = True) -> None:
+        """Let these go; the server has done so when this returns, or when the pass is closed."""
         tags = list(tags)
         self._check()
         self._finished += len(tags)
         self._channel.send(ack_frames(self._channel.number, self._acks.finish(tags, enough=1)))
-        self._ready()  # an answer to what is asked behind them comes after they were heeded
-        self._check()
+        if wait:
+            self._ready()  # an answer to what is asked behind them comes after they were heeded
+            self._check()
 
     def close(self) -> None:
         """Put back what was not let go, and return once it is back: whoever looks next would miss it.

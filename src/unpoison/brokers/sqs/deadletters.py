@@ -7,7 +7,7 @@ too. Who looks sees all three, and a letter that was dealt with but is still in 
 there.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
@@ -24,7 +24,7 @@ from unpoison.deadletters.record import DeadLetter
 from unpoison.dlq_index import Entry, Keep
 from unpoison.errors import BrokerUnavailable, UnpoisonError
 from unpoison.ports import Progress
-from unpoison.whole_dlq import WholeDLQ
+from unpoison.whole_dlq import WholeDLQ, portions
 
 DEAD, REPLAYED, DISCARDED = "dead", "replayed", "discarded"
 REQUESTS = 16
@@ -105,18 +105,18 @@ class LettersReading:
     def letter(self, entry: Entry, data: bytes) -> DeadLetter:
         return self._found(entry.place, _unpack(data)).letter
 
-    def store(self, chosen: Sequence[tuple[Entry, bytes]], state: str) -> tuple[Sequence[Entry], BrokerUnavailable | None]:
-        check_time(self._until, self._topic)
+    def store(self, chosen: Sequence[Entry], data: Callable[[Entry], bytes], state: str) -> Iterator[Sequence[Entry]]:
         queue = self._topic.replays if state == REPLAYED else self._topic.history
-        refused = self._session.store([self._note(queue, entry, data, state) for entry, data in chosen])
-        stored = [entry for number, (entry, _) in enumerate(chosen) if number not in refused]
-        if not refused:
-            return stored, None
-        why = next(iter(refused.values()))
-        return stored, BrokerUnavailable(
-            f"{len(stored)} letters were taken from {self._topic.names.dlq!r}, and {len(refused)} are still there, since SQS "
-            f"refuses to store them elsewhere: {why.text} ({why.code})."
-        )
+        for part in portions(chosen):
+            check_time(self._until, self._topic)
+            refused = self._session.store([self._note(queue, entry, data(entry), state) for entry in part])
+            yield [entry for number, entry in enumerate(part) if number not in refused]
+            if refused:
+                why = next(iter(refused.values()))
+                raise BrokerUnavailable(
+                    f"{len(part) - len(refused)} letters were taken from {self._topic.names.dlq!r}, and {len(refused)} are still "
+                    f"there, since SQS refuses to store them elsewhere: {why.text} ({why.code})."
+                )
 
     def _note(self, queue: str, entry: Entry, data: bytes, state: str) -> Copy:
         found = self._found(entry.place, _unpack(data))
