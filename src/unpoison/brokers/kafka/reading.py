@@ -15,6 +15,7 @@ from unpoison.errors import BrokerUnavailable
 
 BATCH = 500
 SILENT_FOR = 15.0
+ASKED_FOR = 10.0
 READ_AHEAD = 16 * 1024
 """KiB that the client reads ahead at most; by itself it takes four times as much memory."""
 
@@ -34,6 +35,7 @@ class Reader:
             "fetch.queue.backoff.ms": 5,  # by itself it stands still for a second whenever it has read so far ahead
         }
         self._consumer = Consumer(session.settings(**more) | {"auto.offset.reset": "earliest"} | RARELY_POLLED)
+        self._known: set[str] = set()
 
     def read(self, stretches: Mapping[Place, tuple[int, int]]) -> Iterator[Record]:
         """The records of each partition from the first offset up to, and without, the second."""
@@ -41,12 +43,19 @@ class Reader:
         if not left:
             return
         try:
+            self._look_up({topic for topic, _ in left})
             self._consumer.assign([TopicPartition(*place, stretches[place][0]) for place in left])
             yield from self._until(left)
         except KafkaException as error:
             raise unavailable(error, "reading") from None
         finally:
             self._consumer.unassign()
+
+    def _look_up(self, topics: set[str]) -> None:
+        """Learn where topics are that were not read before: the client asks once a second for those that it is told to read."""
+        for topic in topics - self._known:
+            self._consumer.list_topics(topic, timeout=ASKED_FOR)
+            self._known.add(topic)
 
     def _until(self, left: dict[Place, int]) -> Iterator[Record]:
         heard_at = time.monotonic()
