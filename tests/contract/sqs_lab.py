@@ -48,8 +48,8 @@ class Queue:
         self.client.delete_queue(QueueUrl=self.url)
 
 
-VISIBILITY = 2
-"""Seconds after which SQS takes back what a killed consumer held; promises about kills wait for that."""
+VISIBILITY, SHORT_VISIBILITY = 30, 2
+"""Seconds after which SQS takes back what a killed consumer held; promises about kills wait for the short time."""
 
 
 class SQSLab(Lab):
@@ -66,7 +66,7 @@ class SQSLab(Lab):
         server: SQS,
         folder: Path,
         *,
-        visibility: int = VISIBILITY,
+        visibility: int = SHORT_VISIBILITY,
         wait: int = 0,
         pollers: int = 4,
         with_proxy: bool = False,

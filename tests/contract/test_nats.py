@@ -2,11 +2,12 @@
 
 import pytest
 
-from tests.contract.nats_lab import NATSLab
+from tests.contract.labs import waits_for_takeover
+from tests.contract.nats_lab import ACK_WAIT, SHORT_ACK_WAIT, NATSLab
 from unpoison.testing.contract.quick import *  # noqa: F403
 
 
 @pytest.fixture
-def lab(folder, nats):
-    with NATSLab(nats, folder) as lab:
+def lab(request, folder, nats):
+    with NATSLab(nats, folder, SHORT_ACK_WAIT if waits_for_takeover(request.node.name) else ACK_WAIT) as lab:
         yield lab

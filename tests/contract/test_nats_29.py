@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.contract.nats_lab import NATSLab
+from tests.contract.labs import waits_for_takeover
+from tests.contract.nats_lab import ACK_WAIT, SHORT_ACK_WAIT, NATSLab
 from unpoison.testing.contract.dead_letters import *  # noqa: F403
 from unpoison.testing.contract.delivering import *  # noqa: F403
 from unpoison.testing.contract.operators import *  # noqa: F403
@@ -14,6 +15,6 @@ pytestmark = pytest.mark.long
 
 
 @pytest.fixture
-def lab(folder, nats_2_9):
-    with NATSLab(nats_2_9, folder) as lab:
+def lab(request, folder, nats_2_9):
+    with NATSLab(nats_2_9, folder, SHORT_ACK_WAIT if waits_for_takeover(request.node.name) else ACK_WAIT) as lab:
         yield lab

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.contract.nats_lab import NATSLab, ack_wait_for
+from tests.contract.nats_lab import NATSLab, isolated_ack_wait
 from unpoison.testing.contract.killing import *  # noqa: F403
 from unpoison.testing.isolation.promises import *  # noqa: F403
 
@@ -11,5 +11,5 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
 @pytest.fixture
 def lab(request, folder, nats_2_9):
-    with NATSLab(nats_2_9, folder, ack_wait_for(request.node.name)) as lab:
+    with NATSLab(nats_2_9, folder, isolated_ack_wait(request.node.name)) as lab:
         yield lab

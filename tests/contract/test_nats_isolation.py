@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.contract.nats_lab import NATSLab, ack_wait_for
+from tests.contract.nats_lab import NATSLab, isolated_ack_wait
 from unpoison.testing.isolation.promises import *  # noqa: F403
 
 pytestmark = pytest.mark.long
@@ -10,5 +10,5 @@ pytestmark = pytest.mark.long
 
 @pytest.fixture
 def lab(request, folder, nats):
-    with NATSLab(nats, folder, ack_wait_for(request.node.name)) as lab:
+    with NATSLab(nats, folder, isolated_ack_wait(request.node.name)) as lab:
         yield lab

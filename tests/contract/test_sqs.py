@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.contract.sqs_lab import HEAVY, SQSLab, order_matters
+from tests.contract.labs import waits_for_takeover
+from tests.contract.sqs_lab import HEAVY, SHORT_VISIBILITY, VISIBILITY, SQSLab, order_matters
 from unpoison.testing import given
 from unpoison.testing.contract.quick import *  # noqa: F403
 
@@ -14,7 +15,8 @@ for heavy in HEAVY:
 def lab(request, folder):
     server = "moto" if order_matters(request.node.name) else "elasticmq"
     with_proxy = "cannot_be_stored" in request.node.name
-    with SQSLab(request.getfixturevalue(server), folder, with_proxy=with_proxy) as lab:
+    visibility = SHORT_VISIBILITY if waits_for_takeover(request.node.name) else VISIBILITY
+    with SQSLab(request.getfixturevalue(server), folder, visibility=visibility, with_proxy=with_proxy) as lab:
         yield lab
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from tests.contract.nats_lab import NATSLab
+from tests.contract.nats_lab import SHORT_ACK_WAIT, NATSLab
 from tests.servers_plugin import private_or_skip
 from unpoison.backoff import Backoff
 from unpoison.brokers.nats.broker import NATSBroker
@@ -30,7 +30,7 @@ def server(request):
 
 @pytest.fixture
 def lab(tmp_path, server):
-    with NATSLab(server, tmp_path) as lab:
+    with NATSLab(server, tmp_path, SHORT_ACK_WAIT) as lab:
         yield lab
 
 
