@@ -18,6 +18,7 @@ from unpoison.errors import (
     RemoteFailure,
     RetryLater,
     Throttled,
+    UnfinishedHandler,
     UnpoisonError,
 )
 from unpoison.failure import ErrorClassification
@@ -50,5 +51,6 @@ __all__ = [
     "ReplayResult",
     "RetryLater",
     "Throttled",
+    "UnfinishedHandler",
     "UnpoisonError",
 ]

@@ -18,7 +18,7 @@ from unpoison.message import NO_HEADERS, Outgoing
 from unpoison.options import UNSET, Settings, settings_from
 from unpoison.payload import encode, new_id, new_ids
 from unpoison.ports import Broker
-from unpoison.registration import Registration, check_source, register
+from unpoison.registration import Registration, check_has_source, check_source, register
 from unpoison.run import Run
 from unpoison.staffing import RunnableApp
 from unpoison.workers.hooks import WorkerHooks
@@ -88,6 +88,7 @@ class App:
         handler: PoisonPillHandler | None = None,
     ) -> Callable[[Function], Function]:
         """Register the decorated function as the handler of a source. The function itself stays as it is."""
+        check_has_source(source)
 
         def decorate(function: Function) -> Function:
             if source in self.consumers:

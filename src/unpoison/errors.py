@@ -8,6 +8,7 @@ UnpoisonError
 │   └── BulkStopped        it stopped answering while a whole DLQ was replayed or purged
 ├── OwnershipLost          somebody else has the message now; nothing was settled
 ├── PayloadError           a payload that cannot be sent
+├── UnfinishedHandler      a handler returned a coroutine or generator instead of running it
 └── LetterNotFound         no such dead letter, or it was already replayed, discarded or purged
 
 Steering, raised by handlers: RetryLater, Throttled, Permanent, Discard
@@ -62,6 +63,10 @@ class OwnershipLost(UnpoisonError):
 
 class PayloadError(UnpoisonError, ValueError):
     """A payload that cannot be sent: it is refused before anything is written."""
+
+
+class UnfinishedHandler(UnpoisonError):
+    """The handler returned a coroutine, another awaitable or a generator. Its work was not done, so the message is not done."""
 
 
 class LetterNotFound(UnpoisonError, LookupError):

@@ -45,6 +45,7 @@ _TABLE: tuple[tuple[str, str, ErrorClassification, str], ...] = (
     ("builtins", "SystemExit KeyboardInterrupt", UNKNOWN, "the handler asked its process to end"),
     ("unpoison.errors", "BrokerUnavailable", TRANSIENT, "the broker that the handler talked to is away"),
     ("unpoison.errors", "ConfigError CapabilityError", BUG, _BROKEN_CODE),
+    ("unpoison.errors", "UnfinishedHandler", BUG, "the handler returned its work instead of doing it"),
     ("asyncio.exceptions", "IncompleteReadError", TRANSIENT, _LOST),
     ("decimal", "InvalidOperation", PERMANENT, _WRONG_DATA),
     ("ftplib", "error_temp", TRANSIENT, "the FTP server asks to try again"),

@@ -1,6 +1,5 @@
 """How does a decorated function become a consumer? All its options are checked here, at start-up."""
 
-import inspect
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -13,7 +12,7 @@ from unpoison.guard import decoder
 from unpoison.handler import ErrorClassifier, PoisonPillHandler, Policy
 from unpoison.keys import key_reader
 from unpoison.options import UNSET, ConsumerOptions, Settings, check_isolation
-from unpoison.signature import payload_annotation
+from unpoison.signature import check_not_generator, is_coroutine_function, name_of, payload_annotation
 from unpoison.workers.call import Call
 
 ASYNC_CONCURRENCY = 32
@@ -50,12 +49,13 @@ def register(
     policy = _policy(
         source, handler, max_attempts=max_attempts, classify=classify, policies=policies, backoff=backoff, max_age=max_age
     )
+    check_not_generator(function, f"Consumer {source!r}: handler")
     annotation, wants_delivery = payload_annotation(function)
     limit = None if timeout is None else seconds(timeout, f"Consumer {source!r}: timeout")
     decode = decoder(annotation, schema, max_body=settings.max_body, max_depth=settings.max_depth)
     if key_from is not None:
         key_reader(key_from, source)
-    is_async = inspect.iscoroutinefunction(function)
+    is_async = is_coroutine_function(function)
     options = ConsumerOptions(
         source=source,
         limits=policy.limits,
@@ -85,6 +85,15 @@ def _policy(source: str, handler: PoisonPillHandler | None, **given: Any) -> Poi
             f"decides itself. Set them on the PoisonPillHandler, or leave handler= out."
         )
     return replace(handler, **options) if options else handler
+
+
+def check_has_source(source: object) -> None:
+    """Catch @app.consumer without parentheses: it would replace the function by a decorator and register nothing."""
+    if callable(source):
+        raise ConfigError(
+            f"@app.consumer on {name_of(source)} has no parentheses, so it names no source and nothing would be consumed. "
+            "Name the source that it handles: @app.consumer('orders')."
+        )
 
 
 def check_source(source: object) -> None:

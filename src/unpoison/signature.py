@@ -57,10 +57,42 @@ def payload_annotation(function: Callable[..., Any]) -> tuple[Any, bool]:
     return annotation, wants_delivery
 
 
+def is_coroutine_function(function: Callable[..., Any]) -> bool:
+    """Whether calling it gives a coroutine to await: also for a partial, a method or an object with an async __call__."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(_called(function))
+
+
+def check_not_generator(function: Callable[..., Any], what: str) -> None:
+    """Refuse a function with a yield: calling it runs none of its code."""
+    code = _called(function)
+    if inspect.isgeneratorfunction(code) or inspect.isasyncgenfunction(code):
+        kind = "an async generator" if inspect.isasyncgenfunction(code) else "a generator"
+        raise ConfigError(
+            f"{what} {name_of(function)} is {kind} function: it has a yield, so calling it runs none of its code. "
+            "Remove the yield, or loop over the generator inside a function without one."
+        )
+
+
+def _called(function: Any) -> Any:
+    """The function whose code runs: inside of partials, methods and static methods; of an object its __call__."""
+    while True:
+        if isinstance(function, functools.partial):
+            function = function.func
+        elif hasattr(function, "__func__"):
+            function = function.__func__
+        elif inspect.isroutine(function) or isinstance(function, type):
+            return function
+        else:
+            call = getattr(type(function), "__call__", None)  # noqa: B004 - its code is asked for, not whether it has one
+            if call is None or not inspect.isfunction(call):
+                return function
+            return call
+
+
 def input_of(function: Callable[..., Any]) -> Any:
     """What a callable given as schema= is called with: the JSON value, or the raw body if it is annotated bytes or str."""
     name = name_of(function)
-    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004
+    if is_coroutine_function(function):
         raise ConfigError(f"schema={name} is a coroutine function, but decoding does not wait. Use a plain function.")
     try:
         signature = inspect.signature(function)

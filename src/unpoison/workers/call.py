@@ -1,16 +1,19 @@
 """How is a handler called so that nothing it does can escape?"""
 
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any
 
+from unpoison.errors import UnfinishedHandler
 from unpoison.failure import ErrorClassification, Failure, describe, fingerprint
 from unpoison.guard import Decode
 from unpoison.handler import MessageMetadata, PoisonPillHandler
 from unpoison.json_text import Unfit
 from unpoison.message import Delivery
+from unpoison.signature import name_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,25 @@ class Call:
         if self.wants_delivery:
             return lambda delivery: function(decode(delivery.body), delivery)
         return lambda delivery: function(decode(delivery.body))
+
+    def check_result(self, result: object) -> None:
+        """Raise if the handler returned work instead of doing it: its message must not count as done."""
+        if result is None:
+            return
+        if isinstance(result, Generator | AsyncGenerator):
+            kind = "an async generator" if isinstance(result, AsyncGenerator) else "a generator"
+            problem = f"{kind}, and nobody has looped over it"
+            remedy = "Loop over it in the handler"
+        elif isinstance(result, Awaitable):
+            problem = f"an awaitable of type {type(result).__name__}, and nobody has awaited it"
+            remedy = "Make the handler an async def and await it there"
+        else:
+            return
+        if isinstance(result, Generator | Coroutine):
+            with suppress(BaseException):  # what it does when it is closed is user code
+                result.close()  # or Python warns at some later time that it was never awaited
+        name = name_of(self.function)
+        raise UnfinishedHandler(f"Handler {name} returned {problem}: its work is not done. {remedy}, then replay.")
 
     def failed(self, delivery: Delivery, error: BaseException) -> Failure:
         """What happened, as data. User code that is asked about it may fail as well."""

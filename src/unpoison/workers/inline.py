@@ -42,7 +42,7 @@ class InlineWorkers:
         done = 0
         for delivery in batch:
             try:
-                run(delivery)
+                self._call.check_result(run(delivery))
             except BaseException as error:  # whatever it raises, SystemExit included, is this message's failure
                 failures[done] = self._call.failed(delivery, error)
                 exceptions[done] = error

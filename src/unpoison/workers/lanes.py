@@ -85,7 +85,7 @@ def serve_threads(sock: socket.socket, marks: Marks, call: Call) -> None:
             lanes.begin(lane)
             failure = None
             try:
-                run(delivery)
+                call.check_result(run(delivery))
             except BaseException as error:  # whatever it raises is this message's failure, never the thread's
                 failure = call.failed(delivery, error)
             end_copy()
@@ -148,7 +148,7 @@ class _Tasks:
         try:
             async with limit:
                 self._limits.running.add(limit)
-                await self._run(delivery)
+                self._call.check_result(await self._run(delivery))
         except BaseException as error:  # whatever it raises is this message's failure, never the loop's
             failure = timed_out(self._call) if limit.expired() else self._call.failed(delivery, error)
         finally:

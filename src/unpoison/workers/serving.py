@@ -44,6 +44,7 @@ class _Batch:
     def __init__(self, sock: socket.socket, marks: Marks, said: wire.Run, call: Call, health: Health) -> None:
         self.marks, self.slot, self.code = marks, said.slot, said.code
         self._sock, self._call, self._health = sock, call, health
+        self.check_result = call.check_result
         self._unchecked = 0
         self.is_leaving = False
 
@@ -69,6 +70,7 @@ class _Batch:
 def _run(batch: _Batch, items: Iterable[Any], decode: Callable[[Any], Any], function: Callable[[Any], Any]) -> None:
     """What is paid for every message. No call in here that is not needed, and no look-up that can be done before."""
     words, outcomes, clock, copies = batch.marks.words, batch.marks.outcomes, time.monotonic_ns, forked.copies
+    check_result = batch.check_result
     since, what, end, code = LANES + 1, LANES, END + batch.slot, batch.code
     first = at = batch.slot * BATCH
     for item in items:
@@ -78,7 +80,10 @@ def _run(batch: _Batch, items: Iterable[Any], decode: Callable[[Any], Any], func
         if at - first > words[end]:  # looked at after claiming it: the consumer may take back what was not claimed
             break
         try:
-            function(decode(item))
+            result = function(decode(item))
+            if result is not None:
+                check_result(result)
+                result = None  # it may be large, and must not last until the next message has ended
         except BaseException as error:  # SystemExit and KeyboardInterrupt too are failures of the message, not of the worker
             forked.end_copy()
             batch.failed(at - 1 - first, item, error)

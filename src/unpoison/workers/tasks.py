@@ -56,6 +56,8 @@ class TaskWorkers:
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout=5)
+        if not self._thread.is_alive():
+            self._loop.close()
 
     def _launch(self, deliveries: Sequence[Delivery]) -> None:
         for delivery in deliveries:
@@ -69,7 +71,7 @@ class TaskWorkers:
         limit = asyncio.timeout(self._call.timeout)
         try:
             async with limit:
-                await self._call.prepared()(delivery)
+                self._call.check_result(await self._call.prepared()(delivery))
         except BaseException as raised:  # whatever it raises is this message's failure, never the loop's
             failure = timed_out(self._call) if limit.expired() else self._call.failed(delivery, raised)
             error = raised

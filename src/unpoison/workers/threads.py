@@ -87,7 +87,7 @@ class ThreadWorkers:
             began = time.monotonic()
             failure, error = None, None
             try:
-                run(delivery)
+                self._call.check_result(run(delivery))
             except BaseException as raised:  # whatever it raises is this message's failure, never the thread's
                 failure, error = self._call.failed(delivery, raised), raised
             self._average += 0.1 * (time.monotonic() - began - self._average)
