@@ -20,6 +20,7 @@ from unpoison.payload import encode, new_id, new_ids
 from unpoison.ports import Broker
 from unpoison.registration import Registration, check_has_source, check_source, register
 from unpoison.run import Run
+from unpoison.signature import check_not_generator
 from unpoison.staffing import RunnableApp
 from unpoison.workers.hooks import WorkerHooks
 
@@ -117,12 +118,17 @@ class App:
         return decorate
 
     def on_worker_start(self, function: Callable[[], Any]) -> Callable[[], Any]:
-        """Have this run in every worker before its first message: open pools and load models here, never at import."""
+        """Have this run in every worker before its first message: open pools and load models here, never at import.
+
+        An async function is awaited, on the event loop on which the worker's async handlers run.
+        """
+        check_not_generator(function, "on_worker_start")
         self._on_start.append(function)
         return function
 
     def on_worker_stop(self, function: Callable[[], Any]) -> Callable[[], Any]:
-        """Have this run in every worker that ends in good order."""
+        """Have this run in every worker that ends in good order. An async function is awaited."""
+        check_not_generator(function, "on_worker_stop")
         self._on_stop.append(function)
         return function
 
@@ -225,7 +231,7 @@ class App:
         options = [registration.options for registration in self.consumers.values()]
         isolated = [consumer.source for consumer in options if consumer.isolation == "process"]
         reference = reference_to(self, self._home, isolated[0]) if isolated else None
-        return RunnableApp(self.settings, options, lambda: self.consumers, reference)
+        return RunnableApp(self.settings, options, lambda: self.consumers, reference, self.worker_hooks)
 
     def close(self) -> None:
         """Close the connections that publishing and `dlq` opened. The app can be used again; it opens new ones."""

@@ -20,6 +20,7 @@ from unpoison.errors import ConfigError, Steering, seconds
 from unpoison.failure import TEXT_LIMIT, ErrorClassification, Failure, cap, describe, fingerprint, text_of, trace_of, type_name
 from unpoison.message import Message
 from unpoison.process_faults import blames_process
+from unpoison.signature import is_coroutine_function, name_of
 from unpoison.verdict import Ruling
 
 MAX_ATTEMPTS = 5
@@ -82,14 +83,14 @@ class PoisonPillHandler:
     """Decides, from facts alone, what happens to a message whose attempt has failed.
 
     `error_classifier` may answer with a classification, or None to leave the decision to the built-in rules.
-    `on_dlq(message, metadata, exc)` and `on_retry(message, metadata, delay)` are called once each, after the
-    verdict was stored. `policies` maps exception classes to what is different for them.
+    `on_dlq(message, metadata, exc)` and `on_retry(message, metadata, delay)`, the delay in seconds, are called once each, after
+    the verdict was stored; async functions are awaited. `policies` maps exception classes to what is different for them.
     """
 
     max_attempts: int | None = MAX_ATTEMPTS
     error_classifier: ErrorClassifier | None = None
     on_dlq: Callable[[Message, MessageMetadata, BaseException], Any] | None = None
-    on_retry: Callable[[Message, MessageMetadata, timedelta], Any] | None = None
+    on_retry: Callable[[Message, MessageMetadata, float], Any] | None = None
     backoff: Backoff = DEFAULT_BACKOFF
     max_age: float | timedelta | None = MAX_AGE
     policies: Mapping[type[BaseException], Policy] = field(default_factory=dict)
@@ -100,6 +101,9 @@ class PoisonPillHandler:
         if self.max_age is not None:
             seconds(self.max_age, "max_age")
         _check_callable(self.error_classifier, "error_classifier (classify= of a consumer)")
+        if self.error_classifier is not None and is_coroutine_function(self.error_classifier):
+            name = name_of(self.error_classifier)
+            raise ConfigError(f"error_classifier {name} is async, and nobody awaits its answer. Use a plain function.")
         _check_callable(self.on_dlq, "on_dlq")
         _check_callable(self.on_retry, "on_retry")
         if not isinstance(self.policies, Mapping):

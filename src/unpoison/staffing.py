@@ -10,8 +10,9 @@ from unpoison.ports import Broker
 from unpoison.registration import Registration
 from unpoison.workers import Workers, wire
 from unpoison.workers.deaths import Deaths
+from unpoison.workers.here import WorkerHere
 from unpoison.workers.hook_process import IsolatedHooks
-from unpoison.workers.hooks import HookCaller, Hooks
+from unpoison.workers.hooks import HookCaller, Hooks, WorkerHooks
 from unpoison.workers.inline import InlineWorkers
 from unpoison.workers.launching import Template
 from unpoison.workers.pool import IsolatedWorkers
@@ -34,16 +35,29 @@ class RunnableApp:
     """An app made ready to run. Its template process is started, and so its import tried, at once."""
 
     def __init__(
-        self, settings: Settings, consumers: Sequence[ConsumerOptions], registrations: Registrations, reference: str | None
+        self,
+        settings: Settings,
+        consumers: Sequence[ConsumerOptions],
+        registrations: Registrations,
+        reference: str | None,
+        worker_hooks: Callable[[], WorkerHooks] = WorkerHooks,
     ) -> None:
         self.settings = settings
         self._consumers, self._registrations = consumers, registrations
+        has_async = any(consumer.is_async and consumer.isolation != "process" for consumer in consumers)
+        self._here = WorkerHere(worker_hooks, has_async=has_async)
         self._deaths = Deaths()
         self._template = Template(reference, settings.start_timeout) if reference is not None else None
 
     @classmethod
     def from_reference(
-        cls, reference: str, registrations: Registrations, start_timeout: float = 60.0, *, workers: int | None = None
+        cls,
+        reference: str,
+        registrations: Registrations,
+        start_timeout: float = 60.0,
+        *,
+        workers: int | None = None,
+        worker_hooks: Callable[[], WorkerHooks] = WorkerHooks,
     ) -> "RunnableApp":
         """From "module:app", without importing it here: the template process says what is in it.
 
@@ -52,7 +66,7 @@ class RunnableApp:
         template = Template(reference, start_timeout)
         described = template.app
         options = [replace(consumer.options, workers=workers) for consumer in described.consumers]
-        app = cls(described.settings, options, registrations, None)
+        app = cls(described.settings, options, registrations, None, worker_hooks)
         app._template = template
         return app
 
@@ -63,6 +77,7 @@ class RunnableApp:
         """Workers for one consumer."""
         if options.isolation == "process":
             return self._isolated(options, broker, bell)
+        self._here.start()  # first: it alone makes sure that the user's module is loaded once
         call = self._registrations()[options.source].call
         hooks = Hooks(call.handler)
         if options.isolation == "inline":
@@ -72,13 +87,13 @@ class RunnableApp:
         if options.is_async:
             from unpoison.workers.tasks import TaskWorkers  # noqa: PLC0415 - asyncio takes 60 ms to import
 
-            return Staff(
-                TaskWorkers(call, options.concurrency, bell), hooks, _not_isolated("as tasks on one event loop", options)
-            )
+            tasks = TaskWorkers(call, options.concurrency, bell, self._here.loop_thread().loop)
+            return Staff(tasks, hooks, _not_isolated("as tasks on one event loop", options))
         workers = ThreadWorkers(call, options.concurrency, self.settings.prefetch, bell)
         return Staff(workers, hooks, _not_isolated(f"in {options.concurrency} threads", options))
 
     def close(self) -> None:
+        self._here.close()
         if self._template is not None:
             self._template.close()
 

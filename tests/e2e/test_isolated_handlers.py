@@ -1,6 +1,8 @@
 """Handlers in worker processes whose result says that their work was not done."""
 
-from tests.e2e.command_line import unpoison
+import subprocess
+
+from tests.e2e.command_line import UNPOISON, environment, unpoison
 from unpoison import App
 
 SHOP = """
@@ -50,3 +52,71 @@ def test_a_handler_in_a_worker_process_that_returns_its_work_is_a_bug_and_not_do
         assert "its work is not done" in letter.error
     assert "never awaited" not in ended.err
     assert "never to be seen" not in ended.text + ended.err
+
+
+HOOKED = """
+import asyncio
+from unpoison import App, PoisonPillHandler
+
+app = App("sqlite:///shop.db")
+pool = None
+
+class Pool:
+    def __init__(self):
+        self.loop = asyncio.get_running_loop()
+
+@app.on_worker_start
+async def start():
+    global pool
+    await asyncio.sleep(0)
+    pool = Pool()
+
+@app.on_worker_stop
+async def stop():
+    await asyncio.sleep(0)
+    print("closed on its loop", pool.loop is asyncio.get_running_loop(), flush=True)
+
+async def on_dlq(message, metadata, exc):
+    await asyncio.sleep(0)
+    print("told on its loop", pool.loop is asyncio.get_running_loop(), flush=True)
+
+@app.consumer("async", concurrency=1)
+async def handle(order):
+    print("handled on its loop", pool.loop is asyncio.get_running_loop(), flush=True)
+
+@app.consumer("sync", concurrency=1, handler=PoisonPillHandler(on_dlq=on_dlq))
+def handle_sync(order):
+    assert isinstance(pool, Pool)
+    raise KeyError("a dead letter")
+"""
+
+
+def test_async_hooks_of_worker_processes_are_awaited_on_the_loop_of_their_handlers(tmp_path):
+    (tmp_path / "shop.py").write_text(HOOKED)
+    app = App(f"sqlite:///{tmp_path / 'shop.db'}")
+    for source in ("async", "sync"):
+        app.publish(source, {"id": 1})
+    ended = unpoison("run", "shop:app", "--until-empty", cwd=tmp_path)
+    (letter,) = app.dlq("sync").peek()
+    app.close()
+    assert letter.error_type == "KeyError"
+    assert "handled on its loop True" in ended.text
+    assert "told on its loop True" in ended.text
+    assert "closed on its loop True" in ended.text
+    assert "loop False" not in ended.text
+    assert "never awaited" not in ended.err
+
+
+def test_an_async_start_hook_that_raises_is_said_and_charges_no_message(tmp_path):
+    text = HOOKED.replace("await asyncio.sleep(0)\n    pool = Pool()", "raise ConnectionError('no pool')")
+    (tmp_path / "shop.py").write_text(text)
+    app = App(f"sqlite:///{tmp_path / 'shop.db'}")
+    app.publish("async", {"id": 1})
+    with subprocess.Popen([*UNPOISON, "run", "shop:app"], cwd=tmp_path, stderr=subprocess.PIPE, env=environment()) as running:
+        line = next(line for line in running.stderr if b"could not start" in line)
+        running.terminate()
+        running.communicate(timeout=60)
+    assert b"on_worker_start raised ConnectionError: no pool" in line
+    assert app.dlq("async").peek() == []
+    assert app._broker().depth("async").ready == 1
+    app.close()

@@ -47,8 +47,13 @@ def runnable(reference: str, workers: int | None = None) -> RunnableApp:
     try:
         # Before it is imported the app cannot say how long that may take; the environment can.
         limit = settings_from({"url": "memory://"}, environment={name: os.environ[name] for name in _LIMIT if name in os.environ})
+        app = functools.cache(lambda: load(reference))
         return RunnableApp.from_reference(
-            whole(reference), lambda: load(reference).consumers, limit.start_timeout, workers=workers
+            whole(reference),
+            lambda: app().consumers,
+            limit.start_timeout,
+            workers=workers,
+            worker_hooks=lambda: app().worker_hooks(),
         )
     except ImportFailed as error:
         raise AppNotLoaded(_failed(reference, error.said, error.traceback)) from None

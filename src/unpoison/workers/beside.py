@@ -7,6 +7,7 @@ import logging
 import socket
 import sys
 import threading
+from functools import cache
 
 from unpoison.run import Run
 from unpoison.staffing import RunnableApp
@@ -16,7 +17,9 @@ from unpoison.workers.importing import import_app
 def main() -> None:
     line, reference = socket.socket(fileno=int(sys.argv[1])), sys.argv[2]
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-    run = Run([RunnableApp.from_reference(reference, lambda: import_app(reference).consumers)], is_dedicated=True)
+    app = cache(lambda: import_app(reference))
+    made = RunnableApp.from_reference(reference, lambda: app().consumers, worker_hooks=lambda: app().worker_hooks())
+    run = Run([made], is_dedicated=True)
     threading.Thread(target=_stop_at_end_of_line, args=(line, run), name="unpoison-line", daemon=True).start()
     run.serve()
 

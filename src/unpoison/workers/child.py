@@ -19,10 +19,12 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from unpoison.failure import describe
 from unpoison.registration import Registration
 from unpoison.workers import serving, wire
+from unpoison.workers.awaiting import Awaiting
 from unpoison.workers.forked import leave, note_copy
 from unpoison.workers.hooks import WorkerHooks
 from unpoison.workers.marks import STACK_SIGNAL, Marks
@@ -48,8 +50,9 @@ def become_worker(place: Place, registration: Registration, hooks: WorkerHooks, 
     status = 1
     try:
         settle_in(place, consumer, memory)
-        server = _server(registration)
-        status = serve(place, hooks, lambda: server(place.sock, place.marks, registration.call))
+        awaiting = Awaiting()
+        server = _server(registration, awaiting)
+        status = serve(place, hooks, lambda: server(place.sock, place.marks, registration.call), awaiting)
     finally:
         leave(status)
 
@@ -102,11 +105,14 @@ def _left_the_worker(place: Place) -> None:
     note_copy()
 
 
-def serve(place: Place, hooks: WorkerHooks, work: Callable[[], None]) -> int:
-    """Between on_worker_start and on_worker_stop, do the work until it is over. Returns the exit code of this process."""
+def serve(place: Place, hooks: WorkerHooks, work: Callable[[], None], awaiting: Awaiting) -> int:
+    """Between on_worker_start and on_worker_stop, do the work until it is over. Returns the exit code of this process.
+
+    Async hooks run on the loop of `awaiting`, which is also that of async handlers.
+    """
     try:
         for function in hooks.start:
-            function()
+            awaiting.call(function)
     except BaseException as error:  # whatever it is, the consumer must hear why its workers do not start
         name, text, traceback = describe(error)
         wire.send(place.sock, wire.Broken(f"on_worker_start raised {name}: {text}", traceback))
@@ -118,16 +124,16 @@ def serve(place: Place, hooks: WorkerHooks, work: Callable[[], None]) -> int:
     finally:
         for function in hooks.stop:
             with suppress(BaseException):
-                function()
+                awaiting.call(function)
     return 0
 
 
-def _server(registration: Registration) -> Callable[..., None]:
+def _server(registration: Registration, awaiting: Awaiting) -> Callable[..., None]:
     """What runs messages in this worker. asyncio is imported only where tasks need it: it takes longer than all the rest."""
     if registration.options.is_async or registration.options.threads > 1:
         from unpoison.workers import lanes  # noqa: PLC0415
 
-        return lanes.serve_tasks if registration.options.is_async else lanes.serve_threads
+        return partial(lanes.serve_tasks, awaiting.loop()) if registration.options.is_async else lanes.serve_threads
     return serving.serve_batches
 
 

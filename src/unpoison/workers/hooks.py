@@ -16,6 +16,7 @@ from unpoison.errors import RemoteFailure
 from unpoison.handler import MessageMetadata, PoisonPillHandler
 from unpoison.message import Message
 from unpoison.report import Event
+from unpoison.workers.awaiting import Awaiting
 
 log = logging.getLogger("unpoison")
 
@@ -48,6 +49,7 @@ class Hooks:
         self._handler = handler
         self._queue: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._awaiting = Awaiting()
 
     def call(self, event: Event) -> None:
         """Have the hook called that belongs to this verdict, if there is one."""
@@ -70,12 +72,13 @@ class Hooks:
                 self._call(event.delivery.message, event.metadata, event)
             except BaseException as error:  # a hook is user code; it must not end this thread
                 log.exception("A hook for message %r raised %s; the verdict stands.", event.delivery.id, type(error).__name__)
+        self._awaiting.close()
 
     def _call(self, message: Message, metadata: MessageMetadata, event: Event) -> None:
         failure = event.failure
         match event.ruling.verdict:
             case verdict.Retry(after) if self._handler.on_retry:
-                self._handler.on_retry(message, metadata, after)
+                self._awaiting.call(self._handler.on_retry, message, metadata, after.total_seconds())
             case verdict.DeadLetter() if self._handler.on_dlq:
                 remote = RemoteFailure(failure.type_name, failure.text, failure.traceback)
-                self._handler.on_dlq(message, metadata, event.exception or remote)
+                self._awaiting.call(self._handler.on_dlq, message, metadata, event.exception or remote)

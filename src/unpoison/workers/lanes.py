@@ -102,13 +102,12 @@ def serve_threads(sock: socket.socket, marks: Marks, call: Call) -> None:
         threading.Event().wait()
 
 
-def serve_tasks(sock: socket.socket, marks: Marks, call: Call) -> None:
+def serve_tasks(loop: asyncio.AbstractEventLoop, sock: socket.socket, marks: Marks, call: Call) -> None:
     """One task for each lane, all on one event loop.
 
     Not with asyncio.run: if one message brings the loop to its end, it would cancel the others, and each would look as if it
     had failed by itself.
     """
-    loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
     loop.run_until_complete(_Tasks(sock, marks, call).serve())
 

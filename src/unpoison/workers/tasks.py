@@ -1,8 +1,9 @@
-"""How do async handlers run? As tasks on one event loop, in a thread of its own."""
+"""How do async handlers run in the consumer's process? As tasks on one event loop, in a thread of its own."""
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 from unpoison.bell import Bell
 from unpoison.failure import Failure
@@ -13,17 +14,40 @@ from unpoison.workers.endings import Endings
 from unpoison.workers.lanes import timed_out
 
 
+class LoopThread:
+    """An event loop that always runs, in a thread of its own. Everything async of one app runs on it, hooks and handlers."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, name="unpoison-tasks", daemon=True)
+        self._thread.start()
+
+    def call(self, function: Callable[..., Any]) -> None:
+        """Call the function here; await what it returns, if that can be awaited, on the loop."""
+        result = function()
+        if isinstance(result, Awaitable):
+            asyncio.run_coroutine_threadsafe(_awaited(result), self.loop).result()
+
+    def close(self) -> None:
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(timeout=5)
+        if not self._thread.is_alive():
+            self.loop.close()
+
+
+async def _awaited(result: Awaitable[Any]) -> None:
+    await result
+
+
 class TaskWorkers:
     """At most `concurrency` tasks at a time; a task over the time limit is cancelled."""
 
-    def __init__(self, call: Call, concurrency: int, bell: Bell) -> None:
+    def __init__(self, call: Call, concurrency: int, bell: Bell, loop: asyncio.AbstractEventLoop) -> None:
         self._call, self._concurrency, self._bell = call, concurrency, bell
         self._endings = Endings()
         self._handed = 0
-        self._loop = asyncio.new_event_loop()
+        self._loop = loop
         self._tasks: set[asyncio.Task[None]] = set()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="unpoison-tasks", daemon=True)
-        self._thread.start()
 
     def room(self) -> int:
         return max(0, self._concurrency - self._handed)
@@ -54,10 +78,7 @@ class TaskWorkers:
         return Interrupted()  # a thread cannot be cut off
 
     def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(timeout=5)
-        if not self._thread.is_alive():
-            self._loop.close()
+        """Nothing is left to end here: the loop belongs to the app."""
 
     def _launch(self, deliveries: Sequence[Delivery]) -> None:
         for delivery in deliveries:

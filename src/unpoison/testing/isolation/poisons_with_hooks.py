@@ -3,7 +3,6 @@
 import ctypes
 import os
 import signal
-from datetime import timedelta
 from typing import Any
 
 from unpoison.app import App
@@ -42,8 +41,8 @@ def on_worker_stop() -> None:
     misbehave(scene.also.get("stop"))
 
 
-def on_retry(message: Message, metadata: MessageMetadata, delay: timedelta) -> None:
-    diary.write("on_retry", message.id, attempt=metadata.attempt, note=f"{delay.total_seconds():g}")
+def on_retry(message: Message, metadata: MessageMetadata, delay: float) -> None:
+    diary.write("on_retry", message.id, attempt=metadata.attempt, note=f"{delay:g}")
     misbehave(scene.also.get("on_retry"))
 
 
