@@ -96,8 +96,11 @@ class PoisonPillHandler:
     policies: Mapping[type[BaseException], Policy] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        for name in ("error_classifier", "on_dlq", "on_retry"):
+            if getattr(type(self), name) is not None and vars(self).get(name) is None:
+                vars(self).pop(name, None)  # a subclass has it as a method, and the default would hide that
         check_max_attempts(self.max_attempts)
-        _check_backoff(self.backoff, "backoff")
+        check_backoff(self.backoff, "backoff")
         if self.max_age is not None:
             seconds(self.max_age, "max_age")
         _check_callable(self.error_classifier, "error_classifier (classify= of a consumer)")
@@ -118,8 +121,11 @@ class PoisonPillHandler:
         return Limits(self.max_attempts, age, self.backoff, by_policy)
 
     def classify_error(self, exc: BaseException) -> ErrorClassification:
-        """Which kind of failure this exception is."""
-        return self._classified(exc).classification
+        """Which kind of failure this exception is. A subclass that overrides this is asked, in the worker, before the limits are.
+
+        It may ask `super().classify_error(exc)`, which goes by policies, `error_classifier` and the built-in rules.
+        """
+        return self._ruled(exc).classification
 
     def failure(self, exc: BaseException, metadata: MessageMetadata) -> Failure:
         """The exception as plain data, with everything that user code has to say about it already asked. Never raises."""
@@ -160,6 +166,13 @@ class PoisonPillHandler:
         )
 
     def _classified(self, exc: BaseException) -> Classified:
+        """By the subclass's own classify_error, if there is one; but what the handler said itself (steering) goes before it."""
+        ruled = self._ruled(exc)
+        if type(self).classify_error is PoisonPillHandler.classify_error or issubclass(type(exc), Steering):
+            return ruled
+        return _asked(self.classify_error, exc, ruled, f"{type(self).__name__}.classify_error")
+
+    def _ruled(self, exc: BaseException) -> Classified:
         """Steering is the handler's own word and goes before everything; then policies, the user's classifier, our rules."""
         built_in = classify(exc)
         if issubclass(type(exc), Steering):  # isinstance would ask the exception's own __class__
@@ -167,15 +180,7 @@ class PoisonPillHandler:
         name, policy = self._policy(exc)
         if policy.classification is not None:
             return _told(policy.classification, f"policy for {name}", built_in)
-        if self.error_classifier is None:
-            return built_in
-        try:
-            answer = self.error_classifier(exc)
-            told = None if answer is None else ErrorClassification(answer)
-        except BaseException as broken:  # user code: the message must not suffer for it
-            note = f"; error_classifier was not heeded ({type(broken).__name__}: {text_of(broken)})"
-            return replace(built_in, rule=cap(built_in.rule + note, TEXT_LIMIT))
-        return built_in if told is None else _told(told, f"error_classifier said {told}", built_in)
+        return built_in if self.error_classifier is None else _asked(self.error_classifier, exc, built_in, "error_classifier")
 
     def _policy(self, exc: BaseException) -> tuple[str, Policy]:
         """The policy of the nearest class, of HTTPError before that of OSError, with the name of that class."""
@@ -252,6 +257,17 @@ def _spread(message_id: str, attempt: int, now: datetime) -> float:
     return int.from_bytes(hashlib.blake2b(seed, digest_size=6).digest()) / 2**48
 
 
+def _asked(classifier: ErrorClassifier, exc: BaseException, otherwise: Classified, name: str) -> Classified:
+    """What the user's own code says it is. None, or the same as without it, leaves everything as it was."""
+    try:
+        answer = classifier(exc)
+        told = None if answer is None else ErrorClassification(answer)
+    except BaseException as broken:  # user code: the message must not suffer for it
+        note = f"; {name} was not heeded ({type(broken).__name__}: {text_of(broken)})"
+        return replace(otherwise, rule=cap(otherwise.rule + note, TEXT_LIMIT))
+    return otherwise if told in (None, otherwise.classification) else _told(told, f"{name} said {told}", otherwise)
+
+
 def _told(classification: ErrorClassification, rule: str, built_in: Classified) -> Classified:
     """What the user says it is. A Retry-After that the server sent still holds where that means "slow down"."""
     told = Classified.as_told(classification, rule)
@@ -264,7 +280,7 @@ def check_max_attempts(value: object, name: str = "max_attempts") -> None:
     raise ConfigError(f"{name} must be 1 or more, got {value!r}. To run each message once use 1; for no limit use None.")
 
 
-def _check_backoff(value: object, name: str) -> None:
+def check_backoff(value: object, name: str) -> None:
     if not isinstance(value, Backoff):
         raise ConfigError(f"{name} must be a Backoff, got {value!r}. Make one, for example Backoff.exponential(base=1, max=60).")
 
@@ -282,4 +298,4 @@ def _check_policy(kind: object, policy: object) -> None:
         known = ", ".join(ErrorClassification)
         raise ConfigError(f"Policy for {kind.__name__}: no such classification, {policy.classification!r}. There are {known}.")
     if policy.backoff is not None:
-        _check_backoff(policy.backoff, f"Policy for {kind.__name__}: backoff")
+        check_backoff(policy.backoff, f"Policy for {kind.__name__}: backoff")

@@ -9,7 +9,7 @@ from typing import Any
 from unpoison.backoff import Backoff
 from unpoison.errors import ConfigError, seconds
 from unpoison.guard import decoder
-from unpoison.handler import ErrorClassifier, PoisonPillHandler, Policy
+from unpoison.handler import ErrorClassifier, Limits, PoisonPillHandler, Policy, check_backoff
 from unpoison.keys import key_reader
 from unpoison.options import UNSET, ConsumerOptions, Settings, check_isolation
 from unpoison.signature import check_not_generator, is_coroutine_function, name_of, payload_annotation
@@ -58,7 +58,7 @@ def register(
     is_async = is_coroutine_function(function)
     options = ConsumerOptions(
         source=source,
-        limits=policy.limits,
+        limits=_limits(policy, backoff),
         timeout=limit,
         concurrency=_concurrency(source, concurrency, is_async),
         threads=_threads(source, threads, is_async),
@@ -84,7 +84,15 @@ def _policy(source: str, handler: PoisonPillHandler | None, **given: Any) -> Poi
             f"Consumer {source!r} has handler= together with {' and '.join(f'{name}=' for name in clashes)}, which the handler "
             f"decides itself. Set them on the PoisonPillHandler, or leave handler= out."
         )
-    return replace(handler, **options) if options else handler
+    return handler
+
+
+def _limits(policy: PoisonPillHandler, backoff: Backoff | None) -> Limits:
+    """The handler's own limits, with the backoff of the consumer where it has one: the user's object stays as it is."""
+    if backoff is None:
+        return policy.limits
+    check_backoff(backoff, "backoff")
+    return replace(policy.limits, backoff=backoff)
 
 
 def check_has_source(source: object) -> None:

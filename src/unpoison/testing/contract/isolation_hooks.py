@@ -63,6 +63,7 @@ def test_classifiers_policies_and_should_retry_run_in_workers_and_decide(lab: La
         scene.publish(
             {
                 "told": {"do": "raise", "how": "classify me"},
+                "own": {"do": "raise", "how": "of our own"},
                 "refused": {"do": "raise", "how": "never again"},
                 "policy": {"do": "time_out"},
                 "plain": {"do": "raise", "how": "plain"},
@@ -70,12 +71,14 @@ def test_classifiers_policies_and_should_retry_run_in_workers_and_decide(lab: La
         )
         ids = scene.healthy(5)
         consumer = scene.drained()
-        assert scene.diary.starts() == {"told": 1, "refused": 1, "policy": 1, "plain": 4, **dict.fromkeys(ids, 1)}
+        assert scene.diary.starts() == {"told": 1, "own": 1, "refused": 1, "policy": 1, "plain": 4, **dict.fromkeys(ids, 1)}
         letters = scene.letters()
         assert letters["told"].classification == "permanent"
+        assert letters["own"].classification == "invalid"
+        assert "Careful.classify_error said invalid" in letters["own"].rule
         assert "Careful.should_retry said no" in letters["refused"].rule
         assert "the policy for this exception" in letters["policy"].reason
-        asked = scene.diary.entries("classify") + scene.diary.entries("should_retry")
+        asked = [entry for what in ("classify", "classify_error", "should_retry") for entry in scene.diary.entries(what)]
         assert {entry.consumer for entry in asked} == {consumer.pid}, "user code ran in the consumer"
         assert {(entry.id, entry.attempt) for entry in scene.diary.entries("should_retry") if entry.id == "plain"} == {
             ("plain", attempt) for attempt in (1, 2, 3, 4)

@@ -58,7 +58,11 @@ def classify(exc: BaseException) -> ErrorClassification | None:
 
 
 class Careful(PoisonPillHandler):
-    """Says no to what it is told to."""
+    """Says no to what it is told to, and has a word on the classification."""
+
+    def classify_error(self, exc: BaseException) -> ErrorClassification:
+        diary.write("classify_error", note=str(exc))
+        return ErrorClassification.INVALID if "of our own" in str(exc) else super().classify_error(exc)
 
     def should_retry(self, metadata: MessageMetadata, exc: BaseException) -> bool:
         diary.write("should_retry", metadata.message_id, attempt=metadata.attempt, note=str(exc))
