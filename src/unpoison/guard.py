@@ -30,6 +30,7 @@ from unpoison.json_text import (
     why_not,
     wide_integer,
 )
+from unpoison.payload_types import check_constraints, is_for_pydantic
 from unpoison.signature import Unresolved, input_of, name_of
 
 Decode: TypeAlias = Callable[[bytes], Any]
@@ -67,7 +68,8 @@ def _for_type(annotation: Any, limit: int, max_depth: int) -> Decode:
         )
     if annotation is bytearray or annotation is memoryview:
         raise ConfigError(f"Annotation {annotation!r} is not supported for a payload. For the raw body use bytes.")
-    if _mentions_pydantic(annotation):
+    check_constraints(annotation)
+    if is_for_pydantic(annotation):
         return _guarded(_pydantic(annotation), limit, max_depth, skims=False)
     return _guarded(_msgspec(annotation), limit, max_depth, skims=True)
 
@@ -151,14 +153,11 @@ def _foreign_classes(node: Any, seen: set[int]) -> Iterator[type]:
             yield from _foreign_classes(part, seen)
 
 
-def _mentions_pydantic(annotation: Any) -> bool:
-    """True for models and pydantic's dataclasses, also inside of list[…], X | Y and the like."""
-    return hasattr(annotation, "__pydantic_core_schema__") or any(map(_mentions_pydantic, typing.get_args(annotation)))
-
-
 def _pydantic(annotation: Any) -> Decode:
-    import pydantic  # noqa: PLC0415 - only here is it certain to be installed: the user's class comes from it
-
+    try:
+        import pydantic  # noqa: PLC0415 - an extra
+    except ImportError as error:  # the constraints are those of annotated_types, which others use too
+        raise MissingExtra(f"Payload type {name_of(annotation)}", "pydantic", "pydantic") from error
     try:
         validate = pydantic.TypeAdapter(annotation).validator.validate_json
     except Exception as error:
