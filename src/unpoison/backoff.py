@@ -5,6 +5,7 @@ Randomness comes in as an argument (`spread`), so the decision core stays pure.
 """
 
 import math
+import random
 from collections.abc import Sequence
 from datetime import timedelta
 
@@ -82,10 +83,15 @@ class Backoff(msgspec.Struct, frozen=True):
             grown = self.max if self.base else 0.0
         return bounded(min(self.max, grown))
 
-    def delay(self, attempt: int, spread: float) -> timedelta:
-        """The delay after this attempt; `spread`, from 0 up to 1, is where in the range it falls."""
+    def delay(self, attempt: int, spread: float | None = None) -> timedelta:
+        """The delay after this attempt (counted from 1).
+
+        With jitter it is drawn at random, unless `spread`, from 0 up to 1, says where in the range it falls.
+        """
         ceiling = self.ceiling(attempt)
-        return ceiling * spread if self.jitter else ceiling
+        if not self.jitter:
+            return ceiling
+        return ceiling * (random.random() if spread is None else spread)  # noqa: S311 - it spreads load, it guards nothing
 
     def reached(self, age: timedelta) -> int:
         """The attempt that these delays come to when a message has been failing for so long.

@@ -19,6 +19,7 @@ from unpoison.classify import Classified, classify
 from unpoison.errors import ConfigError, Steering, seconds
 from unpoison.failure import TEXT_LIMIT, ErrorClassification, Failure, cap, describe, fingerprint, text_of, trace_of, type_name
 from unpoison.message import Message
+from unpoison.metadata import MessageMetadata as MessageMetadata  # noqa: PLC0414 - those who use the handler need it too
 from unpoison.process_faults import blames_process
 from unpoison.signature import is_coroutine_function, name_of
 from unpoison.verdict import Ruling
@@ -31,21 +32,6 @@ _NEVER_RETRIED = {
     ErrorClassification.BUG: "a bug in the handler: fix it, then replay",
     ErrorClassification.INVALID: "the message itself is wrong",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class MessageMetadata:
-    """What is known about a message when one of its attempts has just failed.
-
-    `attempt` is the number of the attempt that failed, from 1. `max_attempts` narrows the handler's limit, never widens it.
-    `first_failure_time` without a time zone is read as UTC.
-    """
-
-    message_id: str
-    attempt: int = 1
-    max_attempts: int | None = None
-    first_failure_time: datetime | None = None
-    last_error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

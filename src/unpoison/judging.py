@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from unpoison import attempts, verdict
@@ -11,6 +11,7 @@ from unpoison.deadletters.writing import letter
 from unpoison.failure import Failure
 from unpoison.handler import Limits, judge
 from unpoison.message import Counters, Delivery
+from unpoison.metadata import MessageMetadata
 from unpoison.ports import Dead, Kept, Settlement
 from unpoison.report import Event
 from unpoison.verdict import Ruling
@@ -99,10 +100,18 @@ class Judge:
         metadata = metadata_of(delivery, failure)
         ruling = judge(self.limits, delivery.id, metadata, failure, datetime.fromtimestamp(now, UTC))
         if batch.in_used_worker and (why := attempts.doubt(failure, ruling.verdict, self.limits)):
-            counters = attempts.doubted(delivery.counters, failure, now)
-            return Event(delivery, counters, metadata, failure, _in_doubt(ruling, why), batch.exceptions.get(n))
-        counters = attempts.failed(delivery.counters, failure, now)
-        return Event(delivery, counters, metadata, failure, ruling, batch.exceptions.get(n))
+            counters, ruling = attempts.doubted(delivery.counters, failure, now), _in_doubt(ruling, why)
+        else:
+            counters = attempts.failed(delivery.counters, failure, now)
+        return Event(delivery, counters, self._complete(metadata, failure, counters), failure, ruling, batch.exceptions.get(n))
+
+    def _complete(self, metadata: MessageMetadata, failure: Failure, counters: Counters) -> MessageMetadata:
+        """What hooks are told: with the limit that held, and the time of the first failure, which may be this one."""
+        limit = self.limits.max_attempts if failure.max_attempts is None else failure.max_attempts
+        first = metadata.first_failure_time
+        if first is None and counters.first_failed_at is not None:
+            first = datetime.fromtimestamp(counters.first_failed_at, UTC)
+        return replace(metadata, max_attempts=limit, first_failure_time=first)
 
     def _letter(self, event: Event, reason: str) -> DeadLetter:
         return letter(

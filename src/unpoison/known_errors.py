@@ -25,7 +25,7 @@ _DATABASE_AWAY = "the database is away, busy or lost the connection"
 _SERVER_AWAY = "the server is away, busy or changing roles"
 
 _TABLE: tuple[tuple[str, str, ErrorClassification, str], ...] = (
-    ("builtins", "ValueError TypeError KeyError UnicodeError", PERMANENT, _WRONG_DATA),
+    ("builtins", "ValueError TypeError KeyError UnicodeError OverflowError", PERMANENT, _WRONG_DATA),
     (
         "builtins",
         "FileNotFoundError FileExistsError PermissionError IsADirectoryError NotADirectoryError",

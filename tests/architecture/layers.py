@@ -19,7 +19,8 @@ class Layer:
 
 LAYERS = (
     Layer(
-        "values", ("message", "failure", "classification", "verdict", "errors", "backoff", "deadletters", "deadletters.record")
+        "values",
+        ("message", "metadata", "failure", "classification", "verdict", "errors", "backoff", "deadletters", "deadletters.record"),
     ),
     Layer(
         "decisions",
@@ -34,6 +35,7 @@ LAYERS = (
             "options",
             "guard",
             "payload",
+            "payload_types",
             "json_text",
             "signature",
             "keys",

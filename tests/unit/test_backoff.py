@@ -133,3 +133,10 @@ def test_a_backoff_that_cannot_work_is_refused_with_the_value_in_the_text(make, 
     with pytest.raises(ConfigError) as caught:
         make()
     assert words in str(caught.value)
+
+
+def test_a_delay_needs_nothing_but_the_attempt():
+    assert Backoff.exponential(jitter=False).delay(3) == timedelta(seconds=4)
+    drawn = [Backoff.exponential().delay(3) for _ in range(50)]
+    assert all(timedelta() <= delay < timedelta(seconds=4) for delay in drawn)
+    assert len(set(drawn)) > 1

@@ -88,6 +88,8 @@ def stand_in(full_name, *bases, **attributes):
     (RuntimeError(), UNKNOWN),
     (LookupError(), UNKNOWN),
     (ZeroDivisionError(), UNKNOWN),
+    (OverflowError(), PERMANENT),
+    (raised(pow, 10.0, 400), PERMANENT),
     (StopIteration(), UNKNOWN),
     (MemoryError(), UNKNOWN),
     (SystemExit(1), UNKNOWN),
