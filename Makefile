@@ -17,7 +17,7 @@ export PYTHON
 STAMP := $(VENV)/installed-$(shell printf '%s' '$(CURDIR) $(PYTHON)' | cksum | cut -d ' ' -f 1)
 
 help:
-	@printf 'unpoison: make any message consumer poison-proof\n\n'
+	@printf 'unpoison: make message consumers poison-proof\n\n'
 	@if [ -t 1 ]; then bold='\033[1m' plain='\033[0m'; fi; \
 	awk -F ':.*## ' -v b="$$bold" -v p="$$plain" '/^[a-z-]+:.*## / { printf "  %smake %-12s%s %s\n", b, $$1, p, $$2 }' $(MAKEFILE_LIST)
 	@printf '\n  PYTHON=python3.12   use this Python (3.11 or newer) instead of the newest one found\n'

@@ -1,4 +1,4 @@
-"""unpoison makes any message consumer poison-proof."""
+"""unpoison makes message consumers poison-proof."""
 
 from unpoison.app import App
 from unpoison.backoff import Backoff

@@ -6,6 +6,7 @@ import dataclasses
 import importlib
 import inspect
 import re
+import tomllib
 from datetime import timedelta
 
 import unpoison
@@ -57,6 +58,19 @@ def test_every_option_of_the_app_is_there_with_its_default():
     fields["url"] = None
     assert set(fields) == {"url", *parameters(App.__init__)}
     assert table("options.md", "The app") == {name: shown(name, value) for name, value in fields.items()}
+
+
+def test_every_broker_is_there_with_a_url_that_it_takes_and_in_the_glossary():
+    text = (ROOT / "docs" / "options.md").read_text().partition("\n### Brokers")[2].partition("\n## ")[0]
+    rows = re.findall(r"(?m)^\| (?:\[[\w ]+\]\((\w+)\.md\)|memory) \| `(\w+)://[^|]*\| `unpoison(?:\[(\w+)\])?` \|$", text)
+    folder = {scheme: adapter.module.split(".")[2] for scheme, adapter in ADAPTERS.items()}
+    assert {folder[scheme] for _, scheme, _ in rows} == set(folder.values())
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for page, scheme, extra in rows:
+        assert page == (folder[scheme] if scheme != "memory" else "")
+        assert extra == (folder[scheme] if folder[scheme] in extras else "")
+    broker = next(line for line in (ROOT / "docs" / "glossary.md").read_text().splitlines() if line.startswith("| Broker |"))
+    assert [name for name in set(folder.values()) if name not in broker.lower()] == []
 
 
 def test_every_option_of_a_consumer_is_there_with_its_default():

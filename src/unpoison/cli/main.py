@@ -28,7 +28,7 @@ COMMANDS = {
 cli = LazyGroup(
     COMMANDS,
     name="unpoison",
-    help="unpoison makes any message consumer poison-proof: what fails for good is isolated, explained and can be sent again.",
+    help="unpoison makes message consumers poison-proof: what fails for good is isolated, explained and can be sent again.",
     epilog="\b\nExamples:\n  unpoison demo\n  unpoison run shop:app\n  unpoison dlq ls --app shop:app",
     context_settings={"help_option_names": ["-h", "--help"]},
 )

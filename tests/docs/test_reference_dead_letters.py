@@ -1,0 +1,57 @@
+"""Does docs/dead-letters.md name everything that `DLQManager` and what it gives have, and does options.md say what a run returns?"""
+
+import inspect
+import re
+
+import msgspec
+
+from tests.docs.pages import ROOT
+from tests.docs.test_reference import table
+from unpoison import App
+from unpoison.deadletters.manager import DLQManager, PurgeResult, ReplayResult
+from unpoison.deadletters.record import DeadLetter
+from unpoison.report import Tally
+
+PAGE = (ROOT / "docs" / "dead-letters.md").read_text()
+
+
+def public(names) -> set[str]:
+    return {name for name in names if not name.startswith("_")}
+
+
+def called(owner: type, name: str) -> str:
+    """A method as the page writes it: its name and its parameters with their defaults."""
+    given = list(inspect.signature(getattr(owner, name)).parameters.values())[1:]
+    return f"{name}({', '.join(str(each.replace(annotation=each.empty)) for each in given)})"
+
+
+def test_every_method_of_the_manager_is_there_with_its_parameters():
+    section = PAGE.partition("\n## `DLQManager`")[2].partition("\n## ")[0]
+    listed = re.findall(r"(?m)^\| `(\w+\([^`]*\))` \|", section)
+    methods = {name for name, _ in inspect.getmembers(DLQManager, inspect.isfunction)}
+    assert sorted(listed) == sorted(called(DLQManager, name) for name in public(methods))
+
+
+def test_every_attribute_of_the_manager_is_there():
+    with App("memory://").dlq("orders") as manager:
+        assert set(table("dead-letters.md", "`DLQManager`", 2)) == public(vars(manager))
+
+
+def test_everything_that_the_results_hold_is_there():
+    for nth, result in enumerate((ReplayResult, PurgeResult), 1):
+        assert set(table("dead-letters.md", "What the results hold", nth)) == public(dir(result))
+        assert f"attribute of `{result.__name__}`" in PAGE
+
+
+def test_every_attribute_of_a_letter_is_there():
+    properties = {name for name, _ in inspect.getmembers(DeadLetter, lambda each: isinstance(each, property))}
+    fields = {field.name for field in msgspec.structs.fields(DeadLetter)}
+    listed = {name.strip("`") for name in table("dead-letters.md", "`DeadLetter`")}
+    assert listed == fields | properties
+    for name, _ in inspect.getmembers(DeadLetter, inspect.isfunction):
+        assert name.startswith("_") or f"letter.{name}(" in PAGE
+
+
+def test_what_a_run_returns_is_there():
+    assert set(table("options.md", "Running", 2)) == set(Tally.__slots__)
+    assert inspect.signature(App.run).return_annotation.__name__ in (ROOT / "docs" / "options.md").read_text()
