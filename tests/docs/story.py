@@ -19,6 +19,9 @@ INSTEAD = {
     "make demo": "unpoison demo",  # what the target runs, without setting up the environment that runs this test
 }
 
+STAND_INS = Path(__file__).parent / "stand_ins"
+"""Programs that pages use and a machine may not have; they come last, so that the real one is used where it is."""
+
 NOT_RUN = {
     r"pip install ": "takes packages from the index; tests/e2e/test_wheel.py runs it on the wheel from a folder",
     r"make test\b": "would run itself",
@@ -42,7 +45,7 @@ class Story:
     def __init__(self, page: str, folder: Path) -> None:
         self.page, self.folder = page, folder
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("UNPOISON_", "PYTEST_", "COV_"))}
-        path = os.pathsep.join([str(Path(sys.executable).parent), kept.get("PATH", "")])
+        path = os.pathsep.join([str(Path(sys.executable).parent), kept.get("PATH", ""), str(STAND_INS)])
         self._environment = kept | {"PATH": path, "COLUMNS": "100", "TERM": "dumb", "PYTHONDONTWRITEBYTECODE": "1"}
 
     def tell(self, block: Block) -> None:
