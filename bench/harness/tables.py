@@ -7,6 +7,11 @@ from bench.harness.figures import Result, Row, Spread
 PLAIN = {"messages/s", "calls"}
 """Units whose figures are whole numbers."""
 
+RATIOS = (
+    "A ratio is taken within each round, and the median of these is shown: "
+    "it need not be the quotient of the two medians beside it."
+)
+
 
 def terminal(result: Result) -> Table:
     table = Table(title=f"{result.title} ({result.name})", title_justify="left", title_style="bold")
@@ -19,19 +24,23 @@ def terminal(result: Result) -> Table:
 
 
 def markdown(result: Result) -> str:
-    headings, lines = _cells(result)
+    """For the docs, without our goals: `make bench` shows and checks those; a reader has goals of their own."""
+    headings, lines = _cells(result, with_goals=False)
     rule = ["---", *["---:"] * (len(headings) - 1)]
     return "\n".join(f"| {' | '.join(line)} |" for line in [headings, rule, *lines])
 
 
 def footnote(result: Result) -> str:
     """How far the table can be trusted."""
-    rounds = "1 round" if result.rounds == 1 else f"{result.rounds} rounds"
+    if result.rounds <= 1:
+        return f"Measured on {result.day}, once."
     noise = f", {result.disturbed} of them disturbed by other processes" if result.disturbed else ""
-    return f"Measured on {result.day} in {rounds}{noise}; median (lowest..highest)."
+    measured = f"Measured on {result.day} in {result.rounds} rounds{noise}; median (lowest..highest)."
+    is_spread = any(row.ratio and row.ratio.low != row.ratio.high for row in result.rows)
+    return f"{measured} {RATIOS}" if is_spread else measured
 
 
-def _cells(result: Result) -> tuple[list[str], list[list[str]]]:
+def _cells(result: Result, *, with_goals: bool = True) -> tuple[list[str], list[list[str]]]:
     """The table as text; a column appears only where some row has something in it."""
     units = {row.unit for row in result.rows}
     unit = units.pop() if len(units) == 1 else ""
@@ -40,9 +49,10 @@ def _cells(result: Result) -> tuple[list[str], list[list[str]]]:
         unit or "figure": [spread(row.figure, row.unit) + ("" if unit else f" {row.unit}") for row in result.rows],
         "CPU µs per message": ["" if row.cpu is None else f"{row.cpu:.2f}" for row in result.rows],
         "ratio": ["" if row.ratio is None else spread(row.ratio, "ratio") for row in result.rows],
-        "goal": [_goal(row) for row in result.rows],
-        "met": ["" if row.met is None else "yes" if row.met else "no" for row in result.rows],
     }
+    if with_goals:
+        columns["goal"] = [_goal(row) for row in result.rows]
+        columns["met"] = ["" if row.met is None else "yes" if row.met else "no" for row in result.rows]
     shown = {heading: cells for heading, cells in columns.items() if any(cells)}
     return list(shown), [list(line) for line in zip(*shown.values(), strict=True)]
 

@@ -1,25 +1,54 @@
-"""How do the figures look? Two charts as SVG: plain shapes and text, readable on a light and on a dark page."""
+"""How do the figures look? Two charts as SVG: plain shapes and text, as narrow as a telephone, where nothing is made smaller.
+
+They bring their own background and follow the colours that the reader prefers. tests/docs/test_pictures.py measures the contrast.
+"""
 
 import math
 from collections.abc import Iterable, Sequence
 from html import escape
 from typing import NamedTuple
 
-WIDTH = 1000
-LINE = 26
-LEFT = 400
-TEXT, OURS, THEIRS, LOOP = "#7d8795", "#2f8f6b", "#5b7fae", "#9aa3af"
+WIDTH, MARGIN = 400, 14
+LINE = 36
+SQUARE = 18
 
-COLOURS = {
-    "done": "#2f8f6b",
-    "done, more than once": "#8cc3ac",
-    "dead-lettered": "#d9822b",
-    "not handled": "#9aa3af",
+FATES = {
+    "done": "done",
+    "done, more than once": "again",
+    "dead-lettered": "dead",
+    "not handled": "idle",
+    "lost": "lost",
+}
+"""What may become of a healthy message, and the class of its square."""
+
+LIGHT = {
+    "card": "#ffffff",
+    "text": "#1f2328",
+    "dim": "#59636e",
+    "ours": "#1a7f4b",
+    "theirs": "#3f6fb5",
+    "loop": "#6e7781",
+    "poison": "#7a5195",
+    "done": "#1a7f4b",
+    "again": "#5fa886",
+    "dead": "#b65c00",
+    "idle": "#7f8893",
     "lost": "#b3273a",
 }
-"""What may become of a healthy message."""
-
-POISON = "#7a5195"
+DARK = LIGHT | {
+    "card": "#0d1117",
+    "text": "#e6edf3",
+    "dim": "#9aa4af",
+    "ours": "#4fc98a",
+    "theirs": "#6aa5ff",
+    "loop": "#8b949e",
+    "poison": "#b58ad6",
+    "done": "#4fc98a",
+    "again": "#2e7d57",
+    "dead": "#e3a13b",
+    "idle": "#77808b",
+    "lost": "#ff7b72",
+}
 
 
 class Bar(NamedTuple):
@@ -45,18 +74,17 @@ def speeds(groups: Sequence[tuple[str, Sequence[Bar]]]) -> str:
     top = max(bar.value for _, bars in groups for bar in bars)
     low = 10 ** math.floor(math.log10(min(bar.value for _, bars in groups for bar in bars)))
     reach = math.log10(top / low)
-    shapes, y = [_text(LEFT, 18, "messages per second, logarithmic scale", "figure")], 26
+    shapes, y = [_text(MARGIN, 24, "messages per second, logarithmic scale", "dim")], 34
     for name, bars in groups:
-        shapes.append(_text(8, y + 18, name, "name"))
-        y += LINE + 4
+        shapes.append(_text(MARGIN, y + 18, name, "text name"))
+        y += 30
         for bar in bars:
-            length = (WIDTH - LEFT - 110) * math.log10(bar.value / low) / reach
-            colour = {"ours": OURS, "theirs": THEIRS, "loop": LOOP}[bar.kind]
-            shapes.append(_text(LEFT - 10, y + 15, bar.label, "right"))
-            shapes.append(f'<rect x="{LEFT}" y="{y + 2}" width="{max(2.0, length):.1f}" height="18" rx="3" fill="{colour}"/>')
-            shapes.append(_text(LEFT + max(2.0, length) + 8, y + 16, f"{bar.value:,.0f}", "figure"))
+            length = max(2.0, (WIDTH - 2 * MARGIN) * math.log10(bar.value / low) / reach)
+            shapes.append(_text(MARGIN, y + 11, bar.label, "text strong" if bar.kind == "ours" else "text"))
+            shapes.append(_text(WIDTH - MARGIN, y + 11, f"{bar.value:,.0f}", "text end"))
+            shapes.append(_rect(bar.kind, MARGIN, y + 17, length, 9))
             y += LINE
-        y += 12
+        y += 8
     return _svg(
         "Messages per second, one worker", "A bar for each library, on a logarithmic scale, grouped by broker.", shapes, y
     )
@@ -64,36 +92,35 @@ def speeds(groups: Sequence[tuple[str, Sequence[Bar]]]) -> str:
 
 def fates(groups: Sequence[tuple[str, Sequence[Fate]]], most: int) -> str:
     """For each setup: how often the poison was started, and a square for each healthy message."""
-    shapes, y = list(_legend(8, 20)), 44
-    squares = WIDTH - 5 * 28 - 10
+    shapes, y = list(_legend()), 90
+    squares = WIDTH - MARGIN - 5 * SQUARE + 3
     for name, rows in groups:
-        shapes.append(_text(8, y + 18, name, "name"))
-        y += LINE + 4
+        shapes.append(_text(MARGIN, y + 18, name, "text name"))
+        y += 30
         for row in rows:
-            length = (squares - LEFT - 150) * min(row.starts, most) / most
-            shapes.append(_text(LEFT - 10, y + 15, row.label, "ours" if row.is_ours else "right"))
-            shapes.append(f'<rect x="{LEFT}" y="{y + 2}" width="{max(2.0, length):.1f}" height="18" rx="3" fill="{POISON}"/>')
+            length = max(2.0, 150 * min(row.starts, most) / most)
+            shapes.append(_text(MARGIN, y + 11, row.label, "text strong" if row.is_ours else "text"))
+            shapes.append(_rect("poison", MARGIN, y + 17, length, 11))
             more = f", {row.state}" if row.state else ""
-            shapes.append(_text(LEFT + max(2.0, length) + 8, y + 16, f"{row.starts}{more}", "figure"))
-            for at, fate in enumerate(row.healthy):
-                shapes.append(
-                    f'<rect x="{squares + 28 * at}" y="{y + 1}" width="22" height="20" rx="3" fill="{COLOURS[fate]}">'
-                    f"<title>{escape(fate)}</title></rect>"
-                )
-            y += LINE
-        y += 12
+            shapes.append(_text(MARGIN + length + 6, y + 27, f"{row.starts}{more}", "dim"))
+            shapes += (_rect(FATES[fate], squares + SQUARE * at, y + 15, 15, 15, fate) for at, fate in enumerate(row.healthy))
+            y += LINE + 2
+        y += 8
     words = "For each library: how often a message that kills its worker was started, and what became of the five behind it."
     return _svg("The kill test", words, shapes, y)
 
 
-def _legend(x: float, y: float) -> Iterable[str]:
-    yield f'<rect x="{x}" y="{y - 13}" width="16" height="16" rx="3" fill="{POISON}"/>'
-    yield _text(x + 22, y, "starts of the poison", "figure")
-    x += 200
-    for words, colour in COLOURS.items():
-        yield f'<rect x="{x}" y="{y - 13}" width="16" height="16" rx="3" fill="{colour}"/>'
-        yield _text(x + 22, y, words, "figure")
-        x += 50 + 7.4 * len(words)
+def _legend() -> Iterable[str]:
+    """Two columns."""
+    for at, (words, kind) in enumerate([("starts of the poison", "poison"), *FATES.items()]):
+        x, y = MARGIN + 180 * (at % 2), 14 + 24 * (at // 2)
+        yield _rect(kind, x, y, 14, 14)
+        yield _text(x + 20, y + 11, words, "dim")
+
+
+def _rect(kind: str, x: float, y: float, width: float, height: float, title: str = "") -> str:
+    shape = f'<rect class="{kind}" x="{x:.1f}" y="{y}" width="{width:.1f}" height="{height}" rx="3"'
+    return f"{shape}><title>{escape(title)}</title></rect>" if title else f"{shape}/>"
 
 
 def _text(x: float, y: float, words: str, kind: str) -> str:
@@ -102,8 +129,8 @@ def _text(x: float, y: float, words: str, kind: str) -> str:
 
 def _svg(title: str, description: str, shapes: Iterable[str], height: float) -> str:
     style = (
-        f"text {{ fill: {TEXT}; font-size: 14px }} .name {{ font-size: 16px; font-weight: 600 }} "
-        f".right, .ours {{ text-anchor: end }} .ours {{ fill: {OURS}; font-weight: 600 }}"
+        f"text {{ font-size: 12px }} .name {{ font-size: 15px; font-weight: 600 }} .strong {{ font-weight: 600 }} "
+        f".end {{ text-anchor: end }} {_colours(LIGHT)} @media (prefers-color-scheme: dark) {{ {_colours(DARK)} }}"
     )
     return "\n".join(
         [
@@ -112,7 +139,12 @@ def _svg(title: str, description: str, shapes: Iterable[str], height: float) -> 
             f'<title id="t">{escape(title)}</title>',
             f'<desc id="d">{escape(description)}</desc>',
             f"<style>{style}</style>",
+            f'<rect class="card" x="0.5" y="0.5" width="{WIDTH - 1}" height="{height - 1:.0f}" rx="10" stroke="#8b949e"/>',
             *shapes,
             "</svg>\n",
         ]
     )
+
+
+def _colours(palette: dict[str, str]) -> str:
+    return " ".join(f".{name} {{ fill: {colour} }}" for name, colour in palette.items())

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from bench.harness import machine
 from bench.harness.child import scratch
-from bench.peers import baselines, brokers, environments, growing, killing, measuring, page, results
+from bench.peers import baselines, brokers, environments, growing, killing, measuring, page, results, words
 from bench.peers.brokers import Broker
 from bench.peers.results import Drained, Growth, Killed, KillTest
 from bench.peers.setups import BROKERS, Setup, known
@@ -119,6 +119,9 @@ def make_environments(asked: argparse.Namespace) -> int:
 def write_page(_: argparse.Namespace) -> int:
     for file in page.write():
         tell(f"written: {file}")
+    for broker, found in (results.read(results.RESULTS, dict[str, Drained]) or {}).items():
+        for goal in words.missed(broker, found):
+            tell(f"goal missed: {goal}")
     return 0
 
 

@@ -127,7 +127,7 @@ def _settings() -> Iterator[str]:
 
 def _setup(setup: Setup, use: str) -> str:
     variables = " ".join(f"{name}={value}" for name, value in setup.environment.items())
-    lines = [f"$ {variables} {setup.worker}".replace("$  ", "$ "), *_lines(setup)]
+    lines = [f"{variables} {setup.worker}".strip(), "", *_lines(setup)]  # no prompt: it would be copied along
     told = _wrapped(f"**{setup.label} on {NAMES[setup.broker]}**, {use}. {setup.why}")
     return f"{told}\n\n```text\n" + "\n".join(lines) + "\n```"
 

@@ -57,17 +57,20 @@ hundredths of a second, too few to tell much. Kafka's client reads up to 16 MB a
 SETTINGS = """
 ## Settings
 
-The commands and settings with which each library was run, by its own names for them. Its app is in the folder of its name in
-`bench/peers/`, with the versions of all packages.
+The command with which each library was run, and below it its settings, by its own names for them. Its app is in the folder of
+its name in `bench/peers/`, with the versions of all packages.
 """
+
+RATIOS = "× is the median of the ratios of the rounds: it need not be the quotient of the two medians in the table."
 
 GOAL_BESIDE_THE_LOOP = 0.95
 GOAL_BESIDE_PEERS = 5.0
 GOAL_ON = {"rabbitmq": 4.0}
 GOAL_BESIDE = {"pgqueuer": 3.0, "quixstreams": 1.5}
-"""How many times as fast as the loop by hand, and as the fastest peer with one message per call, unpoison is meant to be."""
+"""How many times as fast as the loop by hand, and as the fastest peer with one message per call, unpoison is meant to be. Whoever
+writes the page is told which are missed; they do not stand in it."""
 
-WHY_MISSED = {
+WHY_SLOWER = {
     "kafka": (
         "That loop spends about 3 µs on a message in all, decoding included; as much is spent on one that goes through an "
         "isolated worker without any broker. With a handler that works for 20 µs the two are "
@@ -137,24 +140,21 @@ def speed_found(broker: str, found: Drained) -> str:
     """What the table says, whoever it favours."""
     setups = [setup for setup in known().drain if setup.broker == broker]
     measured = [setup for setup in setups if setup.name in found.cells]
-    return " ".join(
-        [*_beside_the_loop(broker, found), *_beside_peers(broker, found, measured), *_held(found, measured), *_failed(found)]
-    )
+    return " ".join([*_beside_the_loop(broker, found), *_beside_peers(found, measured), *_held(found, measured), *_failed(found)])
 
 
 def _beside_the_loop(broker: str, found: Drained) -> Iterator[str]:
     ratio = tables.ratios(found.cells["unpoison"], found.cells["raw"]).median
-    yield f"unpoison is at {ratio:.2f} × the loop by hand ({_met(ratio, GOAL_BESIDE_THE_LOOP)})."
-    if ratio < GOAL_BESIDE_THE_LOOP and broker in WHY_MISSED:
-        yield WHY_MISSED[broker]
+    yield f"unpoison is at {ratio:.2f} × the loop by hand."
+    if ratio < GOAL_BESIDE_THE_LOOP and broker in WHY_SLOWER:
+        yield WHY_SLOWER[broker]
 
 
-def _beside_peers(broker: str, found: Drained, setups: Sequence[Setup]) -> Iterator[str]:
+def _beside_peers(found: Drained, setups: Sequence[Setup]) -> Iterator[str]:
     ours = found.cells["unpoison"]
     if one := tables.fastest([setup for setup in setups if setup.per_call == 1], found):
         times = tables.ratios(ours, found.cells[one.name]).median
-        goal = GOAL_BESIDE.get(one.peer, GOAL_ON.get(broker, GOAL_BESIDE_PEERS))
-        yield f"The fastest peer with one message per call is {one.label}: {_beside(times)} ({_met(times, goal)})."
+        yield f"The fastest peer with one message per call is {one.label}: {_beside(times)}."
     if many := tables.fastest([setup for setup in setups if setup.per_call > 1], found):
         yield f"{many.label}: {_beside(tables.ratios(ours, found.cells[many.name]).median)}."
     cheaper = [setup.label for setup in setups if _cpu(found, setup.name) < _cpu(found, "unpoison")]
@@ -182,8 +182,18 @@ def _beside(times: float) -> str:
     return f"it is faster than unpoison, which reaches {times:.2f} × of its rate"
 
 
-def _met(value: float, goal: float) -> str:
-    return f"the goal is {goal:g} ×" + ("" if value >= goal else ", **missed**")
+def missed(broker: str, found: Drained) -> Iterator[str]:
+    """The goals that these figures miss."""
+    ours = found.cells["unpoison"]
+    sides = [("the loop by hand", found.cells["raw"], GOAL_BESIDE_THE_LOOP)]
+    measured = [setup for setup in known().drain if setup.broker == broker and setup.name in found.cells]
+    if one := tables.fastest([setup for setup in measured if setup.per_call == 1], found):
+        goal = GOAL_BESIDE.get(one.peer, GOAL_ON.get(broker, GOAL_BESIDE_PEERS))
+        sides.append((one.label, found.cells[one.name], goal))
+    for name, theirs, goal in sides:
+        times = tables.ratios(ours, theirs).median
+        if times < goal:
+            yield f"{NAMES[broker]}: {times:.2f} × {name}, the goal is {goal:g} ×"
 
 
 def _cpu(found: Drained, side: str) -> float:
@@ -195,7 +205,7 @@ def speed_footnote(found: Drained) -> str:
     disturbed = sum(cell.disturbed for cells in found.cells.values() for cell in cells)
     noise = f", {disturbed} runs of them disturbed by other processes" if disturbed else ""
     measured = f"Measured on {found.day} in {rounds} rounds{noise}; median (lowest..highest)"
-    return f"Version {found.version}. {measured}. {found.machine}."
+    return f"{RATIOS} Version {found.version}. {measured}. {found.machine}."
 
 
 def growth_found(growth: Growth) -> str:
