@@ -32,7 +32,7 @@ LARGEST = 300_000
 ADVANCE, LEADING, MARGIN, BAR = 8.43, 19, 16, 34
 COLOURS = {
     "default": "#d6deeb",
-    "black": "#5c6773",
+    "black": "#7d8896",
     "red": "#ff7b72",
     "green": "#56d364",
     "brown": "#e3b341",
