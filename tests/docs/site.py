@@ -3,20 +3,30 @@
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 LOADED = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src"}
 """What a browser fetches by itself. Only an `a` waits for the reader."""
 
 
+class Part(NamedTuple):
+    """A piece of code and the classes of what it stands in."""
+
+    text: str
+    classes: tuple[str, ...]
+
+
 class Page(HTMLParser):
-    """The links and anchors of a page."""
+    """The links and anchors of a page, and its blocks of code: each as lines, each line as parts."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
         self.anchors: set[str] = set()
         self.links: list[str] = []
         self.loaded: list[str] = []
+        self.codes: list[list[list[Part]]] = []
+        self._inside: list[str] | None = None
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -26,6 +36,24 @@ class Page(HTMLParser):
             self.links.append(given["href"])
         if tag in LOADED and LOADED[tag] in given and given.get("rel") != "canonical":
             self.loaded.append(given[LOADED[tag]])
+        if tag == "span" and given.get("id", "").startswith("__span-"):
+            if given["id"].endswith("-1"):
+                self.codes.append([])
+            self.codes[-1].append([])
+            self._inside = []
+        elif tag == "span" and self._inside is not None:
+            self._inside.append(given.get("class", ""))
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "span" and self._inside is not None:
+            if self._inside:
+                self._inside.pop()
+            else:
+                self._inside = None
+
+    def handle_data(self, data: str) -> None:
+        if self._inside is not None:
+            self.codes[-1][-1].append(Part(data, tuple(self._inside)))
 
 
 def problems(site: Path) -> list[str]:

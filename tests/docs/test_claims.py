@@ -60,7 +60,7 @@ def test_one_place_is_promised_of_the_brokers_that_move_in_one_step_and_of_no_ot
 def test_nothing_is_promised_that_another_page_takes_back(page):
     """isolation.md names the innocent message that ends as lost; the demo measures how long others wait."""
     text = " ".join(page.read_text().split())
-    for claim in ("no innocent", "always in exactly one place", "do not notice", "does not notice", "any Python message consumer"):
+    for claim in ("no innocent", "always in exactly one place", "do not notice", "does not notice", "any Python message"):
         assert claim not in text
 
 

@@ -1,4 +1,4 @@
-"""Does docs/dead-letters.md name everything that `DLQManager` and what it gives have, and does options.md say what a run returns?"""
+"""Does docs/dead-letters.md name everything that a `DLQManager` has and gives, and options.md what a run returns?"""
 
 import inspect
 import re
