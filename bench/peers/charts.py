@@ -1,4 +1,4 @@
-"""How do the figures look? Two charts as SVG: plain shapes and text, as narrow as a telephone, where nothing is made smaller.
+"""How do the figures look? Two charts as SVG: plain shapes and text, as narrow as a phone, where nothing is made smaller.
 
 They bring their own background and follow the colours that the reader prefers. tests/docs/test_pictures.py measures the contrast.
 """

@@ -2,8 +2,7 @@
 for (const table of document.querySelectorAll(".md-typeset table:not([class])")) {
   const headings = [...table.querySelectorAll("thead th")];
   const isRight = (heading) => getComputedStyle(heading).textAlign === "right";
-  const isWords = !headings.some(isRight);
-  table.dataset.kind = isWords ? "words" : "figures";
+  table.dataset.kind = 2 * headings.filter(isRight).length < headings.length ? "words" : "figures";
   for (const row of table.tBodies[0].rows) {
     [...row.cells].forEach((cell, at) => (cell.dataset.heading = headings[at].textContent));
   }

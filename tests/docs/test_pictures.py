@@ -1,4 +1,4 @@
-"""Can the words in the pictures be read, on light and on dark pages, and at the width of a telephone?"""
+"""Can the words in the pictures be read, on light and on dark pages, and at the width of a phone?"""
 
 import re
 import subprocess
@@ -13,7 +13,7 @@ from tests.docs.pages import ROOT
 
 PICTURES = sorted((ROOT / "docs" / "images").glob("*.svg"))
 NARROW = 400
-"""As wide as the page of a telephone: a picture of this width is shown there as large as it was drawn."""
+"""As wide as the page of a phone: a picture of this width is shown there as large as it was drawn."""
 CSS = (ROOT / "docs" / "stylesheets" / "extra.css").read_text()
 SMALLEST = 11
 """Pixels of a letter that can be read."""
@@ -55,7 +55,7 @@ def test_every_colour_of_the_recorded_terminal_can_be_read():
 
 
 @pytest.mark.parametrize("picture", PICTURES, ids=lambda path: path.stem)
-def test_the_smallest_letter_can_be_read_on_a_telephone(picture):
+def test_the_smallest_letter_can_be_read_on_a_phone(picture):
     """A picture is drawn as narrow as that, or has a least width in the stylesheet and scrolls."""
     text = picture.read_text()
     width = float(ElementTree.fromstring(text).get("viewBox").split()[2])

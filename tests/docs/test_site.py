@@ -127,7 +127,7 @@ def copied(code):
     return "".join(each.text for line in with_prompt for each in line if "gp" not in each.classes).rstrip()
 
 
-def test_tables_can_be_read_on_a_telephone(site):
+def test_tables_can_be_read_on_a_phone(site):
     """Each table has one head and one body, of which tables.js takes the headings; every page loads it and the stylesheet."""
     for path, parsed in pages_of(site).items():
         loaded = " ".join(parsed.loaded)
