@@ -15,10 +15,6 @@ LIMIT = 100
 ANYTHING = "…"
 CTRL_C = "^C"
 
-INSTEAD = {
-    "make demo": "unpoison demo",  # what the target runs, without setting up the environment that runs this test
-}
-
 STAND_INS = Path(__file__).parent / "stand_ins"
 """Programs that pages use and a machine may not have; they come last, so that the real one is used where it is."""
 
@@ -75,7 +71,7 @@ class Story:
     def _command(self, command: Command) -> None:
         if why_not(command.text):
             return
-        text = INSTEAD.get(re.sub(r"\s+#.*", "", command.text), command.text)
+        text = command.text
         where, shown = f"{self.page}:{command.line}: {text}", list(command.shown)
         serves = re.match(r"unpoison run (?!.*--(until-empty|help))", text)
         if serves and CTRL_C not in shown:
