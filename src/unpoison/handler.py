@@ -23,6 +23,7 @@ from unpoison.metadata import MessageMetadata as MessageMetadata  # noqa: PLC041
 from unpoison.process_faults import blames_process
 from unpoison.signature import is_coroutine_function, name_of
 from unpoison.verdict import Ruling
+from unpoison.waiting import charged_wait, uncharged_wait
 
 MAX_ATTEMPTS = 5
 MAX_AGE = timedelta(hours=24)
@@ -203,10 +204,14 @@ def judge(limits: Limits, message_id: str, metadata: MessageMetadata, failure: F
         limit, origin = _strictest(limits.max_attempts, metadata.max_attempts, failure.max_attempts)
         if limit is not None and metadata.attempt >= limit:
             return dead("max-attempts", f"attempt {metadata.attempt} of {limit} failed, the limit set by {origin}")
-    age = _age(metadata, now)
-    if limits.max_age is not None and age >= limits.max_age:
-        return dead("max-age", f"it has been failing for {age}, the cap is {limits.max_age}")
-    wait, rule = _wait(limits, message_id, metadata, failure, now)
+    age, asked = _age(metadata, now), None if failure.retry_after is None else bounded(failure.retry_after)
+    if too_late := _past_max_age(limits.max_age, age, asked):
+        return dead("max-age", too_late)
+    backoff, spread = failure.backoff or limits.backoff, _spread(message_id, metadata.attempt, now)
+    if failure.charged:
+        wait, rule = charged_wait(backoff, metadata.attempt, spread, asked)
+    else:
+        wait, rule = uncharged_wait(backoff, metadata.attempt, age, spread, asked)
     return Ruling(verdict.Retry(wait, failure.charged), kind, f"{rule}: {failure.rule}")
 
 
@@ -228,13 +233,21 @@ def _utc(moment: datetime) -> datetime:
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
 
 
-def _wait(limits: Limits, message_id: str, metadata: MessageMetadata, failure: Failure, now: datetime) -> tuple[timedelta, str]:
-    if failure.retry_after is not None:
-        return bounded(failure.retry_after), "retry-after"
-    backoff = failure.backoff or limits.backoff
-    # Uncharged starts do not raise the attempt number. Without this a throttled message would ask again every second.
-    step = metadata.attempt if failure.charged else max(metadata.attempt, backoff.reached(_age(metadata, now)))
-    return backoff.delay(step, _spread(message_id, metadata.attempt, now)), "backoff"
+def _past_max_age(max_age: timedelta | None, age: timedelta, asked: timedelta | None) -> str:
+    """Why there is no time left for another start; empty if there is."""
+    if max_age is None:
+        return ""
+    if age >= max_age:
+        return f"it has been failing for {age}, the cap is {max_age}"
+    left = max_age - max(age, timedelta())
+    if asked is not None and asked > left:
+        return f"it asks to wait {_whole(asked)}, and of max_age ({max_age}) {_whole(left)} are left"
+    return ""
+
+
+def _whole(time: timedelta) -> timedelta:
+    """Without the fractions of a second that nobody reads."""
+    return timedelta(seconds=int(time.total_seconds()))
 
 
 def _spread(message_id: str, attempt: int, now: datetime) -> float:

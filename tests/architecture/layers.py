@@ -32,6 +32,7 @@ LAYERS = (
             "answers",
             "handler",
             "attempts",
+            "waiting",
             "options",
             "guard",
             "payload",

@@ -80,8 +80,9 @@ def test_each_kind_of_failure_has_its_response(kind):
         (RuntimeError(), 1, verdict.Retry(timedelta(seconds=1))),
         (RetryLater(30), 1, verdict.Retry(timedelta(seconds=30), charged=False)),
         (RetryLater(30), 5, verdict.Retry(timedelta(seconds=30), charged=False)),
-        (RetryLater(0), 1, verdict.Retry(timedelta(), charged=False)),
-        (Throttled(9), 5, verdict.Retry(timedelta(seconds=9), charged=False)),
+        (RetryLater(0), 1, verdict.Retry(timedelta(seconds=1), charged=False)),
+        (RetryLater(9), 5, verdict.Retry(timedelta(seconds=16), charged=False)),
+        (Throttled(9), 4, verdict.Retry(timedelta(seconds=9), charged=False)),
         (Throttled(), 1, verdict.Retry(timedelta(seconds=1), charged=False)),
         (Discard("a test order"), 1, verdict.Discard("a test order")),
         (Discard("a test order"), 5, verdict.Discard("a test order")),
@@ -122,14 +123,68 @@ def test_a_delay_stays_within_its_bounds(case):
     ruling = judge(*case)
     if not isinstance(ruling.verdict, verdict.Retry):
         return
-    assert timedelta() <= ruling.verdict.after <= LONGEST
+    after = ruling.verdict.after
+    assert timedelta() <= after <= LONGEST
     backoff = failure.backoff or limits.backoff
-    if failure.retry_after is not None:
-        assert ruling.verdict.after == min(timedelta(seconds=min(failure.retry_after, 1e10)), LONGEST)
-    elif failure.charged:
-        assert ruling.verdict.after <= backoff.ceiling(metadata.attempt)
-    else:
-        assert ruling.verdict.after <= max(backoff.ceiling(step) for step in range(1, 65))
+    asked = None if failure.retry_after is None else min(timedelta(seconds=min(failure.retry_after, 1e10)), LONGEST)
+    if failure.charged:
+        assert after <= backoff.ceiling(metadata.attempt) if asked is None else after == asked
+        return
+    longest = max(backoff.ceiling(step) for step in range(1, 65))
+    assert backoff.ceiling(metadata.attempt) / 2 <= after
+    assert after <= longest if asked is None else asked <= after <= max(asked, longest)
+
+
+@given(cases())
+def test_no_wait_that_was_asked_for_goes_past_what_is_left_of_max_age(case):
+    limits, _, metadata, failure, now = case
+    ruling = judge(*case)
+    if limits.max_age is None or failure.retry_after is None or not isinstance(ruling.verdict, verdict.Retry):
+        return
+    first = metadata.first_failure_time
+    waited = timedelta() if first is None else max(now - first, timedelta())
+    assert timedelta(seconds=failure.retry_after) <= limits.max_age - waited
+
+
+@pytest.mark.parametrize("asked", [10**9, 86_401])
+def test_a_wait_past_max_age_is_a_dead_letter_at_once_that_names_both(asked):
+    ruling = rule_on(Throttled(asked))
+    assert isinstance(ruling.verdict, verdict.DeadLetter)
+    day = "1 day, 0:00:00"
+    assert ruling.rule == f"max-age: it asks to wait {timedelta(seconds=asked)}, and of max_age ({day}) {day} are left"
+    assert ruling.verdict.reason.startswith("throttled: it asks to wait ")
+
+
+def test_what_is_left_of_max_age_shrinks_from_the_first_failure_on():
+    since = NOW - timedelta(hours=23, seconds=-0.5)
+    assert isinstance(rule_on(RetryLater(3_600), first_failure_time=since).verdict, verdict.Retry)
+    refused = rule_on(RetryLater(3_602), first_failure_time=since)
+    assert refused.rule == "max-age: it asks to wait 1:00:02, and of max_age (1 day, 0:00:00) 1:00:00 are left"
+
+
+def test_without_max_age_a_wait_may_be_of_any_length():
+    assert rule_on(RetryLater(10**9), PoisonPillHandler(max_age=None)).verdict.after == timedelta(seconds=10**9)
+
+
+@given(
+    st.sampled_from([DEFAULT_BACKOFF, EXACT, Backoff.immediate(), Backoff.fixed(0.01), Backoff.fixed(0.5, jitter=True)]),
+    st.text(),
+)
+def test_a_message_that_asks_for_no_wait_starts_a_few_times_in_five_seconds(backoff, message_id):
+    """Each start takes a millisecond, and the next one comes as soon as it may."""
+    handler, now, starts, first = PoisonPillHandler(backoff=backoff), NOW, 0, None
+    while now - NOW < timedelta(seconds=5):
+        starts, now = starts + 1, now + timedelta(milliseconds=1)
+        first = first or now
+        metadata = MessageMetadata(message_id, first_failure_time=first)
+        ruling = handler.judge(Message(message_id, "orders", b""), metadata, handler.failure(RetryLater(0), metadata), now)
+        now += ruling.verdict.after
+    assert starts <= 20
+
+
+def test_the_rule_says_that_the_backoff_was_longer_than_what_was_asked_for():
+    assert rule_on(RetryLater(0)).rule == "backoff: longer than the 0 s asked for: the handler raised unpoison.errors.RetryLater"
+    assert rule_on(RetryLater(30)).rule.startswith("retry-after: ")
 
 
 @given(cases())
@@ -256,7 +311,7 @@ def test_a_throttled_message_waits_the_longer_the_longer_it_has_been_throttled(m
 
 
 def test_a_wait_that_no_clock_can_hold_does_not_raise():
-    assert rule_on(RetryLater(1e300)).verdict == verdict.Retry(LONGEST, charged=False)
+    assert rule_on(RetryLater(1e300), PoisonPillHandler(max_age=None)).verdict == verdict.Retry(LONGEST, charged=False)
 
 
 def test_an_id_that_is_no_utf_8_is_judged_like_any_other():
