@@ -98,6 +98,8 @@ class Commits:
             if self.is_under_way or time.monotonic() < self._not_before:
                 return
             self._sent = self._news()
+            for part, _ in self._sent.values():
+                part.tell()
             places = [part.place(position) for part, position in self._sent.values()]
             self.is_under_way = bool(places)
             if not places:
@@ -142,9 +144,11 @@ class Commits:
         sent, self._sent, self.trouble, self._silent_since = self._sent, {}, None, None
         self.is_under_way = False
         for part, position in sent.values():
-            part.confirmed = position
+            part.confirm(position)
             if part.marking:
                 self._free(part)
+            elif part.slow_start is not None:
+                self._ring()
 
     def _failed(self, error: KafkaError) -> None:
         """Say it again a little later. If the partition is no longer ours Kafka tells that too."""

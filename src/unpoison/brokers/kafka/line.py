@@ -115,9 +115,19 @@ class Line(Sharing):
             self._read_ledgers(consumer)
             self.shelf.tick()
             self.commits.send(consumer)
+            self._go_on_after_a_slow_start()
             if self.commits.is_over and self.parts:  # the client does not say that these are lost
                 self.drop(list(self.parts.values()))
         self._leave(consumer)
+
+    def _go_on_after_a_slow_start(self) -> None:
+        for part in list(self.parts.values()):
+            if part.slow_start is None:
+                continue
+            if part.slow_start.has_grown():
+                self.ring()
+            if part.slow_start.is_over:
+                part.slow_start = None
 
     def _subscribe(self, consumer: Consumer) -> None:
         """Be a member while somebody fetches; leave the partitions to others if messages wait here that nobody fetches."""

@@ -22,6 +22,7 @@ from confluent_kafka import TopicPartition
 from unpoison.brokers.kafka import runs
 from unpoison.brokers.kafka.record import Record
 from unpoison.brokers.kafka.runs import LARGE, SMALL, Start
+from unpoison.brokers.kafka.slow_start import SlowStart
 
 _offset = methodcaller("offset")
 
@@ -55,6 +56,9 @@ class Part:
         self.away: dict[int, tuple[str, Record]] = {}
         self.sent: tuple[int, str] | None = None
         self.confirmed: tuple[int, str] | None = None
+        self.slow_start: SlowStart | None = None
+        self.unconfirmed = self.told = 0
+        """How many are done of which no confirmed commit tells; and of how many of these the commit on its way tells."""
         self.at_end = -1
         self.size = self.resting_size = 0
         """Bytes of what was read and is in nobody's hand; apart from that, of what is not to be started now."""
@@ -112,7 +116,7 @@ class Part:
 
     def finish(self, offset: int) -> None:
         """It is done, or stored elsewhere."""
-        self.hand.pop(offset, None)
+        self.unconfirmed += self.hand.pop(offset, None) is not None
         if record := self.wake(offset):
             self.size -= len(record)
         if self.levels:
@@ -130,6 +134,7 @@ class Part:
         pop = self.hand.pop
         for offset in offsets:
             pop(offset, None)
+        self.unconfirmed += len(offsets)
         self.high = max(self.high, *offsets) if offsets else self.high
 
     def hand_out(self, record: Record) -> None:
@@ -159,7 +164,10 @@ class Part:
     def give(self, limit: int) -> list[Record]:
         """At most so many of those that may be started."""
         ready = self.ready
-        taken = [ready.popleft() for _ in range(min(limit, len(ready)))]
+        count = min(limit, len(ready))
+        if self.slow_start is not None:
+            count = self.slow_start.admit(count, len(self.hand) + self.unconfirmed)
+        taken = [ready.popleft() for _ in range(count)]
         self.size -= sum(map(len, taken))
         self.hand.update(zip(map(_offset, taken), taken, strict=True))
         return taken
@@ -248,6 +256,16 @@ class Part:
         found += [(offset, SMALL[levels.get(offset, 0)]) for offset in small if offset < top]
         found += [(offset, SMALL[level]) for offset, level in self.expected.items() if offset < top]
         return sorted(found)
+
+    def tell(self) -> None:
+        """A commit goes out that tells of all that is done."""
+        self.told = self.unconfirmed
+
+    def confirm(self, position: tuple[int, str]) -> None:
+        """The server has confirmed that commit."""
+        self.confirmed = position
+        self.unconfirmed -= self.told
+        self.told = 0
 
     def place(self, position: tuple[int, str]) -> TopicPartition:
         return TopicPartition(self.topic, self.number, position[0], position[1])

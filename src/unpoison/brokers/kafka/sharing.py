@@ -15,6 +15,7 @@ from unpoison.brokers.kafka.committing import RETRY_AFTER, Commits
 from unpoison.brokers.kafka.connecting import ALL_DOWN, Connecting
 from unpoison.brokers.kafka.part import Part
 from unpoison.brokers.kafka.shelf import Shelf
+from unpoison.brokers.kafka.slow_start import SlowStart
 from unpoison.brokers.kafka.troubles import told
 
 
@@ -33,13 +34,16 @@ class Sharing:
         """Whether the group has taken us in, and whether it is about to share the partitions out."""
         self.lost_something = False
         self.closing = False
+        self.starts_slowly = False
+        """Whether somebody is rung for when more may be started: others get all that is there at once."""
         self.commits = Commits(topic, self.changed, self.parts, ring)
 
     def on_assign(self, consumer: Consumer, places: Sequence[TopicPartition]) -> None:
         with self.changed:
             for place in places:
                 if place.topic == self.topic:
-                    self.parts[place.partition] = Part(self.topic, place.partition)
+                    part = self.parts[place.partition] = Part(self.topic, place.partition)
+                    part.slow_start = SlowStart() if self.starts_slowly else None
             self.is_joined, self.commits.is_denied, self.is_moving = True, False, False
             self.changed.notify_all()
         with suppress(KafkaException):

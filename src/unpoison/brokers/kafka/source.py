@@ -43,6 +43,7 @@ class Source:
         self.retry = Line(session.consuming(names.retry_group, names.retry), names.retry, names.states, ring)
         self.main.shelf = Straight(session, names, self.main)
         self.retries = self.retry.shelf = Retries(session, names, self.retry)
+        self.main.starts_slowly = self.retry.starts_slowly = has_bell
         self._flip = 0
         _ = session.producer  # connected before it is needed
 

@@ -1,0 +1,29 @@
+"""On Kafka a message that kills its consumer again and again has few of its neighbours run again."""
+
+import pytest
+
+from tests.contract.kafka_lab import KafkaLab
+from unpoison.testing.isolation.scene import Scene
+
+pytestmark = pytest.mark.long
+
+MOST = 30
+"""Of sixty neighbours. It was 10 to 12 when a slow start had just been built in and 38 to 53 before."""
+
+
+@pytest.fixture
+def lab(folder, kafka):
+    with KafkaLab(kafka, folder) as lab:
+        yield lab
+
+
+def test_a_message_that_kills_its_consumer_has_few_of_sixty_neighbours_run_again(lab):
+    with Scene(lab, max_attempts=3) as scene:
+        healthy = scene.healthy(30, "before")
+        scene.publish({"poison": {"do": "kill_consumer"}})
+        healthy += scene.healthy(30, "after")
+        scene.supervised()
+        starts = scene.diary.starts()
+        assert set(scene.letters()) == {"poison"}
+        assert set(scene.diary.done()) == set(healthy)
+        assert sum(starts[id_] - 1 for id_ in healthy) <= MOST
