@@ -228,11 +228,21 @@ def test_dlx_differs(empty, kind):
 
 
 def test_letters_that_were_meant_to_expire(empty):
-    empty.url += "&message_ttl=3600"
+    empty.url += "&dlq_ttl=3600"
     empty.run_once()
     assert empty.found() == {}
     empty.policy("dlq$", {"message-ttl": 60_000})
-    assert "The URL has message_ttl=3600" in empty.found()["dlq-expires"].problem
+    assert "The URL has dlq_ttl=3600" in empty.found()["dlq-expires"].problem
+
+
+def test_messages_that_were_meant_to_expire(empty):
+    empty.url += "&message_ttl=3600"
+    empty.run_once()
+    assert empty.found() == {}
+    empty.policy("^orders$", {"message-ttl": 60_000})
+    seen = empty.found()
+    assert set(seen) == {"messages-expire"}
+    assert "add message_ttl=60 to the URL" in seen["messages-expire"].fix
 
 
 def test_suspects_consumed(vhost):

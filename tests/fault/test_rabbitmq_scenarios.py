@@ -164,13 +164,79 @@ def test_while_a_worker_lives_the_server_gives_its_message_to_nobody_else(lab):
     wait_until(lambda: other.fetch("orders", 1), lambda: "It did not come back")
 
 
-def test_with_message_ttl_in_the_url_the_server_drops_letters_after_that_time(lab, rabbitmq):
-    broker = RabbitMQBroker(f"{lab.url}?message_ttl=1209600")
+def test_each_ttl_in_the_url_is_for_its_own_queue(lab, rabbitmq):
+    broker = RabbitMQBroker(f"{lab.url}?message_ttl=0.5&dlq_ttl=1209600")
     broker.open(["orders"])
     broker.close()
-    arguments = {name: rabbitmq.http("GET", f"/api/queues/{lab.vhost}/{name}")["arguments"] for name in ("orders", "orders.dlq")}
-    assert arguments["orders.dlq"]["x-message-ttl"] == 1_209_600_000
-    assert "x-message-ttl" not in arguments["orders"]
+    names = ("orders", "orders.dlq", "orders.suspects", "orders.dlq.history")
+    found = {name: rabbitmq.http("GET", f"/api/queues/{lab.vhost}/{name}")["arguments"].get("x-message-ttl") for name in names}
+    assert found == {"orders": 500, "orders.dlq": 1_209_600_000, "orders.suspects": None, "orders.dlq.history": None}
+
+
+def test_what_nobody_starts_within_message_ttl_arrives_in_the_dlq_as_expired(lab, raw):
+    lab.url += "?message_ttl=0.2"
+    lab.app().publish_many("orders", ["same", "same"])
+    wait_until(lambda: waiting(raw, "orders.dlq") == 2, lambda: "they did not expire")
+    letters = lab.dlq("orders").peek()
+    assert len({letter.id for letter in letters}) == 2, "equal bodies are two letters"
+    for letter in letters:
+        assert letter.reason.startswith("expired: ")
+        assert letter.rule == "expired: RabbitMQ dead-lettered it from queue 'orders'"
+        assert (letter.error_type, letter.body, letter.attempts, letter.state) == ("rabbitmq.expired", b"same", 0, "dead")
+        assert letter.original == {
+            "source": "orders",
+            "exchange": "",
+            "routing_key": "orders",
+            "queue": "orders",
+            "reason": "expired",
+            "count": "1",
+        }
+    lab.dlq("orders").discard(letters[0].id)
+    assert [letter.id for letter in lab.dlq("orders").peek()] == [letters[1].id], "with one the other was let go"
+
+
+def test_an_expired_letter_that_is_replayed_and_expires_again_is_a_new_letter(lab, raw):
+    lab.url += "?message_ttl=0.2"
+    lab.app().publish("orders", 1)
+    wait_until(lambda: waiting(raw, "orders.dlq") == 1, lambda: "it did not expire")
+    dlq = lab.dlq("orders")
+    (first,) = dlq.peek()
+    assert dlq.replay_all().replayed == (first.id,)
+    wait_until(lambda: waiting(raw, "orders.dlq") == 1, lambda: "it did not expire again")
+    (second,) = dlq.peek()
+    assert (second.id != first.id, second.replays, second.reason) == (True, 1, first.reason)
+
+
+@pytest.mark.parametrize("ends_after", [1, 3])
+def test_a_letter_names_the_exchange_and_the_routing_key_that_its_message_was_published_with(lab, raw, ends_after):
+    def handle(payload: object, delivery: Delivery) -> None:
+        raise Permanent("no") if delivery.attempt == ends_after else ConnectionError("not now")
+
+    app = given.consumer(lab.app(), "orders", handle, backoff=Backoff.fixed(0.1))
+    lab.broker("orders")
+    raw.exchange_declare("shop", "topic", durable=True)
+    raw.queue_bind("orders", "shop", "order.*")
+    raw.basic_publish("shop", "order.paid", b"1", pika.BasicProperties(delivery_mode=2))
+    wait_until(lambda: waiting(raw, "orders") == 1, lambda: "it did not arrive")
+    drained(app)
+    dlq = lab.dlq("orders")
+    (letter,) = dlq.peek()
+    assert letter.original == {"source": "orders", "exchange": "shop", "routing_key": "order.paid"}
+    dlq.replay_all()
+    drained(app)
+    (again,) = dlq.peek()
+    assert again.original == letter.original, "after a replay too"
+
+
+def test_a_message_that_was_published_with_a_delay_names_its_queue_and_not_the_delay(lab):
+    def handle(payload: object) -> None:
+        raise Permanent("no")
+
+    app = given.consumer(lab.app(), "orders", handle)
+    app.publish("orders", 1, delay=0.1)
+    drained(app)
+    (letter,) = lab.dlq("orders").peek()
+    assert letter.original == {"source": "orders", "exchange": "", "routing_key": "orders"}
 
 
 def given_counters(delivery: Delivery, attempts: int):

@@ -158,7 +158,7 @@ def test_entries_of_other_programs_are_read_as_they_are_and_keep_their_fields(ur
         broker.settle(Settlement(gone=[again]))
     app = App(url)
     (letter,) = app.dlq("orders").peek()
-    assert letter.original == {"source": "orders", "receipt": plain.id}
+    assert letter.original == {"source": "orders", "entry": plain.id}
     assert app.dlq("orders").replay_one()
     app.close()
     with opened(url) as broker:

@@ -22,7 +22,8 @@ def letter(
 ) -> DeadLetter:
     """Everything known about why this message is given up. `counters` already hold the start that has just failed."""
     moment = time.time() if now is None else now
-    original: dict[str, str | int] = {"source": delivery.source, "receipt": str(delivery.receipt)}
+    # Where it stood in the broker's own terms is added by the adapter: a receipt means nothing to anybody else.
+    original: dict[str, str | int] = {"source": delivery.source}
     if isinstance(delivery, Unreadable):
         original["envelope"] = delivery.envelope
     return DeadLetter(

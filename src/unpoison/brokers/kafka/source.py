@@ -31,9 +31,6 @@ class Receipt(msgspec.Struct, frozen=True, eq=False, gc=False):
     part: Part
     offset: int
 
-    def __str__(self) -> str:
-        return f"{self.part.topic}/{self.part.number}/{self.offset}"
-
 
 class Source:
     def __init__(self, source: str, session: Session, ring: Callable[[], None], *, has_bell: bool) -> None:

@@ -83,9 +83,6 @@ class Receipt(msgspec.Struct, frozen=True, eq=False):
     reply: bytes
     block: bytes
 
-    def __str__(self) -> str:
-        return str(place(self.reply))
-
 
 class More(msgspec.Struct, omit_defaults=True):
     """What no line of a header can hold."""

@@ -26,6 +26,7 @@ MOST_RECORD = 32 * 1024
 def written(letter: DeadLetter, seen: Seen, old: bytes, group: str) -> bytes:
     """The header block of a letter. Stored twice, since an answer got lost, it is stored once."""
     counters = Counters(attempts=letter.attempts, replays=letter.replays)
+    letter = msgspec.structs.replace(letter, original=letter.original | _place(seen))
     extra = [
         line(MESSAGE_ID, f"{seen.stamp}:{letter.replays}:{group}"),
         line(GROUP, group),
@@ -35,6 +36,12 @@ def written(letter: DeadLetter, seen: Seen, old: bytes, group: str) -> bytes:
         RECORD + b": " + letter_within(letter, MOST_RECORD),
     ]
     return envelope.copied(seen, old, counters, extra)
+
+
+def _place(seen: Seen) -> dict[str, str | int]:
+    """Where the original stood, from its stamp."""
+    stream, number, _ = (*seen.stamp.rsplit(":", 2), "", "")[:3]
+    return {"stream": stream, "sequence": int(number)} if number.isascii() and number.isdecimal() else {}
 
 
 def _one_line(text: str) -> str:

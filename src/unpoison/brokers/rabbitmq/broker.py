@@ -162,7 +162,7 @@ class RabbitMQBroker:
             except BaseException:
                 lane.close()  # it goes back; the server counts a start that never was, which errs on the side of caution
                 raise
-            receipt = Receipt(lane, arrived.tag, arrived.properties)
+            receipt = Receipt(lane, arrived.tag, arrived.properties, arrived.route)
             return Delivery(receipt, source, seen.id, arrived.body, seen.key, seen.headers, counters)
 
     def settle(self, settlement: Settlement) -> None:
@@ -268,7 +268,7 @@ def _read(source: str, subscription: Subscription, message: Arrived) -> Delivery
     counters = _returned(seen.counters, seen.returns)
     if seen.wait > 0 or (seen.returns == FLAGGED and seen.counters.unseen == 0 and not seen.counters.alone):
         return _Again(message, like, seen, counters)
-    receipt = Receipt(subscription, message.tag, message.properties)
+    receipt = Receipt(subscription, message.tag, message.properties, message.route)
     return Delivery(receipt, source, seen.id, message.body, seen.key, seen.headers, counters)
 
 

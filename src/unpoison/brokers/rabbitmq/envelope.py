@@ -17,12 +17,14 @@ import msgspec
 from unpoison.brokers.rabbitmq import properties, table
 from unpoison.brokers.rabbitmq.properties import Properties
 from unpoison.brokers.rabbitmq.table import Entry
-from unpoison.brokers.rabbitmq.wire import Arrived
+from unpoison.brokers.rabbitmq.wire import Arrived, read_route
 from unpoison.message import MOST_COUNTED, MOST_MOMENT, NO_HEADERS, UNTRIED, Counters, Delivery, Outgoing, Past
 from unpoison.reading import Unreadable, read_one, unreadable
 from unpoison.stored import UNREADABLE
 
 STAMP, KEY, ATTEMPTS, REST = b"x-unpoison-stamp", b"x-unpoison-key", b"x-delivery-attempts", b"x-unpoison-wait"
+EXCHANGE, ROUTING_KEY = b"x-unpoison-exchange", b"x-unpoison-routing-key"
+"""What the original was published with: a copy has a route of its own."""
 LONG_ID = b"x-unpoison-id"
 """For an id of more than the 255 bytes that the property can hold."""
 
@@ -49,6 +51,8 @@ _KINDS: Mapping[str, tuple[type, ...]] = {"alone": (bool,), "fresh": (bool,), "f
 FLAGGED = -1
 """In place of how often a message came back: once at least."""
 
+OUR_EXCHANGES = "unpoison."
+
 MOST_HEADERS = 64 * 1024
 """Bytes that our own headers may take; a frame, and so all headers of a message, ends at 128 KiB."""
 
@@ -65,6 +69,8 @@ class Seen(msgspec.Struct):
     counters: Counters
     returns: int
     wait: float
+    route: tuple[str, str] | None = None
+    """Exchange and routing key of the original; None if they are not known, or only those of a delay of ours."""
 
 
 def stamp() -> str:
@@ -93,6 +99,8 @@ def copied(seen: Seen, like: Properties, counters: Counters, *, extra: list[Entr
     entries.append(table.entry("x-unpoison-stamp", seen.stamp or stamp()))
     if seen.key is not None:
         entries.append(table.entry("x-unpoison-key", seen.key))
+    if seen.route is not None:
+        entries += [table.entry(name.decode(), text) for name, text in zip((EXCHANGE, ROUTING_KEY), seen.route, strict=True)]
     return _written(seen.id, entries, like)
 
 
@@ -145,14 +153,14 @@ def opened_safely(arrived: Arrived) -> tuple[Properties, Seen]:
 
     def bare(arrived: Arrived, _: Exception) -> tuple[Properties, Seen]:
         like = read_one(arrived.properties, properties.read, lambda *_: properties.NONE)
-        return like, Seen(_unnamed(arrived), None, NO_HEADERS, None, UNTRIED, 0, 0.0)
+        return like, Seen(_unnamed(arrived), None, NO_HEADERS, None, UNTRIED, 0, 0.0, _route(arrived, {}))
 
     return read_one(arrived, opened, bare)
 
 
 def not_read(source: str, holder: object, arrived: Arrived, error: Exception) -> Unreadable:
     """The delivery of a message that could not be read."""
-    receipt = Receipt(holder, arrived.tag, arrived.properties)
+    receipt = Receipt(holder, arrived.tag, arrived.properties, arrived.route)
     return unreadable(receipt, source, _unnamed(arrived), arrived.body, arrived.properties, error)
 
 
@@ -173,7 +181,24 @@ def look(arrived: Arrived, like: Properties) -> Seen:
     wait = wait if 0 < wait <= MOST_MOMENT else 0.0  # else somebody else's header of that name
     returns = _returns(found) if arrived.redelivered else 0
     id_ = named if named is not None else own or _unnamed(arrived)
-    return Seen(id_, key, headers or NO_HEADERS, own, _counters(found), returns, float(wait))
+    return Seen(id_, key, headers or NO_HEADERS, own, _counters(found), returns, float(wait), _route(arrived, found))
+
+
+def _route(arrived: Arrived, found: Mapping[bytes, bytes]) -> tuple[str, str] | None:
+    if EXCHANGE in found and ROUTING_KEY in found:
+        return table.text(found[EXCHANGE]), table.text(found[ROUTING_KEY])
+    if arrived.route:
+        exchange, key = read_route(arrived.route)
+        return None if exchange.startswith(OUR_EXCHANGES) else (exchange, key)
+    death = last_death(found)
+    keys = death.get("routing-keys")
+    return (str(death["exchange"]), str(keys[0])) if isinstance(keys, list) and keys and "exchange" in death else None
+
+
+def last_death(headers: Mapping[bytes, bytes]) -> dict[str, Any]:
+    """What RabbitMQ noted when it last dead-lettered this message; empty if it never did, or somebody else wrote the header."""
+    deaths = table.value(headers[b"x-death"]) if b"x-death" in headers else []
+    return deaths[0] if isinstance(deaths, list) and deaths and isinstance(deaths[0], dict) else {}
 
 
 def _returns(found: Mapping[bytes, bytes]) -> int:
@@ -208,9 +233,7 @@ class Receipt(msgspec.Struct, frozen=True, eq=False):
     holder: Any
     tag: int
     properties: bytes
-
-    def __str__(self) -> str:
-        return f"delivery {self.tag}"
+    route: bytes = b""
 
 
 def is_plain(data: bytes) -> bool:
@@ -224,4 +247,6 @@ def plain(source: str, arrived: Arrived, holder: object) -> Delivery:
     """The short way for a message that `is_plain`."""
     data = arrived.properties
     at = 7 + int.from_bytes(data[2:6], "big")
-    return Delivery(Receipt(holder, arrived.tag, data), source, data[at + 1 :].decode("utf-8", "replace"), arrived.body)
+    return Delivery(
+        Receipt(holder, arrived.tag, data, arrived.route), source, data[at + 1 :].decode("utf-8", "replace"), arrived.body
+    )

@@ -7,7 +7,7 @@ is read as a letter too.
 
 import hashlib
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -36,7 +36,14 @@ def new_id(source: str) -> str:
 def written(letter: DeadLetter, seen: Seen, like: Properties, letter_id: str, state: str = "dead") -> bytes:
     """The properties of a letter."""
     counters = Counters(attempts=letter.attempts, replays=letter.replays)
+    letter = msgspec.structs.replace(letter, original={**letter.original, **_original(letter.source, seen)})
     return envelope.copied(seen, like, counters, extra=told(letter, letter_id, state))
+
+
+def _original(source: str, seen: Seen) -> dict[str, str | int]:
+    """Where the message came from. What unpoison itself delayed was published to its queue."""
+    exchange, routing_key = seen.route or ("", source)
+    return {"exchange": exchange, "routing_key": routing_key}
 
 
 def told(letter: DeadLetter, letter_id: str, state: str) -> list[Entry]:
@@ -73,7 +80,7 @@ def read(source: str, arrived: Arrived, states: Collection[str] = ("dead",)) -> 
         lambda headers: _known(source, headers) or _foreign(message, headers, seen),
         lambda _, error: unreadable_letter("", "dead", message, error),
     )
-    id_ = table.text(headers[LETTER]) if LETTER in headers else f"{source}-{0:014x}{_digest(arrived)}"
+    id_ = table.text(headers[LETTER]) if LETTER in headers else _foreign_id(source, arrived, headers, seen.stamp)
     state = table.text(headers[STATE]) if STATE in headers else "dead"
     return Found(arrived, like, seen, msgspec.structs.replace(letter, id=id_, state=state, message=message))
 
@@ -103,8 +110,8 @@ def _brief(source: str, arrived: Arrived, states: Collection[str]) -> Brief:
     found = {each.name: each.value for each in like.headers.entries if each.name in _BRIEF}
     is_ours = STATE not in found or table.text(found[STATE]) in states
     state = table.text(found[STATE]) if STATE in found and is_ours else "dead"
-    id_ = table.text(found[LETTER]) if LETTER in found and is_ours else f"{source}-{0:014x}{_digest(arrived)}"
     stamp = table.text(found[envelope.STAMP]) if envelope.STAMP in found else None
+    id_ = table.text(found[LETTER]) if LETTER in found and is_ours else _foreign_id(source, arrived, found, stamp)
     message_id = table.text(found[envelope.LONG_ID]) if envelope.LONG_ID in found else like.id
     if message_id is None:
         message_id = stamp or envelope.look(arrived, like).id
@@ -113,7 +120,8 @@ def _brief(source: str, arrived: Arrived, states: Collection[str]) -> Brief:
 
 
 _REPLAYS = b"x-unpoison-replays"
-_BRIEF = frozenset((STATE, LETTER, envelope.STAMP, envelope.LONG_ID, _REPLAYS))
+_DEATH = b"x-death"
+_BRIEF = frozenset((STATE, LETTER, envelope.STAMP, envelope.LONG_ID, _REPLAYS, _DEATH))
 
 
 def _known(source: str, headers: dict[bytes, bytes]) -> DeadLetter | None:
@@ -127,34 +135,48 @@ def _known(source: str, headers: dict[bytes, bytes]) -> DeadLetter | None:
         return None  # somebody else's header of that name
 
 
-def _digest(arrived: Arrived) -> str:
-    return hashlib.blake2b(arrived.body, digest_size=8).hexdigest()
+def _foreign_id(source: str, arrived: Arrived, headers: Mapping[bytes, bytes], stamp: str | None) -> str:
+    """The id of a letter that RabbitMQ or another program wrote: by its message's stamp and replays, so that equal bodies are
+    different letters and one that was replayed and came back is a new one; without a stamp by all that is known of it."""
+    replays = headers.get(_REPLAYS, b"")
+    known = (stamp.encode(), replays) if stamp else (arrived.body, replays, headers.get(_DEATH, b""))
+    digest = hashlib.blake2b(digest_size=8)
+    for each in known:
+        digest.update(b"%d:" % len(each) + each)
+    return f"{source}-{0:014x}{digest.hexdigest()}"
+
+
+_ENDS = {
+    "expired": "nobody started it within the time that the queue keeps messages (message_ttl)",
+    "rejected": "a consumer rejected it",
+    "delivery_limit": "it was delivered more often than the queue allows",
+    "maxlen": "the queue was full",
+}
+"""What RabbitMQ says in x-death, and what it means."""
 
 
 def _foreign(message: Message, headers: dict[bytes, bytes], seen: Seen) -> DeadLetter:
     """For what RabbitMQ itself gave up, or another program: all that is known is in x-death."""
-    deaths = table.value(headers[b"x-death"]) if b"x-death" in headers else []
-    death = deaths[0] if isinstance(deaths, list) and deaths and isinstance(deaths[0], dict) else {}
+    death = envelope.last_death(headers)
     why = str(death.get("reason", "unknown"))
     moment = death.get("time")
     at = float(moment) if isinstance(moment, int) and 0 < moment < 2**33 else 0.0
-    rule = (
-        f"RabbitMQ dead-lettered it from queue {death.get('queue')!r}: {why}"
-        if death
-        else "something else than unpoison put it here"
-    )
+    meaning = _ENDS.get(why, f"RabbitMQ says {why!r}")
+    reason = f"{why}: {meaning}" if death else "something else than unpoison put it here"
+    rule = f"{why}: RabbitMQ dead-lettered it from queue {death.get('queue')!r}" if death else reason
+    noted: dict[str, str | int] = {name: str(death[name]) for name in ("queue", "reason", "count") if name in death}
     return DeadLetter(
         message=message,
         attempts=seen.counters.charged,
         classification=str(ErrorClassification.UNKNOWN),
         rule=rule,
-        reason=rule,
+        reason=reason,
         error_type="rabbitmq." + why,
-        error=rule,
+        error=meaning if death else reason,
         fingerprint=hashlib.blake2b(rule.encode(), digest_size=6).hexdigest(),
         first_failed_at=seen.counters.first_failed_at or at,
         last_failed_at=at,
         history=seen.counters.history,
         replays=seen.counters.replays,
-        original={name: str(content) for name, content in death.items()},
+        original={"source": message.source, **(_original(message.source, seen) if seen.route else {}), **noted},
     )

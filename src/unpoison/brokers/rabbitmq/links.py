@@ -41,7 +41,10 @@ class Links:
                 raise BrokerUnavailable(f"The connection to {self._address.shown} is not open. Call open() first.")
             if self._asking is None or not self._asking.is_open or self._topology is None:
                 self._asking = link = Link(self._address, "control", self.part_lost)
-                self._topology = Topology(link, create=self._create, message_ttl=self._address.message_ttl, known=self._known)
+                where = self._address
+                self._topology = Topology(
+                    link, create=self._create, message_ttl=where.message_ttl, dlq_ttl=where.dlq_ttl, known=self._known
+                )
                 self._ladder = None
             return self._topology
 

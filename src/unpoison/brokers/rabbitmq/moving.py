@@ -90,7 +90,8 @@ class Moving:
 
 
 def _opened(delivery: Delivery) -> tuple[Properties, Seen]:
-    return envelope.opened_safely(Arrived(0, False, delivery.receipt.properties, delivery.body))
+    receipt: Receipt = delivery.receipt
+    return envelope.opened_safely(Arrived(receipt.tag, False, receipt.properties, delivery.body, receipt.route))
 
 
 def why(batch: Batch) -> str:

@@ -71,14 +71,14 @@ def check_name(source: str) -> None:
         )
 
 
-def queues(source: str, version: tuple[int, int], message_ttl: float | None) -> list[Queue]:
-    """What a source needs, in the order in which it is made."""
+def queues(source: str, version: tuple[int, int], message_ttl: float | None, dlq_ttl: float | None) -> list[Queue]:
+    """What a source needs, in the order in which it is made. What expires in the source goes to its DLQ; what expires there is
+    deleted."""
     kept: dict[str, Any] = {"x-queue-type": "quorum"}
     if version >= (4, 0):
         kept["x-delivery-limit"] = -1  # else looking at a letter 20 times would delete it
-    letters = kept if message_ttl is None else {**kept, "x-message-ttl": int(message_ttl * 1000)}
     return [
-        Queue(dlq_of(source), letters),
+        Queue(dlq_of(source), {**kept, **_ttl(dlq_ttl)}),
         Queue(
             source,
             {
@@ -88,6 +88,7 @@ def queues(source: str, version: tuple[int, int], message_ttl: float | None) -> 
                 "x-dead-letter-strategy": "at-least-once",
                 "x-overflow": "reject-publish",
                 "x-delivery-limit": BACKSTOP,
+                **_ttl(message_ttl),
             },
         ),
         Queue(lane_of(source), kept),
@@ -97,11 +98,16 @@ def queues(source: str, version: tuple[int, int], message_ttl: float | None) -> 
     ]
 
 
+def _ttl(seconds: float | None) -> dict[str, int]:
+    return {} if seconds is None else {"x-message-ttl": max(1, int(seconds * 1000))}
+
+
 class Topology:
     """Makes and checks queues on one connection. `known` are sources that were found complete on an earlier one."""
 
-    def __init__(self, link: Link, *, create: bool, message_ttl: float | None, known: set[str]) -> None:
-        self.link, self._create, self._ttl, self._known = link, create, message_ttl, known
+    def __init__(self, link: Link, *, create: bool, message_ttl: float | None, dlq_ttl: float | None, known: set[str]) -> None:
+        self.link, self._create, self._known = link, create, known
+        self._message_ttl, self._dlq_ttl = message_ttl, dlq_ttl
         self._channel: Channel | None = None
 
     def ensure(self, source: str) -> list[Finding]:
@@ -109,7 +115,7 @@ class Topology:
         if source in self._known:
             return []
         check_name(source)
-        wanted = queues(source, self.link.version, self._ttl)
+        wanted = queues(source, self.link.version, self._message_ttl, self._dlq_ttl)
         findings = self._exchange() if self._create else []
         for queue in wanted:
             findings += self._queue(queue) if self._create else self._expect(queue, wanted)

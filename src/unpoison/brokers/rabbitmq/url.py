@@ -1,8 +1,9 @@
 """What does a RabbitMQ URL say?
 
 amqp://user:password@host:5672/vhost, or amqps:// for TLS. What follows the question mark goes to the client in its own
-terms (heartbeat, ssl_options …), except for two words of ours: `message_ttl`, the seconds after which a dead letter may be
-dropped, and `management`, the address of the management API, which only `unpoison doctor` asks.
+terms (heartbeat, ssl_options …), except for three words of ours: `message_ttl`, the seconds after which a message that nobody has
+started becomes a dead letter, `dlq_ttl`, those after which a dead letter may be dropped, and `management`, the address of the
+management API, which only `unpoison doctor` asks.
 """
 
 from typing import NamedTuple
@@ -23,13 +24,15 @@ class Address(NamedTuple):
     shown: str
     vhost: str
     message_ttl: float | None
+    dlq_ttl: float | None = None
     management: str | None = None
 
 
 def address(url: str) -> Address:
     parts = urlsplit(url)
     options = dict(parse_qsl(parts.query))
-    ttl, _ = options.pop("message_ttl", None), options.pop("management", None)
+    message_ttl, dlq_ttl = _seconds(options, "message_ttl"), _seconds(options, "dlq_ttl")
+    options.pop("management", None)
     vhost = unquote(parts.path[1:]) or "/"
     plain = parts._replace(query=urlencode(options), path="/" + quote(vhost, safe="")).geturl()
     shown = (
@@ -43,7 +46,7 @@ def address(url: str) -> Address:
     for name, value in (("socket_timeout", CONNECT_TIMEOUT), ("stack_timeout", 2 * CONNECT_TIMEOUT), ("heartbeat", HEARTBEAT)):
         if name not in options:
             setattr(parameters, name, value)
-    return Address(parameters, shown, vhost, None if ttl is None else _seconds(ttl), _management(parts.query))
+    return Address(parameters, shown, vhost, message_ttl, dlq_ttl, _management(parts.query))
 
 
 def _management(query: str) -> str | None:
@@ -52,14 +55,20 @@ def _management(query: str) -> str | None:
     return next((text if "://" in text else unquote(text) for text in given), None)
 
 
-def _seconds(text: str) -> float:
+_LEFT_OUT = {"message_ttl": "let messages wait for as long as it takes", "dlq_ttl": "keep letters"}
+
+
+def _seconds(options: dict[str, str], name: str) -> float | None:
+    text = options.pop(name, None)
+    if text is None:
+        return None
     try:
         value = float(text)
     except ValueError:
         value = -1.0
     if not 0 < value < 4_294_967:
         raise ConfigError(
-            f"message_ttl in the URL must be seconds between 0 and 4,294,967 (49 days), got {text!r}. "
-            f"Leave it out to keep letters."
+            f"{name} in the URL must be seconds between 0 and 4,294,967 (49 days), got {text!r}. "
+            f"Leave it out to {_LEFT_OUT[name]}."
         )
     return value

@@ -31,6 +31,8 @@ class Arrived(NamedTuple):
     redelivered: bool
     properties: bytes
     body: bytes
+    route: bytes = b""
+    """Exchange and routing key that it was published with, each with its length before it."""
 
 
 class Tap(Protocol):
@@ -84,10 +86,10 @@ class _Reader:
         if method == DELIVER:
             start += 1 + data[start]
             tag, redelivered = _TAG.unpack_from(data, start)
-            self._meta, self._answer = (tag, redelivered == 1), DELIVER
+            self._meta, self._answer = (tag, redelivered == 1, data[start + 9 : end]), DELIVER
         elif method == GET_OK:
             tag, redelivered = _TAG.unpack_from(data, start)
-            self._meta, self._answer = (tag, redelivered == 1), DELIVER
+            self._meta, self._answer = (tag, redelivered == 1, data[start + 9 : end - 4]), DELIVER
         elif method == RETURN:
             text, at = _short(data, start + 2)
             exchange, at = _short(data, at)
@@ -106,9 +108,9 @@ class _Reader:
         if self._answer == RETURN:
             self.tap.returned(*self._meta)
             return
-        tag, redelivered = self._meta
+        tag, redelivered, route = self._meta
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
-        self.tap.arrived(Arrived(tag, redelivered, self._properties, body))
+        self.tap.arrived(Arrived(tag, redelivered, self._properties, body, route))
 
 
 class Wire(SelectConnection):  # type: ignore[misc]  # the client comes without types
@@ -216,6 +218,12 @@ def cancel_frame(channel: int, consumer: str) -> bytes:
 def short(text: str) -> bytes:
     data = text.encode()
     return bytes((len(data),)) + data
+
+
+def read_route(route: bytes) -> tuple[str, str]:
+    """Exchange and routing key of a message that arrived with this."""
+    exchange, at = _short(route, 0)
+    return exchange, _short(route, at)[0]
 
 
 def _short(data: bytes, at: int) -> tuple[str, int]:

@@ -20,16 +20,13 @@ _NOT_HEADERS = (b"id", b"key", b"body", b"headers")
 
 
 class Receipt(msgspec.Struct, frozen=True, gc=False):
-    """What finds a delivery at the server again. Its text is in the dead letter, so that is short."""
+    """What finds a delivery at the server again."""
 
     owner: str
     is_waiting: bool
     """One of those that wait for another start; else an entry of the stream."""
     no: bytes
     fields: Sequence[bytes]
-
-    def __str__(self) -> str:
-        return _text(self.no)
 
 
 def fields_of(message: Outgoing | Message) -> list[bytes]:

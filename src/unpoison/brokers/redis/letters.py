@@ -8,6 +8,8 @@ they were, in `fields`.
 import re
 from collections.abc import Sequence
 
+import msgspec
+
 from unpoison import stored
 from unpoison.brokers.redis.envelope import fields_of
 from unpoison.brokers.redis.netstrings import packed, unpacked
@@ -22,8 +24,11 @@ _UNKNOWN = (
 )
 
 
-def fields_of_letter(letter: DeadLetter, original: Sequence[bytes], group: str) -> list[bytes]:
-    """The entry of a letter. `original` are the fields that the message had in the stream."""
+def fields_of_letter(letter: DeadLetter, original: Sequence[bytes], group: str, no: bytes) -> list[bytes]:
+    """The entry of a letter. `original` are the fields that the message had in the stream, and `no` its number. A number that
+    the stream did not give is ours, and means nothing to anybody else."""
+    if _ID.fullmatch(entry := as_text(no)):
+        letter = msgspec.structs.replace(letter, original=letter.original | {"entry": entry})
     fields = fields_of(letter.message)
     same = fields == list(original)
     fields += [b"error", f"{letter.error_type}: {letter.error}"[:1000].encode(errors="backslashreplace")]

@@ -53,7 +53,7 @@ def _letters(settlement: Settlement, group: str) -> dict[tuple[str, str], list[A
     rows: dict[tuple[str, str], list[Any]] = {}
     for dead in settlement.dead:
         receipt = dead.delivery.receipt
-        letter = fields_of_letter(dead.letter, receipt.fields, group)
+        letter = fields_of_letter(dead.letter, receipt.fields, group, receipt.no)
         row = [int(receipt.is_waiting), receipt.no, len(letter), *letter]
         rows.setdefault((dead.delivery.source, receipt.owner), []).extend(row)
     return rows

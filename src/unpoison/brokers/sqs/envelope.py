@@ -68,9 +68,6 @@ class Receipt(msgspec.Struct, frozen=True, eq=False):
     handle: str
     raw: Raw
 
-    def __str__(self) -> str:
-        return str(self.raw["MessageId"])
-
 
 _decode = msgspec.json.Decoder(Envelope).decode
 

@@ -32,6 +32,7 @@ def new_id(source: str) -> str:
 
 def written(letter: DeadLetter, seen: Seen, letter_id: str, state: str) -> Envelope:
     """The envelope of a letter."""
+    letter = msgspec.structs.replace(letter, original={**letter.original, "message_id": seen.stamp})
     told = envelope.copied(seen, Counters(attempts=letter.attempts, replays=letter.replays))
     told.letter, told.letter_id, told.state = msgspec.json.decode(letter_within(letter, MOST_RECORD)), letter_id, state
     return told

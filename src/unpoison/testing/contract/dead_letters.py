@@ -70,6 +70,23 @@ def test_a_letter_tells_what_happened(lab: Lab) -> None:
     assert letter.first_failed_at <= letter.last_failed_at
 
 
+def test_a_letter_says_where_its_message_stood_and_a_retry_changes_nothing_in_that(lab: Lab) -> None:
+    def handle(payload: str, delivery: Delivery) -> None:
+        raise Permanent("no") if payload == "at once" or delivery.attempt > 1 else ConnectionError("not now")
+
+    app = given.consumer(lab.app(), "orders", handle, schema=str, backoff=Backoff.immediate())
+    app.publish_many("orders", ["at once", "after a retry"])
+    drained(app)
+    letters = lab.dlq("orders").peek()
+    assert len(letters) == 2
+    assert {letter.original["source"] for letter in letters} == {"orders"}
+    assert len({frozenset(letter.original) for letter in letters}) == 1, "the retry's own place is shown"
+    shown = {str(value) for letter in letters for name, value in letter.original.items() if name != "offset"}
+    internal = ("-", "delivery", "unpoison.", "<")
+    assert not [value for value in shown if value.startswith(internal)], "what only the adapter understands is shown"
+    assert "receipt" not in letters[0].original
+
+
 def test_what_the_sender_wrote_survives_retry_dead_letter_and_replay(lab: Lab) -> None:
     received: list[Delivery] = []
 

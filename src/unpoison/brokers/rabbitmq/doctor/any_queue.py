@@ -93,17 +93,21 @@ def _of_length(place: Place, seen: Seen) -> Iterator[Finding]:
 
 
 def _of_age(place: Place, seen: Seen) -> Iterator[Finding]:
-    ttl = seen.number("message-ttl")
-    if ttl is not None:
-        leads = seen.text("dead-letter-exchange")
-        end = "is deleted" if leads is None else f"goes to the exchange {leads!r}"
-        yield Finding(
-            "messages-expire",
-            f"A message that waits in {seen.name!r} for {_seconds(ttl)} ({seen.by('message-ttl')}) {end} without ever being "
-            f"started: a backlog, or an outage of the consumers, is enough.",
-            mended(place, seen, "message-ttl"),
-            loses=True,
-        )
+    ttl, leads = seen.number("message-ttl"), seen.text("dead-letter-exchange")
+    meant = place.message_ttl if seen.role == "source" else None
+    if ttl is None or (meant is not None and leads is not None and ttl >= meant * 1000):
+        return
+    end = "is deleted" if leads is None else f"goes to the exchange {leads!r}"
+    fix = mended(place, seen, "message-ttl")
+    if seen.role == "source" and leads is not None:
+        fix = f"If it is meant, add message_ttl={ttl / 1000:.10g} to the URL. If not: {fix[0].lower()}{fix[1:]}"
+    yield Finding(
+        "messages-expire",
+        f"A message that waits in {seen.name!r} for {_seconds(ttl)} ({seen.by('message-ttl')}) {end} without ever being "
+        f"started: a backlog, or an outage of the consumers, is enough.",
+        fix,
+        loses=True,
+    )
 
 
 def _seconds(milliseconds: int) -> str:

@@ -59,7 +59,8 @@ def _place(where: Address, link: Link, management: Management, longest: float | 
     names = said.get("cluster_name"), (link.wire.server_properties or {}).get("cluster_name")
     if names[0] != names[1]:
         raise Unanswered(f"At {management.shown} another server answers: {names[0]!r} and not {names[1]!r}.")
-    return Place(where.vhost, where.shown, link.version, where.message_ttl, longest, management, queues_of(management))
+    ttls = where.message_ttl, where.dlq_ttl
+    return Place(where.vhost, where.shown, link.version, *ttls, longest, management, queues_of(management))
 
 
 def _cannot_ask(management: Management, why: str, sources: Sequence[str]) -> Finding:

@@ -77,13 +77,13 @@ def _of_staying(place: Place, seen: Seen) -> Iterator[Finding]:
             f"unpoison retries with a backoff of its own. {mended(place, seen, 'message-ttl')}",
             loses=True,
         )
-    elif place.message_ttl is None or ttl < place.message_ttl * 1000:
-        said = "The URL has no message_ttl" if place.message_ttl is None else f"The URL has message_ttl={place.message_ttl:g}"
+    elif place.dlq_ttl is None or ttl < place.dlq_ttl * 1000:
+        said = "The URL has no dlq_ttl" if place.dlq_ttl is None else f"The URL has dlq_ttl={place.dlq_ttl:g}"
         yield Finding(
             "dlq-expires",
             f"Letters in {seen.name!r} are deleted {after}, whether somebody has looked or not. {said}, so this is not what "
             "was meant.",
-            f"If it is meant, add message_ttl={ttl / 1000:.10g} to the URL. If not: {_lower(mended(place, seen, 'message-ttl'))}",
+            f"If it is meant, add dlq_ttl={ttl / 1000:.10g} to the URL. If not: {_lower(mended(place, seen, 'message-ttl'))}",
             loses=True,
         )
 

@@ -110,6 +110,7 @@ class Place(NamedTuple):
     shown: str
     version: tuple[int, int]
     message_ttl: float | None
+    dlq_ttl: float | None
     longest: float | None
     management: Management
     queues: Mapping[str, Seen]
