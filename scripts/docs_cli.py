@@ -20,6 +20,12 @@ This page is what `--help` says, command by command. It is written by `make docs
   holds one JSON document and nothing else.
 - **Asking.** What destroys something asks first. Where there is no terminal to ask on, it is refused unless `--yes` is given.
 - **Colours and bars** appear on a terminal only; `NO_COLOR=1` turns colours off. `unpoison completion` sets up your shell.
+
+## Log lines of `unpoison run`
+
+`--log-level` and `--log-format` hold for what your handlers log as well, in whichever process or thread they run. An app that sets
+up logging itself, while it is imported or in `@app.on_worker_start`, wins: its levels and forms are used for its own lines. What
+handlers print to standard output and standard error is passed on line by line, so lines of several workers never mix.
 """
 
 

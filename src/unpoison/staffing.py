@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from unpoison.bell import Bell
 from unpoison.errors import ConfigError
+from unpoison.log_lines import LogStyle
 from unpoison.options import ConsumerOptions, Settings
 from unpoison.ports import Broker
 from unpoison.registration import Registration
@@ -58,12 +59,14 @@ class RunnableApp:
         *,
         workers: int | None = None,
         worker_hooks: Callable[[], WorkerHooks] = WorkerHooks,
+        style: LogStyle | None = None,
     ) -> "RunnableApp":
         """From "module:app", without importing it here: the template process says what is in it.
 
-        `workers` is how many processes serve each source, whatever its concurrency asks for.
+        `workers` is how many processes serve each source, whatever its concurrency asks for. `style` is how they write log
+        lines, unless the app sets that up itself.
         """
-        template = Template(reference, start_timeout)
+        template = Template(reference, start_timeout, style)
         described = template.app
         options = [replace(consumer.options, workers=workers) for consumer in described.consumers]
         app = cls(described.settings, options, registrations, None, worker_hooks)

@@ -49,7 +49,7 @@ LAYERS = (
     Layer("brokers", ("brokers.*",), ("values", "ports")),
     Layer("registry", ("brokers",), ("values", "ports", "brokers")),
     # What the consumer and its workers both use; knows neither.
-    Layer("means", ("report", "bell"), ("values", "decisions")),
+    Layer("means", ("report", "bell", "escaping", "log_lines"), ("values", "decisions")),
     Layer("workers", ("workers", "workers.*"), ("values", "decisions", "ports", "means")),
     Layer(
         "flow",

@@ -252,12 +252,3 @@ def test_what_an_app_prints_on_import_or_in_this_process_does_not_mix_with_json(
     assert ended.json["total"]["done"] == 1
     assert "shipping" in ended.err
     assert unpoison("dlq", "ls", "--app", "loud:app", "--json", cwd=tmp_path).json == []
-
-
-def test_lines_that_workers_print_come_out_whole_in_a_container_too(tmp_path):
-    """Containers set PYTHONUNBUFFERED, with which print() writes a line and its end in two steps."""
-    app_file(tmp_path, "noisy.py", "print(body.decode())", options="concurrency=4")
-    lines = [f"line {number} of two thousand" for number in range(2000)]
-    publish(tmp_path, *lines)
-    ended = unpoison("run", "noisy:app", "--until-empty", cwd=tmp_path, PYTHONUNBUFFERED="1")
-    assert sorted(line for line in ended.text.splitlines() if "line" in line) == sorted(lines)

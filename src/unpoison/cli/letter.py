@@ -7,9 +7,9 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from unpoison.cli.escaping import one_line, visible
 from unpoison.cli.screen import moment
 from unpoison.deadletters.record import DeadLetter
+from unpoison.escaping import one_line, visible
 from unpoison.failure import Crash
 
 TEXT_LIMIT = 20_000

@@ -17,6 +17,7 @@ import click
 from unpoison.app import App
 from unpoison.errors import ConfigError
 from unpoison.failure import describe
+from unpoison.log_lines import LogStyle, settle
 from unpoison.options import settings_from
 from unpoison.staffing import RunnableApp
 from unpoison.workers.importing import import_app
@@ -42,18 +43,25 @@ def load(reference: str) -> App:
         raise AppNotLoaded(_failed(reference, said, traceback)) from None
 
 
-def runnable(reference: str, workers: int | None = None) -> RunnableApp:
+def runnable(reference: str, workers: int | None = None, style: LogStyle | None = None) -> RunnableApp:
     """The app made ready to run. It is imported by its own processes, and here only if its handlers are to run here."""
+
+    @functools.cache
+    def app() -> App:
+        imported = load(reference)
+        settle()
+        return imported
+
     try:
         # Before it is imported the app cannot say how long that may take; the environment can.
         limit = settings_from({"url": "memory://"}, environment={name: os.environ[name] for name in _LIMIT if name in os.environ})
-        app = functools.cache(lambda: load(reference))
         return RunnableApp.from_reference(
             whole(reference),
             lambda: app().consumers,
             limit.start_timeout,
             workers=workers,
             worker_hooks=lambda: app().worker_hooks(),
+            style=style,
         )
     except ImportFailed as error:
         raise AppNotLoaded(_failed(reference, error.said, error.traceback)) from None

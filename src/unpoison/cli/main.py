@@ -10,9 +10,9 @@ from typing import NoReturn
 
 import click
 
-from unpoison.cli.escaping import visible
 from unpoison.cli.lazy import LazyGroup
 from unpoison.errors import UnpoisonError
+from unpoison.escaping import visible
 
 COMMANDS = {
     "demo": ("unpoison.cli.demo.command", "Watch poison messages being isolated, on a SQLite file."),

@@ -10,11 +10,11 @@ import click
 
 from unpoison.brokers import broker_for, masked
 from unpoison.cli.durations import duration
-from unpoison.cli.escaping import one_line
 from unpoison.cli.input import Batch, Form, arguments, batches, check_file, json_lines, raw_lines
 from unpoison.cli.json_output import print_json
 from unpoison.cli.screen import progress
 from unpoison.errors import CapabilityError, PayloadError, UnpoisonError
+from unpoison.escaping import one_line
 from unpoison.message import NO_HEADERS, Outgoing
 from unpoison.options import settings_from
 from unpoison.payload import new_ids

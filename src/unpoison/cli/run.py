@@ -7,11 +7,11 @@ from dataclasses import asdict
 
 import click
 
-from unpoison.cli.escaping import one_line
 from unpoison.cli.json_output import keep_for_json, print_json
 from unpoison.cli.loading import runnable
-from unpoison.cli.logs import LEVELS, configure
 from unpoison.cli.progress_line import is_possible, progress_line
+from unpoison.escaping import one_line
+from unpoison.log_lines import FORMS, LEVELS, LogStyle, configure, settle
 from unpoison.report import Tally
 from unpoison.run import Run
 from unpoison.staffing import RunnableApp
@@ -30,7 +30,7 @@ from unpoison.staffing import RunnableApp
 @click.option("--fail-on-dead", is_flag=True, help="Exit with 1 if anything became a dead letter in this run.")
 @click.option("--json", "as_json", is_flag=True, help="Print the counts at the end as one JSON document.")
 @click.option("--log-level", type=click.Choice(LEVELS, case_sensitive=False), default="info", show_default=True)
-@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("--log-format", type=click.Choice(FORMS), default="text", show_default=True)
 @click.option("-q", "--quiet", is_flag=True, help="Log errors only; no progress, no counts at the end.")
 def command(  # noqa: PLR0917 - click passes them by name
     references: Sequence[str],
@@ -49,8 +49,11 @@ def command(  # noqa: PLR0917 - click passes them by name
     """
     if as_json:
         keep_for_json()
-    configure("error" if quiet else log_level, log_format)
-    apps = {reference: runnable(reference, workers) for reference in references}
+    style = LogStyle("error" if quiet else log_level, log_format)
+    configure(style)
+    apps = {reference: runnable(reference, workers, style) for reference in references}
+    if not any(options.isolation != "process" for app in apps.values() for options in app.consumers()):
+        settle()  # no app is imported into this process that could set up logging in it
     run = Run(list(apps.values()), is_dedicated=True)
     shown = until_empty and not quiet and log_format == "text" and is_possible()
     with progress_line(lambda: _counts(_total(run.tallies()))) if shown else nullcontext():

@@ -15,8 +15,8 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from unpoison.cli.escaping import one_line
 from unpoison.deadletters.record import DeadLetter
+from unpoison.escaping import one_line
 
 ERROR_LIMIT = 300
 PIPE_WIDTH = 2_000

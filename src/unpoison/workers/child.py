@@ -21,6 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
+from unpoison import log_lines
 from unpoison.failure import describe
 from unpoison.registration import Registration
 from unpoison.workers import serving, wire
@@ -30,18 +31,21 @@ from unpoison.workers.hooks import WorkerHooks
 from unpoison.workers.marks import STACK_SIGNAL, Marks
 
 _PR_SET_PDEATHSIG = 1
+_LINE_BUFFERED = 1
 LOG_LINES = 50
 STACK_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Everything a worker process is given: its socket, its shared memory, where its last words go, and ties of ownership."""
+    """Everything a worker process is given: its socket, its shared memory, where its last words and what it prints go, and
+    ties of ownership."""
 
     sock: socket.socket
     marks: Marks
     stack: int
     log: int
+    output: tuple[int, int]
     ties: Sequence[int]
 
 
@@ -72,17 +76,24 @@ def settle_in(place: Place, consumer: int, memory: int | None) -> None:
         file.write("1000")  # when the machine runs out of memory, the kernel is to take a worker, not the consumer
     faulthandler.enable(place.stack, all_threads=True)
     faulthandler.register(STACK_SIGNAL, place.stack, all_threads=True)
-    write_whole_lines()
+    redirect_output(*place.output)
     random.seed()
     os.register_at_fork(after_in_child=lambda: _left_the_worker(place))
     gc.freeze()
 
 
-def write_whole_lines() -> None:
-    """With PYTHONUNBUFFERED, as containers have it, `print` writes a line and its end one by one: those of two workers mix."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper) and stream.write_through:
-            stream.reconfigure(line_buffering=True, write_through=False)
+def redirect_output(out: int, err: int) -> None:
+    """Print into these from now on, each line at once: what waits in a buffer is lost when this process is killed."""
+    for number, (stream, descriptor) in enumerate(((sys.stdout, out), (sys.stderr, err)), 1):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+        if isinstance(stream, io.TextIOWrapper):
+            # Nobody puts lines together on a terminal. With PYTHONUNBUFFERED, as containers have it, `print` would write a
+            # line and its end one by one, and those of two workers would mix.
+            stream.reconfigure(line_buffering=True, write_through=stream.write_through and not os.isatty(number))
+    libc = ctypes.CDLL(None)
+    with suppress(ValueError):  # a C library that has no such name
+        libc.setvbuf(ctypes.c_void_p.in_dll(libc, "stdout"), None, _LINE_BUFFERED, 0)
 
 
 def die_with(consumer: int) -> None:
@@ -138,11 +149,9 @@ def _server(registration: Registration, awaiting: Awaiting) -> Callable[..., Non
 
 
 def keep_last_lines(descriptor: int) -> None:
-    """Called after on_worker_start, which may set logging up. Where nobody does, warnings still reach standard error."""
-    root = logging.getLogger()
-    if not root.handlers and logging.lastResort is not None:
-        root.addHandler(logging.lastResort)
-    root.addHandler(LastLines(descriptor))
+    """Called after on_worker_start, which may set logging up. Where nobody does, lines still reach standard error."""
+    log_lines.settle()
+    logging.getLogger().addHandler(LastLines(descriptor))
 
 
 class LastLines(logging.Handler):

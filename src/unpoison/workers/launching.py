@@ -16,7 +16,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from unpoison.errors import ConfigError
+from unpoison.log_lines import LogStyle
 from unpoison.workers import marks, reaping, wire
+from unpoison.workers.output import OutputRelay
 from unpoison.workers.process import WorkerProcess
 
 _PR_SET_CHILD_SUBREAPER = 36
@@ -31,8 +33,9 @@ RENEWALS = 5
 class Template:
     """The template of one app. Safe to use from several consumers' threads."""
 
-    def __init__(self, reference: str, start_timeout: float) -> None:
-        self.reference, self._start_timeout = reference, start_timeout
+    def __init__(self, reference: str, start_timeout: float, style: LogStyle | None = None) -> None:
+        self.reference, self._start_timeout, self._style = reference, start_timeout, style
+        self._relay = OutputRelay()
         self._lock = threading.Lock()
         self._numbers = 0
         self._process: subprocess.Popen[bytes] | None = None
@@ -72,7 +75,8 @@ class Template:
         two workers must never share a socket."""
         ours, theirs = wire.pair()
         shared, stack, log = marks.create(lanes), os.memfd_create("unpoison-stack"), os.memfd_create("unpoison-log")
-        given = (theirs.fileno(), shared, stack, log, *ties)
+        out, err = self._relay.pipes()
+        given = (theirs.fileno(), shared, stack, log, out, err, *ties)
         try:
             pid = self._forked(fork, given) if self.forks else self._started(fork, given)
             if pid is not None:
@@ -83,9 +87,14 @@ class Template:
             return None
         finally:
             theirs.close()
-            os.close(shared)
+            for descriptor in (shared, out, err):
+                os.close(descriptor)
 
     def close(self) -> None:
+        self._end()
+        self._relay.close()
+
+    def _end(self) -> None:
         if self._sock is not None:
             self._sock.close()
         if self._process is not None:
@@ -129,6 +138,7 @@ class Template:
             "unpoison.workers.template",
             str(theirs.fileno()),
             str(os.getpid()),  # a consumer that is killed while this starts is not its parent any more
+            str(self._style or ""),
             self.reference,
             *arguments,
         ]
@@ -158,7 +168,7 @@ class Template:
 
     def _renew(self) -> None:
         """A new template does the same as one that a handler has killed; so does a third one if that was killed too."""
-        self.close()
+        self._end()
         with suppress(TemplateKilled):
             self.app = self._start()
 

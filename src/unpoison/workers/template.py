@@ -7,8 +7,8 @@ safe and quick whatever the size of the consumer.
 A worker is forked twice, so that the consumer becomes its parent: the template's end does not end it, and the consumer
 learns first-hand how it ended.
 
-    python -m unpoison.workers.template SOCKET_FD CONSUMER_PID module:app            the template
-    python -m unpoison.workers.template SOCKET_FD CONSUMER_PID module:app SOURCE …   one worker, started without forking
+    python -m unpoison.workers.template SOCKET_FD CONSUMER_PID LOG_STYLE module:app            the template
+    python -m unpoison.workers.template SOCKET_FD CONSUMER_PID LOG_STYLE module:app SOURCE …   one worker, started without forking
 """
 
 import os
@@ -16,13 +16,16 @@ import signal
 import socket
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from unpoison import log_lines
 from unpoison.app import App
 from unpoison.errors import ConfigError
 from unpoison.failure import describe
 from unpoison.handler import PoisonPillHandler
+from unpoison.log_lines import LogStyle
 from unpoison.registration import Registration
 from unpoison.workers import wire
 from unpoison.workers.child import Place, become_worker, die_with
@@ -36,7 +39,9 @@ def main() -> None:
     die_with(consumer)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)  # a stop of the whole group is the consumer's business
-    sys.argv = [sys.argv[0], *sys.argv[3:]]
+    if style := LogStyle.parsed(sys.argv[3]):
+        log_lines.offer(style)
+    sys.argv = [sys.argv[0], *sys.argv[4:]]
     try:
         app = import_app(sys.argv[1])
     except BaseException as error:  # whatever happens there, the consumer has to tell it in one clear message
@@ -44,6 +49,7 @@ def main() -> None:
         said = text if isinstance(error, ConfigError) else f"{sys.argv[1]!r} could not be imported: {name}: {text}"
         wire.send(sock, wire.Broken(said, traceback))
         sys.exit(1)
+    log_lines.replace_default()
     if len(sys.argv) > 2:
         _be_worker(sock, app, consumer, wire.Fork(sys.argv[2], int(sys.argv[3]), sys.argv[4] == "hooks"))
     wire.send(sock, described(app))
@@ -90,6 +96,9 @@ def _fork_on_demand(sock: socket.socket, app: App, consumer: int) -> None:
 
 def _fork_twice(sock: socket.socket, app: App, consumer: int, fork: wire.Fork, descriptors: list[int]) -> int:
     """Fork a worker whose parent is the consumer: the process in between ends at once. Returns the worker's pid."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(BaseException):  # the app may have closed or replaced it
+            stream.flush()  # what was printed during the import would come out of every worker again
     told, tell = os.pipe()
     between = os.fork()
     if between == 0:
@@ -122,8 +131,8 @@ def _be_worker(sock: socket.socket, app: App, consumer: int, fork: wire.Fork) ->
 
 def _start(app: App, consumer: int, fork: wire.Fork, descriptors: list[int]) -> Any:
     registration = app.consumers[fork.source]
-    talk, shared, stack, log, *ties = descriptors
-    place = Place(socket.socket(fileno=talk), Marks(shared, registration.options.lanes), stack, log, ties)
+    talk, shared, stack, log, out, err, *ties = descriptors
+    place = Place(socket.socket(fileno=talk), Marks(shared, registration.options.lanes), stack, log, (out, err), ties)
     if fork.for_hooks:
         become_hook_worker(place, registration, app.worker_hooks(), consumer)
     become_worker(place, registration, app.worker_hooks(), consumer, app.settings.worker_memory)

@@ -15,8 +15,8 @@ from rich.text import Text
 from unpoison.cli.demo.account import STUCK, diagnosis
 from unpoison.cli.demo.poison import Traffic, message_id
 from unpoison.cli.demo.progress import PlainLoop, Snapshot
-from unpoison.cli.escaping import one_line
 from unpoison.cli.screen import console
+from unpoison.escaping import one_line
 
 Show = Callable[[Snapshot], None]
 

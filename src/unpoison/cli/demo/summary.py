@@ -16,8 +16,8 @@ from unpoison.cli.demo.poison import KINDS
 from unpoison.cli.demo.screen import STYLES
 from unpoison.cli.demo.stage import SOURCE
 from unpoison.cli.demo.timing import in_words
-from unpoison.cli.escaping import one_line
 from unpoison.cli.screen import WIDE, console
+from unpoison.escaping import one_line
 
 WIDEST = 140
 

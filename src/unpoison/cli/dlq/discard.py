@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import click
 
 from unpoison.cli.dlq.target import target, target_options
-from unpoison.cli.escaping import one_line
 from unpoison.cli.json_output import print_json
+from unpoison.escaping import one_line
 
 
 @click.command(

@@ -7,9 +7,9 @@ import click
 from unpoison.cli.confirming import confirm
 from unpoison.cli.dlq.long_work import long_work
 from unpoison.cli.dlq.target import Target, target, target_options
-from unpoison.cli.escaping import one_line
 from unpoison.cli.json_output import print_json
 from unpoison.deadletters.manager import ReplayResult
+from unpoison.escaping import one_line
 
 
 @click.command(

@@ -5,11 +5,11 @@ import sys
 import click
 
 from unpoison.cli.dlq.target import target, target_options
-from unpoison.cli.escaping import acts_on_terminals
 from unpoison.cli.json_output import print_json
 from unpoison.cli.letter import print_letter
 from unpoison.cli.screen import console
 from unpoison.deadletters.record import DeadLetter
+from unpoison.escaping import acts_on_terminals
 
 
 @click.command(

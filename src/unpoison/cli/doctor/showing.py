@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from unpoison.cli.escaping import one_line
 from unpoison.cli.screen import console
+from unpoison.escaping import one_line
 from unpoison.ports import Finding
 
 WIDEST = 110

@@ -7,7 +7,6 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from unpoison.cli.escaping import one_line
 from unpoison.cli.plan.rows import (
     backoff_line,
     burst_notes,
@@ -24,6 +23,7 @@ from unpoison.cli.plan.rows import (
     time_note,
 )
 from unpoison.cli.plan.subject import Subject
+from unpoison.escaping import one_line
 from unpoison.planning.plan import Plan
 from unpoison.planning.schedule import Step
 from unpoison.planning.warnings import INSTANT

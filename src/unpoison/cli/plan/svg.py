@@ -8,7 +8,6 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from unpoison.cli.escaping import one_line
 from unpoison.cli.plan.rows import (
     backoff_line,
     burst_notes,
@@ -25,6 +24,7 @@ from unpoison.cli.plan.rows import (
     time_note,
 )
 from unpoison.cli.plan.subject import Subject
+from unpoison.escaping import one_line
 from unpoison.planning.plan import Plan
 from unpoison.planning.warnings import INSTANT
 from unpoison.planning.words import lasting
