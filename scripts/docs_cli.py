@@ -23,9 +23,24 @@ This page is what `--help` says, command by command. It is written by `make docs
 
 ## Log lines of `unpoison run`
 
-`--log-level` and `--log-format` hold for what your handlers log as well, in whichever process or thread they run. An app that sets
-up logging itself, while it is imported or in `@app.on_worker_start`, wins: its levels and forms are used for its own lines. What
-handlers print to standard output and standard error is passed on line by line, so lines of several workers never mix.
+`--log-level` and `--log-format` hold for what your handlers log as well, in whichever process or thread they run. An app that
+sets up logging itself, while it is imported or in `@app.on_worker_start`, wins: its levels and forms are used for its own lines.
+What handlers print to standard output and standard error is passed on line by line, so lines of several workers never mix.
+
+With `--log-format json` each line is one JSON object with `time`, `level`, `logger` and `message`, and whatever a handler gave as
+`extra`. Lines of unpoison itself have an `event`, and these fields; their names do not change:
+
+| field | in | is |
+|---|---|---|
+| `event` | all | what happened: `start`, `retry`, `dead`, `discard`, `release`, `pause`, `resume`, `finding`, `stop`, … |
+| `source`, `app` | all about a source | which one, and the app as `module:app`: two apps may have a source of the same name |
+| `message_id` | `retry`, `dead`, `discard` | the id of the message |
+| `attempt` | `retry`, `dead`, `discard` | the attempt that failed: 1 for the first |
+| `classification` | `retry`, `dead`, `discard` | what kind of failure it is, as in [how a message lives](life.md) |
+| `rule` | `retry`, `dead`, `discard` | the rule that decided, in words |
+| `error_type`, `fingerprint` | `retry`, `dead`, `discard` | the exception, and what failures of one cause have in common |
+| `delay`, `charged` | `retry` | seconds until the next attempt; whether this one counts towards `max_attempts` |
+| `letter_id` | `dead` | the id of the dead letter, for `unpoison dlq show`; null where the broker does not tell it |
 """
 
 

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from unpoison import attempts
 from unpoison.alone import Alone
@@ -23,6 +24,7 @@ from unpoison.options import ConsumerOptions
 from unpoison.ports import Broker, Settlement
 from unpoison.reading import Unreadable, failure_of, read_one
 from unpoison.report import Report
+from unpoison.verdict import DeadLetter
 from unpoison.workers import Ended, Workers
 from unpoison.workers.hooks import HookCaller
 
@@ -165,9 +167,9 @@ class Consumer:
     def _judge_and_settle(self, ended: Sequence[Ended]) -> Judged | None:
         self._settling = ended
         judged = self._judge(ended)
-        is_settled = self._settle(judged.settlement)  # copies first, letting go last: a crash here repeats, it never loses
+        letter_ids = self._settle(judged.settlement)  # copies first, letting go last: a crash here repeats, it never loses
         self._settling = ()
-        return judged if is_settled else None
+        return None if letter_ids is None else replace(judged, letter_ids=letter_ids)
 
     def _settle_unstarted(self, refused: Sequence[Ended]) -> None:
         """One that cannot be set aside or given up, by a fault of our own, would end every consumer that comes to this point.
@@ -189,32 +191,35 @@ class Consumer:
     def _settle_barely(self, one: Ended, error: Exception) -> None:
         (delivery,) = one.deliveries
         failure = one.failures.get(0) or failure_of(error, "setting it aside")
-        if self._settle(self._judge.given_up(delivery, failure)):
+        if self._settle(self._judge.given_up(delivery, failure)) is not None:
             self._report.given_up(delivery, failure, error)
         self._settling = ()
 
-    def _settle(self, settlement: Settlement) -> bool:
-        """True once the broker has confirmed it. While it cannot store, this source stands still: nothing is dropped."""
+    def _settle(self, settlement: Settlement) -> Sequence[str | None] | None:
+        """The ids of the dead letters once the broker has confirmed it, None if it was not settled. While it cannot store, this
+        source stands still: nothing is dropped."""
         tries = 0
         while True:
             try:
-                self._broker.settle(settlement)
+                letter_ids = self._broker.settle(settlement)
             except OwnershipLost as error:
                 self._give_up_everything(error)
-                return False
+                return None
             except BrokerUnavailable as error:
                 self._report.paused(self._options.source, error)
                 if not self._wait_for_broker(tries):
-                    return False
+                    return None
                 tries += 1
             else:
                 self._report.resumed(self._options.source)
-                return True
+                return letter_ids or ()
 
     def _tell(self, judged: Judged) -> None:
         self._report.done(self._options.source, judged.done)
+        letter_ids = iter(judged.letter_ids)
         for event in judged.events:
-            self._report.failed(event)
+            is_dead = isinstance(event.ruling.verdict, DeadLetter)
+            self._report.failed(event, next(letter_ids, None) if is_dead else None)
             self._hooks.call(event)
 
     def _wait_for_broker(self, tries: int) -> bool:
@@ -339,7 +344,8 @@ class Consumer:
         if not (unstarted or cut_off):
             return
         judged = self._judge.released(unstarted, cut_off)
-        if self._settle(judged.settlement):
+        letter_ids = self._settle(judged.settlement)
+        if letter_ids is not None:
             self._report.released(self._options.source, len(unstarted), interrupted=False)
             self._report.released(self._options.source, len(cut_off) - len(judged.events), interrupted=True)
-            self._tell(judged)
+            self._tell(replace(judged, letter_ids=letter_ids))

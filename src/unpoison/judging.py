@@ -26,6 +26,8 @@ class Judged:
     settlement: Settlement
     done: int
     events: Sequence[Event] = ()
+    letter_ids: Sequence[str | None] = ()
+    """Of the events that end in a dead letter, in their order; known once the broker has stored them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,12 @@ class ConsumerOptions:
     key_from: str | None = None
     is_async: bool = False
     workers: int | None = None
+    label: str = ""
+
+    @property
+    def name(self) -> str:
+        """What people are told: the source, with its app where another app of this process has a source of the same name."""
+        return self.label or self.source
 
     @property
     def lanes(self) -> int:

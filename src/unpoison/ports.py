@@ -116,8 +116,10 @@ class Broker(Protocol):
         """Take one message that must run alone, for the consumer `by`. Taken means started: its start is on record, durably,
         when this returns, and stays there (`Counters.marked`) unless a settle says otherwise."""
 
-    def settle(self, settlement: Settlement) -> None:
+    def settle(self, settlement: Settlement) -> "Sequence[str | None] | None":
         """Carry it out: copies first, letting go last, so that a crash in between repeats and never loses.
+
+        Returns the ids of the dead letters in the order of `settlement.dead`, for the log; None for one that it cannot tell.
 
         Raises OwnershipLost if some of the messages belong to somebody else by now: these are left as they are, the others
         are settled.

@@ -1,21 +1,24 @@
 """What is said about what happened: counts and log lines.
 
 The library logs to the logger "unpoison" and configures nothing; the command line does that. Each line says what happened,
-what it means and what happens next. Successes are counted, not logged.
+what it means and what happens next. Successes are counted, not logged. docs/cli.md lists the fields of events: they are part of
+what users rely on.
 """
 
 import logging
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from unpoison import verdict
 from unpoison.errors import UnpoisonError
 from unpoison.failure import Failure, describe
 from unpoison.handler import MessageMetadata
 from unpoison.message import Counters, Delivery
+from unpoison.plural import counted
 from unpoison.verdict import Ruling
 
 log = logging.getLogger("unpoison")
@@ -51,16 +54,27 @@ class Tally:
 
 
 class Report:
-    """Counts and tells. Safe to use from several consumers' threads."""
+    """Counts and tells, for one app. Safe to use from several consumers' threads.
 
-    def __init__(self) -> None:
+    `names` are those of its sources that another app in this process has too, with what to call them.
+    """
+
+    def __init__(self, app: str = "", names: Mapping[str, str] | None = None) -> None:
+        self._app, self._names = app, names or {}
         self._lock = threading.Lock()
         self._tallies: defaultdict[str, Tally] = defaultdict(Tally)
         self._broken_since: dict[str, tuple[float, float]] = {}
 
     def tallies(self) -> dict[str, Tally]:
         with self._lock:
-            return dict(self._tallies)
+            return {self._name(source): tally for source, tally in self._tallies.items()}
+
+    def _name(self, source: str) -> str:
+        return self._names.get(source, source)
+
+    def _fields(self, event: str, source: str, **more: Any) -> dict[str, Any]:
+        """What goes with a log line: JSON lines show it."""
+        return {"event": event, "source": source} | ({"app": self._app} if self._app else {}) | more
 
     def done(self, source: str, count: int) -> None:
         with self._lock:
@@ -72,33 +86,44 @@ class Report:
         with self._lock:
             self._tallies[source].released += count
         how = "cut off by the stop and" if interrupted else "not started and"
-        log.info("Handed %d messages on %r back, %s not charged.", count, source, how, extra={"event": "release"})
+        what = counted(count, "message")
+        extra = self._fields("release", source, count=count)
+        log.info("Handed %s on %r back, %s not charged.", what, self._name(source), how, extra=extra)
 
-    def failed(self, event: Event) -> None:
-        """Say what happens to the message now, and why."""
+    def failed(self, event: Event, letter_id: str | None = None) -> None:
+        """Say what happens to the message now, and why. `letter_id` is that of its dead letter, if the broker has told it."""
         delivery, failure = event.delivery, event.failure
-        where = f"Message {delivery.id!r} on {delivery.source!r}"
+        where = f"Message {delivery.id!r} on {self._name(delivery.source)!r}"
         what = f"{event.ruling.classification}: {failure.type_name}: {_first_line(failure.text)}"
-        extra = {
-            "message_id": delivery.id,
-            "source": delivery.source,
-            "rule": event.ruling.rule,
-            "fingerprint": failure.fingerprint,
-        }
         with self._lock:
             tally = self._tallies[delivery.source]
             match event.ruling.verdict:
                 case verdict.Retry(after, charged):
                     tally.retried += 1
-                    text, soon = f"{where} failed in attempt {delivery.attempt} ({what}).", after.total_seconds()
-                    why = "" if charged else f" That is not charged ({_first_line(event.ruling.rule)})."
-                    log.warning("%s%s Next attempt in %s.", text, why, in_words(soon), extra=extra | {"event": "retry"})
+                    soon, rule = after.total_seconds(), _first_line(event.ruling.rule)
+                    failed, again = f"{where} failed in attempt {delivery.attempt} ({what}).", f"Next attempt in {in_words(soon)}"
+                    text = f"{failed} {again} ({rule})." if charged else f"{failed} That is not charged ({rule}). {again}."
+                    log.warning("%s", text, extra=self._judged("retry", event, delay=soon, charged=charged))
                 case verdict.DeadLetter(reason):
                     tally.dead += 1
-                    log.error("%s is a dead letter: %s. It says: %s", where, reason, what, extra=extra | {"event": "dead"})
+                    extra = self._judged("dead", event, letter_id=letter_id)
+                    log.error("%s is a dead letter: %s. It says: %s", where, reason, what, extra=extra)
                 case verdict.Discard(reason):
                     tally.discarded += 1
-                    log.info("%s was discarded by its handler: %s", where, reason, extra=extra | {"event": "discard"})
+                    log.info("%s was discarded by its handler: %s", where, reason, extra=self._judged("discard", event))
+
+    def _judged(self, name: str, event: Event, **more: Any) -> dict[str, Any]:
+        return self._fields(
+            name,
+            event.delivery.source,
+            message_id=event.delivery.id,
+            attempt=event.delivery.attempt,
+            classification=str(event.ruling.classification),
+            rule=event.ruling.rule,
+            error_type=event.failure.type_name,
+            fingerprint=event.failure.fingerprint,
+            **more,
+        )
 
     def paused(self, source: str, error: UnpoisonError) -> None:
         """The source stands still. Said once, and again every minute while it lasts."""
@@ -111,10 +136,10 @@ class Report:
         lasted = "" if since == now else f" It has lasted {now - since:.0f} s."
         log.error(
             "Source %r stands still, nothing of it is lost; trying again until it works.%s %s",
-            source,
+            self._name(source),
             lasted,
             error,
-            extra={"event": "pause"},
+            extra=self._fields("pause", source),
         )
 
     def resumed(self, source: str) -> None:
@@ -123,10 +148,15 @@ class Report:
         with self._lock:
             broken = self._broken_since.pop(source, None)
         if broken is not None:
-            log.warning("Source %r goes on after %.1f s.", source, time.monotonic() - broken[0], extra={"event": "resume"})
+            lasted, extra = time.monotonic() - broken[0], self._fields("resume", source)
+            log.warning("Source %r goes on after %.1f s.", self._name(source), lasted, extra=extra)
+
+    def started(self, source: str, url: str, where: str) -> None:
+        """`url` has no passwords in it; `where` says where its handlers run."""
+        log.info("Consuming %r from %s; %s", self._name(source), url, where, extra=self._fields("start", source))
 
     def ownership_lost(self, source: str, error: UnpoisonError) -> None:
-        log.warning("Source %r: %s", source, error, extra={"event": "ownership-lost"})
+        log.warning("Source %r: %s", self._name(source), error, extra=self._fields("ownership-lost", source))
 
     def given_up(self, delivery: Delivery, failure: Failure, error: Exception) -> None:
         """A message was convicted, and the code that judges it failed on it too."""
@@ -136,11 +166,21 @@ class Report:
             "Message %r on %r is a dead letter: %s. Its letter says little, since judging it raised %s: %s. That is a bug in "
             "unpoison: report the traceback.",
             delivery.id,
-            delivery.source,
+            self._name(delivery.source),
             failure.rule,
             *describe(error)[:2],
             exc_info=error,
-            extra={"event": "dead", "message_id": delivery.id, "source": delivery.source},
+            extra=self._fields(
+                "dead",
+                delivery.source,
+                message_id=delivery.id,
+                attempt=delivery.attempt,
+                classification=str(failure.classification),
+                rule=failure.rule,
+                error_type=failure.type_name,
+                fingerprint=failure.fingerprint,
+                letter_id=None,
+            ),
         )
 
     def broke(self, source: str, ids: Sequence[str], error: Exception) -> None:
@@ -150,19 +190,19 @@ class Report:
             "Source %r: its consumer ends on a fault that was not expected, %s: %s. Nothing is lost. It was at work on %s; "
             "what it held comes back as if it had been killed. Start it again: if one message causes this, it will run alone and "
             "end as a dead letter. This is a bug in unpoison: report the traceback.",
-            source,
+            self._name(source),
             *describe(error)[:2],
-            f"{len(ids)} messages ({named})" if ids else "no message",
+            f"{counted(len(ids), 'message')} ({named})" if ids else "no message",
             exc_info=error,
-            extra={"event": "broken", "source": source, "message_ids": list(ids[:NAMED])},
+            extra=self._fields("broken", source, message_ids=list(ids[:NAMED])),
         )
 
     def left_running(self, source: str, count: int) -> None:
         log.warning(
-            "%d messages on %r still run after the grace period. Threads cannot be ended; they come back when this process ends.",
-            count,
-            source,
-            extra={"event": "left-running"},
+            "Still running after the grace period: %s on %r. Threads cannot be ended; it comes back when this process ends.",
+            counted(count, "message"),
+            self._name(source),
+            extra=self._fields("left-running", source, count=count),
         )
 
 

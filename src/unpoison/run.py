@@ -9,7 +9,9 @@ import os
 import signal
 import socket
 import threading
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from types import FrameType
 from typing import Any, Protocol
 
@@ -41,6 +43,8 @@ class Runnable(Protocol):
     """An app to be run: what is in it as data, and how its handlers get workers."""
 
     settings: Settings
+    reference: str
+    """module:app, or empty where it has no such name."""
 
     def consumers(self) -> Sequence[ConsumerOptions]: ...
 
@@ -54,7 +58,11 @@ class Run:
 
     def __init__(self, apps: Sequence[Runnable], *, is_dedicated: bool = False) -> None:
         self._apps = apps
-        self.report = Report()
+        self._options = _named(apps)
+        self._reports = {
+            id(app): Report(app.reference, {options.source: options.label for options in self._options[id(app)] if options.label})
+            for app in apps
+        }
         self._alone = Alone()
         self._emptiness = Emptiness(sum(len(app.consumers()) for app in apps))
         self._consumers: list[Consumer] = []
@@ -67,15 +75,19 @@ class Run:
                 "The app has no consumer, so there is nothing to run. Decorate a function with @app.consumer('orders')."
             )
 
-    def tallies(self) -> dict[str, Tally]:
-        return self.report.tallies()
+    def tallies(self, *apps: Runnable) -> dict[str, Tally]:
+        """Of these apps, or of all: by source, named with its app where two of them have a source of the same name."""
+        counts: dict[str, Tally] = {}
+        for app in apps or self._apps:
+            counts |= {options.name: Tally() for options in self._options[id(app)]} | self._reports[id(app)].tallies()
+        return counts
 
     def serve(self, *, until_empty: bool = False) -> None:
         """Consume until stopped. Blocks; signals are caught only if this is the main thread."""
         threads = [
             threading.Thread(target=self._consume, args=(app, options, until_empty), name=f"unpoison-{options.source}")
             for app in self._apps
-            for options in app.consumers()
+            for options in self._options[id(app)]
         ]
         before = self._catch_signals()
         collected = gc.get_threshold()
@@ -117,16 +129,16 @@ class Run:
             self.stop()
 
     def _start(self, app: Runnable, options: ConsumerOptions) -> Consumer | None:
-        bell, broker = Bell(), broker_for(app.settings.url)
-        if not self._open(app.settings, options, broker, bell):
+        bell, broker, report = Bell(), broker_for(app.settings.url), self._reports[id(app)]
+        if not self._open(app.settings, options, broker, bell, report):
             return None
         staff = app.staff(options, broker, bell)
-        log.info("Consuming %r from %s; %s", options.source, masked(app.settings.url), staff.where, extra={"event": "start"})
+        report.started(options.source, masked(app.settings.url), staff.where)
         return Consumer(
             options,
             broker,
             staff.workers,
-            self.report,
+            report,
             staff.hooks,
             bell.ring,
             alone=self._alone,
@@ -135,17 +147,18 @@ class Run:
             code_version=app.settings.code_version,
         )
 
-    def _open(self, settings: Settings, options: ConsumerOptions, broker: Broker, bell: Bell) -> bool:
+    def _open(self, settings: Settings, options: ConsumerOptions, broker: Broker, bell: Bell, report: Report) -> bool:
         """Wait for the broker if it is not there. False if a stop came first."""
         while not self._stopped.is_set():
             try:
                 for finding in broker.open([options.source], create=settings.create, ring=bell.ring):
-                    log.warning("Source %r: %s %s", options.source, finding.problem, finding.fix, extra={"event": "finding"})
+                    extra = {"event": "finding", "source": options.source, "finding": finding.name}
+                    log.warning("Source %r: %s %s", options.name, finding.problem, finding.fix, extra=extra)
             except BrokerUnavailable as error:
-                self.report.paused(options.source, error)
+                report.paused(options.source, error)
                 self._stopped.wait(1.0)
             else:
-                self.report.resumed(options.source)
+                report.resumed(options.source)
                 return True
         return False
 
@@ -160,6 +173,18 @@ class Run:
             self.stop(None if first else 0.0)
 
         return {number: signal.signal(number, caught) for number in (signal.SIGTERM, signal.SIGINT)}
+
+
+def _named(apps: Sequence[Runnable]) -> dict[int, list[ConsumerOptions]]:
+    """The consumers of each app. Where two apps have a source of the same name, each of them is named with its app."""
+    times = Counter(options.source for app in apps for options in app.consumers())
+    return {
+        id(app): [
+            replace(options, label=f"{options.source} ({app.reference})") if times[options.source] > 1 else options
+            for options in app.consumers()
+        ]
+        for app in apps
+    }
 
 
 def _runs_handlers_here(app: Runnable) -> bool:

@@ -7,6 +7,7 @@ from unpoison.bell import Bell
 from unpoison.errors import ConfigError
 from unpoison.log_lines import LogStyle
 from unpoison.options import ConsumerOptions, Settings
+from unpoison.plural import counted
 from unpoison.ports import Broker
 from unpoison.registration import Registration
 from unpoison.workers import Workers, wire
@@ -43,7 +44,7 @@ class RunnableApp:
         reference: str | None,
         worker_hooks: Callable[[], WorkerHooks] = WorkerHooks,
     ) -> None:
-        self.settings = settings
+        self.settings, self.reference = settings, reference or ""
         self._consumers, self._registrations = consumers, registrations
         has_async = any(consumer.is_async and consumer.isolation != "process" for consumer in consumers)
         self._here = WorkerHere(worker_hooks, has_async=has_async)
@@ -70,7 +71,7 @@ class RunnableApp:
         described = template.app
         options = [replace(consumer.options, workers=workers) for consumer in described.consumers]
         app = cls(described.settings, options, registrations, None, worker_hooks)
-        app._template = template
+        app.reference, app._template = reference, template
         return app
 
     def consumers(self) -> Sequence[ConsumerOptions]:
@@ -93,7 +94,7 @@ class RunnableApp:
             tasks = TaskWorkers(call, options.concurrency, bell, self._here.loop_thread().loop)
             return Staff(tasks, hooks, _not_isolated("as tasks on one event loop", options))
         workers = ThreadWorkers(call, options.concurrency, self.settings.prefetch, bell)
-        return Staff(workers, hooks, _not_isolated(f"in {options.concurrency} threads", options))
+        return Staff(workers, hooks, _not_isolated(f"in {counted(options.concurrency, 'thread')}", options))
 
     def close(self) -> None:
         self._here.close()
@@ -112,9 +113,9 @@ class RunnableApp:
 def _isolated_words(options: ConsumerOptions, template: Template) -> str:
     each = ""
     if options.lanes > 1:
-        each = f", each running up to {options.lanes} {'tasks' if options.is_async else 'threads'}"
+        each = f", each running up to {counted(options.lanes, 'task' if options.is_async else 'thread')}"
     how = "isolated: a message that crashes or hangs costs its worker and nothing else"
-    processes = "1 worker process" if options.processes == 1 else f"{options.processes} worker processes"
+    processes = counted(options.processes, "worker process", "worker processes")
     words = f"handlers run in {processes}{each}, {how}."
     if not template.forks:
         threads = ", ".join(sorted(set(template.app.threads))[:3])

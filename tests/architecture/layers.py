@@ -20,7 +20,18 @@ class Layer:
 LAYERS = (
     Layer(
         "values",
-        ("message", "metadata", "failure", "classification", "verdict", "errors", "backoff", "deadletters", "deadletters.record"),
+        (
+            "message",
+            "metadata",
+            "plural",
+            "failure",
+            "classification",
+            "verdict",
+            "errors",
+            "backoff",
+            "deadletters",
+            "deadletters.record",
+        ),
     ),
     Layer(
         "decisions",

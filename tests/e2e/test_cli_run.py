@@ -24,7 +24,7 @@ def shop(tmp_path):
 
 def app_file(folder, name, handler, source="orders", options=""):
     (folder / name).write_text(
-        f"from unpoison import App, Discard\napp = App('sqlite:///shop.db')\n"
+        f"from unpoison import App, Backoff, Discard\napp = App('sqlite:///shop.db')\n"
         f"@app.consumer({source!r}, {options})\ndef handle(body: bytes):\n    {handler}\n"
     )
 
@@ -89,7 +89,7 @@ def test_dead_letters_are_a_failure_only_if_asked_for(tmp_path):
     publish(tmp_path, b"1")
     failed = unpoison("run", "bad:app", "--until-empty", "--fail-on-dead", cwd=tmp_path)
     assert failed.code == 1
-    assert failed.err.splitlines()[-1].startswith("Error: 1 messages became dead letters")
+    assert failed.err.splitlines()[-1].startswith("Error: 1 message became a dead letter")
     assert unpoison("run", "bad:app", "--until-empty", "--fail-on-dead", cwd=tmp_path).code == 0
 
 
@@ -252,3 +252,41 @@ def test_what_an_app_prints_on_import_or_in_this_process_does_not_mix_with_json(
     assert ended.json["total"]["done"] == 1
     assert "shipping" in ended.err
     assert unpoison("dlq", "ls", "--app", "loud:app", "--json", cwd=tmp_path).json == []
+
+
+def test_events_in_json_tell_everything_about_a_retry_and_a_dead_letter(tmp_path):
+    app_file(tmp_path, "bad.py", "raise ConnectionError", options="max_attempts=2, backoff=Backoff.exponential(base=0.01)")
+    publish(tmp_path, b"1")
+    ended = unpoison("run", "bad", "--until-empty", "--log-format", "json", cwd=tmp_path)
+    retry, dead = [line for line in map(json.loads, ended.err.splitlines()) if line["event"] in ("retry", "dead")]
+    same = {"source": "orders", "app": "bad:app", "classification": "transient", "error_type": "ConnectionError"}
+    assert same.items() <= retry.items()
+    assert same.items() <= dead.items()
+    assert (retry["event"], retry["attempt"], retry["charged"], type(retry["delay"])) == ("retry", 1, True, float)
+    assert (dead["event"], dead["attempt"], dead["letter_id"]) == ("dead", 2, "orders-1")
+    assert retry["message_id"] == dead["message_id"]
+    assert retry["rule"] in retry["message"]
+    assert dead["rule"].startswith("max-attempts")
+
+
+def test_two_apps_with_a_source_of_the_same_name_are_told_apart(tmp_path):
+    for name, handler in (("one", "raise ConnectionError"), ("two", "raise ValueError")):
+        app_file(tmp_path, f"{name}.py", handler, options="max_attempts=2, backoff=Backoff.exponential(base=0.01)")
+        (tmp_path / f"{name}.py").write_text((tmp_path / f"{name}.py").read_text().replace("shop.db", f"{name}.db"))
+        app = App(f"sqlite:///{tmp_path / name}.db")
+        app.publish("orders", b"1")
+        app.close()
+    text = unpoison("run", "one:app", "two:app", "one", "--until-empty", cwd=tmp_path)
+    assert "on 'orders (one:app)' failed in attempt 1" in text.err
+    assert "on 'orders (two:app)' is a dead letter" in text.err
+    assert "Consuming 'orders (two:app)' from" in text.err
+    assert text.text.splitlines() == [
+        "orders (one:app)  0 done, 1 dead, 0 discarded, 1 retried",
+        "orders (two:app)  0 done, 1 dead, 0 discarded, 0 retried",
+        "To see the dead letters: unpoison dlq ls --app one:app",
+        "To see the dead letters: unpoison dlq ls --app two:app",
+    ]
+    again = unpoison("run", "one:app", "two:app", "--until-empty", "--json", "--log-format", "json", cwd=tmp_path)
+    assert set(again.json["sources"]) == {"orders (one:app)", "orders (two:app)"}
+    lines = [json.loads(line) for line in again.err.splitlines()]
+    assert {(line["source"], line["app"]) for line in lines} == {("orders", "one:app"), ("orders", "two:app")}

@@ -115,8 +115,8 @@ class MemoryBroker:
             queue.held[suspect.receipt] = (self, marked)
             return suspect
 
-    def settle(self, settlement: Settlement) -> None:
-        now = self.clock()
+    def settle(self, settlement: Settlement) -> Sequence[str]:
+        now, letter_ids = self.clock(), []
         moved = [dead.delivery for dead in settlement.dead] + [kept.delivery for kept in settlement.kept]
         with self.store.changed:
             for dead in settlement.dead:
@@ -124,6 +124,7 @@ class MemoryBroker:
                     no = next(self.store.numbers)
                     letter = msgspec.structs.replace(dead.letter, id=f"{dead.delivery.source}-{no}")
                     self.store.queue(dead.delivery.source).dead[no] = letter
+                    letter_ids.append(letter.id)
             for kept in settlement.kept:
                 if self._holds(kept.delivery):
                     delivery = msgspec.structs.replace(kept.delivery, counters=kept.counters)
@@ -133,6 +134,7 @@ class MemoryBroker:
                 del self.store.queue(delivery.source).held[delivery.receipt]
         if len(held) < len(settlement.gone) + len(moved):
             raise _lost()
+        return letter_ids
 
     def extend(self, deliveries: Sequence[Delivery]) -> None:
         with self.store.changed:

@@ -8,13 +8,13 @@ from dataclasses import asdict
 import click
 
 from unpoison.cli.json_output import keep_for_json, print_json
-from unpoison.cli.loading import runnable
+from unpoison.cli.loading import runnable, whole
 from unpoison.cli.progress_line import is_possible, progress_line
 from unpoison.escaping import one_line
 from unpoison.log_lines import FORMS, LEVELS, LogStyle, configure, settle
+from unpoison.plural import counted
 from unpoison.report import Tally
 from unpoison.run import Run
-from unpoison.staffing import RunnableApp
 
 
 @click.command(
@@ -51,21 +51,25 @@ def command(  # noqa: PLR0917 - click passes them by name
         keep_for_json()
     style = LogStyle("error" if quiet else log_level, log_format)
     configure(style)
-    apps = {reference: runnable(reference, workers, style) for reference in references}
-    if not any(options.isolation != "process" for app in apps.values() for options in app.consumers()):
+    apps = [runnable(reference, workers, style) for reference in dict.fromkeys(map(whole, references))]
+    if not any(options.isolation != "process" for app in apps for options in app.consumers()):
         settle()  # no app is imported into this process that could set up logging in it
-    run = Run(list(apps.values()), is_dedicated=True)
+    run = Run(apps, is_dedicated=True)
     shown = until_empty and not quiet and log_format == "text" and is_possible()
     with progress_line(lambda: _counts(_total(run.tallies()))) if shown else nullcontext():
         run.serve(until_empty=until_empty)
-    tallies = {options.source: Tally() for app in apps.values() for options in app.consumers()} | run.tallies()
+    tallies = run.tallies()
     total = _total(tallies)
     if as_json:
         print_json({"sources": {source: asdict(tally) for source, tally in tallies.items()}, "total": asdict(total)})
     elif not quiet:
-        _print_counts(tallies, apps)
+        _print_counts(tallies)
+        for app in apps:
+            if _total(run.tallies(app)).dead:
+                click.echo(f"To see the dead letters: unpoison dlq ls --app {one_line(app.reference)}")
     if fail_on_dead and total.dead:
-        click.echo(f"Error: {total.dead:,} messages became dead letters, which --fail-on-dead makes a failure.", err=True)
+        became = f"{counted(total.dead, 'message')} became {'a dead letter' if total.dead == 1 else 'dead letters'}"
+        click.echo(f"Error: {became}, which --fail-on-dead makes a failure.", err=True)
         sys.exit(1)
 
 
@@ -78,10 +82,7 @@ def _counts(tally: Tally) -> str:
     return f"{tally.done:,} done, {tally.dead:,} dead, {tally.discarded:,} discarded, {tally.retried:,} retried"
 
 
-def _print_counts(tallies: Mapping[str, Tally], apps: Mapping[str, RunnableApp]) -> None:
+def _print_counts(tallies: Mapping[str, Tally]) -> None:
     width = max(len(one_line(source)) for source in tallies)
     for source, tally in tallies.items():
         click.echo(f"{one_line(source):<{width}}  {_counts(tally)}")
-    for reference, app in apps.items():
-        if any(tallies[options.source].dead for options in app.consumers()):
-            click.echo(f"To see the dead letters: unpoison dlq ls --app {reference}")

@@ -28,8 +28,7 @@ NAMED = 20
 class Habits:
     """What handlers of one source change in every worker, whatever the message: the app's own doing, left alone."""
 
-    def __init__(self, source: str) -> None:
-        self._source = source
+    def __init__(self) -> None:
         self._seen: dict[str, list[tuple[Seat, frozenset[str]]]] = {}
         self._habits: set[str] = set()
 
@@ -54,9 +53,9 @@ class Habits:
 class Trust:
     """Whether the workers of one source still deserve any."""
 
-    def __init__(self, source: str) -> None:
-        self._source = source
-        self._habits = Habits(source)
+    def __init__(self, source: str, name: str = "") -> None:
+        self._source, self._name = source, name or source
+        self._habits = Habits()
         self._patience = FAILURES_IN_A_ROW
 
     def prepare(self, seat: Seat) -> None:
@@ -80,7 +79,7 @@ class Trust:
             logging.WARNING if is_news else logging.DEBUG,
             "Worker %d of %r was damaged by one of its messages: %s. %s It was one of %s.",
             seat.process.pid,
-            self._source,
+            self._name,
             said.what,
             "It is replaced." if said.is_lasting else "That was put back. To change it for good, do so in on_worker_start.",
             _named(candidates),
@@ -91,7 +90,7 @@ class Trust:
         log.warning(
             "Handlers of %r change the %s of their workers, whatever the message. That is left as they make it from now on; "
             "a handler that expects it unchanged may fail.",
-            self._source,
+            self._name,
             " and ".join(learned),
             extra={"event": "worker-habit", "source": self._source},
         )
@@ -115,7 +114,7 @@ class Trust:
         log.warning(
             "Worker %d of %r is replaced: the last %d messages in it all failed, and the worker itself may be the reason.",
             seat.process.pid,
-            self._source,
+            self._name,
             len(seat.failing),
             extra={"event": "worker-replaced", "source": self._source},
         )

@@ -53,12 +53,12 @@ class IsolatedWorkers:
         self._leaving: list[Seat] = []
         self._unjudged: list[Death] = []
         self._results: list[Ended] = []
-        self._starting = Starting(consumer.options.source, settings.start_timeout)
+        self._starting = Starting(consumer.options, settings.start_timeout)
         self._is_closing = False
         self._pace = Pace(consumer.options)
         self._watch = Watch(consumer.options)
         self._waiting = Dispatch(consumer.options, self._pace, self._watch, settings.recycle_messages)
-        self._trust = Trust(consumer.options.source)
+        self._trust = Trust(consumer.options.source, consumer.options.name)
         self._selector = selectors.DefaultSelector()
         self._selector.register(bell.fileno(), selectors.EVENT_READ)
         self._fill_seats()
@@ -180,7 +180,12 @@ class IsolatedWorkers:
                     try:
                         ended = self._heard(seat, said)
                     except ValueError as lie:
-                        log.warning("Worker %d of %r cannot be believed (%s) and is ended.", seat.process.pid, self._source, lie)
+                        log.warning(
+                            "Worker %d of %r cannot be believed (%s) and is ended.",
+                            seat.process.pid,
+                            self._consumer.options.name,
+                            lie,
+                        )
                         seat.process.kill()
                         return
                     if ended is not None:

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Sequence
 
+from unpoison.options import ConsumerOptions
 from unpoison.workers.seat import Seat
 
 log = logging.getLogger("unpoison")
@@ -18,8 +19,8 @@ START_AGAIN = (0.1, 1.0, 5.0)
 class Starting:
     """The starts of the workers of one source."""
 
-    def __init__(self, source: str, limit: float) -> None:
-        self._source, self._limit = source, limit
+    def __init__(self, options: ConsumerOptions, limit: float) -> None:
+        self._options, self._limit = options, limit
         self._rounds = 0
         self._again = 0.0
 
@@ -28,7 +29,7 @@ class Starting:
 
     def worked(self) -> None:
         if self._rounds:
-            log.warning("Workers for %r start again.", self._source, extra={"event": "workers-start"})
+            log.warning("Workers for %r start again.", self._options.name, extra=self._fields("workers-start"))
         self._rounds, self._again = 0, 0.0
 
     def failed(self, seat: Seat) -> None:
@@ -49,10 +50,13 @@ class Starting:
         if self._rounds == 1:
             log.error(
                 "A worker for %r could not start: %s. No message is charged for it; trying again until one starts.",
-                self._source,
+                self._options.name,
                 why.rstrip("."),
-                extra={"event": "workers-do-not-start"},
+                extra=self._fields("workers-do-not-start"),
             )
+
+    def _fields(self, event: str) -> dict[str, str]:
+        return {"event": event, "source": self._options.source}
 
     def hanging(self, seats: Sequence[Seat]) -> Sequence[Seat]:
         """Those that have been starting for too long."""

@@ -151,8 +151,7 @@ class Books:
             return
         if identity is not None:
             self._identities.add(identity)
-        partition = f"{place[1]}." if place[1] else ""
-        id_ = f"{self._names.source}-{partition}{offset}"
+        id_ = self._names.letter_id(place[1], offset)
         if id_ in self.entries:  # read before, and then the rest could not be read
             return
         entry = self.entries[id_] = Entry(id_, place, offset, len(self.order), message or f"{place[0]}/{place[1]}/{offset}")

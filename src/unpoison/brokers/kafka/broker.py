@@ -43,6 +43,7 @@ class KafkaBroker:
         self._reader: Reader | None = None
         self._members: list[Consumer] = []
         self._stored: set[tuple[Part, int]] = set()
+        self._letter_ids: dict[tuple[Part, int], str] = {}
 
     def open(self, sources: Sequence[str], *, create: bool = True, ring: Ring | None = None) -> Sequence[Finding]:
         self.session.create = create
@@ -88,7 +89,7 @@ class KafkaBroker:
         with self._lock:
             return self._source(source).take_suspect(by)
 
-    def settle(self, settlement: Settlement) -> None:
+    def settle(self, settlement: Settlement) -> Sequence[str | None]:
         with self._lock:
             everything: list[Delivery] = [
                 *settlement.gone,
@@ -96,7 +97,7 @@ class KafkaBroker:
                 *(each.delivery for each in settlement.dead),
             ]
             if not everything:
-                return
+                return ()
             source = self._source(everything[0].source)
             held = source.is_held
             kept = [each for each in settlement.kept if held(each.delivery.receipt)]
@@ -110,9 +111,11 @@ class KafkaBroker:
                 gone = [each for each in gone if held(each.receipt)]
                 done = by_part([*gone, *(each.delivery for each in moved)])
             self._finish(source, done, back)
+            letter_ids = [self._letter_ids.pop(_mark(each), None) for each in settlement.dead]
             if len(gone) + len(back) + len(moved) < len(everything):
                 source.lost()
                 raise _lost()
+            return letter_ids
 
     def _finish(self, source: Source, done: Places, back: Sequence[Kept]) -> None:
         refs = source.finish(done)
@@ -137,20 +140,30 @@ class KafkaBroker:
     def _store(self, source: Source, moved: Sequence[Kept | Dead]) -> None:
         """Have a confirmed copy of each. One that was confirmed before is not sent again."""
         self._stored = {(part, offset) for part, offset in self._stored if not part.is_lost or offset in part.away}
+        self._letter_ids = {mark: id_ for mark, id_ in self._letter_ids.items() if mark in self._stored}
         new = [each for each in moved if _mark(each) not in self._stored]
-        refused = self.session.store([self._copy(source, each, letters.WHOLE) for each in new])
+        places: dict[int, tuple[int, int]] = {}
+        refused = self.session.store([self._copy(source, each, letters.WHOLE) for each in new], places)
         for how in (letters.TRIMMED, letters.REFERRING):
             large = [
                 number
                 for number, why in refused.items()
                 if why.code() == KafkaError.MSG_SIZE_TOO_LARGE and isinstance(new[number], Dead)
             ]
-            again = self.session.store([self._copy(source, new[number], how) for number in large])
+            found: dict[int, tuple[int, int]] = {}
+            again = self.session.store([self._copy(source, new[number], how) for number in large], found)
             for index, number in enumerate(large):
                 del refused[number]
                 if index in again:
                     refused[number] = again[index]
+                else:
+                    places[number] = found[index]
         self._stored.update(_mark(each) for number, each in enumerate(new) if number not in refused)
+        self._letter_ids |= {
+            _mark(each): source.names.letter_id(*places[number])
+            for number, each in enumerate(new)
+            if isinstance(each, Dead) and number not in refused
+        }
         if refused:
             number, why = next(iter(refused.items()))
             topic = source.names.retry if isinstance(new[number], Kept) else source.names.dlq

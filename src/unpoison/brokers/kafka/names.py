@@ -33,6 +33,10 @@ class Names(NamedTuple):
     group_name: str
     prefix: str = ""
 
+    def letter_id(self, partition: int, offset: int) -> str:
+        """The id of the dead letter that stands there."""
+        return f"{self.source}-{f'{partition}.' if partition else ''}{offset}"
+
     @property
     def topic(self) -> str:
         return f"{self.prefix}{self.source}"

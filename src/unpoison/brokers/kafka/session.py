@@ -91,18 +91,23 @@ class Session(Asking):
                     self._producer.list_topics("__consumer_offsets", timeout=ANSWER_WITHIN)
             return self._producer
 
-    def store(self, copies: Sequence[Copy]) -> dict[int, KafkaError]:
-        """Have all of them confirmed. Returns those that were refused, by their number, and why."""
-        refused = self._store_together(copies)
+    def store(self, copies: Sequence[Copy], places: dict[int, tuple[int, int]] | None = None) -> dict[int, KafkaError]:
+        """Have all of them confirmed. Returns those that were refused, by their number, and why. `places` is filled with
+        partition and offset of the others."""
+        places = {} if places is None else places
+        refused = self._store_together(copies, places)
         large = [number for number, why in refused.items() if why.code() == KafkaError.MSG_SIZE_TOO_LARGE]
         for number in large if len(copies) > 1 else ():
             # The client sends several as one, and that is what was too large. Each alone may not be.
             del refused[number]
-            if again := self._store_together([copies[number]]):
+            alone: dict[int, tuple[int, int]] = {}
+            if again := self._store_together([copies[number]], alone):
                 refused[number] = again[0]
+            else:
+                places[number] = alone[0]
         return self._explained(copies, refused)
 
-    def _store_together(self, copies: Sequence[Copy]) -> dict[int, KafkaError]:
+    def _store_together(self, copies: Sequence[Copy], places: dict[int, tuple[int, int]]) -> dict[int, KafkaError]:
         if not copies:
             return {}
         producer, refused, missing = self.producer, dict[int, KafkaError](), set(range(len(copies)))
@@ -112,7 +117,9 @@ class Session(Asking):
                 missing.discard(number)
                 if error is not None:
                     refused[number] = lacking(error, f"Write on topic {copies[number].topic!r}")
-                elif record.timestamp()[0] == 2:  # the server's own time, of a moment ago
+                    return
+                places[number] = (record.partition() or 0, record.offset() or 0)
+                if record.timestamp()[0] == 2:  # the server's own time, of a moment ago
                     self._clock_offset = time.time() - record.timestamp()[1] / 1000
 
             return report

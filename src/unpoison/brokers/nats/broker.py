@@ -22,7 +22,7 @@ from unpoison.brokers.nats.link import NO_RESPONDERS
 from unpoison.brokers.nats.session import Session
 from unpoison.brokers.nats.source import Source
 from unpoison.brokers.nats.url import address
-from unpoison.brokers.nats.writing import Copy
+from unpoison.brokers.nats.writing import Copy, stored_as
 from unpoison.errors import BrokerUnavailable, OwnershipLost, UnpoisonError
 from unpoison.message import Delivery, Outgoing
 from unpoison.ports import Capability, Dead, Depth, Finding, Kept, Ring, Settlement
@@ -45,6 +45,7 @@ class NATSBroker:
         self._sources: dict[str, Source] = {}
         self._keeper: Keeper | None = None
         self._stored: set[Receipt] = set()
+        self._letter_ids: dict[Receipt, str] = {}
         self._published: set[str] = set()
 
     def open(self, sources: Sequence[str], *, create: bool = True, ring: Ring | None = None) -> Sequence[Finding]:
@@ -118,7 +119,7 @@ class NATSBroker:
             receipt = Receipt(lane.subscription, arrived.reply, arrived.block)
             return Delivery(receipt, source, seen.id, arrived.body, seen.key, seen.headers, counters)
 
-    def settle(self, settlement: Settlement) -> None:
+    def settle(self, settlement: Settlement) -> Sequence[str | None]:
         with self._lock:
             self._verify()
             gone = [each for each in settlement.gone if _is_held(each)]
@@ -129,18 +130,23 @@ class NATSBroker:
                 self._stop_listening(kept)
                 self._store(kept, dead)
             self._finish([*gone, *moved])
+            letter_ids = [self._letter_ids.pop(each.delivery.receipt, None) for each in dead]
             asked = len(settlement.gone) + len(settlement.kept) + len(settlement.dead)
             if len(gone) + len(moved) < asked:
                 raise self._told_lost(*self._late())
+            return letter_ids
 
     def _store(self, kept: Sequence[Kept], dead: Sequence[Dead]) -> None:
         """Have a confirmed copy of each. One that was confirmed before is not sent again."""
         everything: list[Kept | Dead] = [*kept, *dead]
         new = [each for each in everything if each.delivery.receipt not in self._stored]
-        refused = self.session.store([copies.of(self.session, each) for each in new])
+        answers: dict[int, bytes] = {}
+        refused = self.session.store([copies.of(self.session, each) for each in new], answers)
         for number, each in enumerate(new):
             if number not in refused:
                 self._stored.add(each.delivery.receipt)
+                if isinstance(each, Dead):
+                    self._letter_ids[each.delivery.receipt] = f"{each.delivery.source}-{stored_as(answers[number])}"
         for item in kept:
             if item.delivery.source in self._sources and not item.after and not item.counters.alone:
                 known = self._sources[item.delivery.source]
@@ -251,6 +257,7 @@ class NATSBroker:
         for known in lost:
             known.give_up()
         self._stored = {receipt for receipt in self._stored if receipt.holder.holds(receipt.reply)}
+        self._letter_ids = {receipt: id_ for receipt, id_ in self._letter_ids.items() if receipt in self._stored}
         return OwnershipLost(
             "This consumer held messages for longer than NATS waits to hear from it (ack_wait), since it was paused or did not "
             "reach the server; or the server was killed and forgot that it had handed them out. Its results are dropped; the "

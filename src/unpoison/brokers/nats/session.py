@@ -65,9 +65,9 @@ class Session:
                 if refused.code != STREAM_NOT_FOUND:
                     raise
 
-    def store(self, copies: Sequence[Copy]) -> dict[int, No]:
-        """Store these; returns why some are not stored."""
-        return self.writer().store(copies) if copies else {}
+    def store(self, copies: Sequence[Copy], answers: dict[int, bytes] | None = None) -> dict[int, No]:
+        """Store these; returns why some are not stored. `answers` is filled with what the server said about the others."""
+        return self.writer().store(copies, answers) if copies else {}
 
     def now(self, topic: Topic) -> float:
         """By the server's clock."""

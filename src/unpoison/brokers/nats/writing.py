@@ -47,6 +47,7 @@ class Batch:
         self.subjects = set(subjects)
         self.denied = ""
         self.refused: dict[int, No] = {}
+        self.answers: dict[int, bytes] = {}
         self.done = threading.Event()
 
     def answered(self, number: int, block: bytes, body: bytes) -> None:
@@ -55,6 +56,8 @@ class Batch:
         elif b'"error"' in body:
             error = msgspec.json.decode(body)["error"]
             self.refused[number] = No(error.get("err_code", error.get("code", 0)), error.get("description", "no reason given"))
+        else:
+            self.answers[number] = body
         self.open -= 1
         if self.open == 0:
             self.done.set()
@@ -72,8 +75,9 @@ class Writer:
         link.when_lost(self._lost)
         link.when_denied(self._denied)
 
-    def store(self, copies: Sequence[Copy]) -> dict[int, No]:
-        """Store these; returns once it is known of each whether it is stored, with why some are not."""
+    def store(self, copies: Sequence[Copy], answers: dict[int, bytes] | None = None) -> dict[int, No]:
+        """Store these; returns once it is known of each whether it is stored, with why some are not. `answers` is filled with
+        what the server said about those that are."""
         refused: dict[int, No] = {}
         start = 0
         while start < len(copies):
@@ -81,12 +85,14 @@ class Writer:
             while end < len(copies) and end - start < IN_FLIGHT and size < IN_FLIGHT_BYTES:
                 size += len(copies[end].body) + len(copies[end].block)
                 end += 1
-            part = self._store(copies[start:end])
-            refused.update((start + number, why) for number, why in part.items())
+            batch = self._store(copies[start:end])
+            refused.update((start + number, why) for number, why in batch.refused.items())
+            if answers is not None:
+                answers.update((start + number, answer) for number, answer in batch.answers.items())
             start = end
         return refused
 
-    def _store(self, copies: Sequence[Copy]) -> dict[int, No]:
+    def _store(self, copies: Sequence[Copy]) -> Batch:
         name, batch = b"%d" % next(self._numbers), Batch(copy.subject for copy in copies)
         self._batches[name] = batch
         try:
@@ -103,7 +109,7 @@ class Writer:
             self._wait(batch, len(copies))
         finally:
             self._batches.pop(name, None)
-        return batch.refused
+        return batch
 
     def _wait(self, batch: Batch, count: int) -> None:
         ends = time.monotonic() + CONFIRM_TIMEOUT
@@ -133,6 +139,11 @@ class Writer:
     def _lost(self) -> None:
         for batch in list(self._batches.values()):
             batch.done.set()
+
+
+def stored_as(answer: bytes) -> int:
+    """The number under which the server has stored a message, by what it said then."""
+    return int(msgspec.json.decode(answer)["seq"])
 
 
 _process, _count, _pid = [os.urandom(6).hex()], itertools.count(), [os.getpid()]

@@ -124,13 +124,15 @@ class PostgreSQLBroker:
             self._check_ownership()
         return found[0] if found else None
 
-    def settle(self, settlement: Settlement) -> None:
+    def settle(self, settlement: Settlement) -> Sequence[str | None]:
         touched = [*settlement.gone, *(kept.delivery for kept in settlement.kept), *(dead.delivery for dead in settlement.dead)]
         counts = Counter(lease for lease, _, _ in map(_receipt, touched) if lease)
         ended = [lease for lease, count in counts.items() if self._remaining.get(lease) == count]
+        buried: list[int | None] = []
         if settlement.kept or settlement.dead:
             with self._session.transaction() as run:
-                settled = self._move(run, settlement) + self._remove(run, settlement.gone, ended)
+                kept, buried = self._move(run, settlement)
+                settled = kept + len(buried) - buried.count(None) + self._remove(run, settlement.gone, ended)
                 # What removes the finished ones need not be on disk, and says so for the transaction; copies must be.
                 self._session.make_durable(run)
         else:
@@ -142,6 +144,7 @@ class PostgreSQLBroker:
         if settled != len(touched) and settled + self._settled_by_handlers(touched) != len(touched):
             self._check_ownership()
             raise self._lost()
+        return [f"{dead.delivery.source}-{no}" if no else None for dead, no in zip(settlement.dead, buried, strict=True)]
 
     def extend(self, deliveries: Sequence[Delivery]) -> None:
         """Nothing to prolong: this consumer says by itself that it is alive. Only tells when something was lost."""
@@ -235,13 +238,14 @@ class PostgreSQLBroker:
     def _note_waiting(self, number: int, *, there_are: bool) -> None:
         (self._has_waiting.add if there_are else self._has_waiting.discard)(number)
 
-    def _move(self, run: Connection, settlement: Settlement) -> int:
+    def _move(self, run: Connection, settlement: Settlement) -> tuple[int, list[int | None]]:
+        """How many were kept, and the number of each dead letter."""
         owner = self._presence.no
         settled = sum(rows.keep(run, kept, owner, self.number(kept.delivery.source)) for kept in settlement.kept)
-        settled += sum(rows.bury(run, dead, owner, self.number(dead.delivery.source)) for dead in settlement.dead)
+        buried = [rows.bury(run, dead, owner, self.number(dead.delivery.source)) for dead in settlement.dead]
         for source in {kept.delivery.source for kept in settlement.kept}:
             run.execute(rows.NOTIFY, (self.number(source),))
-        return settled
+        return settled, buried
 
     def _remove(self, run: Connection, gone: Sequence[Delivery], ended: Sequence[int]) -> int:
         """Take these off, and the leases that end with them. Returns how many there were."""

@@ -139,6 +139,7 @@ update unpoison_waiting set owner = null, due = statement_timestamp() + %(after)
 _BURY = """
 insert into unpoison_dead (source, state, replays, fingerprint, id, key, headers, body, record)
 select %(source)s, 'dead', %(replays)s, %(fingerprint)s, %(id)s, %(key)s, %(headers)s, %(body)s, %(record)s from taken
+returning no
 """
 BURY_LINE = f"with taken as (delete from unpoison_line where {_AT} returning 1) {_BURY}"
 BURY_WAITING = f"with taken as (delete from unpoison_waiting where no = %(at)s and owner = %(owner)s returning 1) {_BURY}"
@@ -195,8 +196,8 @@ def keep(run: Connection, kept: Kept, owner: int, source: int) -> int:
     return run.execute(change, values | {"counters": counters_text(counters)}).rowcount
 
 
-def bury(run: Connection, dead: Dead, owner: int, source: int) -> int:
-    """Move it to the dead letters. Returns 0 if this owner does not hold it any more."""
+def bury(run: Connection, dead: Dead, owner: int, source: int) -> int | None:
+    """Move it to the dead letters. Returns its number there; None if this owner does not hold it any more."""
     (lease, at, _), letter, message = dead.delivery.receipt, dead.letter, dead.letter.message
     values = {
         "source": source,
@@ -210,7 +211,8 @@ def bury(run: Connection, dead: Dead, owner: int, source: int) -> int:
         "body": message.body,
         "record": record_text(letter),
     }
-    return run.execute((BURY_LINE if lease else BURY_WAITING), values).rowcount
+    row = run.execute((BURY_LINE if lease else BURY_WAITING), values).fetchone()
+    return None if row is None else int(row[0])
 
 
 def publish(run: Connection, source: int, messages: Sequence[Outgoing]) -> None:

@@ -165,7 +165,7 @@ class RabbitMQBroker:
             receipt = Receipt(lane, arrived.tag, arrived.properties, arrived.route)
             return Delivery(receipt, source, seen.id, arrived.body, seen.key, seen.headers, counters)
 
-    def settle(self, settlement: Settlement) -> None:
+    def settle(self, settlement: Settlement) -> Sequence[str | None]:
         with self._lock:
             kept = [each for each in settlement.kept if self._is_ours(each.delivery)]
             dead = [each for each in settlement.dead if self._is_ours(each.delivery)]
@@ -176,12 +176,14 @@ class RabbitMQBroker:
                 self._moving.move(kept, dead)
                 self._moving.forget(moved)
             self._holding.finish([receipt for receipt in (*gone, *moved) if not self._moving.has_moved(receipt)])
+            letter_ids = [self._moving.letter_id(each.delivery.receipt) for each in settlement.dead]
             self._moving.settled()
             for subscription in handed_back:
                 subscription.wait_until_let_go()
             asked = len(settlement.gone) + len(settlement.kept) + len(settlement.dead)
             if len(gone) + len(moved) < asked:
                 raise self._holding.told_lost()
+            return letter_ids
 
     def _is_ours(self, delivery: Delivery) -> bool:
         return self._holding.holds(delivery.receipt) or self._moving.has_moved(delivery.receipt)

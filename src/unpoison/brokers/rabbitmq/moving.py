@@ -28,6 +28,11 @@ class Moving:
         self._links, self._let_go = links, let_go
         self._sent: dict[Receipt, tuple[Batch, int]] = {}
         self._moved: set[Receipt] = set()
+        self._letter_ids: dict[Receipt, str] = {}
+
+    def letter_id(self, receipt: Receipt) -> str | None:
+        """The id of the letter that was stored for this message in the settlement that is being carried out."""
+        return self._letter_ids.get(receipt)
 
     def has_moved(self, receipt: Receipt) -> bool:
         """Whether it was let go in an earlier try of the settlement that is being tried again."""
@@ -63,6 +68,7 @@ class Moving:
     def settled(self) -> None:
         """The settlement has come to its end."""
         self._moved.clear()
+        self._letter_ids.clear()
 
     def _is_stored(self, receipt: Receipt) -> bool:
         batch, number = self._sent[receipt]
@@ -85,7 +91,8 @@ class Moving:
     def _letter_copy(self, dead: Dead) -> Copy:
         delivery = dead.delivery
         like, seen = _opened(delivery)
-        data = letters.written(dead.letter, seen, like, letters.new_id(delivery.source))
+        letter_id = self._letter_ids[delivery.receipt] = letters.new_id(delivery.source)
+        data = letters.written(dead.letter, seen, like, letter_id)
         return Copy(DLX, delivery.source, data, delivery.body)
 
 

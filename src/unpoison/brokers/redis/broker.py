@@ -6,7 +6,7 @@ not see it as a second message. Every change is a script, so it is one step; eac
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -115,15 +115,21 @@ class RedisBroker:
         if not marked:
             raise self._lost(source, owner)
 
-    def settle(self, settlement: Settlement) -> None:
-        lost = [
-            (source, owner)
-            for source, owner, command in settling.commands(settlement, self._keys, self.address.group)
-            if self._run(settlement, source, owner, command)
-        ]
+    def settle(self, settlement: Settlement) -> Sequence[str | None]:
+        lost: list[tuple[str, str]] = []
+        numbers: dict[tuple[str, str], Iterator[bytes]] = {}
+        for source, owner, command in settling.commands(settlement, self._keys, self.address.group):
+            told = self._run(settlement, source, owner, command)
+            if isinstance(told, list):  # of dead letters, with their numbers
+                told, *found = told
+                numbers[source, owner] = iter(found)
+            if told:
+                lost.append((source, owner))
         self._fetching.settled(list(settling.moved(settlement)) if settlement.kept or settlement.dead else settlement.gone)
         if lost:
             raise self._lost(*lost[0])
+        places = [(dead.delivery.source, dead.delivery.receipt.owner) for dead in settlement.dead]
+        return [f"{source}-{next(numbers[source, owner]).decode()}" for source, owner in places]
 
     def _run(self, settlement: Settlement, source: str, owner: str, command: Command) -> Any:
         """One step of a settlement. The last one may have the server read the next messages: it does so while we go on."""

@@ -135,16 +135,17 @@ class SQLiteBroker:
                 run.execute("update unpoison_waiting set counters = ? where no = ?", (counters, -suspect.receipt))
         return found[0] if found else None
 
-    def settle(self, settlement: Settlement) -> None:
+    def settle(self, settlement: Settlement) -> Sequence[str]:
         try:
-            self._settle(settlement)
+            return self._settle(settlement)
         except _PartlyLost:
             with self.reading() as run:
                 rest = rows.still_held(run, settlement, self._owner.no)
             self._settle(rest)
             raise self._lost() from None
 
-    def _settle(self, settlement: Settlement) -> None:
+    def _settle(self, settlement: Settlement) -> Sequence[str]:
+        """Returns the ids of the dead letters."""
         keeps = bool(settlement.kept or settlement.dead)
         gone = sorted([delivery.receipt for delivery in settlement.gone])
         moved = [kept.delivery.receipt for kept in settlement.kept] + [dead.delivery.receipt for dead in settlement.dead]
@@ -153,12 +154,13 @@ class SQLiteBroker:
             self._check_ownership(run)
             owner, now = self._owner.no, self._clock()
             settled = sum(rows.keep(run, kept, owner, now) for kept in settlement.kept)
-            settled += sum(rows.bury(run, dead, owner, self.number(dead.delivery.source)) for dead in settlement.dead)
-            settled += rows.remove(run, gone, owner)
+            buried = [rows.bury(run, dead, owner, self.number(dead.delivery.source)) for dead in settlement.dead]
+            settled += len(buried) - buried.count(None) + rows.remove(run, gone, owner)
             if settled != len(gone) + len(moved):
                 raise _PartlyLost
             run.executemany("delete from unpoison_leases where first = ?", [(first,) for first in progress.ended])
         self._leases.apply(progress)
+        return [f"{dead.delivery.source}-{no}" for dead, no in zip(settlement.dead, buried, strict=True)]
 
     def extend(self, deliveries: Sequence[Delivery]) -> None:
         """Nothing to prolong: ownership lasts as long as the process. Only tells when it was lost."""

@@ -145,10 +145,10 @@ def keep(run: sqlite3.Connection, kept: Kept, owner: int, now: float) -> int:
     return remove(run, [receipt], owner)
 
 
-def bury(run: sqlite3.Connection, dead: Dead, owner: int, source: int) -> int:
-    """Move it to the dead letters. Returns 0 if this owner does not hold it any more."""
+def bury(run: sqlite3.Connection, dead: Dead, owner: int, source: int) -> int | None:
+    """Move it to the dead letters. Returns its number there; None if this owner does not hold it any more."""
     letter, message = dead.letter, dead.letter.message
-    run.execute(
+    written = run.execute(
         "insert into unpoison_dead (source, state, replays, fingerprint, id, key, headers, body, record) "
         "values (?, 'dead', ?, ?, ?, ?, ?, ?, ?)",
         (
@@ -162,7 +162,7 @@ def bury(run: sqlite3.Connection, dead: Dead, owner: int, source: int) -> int:
             record_text(letter),
         ),
     )
-    return remove(run, [dead.delivery.receipt], owner)
+    return written.lastrowid if remove(run, [dead.delivery.receipt], owner) else None
 
 
 def publish(run: sqlite3.Connection, source: int, messages: Sequence[Outgoing], now: float) -> None:

@@ -110,10 +110,11 @@ class SQSBroker:
             receipt = Receipt(lane.taking, raw["ReceiptHandle"], raw)
             return Delivery(receipt, source, seen.id, seen.body, seen.key, seen.headers, counters)
 
-    def settle(self, settlement: Settlement) -> None:
+    def settle(self, settlement: Settlement) -> Sequence[str | None]:
         with self._lock, self._made_anew(*self._sources):
             if not self._settling.carry_out(settlement):
                 raise self._told_lost(*(known for known in self._sources.values() if known.is_late))
+            return self._settling.letter_ids(settlement)
 
     def extend(self, deliveries: Sequence[Delivery]) -> None:
         with self._lock:

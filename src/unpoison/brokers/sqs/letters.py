@@ -45,10 +45,12 @@ def fitted(
     made = writing.copy(queue, seen.body, told, raw, group=group, once=once, limit=limit)
     for cap in (*CAPS, 0):
         if made.size <= limit:
-            return made
+            return made._replace(letter_id=told.letter_id)
         told = msgspec.structs.replace(told, counters={}, letter=_shortened(told.letter, cap))
         made = writing.copy(queue, seen.body, told, raw, group=group, once=once, limit=limit)
-    return made if made.size <= limit else writing.unchanged(queue, raw, group=group, once=once)
+    return (
+        made._replace(letter_id=told.letter_id) if made.size <= limit else writing.unchanged(queue, raw, group=group, once=once)
+    )
 
 
 def noted(queue: str, found: "Found") -> Copy:

@@ -24,6 +24,11 @@ class Settling:
     def __init__(self, session: Session, sources: Mapping[str, Source]) -> None:
         self._session, self._sources = session, sources
         self._stored: set[Receipt] = set()
+        self._letter_ids: dict[Receipt, str | None] = {}
+
+    def letter_ids(self, settlement: Settlement) -> list[str | None]:
+        """Of the letters that were stored for it. Asked for once it has been carried out."""
+        return [self._letter_ids.pop(each.delivery.receipt, None) for each in settlement.dead]
 
     def carry_out(self, settlement: Settlement) -> bool:
         """False if some of the messages belong to somebody else by now; the others are settled."""
@@ -41,6 +46,7 @@ class Settling:
     def forget_lost(self) -> None:
         """What was lost is not tried again."""
         self._stored = {receipt for receipt in self._stored if receipt.holder.holds(receipt.handle)}
+        self._letter_ids = {receipt: id_ for receipt, id_ in self._letter_ids.items() if receipt in self._stored}
 
     def _store(self, kept: Sequence[Kept], dead: Sequence[Dead]) -> None:
         """Have a confirmed copy of each. One that was confirmed before is not sent again."""
@@ -59,7 +65,11 @@ class Settling:
 
     def _copy(self, item: Kept | Dead) -> Copy:
         topic = self._session.topic(item.delivery.source)
-        return copies.kept(topic, item) if isinstance(item, Kept) else copies.letter(topic, item)
+        if isinstance(item, Kept):
+            return copies.kept(topic, item)
+        copy = copies.letter(topic, item)
+        self._letter_ids[item.delivery.receipt] = copy.letter_id
+        return copy
 
     def _stop_listening(self, kept: Sequence[Kept]) -> None:
         """What is handed back is for others: it would come straight to us again while we listen."""

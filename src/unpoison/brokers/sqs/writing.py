@@ -37,6 +37,8 @@ class Copy(NamedTuple):
     """The URL of the queue."""
     entry: dict[str, Any]
     size: int
+    letter_id: str | None = None
+    """Of a copy that is a dead letter and says so."""
 
 
 class No(NamedTuple):

@@ -50,6 +50,25 @@ def test_equal_messages_are_two_dead_letters(lab: Lab) -> None:
     assert len({letter.id for letter in letters}) == 4
 
 
+def test_the_log_names_each_letter(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
+    """Messages that wait and those that never did, done ones beside them: each event has the id of its own letter."""
+
+    def handle(number: int) -> None:
+        if number % 2:
+            raise Permanent("odd") if number < 5 else ConnectionError("odd")
+
+    app = given.consumer(lab.app(), "orders", handle, max_attempts=2, backoff=Backoff.immediate())
+    app.publish_many("orders", list(range(8)))
+    drained(app)
+    told = {
+        record.__dict__["message_id"]: record.__dict__["letter_id"]
+        for record in caplog.records
+        if record.__dict__.get("event") == "dead"
+    }
+    assert len(told) == 4
+    assert told == {letter.message.id: letter.id for letter in lab.dlq("orders").letters()}
+
+
 def test_a_letter_tells_what_happened(lab: Lab) -> None:
     def handle(payload: object) -> None:
         raise ConnectionError("the printer is on fire")

@@ -1,6 +1,6 @@
 -- Messages that are given up. ARGV: group, owner, then for each: whether it waited before, its number, how many fields its letter has,
--- the fields. Returns how many of them somebody else has by now.
-local owner, lost, copied, waited = ARGV[2], 0, {}, {}
+-- the fields. Returns how many of them somebody else has by now, and then the number of each letter, or '' for one that is not ours.
+local owner, lost, copied, waited, numbers = ARGV[2], 0, {}, {}, {}
 local at = 3
 while at <= #ARGV do
     local has_waited, no, size = ARGV[at] == '1', ARGV[at + 1], tonumber(ARGV[at + 2])
@@ -13,14 +13,16 @@ while at <= #ARGV do
         is_taken = not is_mine and was_taken(owner, no)
     end
     if is_mine then
-        redis.call('XADD', dlq, '*', unpack(ARGV, at + 3, at + 2 + size))
+        numbers[#numbers + 1] = redis.call('XADD', dlq, '*', unpack(ARGV, at + 3, at + 2 + size))
         local moved = has_waited and waited or copied
         moved[#moved + 1] = no
-    elseif is_taken then
-        lost = lost + 1
+    else
+        numbers[#numbers + 1] = ''
+        if is_taken then lost = lost + 1 end
     end
     at = at + 3 + size
 end
 let_go(copied)
 for _, no in ipairs(waited) do forget(no) end
-return lost
+table.insert(numbers, 1, lost)
+return numbers
