@@ -29,6 +29,10 @@ class RabbitMQLab(Lab):
         super().__init__(server.fresh(), folder)
         self.vhost = urlsplit(self.url).path[1:]
 
+    @property
+    def administrators_url(self) -> str:
+        return f"{self.url}?management={self._server.http_url}"
+
     def steal(self, broker: Broker, deliveries: Sequence[Delivery]) -> None:
         """The connection is cut, and the server has put everything back. (Until it has noticed, nobody has taken anything.)"""
         assert isinstance(broker, RabbitMQBroker)

@@ -34,13 +34,54 @@ def test_ls_shows_one_line_for_each_letter(tmp_path):
     assert all("permanent" in line and "KeyError: 'piano'" in line for line in lines)
 
 
-def test_ls_on_a_narrow_terminal_keeps_to_its_width_and_gives_up_nothing_but_the_end_of_the_error(tmp_path):
+@pytest.mark.parametrize(
+    ("columns", "heading"),
+    [
+        (120, ["ID", "WHEN", "SOURCE", "CLASSIFICATION", "ERROR", "ATTEMPTS", "FINGERPRINT"]),
+        (80, ["ID", "WHEN", "CLASS", "ERROR", "ATT", "FINGERPRINT"]),
+        (60, ["ID", "WHEN", "CLASS", "ERROR", "ATT"]),
+        (50, ["ID", "CLASS", "ERROR"]),
+        (30, ["orders-1", "permanent"]),
+    ],
+)
+def test_ls_keeps_to_the_width_of_a_terminal_and_always_shows_the_error(tmp_path, columns, heading):
     url = dead_letters(tmp_path, b"{}", error=ValueError("x" * 200))
-    lines = COLOUR.sub("", on_terminal("dlq", "ls", *on(url), cwd=tmp_path, columns=80).text).splitlines()
-    assert max(map(len, lines)) <= 80
-    assert lines[0].split() == ["ID", "WHEN", "CLASS", "ERROR", "ATT", "FINGERPRINT"]
-    assert "…" in lines[1]
-    assert len(lines[1].split()[-1]) == 12
+    lines = COLOUR.sub("", on_terminal("dlq", "ls", *on(url), cwd=tmp_path, columns=columns).text).splitlines()
+    assert max(map(len, lines)) <= columns
+    assert lines[0].split() == heading
+    assert lines[1].split()[0 if columns == 30 else heading.index("ERROR") + 2 * ("WHEN" in heading)] == "ValueError:"
+    assert "x…" in lines[1]
+
+
+def test_without_a_source_all_sources_of_a_broker_are_listed(tmp_path):
+    url = dead_letters(tmp_path, b"1", b"2")
+    assert unpoison("dlq", "ls", "--url", url, cwd=tmp_path).code == 0
+    dead_letters(tmp_path, b"3", source="emails")
+    assert [letter["source"] for letter in unpoison("dlq", "ls", "--json", cwd=tmp_path, UNPOISON_URL=url).json] == [
+        "orders",
+        "orders",
+        "emails",
+    ]
+    heading, *lines = unpoison("dlq", "ls", "--url", url, cwd=tmp_path).text.splitlines()
+    at = heading.index("SOURCE")
+    assert [line[at:].split()[0] for line in lines] == ["orders", "orders", "emails"]
+    assert unpoison("dlq", "count", "--url", url, "--json", cwd=tmp_path).json == {
+        "emails": {"dead": 1, "replayed": 0, "discarded": 0},
+        "orders": {"dead": 2, "replayed": 0, "discarded": 0},
+    }
+    assert unpoison("dlq", "replay", "emails-3", "--url", url, cwd=tmp_path).text == "Replayed emails-3.\n"
+    which = unpoison("dlq", "purge", "--yes", "--url", url, cwd=tmp_path)
+    assert (which.code, which.err.splitlines()[-1]) == (2, "Error: Add --source NAME. Sources here: emails, orders")
+
+
+def test_a_broker_that_was_never_used_has_no_dead_letters(tmp_path):
+    url = f"sqlite:///{tmp_path / 'new.db'}"
+    assert unpoison("migrate", url, cwd=tmp_path).code == 0
+    assert unpoison("dlq", "ls", "--url", url, "--json", cwd=tmp_path).json == []
+    said = "No dead letters: unpoison has not been used with any source there.\n"
+    assert unpoison("dlq", "ls", "--url", url, cwd=tmp_path).text == said
+    assert unpoison("dlq", "count", "--url", url, cwd=tmp_path).text == said
+    assert unpoison("dlq", "show", "orders-1", "--url", url, cwd=tmp_path).code == 1
 
 
 def test_ls_json_is_one_array_of_letters(tmp_path):

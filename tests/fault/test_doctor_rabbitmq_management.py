@@ -8,9 +8,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from tests.fault.rabbitmq_vhost import VirtualHost
+from unpoison.brokers.rabbitmq.doctor.examining import known_sources
 from unpoison.brokers.rabbitmq.doctor.management import Management, Unanswered
 from unpoison.brokers.rabbitmq.doctor.server import of_alarms
 from unpoison.brokers.rabbitmq.url import address
+from unpoison.errors import ConfigError
 
 
 @contextmanager
@@ -110,3 +112,10 @@ def test_another_server_at_the_usual_place_is_not_believed(rabbitmq):
         seen = vhost.found(url=f"{vhost.bare}?management={place}")
     assert set(seen) == {"cannot-look"}
     assert "another server answers: 'elsewhere' and not " in seen["cannot-look"].problem
+
+
+def test_without_the_management_api_the_source_has_to_be_named(rabbitmq):
+    with VirtualHost(rabbitmq) as vhost, pytest.raises(ConfigError) as raised:
+        known_sources(f"{vhost.bare}?management=http://127.0.0.1:1")
+    assert "only RabbitMQ's management API can tell" in str(raised.value)
+    assert "Name the source with --source NAME" in str(raised.value)

@@ -22,7 +22,7 @@ class Adapter(NamedTuple):
     """The module that knows its tables, if it has any."""
     doctor: str | None = None
     """The module that finds what is wrong with it. `NAMES` are all findings it can have, `DEEP` those that it has only if
-    asked to look deep; `examine` is called by `findings_for`."""
+    asked to look deep; `examine` is called by `findings_for`, `known_sources` by `sources_for`."""
     leaves_cycles: bool = True
     """Whether what its client leaves behind, bodies among it, may have to be found by the garbage collector."""
 
@@ -143,6 +143,12 @@ def findings_for(url: str, sources: Sequence[str] = (), longest: float | None = 
     allows looks that take long. Raises BrokerUnavailable or ConfigError if there is nothing to look at.
     """
     found: Sequence[Finding] = _doctor(url).examine(url, sources, longest, deep=deep)
+    return found
+
+
+def sources_for(url: str) -> Sequence[str]:
+    """The sources that this broker has been used for. Changes nothing, and needs no right to write."""
+    found: Sequence[str] = _doctor(url).known_sources(url)
     return found
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -35,30 +36,52 @@ def console(*, stderr: bool = False) -> Console:
     return made
 
 
-def letter_table(letters: Sequence[DeadLetter], width: int, now: float | None = None) -> Table:
-    """One line for each letter. On a narrow screen names are short, and the source is left to the id that starts with it."""
-    is_wide = width >= WIDE
+def letter_table(letters: Sequence[DeadLetter], width: int, now: float | None = None) -> Table | Text:
+    """One line for each letter. What there is no room for is left out, the error never: the source, to the id that starts with
+    it, the fingerprint, the attempts, the time. Where not even that is enough the error has a line of its own."""
     moment = time.time() if now is None else now
-    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("ID", no_wrap=True, overflow="fold")
-    table.add_column("WHEN", no_wrap=True)
-    if is_wide:
-        table.add_column("SOURCE", no_wrap=True)
-    table.add_column("CLASSIFICATION" if is_wide else "CLASS", no_wrap=True)
-    table.add_column("ERROR")  # the only one that may give way; its cells are cut and not wrapped
-    table.add_column("ATTEMPTS" if is_wide else "ATT", no_wrap=True, justify="right")
-    table.add_column("FINGERPRINT", no_wrap=True)
-    for letter in letters:
-        table.add_row(
-            Text(one_line(letter.id)),
-            Text(ago(moment - letter.last_failed_at), style="dim"),
-            *([Text(one_line(letter.source))] if is_wide else []),
-            Text(one_line(letter.classification), style=_COLOURS.get(letter.classification, "red")),
-            Text(error_line(letter), no_wrap=True, overflow="ellipsis"),
-            Text(str(letter.attempts)),
-            Text(one_line(letter.fingerprint), style="dim"),
-        )
+    columns = {name: [column(letter, moment) for letter in letters] for name, column in _COLUMNS.items()}
+    titles = {name: name if width >= WIDE else _SHORT.get(name, name) for name in columns}
+    needed = {name: max(map(cell_len, [titles[name], *map(str, cells)])) for name, cells in columns.items()}
+    needed["ERROR"] = min(needed["ERROR"], ERROR_LEAST)
+    shown = dict.fromkeys(columns)
+    for name in _FIRST_TO_GO:
+        if sum(needed[each] + GAP for each in shown) - GAP > width or (name == "SOURCE" and width < WIDE):
+            del shown[name]
+    if sum(needed[each] + GAP for each in shown) - GAP > width:
+        return _stacked([columns["ID"], columns["CLASSIFICATION"]], columns["ERROR"], width)
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, GAP, 0, 0))
+    for name in shown:
+        table.add_column(titles[name], no_wrap=name != "ERROR", justify="right" if name == "ATTEMPTS" else "left")
+    for row in zip(*(columns[name] for name in shown), strict=True):
+        table.add_row(*row)
     return table
+
+
+def _stacked(above: Sequence[Sequence[Text]], below: Sequence[Text], width: int) -> Text:
+    lines: list[Text] = []
+    for cells, error in zip(zip(*above, strict=True), below, strict=True):
+        error.truncate(max(width - GAP, 1), overflow="ellipsis")
+        lines += [Text("  ").join(cells), Text(" " * GAP) + error]
+    return Text("\n").join(lines)
+
+
+GAP = 2
+ERROR_LEAST = 24
+"""Columns that the error needs to say anything."""
+
+_SHORT = {"CLASSIFICATION": "CLASS", "ATTEMPTS": "ATT"}
+_FIRST_TO_GO = ("SOURCE", "FINGERPRINT", "ATTEMPTS", "WHEN")
+_COLUMNS: dict[str, Callable[[DeadLetter, float], Text]] = {
+    "ID": lambda letter, _: Text(one_line(letter.id)),
+    "WHEN": lambda letter, now: Text(ago(now - letter.last_failed_at), style="dim"),
+    "SOURCE": lambda letter, _: Text(one_line(letter.source)),
+    "CLASSIFICATION": lambda letter, _: Text(one_line(letter.classification), style=_COLOURS.get(letter.classification, "red")),
+    # The only one that may give way; its cells are cut and not wrapped.
+    "ERROR": lambda letter, _: Text(error_line(letter), no_wrap=True, overflow="ellipsis"),
+    "ATTEMPTS": lambda letter, _: Text(str(letter.attempts)),
+    "FINGERPRINT": lambda letter, _: Text(one_line(letter.fingerprint), style="dim"),
+}
 
 
 def error_line(letter: DeadLetter) -> str:

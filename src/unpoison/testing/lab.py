@@ -52,6 +52,11 @@ class Lab(ABC):
         """Move the clock that the broker goes by, for all connections made by `connect`."""
         _skip("the clock of this broker cannot be moved")
 
+    @property
+    def administrators_url(self) -> str:
+        """The URL with what is needed to ask which sources there are, where that is more than consumers need."""
+        return self.url
+
     def connect(self) -> Broker:
         """A connection, not yet opened."""
         return broker_for(self.url)

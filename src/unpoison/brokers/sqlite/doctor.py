@@ -56,6 +56,16 @@ def examine(  # every broker is asked the same
     return found
 
 
+def known_sources(url: str) -> Sequence[str]:
+    """The sources that this file has been used for."""
+    path = path_of(url)
+    must_exist(path)
+    with _reading(path) as run:
+        if schema.version(run) == 0:
+            return []
+        return [name for (name,) in run.execute("select name from unpoison_sources order by name")]
+
+
 @contextmanager
 def _reading(path: str) -> Iterator[sqlite3.Connection]:
     """A connection that cannot write.

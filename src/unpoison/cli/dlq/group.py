@@ -13,7 +13,8 @@ command = LazyGroup(
     },
     name="dlq",
     help="Look at dead letters, send them again, or give them up.\n\n"
-    "Each command takes --app module:app, which knows the broker and the sources, or --url URL and --source NAME.",
+    "Each command takes --app module:app, which knows the broker and the sources, or --url URL. Those that change a whole DLQ "
+    "need --source NAME where there are several.",
     epilog="\b\nExamples:\n"
     "  unpoison dlq ls --app shop:app\n"
     "  unpoison dlq show orders-12 --app shop:app\n"

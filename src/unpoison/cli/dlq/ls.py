@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import click
 
-from unpoison.cli.dlq.target import Target, target, target_options
+from unpoison.cli.dlq.target import NO_SOURCES, Target, target, target_options
 from unpoison.cli.json_output import print_json_array
 from unpoison.cli.screen import console, letter_table
 from unpoison.deadletters.manager import STATES
@@ -31,7 +31,7 @@ def how_many(ctx: click.Context, param: click.Parameter, value: str | None) -> i
     epilog="\b\nExamples:\n"
     "  unpoison dlq ls --app shop:app\n"
     "  unpoison dlq ls --app shop:app --source orders --state all --limit 200\n"
-    "  unpoison dlq ls --url sqlite:///shop.db --source orders --json",
+    "  unpoison dlq ls --url sqlite:///shop.db --json",
 )
 @target_options
 @click.option("--state", type=click.Choice([*STATES, "all"]), default="dead", show_default=True, help="Which letters.")
@@ -58,7 +58,8 @@ def _print_table(chosen: Target, state: str, letters: Sequence[DeadLetter]) -> i
         screen = console()
         screen.print(letter_table(letters, screen.width))
     else:
-        click.echo(f"No dead letters{'' if state in ('dead', 'all') else ' ' + state} in {_names(chosen)}.")
+        what = f"No dead letters{'' if state in ('dead', 'all') else ' ' + state}"
+        click.echo(f"{what} in {_names(chosen)}." if chosen.dlqs else f"{what}: {NO_SOURCES}")
     return len(letters)
 
 

@@ -1,4 +1,4 @@
-"""Whose dead letters are meant? Those of an app's sources, or of one source behind a URL."""
+"""Whose dead letters are meant? Those of one source, or of all sources that an app or a broker has."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -8,13 +8,16 @@ from typing import Any, TypeVar
 
 import click
 
-from unpoison.brokers import broker_for, dead_letters_for, masked
+from unpoison.brokers import broker_for, dead_letters_for, masked, sources_for
 from unpoison.cli.loading import load
 from unpoison.cli.screen import progress
 from unpoison.deadletters.manager import STATES, DLQManager
 from unpoison.deadletters.record import DeadLetter
 from unpoison.errors import CapabilityError, LetterNotFound
+from unpoison.escaping import one_line
 from unpoison.ports import Capability, DeadLetters, one_look
+
+NO_SOURCES = "unpoison has not been used with any source there."
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -43,8 +46,8 @@ class Target:
         """The only one; commands that change a whole DLQ must be told which."""
         if len(self.dlqs) == 1:
             return self.dlqs[0]
-        names = ", ".join(dlq.source for dlq in self.dlqs)
-        raise click.UsageError(f"The app has {len(self.dlqs)} sources ({names}). Name one of them with --source.")
+        names = ", ".join(one_line(dlq.source) for dlq in self.dlqs)
+        raise click.UsageError(f"Add --source NAME. Sources here: {names or 'none'}")
 
     @contextmanager
     def one_look(self) -> Iterator[None]:
@@ -66,6 +69,8 @@ class Target:
                 missing = error
         if missing is not None and len(self.dlqs) == 1:
             raise missing
+        if missing is None:
+            raise click.ClickException(f"Dead letter {letter_id!r} is not here: {NO_SOURCES}")
         names = ", ".join(repr(dlq.source) for dlq in self.dlqs)
         see = "unpoison dlq ls --state all, with --app or --url"
         raise click.ClickException(f"Dead letter {letter_id!r} is in none of {names}. To see what is there: {see}")
@@ -85,7 +90,7 @@ def target_options(command: Function) -> Function:
     options = (
         click.option("--app", metavar="MODULE:APP", help="The app whose broker and sources are meant."),
         click.option("--url", metavar="URL", help="The broker, in place of --app. Without either: UNPOISON_URL."),
-        click.option("--source", metavar="NAME", help="The source. Needed with --url, and where an app has several."),
+        click.option("--source", metavar="NAME", help="The source. Without it: all sources of the app or the broker."),
     )
     for option in reversed(options):
         command = option(command)
@@ -98,14 +103,18 @@ def target(app: str | None, url: str | None, source: str | None) -> Target:
         raise click.UsageError("--app and --url both name a broker. Give one of them.")
     if app is not None:
         loaded = load(app)
-        return _opened(loaded.settings.url, [source] if source else list(loaded.consumers), known=loaded.consumers)
+        sources = [source] if source else list(loaded.consumers)
+        if not sources:
+            raise click.UsageError("The app has no consumer, so its sources are not known. Name one with --source.")
+        return _opened(loaded.settings.url, sources, known=loaded.consumers)
     url = url or os.environ.get("UNPOISON_URL")
-    if not url or not source:
-        raise click.UsageError("Whose dead letters? Give --app module:app, or --url URL together with --source NAME.")
-    return _opened(url, [source], known=())
+    if not url:
+        raise click.UsageError("Whose dead letters? Give --app module:app, or --url URL, or set UNPOISON_URL.")
+    return _opened(url, [source] if source else None, known=())
 
 
-def _opened(url: str, sources: Sequence[str], known: Any) -> Target:
+def _opened(url: str, sources: Sequence[str] | None, known: Any) -> Target:
+    """Without `sources`: all that the broker has been used for."""
     broker = broker_for(url)
     if Capability.SHARED not in broker.capabilities:
         raise CapabilityError(
@@ -114,8 +123,8 @@ def _opened(url: str, sources: Sequence[str], known: Any) -> Target:
         )
     broker.open([], create=False)
     broker.close()
-    if not sources:
-        raise click.UsageError("The app has no consumer, so its sources are not known. Name one with --source.")
+    if sources is None:
+        sources = sources_for(url)
     # A source that the app consumes may simply not have been used yet; any other that does not exist was mistyped.
     opened = [(source, dead_letters_for(url, source, create=source in known)) for source in sources]
     return Target([DLQ(source, letters, DLQManager(letters, source)) for source, letters in opened])

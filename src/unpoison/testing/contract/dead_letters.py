@@ -4,9 +4,10 @@ import pytest
 
 from unpoison.app import App
 from unpoison.backoff import Backoff
+from unpoison.brokers import sources_for
 from unpoison.errors import LetterNotFound, Permanent
 from unpoison.message import Delivery
-from unpoison.ports import Dead, Settlement
+from unpoison.ports import Capability, Dead, Settlement
 from unpoison.testing import given
 from unpoison.testing.lab import Lab
 from unpoison.testing.running import drained
@@ -48,6 +49,13 @@ def test_equal_messages_are_two_dead_letters(lab: Lab) -> None:
     letters = lab.dlq("orders").peek()
     assert [letter.body for letter in letters] == [b"same"] * 4
     assert len({letter.id for letter in letters}) == 4
+
+
+def test_the_broker_tells_which_sources_there_are(lab: Lab) -> None:
+    lab.needs(Capability.SHARED)
+    for source in ("orders", "emails"):
+        given.dead_letters(lab, source, [b"1"])
+    assert list(sources_for(lab.administrators_url)) == ["emails", "orders"]
 
 
 def test_the_log_names_each_letter(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:

@@ -42,6 +42,12 @@ def examine(  # every broker is asked the same
         return found
 
 
+def known_sources(url: str) -> Sequence[str]:
+    """The sources that this server has been used for, with the prefix of this URL."""
+    with closing(KafkaBroker(url)) as broker:
+        return _sources(_topics(broker), broker.session.address.prefix)
+
+
 def _topics(broker: KafkaBroker) -> Topics:
     return {name: topic for name, topic in broker.session.cluster().topics.items() if topic.partitions}
 

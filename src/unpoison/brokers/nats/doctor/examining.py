@@ -45,6 +45,12 @@ def examine(  # every broker is asked the same
         return found
 
 
+def known_sources(url: str) -> Sequence[str]:
+    """The sources that this account has been used for."""
+    with closing(Link(address(url))) as link:
+        return sorted(_sources({each["config"]["name"]: each for each in _streams(link)}))
+
+
 def _streams(link: Link) -> Iterator[Mapping[str, Any]]:
     offset = 0
     while True:

@@ -39,6 +39,15 @@ def examine(  # every broker is asked the same
         return found + _every(connection, activity.CHECKS)
 
 
+def known_sources(url: str) -> Sequence[str]:
+    """The sources that this database has been used for."""
+    parameters(url)
+    with explained(url), closing(connect(url)) as connection:
+        if schema.version(connection) == 0:
+            return []
+        return [name for (name,) in connection.execute("select name from unpoison_sources order by name").fetchall()]
+
+
 def _version(connection: Connection, shown: str, found: list[Finding]) -> int | None:
     """The version of the tables, with what it means noted. None if this role may not ask."""
     versions: list[int] = []

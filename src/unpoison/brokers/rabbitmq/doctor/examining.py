@@ -16,6 +16,7 @@ from unpoison.brokers.rabbitmq.doctor.seen import Family, Place, queues_of, sour
 from unpoison.brokers.rabbitmq.operating import LOCKED
 from unpoison.brokers.rabbitmq.topology import NOT_FOUND, check_name
 from unpoison.brokers.rabbitmq.url import Address, address
+from unpoison.errors import ConfigError
 from unpoison.ports import Finding
 
 NAMES = tuple(
@@ -51,6 +52,21 @@ def examine(  # every broker is asked the same
         chosen = sources or sources_in(place.queues)
         found += [each for source in chosen for each in _by_amqp(link, where, source, place)]
         return found + _every(_checks(where, place, chosen))
+
+
+def known_sources(url: str) -> Sequence[str]:
+    """The sources that this virtual host has been used for. Only the management API can list queues."""
+    where = address(url)
+    management = Management(where)
+    with closing(Link(where, "doctor")) as link:
+        try:
+            return sources_in(_place(where, link, management, None).queues)
+        except Unanswered as why:
+            told = _cannot_ask(management, str(why), ())
+            raise ConfigError(
+                f"Which sources there are, only RabbitMQ's management API can tell, and it cannot be asked: {why} Name the "
+                f"source with --source NAME. Or let the API be asked. {told.fix}"
+            ) from None
 
 
 def _place(where: Address, link: Link, management: Management, longest: float | None) -> Place:

@@ -37,6 +37,17 @@ def examine(  # every broker is asked the same
         link.close()
 
 
+def known_sources(url: str) -> Sequence[str]:
+    """The sources that this server has been used for."""
+    link = Link(address(url))
+    link.open(SOURCES)
+    try:
+        with explained(link.finder.address.shown):
+            return sorted(name.decode() for name in link.ask(SOURCES, ("SMEMBERS", SOURCES))[0])
+    finally:
+        link.close()
+
+
 def _examined(link: Link, wanted: Sequence[str]) -> list[Finding]:
     known: list[str] = []
     found = _every({"which sources there are": partial(sources.of_names, Look(link, SOURCES), wanted, known)})

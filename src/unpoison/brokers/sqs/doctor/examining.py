@@ -40,6 +40,16 @@ def examine(
         return found
 
 
+def known_sources(url: str) -> Sequence[str]:
+    """The sources that this region and account have been used for, with the prefix of this URL."""
+    where = address(url)
+    with closing(Link(where)) as link:
+        try:
+            return sorted(_sources(_queues(link), where.prefix))
+        except Denied as denied:
+            raise ConfigError(f"{denied} Without that right, name the source with --source NAME.") from None
+
+
 def _queues(link: Link) -> dict[str, str]:
     """The queues with our prefix, by name."""
     found: dict[str, str] = {}
