@@ -15,7 +15,8 @@ OPENING = """\
 
 This page is what `--help` says, command by command. It is written by `make docs` from the code.
 
-- **Exit codes.** 0: done. 1: a failure, said in one sentence with what to do. 2: wrong usage. 130: ended by Ctrl-C.
+- **Exit codes.** 0: done. 1: a failure, said in one sentence with what to do. 2: wrong usage. 130: ended by Ctrl-C, after which
+  `run` drains first.
 - **Streams.** Results go to standard output; log lines, progress and errors to standard error. With `--json` standard output
   holds one JSON document and nothing else.
 - **Asking.** What destroys something asks first. Where there is no terminal to ask on, it is refused unless `--yes` is given.

@@ -68,6 +68,8 @@ class Run:
         self._consumers: list[Consumer] = []
         self._crashed: list[BaseException] = []
         self._stopped = threading.Event()
+        self.stopped_by: int | None = None
+        """The signal that ended it, if one did."""
         self._reaper = Reaper(reap_all=is_dedicated or os.getpid() == 1)
         self._grace = max((app.settings.grace for app in apps), default=0.0)
         if not any(app.consumers() for app in apps):
@@ -170,6 +172,7 @@ class Run:
             first = not self._stopped.is_set()
             what = f"draining for up to {self._grace:g} s; a second signal stops at once." if first else "stopping now."
             log.info("%s: %s", signal.Signals(number).name, what, extra={"event": "stop"})
+            self.stopped_by = self.stopped_by or number
             self.stop(None if first else 0.0)
 
         return {number: signal.signal(number, caught) for number in (signal.SIGTERM, signal.SIGINT)}

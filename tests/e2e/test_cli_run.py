@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -290,3 +291,40 @@ def test_two_apps_with_a_source_of_the_same_name_are_told_apart(tmp_path):
     assert set(again.json["sources"]) == {"orders (one:app)", "orders (two:app)"}
     lines = [json.loads(line) for line in again.err.splitlines()]
     assert {(line["source"], line["app"]) for line in lines} == {("orders", "one:app"), ("orders", "two:app")}
+
+
+def interrupted(folder, *arguments, once):
+    """The command, in a process group of its own that gets SIGINT, as by Ctrl-C, once `once` is true of what it has written."""
+    with subprocess.Popen(
+        [*UNPOISON, *arguments],
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=environment(PYTHONUNBUFFERED="1"),
+        process_group=0,
+    ) as process:
+        written = b""
+        while once not in written and (more := os.read(process.stdout.fileno(), 65536)):
+            written += more
+        os.killpg(process.pid, signal.SIGINT)
+        written += process.stdout.read()
+        process.wait(60)
+    assert b"Traceback" not in written
+    return process.returncode, written.decode()
+
+
+def test_ctrl_c_drains_and_ends_with_130(tmp_path):
+    app_file(tmp_path, "slow.py", "import time; print('started', flush=True); time.sleep(0.1)", options="concurrency=1")
+    publish(tmp_path, *[b"1"] * 1000)
+    code, text = interrupted(tmp_path, "run", "slow:app", once=b"started")
+    assert code == 130
+    assert "SIGINT: draining for up to 25 s" in text
+    assert re.search(r"^orders  \d+ done, 0 dead", text, re.MULTILINE)
+    assert {(delivery.attempt, delivery.returned) for delivery in waiting(tmp_path)} == {(1, False)}
+
+
+def test_ctrl_c_while_an_app_is_imported_is_no_traceback(tmp_path):
+    (tmp_path / "slow.py").write_text("import time\nprint('importing', flush=True)\ntime.sleep(600)\n")
+    for command in (["run"], ["dlq", "ls", "--app"], ["doctor"]):
+        assert interrupted(tmp_path, *command, "slow:app", once=b"importing")[0] == 130

@@ -1,5 +1,6 @@
 """How are apps run from the command line?"""
 
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -15,6 +16,8 @@ from unpoison.log_lines import FORMS, LEVELS, LogStyle, configure, settle
 from unpoison.plural import counted
 from unpoison.report import Tally
 from unpoison.run import Run
+
+INTERRUPTED = 128 + signal.SIGINT
 
 
 @click.command(
@@ -46,6 +49,7 @@ def command(  # noqa: PLR0917 - click passes them by name
 
     MODULE:APP is a module that can be imported from the current folder, or a file (path/to/shop.py:app). A first signal
     lets running messages finish and hands the others back; a second one stops at once. Log lines go to standard error.
+    Exits with 0 after SIGTERM, with 130 after Ctrl-C.
     """
     if as_json:
         keep_for_json()
@@ -67,6 +71,8 @@ def command(  # noqa: PLR0917 - click passes them by name
         for app in apps:
             if _total(run.tallies(app)).dead:
                 click.echo(f"To see the dead letters: unpoison dlq ls --app {one_line(app.reference)}")
+    if run.stopped_by == signal.SIGINT:
+        sys.exit(INTERRUPTED)
     if fail_on_dead and total.dead:
         became = f"{counted(total.dead, 'message')} became {'a dead letter' if total.dead == 1 else 'dead letters'}"
         click.echo(f"Error: {became}, which --fail-on-dead makes a failure.", err=True)

@@ -142,7 +142,10 @@ class Template:
             self.reference,
             *arguments,
         ]
-        return subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)  # noqa: S603 - our own module
+        # In a process group of its own: Ctrl-C is for the consumer, and would end this one with a traceback while it imports.
+        return subprocess.Popen(  # noqa: S603 - our own module
+            command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, process_group=0
+        )
 
     def _why_it_ended(self) -> ConfigError:
         status = self._process.wait() if self._process else 0
