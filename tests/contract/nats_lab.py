@@ -35,6 +35,7 @@ class NATSLab(Lab):
 
     def __init__(self, server: NATS, folder: Path, ack_wait: float = ACK_WAIT) -> None:
         super().__init__(f"{server.fresh()}?ack_wait={ack_wait}", folder)
+        self._ack_wait = ack_wait
         # The server fences nobody, so the adapter does not claim it; by its own clock it keeps these promises all the same.
         self.capabilities |= Capability.FENCED
 
@@ -52,7 +53,9 @@ class NATSLab(Lab):
                 lambda: not any(each.receipt.holder.holds(each.receipt.reply) for each in deliveries),
                 lambda: "It still believes to hold them",
             )
-            time.sleep(ACK_WAIT)  # the server's promise to us ends a little later than we believe in it, and it tells nobody when
+            time.sleep(
+                self._ack_wait
+            )  # the server's promise to us ends a little later than we believe in it, and it tells nobody when
         finally:
             keeper._renew = renew
 

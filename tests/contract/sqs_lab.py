@@ -74,7 +74,7 @@ class SQSLab(Lab):
         if with_proxy and server.endpoint is None:
             pytest.skip("a proxy cannot stand before Amazon's own: requests are signed for where they go")
         self.proxy = Proxy(server.endpoint or "") if with_proxy else None
-        self._server = server
+        self._server, self._visibility = server, visibility
         url = f"{server.fresh()}&visibility={visibility}&wait={wait}&pollers={pollers}"
         super().__init__(url if self.proxy is None else url.replace(server.endpoint or "", self.proxy.endpoint), folder)
         # SQS fences nobody for certain, so the adapter does not claim it; by its own clock it keeps these promises all the same.
@@ -98,7 +98,9 @@ class SQSLab(Lab):
                 lambda: not any(each.receipt.holder.holds(each.receipt.handle) for each in deliveries),
                 lambda: "It still believes to hold them",
             )
-            time.sleep(0.3 * VISIBILITY)  # SQS keeps its promise for a little longer than we believe in it, and tells nobody when
+            time.sleep(
+                0.3 * self._visibility
+            )  # SQS keeps its promise for a little longer than we believe in it, and tells nobody when
         finally:
             keeper._renew = renew
 
