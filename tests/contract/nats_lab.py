@@ -53,9 +53,8 @@ class NATSLab(Lab):
                 lambda: not any(each.receipt.holder.holds(each.receipt.reply) for each in deliveries),
                 lambda: "It still believes to hold them",
             )
-            time.sleep(
-                self._ack_wait
-            )  # the server's promise to us ends a little later than we believe in it, and it tells nobody when
+            # The server's promise to us ends a little later than we believe in it, and it tells nobody when.
+            time.sleep(self._ack_wait)
         finally:
             keeper._renew = renew
 

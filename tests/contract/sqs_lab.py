@@ -98,9 +98,8 @@ class SQSLab(Lab):
                 lambda: not any(each.receipt.holder.holds(each.receipt.handle) for each in deliveries),
                 lambda: "It still believes to hold them",
             )
-            time.sleep(
-                0.3 * self._visibility
-            )  # SQS keeps its promise for a little longer than we believe in it, and tells nobody when
+            # SQS keeps its promise for a little longer than we believe in it, and tells nobody when.
+            time.sleep(0.3 * self._visibility)
         finally:
             keeper._renew = renew
 
