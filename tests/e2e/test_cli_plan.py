@@ -191,3 +191,20 @@ def test_wrong_usage_ends_with_2_and_says_what_to_write(shop, arguments, said):
     assert ended.code == 2
     assert said in words(ended.err)
     assert not (shop / "plan.svg").exists()
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["--rate", "1000000", "--failing", "99.9%", "--attempts", "100", "--base", "47s", "--max", "59m", "--outage", "2h"],
+        ["--rate", "12345", "--retries", "1", "--no-jitter", "--base", "12345s", "--max", "1d"],
+        ["--rate", "0.5", "--attempts", "1"],
+    ],
+    ids=["as it is", "much", "long", "little"],
+)
+def test_a_plan_fits_the_terminal_and_nothing_of_it_is_cut(tmp_path, arguments, columns):
+    shown = COLOUR.sub("", on_terminal("plan", *arguments, cwd=tmp_path, columns=columns).text)
+    assert max(len(line.rstrip("\r")) for line in shown.splitlines()) <= columns
+    assert "…" not in shown

@@ -32,6 +32,8 @@ from unpoison.planning.words import lasting
 WIDEST = 120
 IN_A_PIPE = 80
 GAP = 2
+FEW, FEWEST = 8, 4
+"""Characters of a bar below which headings give way to it, and below which it is left out."""
 
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _LEVELS = " ▁▂▃▄▅▆▇█"
@@ -62,6 +64,8 @@ def _traffic(plan: Plan, width: int) -> list[RenderableType]:
     cells = [(row.label, row.rate, row.added, row.dead) for row in rows]
     longest = max(row.length for row in rows)
     header = ("", "rate", "added", "dead letters")
+    if _room(width, cells, header) < FEW:
+        header = ("", "rate", "added", "dead")
     room = _room(width, cells, header)
     colours = ("blue", "yellow", "yellow", "red")
     bars = [_bar(row.length / longest, room, colour) for row, colour in zip(rows, colours, strict=True)]
@@ -75,7 +79,7 @@ def _schedule(plan: Plan, width: int) -> list[RenderableType]:
     cells = [(f"{step.attempt:,}", delay_text(step), *_times(step, plan)) for step in steps]
     room = _room(width, cells, header)
     bars = [_layers(step, plan.schedule.last.max, room) for step in steps]
-    legend = "Bars: █ half have started by then, ▓ 90 %, ░ all." if plan.scenario.backoff.jitter else ""
+    legend = "Bars: █ half have started by then, ▓ 90 %, ░ all." if plan.scenario.backoff.jitter and room else ""
     notes = _notes(*filter(None, (left_out(plan), time_note(plan), legend)))
     return [Text(backoff_line(plan), style="bold"), _table(header, cells, bars), *notes]
 
@@ -86,9 +90,9 @@ def _burst(plan: Plan, width: int) -> list[RenderableType]:
     header = ("", "most in 1 s", f"in {lasting(INSTANT)}")
     cells = [(row.label, f"{row.second:,}", f"{row.instant:,}") for row in rows]
     buckets = _room(width, cells, header)
-    histograms = [row.burst.histogram(buckets, until) for row in rows]
+    histograms = [row.burst.histogram(max(buckets, 1), until) for row in rows]
     highest = max(map(max, histograms))
-    bars = [Text(_sparks(counts, highest), style="cyan") for counts in histograms]
+    bars = [Text(_sparks(counts, highest) if buckets else "", style="cyan") for counts in histograms]
     return [Text(burst_title(), style="bold"), _table(header, cells, bars), *_notes(*burst_notes(plan))]
 
 
@@ -101,16 +105,17 @@ def _table(header: Sequence[str], cells: Sequence[Sequence[str]], bars: Sequence
     table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, GAP, 0, 0))
     for place, name in enumerate(header):
         table.add_column(name, no_wrap=True, justify="left" if place == 0 else "right")
-    table.add_column("", no_wrap=True)
+    if any(bars):
+        table.add_column("", no_wrap=True)
     for row, bar in zip(cells, bars, strict=True):
-        table.add_row(*row, bar)
+        table.add_row(*row, bar) if any(bars) else table.add_row(*row)
     return table
 
 
 def _room(width: int, cells: Sequence[Sequence[str]], header: Sequence[str]) -> int:
-    """What is left for the bars beside the widest cell of each column. Never less than a few characters."""
+    """What is left for the bars beside the widest cell of each column. 0, and so no bars, where that shows nothing."""
     used = sum(max(map(len, column)) + GAP for column in zip(header, *cells, strict=True))
-    return max(8, width - used)
+    return width - used if width - used >= FEWEST else 0
 
 
 def _notes(*texts: str) -> list[RenderableType]:
@@ -119,11 +124,15 @@ def _notes(*texts: str) -> list[RenderableType]:
 
 def _bar(share: float, room: int, colour: str) -> Text:
     """What is more than nothing can be seen."""
+    if not room:
+        return Text()
     eighths = max(round(share * room * 8), 1 if share > 0 else 0)
     return Text(("█" * (eighths // 8) + _EIGHTHS[eighths % 8]).rstrip(), style=colour)
 
 
 def _layers(step: Step, longest: float, room: int) -> Text:
+    if not room:
+        return Text()
     half, most, all_of_them = (
         round(time / longest * room) if longest else 0 for time in (step.start.p50, step.start.p90, step.start.max)
     )

@@ -7,6 +7,7 @@ from unpoison.planning.plan import TOGETHER, Plan
 from unpoison.planning.schedule import Burst, Step
 from unpoison.planning.warnings import INSTANT
 from unpoison.planning.words import described, lasting, number, per_second, percent
+from unpoison.plural import counted
 
 MOST_STEPS = 12
 
@@ -34,8 +35,8 @@ class BurstRow:
 
 def headline(plan: Plan) -> str:
     traffic, retries = plan.scenario.traffic, plan.scenario.retries
-    attempts = f"{plan.scenario.attempts:,} attempt{'' if not retries else 's'}"
-    return f"{number(traffic.rate)} msg/s, {percent(traffic.failing)} failing, {attempts} ({retries:,} retries)"
+    attempts, again = counted(plan.scenario.attempts, "attempt"), counted(retries, "retry", "retries")
+    return f"{number(traffic.rate)} msg/s, {percent(traffic.failing)} failing, {attempts} ({again})"
 
 
 def backoff_line(plan: Plan) -> str:
@@ -74,7 +75,7 @@ def steps_shown(plan: Plan) -> Sequence[Step]:
 
 def left_out(plan: Plan) -> str:
     hidden = len(plan.schedule.steps) - len(steps_shown(plan))
-    return f"{hidden:,} attempts before the last one are not shown." if hidden else ""
+    return f"{counted(hidden, 'attempt')} before the last one {'is' if hidden == 1 else 'are'} not shown." if hidden else ""
 
 
 def delay_text(step: Step) -> str:
