@@ -5,11 +5,12 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, ClassVar, TypeVar
 
 from unpoison.backoff import Backoff
-from unpoison.brokers import broker_for, check_url, dead_letters_for
+from unpoison.brokers import broker_for, dead_letters_for, resolved
 from unpoison.companion import Companion, Guest
 from unpoison.deadletters.manager import DLQManager
 from unpoison.errors import ConfigError, PayloadError, seconds
@@ -61,8 +62,8 @@ class App:
         given |= {"worker_memory": worker_memory, "recycle_messages": recycle_messages, "recycle_memory": recycle_memory}
         given["start_timeout"] = None if start_timeout is None else seconds(start_timeout, "start_timeout")
         given["grace"] = None if grace is None else seconds(grace, "grace")
-        self.settings: Settings = settings_from(given, max_body)
-        check_url(self.settings.url)
+        settings = settings_from(given, max_body)
+        self.settings: Settings = replace(settings, url=resolved(settings.url))
         self.consumers: dict[str, Registration] = {}
         self._on_start: list[Callable[[], Any]] = []
         self._on_stop: list[Callable[[], Any]] = []
@@ -218,7 +219,7 @@ class App:
         isolated = [source for source, registration in self.consumers.items() if registration.options.isolation == "process"]
         if isolated:
             reference = reference_to(self, self._home, isolated[0])
-            consumers: Companion | Guest = await asyncio.to_thread(Companion, reference, self.settings.grace)
+            consumers: Companion | Guest = await asyncio.to_thread(Companion, reference, self.settings)
         else:
             consumers = Guest(self.runnable())
         try:

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 
+from unpoison.options import Settings
 from unpoison.run import Run
 from unpoison.staffing import RunnableApp
 
@@ -27,8 +28,11 @@ CALM = 60.0
 class Companion:
     """The consumer process of an application."""
 
-    def __init__(self, reference: str, grace: float) -> None:
-        self._reference, self._grace = reference, grace
+    def __init__(self, reference: str, settings: Settings) -> None:
+        self._reference, self._grace = reference, settings.grace
+        self._url = (
+            settings.url if settings.url.startswith("sqlite:") else ""
+        )  # `ps` shows it; others hold passwords
         self._stopping = threading.Event()
         self._process, self._line = self._start()
         self._thread = threading.Thread(target=self._keep_alive, name="unpoison-companion", daemon=True)
@@ -47,7 +51,7 @@ class Companion:
     def _start(self) -> tuple["subprocess.Popen[bytes]", socket.socket]:
         ours, theirs = socket.socketpair()
         with theirs:
-            command = [sys.executable, "-m", "unpoison.workers.beside", str(theirs.fileno()), self._reference]
+            command = [sys.executable, "-m", "unpoison.workers.beside", str(theirs.fileno()), self._reference, self._url]
             process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)  # noqa: S603 - our own module
         return process, ours
 

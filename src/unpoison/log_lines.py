@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from unpoison.broker_url import masked_text
 from unpoison.escaping import json_text, one_line, visible
 
 LEVELS = ("debug", "info", "warning", "error")
@@ -75,13 +76,13 @@ class JSONLines(logging.Formatter):
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": masked_text(record.getMessage()),
         }
         for name, value in vars(record).items():
             if name not in _STANDARD:
                 line[f"extra_{name}" if name in line else name] = value
         if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
+            line["traceback"] = masked_text(self.formatException(record.exc_info))
         if record.stack_info:
             line["stack"] = record.stack_info
         return json_text({name: _plain(value) for name, value in line.items()}, indent=None)
@@ -157,11 +158,11 @@ def _is_bare(handler: logging.Handler) -> bool:
 def _text(record: logging.LogRecord) -> str:
     """Ours are one line each, so a line end in them comes from a payload and could fake a line of its own."""
     ours = record.name.partition(".")[0] == "unpoison"
-    return one_line(record.getMessage()) if ours else visible(record.getMessage())
+    return one_line(masked_text(record.getMessage())) if ours else visible(record.getMessage())
 
 
 def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> str:
-    return "\n" + visible(formatter.formatException(record.exc_info)) if record.exc_info else ""
+    return "\n" + visible(masked_text(formatter.formatException(record.exc_info))) if record.exc_info else ""
 
 
 def _wrapped(text: str) -> list[str]:

@@ -7,7 +7,7 @@ import os
 import sys
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
 from unpoison.errors import ConfigError, seconds
@@ -23,7 +23,7 @@ UNSET: Any = object()
 class Settings:
     """What holds for a whole app. Each can also come from the environment: UNPOISON_GRACE=60."""
 
-    url: str
+    url: str = field(repr=False)
     create: bool = True
     grace: float = 25.0
     prefetch: int = 256
@@ -80,7 +80,7 @@ class ConsumerOptions:
 
 def settings_from(given: Mapping[str, Any], max_body: Any = UNSET, environment: Mapping[str, str] = os.environ) -> Settings:
     """Explicit arguments win over UNPOISON_* variables, those over the defaults. None in `given` means not given."""
-    known = {field.name: field.type for field in fields(Settings)}
+    known = {each.name: each.type for each in fields(Settings)}
     values: dict[str, Any] = {}
     for variable, text in environment.items():
         name = variable.removeprefix("UNPOISON_").lower()

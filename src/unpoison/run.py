@@ -17,7 +17,8 @@ from typing import Any, Protocol
 
 from unpoison.alone import Alone
 from unpoison.bell import Bell
-from unpoison.brokers import broker_for, leaves_cycles, masked
+from unpoison.broker_url import masked
+from unpoison.brokers import broker_for, leaves_cycles
 from unpoison.consumer import Consumer
 from unpoison.emptiness import Emptiness
 from unpoison.errors import BrokerUnavailable, ConfigError

@@ -49,7 +49,7 @@ class RunnableApp:
         has_async = any(consumer.is_async and consumer.isolation != "process" for consumer in consumers)
         self._here = WorkerHere(worker_hooks, has_async=has_async)
         self._deaths = Deaths()
-        self._template = Template(reference, settings.start_timeout) if reference is not None else None
+        self._template = Template(reference, settings.start_timeout, settings.url) if reference is not None else None
 
     @classmethod
     def from_reference(
@@ -61,13 +61,14 @@ class RunnableApp:
         workers: int | None = None,
         worker_hooks: Callable[[], WorkerHooks] = WorkerHooks,
         style: LogStyle | None = None,
+        url: str = "",
     ) -> "RunnableApp":
         """From "module:app", without importing it here: the template process says what is in it.
 
         `workers` is how many processes serve each source, whatever its concurrency asks for. `style` is how they write log
-        lines, unless the app sets that up itself.
+        lines, unless the app sets that up itself. `url` is that of the app where it was made before, if it was.
         """
-        template = Template(reference, start_timeout, style)
+        template = Template(reference, start_timeout, url, style)
         described = template.app
         options = [replace(consumer.options, workers=workers) for consumer in described.consumers]
         app = cls(described.settings, options, registrations, None, worker_hooks)

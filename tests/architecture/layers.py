@@ -28,6 +28,7 @@ LAYERS = (
             "classification",
             "verdict",
             "errors",
+            "broker_url",
             "backoff",
             "deadletters",
             "deadletters.record",
@@ -56,7 +57,11 @@ LAYERS = (
         ),
         ("values",),
     ),
-    Layer("ports", ("ports", "stored", "findings", "renewing", "reading", "dlq_index", "whole_dlq"), ("values", "decisions")),
+    Layer(
+        "ports",
+        ("ports", "stored", "findings", "renewing", "reading", "dlq_index", "whole_dlq"),
+        ("values", "decisions"),
+    ),
     Layer("brokers", ("brokers.*",), ("values", "ports")),
     Layer("registry", ("brokers",), ("values", "ports", "brokers")),
     # What the consumer and its workers both use; knows neither.

@@ -15,7 +15,7 @@ from tests.fault.redis_parts import bodies, opened, raw
 from tests.servers_plugin import private_or_skip
 from unpoison import App
 from unpoison.backoff import Backoff
-from unpoison.brokers import masked
+from unpoison.broker_url import masked
 from unpoison.brokers.redis import presence
 from unpoison.brokers.redis.broker import RedisBroker
 from unpoison.errors import BrokerUnavailable, ConfigError, OwnershipLost

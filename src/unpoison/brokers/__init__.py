@@ -1,12 +1,11 @@
 """Which broker does a URL name? The one place that knows them all; their modules are imported only when used."""
 
-import re
 from collections.abc import Sequence
 from importlib import import_module
 from types import ModuleType
 from typing import NamedTuple
-from urllib.parse import urlsplit
 
+from unpoison.broker_url import masked, scheme_of
 from unpoison.errors import CapabilityError, ConfigError, MissingExtra
 from unpoison.ports import Broker, DeadLetters, Finding
 
@@ -23,6 +22,8 @@ class Adapter(NamedTuple):
     doctor: str | None = None
     """The module that finds what is wrong with it. `NAMES` are all findings it can have, `DEEP` those that it has only if
     asked to look deep; `examine` is called by `findings_for`, `known_sources` by `sources_for`."""
+    file: str | None = None
+    """The module that knows which file is meant, where it is one: `resolved` gives the URL with its absolute path."""
     leaves_cycles: bool = True
     """Whether what its client leaves behind, bodies among it, may have to be found by the garbage collector."""
 
@@ -35,29 +36,29 @@ ADAPTERS = {
         "SQLiteDeadLetters",
         "unpoison.brokers.sqlite.schema",
         "unpoison.brokers.sqlite.doctor",
+        "unpoison.brokers.sqlite.file",
         leaves_cycles=False,
     ),
-    "postgresql": Adapter(
-        "unpoison.brokers.postgresql.broker",
-        "PostgreSQLBroker",
-        "unpoison.brokers.postgresql.deadletters",
-        "PostgreSQLDeadLetters",
-        "unpoison.brokers.postgresql.schema",
-        "unpoison.brokers.postgresql.doctor.examining",
+    **dict.fromkeys(
+        ("postgresql", "postgres"),
+        Adapter(
+            "unpoison.brokers.postgresql.broker",
+            "PostgreSQLBroker",
+            "unpoison.brokers.postgresql.deadletters",
+            "PostgreSQLDeadLetters",
+            "unpoison.brokers.postgresql.schema",
+            "unpoison.brokers.postgresql.doctor.examining",
+        ),
     ),
-    "amqp": Adapter(
-        "unpoison.brokers.rabbitmq.broker",
-        "RabbitMQBroker",
-        "unpoison.brokers.rabbitmq.deadletters",
-        "RabbitMQDeadLetters",
-        doctor="unpoison.brokers.rabbitmq.doctor.examining",
-    ),
-    "amqps": Adapter(
-        "unpoison.brokers.rabbitmq.broker",
-        "RabbitMQBroker",
-        "unpoison.brokers.rabbitmq.deadletters",
-        "RabbitMQDeadLetters",
-        doctor="unpoison.brokers.rabbitmq.doctor.examining",
+    **dict.fromkeys(
+        ("amqp", "amqps"),
+        Adapter(
+            "unpoison.brokers.rabbitmq.broker",
+            "RabbitMQBroker",
+            "unpoison.brokers.rabbitmq.deadletters",
+            "RabbitMQDeadLetters",
+            doctor="unpoison.brokers.rabbitmq.doctor.examining",
+        ),
     ),
     **dict.fromkeys(
         ("redis", "rediss", "redis+sentinel", "rediss+sentinel"),
@@ -69,19 +70,15 @@ ADAPTERS = {
             doctor="unpoison.brokers.redis.doctor.examining",
         ),
     ),
-    "nats": Adapter(
-        "unpoison.brokers.nats.broker",
-        "NATSBroker",
-        "unpoison.brokers.nats.deadletters",
-        "NATSDeadLetters",
-        doctor="unpoison.brokers.nats.doctor.examining",
-    ),
-    "tls": Adapter(
-        "unpoison.brokers.nats.broker",
-        "NATSBroker",
-        "unpoison.brokers.nats.deadletters",
-        "NATSDeadLetters",
-        doctor="unpoison.brokers.nats.doctor.examining",
+    **dict.fromkeys(
+        ("nats", "tls"),
+        Adapter(
+            "unpoison.brokers.nats.broker",
+            "NATSBroker",
+            "unpoison.brokers.nats.deadletters",
+            "NATSDeadLetters",
+            doctor="unpoison.brokers.nats.doctor.examining",
+        ),
     ),
     "sqs": Adapter(
         "unpoison.brokers.sqs.broker",
@@ -168,9 +165,19 @@ def _doctor(url: str) -> ModuleType:
     return _module(adapter, adapter.doctor)
 
 
-def check_url(url: str) -> None:
-    """Refuse a URL that no broker understands, before anything is opened."""
+def resolved(url: str) -> str:
+    """The URL so that it means the same wherever this process goes. Refuses one that no broker understands; opens nothing."""
     broker_for(url)
+    adapter = _adapter(url)
+    if adapter.file is None:
+        return url
+    whole: str = _module(adapter, adapter.file).resolved(url)
+    return whole
+
+
+def is_url(text: str) -> bool:
+    """Whether this is to be a broker's URL, rather than module:app."""
+    return "://" in text or scheme_of(text) in ADAPTERS
 
 
 def _module(adapter: Adapter, name: str) -> ModuleType:
@@ -185,21 +192,10 @@ def _module(adapter: Adapter, name: str) -> ModuleType:
 
 
 def _adapter(url: str) -> Adapter:
-    scheme = urlsplit(url).scheme
+    scheme = scheme_of(url)
     if scheme not in ADAPTERS:
         known = ", ".join(f"{name}://" for name in ADAPTERS)
         raise ConfigError(
             f"{masked(url)!r} names no broker that unpoison knows. It knows {known}; for a file here use sqlite:///shop.db"
         )
     return ADAPTERS[scheme]
-
-
-def masked(url: str) -> str:
-    """The URL without its passwords, for logs and errors. There may be a second address among its options."""
-    parts = urlsplit(url)
-    shown = url if parts.password is None else url.replace(f":{parts.password}@", ":***@", 1)
-    return _NAMED_PASSWORD.sub(r"\1***", _PASSWORD.sub(r"\1***\2", shown))
-
-
-_PASSWORD = re.compile(r"(=https?(?::|%3A)(?:/|%2F){2}[^:@&]*?(?::|%3A))[^&]*(@|%40)", re.IGNORECASE)
-_NAMED_PASSWORD = re.compile(r"([?&](?:[\w.]*(?:password|passphrase|secret)[\w.]*|[\w.]*key\.pem)=)[^&]*", re.IGNORECASE)

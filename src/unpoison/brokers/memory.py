@@ -11,12 +11,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from urllib.parse import urlsplit
 
 import msgspec
 
+from unpoison.broker_url import parse
 from unpoison.deadletters.record import DeadLetter
-from unpoison.errors import OwnershipLost
+from unpoison.errors import ConfigError, OwnershipLost
 from unpoison.message import Delivery, Outgoing
 from unpoison.ports import Capability, Depth, Finding, Ring, Settlement
 
@@ -60,6 +60,8 @@ class _Store:
         self.changed.notify_all()
 
 
+FORM = "memory://, or memory://name for one of several"
+
 _STORES: dict[str, _Store] = {}
 _STORES_LOCK = threading.Lock()
 
@@ -70,8 +72,11 @@ class MemoryBroker:
     capabilities = Capability.FENCED | Capability.ATOMIC | Capability.BROWSE | Capability.EXACT_DEPTH
 
     def __init__(self, url: str, *, clock: Callable[[], float] = time.time) -> None:
+        parts = parse(url, FORM)
+        if parts.path or parts.query:
+            raise ConfigError(f"{parts.shown!r} says more than a name, which is all that memory:// takes. Write {FORM}")
         with _STORES_LOCK:
-            self.store = _STORES.setdefault(urlsplit(url).netloc, _Store())
+            self.store = _STORES.setdefault(parts.hosts, _Store())
         self.clock = clock
         self._bell: threading.Thread | None = None
 

@@ -2,7 +2,8 @@
 
 import click
 
-from unpoison.brokers import broker_for, masked, statements_for
+from unpoison.broker_url import masked
+from unpoison.brokers import broker_for, statements_for
 
 
 @click.command(

@@ -8,7 +8,8 @@ from typing import BinaryIO
 
 import click
 
-from unpoison.brokers import broker_for, masked
+from unpoison.broker_url import masked
+from unpoison.brokers import broker_for
 from unpoison.cli.durations import duration
 from unpoison.cli.input import Batch, Form, arguments, batches, check_file, json_lines, raw_lines
 from unpoison.cli.json_output import print_json

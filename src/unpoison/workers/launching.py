@@ -33,8 +33,10 @@ RENEWALS = 5
 class Template:
     """The template of one app. Safe to use from several consumers' threads."""
 
-    def __init__(self, reference: str, start_timeout: float, style: LogStyle | None = None) -> None:
+    def __init__(self, reference: str, start_timeout: float, url: str = "", style: LogStyle | None = None) -> None:
         self.reference, self._start_timeout, self._style = reference, start_timeout, style
+        self._url = url
+        """Which broker the app has here, if that is known: a relative path to a file must not mean another file there."""
         self._relay = OutputRelay()
         self._lock = threading.Lock()
         self._numbers = 0
@@ -128,6 +130,7 @@ class Template:
             raise ImportFailed(received[0].text, received[0].traceback)
         if not isinstance(received[0], wire.Described):
             raise ConfigError(f"The template for {self.reference!r} answered {received[0]!r} instead of the app.")
+        self._url = received[0].settings.url
         return received[0]
 
     def _interpreter(self, theirs: socket.socket, *arguments: str) -> subprocess.Popen[bytes]:
@@ -139,6 +142,7 @@ class Template:
             str(theirs.fileno()),
             str(os.getpid()),  # a consumer that is killed while this starts is not its parent any more
             str(self._style or ""),
+            self._url if self._url.startswith("sqlite:") else "",  # others may hold a password, which `ps` would show
             self.reference,
             *arguments,
         ]

@@ -7,8 +7,10 @@ safe and quick whatever the size of the consumer.
 A worker is forked twice, so that the consumer becomes its parent: the template's end does not end it, and the consumer
 learns first-hand how it ended.
 
-    python -m unpoison.workers.template SOCKET_FD CONSUMER_PID LOG_STYLE module:app            the template
-    python -m unpoison.workers.template SOCKET_FD CONSUMER_PID LOG_STYLE module:app SOURCE …   one worker, started without forking
+    python -m unpoison.workers.template SOCKET_FD CONSUMER_PID LOG_STYLE URL module:app            the template
+    python -m unpoison.workers.template SOCKET_FD CONSUMER_PID LOG_STYLE URL module:app SOURCE …   one worker, started without forking
+
+URL is that of the consumer's SQLite file, or empty: the working directory may be another one than where the app was made.
 """
 
 import os
@@ -17,6 +19,7 @@ import socket
 import sys
 import threading
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +44,12 @@ def main() -> None:
         signal.signal(number, lambda *_: None)  # a stop of the whole group is the consumer's business
     if style := LogStyle.parsed(sys.argv[3]):
         log_lines.offer(style)
-    sys.argv = [sys.argv[0], *sys.argv[4:]]
+    url = sys.argv[4]
+    sys.argv = [sys.argv[0], *sys.argv[5:]]
     try:
         app = import_app(sys.argv[1])
+        if url and app.settings.url.startswith("sqlite:"):
+            app.settings = replace(app.settings, url=url)
     except BaseException as error:  # whatever happens there, the consumer has to tell it in one clear message
         name, text, traceback = describe(error)
         said = text if isinstance(error, ConfigError) else f"{sys.argv[1]!r} could not be imported: {name}: {text}"

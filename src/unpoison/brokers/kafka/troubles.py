@@ -6,6 +6,7 @@ from typing import TypeVar
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import TopicMetadata
 
+from unpoison.broker_url import masked_text
 from unpoison.errors import BrokerUnavailable
 
 Answer = TypeVar("Answer")
@@ -28,7 +29,7 @@ def answered(answer: "Future[Answer]", within: float) -> Answer:
 
 
 def told(error: KafkaError) -> str:
-    return f"{error.str()} [{error.name()}]"
+    return f"{masked_text(error.str())} [{error.name()}]"
 
 
 def lacking(error: KafkaError, right: str) -> KafkaError:

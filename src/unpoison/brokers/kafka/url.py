@@ -7,13 +7,14 @@ others are ours: `group`, `prefix`, `partitions`, `replicas`, `session_timeout`,
 
 import re
 from typing import Any, NamedTuple
-from urllib.parse import parse_qsl, unquote, urlsplit
 
+from unpoison.broker_url import BrokerURL, parse
 from unpoison.errors import ConfigError
 
 OURS = ("group", "prefix", "partitions", "replicas", "session_timeout", "give_back", "instance")
 GROUP = "unpoison"
 PORT = 9092
+FORM = f"kafka://host:{PORT}?group=billing, with commas between several hosts"
 SESSION_TIMEOUT = 6.0
 GIVE_BACK = 10.0
 FORBIDDEN = {
@@ -45,10 +46,9 @@ class Address(NamedTuple):
 
 
 def address(url: str) -> Address:
-    parts = urlsplit(url)
-    login, _, hosts = parts.netloc.rpartition("@")
-    shown = f"{parts.scheme}://{hosts}"
-    given = dict(parse_qsl(parts.query, keep_blank_values=True))
+    parts = parse(url, FORM)
+    shown = parts.at(parts.places(PORT, FORM))
+    given = parts.options()
     ours = {name: value for name, value in given.items() if "." not in name}
     if unknown := sorted(ours.keys() - set(OURS)):
         raise ConfigError(
@@ -58,8 +58,9 @@ def address(url: str) -> Address:
     passed: dict[str, Any] = {name: value for name, value in given.items() if "." in name}
     if refused := sorted(passed.keys() & FORBIDDEN.keys()):
         raise ConfigError(f"{shown!r} sets {refused[0]!r}, which unpoison decides itself: {FORBIDDEN[refused[0]]}.")
-    servers = ",".join(_with_port(host, shown) for host in hosts.split(","))
-    options = {"bootstrap.servers": servers, **_login(login), **passed}
+    if parts.path.strip("/"):
+        raise ConfigError(f"{parts.shown!r} has the path {parts.path!r}, and Kafka has none. The form is {FORM}")
+    options = {"bootstrap.servers": shown.partition("://")[2], **_login(parts), **passed}
     if protocol := _protocol(options, parts.scheme == "kafka+ssl", shown):
         options["security.protocol"] = protocol
     return Address(
@@ -75,18 +76,10 @@ def address(url: str) -> Address:
     )
 
 
-def _with_port(host: str, shown: str) -> str:
-    name, colon, port = host.rpartition(":")
-    if not host or (colon and not host.endswith("]") and (not name or not port.isdigit())):
-        raise ConfigError(f"{shown!r} names no Kafka server. The form is kafka://host:{PORT}, with commas between several.")
-    return host if colon and not host.endswith("]") else f"{host}:{PORT}"
-
-
-def _login(text: str) -> dict[str, str]:
-    if not text:
+def _login(parts: BrokerURL) -> dict[str, str]:
+    if parts.user is None:
         return {}
-    user, _, password = text.partition(":")
-    return {"sasl.mechanism": "PLAIN", "sasl.username": unquote(user), "sasl.password": unquote(password)}
+    return {"sasl.mechanism": "PLAIN", "sasl.username": parts.user, "sasl.password": parts.password or ""}
 
 
 def _protocol(options: dict[str, Any], tls: bool, shown: str) -> str:

@@ -17,6 +17,7 @@ import msgspec
 from nats import errors
 from nats.aio.client import Client
 
+from unpoison.broker_url import without_secrets
 from unpoison.brokers.nats import wire
 from unpoison.brokers.nats.loop import loop_thread
 from unpoison.brokers.nats.url import Address
@@ -87,10 +88,19 @@ class Link:
                 if "authorization" in str(error).lower():
                     raise ConfigError(self._refused(error)) from None
                 failed = self._seen or error  # the client's own error does not say why
-        raise BrokerUnavailable(f"NATS at {self.address.shown} does not answer: {failed or 'no server is named'}.")
+            except (ImportError, ValueError, TypeError) as error:  # about nkeys_seed and user_credentials
+                raise ConfigError(
+                    f"NATS at {self.address.shown}: the client cannot use the credentials in the URL ({self._clean(error)}). "
+                    f"nkeys_seed and user_credentials are names of files, and need: pip install nkeys"
+                ) from None
+        raise BrokerUnavailable(f"NATS at {self.address.shown} does not answer: {self._clean(failed)}.")
 
     def _refused(self, error: Exception) -> str:
-        return f"NATS at {self.address.shown} refuses the login: {error}. Check name and password, or the credentials in the URL."
+        said = self._clean(error)
+        return f"NATS at {self.address.shown} refuses the login: {said}. Check name and password, or the credentials in the URL."
+
+    def _clean(self, error: Exception | None) -> str:
+        return without_secrets(str(error or "no server is named"), self.address.url)
 
     async def _connected(self, server: str) -> None:
         self._client = Client()

@@ -7,8 +7,8 @@ question mark goes to the client in its own terms (user_credentials, nkeys_seed,
 
 import ssl
 from typing import Any, NamedTuple
-from urllib.parse import parse_qsl, unquote, urlsplit
 
+from unpoison.broker_url import BrokerURL, parse
 from unpoison.errors import ConfigError
 
 PASSED_ON = ("user_credentials", "nkeys_seed", "token", "tls_hostname", "inbox_prefix")
@@ -17,6 +17,7 @@ GROUP = "unpoison"
 ACK_WAIT = 30.0
 SHORTEST_ACK_WAIT = 0.5
 PORT = 4222
+FORM = f"nats://user:password@host:{PORT}, with commas between several hosts"
 FORBIDDEN = frozenset(" \t\r\n.*>/\\")
 """What the name of a stream or of a consumer cannot contain."""
 
@@ -32,19 +33,21 @@ class Address(NamedTuple):
     replicas: int
     api: str
     monitor: str | None
+    url: str
 
 
 def address(url: str) -> Address:
-    parts = urlsplit(url)
-    options = dict(parse_qsl(parts.query, keep_blank_values=True))
-    shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+    parts = parse(url, FORM)
+    places, options = parts.places(PORT, FORM), parts.options()
+    shown = parts.at(places)
     unknown = sorted(options.keys() - {*PASSED_ON, *OURS})
     if unknown:
         raise ConfigError(f"{shown!r} has the option {unknown[0]!r}, which is none. There are: {', '.join((*OURS, *PASSED_ON))}")
-    login, _, hosts = parts.netloc.rpartition("@")
-    servers = tuple(f"{parts.scheme}://{_with_port(host, shown)}" for host in hosts.split(","))
+    if parts.path.strip("/"):
+        raise ConfigError(f"{parts.shown!r} has the path {parts.path!r}, and NATS has none. The form is {FORM}")
+    servers = tuple(parts.at([place]) for place in places)
     passed: dict[str, Any] = {name: value for name, value in options.items() if name in PASSED_ON}
-    passed |= _login(login)
+    passed |= _login(parts)
     if parts.scheme == "tls" or any(name.startswith("tls_") for name in options):
         passed["tls"] = _context(options, shown)
     domain = options.get("domain")
@@ -57,21 +60,14 @@ def address(url: str) -> Address:
         _replicas(options.get("replicas", "1")),
         f"$JS.{domain}.API" if domain else "$JS.API",
         options.get("monitor"),
+        url,
     )
 
 
-def _with_port(host: str, shown: str) -> str:
-    name, colon, port = host.rpartition(":")
-    if not host or (colon and not host.endswith("]") and (not name or not port.isdigit())):
-        raise ConfigError(f"{shown!r} names no NATS server. The form is nats://host:{PORT}, with commas between several.")
-    return host if colon and not host.endswith("]") else f"{host}:{PORT}"
-
-
-def _login(text: str) -> dict[str, str]:
-    if not text:
+def _login(parts: BrokerURL) -> dict[str, str]:
+    if parts.user is None:
         return {}
-    user, colon, password = text.partition(":")
-    return {"user": unquote(user), "password": unquote(password)} if colon else {"token": unquote(user)}
+    return {"token": parts.user} if parts.password is None else {"user": parts.user, "password": parts.password}
 
 
 def is_group(name: str) -> bool:

@@ -6,12 +6,12 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
-from urllib.parse import urlsplit
 
 import psycopg
 from psycopg import conninfo
 from psycopg.pq import TransactionStatus
 
+from unpoison.broker_url import check_port, masked, parse, without_secrets
 from unpoison.brokers.postgresql.schema import Connection
 from unpoison.errors import BrokerUnavailable, ConfigError
 
@@ -25,6 +25,7 @@ _DEFAULTS: dict[str, Any] = {
     "tcp_user_timeout": 25_000,
 }
 
+FORM = "postgresql://user:password@host:5432/shop"
 ANSWER_WITHIN = 30.0
 """Seconds for one step of a command that a person waits for."""
 
@@ -35,12 +36,14 @@ _PINNED = ";".join([*(f"set {name} = off" for name in SWITCHED_OFF), "set plan_c
 
 def parameters(url: str) -> dict[str, Any]:
     """What libpq makes of the URL, with defaults that suit a queue."""
+    parse(url, FORM).places(5432, FORM, "localhost")
     try:
         found = conninfo.conninfo_to_dict(url)
     except psycopg.Error as error:
-        raise ConfigError(
-            f"{where(url)!r} is not a PostgreSQL URL ({str(error).strip()}). It looks like postgresql://user:password@host:5432/shop"
-        ) from None
+        said = without_secrets(str(error).strip(), url)
+        raise ConfigError(f"{where(url)!r} is not a PostgreSQL URL ({said}). It looks like {FORM}") from None
+    for port in filter(None, str(found.get("port", "")).split(",")):
+        check_port(port, where(url), FORM)
     return _DEFAULTS | found
 
 
@@ -62,11 +65,7 @@ def is_pooled(connection: Connection) -> bool:
 
 def where(url: str) -> str:
     """The URL without its password."""
-    try:
-        password = urlsplit(url).password
-    except ValueError:  # it is no URL at all, and about to be refused
-        return "the URL"
-    return url.replace(f":{password}@", ":***@", 1) if password else url
+    return masked(url)
 
 
 @contextmanager
@@ -75,7 +74,7 @@ def explained(url: str) -> Iterator[None]:
     try:
         yield
     except psycopg.Error as error:
-        text = " ".join(str(error).split())
+        text = without_secrets(" ".join(str(error).split()), url)
         raise BrokerUnavailable(f"PostgreSQL at {where(url)!r}: {text}. {_meaning(error)}") from error
 
 

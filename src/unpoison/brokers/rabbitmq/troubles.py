@@ -6,6 +6,7 @@ from typing import Any
 from pika import exceptions
 from pika.adapters.utils import connection_workflow as workflow
 
+from unpoison.broker_url import masked_text
 from unpoison.brokers.rabbitmq.url import Address
 from unpoison.errors import BrokerUnavailable, ConfigError
 
@@ -43,4 +44,4 @@ def explained(error: BaseException, address: Address) -> Exception:
             )
     last = next((cause for cause in reversed(causes) if not isinstance(cause, workflow.AMQPConnectorException)), error)
     text = getattr(last, "strerror", None) or str(last) or "nothing listens there"
-    return BrokerUnavailable(f"RabbitMQ at {address.shown} does not answer: {text}.")
+    return BrokerUnavailable(f"RabbitMQ at {address.shown} does not answer: {masked_text(text)}.")

@@ -7,12 +7,15 @@ management API, which only `unpoison doctor` asks.
 """
 
 from typing import NamedTuple
-from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 import pika
 
+from unpoison.broker_url import parse, without_secrets
 from unpoison.errors import ConfigError
 
+FORM = "amqp://user:password@host:5672/vhost"
+PORTS = {"amqp": 5672, "amqps": 5671}
 CONNECT_TIMEOUT = 5.0
 HEARTBEAT = 30
 
@@ -29,19 +32,22 @@ class Address(NamedTuple):
 
 
 def address(url: str) -> Address:
-    parts = urlsplit(url)
+    parts = parse(url, FORM)
+    places = parts.places(PORTS[parts.scheme], FORM, "localhost")
+    if len(places) > 1:
+        raise ConfigError(f"{parts.shown!r} names {len(places)} servers, and the RabbitMQ client takes one: {FORM}")
     options = dict(parse_qsl(parts.query))
     message_ttl, dlq_ttl = _seconds(options, "message_ttl"), _seconds(options, "dlq_ttl")
     options.pop("management", None)
     vhost = unquote(parts.path[1:]) or "/"
-    plain = parts._replace(query=urlencode(options), path="/" + quote(vhost, safe="")).geturl()
-    shown = (
-        f"{parts.scheme}://{parts.hostname or 'localhost'}:{parts.port or (5671 if parts.scheme == 'amqps' else 5672)}/{vhost}"
-    )
+    place = parts.at(places)
+    plain = f"{place.replace('://', f'://{parts.login}', 1)}/{quote(vhost, safe='')}?{urlencode(options)}"
+    shown = f"{place}/{vhost}"
     try:
         parameters = pika.URLParameters(plain)
     except (ValueError, TypeError, AttributeError) as error:
-        raise ConfigError(f"{shown!r} is not a URL that the RabbitMQ client understands: {error}") from None
+        said = without_secrets(str(error), url)
+        raise ConfigError(f"{shown!r} is not a URL that the RabbitMQ client understands: {said}. The form is {FORM}") from None
     parameters.connection_attempts = 1
     for name, value in (("socket_timeout", CONNECT_TIMEOUT), ("stack_timeout", 2 * CONNECT_TIMEOUT), ("heartbeat", HEARTBEAT)):
         if name not in options:

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 import redis
 
+from unpoison.broker_url import masked_text
 from unpoison.errors import BrokerUnavailable
 
 _CONFIRMED = "Nothing that was not confirmed has been taken for done."
@@ -28,11 +29,11 @@ def explained(shown: str) -> Iterator[None]:
     try:
         yield
     except redis.AuthenticationError as error:
-        raise BrokerUnavailable(f"Redis at {shown!r}: {error}. {MEANINGS['WRONGPASS']}") from error
+        raise BrokerUnavailable(f"Redis at {shown!r}: {masked_text(str(error))}. {MEANINGS['WRONGPASS']}") from error
     except redis.ResponseError as error:
-        raise BrokerUnavailable(f"Redis at {shown!r}: {error}. {_meaning(error)}") from error
+        raise BrokerUnavailable(f"Redis at {shown!r}: {masked_text(str(error))}. {_meaning(error)}") from error
     except (redis.RedisError, OSError) as error:
-        text = str(error).strip().rstrip(".") or type(error).__name__
+        text = masked_text(str(error)).strip().rstrip(".") or type(error).__name__
         raise BrokerUnavailable(
             f"Redis at {shown!r}: {text}. {_CONFIRMED} Check that the server runs and can be reached."
         ) from error

@@ -11,10 +11,11 @@ Two words are ours, `group` and `list`; everything else behind the question mark
 import re
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
+from urllib.parse import parse_qsl, unquote, urlencode
 
 from redis.connection import Connection, parse_url
 
+from unpoison.broker_url import BrokerURL, masked, parse, without_secrets
 from unpoison.errors import ConfigError
 
 GROUP = "unpoison"
@@ -49,43 +50,37 @@ class Address:
         return self.kind(host=host, port=port, **self.options)
 
 
-def shown(url: str) -> str:
-    """The URL without its passwords."""
-    masked = re.sub(r"(//[^@/]*?:)[^@]*@", r"\1***@", url, count=1)
-    return re.sub(r"([?&]\w*password=)[^&]*", r"\1***", masked)
-
-
 def address(url: str) -> Address:
     """Raises ConfigError for a URL that cannot be understood."""
-    parts = urlsplit(url)
+    parts = parse(url, EXAMPLE)
     ours, theirs = _words(parts.query)
-    login, _, places = parts.netloc.rpartition("@")
     has_sentinels = parts.scheme.endswith(SENTINEL)
-    hosts = tuple(_host(text, url, SENTINEL_PORT if has_sentinels else 6379) for text in places.split(","))
+    hosts = tuple(parts.places(SENTINEL_PORT if has_sentinels else 6379, EXAMPLE, "localhost"))
     path, service = _path(parts, url) if has_sentinels else (parts.path, None)
     if path.strip("/") and not path.strip("/").isdigit():
-        raise ConfigError(f"{shown(url)!r}: the path must be the number of a database, got {path!r}. It looks like {EXAMPLE}")
+        raise ConfigError(f"{masked(url)!r}: the path must be the number of a database, got {path!r}. It looks like {EXAMPLE}")
     scheme = parts.scheme.removesuffix(SENTINEL)
     sentinel_options = {name.removeprefix("sentinel_"): theirs.pop(name) for name in list(theirs) if name.startswith("sentinel_")}
-    plain = f"{scheme}://{login}{'@' if login else ''}host:1{path}?{urlencode(theirs)}"
+    plain = f"{scheme}://{parts.login}host:1{path}?{urlencode(theirs)}"
     try:
         options: dict[str, Any] = parse_url(plain)  # type: ignore[no-untyped-call]
         kind = options.pop("connection_class", Connection)
         options = {name: value for name, value in options.items() if name not in ("host", "port")}
         options, lists = _DEFAULTS | options | _OURS, frozenset(ours["list"])
-        made = Address(shown(url), hosts, options, kind, _group(ours, url), lists, service, sentinel_options)
+        made = Address(masked(url), hosts, options, kind, _group(ours, url), lists, service, sentinel_options)
         made.connection("host", 1)  # an option that the client does not know is refused here
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"{shown(url)!r} is not a Redis URL ({error}). It looks like {EXAMPLE}") from None
+        said = without_secrets(str(error), url)
+        raise ConfigError(f"{masked(url)!r} is not a Redis URL ({said}). It looks like {EXAMPLE}") from None
     return made
 
 
-def _path(parts: SplitResult, url: str) -> tuple[str, str]:
+def _path(parts: BrokerURL, url: str) -> tuple[str, str]:
     """With sentinels: the path of the database, and the name of the master before it."""
     service, _, database = unquote(parts.path.strip("/")).partition("/")
     if not service:
         raise ConfigError(
-            f"{shown(url)!r} does not say what the sentinels call the master. Write it as the path: "
+            f"{masked(url)!r} does not say what the sentinels call the master. Write it as the path: "
             f"{parts.scheme}://host:26379/mymaster"
         )
     return f"/{database}", service
@@ -106,14 +101,7 @@ def _group(ours: dict[str, list[str]], url: str) -> str:
     group = ours["group"][-1] if ours["group"] else GROUP
     if not _NAME.fullmatch(group) or group in RESERVED:
         raise ConfigError(
-            f"{shown(url)!r}: group must be letters, digits and . _ - and none of {', '.join(RESERVED)}, got {group!r}. "
+            f"{masked(url)!r}: group must be letters, digits and . _ - and none of {', '.join(RESERVED)}, got {group!r}. "
             f"For example ?group=billing"
         )
     return group
-
-
-def _host(text: str, url: str, port: int) -> tuple[str, int]:
-    found = re.fullmatch(r"(\[[^\]]+\]|[^:\[\]]*)(?::(\d{1,5}))?", text)
-    if not found:
-        raise ConfigError(f"{shown(url)!r}: {text!r} is not a host and port. It looks like {EXAMPLE}")
-    return unquote(found[1]).strip("[]") or "localhost", int(found[2] or port)

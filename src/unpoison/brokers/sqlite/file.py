@@ -1,13 +1,15 @@
 """How is a SQLite file opened so that several processes can share it and a power cut loses nothing confirmed?"""
 
 import os
+import re
 import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote
 
+from unpoison.broker_url import masked
 from unpoison.errors import BrokerUnavailable, ConfigError
 
 BUSY_TIMEOUT = 30.0
@@ -16,22 +18,52 @@ BUSY_TIMEOUT = 30.0
 LOG_LIMIT = 64 * 2**20
 """Bytes that the log is cut down to whenever everything in it has been moved to the file."""
 
+FORMS = "sqlite:///shop.db is a file in the working directory, sqlite:////srv/shop.db one anywhere"
+
+_END_OF_PATH = re.compile("[?#]")
 _NETWORK = {"9p", "afs", "beegfs", "ceph", "cifs", "davfs", "glusterfs", "lustre", "ncpfs", "nfs", "nfs4", "smb3", "smbfs"}
 _NETWORK_FUSE = {"fuse.glusterfs", "fuse.rclone", "fuse.s3fs", "fuse.sshfs", "fuse.gcsfuse", "fuse.davfs2", "fuse.ceph"}
 
 
 def path_of(url: str) -> str:
-    """The file that a URL names: sqlite:///shop.db beside the working directory, sqlite:////var/lib/shop.db anywhere."""
-    parts = urlsplit(url)
-    path = unquote(parts.path[1:])
-    if parts.netloc or not path or path == ":memory:":
+    """The file that a URL names: sqlite:///shop.db in the working directory, sqlite:////var/lib/shop.db anywhere."""
+    rest = url[len("sqlite:") :]
+    if not url.isprintable():
+        raise ConfigError(f"{url!r} has a line end or another control character in it. Remove it; {FORMS}")
+    if not rest.startswith("///"):
+        meant = f" If that file is meant, write {url_of(_file_meant(rest))}" if _file_meant(rest) else ""
+        raise ConfigError(f"{masked(url)!r} names no SQLite file: {FORMS}.{meant}")
+    path, mark, more = _parts(rest[3:])
+    if mark:
+        name = "options" if mark == "?" else "a fragment"
         raise ConfigError(
-            f"{url!r} names no SQLite file. Use sqlite:///shop.db for a file here, sqlite:////var/lib/shop.db for one "
-            f"elsewhere, or memory:// to keep everything in this process."
+            f"{url!r} has {name} behind {mark!r}, and SQLite URLs have none. Remove {mark + more!r}; if it belongs to the name "
+            f"of the file, write {quote(mark)} in place of {mark}"
         )
-    if parts.query:
-        raise ConfigError(f"{url!r} has options after '?', but SQLite URLs take none. Remove {'?' + parts.query!r}.")
-    return path
+    if path in ("", "/", ":memory:"):
+        raise ConfigError(f"{url!r} names no SQLite file: {FORMS}. To keep everything in this process use memory://")
+    return unquote(path)
+
+
+def url_of(path: str) -> str:
+    """The URL of a file. For an absolute path it has four slashes."""
+    return f"sqlite:///{quote(path)}"
+
+
+def resolved(url: str) -> str:
+    """The same file, whatever the working directory is later."""
+    return url_of(os.path.abspath(path_of(url)))  # noqa: PTH100 - symbolic links stay as they are
+
+
+def _parts(text: str) -> tuple[str, str, str]:
+    found = _END_OF_PATH.search(text)
+    return (text, "", "") if found is None else (text[: found.start()], found[0], text[found.end() :])
+
+
+def _file_meant(rest: str) -> str:
+    """What sqlite:shop.db, sqlite:/srv/shop.db and sqlite://shop.db were probably to say."""
+    path = unquote(_parts(rest.removeprefix("//"))[0])
+    return "" if path in ("", "/", ":memory:") else path
 
 
 def connect(path: str, *, create: bool = True) -> sqlite3.Connection:

@@ -23,6 +23,7 @@ from botocore.exceptions import (
     ProfileNotFound,
 )
 
+from unpoison.broker_url import masked_text
 from unpoison.brokers.sqs import answers
 from unpoison.brokers.sqs.url import Address
 from unpoison.errors import BrokerUnavailable, ConfigError
@@ -91,13 +92,15 @@ class Link:
             client = _client(self.address)
             return _whole(getattr(client, operation)(**arguments), operation, arguments)
         except _MISSING as error:
-            raise ConfigError(f"{self.address.shown} cannot be used: {error}. {_WHERE}") from None
+            raise ConfigError(f"{self.address.shown} cannot be used: {masked_text(str(error))}. {_WHERE}") from None
         except ClientError as error:
             raise self._refused(operation, error, client) from None
         except BotoCoreError as error:
-            raise BrokerUnavailable(f"{self.address.shown} does not answer ({operation}): {error}.") from None
+            raise BrokerUnavailable(f"{self.address.shown} does not answer ({operation}): {masked_text(str(error))}.") from None
         except ValueError as error:  # an endpoint that is none, or what is no answer of SQS
-            raise BrokerUnavailable(f"{self.address.shown} cannot be understood ({operation}): {error}.") from None
+            raise BrokerUnavailable(
+                f"{self.address.shown} cannot be understood ({operation}): {masked_text(str(error))}."
+            ) from None
 
     def _refused(self, operation: str, error: ClientError, client: object) -> BrokerUnavailable:
         answer = error.response.get("Error", {})

@@ -5,14 +5,15 @@ where the AWS tools look for them (variables, profiles, roles) unless they stand
 """
 
 from typing import NamedTuple
-from urllib.parse import parse_qsl, unquote, urlsplit
 
+from unpoison.broker_url import masked, parse
 from unpoison.errors import ConfigError
 
 OPTIONS = ("endpoint", "region", "profile", "prefix", "visibility", "wait", "pollers")
 VISIBILITY, LONGEST_VISIBILITY = 30, 43_200
 WAIT, LONGEST_WAIT = 2, 20
 POLLERS, MOST_POLLERS = 4, 64
+ENDPOINT = "http://host:9324"
 FORM = "The form is sqs://?region=eu-west-1, with endpoint=http://host:port for a server that is not Amazon's."
 
 
@@ -33,28 +34,27 @@ class Address(NamedTuple):
 
     @property
     def shown(self) -> str:
-        where = self.endpoint or self.region or "the region of this environment"
+        where = masked(self.endpoint or "") or self.region or "the region of this environment"
         return f"SQS at {where}"
 
 
 def address(url: str) -> Address:
-    parts = urlsplit(url)
-    options = dict(parse_qsl(parts.query, keep_blank_values=True))
-    host = parts.netloc.rpartition("@")[2]
-    if host or parts.path.strip("/"):
-        raise ConfigError(f"'sqs://{host}{parts.path}' names a place, and SQS has none there. {FORM}")
+    parts = parse(url, FORM)
+    options = parts.options()
+    if parts.hosts or parts.path.strip("/"):
+        raise ConfigError(f"{parts.shown!r} names a place before the options, and SQS has none there. {FORM}")
     unknown = sorted(options.keys() - set(OPTIONS))
     if unknown:
         raise ConfigError(f"The sqs:// URL has the option {unknown[0]!r}, which is none. There are: {', '.join(OPTIONS)}")
     endpoint = options.get("endpoint")
-    if endpoint is not None and not endpoint.startswith(("http://", "https://")):
-        raise ConfigError(f"endpoint={endpoint!r} in the URL is no address. {FORM}")
+    if endpoint is not None:
+        _check_endpoint(endpoint)
     return Address(
         endpoint.rstrip("/") if endpoint else None,
         options.get("region"),
         options.get("profile"),
-        unquote(parts.username) if parts.username else None,
-        unquote(parts.password) if parts.password else None,
+        parts.user or None,
+        parts.password or None,
         _prefix(options.get("prefix", "")),
         _number(
             options, "visibility", VISIBILITY, 1, LONGEST_VISIBILITY, "It is how long a vanished consumer keeps its messages."
@@ -62,6 +62,12 @@ def address(url: str) -> Address:
         _number(options, "wait", WAIT, 0, LONGEST_WAIT, "It is how long one question for messages waits at the server."),
         _number(options, "pollers", POLLERS, 1, MOST_POLLERS, "It is how many requests are on their way at once."),
     )
+
+
+def _check_endpoint(endpoint: str) -> None:
+    if not endpoint.startswith(("http://", "https://")):
+        raise ConfigError(f"endpoint={masked(endpoint)!r} in the URL is no address. {FORM}")
+    parse(endpoint, ENDPOINT).places(443, ENDPOINT)
 
 
 def _prefix(text: str) -> str:

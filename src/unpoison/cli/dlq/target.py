@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 import click
 
-from unpoison.brokers import broker_for, dead_letters_for, masked, sources_for
+from unpoison.broker_url import masked
+from unpoison.brokers import broker_for, dead_letters_for, sources_for
 from unpoison.cli.loading import load
 from unpoison.cli.screen import progress
 from unpoison.deadletters.manager import STATES, DLQManager

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import click
 import msgspec
 
-from unpoison.brokers import checks_for, findings_for, masked
+from unpoison.broker_url import masked, masked_text
+from unpoison.brokers import checks_for, findings_for, is_url
 from unpoison.cli.doctor.settings import NAMES, findings_of, longest_of
 from unpoison.cli.doctor.showing import show
 from unpoison.cli.json_output import print_json
@@ -67,7 +68,7 @@ def command(target: str | None, sources: Sequence[str], deep: bool, as_json: boo
     if not target:
         raise click.UsageError("What is to be checked? Give a URL or module:app, or set UNPOISON_URL.")
     visit = Visit(masked(target))
-    if "://" in target:
+    if is_url(target):
         visit.see_broker(target, sources, deep=deep)
     else:
         visit.see_app(target, sources, deep=deep)
@@ -88,7 +89,7 @@ def _chosen(consumers: Sequence[ConsumerOptions], sources: Sequence[str]) -> Seq
 
 def _tell(visit: Visit, *, as_json: bool) -> None:
     if as_json:
-        error = None if visit.trouble is None else str(visit.trouble)
+        error = None if visit.trouble is None else masked_text(str(visit.trouble))
         rows = msgspec.to_builtins(visit.found)
         print_json({"target": visit.what, "checked": visit.checked, "findings": rows, "error": error})
     elif visit.found:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 
 from unpoison import findings
+from unpoison.broker_url import masked
 from unpoison.brokers.sqs.client import Denied, Link
 from unpoison.brokers.sqs.doctor import settings
 from unpoison.brokers.sqs.doctor.settings import Attributes
@@ -94,7 +95,7 @@ def _of_source(link: Link, names: Names, queues: dict[str, str], url: str) -> It
     if lane:
         yield from settings.of_redrive(names.suspects, lane, dlq)
     dead = int(dlq.get("ApproximateNumberOfMessages", 0)) + int(dlq.get("ApproximateNumberOfMessagesNotVisible", 0))
-    yield from findings.of_dead_letters({names.source: dead}, url)
+    yield from findings.of_dead_letters({names.source: dead}, masked(url))
 
 
 def _of_time(where: Address, longest: float | None) -> Iterator[Finding]:
