@@ -31,6 +31,12 @@ def print_json_array(values: Iterable[Any]) -> int:
     return count
 
 
+def flush_all() -> None:
+    """Have everything that was printed leave this process. Raises OSError if it cannot."""
+    for output in (*_kept, sys.stdout):
+        output.flush()
+
+
 def _output() -> BinaryIO:
     sys.stdout.flush()
     return _kept[0] if _kept else sys.stdout.buffer

@@ -3,13 +3,18 @@
 Exit codes: 0 done; 1 a failure, said in one sentence with what to do; 2 wrong usage; 130 after Ctrl-C.
 """
 
+import errno
+import os
 import sys
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NoReturn
 
 import click
 
+from unpoison.broker_url import masked_text
+from unpoison.cli.json_output import flush_all
 from unpoison.cli.lazy import LazyGroup
 from unpoison.errors import UnpoisonError
 from unpoison.escaping import visible
@@ -38,7 +43,15 @@ click.version_option(package_name="unpoison", message="%(prog)s %(version)s")(cl
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """The program `unpoison`."""
     warnings.showwarning = _show_warning
-    sys.exit(_exit_code(arguments))
+    try:
+        code = _exit_code(arguments)
+        flush_all()
+    except OSError as error:  # of the system, and nobody's mistake in the code: a full disk, an output that is gone
+        code = 1
+        if error.errno != errno.EPIPE:  # whoever read has seen enough, as in unpoison dlq ls | head
+            _say(_meaning(error))
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python tries to write the rest when it ends, and prints a traceback
+    sys.exit(code)
 
 
 def _exit_code(arguments: Sequence[str] | None) -> int:
@@ -48,10 +61,10 @@ def _exit_code(arguments: Sequence[str] | None) -> int:
         error.show()
         return error.exit_code
     except click.ClickException as error:
-        click.echo(f"Error: {visible(error.format_message())}", err=True)
+        _say(error.format_message())
         return error.exit_code
     except UnpoisonError as error:
-        click.echo(f"Error: {visible(str(error))}", err=True)
+        _say(str(error))
         return 1
     except click.Abort as error:  # Ctrl-C, or the end of the input where an answer was asked for
         if error.__cause__ is None:
@@ -60,6 +73,26 @@ def _exit_code(arguments: Sequence[str] | None) -> int:
     return code if isinstance(code, int) else 0
 
 
+def _say(text: str) -> None:
+    """One sentence on standard error. No URL in it has a password, wherever the sentence comes from."""
+    with suppress(OSError):  # that is full, or gone, as well
+        click.echo(f"Error: {visible(masked_text(text))}", err=True)
+
+
+def _meaning(error: OSError) -> str:
+    why = error.strerror or str(error)
+    if error.filename is not None:
+        return f"{error.filename!r}: {why}. Check that it is there and that this user may use it."
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        import tempfile  # noqa: PLC0415 - 3 ms that no other command should pay for
+
+        return (
+            f"{why}: the disk that the output goes to is full, or that of temporary files ({tempfile.gettempdir()}). Free some "
+            f"space there. What the command did before that is done."
+        )
+    return f"The output could not be written: {why}. What the command did before that is done."
+
+
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
     """A warning as one sentence: the place of its code says nothing to a person at a command line."""
-    click.echo(f"Warning: {visible(str(message))}", err=True)
+    click.echo(f"Warning: {visible(masked_text(str(message)))}", err=True)
