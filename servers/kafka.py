@@ -102,7 +102,7 @@ class Kafka(Server):
 
     def fresh(self) -> str:
         """A prefix of its own for every topic and group."""
-        return f"{self.url}?prefix=t{uuid.uuid4().hex[:8]}."
+        return f"{self.url}?prefix=t{uuid.uuid4().hex[:8]}.&group=unpoison"
 
 
 ONE_SMALL_NODE = {

@@ -46,7 +46,7 @@ class Cluster:
 
     def fresh(self) -> str:
         """A prefix of its own for every topic and group."""
-        return f"kafka://{self.addresses}?prefix=t{uuid.uuid4().hex[:8]}."
+        return f"kafka://{self.addresses}?prefix=t{uuid.uuid4().hex[:8]}.&group=unpoison"
 
     def leader(self, topic: str, partition: int = 0) -> Kafka:
         """The server that all who read and write this partition ask."""

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any, ClassVar, TypeVar
 
 from unpoison.backoff import Backoff
-from unpoison.brokers import broker_for, dead_letters_for, resolved
+from unpoison.brokers import broker_for, check_sources, dead_letters_for, resolved
 from unpoison.companion import Companion, Guest
 from unpoison.deadletters.manager import DLQManager
 from unpoison.errors import ConfigError, PayloadError, seconds
@@ -68,6 +68,7 @@ class App:
         self._on_start: list[Callable[[], Any]] = []
         self._on_stop: list[Callable[[], Any]] = []
         self._home = sys._getframe(1).f_globals  # noqa: SLF001 - workers import the app from the module that made it
+        self._published: set[str] = set()
         self._publisher: tuple[int, Broker] | None = None
         self._dlqs: dict[str, tuple[int, DLQManager]] = {}
         self._lock = threading.Lock()
@@ -97,6 +98,8 @@ class App:
                 raise ConfigError(
                     f"Source {source!r} has two consumers in this app. One message would go to either; keep one of them."
                 )
+            check_source(source)
+            check_sources(self.settings.url, [*self.consumers, source])
             self.consumers[source] = register(
                 self.settings,
                 source,
@@ -150,7 +153,7 @@ class App:
 
         `id` names the message; it never deduplicates. `delay` is how long nobody may start it.
         """
-        check_source(source)
+        self._check_target(source)
         for name, text in (("id", id), ("key", key)):
             check_text(name, text)
         message = Outgoing(
@@ -166,7 +169,7 @@ class App:
 
     def publish_many(self, source: str, payloads: Iterable[Any]) -> list[str]:
         """Send all of these or none, in one step. Returns their ids."""
-        check_source(source)
+        self._check_target(source)
         bodies = [self._encoded(payload) for payload in payloads]
         ids = new_ids(len(bodies))
         if bodies:
@@ -245,6 +248,13 @@ class App:
         for pid, one in opened:
             if pid == os.getpid():  # what a parent process opened is its own to close
                 one.close()
+
+    def _check_target(self, source: str) -> None:
+        """A source to publish to, whose messages no other source of this app would take for its own."""
+        if source not in self._published:
+            check_source(source)
+            check_sources(self.settings.url, {*self.consumers, *self._published, source}, consumed=False)
+            self._published.add(source)
 
     def _encoded(self, payload: Any) -> bytes:
         body, limit = encode(payload), self.settings.max_body

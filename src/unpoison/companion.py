@@ -30,9 +30,7 @@ class Companion:
 
     def __init__(self, reference: str, settings: Settings) -> None:
         self._reference, self._grace = reference, settings.grace
-        self._url = (
-            settings.url if settings.url.startswith("sqlite:") else ""
-        )  # `ps` shows it; others hold passwords
+        self._url = settings.url if settings.url.startswith("sqlite:") else ""  # `ps` shows it; others hold passwords
         self._stopping = threading.Event()
         self._process, self._line = self._start()
         self._thread = threading.Thread(target=self._keep_alive, name="unpoison-companion", daemon=True)

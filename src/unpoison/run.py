@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from unpoison.alone import Alone
 from unpoison.bell import Bell
 from unpoison.broker_url import masked
-from unpoison.brokers import broker_for, leaves_cycles
+from unpoison.brokers import broker_for, check_sources, leaves_cycles
 from unpoison.consumer import Consumer
 from unpoison.emptiness import Emptiness
 from unpoison.errors import BrokerUnavailable, ConfigError
@@ -77,6 +77,9 @@ class Run:
             raise ConfigError(
                 "The app has no consumer, so there is nothing to run. Decorate a function with @app.consumer('orders')."
             )
+
+        for url in {app.settings.url for app in apps}:
+            check_sources(url, {each.source for app in apps if app.settings.url == url for each in app.consumers()})
 
     def tallies(self, *apps: Runnable) -> dict[str, Tally]:
         """Of these apps, or of all: by source, named with its app where two of them have a source of the same name."""

@@ -3,15 +3,19 @@ repeats or skips a message here."""
 
 import signal
 import threading
+from contextlib import closing
 
 import pytest
 from confluent_kafka import Producer
 
 from tests.contract.kafka_lab import KafkaLab
+from unpoison import App
 from unpoison.backoff import Backoff
+from unpoison.brokers import findings_for
 from unpoison.brokers.kafka.committing import Commits
+from unpoison.brokers.kafka.session import Session
 from unpoison.brokers.kafka.url import address
-from unpoison.errors import BrokerUnavailable, OwnershipLost, Permanent
+from unpoison.errors import BrokerUnavailable, ConfigError, OwnershipLost, Permanent
 from unpoison.message import Counters, Delivery
 from unpoison.ports import Kept, Settlement
 from unpoison.testing import given
@@ -359,3 +363,29 @@ def _parts(broker, line):
 
 def _moved(deliveries):
     return any(each.receipt.part.is_lost for each in deliveries)
+
+
+def test_publishing_and_looking_need_no_group(lab):
+    """Only what waits for a group does: a delay, and a letter that says nothing of the group that gave it up."""
+    with closing(App(lab.url.replace("&group=unpoison", ""))) as stranger:
+        stranger.publish("orders", 1)
+        made = [name for name in stranger_topics(lab) if "orders" in name]
+        assert made == [f"{address(lab.url).prefix}orders"]  # nothing that a consumer would need is guessed at
+        with pytest.raises(ConfigError, match=r"names no consumer group.*\?group=billing"):
+            stranger.publish("orders", 2, delay=60)
+
+        def fail(body: bytes) -> None:
+            raise Permanent("no")
+
+        drained(given.consumer(lab.app(), "orders", fail))
+        letters = stranger.dlq("orders")
+        assert [letter.body for letter in letters.peek()] == [b"1"]
+        assert findings_for(stranger.settings.url, ["orders"]) == findings_for(lab.url, ["orders"]) == []
+        assert letters.replay_one()
+    seen = []
+    drained(given.consumer(lab.app(), "orders", seen.append))
+    assert seen == [1]
+
+
+def stranger_topics(lab):
+    return Session(address(lab.url)).admin.list_topics(timeout=10).topics

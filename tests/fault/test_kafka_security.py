@@ -83,7 +83,7 @@ def fresh() -> str:
 
 
 def logged_in(server, prefix: str, user: str = "shop", password: str = PASSWORD) -> str:
-    return f"kafka://{user}:{password}@127.0.0.1:{server.ports['login']}?prefix={prefix}&partitions=1&session_timeout=1"
+    return f"kafka://{user}:{password}@127.0.0.1:{server.ports['login']}?prefix={prefix}&group=billing&partitions=1&session_timeout=1"
 
 
 # TLS
@@ -91,7 +91,7 @@ def logged_in(server, prefix: str, user: str = "shop", password: str = PASSWORD)
 
 @pytest.mark.parametrize("form", mostly_long("kafka://{}?security.protocol=SSL&", "kafka+ssl://{}?", "kafka://{}?"))
 def test_messages_go_both_ways_over_tls(server, form):
-    url = form.format(f"127.0.0.1:{server.ports['tls']}") + f"ssl.ca.location={server.certificate}&prefix={fresh()}"
+    url = form.format(f"127.0.0.1:{server.ports['tls']}") + f"ssl.ca.location={server.certificate}&prefix={fresh()}&group=billing"
     app, seen = App(url), []
     given.consumer(app, "orders", seen.append)
     app.publish_many("orders", range(10))
@@ -139,7 +139,9 @@ def test_a_user_with_a_password_gets_in(server, mechanism, port):
     if user == "till":
         add_scram_user(server, user)
     allow(server, prefix, user, documented())
-    options = "&".join(f"{name}={value}" for name, value in {"sasl.mechanism": mechanism, "prefix": prefix, **tls}.items())
+    options = "&".join(
+        f"{name}={value}" for name, value in {"sasl.mechanism": mechanism, "prefix": prefix, "group": "billing", **tls}.items()
+    )
     app, seen = App(f"kafka://{user}:{PASSWORD}@127.0.0.1:{server.ports[port]}?{options}"), []
     given.consumer(app, "orders", seen.append)
     app.publish_many("orders", range(10))
@@ -205,7 +207,7 @@ def test_a_wrong_password_is_told_without_waiting_and_without_the_password(serve
 
 IN_FRONT, AMONG_THE_OPTIONS = (
     "kafka://shop:{}@{}?group=x",
-    "kafka://{1}?sasl.username=shop&sasl.mechanism=PLAIN&sasl.password={0}",
+    "kafka://{1}?group=x&sasl.username=shop&sasl.mechanism=PLAIN&sasl.password={0}",
 )
 
 
@@ -377,7 +379,7 @@ def test_a_right_to_consume_that_is_missing_is_named_until_it_is_given(server, m
 @pytest.mark.parametrize("number", range(2), ids=["of the topic", "of the group"])
 def test_a_right_that_is_taken_away_from_a_consumer_is_named_until_it_is_given_again(server, number):
     prefix = fresh()
-    taken = [right for right in documented() if right[1] in ("orders", "unpoison") and right[3] is AclOperation.READ][number]
+    taken = [right for right in documented() if right[1] in ("orders", "billing") and right[3] is AclOperation.READ][number]
     allow(server, prefix, "shop", documented())
     app, seen = App(logged_in(server, prefix)), []
     given.consumer(app, "orders", seen.append)

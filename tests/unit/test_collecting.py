@@ -22,7 +22,7 @@ def seen_while_running(url, isolation):
     return seen
 
 
-@pytest.mark.parametrize("url", ["sqlite:///unused.db", "kafka://unused"])
+@pytest.mark.parametrize("url", ["sqlite:///unused.db", "kafka://unused?group=shop"])
 def test_isolated_consumers_whose_client_leaves_no_cycles_are_spared(url):
     before = gc.get_threshold()
     assert seen_while_running(url, "process") == [COLLECT_AFTER]

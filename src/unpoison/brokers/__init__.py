@@ -1,6 +1,6 @@
 """Which broker does a URL name? The one place that knows them all; their modules are imported only when used."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib import import_module
 from types import ModuleType
 from typing import NamedTuple
@@ -24,6 +24,8 @@ class Adapter(NamedTuple):
     asked to look deep; `examine` is called by `findings_for`, `known_sources` by `sources_for`."""
     file: str | None = None
     """The module that knows which file is meant, where it is one: `resolved` gives the URL with its absolute path."""
+    names: str | None = None
+    """The module that knows what belongs to a source under names of its own: `native_names` is called by `check_sources`."""
     leaves_cycles: bool = True
     """Whether what its client leaves behind, bodies among it, may have to be found by the garbage collector."""
 
@@ -58,6 +60,7 @@ ADAPTERS = {
             "unpoison.brokers.rabbitmq.deadletters",
             "RabbitMQDeadLetters",
             doctor="unpoison.brokers.rabbitmq.doctor.examining",
+            names="unpoison.brokers.rabbitmq.topology",
         ),
     ),
     **dict.fromkeys(
@@ -68,6 +71,7 @@ ADAPTERS = {
             "unpoison.brokers.redis.deadletters",
             "RedisDeadLetters",
             doctor="unpoison.brokers.redis.doctor.examining",
+            names="unpoison.brokers.redis.keys",
         ),
     ),
     **dict.fromkeys(
@@ -78,6 +82,7 @@ ADAPTERS = {
             "unpoison.brokers.nats.deadletters",
             "NATSDeadLetters",
             doctor="unpoison.brokers.nats.doctor.examining",
+            names="unpoison.brokers.nats.names",
         ),
     ),
     "sqs": Adapter(
@@ -86,6 +91,7 @@ ADAPTERS = {
         "unpoison.brokers.sqs.deadletters",
         "SQSDeadLetters",
         doctor="unpoison.brokers.sqs.doctor.examining",
+        names="unpoison.brokers.sqs.names",
     ),
     **dict.fromkeys(
         ("kafka", "kafka+ssl"),
@@ -95,6 +101,7 @@ ADAPTERS = {
             "unpoison.brokers.kafka.deadletters",
             "KafkaDeadLetters",
             doctor="unpoison.brokers.kafka.doctor.examining",
+            names="unpoison.brokers.kafka.names",
             leaves_cycles=False,
         ),
     ),
@@ -173,6 +180,26 @@ def resolved(url: str) -> str:
         return url
     whole: str = _module(adapter, adapter.file).resolved(url)
     return whole
+
+
+def check_sources(url: str, sources: Collection[str], *, consumed: bool = True) -> None:
+    """Refuse sources that would share a queue, topic or stream of this broker: each would get, or delete, what is the other's.
+
+    Also refuses a URL with which nothing can be consumed, unless they are only published to.
+    """
+    adapter = _adapter(url)
+    if adapter.names is None:
+        return
+    taken: dict[str, tuple[str, str]] = {}
+    for source in sources:
+        found: Mapping[str, str] = _module(adapter, adapter.names).native_names(url, source, consumed=consumed)
+        for name, purpose in found.items():
+            other, its_purpose = taken.setdefault(name, (source, purpose))
+            if other != source:
+                raise ConfigError(
+                    f"Sources {other!r} and {source!r} would share {name!r} at this broker: for {other!r} it holds "
+                    f"{its_purpose}, for {source!r} {purpose}. Each would take or delete what is the other's. Rename one of them."
+                )
 
 
 def is_url(text: str) -> bool:

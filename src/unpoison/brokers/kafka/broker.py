@@ -59,9 +59,10 @@ class KafkaBroker:
 
     def publish(self, messages: Sequence[Outgoing]) -> None:
         for source in {message.source for message in messages}:
-            self.topology.ensure(source)
+            self.topology.ensure(source, to_publish=True)
         names = {source: self.session.names(source) for source in {message.source for message in messages}}
         if late := next((message for message in messages if message.delay > 0), None):
+            names[late.source].must_have_group()
             self.session.learn_the_time(names[late.source].states)
         now = self.session.now()
         wanted = [copies.outgoing(names[message.source], message, now) for message in messages]

@@ -200,7 +200,8 @@ class KafkaDeadLetters:
                 f"message at {envelope.field(record, BODY_AT)} since. To be rid of it: unpoison dlq discard {entry.id}"
             )
         names = self.broker.session.names(self._source)
-        retry = names.retry_of(envelope.field(record, GROUP) or names.group_name)
+        gave_up = envelope.field(record, GROUP)
+        retry = names.retry_of(gave_up) if gave_up else names.retry
         if self.broker.topology.partitions(retry) < PARTITIONS:
             retry = names.retry
         counters = letters.read(self._source, entry.id, REPLAYED, record, original).replayed()

@@ -1,9 +1,9 @@
 """What is called how in Kafka?
 
-A source is a topic. For the source `orders` and the group `unpoison`:
+A source is a topic. For the source `orders` and the group `billing`:
 
-    topic orders                     the messages; its group is `unpoison`
-    topic orders.unpoison.retry        what is started again, one partition for each purpose; its group is `unpoison.retry`
+    topic orders                     the messages; its group is `billing`
+    topic orders.billing.retry       what is started again, one partition for each purpose; its group is `billing.retry`
     topic orders.dlq                 dead letters
     topic orders.dlq.states          what became of them
 
@@ -13,6 +13,7 @@ A prefix from the URL stands before all of these.
 import re
 from typing import NamedTuple
 
+from unpoison.brokers.kafka.url import address
 from unpoison.errors import ConfigError
 
 LONGEST_NAME = 249
@@ -26,8 +27,12 @@ who waits for a second."""
 PARTITIONS = 11
 
 
+OPERATOR = "unpoison"
+"""Who looks at dead letters without a group of its own does so under this name."""
+
+
 class Names(NamedTuple):
-    """The names that belong to one source and group."""
+    """The names that belong to one source and group. Without a group there is nothing to be started again."""
 
     source: str
     group_name: str
@@ -43,7 +48,15 @@ class Names(NamedTuple):
 
     @property
     def retry(self) -> str:
+        self.must_have_group()
         return self.retry_of(self.group_name)
+
+    def must_have_group(self) -> None:
+        if not self.group_name:
+            raise ConfigError(
+                f"Source {self.source!r} of Kafka: the URL names no consumer group, and what is delayed or sent again waits for "
+                f"one group. Name it: kafka://host:9092?group=billing"
+            )
 
     def retry_of(self, group: str) -> str:
         return f"{self.topic}.{group}.retry"
@@ -57,12 +70,13 @@ class Names(NamedTuple):
         return f"{self.dlq}.states"
 
     @property
-    def topics(self) -> tuple[str, str, str, str]:
-        return self.topic, self.retry, self.dlq, self.states
+    def topics(self) -> tuple[str, ...]:
+        """All of them; without a group there is none for retries."""
+        return (self.topic, *([self.retry] if self.group_name else []), self.dlq, self.states)
 
     @property
     def group(self) -> str:
-        return f"{self.prefix}{self.group_name}"
+        return f"{self.prefix}{self.group_name or OPERATOR}"
 
     @property
     def retry_group(self) -> str:
@@ -82,9 +96,25 @@ def tier(delay: float) -> int:
 
 
 def check_name(source: str, names: Names) -> None:
-    longest = max(len(each) for each in (names.retry, names.states))
-    if not _LEGAL.fullmatch(source) or source in (".", "..") or longest > LONGEST_NAME:
+    ends = ".dlq.states", f".{names.group_name}.retry" if names.group_name else ""
+    longest = max(ends, key=len)
+    if not _LEGAL.fullmatch(source) or source in (".", "..") or len(names.topic + longest) > LONGEST_NAME:
         raise ConfigError(
             f"Source {source[:80]!r} cannot be a Kafka topic: letters, digits, '.', '-' and '_', and with "
-            f"'.{names.group_name}.retry' behind it at most {LONGEST_NAME} of them."
+            f"{longest!r} behind it at most {LONGEST_NAME} of them."
         )
+
+
+def native_names(url: str, source: str, *, consumed: bool) -> dict[str, str]:
+    """The topics of a source, and what each is for. To Kafka a dot and an underscore in a name are the same."""
+    where = address(url)
+    if consumed and not where.group:
+        raise ConfigError(
+            f"Consumer {source!r}: {where.shown!r} names no consumer group. Processes of one group share the messages, so two "
+            f"services under one name would each get a part of them. Give it the name of this service: kafka://host:9092?group=billing"
+        )
+    names = Names(source, where.group, where.prefix)
+    purposes = {names.topic: "its messages", names.dlq: "its dead letters", names.states: "what became of dead letters"}
+    if where.group:
+        purposes[names.retry] = "its retries"
+    return {name.replace(".", "_"): purpose for name, purpose in purposes.items()}

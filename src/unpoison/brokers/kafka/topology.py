@@ -30,22 +30,24 @@ class Topology:
         self._there: set[str] = set()
         self._partitions: dict[str, int] = {}
 
-    def ensure(self, source: str) -> list[Finding]:
+    def ensure(self, source: str, *, to_publish: bool = False) -> list[Finding]:
+        """Have everything that a source needs. A publisher without a group needs the source alone."""
         names = self._session.names(source)
-        if source in self._there:
+        wanted = names.topics if names.group_name or not to_publish else (names.topic,)
+        if self._there.issuperset(wanted):
             return []
-        found = self._look(names.topics)
-        if missing := [name for name in names.topics if name not in found]:
+        found = self._look(wanted)
+        if missing := [name for name in wanted if name not in found]:
             self._check_sight(missing)
             if not self._session.create:
                 self._refuse(names, found)
                 return []
             # The source first: one that somebody has made just now may not be known to the server that was asked.
             found |= self._make(names, [names.topic], found)
-            found |= self._make(names, names.topics, found)
-        self._there.add(source)
+            found |= self._make(names, wanted, found)
+        self._there.update(wanted)
         self._partitions |= {name: len(topic.partitions) for name, topic in found.items()}
-        if self._partitions[names.retry] < PARTITIONS:
+        if names.group_name and self._partitions[names.retry] < PARTITIONS:
             raise ConfigError(
                 f"Topic {names.retry!r} has {self._partitions[names.retry]} partitions, and unpoison needs {PARTITIONS} in it, "
                 f"one for each purpose. Add them: kafka-topics.sh --alter --topic {names.retry} --partitions {PARTITIONS}"
@@ -62,12 +64,11 @@ class Topology:
         """The topics as they are made. Ours have as many copies as a source that is there already: what a retry or a dead letter
         stands for must not be lost more easily than its message."""
         address = self._session.address
-        configs = {
-            names.topic: (address.partitions, LARGE),
-            names.retry: (PARTITIONS, KEPT_FOR_EVER | LARGER | SERVER_TIME),
-            names.dlq: (1, KEPT_FOR_EVER | LARGER),
-            names.states: (1, SERVER_TIME | {"cleanup.policy": "compact"}),
-        }
+        configs = {names.topic: (address.partitions, LARGE)}
+        if names.group_name:
+            configs[names.retry] = (PARTITIONS, KEPT_FOR_EVER | LARGER | SERVER_TIME)
+        configs[names.dlq] = (1, KEPT_FOR_EVER | LARGER)
+        configs[names.states] = (1, SERVER_TIME | {"cleanup.policy": "compact"})
         replicas = address.replicas
         if replicas < 0 and names.topic in found:
             replicas = copies(found[names.topic])

@@ -12,7 +12,6 @@ from unpoison.broker_url import BrokerURL, parse
 from unpoison.errors import ConfigError
 
 OURS = ("group", "prefix", "partitions", "replicas", "session_timeout", "give_back", "instance")
-GROUP = "unpoison"
 PORT = 9092
 FORM = f"kafka://host:{PORT}?group=billing, with commas between several hosts"
 SESSION_TIMEOUT = 6.0
@@ -37,6 +36,7 @@ class Address(NamedTuple):
     shown: str
     options: dict[str, Any]
     group: str
+    """Empty if the URL names none: then messages can be published and dead letters looked at, and nothing can be consumed."""
     prefix: str
     partitions: int
     replicas: int
@@ -66,7 +66,7 @@ def address(url: str) -> Address:
     return Address(
         shown,
         options,
-        _name("group", ours.get("group", GROUP)),
+        _name("group", ours["group"]) if "group" in ours else "",
         _name("prefix", ours["prefix"]) if ours.get("prefix") else "",
         _number("partitions", ours.get("partitions"), -1),
         _number("replicas", ours.get("replicas"), -1),

@@ -17,7 +17,7 @@ The kind stands first and the source behind it: so subjects of `orders` and of `
 
 from typing import NamedTuple
 
-from unpoison.brokers.nats.url import FORBIDDEN
+from unpoison.brokers.nats.url import FORBIDDEN, address
 from unpoison.errors import ConfigError
 
 LONGEST_NAME = 128
@@ -98,6 +98,12 @@ def check_name(source: str) -> None:
         raise ConfigError(f"Source {source!r} has {wrong[0]!r} in it, which no name of a stream can have. {WAYS_OUT}")
     if tokens[0] in ("unpoison", "_INBOX") or source.startswith("$"):
         raise ConfigError(f"Source {source!r} begins with {tokens[0]!r}, which is used for other things. Choose another name.")
+
+
+def native_names(url: str, source: str, *, consumed: bool) -> dict[str, str]:  # noqa: ARG001 - every broker is asked the same
+    """The streams of a source, and what each is for. A stream can have no dots in its name."""
+    names = Names(source, address(url).group)
+    return {names.base: "its messages", names.retries: "its retries", names.dlq: "its dead letters"}
 
 
 def fits(subject: str, pattern: str) -> bool:

@@ -71,6 +71,18 @@ def check_name(source: str) -> None:
         )
 
 
+def native_names(url: str, source: str, *, consumed: bool) -> dict[str, str]:  # noqa: ARG001 - every broker is asked the same
+    """The queues of a source, and what each is for."""
+    return {
+        source: "its messages",
+        dlq_of(source): "its dead letters",
+        history_of(source): "what became of dead letters",
+        lane_of(source): "messages that run alone",
+        starts_of(source): "who started those",
+        busy_of(source): "who holds messages",
+    }
+
+
 def queues(source: str, version: tuple[int, int], message_ttl: float | None, dlq_ttl: float | None) -> list[Queue]:
     """What a source needs, in the order in which it is made. What expires in the source goes to its DLQ; what expires there is
     deleted."""

@@ -5,6 +5,7 @@ the source and, where it belongs to one group, the group. All of them contain th
 (`{orders}`) puts all of them into one slot of a cluster.
 """
 
+from unpoison.brokers.redis.url import address
 from unpoison.errors import ConfigError
 
 SOURCES = "unpoison:sources"
@@ -27,6 +28,12 @@ def keys_of(source: str, group: str) -> tuple[str, ...]:
 
 def dlq_of(source: str) -> str:
     return f"dlq:{source}"
+
+
+def native_names(url: str, source: str, *, consumed: bool) -> dict[str, str]:  # noqa: ARG001 - every broker is asked the same
+    """The keys of a source, and what each is for."""
+    names = keys_of(source, address(url).group)
+    return dict.fromkeys(names, "its own bookkeeping") | {source: "its messages", dlq_of(source): "its dead letters"}
 
 
 def owner_channel(owner: str) -> str:

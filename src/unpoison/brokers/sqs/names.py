@@ -14,6 +14,7 @@ A source is a queue. For the source `orders`, and for `orders.fifo`:
 
 from typing import NamedTuple
 
+from unpoison.brokers.sqs.url import address
 from unpoison.errors import ConfigError
 
 LONGEST_NAME = 80
@@ -74,6 +75,21 @@ class Names(NamedTuple):
     @property
     def later(self) -> str:
         return f"{self._own}-later"
+
+
+def native_names(url: str, source: str, *, consumed: bool) -> dict[str, str]:  # noqa: ARG001 - every broker is asked the same
+    """The queues of a source, and what each is for."""
+    names = Names(source, address(url).prefix)
+    return {
+        names.work: "its messages",
+        names.dlq: "its dead letters",
+        names.suspects: "messages that run alone",
+        names.replays: "letters that are sent again",
+        names.history: "what became of dead letters",
+        names.lock: "who works on dead letters",
+        names.starts: "who started a message",
+        names.later: "messages that wait",
+    }
 
 
 def check_name(source: str, prefix: str) -> Names:

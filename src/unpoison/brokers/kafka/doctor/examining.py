@@ -30,16 +30,23 @@ def examine(  # every broker is asked the same
     *,
     deep: bool = False,  # noqa: ARG001
 ) -> Sequence[Finding]:
-    """All that is found with this prefix and group. Nothing here takes long, so `deep` adds nothing."""
+    """All that is found with this prefix and group, or for every group. Nothing here takes long, so `deep` adds nothing."""
     with closing(KafkaBroker(url)) as broker:
         topics = _topics(broker)
         known = _sources(topics, broker.session.address.prefix)
         found = list(_of_server(broker))
         found += findings.of_sources(sources, known, broker.session.address.shown)
         for source in sources or known:
-            if source in known:
-                found += _of_source(broker, broker.session.names(source), topics)
-        return found
+            names = broker.session.names(source)
+            for group in ([names.group_name] if names.group_name else _groups(names, topics)) if source in known else ():
+                found += _of_source(broker, names._replace(group_name=group), topics)
+        return list(dict.fromkeys(found))  # what groups share is told once
+
+
+def _groups(names: Names, topics: Topics) -> list[str]:
+    """The groups that have consumed the source: each has a topic for its retries. Looked at if the URL names none."""
+    begin, end = f"{names.topic}.", ".retry"
+    return sorted(name[len(begin) : -len(end)] for name in topics if name.startswith(begin) and name.endswith(end))
 
 
 def known_sources(url: str) -> Sequence[str]:
