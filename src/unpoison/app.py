@@ -3,7 +3,7 @@
 import os
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -14,6 +14,7 @@ from unpoison.brokers import broker_for, check_sources, dead_letters_for, resolv
 from unpoison.companion import Companion, Guest
 from unpoison.deadletters.manager import DLQManager
 from unpoison.errors import ConfigError, PayloadError, seconds
+from unpoison.findings import check_accepted
 from unpoison.handler import ErrorClassifier, PoisonPillHandler, Policy
 from unpoison.message import NO_HEADERS, Outgoing
 from unpoison.options import UNSET, Settings, settings_from
@@ -51,6 +52,7 @@ class App:
         recycle_messages: int | None = None,
         recycle_memory: int | None = None,
         start_timeout: float | timedelta | None = None,
+        accept: Sequence[str] | None = None,
     ) -> None:
         given: dict[str, Any] = {
             "url": url,
@@ -61,9 +63,11 @@ class App:
         }
         given |= {"worker_memory": worker_memory, "recycle_messages": recycle_messages, "recycle_memory": recycle_memory}
         given["start_timeout"] = None if start_timeout is None else seconds(start_timeout, "start_timeout")
+        given["accept"] = tuple(accept) if isinstance(accept, list | set | frozenset) else accept
         given["grace"] = None if grace is None else seconds(grace, "grace")
         settings = settings_from(given, max_body)
         self.settings: Settings = replace(settings, url=resolved(settings.url))
+        check_accepted(settings.accept)
         self.consumers: dict[str, Registration] = {}
         self._on_start: list[Callable[[], Any]] = []
         self._on_stop: list[Callable[[], Any]] = []

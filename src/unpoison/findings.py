@@ -6,10 +6,52 @@ The name of a finding never changes: people accept one by it. `loses` is for wha
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from shlex import quote
 
+from unpoison.errors import ConfigError
 from unpoison.ports import Finding
 
 MANY_DEAD = 100
 """Dead letters of one source above which somebody should look."""
+
+ADOPTED = (
+    # RabbitMQ
+    "queue-not-durable",
+    "queue-auto-delete",
+    "queue-exclusive",
+    "queue-expires",
+    "stream-queue",
+    "messages-expire",
+    "length-limit-drops",
+    "source-limit-deletes",
+    "source-limit-low",
+    "dead-letters-loop",
+    "dead-letters-unrouted",
+    "dlq-limit",
+    "dlq-sends-back",
+    "dlq-expires",
+    "suspects-not-quorum",
+    "suspects-limit",
+    # Kafka
+    "source-compacted",
+    "retries-expire",
+    "states-expire",
+    "unclean-election",
+    "fewer-copies",
+    "fewer-in-sync",
+    # NATS, which has retries-expire as well
+    "stream-in-memory",
+    "stream-without-acks",
+    "delivery-limit",
+    # SQS
+    "redrive-too-low",
+    "short-retention",
+    "letters-expire-early",
+    "letters-redriven",
+    # Redis, PostgreSQL
+    "key-expires",
+    "unlogged-tables",
+)
+"""What about a queue, topic, stream or table that was there before loses messages. A consumer of it starts only if its app
+accepts the finding by name. What is wrong with a whole server is not among them: no app can choose that."""
 
 NAMES = (
     "tables-missing",
@@ -20,6 +62,29 @@ NAMES = (
     "many-dead-letters",
 )
 """What every broker with tables is looked at for. `cannot-look` is none of them: it says that one of the others was not asked."""
+
+
+def check_accepted(names: Sequence[str]) -> None:
+    """Refuse names that are none: a mistyped one would be found out only when it is needed."""
+    for name in names:
+        if name not in ADOPTED:
+            raise ConfigError(
+                f"accept names {name!r}, which is no finding that a consumer could be kept from starting by. There are: "
+                f"{', '.join(ADOPTED)}."
+            )
+
+
+def refuse_losses(source: str, found: Sequence[Finding], accepted: Sequence[str]) -> None:
+    """Raise ConfigError if one of these loses messages of the source and was not accepted."""
+    losses = [each for each in found if each.loses and each.name in ADOPTED and each.name not in accepted]
+    if not losses:
+        return
+    names = sorted({*accepted, *(each.name for each in losses)})
+    told = "".join(f"\n  {each.name}: {each.problem}\n    {each.fix.replace(chr(10), chr(10) + '    ')}" for each in losses)
+    raise ConfigError(
+        f"Consumer {source!r} does not start: what was there before would lose its messages. Mend it, or accept it by name:"
+        f"{told}\nTo start as it is: App(…, accept={names!r}), or UNPOISON_ACCEPT={','.join(names)}"
+    )
 
 
 def of_version(found: int, newest: int, url: str) -> Iterator[Finding]:

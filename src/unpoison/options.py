@@ -34,6 +34,7 @@ class Settings:
     recycle_messages: int | None = None
     recycle_memory: int | None = None
     start_timeout: float = 60.0
+    accept: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _at_least("prefetch", self.prefetch, 1)
@@ -45,6 +46,8 @@ class Settings:
                 _at_least(name, getattr(self, name), 1)
         seconds(self.grace, "grace")
         seconds(self.start_timeout, "start_timeout")
+        if not isinstance(self.accept, tuple) or not all(isinstance(each, str) for each in self.accept):
+            raise ConfigError(f"accept must be a list of findings by name, got {self.accept!r}. For example ['messages-expire'].")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +130,8 @@ def _from_text(variable: str, text: str, kind: Any) -> Any:
         if text.lower() not in ("1", "0", "true", "false", "yes", "no"):
             raise ConfigError(f"{variable} must be true or false, got {text!r}. Set it to one of them, or unset it.")
         return text.lower() in ("1", "true", "yes")
+    if "tuple" in str(kind):
+        return tuple(filter(None, (part.strip() for part in text.split(","))))
     if "str" in str(kind):
         return text
     try:

@@ -18,12 +18,13 @@ from typing import Any, Protocol
 from unpoison.alone import Alone
 from unpoison.bell import Bell
 from unpoison.broker_url import masked
-from unpoison.brokers import broker_for, check_sources, leaves_cycles
+from unpoison.brokers import broker_for, check_sources, leaves_cycles, losses_for
 from unpoison.consumer import Consumer
 from unpoison.emptiness import Emptiness
-from unpoison.errors import BrokerUnavailable, ConfigError
+from unpoison.errors import BrokerUnavailable, ConfigError, UnpoisonError
+from unpoison.findings import refuse_losses
 from unpoison.options import ConsumerOptions, Settings
-from unpoison.ports import Broker
+from unpoison.ports import Broker, Finding
 from unpoison.report import Report, Tally
 from unpoison.staffing import Staff
 from unpoison.workers.reaping import Reaper
@@ -157,16 +158,25 @@ class Run:
         """Wait for the broker if it is not there. False if a stop came first."""
         while not self._stopped.is_set():
             try:
-                for finding in broker.open([options.source], create=settings.create, ring=bell.ring):
-                    extra = {"event": "finding", "source": options.source, "finding": finding.name}
-                    log.warning("Source %r: %s %s", options.name, finding.problem, finding.fix, extra=extra)
+                found = broker.open([options.source], create=settings.create, ring=bell.ring)
+                self._look(settings, options, [*found, *_losses(settings.url, options.source)])
             except BrokerUnavailable as error:
                 report.paused(options.source, error)
                 self._stopped.wait(1.0)
+            except BaseException:
+                broker.close()
+                raise
             else:
                 report.resumed(options.source)
                 return True
         return False
+
+    def _look(self, settings: Settings, options: ConsumerOptions, found: Sequence[Finding]) -> None:
+        """Say what was found in what was there before, and do not start where that would lose messages."""
+        refuse_losses(options.source, found, settings.accept)
+        for finding in dict.fromkeys(found):
+            extra = {"event": "finding", "source": options.source, "finding": finding.name}
+            log.warning("Source %r: %s %s", options.name, finding.problem, finding.fix, extra=extra)
 
     def _catch_signals(self) -> dict[int, Any]:
         if threading.current_thread() is not threading.main_thread():
@@ -192,6 +202,15 @@ def _named(apps: Sequence[Runnable]) -> dict[int, list[ConsumerOptions]]:
         ]
         for app in apps
     }
+
+
+def _losses(url: str, source: str) -> Sequence[Finding]:
+    """What loses messages of this source, as far as this user may see: one who may not is not kept from consuming."""
+    try:
+        return losses_for(url, source)
+    except UnpoisonError as error:
+        log.info("Source %r was not checked for settings that lose messages: %s", source, error, extra={"event": "finding"})
+        return ()
 
 
 def _runs_handlers_here(app: Runnable) -> bool:

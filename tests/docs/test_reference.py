@@ -35,7 +35,7 @@ def table(page: str, heading: str, nth: int = 1) -> dict[str, str]:
 
 def shown(name: str, value: object) -> str:
     """A default as the page writes it."""
-    if value is None or value == {}:
+    if value is None or value in ({}, ()):
         return "none"
     if isinstance(value, Backoff):
         return f"`Backoff.exponential(base={value.base:g}, max={value.max:g})`"

@@ -27,25 +27,29 @@ def test_what_is_in_order_is_told_in_one_line_with_what_was_checked(shop):
     folder = shop()
     ended = unpoison("doctor", "shop:app", cwd=folder)
     assert (ended.code, ended.err, ended.text.count("\n")) == (0, "", 1)
-    assert ended.text.startswith("Nothing found in shop:app at sqlite:///shop.db. Checked for: endless-retry, ")
+    assert ended.text.startswith(f"Nothing found in shop:app at sqlite:///{folder}/shop.db. Checked for: endless-retry, ")
     assert "damaged" not in ended.text
     assert "damaged" in unpoison("doctor", "--deep", cwd=folder, UNPOISON_URL="sqlite:///shop.db").text
 
 
 def test_what_loops_comes_first_and_makes_it_fail(shop):
-    ended = unpoison("doctor", "shop", cwd=shop(ENDLESS))
+    folder = shop(ENDLESS)
+    ended = unpoison("doctor", "shop", cwd=folder)
     assert ended.code == 1
     lines = ended.text.splitlines()
     expected = ["Loses or loops messages", "  endless-retry", "Advice", "  grace-too-short"]
     assert [line for line in lines if line in expected] == expected
     assert "      max_attempts=5" in lines
-    assert lines[-1] == "2 found in shop at sqlite:///shop.db; 1 of them loses or loops messages."
+    assert lines[-1] == f"2 found in shop at sqlite:///{folder}/shop.db; 1 of them loses or loops messages."
 
 
 def test_advice_alone_is_no_failure(shop):
-    ended = unpoison("doctor", "shop:app", cwd=shop("timeout=60"))
+    folder = shop("timeout=60")
+    ended = unpoison("doctor", "shop:app", cwd=folder)
     assert ended.code == 0
-    assert ended.text.splitlines()[-1] == "1 found in shop:app at sqlite:///shop.db; none of them lose or loop messages."
+    assert (
+        ended.text.splitlines()[-1] == f"1 found in shop:app at sqlite:///{folder}/shop.db; none of them lose or loop messages."
+    )
 
 
 def test_as_json(shop):

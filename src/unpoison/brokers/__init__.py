@@ -24,6 +24,8 @@ class Adapter(NamedTuple):
     asked to look deep; `examine` is called by `findings_for`, `known_sources` by `sources_for`."""
     file: str | None = None
     """The module that knows which file is meant, where it is one: `resolved` gives the URL with its absolute path."""
+    has_adopted: bool = False
+    """Whether the doctor's `adopted` knows what `open` does not: it is called by `losses_for`."""
     names: str | None = None
     """The module that knows what belongs to a source under names of its own: `native_names` is called by `check_sources`."""
     leaves_cycles: bool = True
@@ -50,6 +52,7 @@ ADAPTERS = {
             "PostgreSQLDeadLetters",
             "unpoison.brokers.postgresql.schema",
             "unpoison.brokers.postgresql.doctor.examining",
+            has_adopted=True,
         ),
     ),
     **dict.fromkeys(
@@ -60,6 +63,7 @@ ADAPTERS = {
             "unpoison.brokers.rabbitmq.deadletters",
             "RabbitMQDeadLetters",
             doctor="unpoison.brokers.rabbitmq.doctor.examining",
+            has_adopted=True,
             names="unpoison.brokers.rabbitmq.topology",
         ),
     ),
@@ -71,6 +75,7 @@ ADAPTERS = {
             "unpoison.brokers.redis.deadletters",
             "RedisDeadLetters",
             doctor="unpoison.brokers.redis.doctor.examining",
+            has_adopted=True,
             names="unpoison.brokers.redis.keys",
         ),
     ),
@@ -101,6 +106,7 @@ ADAPTERS = {
             "unpoison.brokers.kafka.deadletters",
             "KafkaDeadLetters",
             doctor="unpoison.brokers.kafka.doctor.examining",
+            has_adopted=True,
             names="unpoison.brokers.kafka.names",
             leaves_cycles=False,
         ),
@@ -154,6 +160,18 @@ def sources_for(url: str) -> Sequence[str]:
     """The sources that this broker has been used for. Changes nothing, and needs no right to write."""
     found: Sequence[str] = _doctor(url).known_sources(url)
     return found
+
+
+def losses_for(url: str, source: str) -> Sequence[Finding]:
+    """What about the queues, topics or tables of this source loses its messages. Asked before it is consumed, so it is quick.
+
+    What `open` already tells is not among it. Raises BrokerUnavailable or ConfigError if it cannot be seen.
+    """
+    adapter = _adapter(url)
+    if not adapter.has_adopted:
+        return ()
+    found: Sequence[Finding] = _doctor(url).adopted(url, source)
+    return [each for each in found if each.loses]
 
 
 def checks_for(url: str, *, deep: bool = False) -> Sequence[str]:

@@ -10,6 +10,7 @@
 What is missing is made; what is there is never changed. A difference is a finding, with both values and the way out.
 """
 
+import re
 import shlex
 import time
 from collections.abc import Mapping
@@ -191,7 +192,7 @@ class Topology:
         try:
             self.declare(queue)
         except Refused as refused:
-            return [_difference(f"Queue {queue.name!r}", "queue-differs", refused)]
+            return [_difference(f"Queue {queue.name!r}", _name_of(queue.name, refused.text), refused)]
         return []
 
     def _expect(self, queue: Queue, wanted: list[Queue]) -> list[Finding]:
@@ -252,4 +253,23 @@ def _difference(what: str, name: str, refused: Refused) -> Finding:
         f"{what} was there before and differs from what unpoison would make: {told}. It is used as it is.",
         "To have it made anew: stop producers and consumers, move its messages away (shovel), delete it, start again. "
         "What a policy can set needs no such thing: rabbitmqctl set_policy.",
+        loses=not name.endswith("-differs"),
     )
+
+
+_LOSING = {
+    "durable": "queue-not-durable",
+    "auto_delete": "queue-auto-delete",
+    "x-expires": "queue-expires",
+    "x-message-ttl": "messages-expire",
+}
+"""Differences that lose messages, as the doctor calls them. The server names the first difference only; the management API, where
+it answers, tells the rest."""
+
+
+def _name_of(queue: str, told: str) -> str:
+    found = re.search(r"inequivalent arg '([\w-]+)'.* received (?:none|.*) but current is (?!none)", told)
+    name = _LOSING.get(found[1], "") if found else ""
+    if found and found[1] == "x-queue-type" and "'stream'" in told.partition("current is")[2]:
+        return "stream-queue"
+    return "dlq-expires" if name == "messages-expire" and queue.endswith(dlq_of("")) else name or "queue-differs"

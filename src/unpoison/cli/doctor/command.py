@@ -27,12 +27,19 @@ class Visit:
     checked: list[str] = field(default_factory=list)
     found: list[Finding] = field(default_factory=list)
     trouble: UnpoisonError | None = None
+    accepted: Sequence[str] = ()
+    """Findings that the app accepts: they are told, and do not make this a failure."""
+
+    @property
+    def is_well(self) -> bool:
+        return not any(finding.loses and finding.name not in self.accepted for finding in self.found)
 
     def see_app(self, reference: str, sources: Sequence[str], *, deep: bool) -> None:
         app = load(reference)
         consumers = _chosen([each.options for each in app.consumers.values()], sources)
         self.what = f"{reference} at {masked(app.settings.url)}"
         self.checked += NAMES
+        self.accepted = app.settings.accept
         self.found += findings_of(app.settings, consumers)
         self.see_broker(app.settings.url, [each.source for each in consumers], longest_of(consumers), deep=deep)
         if isinstance(self.trouble, CapabilityError):  # the app's own settings are all there is to see
@@ -76,7 +83,7 @@ def command(target: str | None, sources: Sequence[str], deep: bool, as_json: boo
     _tell(visit, as_json=as_json)
     if visit.trouble is not None:
         raise visit.trouble
-    sys.exit(1 if any(finding.loses for finding in visit.found) else 0)
+    sys.exit(0 if visit.is_well else 1)
 
 
 def _chosen(consumers: Sequence[ConsumerOptions], sources: Sequence[str]) -> Sequence[ConsumerOptions]:
@@ -91,8 +98,9 @@ def _tell(visit: Visit, *, as_json: bool) -> None:
     if as_json:
         error = None if visit.trouble is None else masked_text(str(visit.trouble))
         rows = msgspec.to_builtins(visit.found)
-        print_json({"target": visit.what, "checked": visit.checked, "findings": rows, "error": error})
+        told = {"target": visit.what, "checked": visit.checked, "findings": rows, "accepted": visit.accepted, "error": error}
+        print_json(told)
     elif visit.found:
-        show(visit.what, visit.found)
+        show(visit.what, visit.found, visit.accepted)
     elif visit.trouble is None:
         click.echo(f"Nothing found in {visit.what}. Checked for: {', '.join(visit.checked)}.")

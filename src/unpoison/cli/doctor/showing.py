@@ -16,7 +16,7 @@ WIDEST = 110
 _GROUPS = (("Loses or loops messages", True, "bold red"), ("Advice", False, "bold yellow"))
 
 
-def show(what: str, found: Sequence[Finding]) -> None:
+def show(what: str, found: Sequence[Finding], accepted: Sequence[str] = ()) -> None:
     screen = console()
     for heading, loses, style in _GROUPS:
         chosen = [finding for finding in found if finding.loses is loses]
@@ -24,7 +24,7 @@ def show(what: str, found: Sequence[Finding]) -> None:
             screen.print(Text(heading, style=style))
         for finding in chosen:
             screen.print()
-            _show(screen, finding)
+            _show(screen, finding, is_accepted=finding.loses and finding.name in accepted)
         if chosen:
             screen.print()
     losing = sum(finding.loses for finding in found)
@@ -32,9 +32,9 @@ def show(what: str, found: Sequence[Finding]) -> None:
     screen.print(Text(f"{len(found)} found in {one_line(what)}; {losing or 'none'} of them {verb} messages."))
 
 
-def _show(screen: Console, finding: Finding) -> None:
+def _show(screen: Console, finding: Finding, *, is_accepted: bool) -> None:
     advice, *lines = finding.fix.splitlines()
-    screen.print(Text(f"  {finding.name}", style="bold"))
+    screen.print(Text(f"  {finding.name}{' (the app accepts it)' if is_accepted else ''}", style="bold"))
     for text in (finding.problem, f"Fix: {advice}"):
         screen.print(Text(_wrapped(one_line(text), screen)), soft_wrap=True)
     for line in lines:

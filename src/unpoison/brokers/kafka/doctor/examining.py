@@ -13,7 +13,7 @@ from unpoison.brokers.kafka.broker import KafkaBroker
 from unpoison.brokers.kafka.doctor import copies, cutting, settings
 from unpoison.brokers.kafka.doctor.settings import Settings
 from unpoison.brokers.kafka.names import Names
-from unpoison.brokers.kafka.troubles import answered, told
+from unpoison.brokers.kafka.troubles import answered, told, unavailable
 from unpoison.ports import Finding
 
 NAMES = (*settings.NAMES, *copies.NAMES, *cutting.NAMES, "topics-missing", "source-missing", "many-dead-letters")
@@ -80,8 +80,32 @@ def _of_source(broker: KafkaBroker, names: Names, topics: Topics) -> Iterator[Fi
         right = f"kafka-acls.sh --add --operation DescribeConfigs --topic {names.topic} --resource-pattern-type prefixed"
         yield findings.cannot_look(f"the settings of topic {names.topic!r}", f"{told(error.args[0])}.", right)
         return
-    source, retry, dlq, states = known
+    source, retry, dlq, _ = known
     partitions = len(topics[names.retry].partitions)
+    yield from _of_losses(broker, names, topics, known)
+    yield from settings.of_sizes(names, source, dlq)
+    yield from settings.of_retry(names, retry, partitions)
+    yield from cutting.of_retries(broker, names, partitions)
+    dead = sum(entry.state == DEAD for entry in broker.books(names.source).entries.values())
+    yield from findings.of_dead_letters({names.source: dead}, broker.session.address.shown)
+
+
+def adopted(url: str, source: str) -> Sequence[Finding]:
+    """Without what takes long: dead letters are not read."""
+    with closing(KafkaBroker(url)) as broker:
+        names, topics = broker.session.names(source), _topics(broker)
+        if any(name not in topics for name in names.topics):
+            return []
+        try:
+            known = [_settings(broker, ResourceType.TOPIC, name) for name in names.topics]
+        except KafkaException as error:
+            raise unavailable(error, f"asking for the settings of topic {names.topic!r}") from None
+        return list(_of_losses(broker, names, topics, known))
+
+
+def _of_losses(broker: KafkaBroker, names: Names, topics: Topics, known: Sequence[Settings]) -> Iterator[Finding]:
+    """What in the settings of these four topics loses messages."""
+    source, retry, dlq, states = known
     yield from settings.of_source(names.topic, source)
     yield from settings.of_own(names.retry, retry)
     yield from settings.of_own(names.dlq, dlq)
@@ -90,11 +114,6 @@ def _of_source(broker: KafkaBroker, names: Names, topics: Topics) -> Iterator[Fi
         yield from settings.of_elections(name, each)
     yield from copies.of_copies({name: topics[name] for name in names.topics}, broker.session.cluster().brokers)
     yield from copies.of_sync(dict(zip(names.topics, known, strict=True)))
-    yield from settings.of_sizes(names, source, dlq)
-    yield from settings.of_retry(names, retry, partitions)
-    yield from cutting.of_retries(broker, names, partitions)
-    dead = sum(entry.state == DEAD for entry in broker.books(names.source).entries.values())
-    yield from findings.of_dead_letters({names.source: dead}, broker.session.address.shown)
 
 
 def _of_server(broker: KafkaBroker) -> Iterator[Finding]:

@@ -48,6 +48,11 @@ def known_sources(url: str) -> Sequence[str]:
         return [name for (name,) in connection.execute("select name from unpoison_sources order by name").fetchall()]
 
 
+def adopted(url: str, source: str) -> Sequence[Finding]:  # noqa: ARG001 - all sources share the tables
+    with explained(url), closing(connect(url)) as connection:
+        return _every(connection, {"whether the tables survive a crash": tables.of_storage})
+
+
 def _version(connection: Connection, shown: str, found: list[Finding]) -> int | None:
     """The version of the tables, with what it means noted. None if this role may not ask."""
     versions: list[int] = []

@@ -43,7 +43,7 @@ from unpoison_sources order by no
 def checks(sources: Sequence[str], shown: str) -> dict[str, Callable[[Connection], Iterator[Finding]]]:
     """What can be asked once the tables are there."""
     return {
-        "whether the tables survive a crash": _of_storage,
+        "whether the tables survive a crash": of_storage,
         "the rights of this role": _of_rights,
         "which sources there are": partial(_of_sources, sources, shown),
         "whether consumers have vanished": _of_vanished,
@@ -67,7 +67,7 @@ def may_create(shown: str, run: Connection) -> Iterator[Finding]:
         )
 
 
-def _of_storage(run: Connection) -> Iterator[Finding]:
+def of_storage(run: Connection) -> Iterator[Finding]:
     query = f"select relname, relkind {_VISIBLE} and relpersistence = 'u' order by relname"
     unlogged = run.execute(query, ([*TABLES, SEQUENCE],)).fetchall()
     if unlogged:

@@ -16,13 +16,16 @@ from unpoison.brokers.rabbitmq.doctor.seen import Family, Place, queues_of, sour
 from unpoison.brokers.rabbitmq.operating import LOCKED
 from unpoison.brokers.rabbitmq.topology import NOT_FOUND, check_name
 from unpoison.brokers.rabbitmq.url import Address, address
-from unpoison.errors import ConfigError
+from unpoison.errors import BrokerUnavailable, ConfigError
 from unpoison.ports import Finding
 
 NAMES = tuple(
     name for module in (server, looking, sources, any_queue, letters, lanes, delays, times, rights) for name in module.NAMES
 )
 DEEP = ()
+
+START_WITHIN = 2.0
+"""Seconds for a question to the management API while a consumer starts."""
 
 OPTION = "add management=http://name:password@host:15672 to the options of the URL."
 UNSEEN = (
@@ -67,6 +70,17 @@ def known_sources(url: str) -> Sequence[str]:
                 f"Which sources there are, only RabbitMQ's management API can tell, and it cannot be asked: {why} Name the "
                 f"source with --source NAME. Or let the API be asked. {told.fix}"
             ) from None
+
+
+def adopted(url: str, source: str) -> Sequence[Finding]:
+    """As far as the management API tells, and soon: who cannot reach it must not wait for that at every start."""
+    where = address(url)
+    with closing(Link(where, "start")) as link:
+        try:
+            place = _place(where, link, Management(where, START_WITHIN), None)
+            return list(_of_family(place, place.family(source)))
+        except Unanswered as why:
+            raise BrokerUnavailable(f"{why} To see more, {OPTION}") from None
 
 
 def _place(where: Address, link: Link, management: Management, longest: float | None) -> Place:

@@ -36,7 +36,8 @@ class _Stay(HTTPRedirectHandler):
 class Management:
     """The management API of one server, for one virtual host."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, timeout: float = TIMEOUT) -> None:
+        self._timeout = timeout
         parts = _place(address)
         login = address.parameters.credentials
         self.user = unquote(parts.username) if parts.username else str(login.username)
@@ -58,7 +59,7 @@ class Management:
 
     def _answer(self, request: Request) -> Any:
         try:
-            return self._opener.open(request, timeout=TIMEOUT)
+            return self._opener.open(request, timeout=self._timeout)
         except HTTPError as error:
             if error.code in (NOT_FOUND, ALARMED):
                 return error

@@ -48,6 +48,16 @@ def known_sources(url: str) -> Sequence[str]:
         link.close()
 
 
+def adopted(url: str, source: str) -> Sequence[Finding]:
+    link = Link(address(url))
+    link.open(source)
+    try:
+        with explained(link.finder.address.shown):
+            return _every({"whether its keys expire": partial(sources.of_expiry, Look(link, source))})
+    finally:
+        link.close()
+
+
 def _examined(link: Link, wanted: Sequence[str]) -> list[Finding]:
     known: list[str] = []
     found = _every({"which sources there are": partial(sources.of_names, Look(link, SOURCES), wanted, known)})

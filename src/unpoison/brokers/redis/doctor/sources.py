@@ -30,7 +30,7 @@ def checks(look: Look) -> dict[str, Callable[[], Iterator[Finding]]]:
     source = look.key
     return {
         f"what the keys of {source!r} hold": partial(_of_kinds, look),
-        f"whether keys of {source!r} expire": partial(_of_expiry, look),
+        f"whether keys of {source!r} expire": partial(of_expiry, look),
         f"whether {source!r} is trimmed": partial(_of_trimming, look),
         f"which groups {source!r} has": partial(_of_groups, look),
         f"whether consumers of {source!r} have vanished": partial(_of_vanished, look),
@@ -62,7 +62,7 @@ def _of_kinds(look: Look) -> Iterator[Finding]:
         )
 
 
-def _of_expiry(look: Look) -> Iterator[Finding]:
+def of_expiry(look: Look) -> Iterator[Finding]:
     expiring = [key for key in keys_of(look.key, look.group) if look.ask("TTL", key) >= 0]
     if expiring:
         yield Finding(
