@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from unpoison import status_codes
-from unpoison.classification import TRANSIENT, Meaning
+from unpoison.classification import PERMANENT, TRANSIENT, Meaning
 
 
 def read(thing: object, name: str) -> Any:
@@ -151,6 +151,13 @@ def _operating_system(error: BaseException) -> Meaning | None:
     return status_codes.operating_system(number) if type(error) is OSError and isinstance(number, int) else None
 
 
+def _publish_failed(error: BaseException) -> Meaning | None:
+    """A batch in which only the messages are at fault fails the same way again; in all other cases the class decides."""
+    if read(error, "is_about_the_messages") is True:
+        return Meaning(PERMANENT, "the broker refuses these messages for what they are")
+    return None
+
+
 ANSWERS: Mapping[str, Callable[[BaseException], Meaning | None]] = {
     "requests.exceptions.RequestException": _requests_or_httpx,
     "httpx.HTTPStatusError": _requests_or_httpx,
@@ -170,5 +177,6 @@ ANSWERS: Mapping[str, Callable[[BaseException], Meaning | None]] = {
     "smtplib.SMTPResponseException": _smtp,
     "smtplib.SMTPRecipientsRefused": _smtp_recipients,
     "builtins.OSError": _operating_system,
+    "unpoison.errors.PublishFailed": _publish_failed,
 }
 """Who can read the answer that exceptions of this class bring."""

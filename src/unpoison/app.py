@@ -16,12 +16,13 @@ from unpoison.deadletters.manager import DLQManager
 from unpoison.errors import ConfigError, PayloadError, seconds
 from unpoison.findings import check_accepted
 from unpoison.handler import ErrorClassifier, PoisonPillHandler, Policy
-from unpoison.message import NO_HEADERS, Outgoing
+from unpoison.message import Outgoing
 from unpoison.options import UNSET, Settings, settings_from
-from unpoison.payload import encode, new_id, new_ids
+from unpoison.payload import check_several, check_text, encode, new_id, new_ids
 from unpoison.ports import Broker
 from unpoison.registration import Registration, check_has_source, check_source, register
 from unpoison.run import Run
+from unpoison.sending import check, outgoing, published, warn_of_new_source
 from unpoison.signature import check_not_generator
 from unpoison.staffing import RunnableApp
 from unpoison.workers.hooks import WorkerHooks
@@ -155,30 +156,39 @@ class App:
     ) -> str:
         """Send one message and return its id. It is stored durably when this returns.
 
+        Raises PayloadError if it can never be stored, and PublishFailed if the broker refused it (`refused`) or did not answer
+        (`unknown`: it may be stored, and whoever sends it again uses the same id).
+
         `id` names the message; it never deduplicates. `delay` is how long nobody may start it.
         """
         self._check_target(source)
-        for name, text in (("id", id), ("key", key)):
-            check_text(name, text)
-        message = Outgoing(
-            new_id() if id is None else id,
-            source,
-            self._encoded(payload),
-            key,
-            checked_headers(headers),
-            seconds(delay, "delay") if delay else 0.0,
-        )
-        self._broker().publish([message])
-        return message.id
+        check_text("id", id)
+        wait = seconds(delay, "delay") if delay else 0.0
+        ids, bodies = [new_id() if id is None else id], [encode(payload)]
+        limit = self.settings.max_body
+        self._send(outgoing(source, bodies, ids, key=key, headers=headers, delay=wait, max_body=limit))
+        return ids[0]
 
-    def publish_many(self, source: str, payloads: Iterable[Any]) -> list[str]:
-        """Send all of these or none, in one step. Returns their ids."""
+    def publish_many(self, source: str, payloads: Iterable[Any], *, ids: Iterable[str] | None = None) -> list[str]:
+        """Send all of these, in as few steps as the broker allows. Returns their ids.
+
+        SQLite, PostgreSQL, Redis and memory store all of them or none. The others may store a part: then PublishFailed says of
+        each message whether it is stored, refused or unknown. `ids` are for sending those again under the same ids.
+        """
         self._check_target(source)
-        bodies = [self._encoded(payload) for payload in payloads]
-        ids = new_ids(len(bodies))
+        check_several(source, payloads)
+        bodies = [encode(payload) for payload in payloads]
+        named = new_ids(len(bodies)) if ids is None else _checked_ids(ids, len(bodies))
         if bodies:
-            self._broker().publish([Outgoing(id_, source, body) for id_, body in zip(ids, bodies, strict=True)])
-        return ids
+            self._send(outgoing(source, bodies, named, max_body=self.settings.max_body))
+        return named
+
+    def _send(self, messages: Sequence[Outgoing]) -> None:
+        outcome = published(self._broker, messages)
+        for source in outcome.created:
+            if source not in self.consumers:
+                warn_of_new_source(source, self.settings.url, list(self.consumers))
+        check(messages, outcome)
 
     async def publish_async(
         self,
@@ -260,15 +270,6 @@ class App:
             check_sources(self.settings.url, {*self.consumers, *self._published, source}, consumed=False)
             self._published.add(source)
 
-    def _encoded(self, payload: Any) -> bytes:
-        body, limit = encode(payload), self.settings.max_body
-        if limit is not None and len(body) > limit:
-            raise PayloadError(
-                f"The payload has {len(body):,} bytes, the limit of this app is {limit:,} (max_body). "
-                f"Send a reference to where it is stored, or raise max_body here and in the consumers."
-            )
-        return body
-
     def _broker(self) -> Broker:
         """The connection for publishing, opened at first use; a forked child opens its own."""
         with self._lock:
@@ -279,29 +280,13 @@ class App:
             return self._publisher[1]
 
 
-def check_text(name: str, text: str | None) -> None:
-    """Lone surrogates cannot be stored or sent anywhere."""
-    if text is None:
-        return
-    if not isinstance(text, str):
-        raise PayloadError(f"{name} must be text, got {text!r}. Turn it into a string.")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise PayloadError(f"{name} {text!r} cannot be written as UTF-8 ({error.reason}). Send proper text.") from None
-
-
-def checked_headers(headers: Mapping[str, str] | None) -> Mapping[str, str]:
-    if not headers:
-        return NO_HEADERS
-    if not isinstance(headers, Mapping):
-        raise PayloadError(f"Headers must be text to text, got {headers!r}. Pass a dict.")
-    for name, value in headers.items():
-        if not isinstance(name, str) or not isinstance(value, str):
-            raise PayloadError(f"Headers must be text to text, got {name!r}: {value!r}. Turn the value into a string.")
-        check_text("header name", name)
-        check_text(f"header {name!r}", value)
-    return dict(headers)
+def _checked_ids(ids: Iterable[str], count: int) -> list[str]:
+    named = list(ids)
+    for each in named:
+        check_text("id", each)
+    if len(named) != count:
+        raise PayloadError(f"publish_many got {count:,} payloads and {len(named):,} ids. Give one id for each payload, or none.")
+    return named
 
 
 def reference_to(app: App, home: Mapping[str, Any], source: str) -> str:

@@ -5,7 +5,8 @@ UnpoisonError
 │   └── MissingExtra       a package that this broker needs is not installed
 ├── CapabilityError        the broker cannot do what was asked of it
 ├── BrokerUnavailable      the broker does not answer, or refuses to write
-│   └── BulkStopped        it stopped answering while a whole DLQ was replayed or purged
+│   ├── BulkStopped        it stopped answering while a whole DLQ was replayed or purged
+│   └── PublishFailed      some messages were not stored, or nobody knows; it says which, and why
 ├── OwnershipLost          somebody else has the message now; nothing was settled
 ├── PayloadError           a payload that cannot be sent
 ├── UnfinishedHandler      a handler returned a coroutine or generator instead of running it
@@ -15,8 +16,10 @@ Steering, raised by handlers: RetryLater, Throttled, Permanent, Discard
 RemoteFailure, given to hooks: stands for an exception of another process
 """
 
-from collections.abc import Sequence
+import enum
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
+from typing import NamedTuple
 
 
 class UnpoisonError(Exception):
@@ -55,6 +58,115 @@ class BulkStopped(BrokerUnavailable):
             f"each of the {at_once:,} or fewer in progress is either {verb} or still there, and the rest is untouched. "
             f"To go on, run it again."
         )
+
+
+class Refusal(enum.Enum):
+    """Why a message is certainly not stored."""
+
+    TOO_LARGE = "too large"
+    UNFIT = "unfit"
+    """The broker cannot store it as it is, whatever its size."""
+    NO_SUCH_SOURCE = "no such source"
+    """It is not there and could not be made, or it cannot be used."""
+    NOT_PERMITTED = "not permitted"
+    NO_ROOM = "no room"
+    """The queue, the disk or the memory of the broker is full."""
+    OTHER = "other"
+    """The broker said no for a reason of its own."""
+    NOT_SENT = "not sent"
+    """Nothing is wrong with it: the broker was not there, or another message of the batch kept it from being sent."""
+
+    @property
+    def is_about_the_message(self) -> bool:
+        """Whether it would be refused again. All others can be sent again as they are, once the broker is healed."""
+        return self in (Refusal.TOO_LARGE, Refusal.UNFIT)
+
+
+class PublishedMessage(NamedTuple):
+    """What became of one message. `position` is its place in what was published, from 0."""
+
+    position: int
+    id: str
+    reason: str = ""
+    refusal: Refusal | None = None
+
+
+class PublishFailed(BrokerUnavailable):
+    """Not everything that was published is stored. Each message is in one of three tuples:
+
+    `stored`, `refused` (certainly not stored) or `unknown` (no answer came, so it may be stored). Whoever sends an unknown one
+    again uses the same id: if it was stored the first time, consumers get two messages with one id.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        stored: Iterable[PublishedMessage] = (),
+        refused: Iterable[PublishedMessage] = (),
+        unknown: Iterable[PublishedMessage] = (),
+    ) -> None:
+        self.source, self.stored, self.refused, self.unknown = source, tuple(stored), tuple(refused), tuple(unknown)
+        super().__init__(self._told())
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        return type(self), (self.source, self.stored, self.refused, self.unknown)
+
+    @property
+    def is_about_the_messages(self) -> bool:
+        """Whether the messages are at fault, so that sending them again would end the same way."""
+        blamed = [each for each in self.refused if each.refusal is not Refusal.NOT_SENT]
+        return not self.unknown and bool(blamed) and all(each.refusal and each.refusal.is_about_the_message for each in blamed)
+
+    def _told(self) -> str:
+        count = len(self.stored) + len(self.refused) + len(self.unknown)
+        again = "To be certain, send again under the same id; consumers may then get it twice."
+        if count == 1 and self.unknown:
+            what = f"It is not known whether message {self.unknown[0].id!r} for {self.source!r} is stored."
+            return f"{what} {_because(self.unknown)} {again}"
+        if count == 1:
+            return f"Message {self.refused[0].id!r} for {self.source!r} is not stored. {_because(self.refused)}"
+        if len(self.refused) == count:
+            return f"None of {count:,} messages for {self.source!r} is stored. {_because(self.refused)}"
+        told = (
+            f"Of {count:,} messages for {self.source!r}, {len(self.stored):,} are stored, {len(self.refused):,} are refused and "
+            f"{len(self.unknown):,} are unknown."
+        )
+        if self.refused:
+            told += f" Refused, certainly not stored: {_because(self.refused)}"
+        if self.unknown:
+            told += f" Unknown, perhaps stored: {_because(self.unknown)} {again}"
+        return told
+
+
+def _because(messages: Sequence[PublishedMessage]) -> str:
+    """Reasons, each once and with the positions it is for; what others were kept back for comes last."""
+    by_reason: dict[str, list[int]] = {}
+    for each in sorted(messages, key=lambda each: each.refusal is Refusal.NOT_SENT):
+        by_reason.setdefault(each.reason, []).append(each.position)
+    if len(by_reason) == 1:
+        return _sentence(next(iter(by_reason)))
+    told = [f"{_sentence(reason)} (at {ranges(positions)})" for reason, positions in by_reason.items()]
+    more = f" and {len(told) - MOST_REASONS:,} more reasons" if len(told) > MOST_REASONS else ""
+    return " ".join(told[:MOST_REASONS]) + more
+
+
+MOST_REASONS = 3
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith(".") else f"{text}."
+
+
+def ranges(positions: Sequence[int]) -> str:
+    """0, 3-7 and so on, the first few of them."""
+    runs: list[list[int]] = []
+    for position in positions:
+        if runs and position == runs[-1][1] + 1:
+            runs[-1][1] = position
+        else:
+            runs.append([position, position])
+    told = [str(low) if low == high else f"{low}-{high}" for low, high in runs]
+    return ", ".join(told[:5]) + (", …" if len(told) > 5 else "")
 
 
 class OwnershipLost(UnpoisonError):

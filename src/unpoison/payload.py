@@ -2,11 +2,13 @@
 
 Bytes and text go out as they are, anything else as JSON. What the receiver's guard would refuse is refused here, where
 the sender can still do something about it: NaN and infinity, which msgspec would write as null, and integers beyond 64 bits.
+JSON text that somebody else wrote, as on the command line, is held against the same rules (`why_unsendable`).
 """
 
 import os
+import re
 import reprlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from math import isfinite
 from time import time_ns
 from typing import Any
@@ -15,10 +17,15 @@ import msgspec
 
 from unpoison.errors import PayloadError
 from unpoison.failure import text_of, type_name
-from unpoison.json_text import wide_integer
+from unpoison.json_text import why_not, wide_integer
+from unpoison.message import NO_HEADERS
 
 _AS_IT_IS = (str, bytes, bytearray, memoryview)
 _CONTAINERS = frozenset((dict, list, tuple))
+
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+_parse = msgspec.json.Decoder().decode
+_BEYOND = ("integer-range", "float-range")
 
 # How MessagePack begins a float with all bits of the exponent set, and hardly any other.
 _POSITIVE, _NEGATIVE = b"\xcb\x7f", b"\xcb\xff"
@@ -44,11 +51,70 @@ def encode(payload: Any) -> bytes:
     if body.partition(b"null")[1]:
         _refuse_nan(payload)
     if wide := wide_integer(body):
+        raise PayloadError(f"{_too_wide(wide)} Send it as text.")
+    return body
+
+
+def why_unsendable(body: bytes) -> str | None:
+    """What is wrong with a JSON text: it is not JSON, or `encode` would have refused its value. None if it can be sent."""
+    try:
+        _parse(body)
+    except Exception as error:
+        unfit = why_not(body, error)
+        half = " (a lone surrogate, half of a character, stands in a string)" if _SURROGATE.search(body) else ""
+        return f"{'cannot be sent' if unfit.rule in _BEYOND else 'is not JSON'}: {unfit.text}{half}"
+    wide = wide_integer(body)
+    return f"cannot be sent: {_too_wide(wide)}" if wide else None
+
+
+def _too_wide(wide: re.Match[bytes]) -> str:
+    digits = _shown(wide[0].decode())
+    return f"integer {digits} in the payload does not fit into 64 bits, so receivers would refuse it."
+
+
+def check_size(body: bytes, limit: int | None) -> bytes:
+    """The body, if consumers with this limit would take it."""
+    if limit is not None and len(body) > limit:
         raise PayloadError(
-            f"integer {_shown(wide[0].decode())} in the payload does not fit into 64 bits, so receivers would refuse it. "
-            "Send it as text."
+            f"The message has {len(body):,} bytes, the limit is {limit:,} (max_body): consumers would refuse it. Send a "
+            f"reference to where it is stored, or raise max_body (UNPOISON_MAX_BODY) here and in the consumers."
         )
     return body
+
+
+def check_several(source: str, payloads: object) -> None:
+    """Refuse what is one payload and would be taken apart: the keys of a dict, the letters of a text."""
+    is_one = isinstance(payloads, (Mapping, *_AS_IT_IS)) or hasattr(payloads, "__pydantic_serializer__")
+    if is_one or not isinstance(payloads, Iterable):
+        raise PayloadError(
+            f"publish_many takes several payloads, such as a list, and got one of type {type_name(type(payloads))!r}: "
+            f"{_shown(payloads)}. For one message: app.publish({source!r}, payload); for several put them into a list."
+        )
+
+
+def check_text(name: str, text: str | None) -> None:
+    """Lone surrogates cannot be stored or sent anywhere."""
+    if text is None:
+        return
+    if not isinstance(text, str):
+        raise PayloadError(f"{name} must be text, got {text!r}. Turn it into a string.")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise PayloadError(f"{name} {text!r} cannot be written as UTF-8 ({error.reason}). Send proper text.") from None
+
+
+def checked_headers(headers: Mapping[str, str] | None) -> Mapping[str, str]:
+    if not headers:
+        return NO_HEADERS
+    if not isinstance(headers, Mapping):
+        raise PayloadError(f"Headers must be text to text, got {headers!r}. Pass a dict.")
+    for name, value in headers.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise PayloadError(f"Headers must be text to text, got {name!r}: {value!r}. Turn the value into a string.")
+        check_text("header name", name)
+        check_text(f"header {name!r}", value)
+    return dict(headers)
 
 
 def new_id() -> str:

@@ -16,6 +16,7 @@ import msgspec
 
 from unpoison.deadletters.record import DeadLetter
 from unpoison.message import Counters, Delivery, Outgoing
+from unpoison.publishing import Published
 
 Ring = Callable[[], None]
 Progress = Callable[[int, int], None]
@@ -32,7 +33,8 @@ class Capability(enum.Flag):
     FENCED = enum.auto()
     """A settle by an owner that lost its messages does nothing and is reported."""
     ATOMIC = enum.auto()
-    """Retry, dead letter and replay are one step: no crash can leave two copies."""
+    """Retry, dead letter and replay are one step: no crash can leave two copies. A batch for one source is stored whole or not
+    at all."""
     BROWSE = enum.auto()
     """Dead letters can be looked at, picked and removed one by one."""
     EXACT_DEPTH = enum.auto()
@@ -100,8 +102,12 @@ class Broker(Protocol):
         that is over, one that a dead consumer left. Too often is allowed, too rarely is not.
         """
 
-    def publish(self, messages: Sequence[Outgoing]) -> None:
-        """Store all of them or none. Durable when it returns."""
+    def publish(self, messages: Sequence[Outgoing]) -> Published:
+        """Store these, and say of each what became of it. Durable when it returns.
+
+        ATOMIC: all messages of one source are stored, or none. Raises BrokerUnavailable only if nothing of all this was sent;
+        from the first byte on, a message for which no answer comes is `unknown`.
+        """
 
     def fetch(self, source: str, limit: int) -> Sequence[Delivery]:
         """At most `limit` messages that are ready now; they are ours until settled. Does not wait.

@@ -59,7 +59,7 @@ LAYERS = (
     ),
     Layer(
         "ports",
-        ("ports", "stored", "findings", "renewing", "reading", "dlq_index", "whole_dlq"),
+        ("ports", "publishing", "stored", "findings", "renewing", "reading", "dlq_index", "whole_dlq"),
         ("values", "decisions"),
     ),
     Layer("brokers", ("brokers.*",), ("values", "ports")),
@@ -69,7 +69,19 @@ LAYERS = (
     Layer("workers", ("workers", "workers.*"), ("values", "decisions", "ports", "means")),
     Layer(
         "flow",
-        ("app", "registration", "run", "staffing", "companion", "consumer", "alone", "emptiness", "judging", "deadletters.*"),
+        (
+            "app",
+            "sending",
+            "registration",
+            "run",
+            "staffing",
+            "companion",
+            "consumer",
+            "alone",
+            "emptiness",
+            "judging",
+            "deadletters.*",
+        ),
         ("values", "decisions", "ports", "registry", "means", "workers"),
     ),
     # The far end of the pipe: processes that import the user's app. The consumer starts them and never imports them.

@@ -12,9 +12,10 @@ from unpoison.brokers.sqlite.file import path_of
 from unpoison.brokers.sqlite.takeover import take_over
 from unpoison.deadletters.record import DeadLetter
 from unpoison.errors import BrokerUnavailable
-from unpoison.message import Delivery
+from unpoison.message import Delivery, Outgoing
 from unpoison.ports import Broker
 from unpoison.testing import Lab
+from unpoison.testing.given import PLAIN_ID
 
 TAKEOVERS = ("owner", "lost", "killed", "second_signal", "handed_back")
 
@@ -47,6 +48,12 @@ class SQLiteLab(Lab):
             run.execute("begin immediate")
             take_over(run, broker._owner.no, time.time() + self._shifted)
             run.execute("commit")
+
+    def refused_message(self, broker: Broker) -> Outgoing:
+        """SQLite takes a gigabyte in one value, unless somebody has set a lower limit."""
+        assert isinstance(broker, SQLiteBroker)
+        broker._connected().setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 100_000)
+        return Outgoing(PLAIN_ID, "orders", b"x" * 100_001)
 
     @contextmanager
     def dead_letters_unwritable(self) -> Iterator[None]:

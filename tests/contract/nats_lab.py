@@ -6,10 +6,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from servers.nats import NATS
+from tests.contract.cutting_proxy import CuttingProxy
 from unpoison.brokers.nats.broker import NATSBroker
-from unpoison.message import Delivery
+from unpoison.message import Delivery, Outgoing
 from unpoison.ports import Broker, Capability
 from unpoison.testing import Lab
+from unpoison.testing.given import PLAIN_ID
 from unpoison.testing.isolation.diary import wait_until
 
 ACK_WAIT, SHORT_ACK_WAIT = 30.0, 1.5
@@ -58,6 +60,21 @@ class NATSLab(Lab):
         finally:
             keeper._renew = renew
 
+    def refused_message(self, broker: Broker) -> Outgoing:
+        """Somebody limited the size of messages in the stream of the source."""
+        self._limit(100_000, "base")
+        return Outgoing(PLAIN_ID, "orders", b"x" * 200_000)
+
+    @contextmanager
+    def losing_answers(self, marker: bytes) -> Iterator[Broker]:
+        with CuttingProxy(self.url, marker) as proxy:
+            broker = NATSBroker(proxy.url)
+            broker.open(["orders"])
+            try:
+                yield broker
+            finally:
+                broker.close()
+
     @contextmanager
     def dead_letters_unwritable(self) -> Iterator[None]:
         """Somebody limited the size of messages in the stream of dead letters."""
@@ -67,9 +84,9 @@ class NATSLab(Lab):
         finally:
             self._limit(-1)
 
-    def _limit(self, size: int) -> None:
+    def _limit(self, size: int, stream: str = "dlq") -> None:
         broker = self.broker("orders")
         assert isinstance(broker, NATSBroker)
-        name = broker.session.topic("orders").names.dlq
+        name = getattr(broker.session.topic("orders").names, stream)
         config = broker.session.link().ask(f"STREAM.INFO.{name}")["config"]
         broker.session.link().ask(f"STREAM.UPDATE.{name}", config | {"max_msg_size": size})

@@ -9,9 +9,10 @@ from urllib.parse import quote
 
 import psycopg
 
+from tests.contract.cutting_proxy import CuttingProxy
 from unpoison.brokers.postgresql.broker import PostgreSQLBroker
 from unpoison.brokers.postgresql.takeover import take_over
-from unpoison.message import Delivery
+from unpoison.message import Delivery, Outgoing
 from unpoison.ports import Broker
 from unpoison.testing import Lab
 
@@ -40,6 +41,20 @@ class PostgreSQLLab(Lab):
         assert isinstance(broker, PostgreSQLBroker)
         with psycopg.connect(self.url) as connection:
             assert take_over(connection, broker._presence.no)
+
+    def refused_message(self, broker: Broker) -> Outgoing:
+        """PostgreSQL's text cannot hold this character."""
+        return Outgoing("a\x00b", "orders", b"x")
+
+    @contextmanager
+    def losing_answers(self, marker: bytes) -> Iterator[Broker]:
+        with CuttingProxy(self.url, marker, b"COMMIT") as proxy:
+            broker = PostgreSQLBroker(proxy.url)
+            broker.open(["orders"])
+            try:
+                yield broker
+            finally:
+                broker.close()
 
     @contextmanager
     def dead_letters_unwritable(self) -> Iterator[None]:

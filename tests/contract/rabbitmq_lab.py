@@ -8,8 +8,9 @@ from urllib.parse import quote, urlsplit
 
 from servers.errors import ServerFailed
 from servers.rabbitmq import RabbitMQ as Server
+from tests.contract.cutting_proxy import CuttingProxy
 from unpoison.brokers.rabbitmq.broker import RabbitMQBroker
-from unpoison.message import Delivery
+from unpoison.message import Delivery, Outgoing
 from unpoison.ports import Broker, Ring
 from unpoison.testing import Lab
 from unpoison.testing.isolation.diary import wait_until
@@ -51,6 +52,20 @@ class RabbitMQLab(Lab):
             wait_until(lambda: ready() >= len(deliveries), lambda: "They did not come back")
         finally:
             looking.close()
+
+    def refused_message(self, broker: Broker) -> Outgoing:
+        """Its headers do not fit into a frame. (Bodies that the server refuses: tests/fault/test_rabbitmq_publishing.py.)"""
+        return Outgoing("large-headers", "orders", b"x", headers={"large": "x" * 200_000})
+
+    @contextmanager
+    def losing_answers(self, marker: bytes) -> Iterator[Broker]:
+        with CuttingProxy(self.url, marker) as proxy:
+            broker = RabbitMQBroker(proxy.url)
+            broker.open(["orders"])
+            try:
+                yield broker
+            finally:
+                broker.close()
 
     @contextmanager
     def dead_letters_unwritable(self) -> Iterator[None]:

@@ -7,11 +7,13 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from servers.redis import Redis as Server
+from tests.contract.cutting_proxy import CuttingProxy
 from unpoison.brokers.redis import scripts
 from unpoison.brokers.redis.broker import RedisBroker
-from unpoison.message import Delivery
+from unpoison.message import Delivery, Outgoing
 from unpoison.ports import Broker
 from unpoison.testing import Lab
+from unpoison.testing.given import PLAIN_ID
 
 
 class RedisLab(Lab):
@@ -39,6 +41,22 @@ class RedisLab(Lab):
             assert taken.decode() == name
         finally:
             other.close()
+
+    def refused_message(self, broker: Broker) -> Outgoing:
+        """Its source is a key that somebody else uses for something else."""
+        with self._server.client(urlsplit(self._server.url)._replace(path=urlsplit(self.url).path).geturl()) as client:
+            client.set("counter", 1)
+        return Outgoing(PLAIN_ID, "counter", b"x")
+
+    @contextmanager
+    def losing_answers(self, marker: bytes) -> Iterator[Broker]:
+        with CuttingProxy(self.url, marker) as proxy:
+            broker = RedisBroker(proxy.url)
+            broker.open(["orders"])
+            try:
+                yield broker
+            finally:
+                broker.close()
 
     @contextmanager
     def dead_letters_unwritable(self) -> Iterator[None]:

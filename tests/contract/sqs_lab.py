@@ -1,5 +1,6 @@
 """How are the faults of SQS caused?"""
 
+import random
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,9 +13,10 @@ import pytest
 from servers.elasticmq import SQS
 from tests.contract.sqs_proxy import Proxy
 from unpoison.brokers.sqs.broker import SQSBroker
-from unpoison.message import Delivery
+from unpoison.message import Delivery, Outgoing
 from unpoison.ports import Broker, Capability
 from unpoison.testing import Lab
+from unpoison.testing.given import PLAIN_ID
 from unpoison.testing.isolation.diary import wait_until
 
 
@@ -103,6 +105,21 @@ class SQSLab(Lab):
         finally:
             keeper._renew = renew
 
+    def refused_message(self, broker: Broker) -> Outgoing:
+        """Larger than SQS takes any, and nothing makes it smaller."""
+        return Outgoing(PLAIN_ID, "orders", random.Random(7).randbytes(1_100_000))
+
+    @contextmanager
+    def losing_answers(self, marker: bytes) -> Iterator[Broker]:
+        """SQS has stored them, and whoever stands between says that it could not be reached."""
+        assert self.proxy is not None, "this lab was made without a proxy"
+        self.proxy.loses = lambda body: marker in body
+        broker = self.broker("orders")
+        try:
+            yield broker
+        finally:
+            self.proxy.loses = lambda body: False
+
     @contextmanager
     def dead_letters_unwritable(self) -> Iterator[None]:
         """Somebody took away the right to send to the DLQ."""
@@ -122,6 +139,9 @@ class SQSLab(Lab):
             for url in client.list_queues(QueueNamePrefix=prefix).get("QueueUrls", []):
                 client.delete_queue(QueueUrl=url)
 
+
+NEED_A_PROXY = ("cannot_be_stored", "got_no_answer")
+"""Promises about what no server here does by itself."""
 
 ORDERED = (
     "letters_of_one_batch_keep_their_order",

@@ -1,6 +1,7 @@
 """How does a server say no that knows no rights, no limits and no bad days? By a proxy before it, as Amazon's own would."""
 
 import json
+import socket
 import threading
 from base64 import b64decode
 from collections.abc import Callable
@@ -27,6 +28,8 @@ class Proxy:
         self.says: Callable[[str, dict], tuple[int, bytes] | None] = lambda operation, asked: None
         self.fails: Callable[[str, dict, dict], str | None] = lambda operation, asked, entry: None
         self.accepts: Callable[[str], bool] = lambda authorization: True
+        self.loses: Callable[[bytes], bool] = lambda body: False
+        """Of a request, by its body: whether its answer is taken away once it was carried out."""
         self.seen: list[tuple[str, dict]] = []
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self, urlsplit(endpoint).netloc))
         self._server.daemon_threads = True
@@ -80,6 +83,10 @@ def _handler(proxy: Proxy, upstream: str) -> type[BaseHTTPRequestHandler]:
                 status, answer = 400, json.dumps(TOO_LONG).encode()
             else:
                 status, answer = proxy.says(operation, asked) or self._ask_some(operation, asked, body)
+            if proxy.loses(body):
+                self.close_connection = True
+                self.connection.shutdown(socket.SHUT_RDWR)
+                return
             self.send_response(status)
             self.send_header("Content-Type", "application/x-amz-json-1.0")
             self.send_header("Content-Length", str(len(answer)))

@@ -10,6 +10,7 @@ from tests.contract.kafka_lab import KafkaLab
 from unpoison.testing import given
 from unpoison.testing.contract.delivering import *  # noqa: F403
 from unpoison.testing.contract.ownership import *  # noqa: F403
+from unpoison.testing.contract.publishing import *  # noqa: F403
 from unpoison.testing.contract.reading import *  # noqa: F403
 from unpoison.testing.contract.retrying import *  # noqa: F403
 from unpoison.testing.contract.unwritable import *  # noqa: F403

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.contract.labs import waits_for_takeover
-from tests.contract.sqs_lab import HEAVY, SHORT_VISIBILITY, VISIBILITY, SQSLab, order_matters
+from tests.contract.sqs_lab import HEAVY, NEED_A_PROXY, SHORT_VISIBILITY, VISIBILITY, SQSLab, order_matters
 from unpoison.testing import given
 from unpoison.testing.contract.quick import *  # noqa: F403
 
@@ -14,7 +14,7 @@ for heavy in HEAVY:
 @pytest.fixture
 def lab(request, folder):
     server = "moto" if order_matters(request.node.name) else "elasticmq"
-    with_proxy = "cannot_be_stored" in request.node.name
+    with_proxy = any(words in request.node.name for words in NEED_A_PROXY)
     visibility = SHORT_VISIBILITY if waits_for_takeover(request.node.name) else VISIBILITY
     with SQSLab(request.getfixturevalue(server), folder, visibility=visibility, with_proxy=with_proxy) as lab:
         yield lab

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.contract.sqs_lab import HEAVY, SQSLab, order_matters
+from tests.contract.sqs_lab import HEAVY, NEED_A_PROXY, SQSLab, order_matters
 from unpoison.testing.contract.quick import *  # noqa: F403
 
 pytestmark = [pytest.mark.long, pytest.mark.servers("elasticmq", "moto")]
@@ -21,6 +21,6 @@ def lab(request, folder):
     if request.param == "moto" and any(word in name for word in ON_ELASTICMQ):
         pytest.skip("moto takes minutes for it; it is kept on ElasticMQ")
     options = {"wait": 1} if request.param == "elasticmq" else {"visibility": 30} if name.startswith(HEAVY) else {}
-    with_proxy = "cannot_be_stored" in name
+    with_proxy = any(words in name for words in NEED_A_PROXY)
     with SQSLab(request.getfixturevalue(request.param), folder, with_proxy=with_proxy, **options) as lab:
         yield lab

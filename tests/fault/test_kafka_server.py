@@ -112,6 +112,16 @@ def test_a_consumer_that_has_nothing_to_do_tells_that_nobody_is_there_and_goes_o
         wait_until(lambda: 2 in handled, lambda: f"{handled} were handled")
 
 
+def test_a_message_that_a_server_has_not_confirmed_in_time_is_unknown(lab, server):
+    lab.url += "&delivery.timeout.ms=1500&request.timeout.ms=1000"
+    broker = lab.broker("orders")
+    given.publish(broker, given.messages("orders", 1))
+    with frozen(server):
+        outcome = broker.publish(given.messages("orders", 3, first=1))
+    assert (set(outcome.unknown), dict(outcome.refused)) == ({0, 1, 2}, {})
+    assert "did not confirm it" in outcome.unknown[0]
+
+
 def test_a_frozen_server_stops_a_consumer_for_a_limited_time_and_then_it_goes_on(lab, server):
     lab.url = lab.url.replace("session_timeout=1.0", "session_timeout=60")  # or it is taken for dead, by a server that was
     broker = lab.broker("orders", ring=lambda: None)

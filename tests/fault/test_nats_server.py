@@ -84,7 +84,7 @@ def test_while_the_server_is_gone_everything_says_so_at_once(patient, server):
     (held,) = broker.fetch("orders", 1)
     with server.down():
         with pytest.raises(BrokerUnavailable):
-            broker.publish(given.messages("orders", 1))
+            given.publish(broker, given.messages("orders", 1))
         with pytest.raises(BrokerUnavailable):
             broker.settle(Settlement(gone=[held]))
         with pytest.raises(BrokerUnavailable, match="does not answer"):

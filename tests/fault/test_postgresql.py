@@ -10,7 +10,7 @@ from unpoison.brokers.postgresql import rows
 from unpoison.brokers.postgresql.broker import PostgreSQLBroker
 from unpoison.brokers.postgresql.schema import MIGRATIONS, migrate, statements
 from unpoison.brokers.postgresql.takeover import take_over
-from unpoison.errors import BrokerUnavailable, ConfigError, OwnershipLost, PayloadError
+from unpoison.errors import BrokerUnavailable, ConfigError, OwnershipLost, PublishFailed, Refusal
 from unpoison.message import Outgoing
 from unpoison.ports import Depth, Kept, Settlement
 from unpoison.testing import given
@@ -50,7 +50,7 @@ def everything(broker, source="orders"):
 
 
 def publish(broker, *names, **how):
-    broker.publish([Outgoing(name, "orders", b"{}", **how) for name in names])
+    given.publish(broker, [Outgoing(name, "orders", b"{}", **how) for name in names])
 
 
 def test_a_message_that_is_committed_late_is_delivered_though_later_ones_were_handed_out_before(open_broker, url):
@@ -319,8 +319,9 @@ def test_a_fetch_ends_early_when_it_has_read_enough_bytes(open_broker, monkeypat
 
 def test_a_nul_in_an_id_is_refused_before_anything_is_written(open_broker):
     broker = open_broker()
-    with pytest.raises(PayloadError, match="NUL"):
+    with pytest.raises(PublishFailed, match="NUL") as caught:
         publish(broker, "fine", "not\x00fine")
+    assert [each.refusal for each in caught.value.refused] == [Refusal.NOT_SENT, Refusal.UNFIT]
     assert broker.depth("orders") == Depth()
 
 

@@ -108,7 +108,7 @@ def test_while_the_server_is_gone_publishing_says_so_at_once(lab, server):
     server.stop()
     try:
         with pytest.raises(BrokerUnavailable):
-            broker.publish(given.messages("orders", 1))
+            given.publish(broker, given.messages("orders", 1))
         with pytest.raises(OwnershipLost):
             broker.settle(Settlement(gone=[held]))
         with pytest.raises(BrokerUnavailable):
@@ -128,8 +128,8 @@ def test_a_memory_alarm_stops_copies_but_no_acknowledgement(lab, server):
     held = broker.fetch("orders", 3)
     server.ctl("set_vm_memory_high_watermark", "absolute", "1")
     try:
-        with pytest.raises(BrokerUnavailable, match="accepts nothing"):
-            broker.publish(given.messages("orders", 1, first=10))
+        outcome = broker.publish(given.messages("orders", 1, first=10))
+        assert "accepts nothing" in outcome.unknown[0]  # it may be stored later, and is
         broker.settle(Settlement(gone=held[:2]))
         wait_until(lambda: unacknowledged(server, lab, "orders") == 1, lambda: "The acks were not read")
     finally:

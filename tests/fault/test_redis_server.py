@@ -241,7 +241,7 @@ def test_a_batch_for_which_there_is_not_enough_room_is_not_stored_at_all(private
         tool.config_set("maxmemory", tool.info("memory")["used_memory"] + 5_000_000)
         large = [Outgoing(str(n), "orders", b"x" * 100_000) for n in range(200)]
         with pytest.raises(BrokerUnavailable, match="maxmemory"):
-            broker.publish(large)
+            given.publish(broker, large)
         assert broker.depth("orders") == Depth()
         broker.publish(large[:10])
         assert broker.depth("orders") == Depth(ready=10)
@@ -255,8 +255,8 @@ def test_a_full_server_stores_nothing_more_says_so_and_lets_finished_ones_go(pri
         held = broker.fetch("orders", 3)
         tool.config_set("maxmemory", "1mb")
         for refused in (
-            lambda: broker.publish(given.messages("orders", 2)),
-            lambda: broker.publish(given.messages("orders", 1)),
+            lambda: given.publish(broker, given.messages("orders", 2)),
+            lambda: given.publish(broker, given.messages("orders", 1)),
             lambda: broker.settle(Settlement(dead=[Dead(held[0], given.letter_of(held[0]))])),
             lambda: broker.settle(Settlement(kept=[Kept(held[0], Counters(attempts=1))])),
         ):

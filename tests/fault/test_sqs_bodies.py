@@ -10,7 +10,7 @@ import pytest
 from tests.contract.sqs_lab import SQSLab
 from unpoison.brokers.sqs import source
 from unpoison.brokers.sqs.body import MOST_BYTES
-from unpoison.errors import PayloadError
+from unpoison.errors import PayloadError, PublishFailed, Refusal
 from unpoison.message import Counters, Outgoing
 from unpoison.ports import Dead, Depth, Kept, Settlement
 from unpoison.testing import given
@@ -74,11 +74,16 @@ def test_what_somebody_else_claims_to_be_encoded_and_is_not_arrives_as_it_is(lab
     assert [delivery.body for delivery in broker.fetch("orders", 10)] == [b"no base64 at all!"]
 
 
-def test_a_message_that_is_too_large_is_refused_with_the_limit_and_nothing_is_sent(lab):
+def test_a_message_that_is_too_large_is_refused_with_the_limit(lab):
     noise = random.Random(7).randbytes(800_000)  # as base64 it is more than a mebibyte, and it cannot be compressed
+    app = lab.app()
     with pytest.raises(PayloadError, match="1,048,576"):
-        lab.app().publish_many("orders", [b"small", noise])
+        app.publish("orders", noise)
     assert lab.broker("orders").depth("orders").empty
+    with pytest.raises(PublishFailed, match="1,048,576") as caught:
+        app.publish_many("orders", [b"small", noise])
+    assert [each.position for each in caught.value.stored] == [0]
+    assert [(each.position, each.refusal) for each in caught.value.refused] == [(1, Refusal.TOO_LARGE)]
 
 
 def test_a_large_message_that_can_be_compressed_is_sent(lab):
@@ -160,7 +165,7 @@ def test_a_bomb_of_compressed_bytes_arrives_unopened(lab, more):
 
 def test_a_body_that_nobody_would_open_again_is_refused(lab):
     with pytest.raises(PayloadError, match="1,048,576"):
-        lab.broker("orders").publish([Outgoing("1", "orders", bytes(MOST_BYTES + 1))])
+        given.publish(lab.broker("orders"), [Outgoing("1", "orders", bytes(MOST_BYTES + 1))])
 
 
 @pytest.fixture

@@ -202,7 +202,7 @@ def test_a_missing_right_is_an_error_at_the_start_and_waited_for_later(watched):
     broker = watched.broker("orders")
     watched.proxy.denies = lambda operation, queue: operation == "SendMessageBatch"
     with pytest.raises(BrokerUnavailable, match=r"not authorized.*docs/sqs\.md"):
-        broker.publish(given.messages("orders", 1))
+        given.publish(broker, given.messages("orders", 1))
     watched.proxy.denies = lambda operation, queue: operation == "GetQueueUrl"
     with pytest.raises(ConfigError, match=r"not authorized.*docs/sqs\.md"):
         watched.broker("others")

@@ -11,7 +11,7 @@ from unpoison.options import settings_from
 
 def test_a_payload_over_the_limit_is_refused_before_anything_is_sent():
     app = App("memory://too-large", max_body=10)
-    with pytest.raises(PayloadError, match="has 13 bytes, the limit of this app is 10"):
+    with pytest.raises(PayloadError, match="has 13 bytes, the limit is 10"):
         app.publish("orders", "x" * 13)
     with pytest.raises(PayloadError):
         app.publish_many("orders", ["ok", "x" * 13])

@@ -80,22 +80,35 @@ class Chunks(io.RawIOBase):
 
 def test_each_piece_of_input_is_a_batch_of_the_lines_that_it_completes():
     read = batches(Chunks(b"1\n2\n", b"[3,", b"4]\n5", b"\n", b"6"), json_lines)
-    assert list(read) == [(4, [b"1", b"2"]), (11, [b"[3,4]"]), (12, [b"5"]), (13, [b"6"])]
+    assert list(read) == [(4, [(1, b"1"), (2, b"2")]), (11, [(3, b"[3,4]")]), (12, [(4, b"5")]), (13, [(5, b"6")])]
 
 
 def test_a_bad_line_is_counted_over_all_pieces_and_spoils_its_batch_only():
     read = batches(Chunks(b"1\n2\n", b"\n4\noops\n"), json_lines)
-    assert next(read) == (4, [b"1", b"2"])
+    assert next(read) == (4, [(1, b"1"), (2, b"2")])
     with pytest.raises(NotJSON, match=r"^Line 5 is not JSON: "):
         next(read)
 
 
 def test_raw_lines_lose_nothing_but_their_ends():
-    assert list(batches(Chunks(b" a \r\n\n", b"\xff"), raw_lines)) == [(6, [b" a \r", b""]), (7, [b"\xff"])]
+    assert list(batches(Chunks(b" a \r\n\n", b"\xff"), raw_lines)) == [(6, [(1, b" a \r"), (2, b"")]), (7, [(3, b"\xff")])]
 
 
-def test_numbers_of_any_length_are_json():
-    assert json_lines([b"1" * 10_000, b"1e999"], 1) == [b"1" * 10_000, b"1e999"]
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (b"1" * 10_000, "Line 7 cannot be sent: integer 111"),
+        (b"18446744073709551616", "does not fit into 64 bits"),
+        (b"-9223372036854775809", "does not fit into 64 bits"),
+        (b"1e999", "beyond the range of a float"),
+        (rb'"\ud800"', "a lone surrogate"),
+        (rb'{"a": "\udfff x"}', "a lone surrogate"),
+        (b"NaN", "Line 7 is not JSON"),
+    ],
+)
+def test_a_line_that_the_api_would_refuse_is_refused(line, why):
+    with pytest.raises(NotJSON, match=why):
+        json_lines([b"18446744073709551615", rb'"\ud83d\ude00"', line], 5)
 
 
 def test_a_json_body_is_laid_out_and_nothing_in_it_changes():

@@ -19,6 +19,7 @@ from unpoison.deadletters.record import DeadLetter
 from unpoison.errors import ConfigError, OwnershipLost
 from unpoison.message import Delivery, Outgoing
 from unpoison.ports import Capability, Depth, Finding, Ring, Settlement
+from unpoison.publishing import Published
 
 
 @dataclass
@@ -93,11 +94,13 @@ class MemoryBroker:
     def ties(self) -> Sequence[int]:
         return ()  # what this broker holds ends with its process anyway
 
-    def publish(self, messages: Sequence[Outgoing]) -> None:
+    def publish(self, messages: Sequence[Outgoing]) -> Published:
         now = self.clock()
         with self.store.changed:
+            created = {m.source for m in messages} - self.store.queues.keys()
             for m in messages:
                 self.store.put(Delivery(0, m.source, m.id, m.body, m.key, m.headers), now + m.delay if m.delay > 0 else None)
+        return Published(created=created)
 
     def fetch(self, source: str, limit: int) -> Sequence[Delivery]:
         with self.store.changed:

@@ -4,49 +4,58 @@ JSON lines unless told otherwise. Input is read in batches, as it comes: what `t
 steps of a megabyte. A batch is checked as a whole before it is sent, a file before any of it is.
 """
 
-import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, NoReturn
+from typing import BinaryIO, NamedTuple
 
 import click
 
+from unpoison.payload import why_unsendable
+
 CHUNK = 1024 * 1024
 
-Batch = Sequence[bytes]
+
+class Item(NamedTuple):
+    """One message, and where it stood: the number of its line, or of its argument."""
+
+    number: int
+    body: bytes
+
+
+Batch = Sequence[Item]
 
 Form = Callable[[Sequence[bytes], int], Batch]
 """How lines become messages; told the number of the first line, for its error."""
 
 
 class NotJSON(click.ClickException):
-    """Something that was to be JSON is not."""
+    """Something that was to be JSON is not, or consumers would refuse it."""
 
     def __init__(self, where: str, why: str) -> None:
-        super().__init__(f"{where} is not JSON: {why}. Mend it, or send it as it is with --raw or --lines.")
+        super().__init__(f"{where} {why.rstrip('.')}. Fix it, or send it as it is with --raw or --lines.")
 
 
 def json_lines(lines: Sequence[bytes], first: int) -> Batch:
     """Every line as it is, once all of them are found to be JSON. Empty lines are left out."""
-    found = [(number, line.strip()) for number, line in enumerate(lines, first) if line.strip()]
+    found = [Item(number, line.strip()) for number, line in enumerate(lines, first) if line.strip()]
     for number, line in found:
         _check(line, f"Line {number:,}")
-    return [line for _, line in found]
+    return found
 
 
-def raw_lines(lines: Sequence[bytes], _first: int) -> Batch:
+def raw_lines(lines: Sequence[bytes], first: int) -> Batch:
     """Every line as it is, whatever it holds."""
-    return lines
+    return [Item(number, line) for number, line in enumerate(lines, first)]
 
 
-def arguments(payloads: Sequence[str], *, as_they_are: bool) -> Batch:
+def items_of(payloads: Sequence[str], *, as_they_are: bool) -> Batch:
     """One message for each argument, in the bytes that the shell gave us."""
-    bodies = [os.fsencode(payload) for payload in payloads]
+    items = [Item(number, os.fsencode(payload)) for number, payload in enumerate(payloads, 1)]
     if not as_they_are:
-        for number, body in enumerate(bodies, 1):
+        for number, body in items:
             _check(body, f"Payload {number:,} ({payloads[number - 1]!r:.60})")
-    return bodies
+    return items
 
 
 def batches(stream: BinaryIO, form: Form) -> Iterator[tuple[int, Batch]]:
@@ -70,19 +79,5 @@ def check_file(path: Path, form: Form) -> None:
 
 
 def _check(body: bytes, where: str) -> None:
-    try:
-        _DECODER.decode(body.decode())
-    except UnicodeDecodeError as error:
-        raise NotJSON(where, f"byte {error.start:,} is no UTF-8") from None
-    except RecursionError:
-        raise NotJSON(where, "it is nested too deep") from None
-    except ValueError as error:
-        raise NotJSON(where, str(error)) from None
-
-
-def _no_number(word: str) -> NoReturn:
-    raise ValueError(f"{word} is no JSON number")
-
-
-# Numbers are kept as text: only the form is looked at, and an integer of a million digits is form enough.
-_DECODER = json.JSONDecoder(parse_constant=_no_number, parse_int=str, parse_float=str)
+    if why := why_unsendable(body):
+        raise NotJSON(where, why)

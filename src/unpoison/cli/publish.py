@@ -1,33 +1,37 @@
 """How are messages sent from the command line?"""
 
+import os
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import click
 
 from unpoison.broker_url import masked
-from unpoison.brokers import broker_for
+from unpoison.brokers import ADAPTERS, broker_for
 from unpoison.cli.durations import duration
-from unpoison.cli.input import Batch, Form, arguments, batches, check_file, json_lines, raw_lines
+from unpoison.cli.input import Batch, Form, Item, batches, check_file, items_of, json_lines, raw_lines
 from unpoison.cli.json_output import print_json
 from unpoison.cli.screen import progress
-from unpoison.errors import CapabilityError, PayloadError, UnpoisonError
+from unpoison.errors import CapabilityError, PublishedMessage, PublishFailed, UnpoisonError, ranges
 from unpoison.escaping import one_line
-from unpoison.message import NO_HEADERS, Outgoing
+from unpoison.message import NO_HEADERS
 from unpoison.options import settings_from
-from unpoison.payload import new_ids
+from unpoison.payload import check_text, new_ids
 from unpoison.ports import Broker, Capability
 from unpoison.registration import check_source
+from unpoison.sending import check, outgoing, published
 
+_URL = re.compile(rf"[A-Za-z][A-Za-z0-9+.-]*://|(?:{'|'.join(map(re.escape, ADAPTERS))}):")
 INPUT_FILE = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
 
 
 @dataclass
 class Sender:
-    """Sends batches, each as a whole or not at all, and keeps the ids of what was sent."""
+    """Sends batches, and keeps the ids of what was stored."""
 
     broker: Broker
     source: str
@@ -35,20 +39,58 @@ class Sender:
     headers: Mapping[str, str]
     delay: float
     max_body: int | None
+    unit: str
+    """What the numbers of messages count: lines or payloads."""
     ids: list[str] = field(default_factory=list)
+    is_new: bool = False
+    """Whether the source did not exist before."""
 
-    def send(self, bodies: Batch, ids: Sequence[str] | None = None) -> None:
-        for body in bodies:
-            if self.max_body is not None and len(body) > self.max_body:
-                raise PayloadError(
-                    f"A message has {len(body):,} bytes, the limit is {self.max_body:,}: consumers would refuse it. "
-                    f"Send a reference to where it is stored, or raise UNPOISON_MAX_BODY here and in the consumers."
-                )
-        names = new_ids(len(bodies)) if ids is None else ids
-        if bodies:
-            pairs = zip(names, bodies, strict=True)
-            self.broker.publish([Outgoing(name, self.source, body, self.key, self.headers, self.delay) for name, body in pairs])
+    def send(self, items: Batch, ids: Sequence[str] | None = None) -> None:
+        """Raises NotAllSent, with the numbers of the lines, if some are not stored."""
+        if not items:
+            return
+        names = new_ids(len(items)) if ids is None else ids
+        bodies = [item.body for item in items]
+        options: dict[str, Any] = {"key": self.key, "headers": self.headers, "delay": self.delay, "max_body": self.max_body}
+        messages = outgoing(self.source, bodies, names, **options)
+        outcome = published(lambda: self.broker, messages)
+        self.is_new |= self.source in outcome.created
+        try:
+            check(messages, outcome)
+        except PublishFailed as error:
+            self.ids += [each.id for each in error.stored]
+            raise NotAllSent(error, items, self) from error
         self.ids += names
+
+
+class NotAllSent(click.ClickException):
+    """Some of what was read is not stored, or nobody knows."""
+
+    def __init__(self, error: PublishFailed, items: Batch, sender: Sender) -> None:
+        self.refused, self.unknown = ([_entry(each, items) for each in found] for found in (error.refused, error.unknown))
+        super().__init__(str(error) if len(items) == 1 else self._told(sender, items[-1].number))
+
+    def _told(self, sender: Sender, last: int) -> str:
+        known = f"{len(sender.ids):,} messages for {sender.source!r} are stored, {len(self.refused):,} were refused"
+        lines = [f"{known}, and {len(self.unknown):,} may be stored. Nothing after {sender.unit} {last:,} was sent."]
+        lines += _by_reason(self.refused, f"Refused, {sender.unit}")
+        lines += _by_reason(self.unknown, f"Perhaps stored, {sender.unit}")
+        if self.unknown:
+            lines.append("  To be certain, send those again, each with --id and the id that --json prints.")
+        return "\n".join(lines)
+
+
+def _entry(message: PublishedMessage, items: Batch) -> dict[str, Any]:
+    kind = {} if message.refusal is None else {"refusal": message.refusal.value}
+    return {"number": items[message.position].number, "id": message.id, **kind, "reason": message.reason}
+
+
+def _by_reason(entries: Sequence[Mapping[str, Any]], what: str) -> list[str]:
+    """One line for each reason, with the numbers of the messages that it is for."""
+    found: dict[str, list[int]] = {}
+    for entry in entries:
+        found.setdefault(entry["reason"], []).append(entry["number"])
+    return [f"  {what} {ranges(numbers)}: {reason}" for reason, numbers in found.items()]
 
 
 @click.command(
@@ -56,11 +98,9 @@ class Sender:
     epilog="\b\nExamples:\n"
     "  unpoison publish sqlite:///shop.db orders '{\"id\": 1}' '{\"id\": 2}' --key ada\n"
     "  unpoison publish sqlite:///shop.db orders --file orders.jsonl --delay 5m\n"
-    '  some-program | unpoison publish "$UNPOISON_URL" orders --lines',
+    "  some-program | unpoison publish orders --lines",
 )
-@click.argument("url")
-@click.argument("source")
-@click.argument("payloads", metavar="[PAYLOAD]...", nargs=-1)
+@click.argument("arguments", metavar="[URL] SOURCE [PAYLOAD]...", nargs=-1)
 @click.option("--file", "path", type=INPUT_FILE, metavar="FILE", help="Read the messages from this file.")
 @click.option("--raw", is_flag=True, help="The whole input is one message; each PAYLOAD is sent as it is.")
 @click.option("--lines", is_flag=True, help="Each line is a message, sent as it is.")
@@ -68,12 +108,10 @@ class Sender:
 @click.option("--header", "headers", metavar="NAME=VALUE", multiple=True, help="A header; can be given several times.")
 @click.option("--delay", callback=duration, default="0", metavar="TIME", help="Nobody may start them before: 10s, 5m, 2h, 1d.")
 @click.option("--id", "id_", metavar="ID", help="The id of the message, where there is one.")
-@click.option("--json", "as_json", is_flag=True, help='Print {"source": NAME, "ids": [ids]}.')
+@click.option("--json", "as_json", is_flag=True, help="Print the ids, and what was refused or is unknown, as JSON.")
 def command(
     *,
-    url: str,
-    source: str,
-    payloads: Sequence[str],
+    arguments: Sequence[str],
     path: Path | None,
     raw: bool,
     lines: bool,
@@ -85,40 +123,61 @@ def command(
 ) -> None:
     """Send messages to a source. They are stored durably when this ends with 0.
 
+    The first argument is the broker if it looks like a URL (sqlite:///shop.db). Otherwise it is the source, and the broker comes
+    from the variable UNPOISON_URL: a password in it is not seen by others who list processes.
+
     Each PAYLOAD is one message and must be JSON, as must each line of a file or of standard input, which is read where there
     is no PAYLOAD (or "-"). Nothing of a file with a bad line is sent; standard input is checked and sent as it comes.
     """
+    url, source, payloads = _split(arguments)
     if raw and lines:
         raise click.UsageError("--raw makes one message of the input, --lines one of each line. Give one of them.")
     is_input = not payloads or payloads == ("-",)
     if path and payloads:
         raise click.UsageError("Payloads are given both as arguments and with --file. Give one of them.")
     form = raw_lines if lines else json_lines
-    given = None if is_input else arguments(payloads, as_they_are=raw or lines)
+    given = None if is_input else items_of(payloads, as_they_are=raw or lines)
     if path and str(path) != "-" and not raw:
         check_file(path, form)
-    sender = _sender(url, source, key, headers, delay)
+    sender = _sender(url, source, key, headers, delay, "line" if is_input and not raw else "payload")
     bodies = iter([given]) if given is not None else _read(path, None if raw else form)
-    _send(sender, bodies, id_)
+    failed = _send(sender, bodies, id_)
     if as_json:
-        print_json({"source": source, "ids": sender.ids})
-    else:
+        kept = {"refused": failed.refused, "unknown": failed.unknown} if isinstance(failed, NotAllSent) else {}
+        print_json({"source": source, "created": sender.is_new, "ids": sender.ids, "refused": [], "unknown": []} | kept)
+    if failed is not None:
+        raise failed
+    if not as_json:
         what = f"message {one_line(sender.ids[0])}" if len(sender.ids) == 1 else f"{len(sender.ids):,} messages"
-        click.echo(f"Sent {what} to {source!r}.")
+        click.echo(f"Sent {what} to {source!r}{', which did not exist before' if sender.is_new else ''}.")
 
 
-def _sender(url: str, source: str, key: str | None, headers: Sequence[str], delay: float) -> Sender:
+def _split(arguments: Sequence[str]) -> tuple[str | None, str, Sequence[str]]:
+    """URL, source and payloads. What begins as a URL does is one, also if it turns out to be a wrong one."""
+    if arguments and _URL.match(arguments[0]):
+        url, *rest = arguments
+    elif os.environ.get("UNPOISON_URL"):
+        url, rest = None, list(arguments)
+    else:
+        first = f"{arguments[0]!r} is not a URL, so no broker is named" if arguments else "No broker is named"
+        raise click.UsageError(f"{first}. Give its URL first, as in sqlite:///shop.db orders, or set the variable UNPOISON_URL.")
+    if not rest:
+        raise click.UsageError("Missing argument 'SOURCE': where the messages go, such as orders.")
+    return url, rest[0], tuple(rest[1:])
+
+
+def _sender(url: str | None, source: str, key: str | None, headers: Sequence[str], delay: float, unit: str) -> Sender:
     check_source(source)
     parsed = _headers(headers)
     settings = settings_from({"url": url})
-    broker = broker_for(url)
+    broker = broker_for(settings.url)
     if Capability.SHARED not in broker.capabilities:
         raise CapabilityError(
-            f"{masked(url)!r} keeps everything in the process that uses it, so nobody would ever see these messages. "
+            f"{masked(settings.url)!r} keeps everything in the process that uses it, so nobody would ever see these messages. "
             f"Publish from inside that process, with app.publish(…), or use a broker that several processes can share."
         )
     broker.open([], create=settings.create)
-    return Sender(broker, source, key, parsed, delay, settings.max_body)
+    return Sender(broker, source, key, parsed, delay, settings.max_body, unit)
 
 
 def _headers(given: Sequence[str]) -> Mapping[str, str]:
@@ -133,23 +192,28 @@ def _headers(given: Sequence[str]) -> Mapping[str, str]:
     return headers or NO_HEADERS
 
 
-def _send(sender: Sender, bodies: Iterator[Batch], id_: str | None) -> None:
+def _send(sender: Sender, bodies: Iterator[Batch], id_: str | None) -> click.ClickException | None:
+    """Send all of it. Returns what went wrong, if some of it is stored or may be; raises it if nothing is."""
     try:
         if id_ is None:
             for batch in bodies:
                 sender.send(batch)
-            return
-        only = [body for batch in bodies for body in batch]
+            return None
+        check_text("id", id_)
+        only = [item for batch in bodies for item in batch]
         if len(only) != 1:
             raise click.UsageError(f"--id names one message, but there are {len(only):,}. Leave it out, or send them one by one.")
         sender.send(only, [id_])
+    except NotAllSent as error:
+        return error
     except (click.ClickException, UnpoisonError) as error:
         if not sender.ids:
             raise
         said = error.format_message() if isinstance(error, click.ClickException) else str(error)
-        raise click.ClickException(f"{said} Before that {len(sender.ids):,} messages were sent, the rest was not.") from error
+        return click.ClickException(f"{said} Before that {len(sender.ids):,} messages were sent, the rest was not.")
     finally:
         sender.broker.close()
+    return None
 
 
 def _read(path: Path | None, form: Form | None) -> Iterator[Batch]:
@@ -168,4 +232,4 @@ def _read(path: Path | None, form: Form | None) -> Iterator[Batch]:
 
 
 def _batches(stream: BinaryIO, form: Form | None) -> Iterator[tuple[int, Batch]]:
-    return batches(stream, form) if form else iter([(0, [stream.read()])])
+    return batches(stream, form) if form else iter([(0, [Item(1, stream.read())])])

@@ -17,10 +17,19 @@ from unpoison.message import Delivery, Outgoing
 from unpoison.payload import new_id
 from unpoison.ports import Broker
 from unpoison.report import Report, Tally
+from unpoison.sending import check, published
 from unpoison.testing.lab import Lab
 from unpoison.testing.processes import PATIENCE
 from unpoison.testing.running import drained
 from unpoison.verdict import Ruling
+
+PLAIN_ID = "plain"
+"""Of messages that a lab makes: nothing is the matter with it."""
+
+
+def publish(broker: Broker, messages: Sequence[Outgoing]) -> None:
+    """Publish these. Raises, as an app does, unless all of them are stored."""
+    check(messages, published(lambda: broker, messages))
 
 
 def messages(source: str, count: int, *, first: int = 0, delay: float = 0.0) -> list[Outgoing]:

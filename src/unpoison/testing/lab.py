@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 from unpoison.app import App
 from unpoison.brokers import broker_for
 from unpoison.deadletters.manager import DLQManager
-from unpoison.message import Delivery
+from unpoison.message import Delivery, Outgoing
 from unpoison.ports import Broker, Capability, Depth, Ring
 from unpoison.testing.isolation.diary import wait_until
 from unpoison.testing.unreadable import failing_on
@@ -47,6 +47,15 @@ class Lab(ABC):
         if not self.readers:
             _skip("nothing is read here: messages stay what they are")
         return failing_on(marker, self.readers)
+
+    def refused_message(self, broker: Broker) -> Outgoing:
+        """A message that the broker refuses for what it is from now on, if this connection publishes it: one that is too large,
+        or for a source that cannot be. It takes all others that are for "orders"."""
+        _skip("this broker takes every message")
+
+    def losing_answers(self, marker: bytes) -> AbstractContextManager[Broker]:
+        """A connection that breaks once the broker has stored what holds these bytes: the answer does not arrive."""
+        _skip("no answer of this broker can be lost")
 
     def shift_clock(self, seconds: float) -> None:
         """Move the clock that the broker goes by, for all connections made by `connect`."""
@@ -117,7 +126,7 @@ class Lab(ABC):
         self.close()
 
 
-def _skip(why: str) -> None:
+def _skip(why: str) -> NoReturn:
     import pytest  # noqa: PLC0415 - processes that only play a part in a promise start faster without it
 
     pytest.skip(why)

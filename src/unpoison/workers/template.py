@@ -8,7 +8,7 @@ A worker is forked twice, so that the consumer becomes its parent: the template'
 learns first-hand how it ended.
 
     python -m unpoison.workers.template SOCKET_FD CONSUMER_PID LOG_STYLE URL module:app            the template
-    python -m unpoison.workers.template SOCKET_FD CONSUMER_PID LOG_STYLE URL module:app SOURCE …   one worker, started without forking
+    python -m unpoison.workers.template SOCKET_FD CONSUMER_PID LOG_STYLE URL module:app SOURCE …   one worker, not forked
 
 URL is that of the consumer's SQLite file, or empty: the working directory may be another one than where the app was made.
 """

@@ -8,7 +8,9 @@ another consumer stays with whoever runs it.
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 
+import msgspec
 from confluent_kafka import Consumer, KafkaError, KafkaException
 
 from unpoison.brokers.kafka import copies, letters
@@ -17,6 +19,7 @@ from unpoison.brokers.kafka.connecting import RARELY_POLLED
 from unpoison.brokers.kafka.depth import counts
 from unpoison.brokers.kafka.envelope import Copy
 from unpoison.brokers.kafka.part import Part
+from unpoison.brokers.kafka.publishing import publish
 from unpoison.brokers.kafka.reading import Reader
 from unpoison.brokers.kafka.session import Session
 from unpoison.brokers.kafka.source import Places, Source, by_part
@@ -26,6 +29,7 @@ from unpoison.brokers.kafka.url import address
 from unpoison.errors import BrokerUnavailable, OwnershipLost
 from unpoison.message import Delivery, Outgoing
 from unpoison.ports import Capability, Dead, Depth, Finding, Kept, Ring, Settlement
+from unpoison.publishing import Published
 
 
 class KafkaBroker:
@@ -49,29 +53,20 @@ class KafkaBroker:
         self.session.create = create
         self._ring = ring or self._ring
         try:
-            return [finding for source in sources for finding in self.topology.ensure(source)]
+            findings = [finding for source in sources for finding in self.topology.ensure(source)]
         except BaseException:
             self.close()
             raise
+        self.topology.created.clear()
+        return findings
 
     def ties(self) -> Sequence[int]:
         return ()
 
-    def publish(self, messages: Sequence[Outgoing]) -> None:
-        for source in {message.source for message in messages}:
-            self.topology.ensure(source, to_publish=True)
-        names = {source: self.session.names(source) for source in {message.source for message in messages}}
-        if late := next((message for message in messages if message.delay > 0), None):
-            names[late.source].must_have_group()
-            self.session.learn_the_time(names[late.source].states)
-        now = self.session.now()
-        wanted = [copies.outgoing(names[message.source], message, now) for message in messages]
-        if refused := self.session.store(wanted):
-            number, why = next(iter(refused.items()))
-            raise BrokerUnavailable(
-                f"Kafka did not confirm {len(refused)} of {len(wanted)} messages; the others are stored. "
-                f"Message {messages[number].id!r} for {messages[number].source!r}: {told(why)}."
-            )
+    def publish(self, messages: Sequence[Outgoing]) -> Published:
+        outcome = publish(self.session, messages, partial(self.topology.ensure, to_publish=True))
+        created, self.topology.created = self.topology.created, set()
+        return msgspec.structs.replace(outcome, created=created) if created else outcome
 
     def fetch(self, source: str, limit: int) -> Sequence[Delivery]:
         with self._lock:

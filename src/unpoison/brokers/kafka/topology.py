@@ -29,6 +29,8 @@ class Topology:
         self._session = session
         self._there: set[str] = set()
         self._partitions: dict[str, int] = {}
+        self.created: set[str] = set()
+        """Sources that were not there before, until publishing has said so."""
 
     def ensure(self, source: str, *, to_publish: bool = False) -> list[Finding]:
         """Have everything that a source needs. A publisher without a group needs the source alone."""
@@ -111,6 +113,8 @@ class Topology:
                     raise BrokerUnavailable(
                         f"Topic {name!r} is missing and could not be made: {why}. Make it, or allow it: see the page about Kafka."
                     ) from None
+            else:
+                self.created |= {names.source} if name == names.topic else set()
         return self._wait_for(wanted) if topics else {}
 
     def _wait_for(self, wanted: Collection[str]) -> dict[str, TopicMetadata]:

@@ -18,7 +18,7 @@ from unpoison.brokers.nats.consuming import ACK, Gone
 from unpoison.brokers.nats.depth import depth
 from unpoison.brokers.nats.envelope import Receipt, place
 from unpoison.brokers.nats.lane import Start
-from unpoison.brokers.nats.link import NO_RESPONDERS
+from unpoison.brokers.nats.publishing import publish
 from unpoison.brokers.nats.session import Session
 from unpoison.brokers.nats.source import Source
 from unpoison.brokers.nats.url import address
@@ -26,6 +26,7 @@ from unpoison.brokers.nats.writing import Copy, stored_as
 from unpoison.errors import BrokerUnavailable, OwnershipLost, UnpoisonError
 from unpoison.message import Delivery, Outgoing
 from unpoison.ports import Capability, Dead, Depth, Finding, Kept, Ring, Settlement
+from unpoison.publishing import Published
 from unpoison.reading import Unreadable, read_one
 from unpoison.renewing import Keeper
 
@@ -52,30 +53,21 @@ class NATSBroker:
         self.session.create, self.session.is_open = create, True
         self._ring = ring or self._ring
         try:
-            return [finding for source in sources for finding in self.session.topology().ensure(source)]
+            findings = [finding for source in sources for finding in self.session.topology().ensure(source)]
         except BaseException:
             self.close()
             raise
+        self.session.created.clear()
+        return findings
 
     def ties(self) -> Sequence[int]:
         return ()
 
-    def publish(self, messages: Sequence[Outgoing]) -> None:
-        sources = {message.source for message in messages}
-        wanted = [copies.outgoing(self.session, message) for message in messages]
-        for last_try in (False, True):
-            refused = self.session.store(wanted)
-            if not refused:
-                self._published |= sources
-                return
-            why = next(iter(refused.values()))
-            if last_try or any(each.code != NO_RESPONDERS for each in refused.values()):
-                raise BrokerUnavailable(
-                    f"NATS refused {len(refused)} of {len(wanted)} messages; the others are stored: {why.text} (code {why.code})."
-                )
-            wanted = [wanted[number] for number in refused]
-            for source in sources:
-                self.session.remake(source)
+    def publish(self, messages: Sequence[Outgoing]) -> Published:
+        outcome = publish(self.session, messages)
+        if len(outcome.refused) < len(messages):
+            self._published |= {message.source for message in messages}
+        return outcome
 
     def fetch(self, source: str, limit: int) -> Sequence[Delivery]:
         with self._lock:

@@ -24,6 +24,8 @@ class Session:
         self._writer: Writer | None = None
         self._topology: Topology | None = None
         self._known: list[str] = []
+        self.created: set[str] = set()
+        """Sources that were not there before, until publishing has said so."""
         self._clock = Clock()
 
     def link(self) -> Link:
@@ -48,7 +50,7 @@ class Session:
         with self._lock:
             link = self.link()
             if self._topology is None:
-                self._topology = Topology(link, create=self.create)
+                self._topology = Topology(link, create=self.create, created=self.created)
             return self._topology
 
     def topic(self, source: str) -> Topic:

@@ -46,10 +46,10 @@ class Topic(NamedTuple):
 
 
 class Topology:
-    """Makes and checks streams and consumers over one connection."""
+    """Makes and checks streams and consumers over one connection. `created` gets the sources that were not there before."""
 
-    def __init__(self, link: Link, *, create: bool) -> None:
-        self.link, self._create = link, create
+    def __init__(self, link: Link, *, create: bool, created: set[str]) -> None:
+        self.link, self._create, self._created = link, create, created
         self._topics: dict[str, Topic] = {}
 
     def topic(self, source: str) -> Topic:
@@ -94,7 +94,9 @@ class Topology:
             config = self.link.ask(f"STREAM.INFO.{there}", what=f"looking at stream {there}")["config"]
             findings += settings.work_stream(config, names.source)
             return dict(config)
-        return self._stream(self._work(names), findings)
+        made = self._stream(self._work(names), findings)
+        self._created.add(names.source)
+        return made
 
     def stream_of(self, subject: str) -> str | None:
         found = self.link.ask("STREAM.NAMES", {"subject": subject}, f"looking for the stream of {subject}")["streams"] or []

@@ -32,25 +32,30 @@ class Copy(NamedTuple):
 
 
 class No(NamedTuple):
-    """Why a message was not stored."""
+    """Why a message was not stored, or is not known to be."""
 
     code: int
     text: str
+
+
+DENIED, NO_ANSWER, NOT_SENT = -1, -2, -3
+"""In place of a code of the server's: it does not permit this; it has not answered, so that the message may be stored; the
+connection was lost before."""
 
 
 class Batch:
     """Copies on their way. Filled in by the loop's thread."""
 
     def __init__(self, subjects: Iterable[str]) -> None:
-        subjects = list(subjects)
-        self.open = len(subjects)
-        self.subjects = set(subjects)
-        self.denied = ""
+        self.subjects = list(subjects)
+        self._open = set(range(len(self.subjects)))
         self.refused: dict[int, No] = {}
         self.answers: dict[int, bytes] = {}
         self.done = threading.Event()
 
     def answered(self, number: int, block: bytes, body: bytes) -> None:
+        if number not in self._open:
+            return
         if block and wire.status(block) == NO_RESPONDERS:
             self.refused[number] = No(NO_RESPONDERS, "no stream takes this subject")
         elif b'"error"' in body:
@@ -58,9 +63,22 @@ class Batch:
             self.refused[number] = No(error.get("err_code", error.get("code", 0)), error.get("description", "no reason given"))
         else:
             self.answers[number] = body
-        self.open -= 1
-        if self.open == 0:
+        self._open.discard(number)
+        if not self._open:
             self.done.set()
+
+    def denied(self, why: str) -> None:
+        """The subject is in the text; nothing else tells which message it was."""
+        told = why.lower()
+        numbers = [number for number in self._open if f'"{self.subjects[number].lower()}"' in told]
+        self.refused.update(dict.fromkeys(numbers, No(DENIED, why)))
+        self._open.difference_update(numbers)
+        if not self._open:
+            self.done.set()
+
+    def unanswered(self, why: str) -> None:
+        """It is waited no longer."""
+        self.refused.update(dict.fromkeys(self._open, No(NO_ANSWER, why)))
 
 
 class Writer:
@@ -76,8 +94,8 @@ class Writer:
         link.when_denied(self._denied)
 
     def store(self, copies: Sequence[Copy], answers: dict[int, bytes] | None = None) -> dict[int, No]:
-        """Store these; returns once it is known of each whether it is stored, with why some are not. `answers` is filled with
-        what the server said about those that are."""
+        """Store these; returns why some are not, or are not known to be. Raises only if nothing was sent. `answers` is filled
+        with what the server said about those that are stored."""
         refused: dict[int, No] = {}
         start = 0
         while start < len(copies):
@@ -85,7 +103,13 @@ class Writer:
             while end < len(copies) and end - start < IN_FLIGHT and size < IN_FLIGHT_BYTES:
                 size += len(copies[end].body) + len(copies[end].block)
                 end += 1
-            batch = self._store(copies[start:end])
+            try:
+                batch = self._store(copies[start:end])
+            except BrokerUnavailable as error:
+                if start == 0:
+                    raise
+                refused.update(dict.fromkeys(range(start, len(copies)), No(NOT_SENT, str(error))))
+                break
             refused.update((start + number, why) for number, why in batch.refused.items())
             if answers is not None:
                 answers.update((start + number, answer) for number, answer in batch.answers.items())
@@ -106,20 +130,19 @@ class Writer:
                     ]
                 )
             )
-            self._wait(batch, len(copies))
+            self._wait(batch)
         finally:
             self._batches.pop(name, None)
         return batch
 
-    def _wait(self, batch: Batch, count: int) -> None:
+    def _wait(self, batch: Batch) -> None:
         ends = time.monotonic() + CONFIRM_TIMEOUT
         while not batch.done.wait(min(1.0, max(0.0, ends - time.monotonic()))):
             if time.monotonic() >= ends:
-                raise BrokerUnavailable(f"NATS has not confirmed {batch.open} of {count} messages within {CONFIRM_TIMEOUT:g} s.")
-        if batch.denied:
-            raise BrokerUnavailable(batch.denied)
-        if batch.open:
-            raise BrokerUnavailable(f"NATS did not confirm {batch.open} of {count} messages: {self.link.lost}.")
+                batch.unanswered(f"NATS has not confirmed it within {CONFIRM_TIMEOUT:g} s")
+                return
+        if self.link.lost is not None:
+            batch.unanswered(f"NATS did not confirm it: {self.link.lost}")
 
     # Called in the loop's thread.
 
@@ -130,11 +153,8 @@ class Writer:
             batch.answered(int(number), block, body)
 
     def _denied(self, why: str) -> None:
-        """The subject is in the text; nothing else tells which batch it was."""
         for batch in list(self._batches.values()):
-            if any(f'"{subject.lower()}"' in why.lower() for subject in batch.subjects):
-                batch.denied = why
-                batch.done.set()
+            batch.denied(why)
 
     def _lost(self) -> None:
         for batch in list(self._batches.values()):

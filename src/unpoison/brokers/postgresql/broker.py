@@ -16,11 +16,13 @@ from unpoison.brokers.postgresql import rows
 from unpoison.brokers.postgresql.connection import Session, parameters, where
 from unpoison.brokers.postgresql.depth import depth_of
 from unpoison.brokers.postgresql.presence import Presence, vanished
+from unpoison.brokers.postgresql.publishing import failed
 from unpoison.brokers.postgresql.schema import Connection, migrate
 from unpoison.brokers.postgresql.takeover import take_over
 from unpoison.errors import BrokerUnavailable, ConfigError, OwnershipLost
 from unpoison.message import Delivery, Outgoing
 from unpoison.ports import Capability, Depth, Finding, Ring, Settlement
+from unpoison.publishing import STORED, Published, all_or_none, by_source, without_source
 from unpoison.reading import Unreadable
 from unpoison.stored import counters_text
 
@@ -47,6 +49,7 @@ class PostgreSQLBroker:
         self._presence = Presence(url)
         self._create = True
         self._sources: dict[str, int] = {}
+        self._created: list[str] = []  # sources that publishing has made, until it has said so
         self._listened: list[int] = []
         self._remaining: dict[int, int] = {}  # of each lease, how many of its messages are not settled
         self._has_waiting: set[int] = set()
@@ -59,6 +62,7 @@ class PostgreSQLBroker:
             with self._session.use() as run:
                 migrate(run, self.where, create=create)
             self._listened = [self.number(source) for source in sources]
+            self._created.clear()
         except BaseException:
             self.close()
             raise
@@ -70,15 +74,20 @@ class PostgreSQLBroker:
         self._presence.own()
         return self._presence.ties()
 
-    def publish(self, messages: Sequence[Outgoing]) -> None:
-        by_source: dict[str, list[Outgoing]] = {}
-        for message in messages:
-            rows.check(message)
-            by_source.setdefault(message.source, []).append(message)
-        numbers = {source: self.number(source) for source in by_source}
-        with self._session.transaction() as run:
-            for source, batch in by_source.items():
-                rows.publish(run, numbers[source], batch)
+    def publish(self, messages: Sequence[Outgoing]) -> Published:
+        refused = rows.unfit(messages) or without_source(messages, self.number)
+        if refused:
+            return all_or_none(messages, refused)
+        committing = False
+        try:
+            with self._session.transaction() as run:
+                for source, batch in by_source(messages).items():
+                    rows.publish(run, self._sources[source], batch)
+                committing = True
+        except BrokerUnavailable as error:
+            return failed(messages, error, committing=committing)
+        created, self._created = self._created, []
+        return Published(created=created) if created else STORED
 
     def fetch(self, source: str, limit: int) -> Sequence[Delivery]:
         number = self.number(source)
@@ -199,6 +208,7 @@ class PostgreSQLBroker:
             row = run.execute(make, (source,)).fetchone()
             if row is not None:
                 run.execute("insert into unpoison_handed values (%s, 0, 0, pg_current_snapshot())", row)
+                self._created.append(source)
             found = run.execute("select no from unpoison_sources where name = %s", (source,)).fetchone()
         if found is None:
             raise BrokerUnavailable(f"Source {source!r} was removed from {self.where!r} while it was opened. Try again.")

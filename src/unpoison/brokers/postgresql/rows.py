@@ -10,9 +10,10 @@ from functools import partial
 from typing import Any
 
 from unpoison.brokers.postgresql.schema import Connection
-from unpoison.errors import PayloadError
+from unpoison.errors import Refusal
 from unpoison.message import NO_HEADERS, UNTRIED, Delivery, Outgoing
 from unpoison.ports import Dead, Kept
+from unpoison.publishing import Refused
 from unpoison.reading import Unreadable, read_all, unreadable
 from unpoison.stored import counters_text, headers_text, read_counters, read_headers, record_text
 
@@ -236,8 +237,14 @@ def _columns(message: Outgoing) -> tuple[str, str | None, str | None, bytes]:
     return message.id, message.key, headers, message.body
 
 
-def check(message: Outgoing) -> None:
-    """PostgreSQL's text cannot hold the character NUL."""
-    for name, text in (("id", message.id), ("key", message.key or "")):
-        if "\x00" in text:
-            raise PayloadError(f"{name} {text!r} contains the character NUL, which PostgreSQL cannot store. Send it without.")
+def unfit(messages: Sequence[Outgoing]) -> dict[int, Refused]:
+    """Those that cannot be stored: PostgreSQL's text cannot hold the character NUL."""
+    return {number: refused for number, message in enumerate(messages) if (refused := _with_nul(message)) is not None}
+
+
+def _with_nul(message: Outgoing) -> Refused | None:
+    for name, text in (("id", message.id), ("key", message.key)):
+        if text is not None and "\x00" in text:
+            why = f"{name} {text!r} contains the character NUL, which PostgreSQL cannot store. Send it without."
+            return Refused(Refusal.UNFIT, why)
+    return None

@@ -18,17 +18,19 @@ from unpoison.brokers.rabbitmq import envelope, starts
 from unpoison.brokers.rabbitmq.connection import Refused
 from unpoison.brokers.rabbitmq.consuming import Subscription
 from unpoison.brokers.rabbitmq.envelope import FLAGGED, Receipt, Seen
-from unpoison.brokers.rabbitmq.holding import GIVE_BACK_AFTER, Holding, remake
+from unpoison.brokers.rabbitmq.holding import GIVE_BACK_AFTER, Holding
 from unpoison.brokers.rabbitmq.links import Links
 from unpoison.brokers.rabbitmq.moving import Moving, why
 from unpoison.brokers.rabbitmq.properties import Properties
+from unpoison.brokers.rabbitmq.publishing import publish
 from unpoison.brokers.rabbitmq.topology import NOT_FOUND, busy_of, dlq_of, lane_of
 from unpoison.brokers.rabbitmq.url import address
 from unpoison.brokers.rabbitmq.wire import Arrived
 from unpoison.brokers.rabbitmq.writing import Copy
-from unpoison.errors import BrokerUnavailable, PayloadError, UnpoisonError
+from unpoison.errors import BrokerUnavailable, UnpoisonError
 from unpoison.message import Counters, Delivery, Outgoing
 from unpoison.ports import Capability, Depth, Finding, Kept, Ring, Settlement
+from unpoison.publishing import Published
 from unpoison.reading import Unreadable, read_all, read_one
 
 LOOK_AGAIN = 0.1
@@ -52,6 +54,7 @@ class RabbitMQBroker:
         self._ring = ring or self._ring
         try:
             findings = [finding for source in sources for finding in self.links.topology().ensure(source)]
+            self.links.created.clear()
             self.links.writer()  # now, and not with the first dead letter
         except BaseException:
             self.close()
@@ -65,31 +68,8 @@ class RabbitMQBroker:
         """While a worker lives, the server does not hand its messages to others, even if the consumer is gone."""
         return self.links.descriptors()
 
-    def publish(self, messages: Sequence[Outgoing]) -> None:
-        for source in {message.source for message in messages}:
-            self.links.topology().ensure(source)
-        copies = [self._outgoing(message) for message in messages]
-        for last_try in (False, True):
-            batch = self.links.store(copies)
-            failed = [number for number in range(len(copies)) if not batch.stored(number)]
-            if not failed:
-                return
-            if last_try or not batch.unroutable:
-                raise BrokerUnavailable(
-                    f"RabbitMQ refused {len(failed)} of {len(copies)} messages; the others are stored. {why(batch)}"
-                )
-            copies = [copies[number] for number in failed]
-            remake(self.links, {message.source for message in messages})
-
-    def _outgoing(self, message: Outgoing) -> Copy:
-        where, extra = self.links.route(message.source, message.delay)
-        data = envelope.published(message, extra)
-        limit = self.links.topology().link.frame_max
-        if len(data) + 32 > limit:
-            raise PayloadError(
-                f"Message {message.id!r} has {len(data):,} bytes of headers; RabbitMQ takes {limit - 32:,} at most."
-            )
-        return Copy(*where, data, message.body)
+    def publish(self, messages: Sequence[Outgoing]) -> Published:
+        return publish(self.links, messages)
 
     def fetch(self, source: str, limit: int) -> Sequence[Delivery]:
         with self._lock:

@@ -31,6 +31,8 @@ class Links:
         self._ladder: Ladder | None = None
         self._writer: Writer | None = None
         self._known: set[str] = set()
+        self.created: set[str] = set()
+        """Sources that were not there before, until publishing has said so."""
 
     def open(self, *, create: bool) -> None:
         self._is_open, self._create = True, create
@@ -43,7 +45,12 @@ class Links:
                 self._asking = link = Link(self._address, "control", self.part_lost)
                 where = self._address
                 self._topology = Topology(
-                    link, create=self._create, message_ttl=where.message_ttl, dlq_ttl=where.dlq_ttl, known=self._known
+                    link,
+                    create=self._create,
+                    message_ttl=where.message_ttl,
+                    dlq_ttl=where.dlq_ttl,
+                    known=self._known,
+                    created=self.created,
                 )
                 self._ladder = None
             return self._topology
@@ -76,6 +83,17 @@ class Links:
         batch = writer.submit(copies)
         writer.wait(batch)
         return batch
+
+    def try_to_store(self, copies: Sequence[Copy]) -> tuple[Batch, str]:
+        """As `store`, and no error if the server leaves some without an answer: which ones the batch tells, and the text why.
+        Raises only if nothing was sent."""
+        writer = self.writer()
+        batch = writer.submit(copies)
+        try:
+            writer.wait(batch)
+        except BrokerUnavailable as error:
+            return batch, str(error)
+        return batch, ""
 
     def route(self, queue: str, delay: float) -> tuple[tuple[str, str], list[Entry]]:
         """Exchange and routing key for a message that is to be in this queue after so long, and the headers for the way."""

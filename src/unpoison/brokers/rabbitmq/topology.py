@@ -116,10 +116,20 @@ def _ttl(seconds: float | None) -> dict[str, int]:
 
 
 class Topology:
-    """Makes and checks queues on one connection. `known` are sources that were found complete on an earlier one."""
+    """Makes and checks queues on one connection. `known` are sources that were found complete on an earlier one, `created` those
+    that were not there at all."""
 
-    def __init__(self, link: Link, *, create: bool, message_ttl: float | None, dlq_ttl: float | None, known: set[str]) -> None:
-        self.link, self._create, self._known = link, create, known
+    def __init__(
+        self,
+        link: Link,
+        *,
+        create: bool,
+        message_ttl: float | None,
+        dlq_ttl: float | None,
+        known: set[str],
+        created: set[str],
+    ) -> None:
+        self.link, self._create, self._known, self._created = link, create, known, created
         self._message_ttl, self._dlq_ttl = message_ttl, dlq_ttl
         self._channel: Channel | None = None
 
@@ -129,6 +139,8 @@ class Topology:
             return []
         check_name(source)
         wanted = queues(source, self.link.version, self._message_ttl, self._dlq_ttl)
+        if self._create and not self._is_there(source):
+            self._created.add(source)
         findings = self._exchange() if self._create else []
         for queue in wanted:
             findings += self._queue(queue) if self._create else self._expect(queue, wanted)
@@ -144,6 +156,15 @@ class Topology:
             return True
         try:
             self.count(source)
+        except Refused as refused:
+            if refused.code != NOT_FOUND:
+                raise
+            return False
+        return True
+
+    def _is_there(self, queue: str) -> bool:
+        try:
+            self._ask(lambda channel, done: channel.queue_declare(queue, passive=True, callback=done), "looking")
         except Refused as refused:
             if refused.code != NOT_FOUND:
                 raise

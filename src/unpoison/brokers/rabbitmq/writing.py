@@ -39,9 +39,13 @@ class Batch:
         self.refused: set[int] = set()
         self.unroutable: dict[tuple[str, str], str] = {}
         self.broken: str | None = None
+        self.closed: Refused | None = None
+        """How the server closed the channel over something that was sent on it."""
         self.done = threading.Event()
+        self._answered: list[tuple[int, int]] = []
 
     def close(self, low: int, high: int, positive: bool) -> None:
+        self._answered.append((low - self.first, high - self.first))
         if not positive:
             self.refused.update(range(low - self.first, high - self.first + 1))
         self.open -= high - low + 1
@@ -57,6 +61,17 @@ class Batch:
             and number not in self.refused
             and (copy.exchange, copy.routing_key) not in self.unroutable
         )
+
+    @property
+    def all_stored(self) -> bool:
+        return self.done.is_set() and self.broken is None and not self.refused and not self.unroutable
+
+    def unanswered(self) -> set[int]:
+        """Those for which no confirm came, and no word that they cannot be routed."""
+        left = {number for number, copy in enumerate(self.copies) if (copy.exchange, copy.routing_key) not in self.unroutable}
+        for low, high in self._answered:
+            left.difference_update(range(low, high + 1))
+        return left
 
 
 class Writer:
@@ -162,6 +177,7 @@ class Writer:
         batches, self._batches = self._batches, []
         for batch in batches:
             batch.broken = why
+            batch.closed = refused if refused is not None and refused.code else None
             batch.done.set()
 
 

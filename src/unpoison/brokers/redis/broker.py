@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
+import msgspec
+
 from unpoison.brokers.redis import scripts, settling
 from unpoison.brokers.redis.connection import Link
 from unpoison.brokers.redis.fetching import Fetching, NotOurs
@@ -23,6 +25,7 @@ from unpoison.brokers.redis.url import address
 from unpoison.errors import BrokerUnavailable, OwnershipLost
 from unpoison.message import Delivery, Outgoing
 from unpoison.ports import Capability, Depth, Finding, Kept, Ring, Settlement
+from unpoison.publishing import Published, all_or_none, without_source
 from unpoison.reading import Unreadable
 from unpoison.stored import counters_text
 
@@ -52,6 +55,8 @@ class RedisBroker:
         self._keys: dict[str, tuple[str, ...]] = {}
         self._presences: dict[str, Presence] = {}
         self._opened: set[str] = set()
+        self._created: set[str] = set()
+        """Sources that were not there when something was first published to them, until that was said."""
         self._fetching = Fetching(self.link, self._keys)
         self._looked_for_vanished: dict[str, float] = {}
 
@@ -73,10 +78,12 @@ class RedisBroker:
             self._presence(source).own()
         return [tie for presence in self._presences.values() for tie in presence.ties()]
 
-    def publish(self, messages: Sequence[Outgoing]) -> None:
-        for source in {message.source for message in messages} - self._keys.keys():
-            self._check(source)
-        publish(self.link, self._keys, messages)
+    def publish(self, messages: Sequence[Outgoing]) -> Published:
+        if missing := without_source(messages, self._check):
+            return all_or_none(messages, missing)
+        outcome = publish(self.link, self._keys, messages)
+        created, self._created = self._created, set()
+        return msgspec.structs.replace(outcome, created=created) if created else outcome
 
     def fetch(self, source: str, limit: int) -> Sequence[Delivery]:
         presence = self._presence(source)
@@ -174,10 +181,13 @@ class RedisBroker:
     def _check(self, source: str) -> None:
         """A source that was not opened is looked at when it is first used: its key may be something else."""
         if source not in self._keys:
-            check_kind(self.link, source, is_list=source in self.address.lists)
-            if not self._create and source not in self.address.lists:
+            is_list = source in self.address.lists  # then the URL knows it, and an empty list is no key
+            is_there = check_kind(self.link, source, is_list=is_list)
+            if not self._create and not is_list:
                 make_group(self.link, source, create=False)
             self._keys[source] = self.keys(source)
+            if not is_there and not is_list:
+                self._created.add(source)
 
     def _open(self, source: str) -> Sequence[Finding]:
         found = open_source(self.link, source, create=self._create, is_list=source in self.address.lists)

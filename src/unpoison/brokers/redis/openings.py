@@ -17,8 +17,8 @@ LIST_COSTS = (
 )
 
 
-def check_kind(link: Link, source: str, *, is_list: bool) -> None:
-    """Refuse a key that cannot be what this source is."""
+def check_kind(link: Link, source: str, *, is_list: bool) -> bool:
+    """Refuse a key that cannot be what this source is. Returns whether there is one."""
     shown = link.finder.address.shown
     if link.finder.is_cluster:
         check_tag(source, shown)
@@ -35,6 +35,7 @@ def check_kind(link: Link, source: str, *, is_list: bool) -> None:
             f"Source {source!r}: there is a key of this name in {shown!r} that is a {kind}, and unpoison needs a stream. "
             f"Choose another name, or move the key: RENAME {source} {source}:old"
         )
+    return bool(kind != "none")
 
 
 def check_letters(link: Link, source: str) -> None:

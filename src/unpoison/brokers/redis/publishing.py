@@ -1,44 +1,96 @@
 """How are messages stored, all or none?
 
 As one transaction (MULTI): the server carries it out only when its last word has arrived. In a cluster there is one for each
-slot, so that messages to several sources are stored source by source.
+slot, so that messages to several sources are stored source by source. If a connection breaks before the answer, nobody knows
+whether that last word had arrived.
 """
 
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 
+import redis
 from redis.crc import key_slot
 
 from unpoison.brokers.redis.connection import Link
 from unpoison.brokers.redis.envelope import blob_of_message, fields_of
-from unpoison.brokers.redis.explaining import explained
+from unpoison.brokers.redis.explaining import explained, word
 from unpoison.brokers.redis.keys import LATER, LATER_MESSAGES, MESSAGES, WAITING
 from unpoison.brokers.redis.nodes import Command
+from unpoison.errors import BrokerUnavailable, Refusal
 from unpoison.message import NO_HEADERS, Outgoing
+from unpoison.publishing import STORED, Published, Refused, not_sent
+
+_REFUSALS = {
+    "OOM": Refusal.NO_ROOM,
+    "MISCONF": Refusal.NO_ROOM,
+    "NOPERM": Refusal.NOT_PERMITTED,
+    "NOAUTH": Refusal.NOT_PERMITTED,
+    "READONLY": Refusal.NOT_PERMITTED,
+}
 
 
-def publish(link: Link, keys: Mapping[str, Sequence[str]], messages: Sequence[Outgoing]) -> None:
-    for batch in _by_slot(link, messages):
-        commands = list(_commands(link, keys, batch))
-        if len(commands) > 1:
-            *queued, done = link.try_all(batch[0].source, ("MULTI",), *commands, ("EXEC",))
-            # If one was refused, the last answer only says that there was one.
-            answers = [*queued, *(done if isinstance(done, list) else [done])]
+def publish(link: Link, keys: Mapping[str, Sequence[str]], messages: Sequence[Outgoing]) -> Published:
+    refused: dict[int, Refused] = {}
+    unknown: dict[int, str] = {}
+    for numbers, batch in _by_slot(link, messages):
+        outcome = _store(link, keys, batch)
+        if outcome is not STORED:
+            refused |= {numbers[n]: why for n, why in outcome.refused.items()}
+            unknown |= {numbers[n]: why for n, why in outcome.unknown.items()}
+    return Published(refused, unknown) if refused or unknown else STORED
+
+
+def _store(link: Link, keys: Mapping[str, Sequence[str]], messages: Sequence[Outgoing]) -> Published:
+    """Messages of one slot, in one step."""
+    source = messages[0].source
+    try:
+        link.node(source)  # connects, if need be: from here on something may have been sent
+        commands = list(_commands(link, keys, messages))
+    except BrokerUnavailable as error:
+        return Published(dict.fromkeys(range(len(messages)), not_sent(error)))
+    try:
+        if len(commands) == 1:
+            (done,) = queued = link.try_all(source, *commands)
         else:
-            answers = link.try_all(batch[0].source, *commands)
+            _, *queued, done = link.try_all(source, ("MULTI",), *commands, ("EXEC",))
+    except BrokerUnavailable as error:
+        return Published(unknown=dict.fromkeys(range(len(messages)), str(error)))
+    if not isinstance(done, list):  # if one was refused, the last answer only says that there was one
+        failed = next((answer for answer in (*queued, done) if isinstance(answer, redis.ResponseError)), None)
+        return STORED if failed is None else Published(dict.fromkeys(range(len(messages)), _refused(link, failed)))
+    if not any(isinstance(answer, redis.ResponseError) for answer in done):
+        return STORED
+    return _carried_out_in_part(link, messages, done)
+
+
+def _carried_out_in_part(link: Link, messages: Sequence[Outgoing], answers: Sequence[object]) -> Published:
+    """Redis takes nothing back: if a key has become something else in between, the other commands were carried out."""
+    lists, left = link.finder.address.lists, iter(answers)
+    refused: dict[int, Refused] = {}
+    for number, message in enumerate(messages):
+        own = [next(left) for _ in range(2 if message.delay > 0 or message.source in lists else 1)]
+        for answer in own:
+            if isinstance(answer, redis.ResponseError):
+                refused[number] = _refused(link, answer)
+    return Published(refused)
+
+
+def _refused(link: Link, failed: redis.ResponseError) -> Refused:
+    try:
         with explained(link.finder.address.shown):
-            for answer in answers:
-                if isinstance(answer, Exception):
-                    raise answer
+            raise failed
+    except BrokerUnavailable as error:
+        return Refused(_REFUSALS.get(word(failed), Refusal.OTHER), str(error))
 
 
-def _by_slot(link: Link, messages: Sequence[Outgoing]) -> Sequence[Sequence[Outgoing]]:
+def _by_slot(link: Link, messages: Sequence[Outgoing]) -> Sequence[tuple[Sequence[int], Sequence[Outgoing]]]:
+    """The messages of each slot, with their positions in all."""
     if not link.finder.is_cluster:
-        return [messages] if messages else []
-    found: dict[int, list[Outgoing]] = {}
-    for message in messages:
-        found.setdefault(key_slot(message.source.encode()), []).append(message)
-    return list(found.values())
+        return [(range(len(messages)), messages)] if messages else []
+    found: dict[int, list[int]] = {}
+    for number, message in enumerate(messages):
+        found.setdefault(key_slot(message.source.encode()), []).append(number)
+    return [(numbers, [messages[number] for number in numbers]) for numbers in found.values()]
 
 
 def _commands(link: Link, keys: Mapping[str, Sequence[str]], messages: Sequence[Outgoing]) -> Iterator[Command]:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from unpoison.brokers.sqlite import rows
+from unpoison.brokers.sqlite import publishing, rows
 from unpoison.brokers.sqlite.bell import Bell
 from unpoison.brokers.sqlite.depth import depth_of
 from unpoison.brokers.sqlite.file import connect, explained, path_of
@@ -24,6 +24,7 @@ from unpoison.brokers.sqlite.takeover import take_over
 from unpoison.errors import BrokerUnavailable, ConfigError, OwnershipLost
 from unpoison.message import Delivery, Outgoing
 from unpoison.ports import Capability, Depth, Finding, Ring, Settlement
+from unpoison.publishing import STORED, Published, all_or_none, by_source, without_source
 from unpoison.reading import Unreadable
 from unpoison.stored import counters_text
 
@@ -59,6 +60,7 @@ class SQLiteBroker:
         self._durable = False
         self._create = True
         self._sources: dict[str, int] = {}
+        self._created: list[str] = []  # sources that publishing has made, until it has said so
         self._owner = Owner(self.path)
         self._leases = Leases()
         self._flowing: set[int] = set()  # sources whose last fetch got all it asked for
@@ -71,6 +73,7 @@ class SQLiteBroker:
             with explained(self.path):
                 migrate(self._connection, self.path, create=create)
             numbers = [self.number(source) for source in sources]
+            self._created.clear()
         except BaseException:
             self.close()
             raise
@@ -82,15 +85,20 @@ class SQLiteBroker:
         self._own()
         return self._owner.ties()
 
-    def publish(self, messages: Sequence[Outgoing]) -> None:
-        now = self._clock()
-        by_source: dict[str, list[Outgoing]] = {}
-        for message in messages:
-            by_source.setdefault(message.source, []).append(message)
-        numbers = {source: self.number(source) for source in by_source}
-        with self.writing() as run:
-            for source, batch in by_source.items():
-                rows.publish(run, numbers[source], batch, now)
+    def publish(self, messages: Sequence[Outgoing]) -> Published:
+        if missing := without_source(messages, self.number):
+            return all_or_none(messages, missing)
+        committing = False
+        try:
+            with self.writing() as run:
+                for source, batch in by_source(messages).items():
+                    rows.publish(run, self._sources[source], batch, self._clock())
+                committing = True
+        except BrokerUnavailable as error:
+            largest = self._connected().getlimit(sqlite3.SQLITE_LIMIT_LENGTH)
+            return publishing.failed(messages, error, largest, committing=committing)
+        created, self._created = self._created, []
+        return Published(created=created) if created else STORED
 
     def fetch(self, source: str, limit: int) -> Sequence[Delivery]:
         number = self.number(source)
@@ -235,6 +243,7 @@ class SQLiteBroker:
             )
         with self.writing() as run:
             run.execute(statement, (source,))
+        self._created.append(source)
 
     def _names(self) -> str:
         with self.reading() as run:

@@ -8,10 +8,10 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from unpoison.brokers.sqs import copies
 from unpoison.brokers.sqs.client import NoQueue
 from unpoison.brokers.sqs.depth import depth
 from unpoison.brokers.sqs.envelope import Receipt
+from unpoison.brokers.sqs.publishing import publish
 from unpoison.brokers.sqs.session import Session
 from unpoison.brokers.sqs.settling import Settling, is_held
 from unpoison.brokers.sqs.source import Source
@@ -19,6 +19,7 @@ from unpoison.brokers.sqs.url import address
 from unpoison.errors import BrokerUnavailable, OwnershipLost, UnpoisonError
 from unpoison.message import Delivery, Outgoing
 from unpoison.ports import Capability, Depth, Finding, Kept, Ring, Settlement
+from unpoison.publishing import Published
 from unpoison.renewing import Keeper
 
 GIVE_BACK_AFTER = 2.0
@@ -42,32 +43,21 @@ class SQSBroker:
         self.session.open(create=create)
         self._ring = ring or self._ring
         try:
-            return [finding for source in sources for finding in self.session.ensure(source)]
+            findings = [finding for source in sources for finding in self.session.ensure(source)]
         except BaseException:
             self.close()
             raise
+        self.session.created.clear()
+        return findings
 
     def ties(self) -> Sequence[int]:
         return ()
 
-    def publish(self, messages: Sequence[Outgoing]) -> None:
-        try:
-            self._publish(messages)
-        except NoQueue:
-            for source in {message.source for message in messages}:
-                self.session.remake(source)
-            self._publish(messages)
-
-    def _publish(self, messages: Sequence[Outgoing]) -> None:
-        wanted = [copies.outgoing(self.session.topic(message.source), message) for message in messages]
-        refused = self.session.store(wanted, in_order=True)
-        if refused:
-            why = next(iter(refused.values()))
-            raise BrokerUnavailable(
-                f"SQS did not store {len(refused)} of {len(wanted)} messages; the others are stored: {why.text} ({why.code})."
-            )
+    def publish(self, messages: Sequence[Outgoing]) -> Published:
+        outcome = publish(self.session, messages)
         for source in {message.source for message in messages} & self._sources.keys():
-            self._sources[source].filled = True
+            self._sources[source].filled |= len(outcome.refused) < len(messages)
+        return outcome
 
     def fetch(self, source: str, limit: int) -> Sequence[Delivery]:
         with self._lock:

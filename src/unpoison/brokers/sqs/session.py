@@ -50,9 +50,14 @@ class Session:
             except ConfigError as missing:
                 raise BrokerUnavailable(str(missing)) from None
 
-    def store(self, copies: Sequence[Copy], *, in_order: bool = False) -> dict[int, No]:
+    @property
+    def created(self) -> set[str]:
+        """Sources that were not there before, until publishing has said so."""
+        return self._topology.created
+
+    def store(self, copies: Sequence[Copy]) -> dict[int, No]:
         """Store these; returns why some are not stored."""
-        return writing.store(self.link, copies, in_order=in_order) if copies else {}
+        return writing.store(self.link, copies) if copies else {}
 
     def counts(self, url: str) -> tuple[int, int, int]:
         """How many messages of a queue can be received, wait for their time, and are held by somebody."""

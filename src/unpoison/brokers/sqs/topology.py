@@ -60,6 +60,7 @@ class Topology:
     def __init__(self, link: Link, *, create: bool) -> None:
         self._link, self._create = link, create
         self._topics: dict[str, Topic] = {}
+        self.created: set[str] = set()
 
     def topic(self, source: str) -> Topic:
         """What the source has; looked for, and made if need be, the first time."""
@@ -79,6 +80,8 @@ class Topology:
         urls: dict[str, str | None] = {"later": None, **dict(zip(kinds, found, strict=True))}
         existed = {kind for kind in kinds if urls[kind] is not None}
         self._make(names, urls, [kind for kind in kinds if kind not in existed])
+        if "work" not in existed:
+            self.created.add(source)
         findings, limit, letters_limit = self._looked_at(names, urls, existed)
         self._topics[source] = Topic(names, **urls, limit=limit, letters_limit=letters_limit)  # type: ignore[arg-type]
         return findings

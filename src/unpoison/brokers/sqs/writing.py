@@ -16,7 +16,7 @@ import msgspec
 
 from unpoison.brokers.sqs import body as bodies
 from unpoison.brokers.sqs import envelope as envelopes
-from unpoison.brokers.sqs.client import AT_ONCE, Link
+from unpoison.brokers.sqs.client import AT_ONCE, Denied, Link, NoQueue, Refused
 from unpoison.brokers.sqs.envelope import GROUP, RECEIVED_AT, SENT_AT, TRACE, Envelope, Raw
 from unpoison.errors import BrokerUnavailable, PayloadError
 
@@ -26,6 +26,7 @@ LIMIT = 1_048_576
 RESERVED = 4_096
 """Bytes that a new message leaves free: its retries and its dead letter have more to tell."""
 
+NOT_SENT = "not sent"
 LONGEST_DELAY = 900
 LONGEST_GROUP = 128
 
@@ -48,6 +49,8 @@ class No(NamedTuple):
     text: str
     error: BrokerUnavailable | None = None
     """What the whole request ended with, if it did."""
+    is_certain: bool = True
+    """Whether it is not stored for certain. What got no answer, or one that SQS itself takes the blame for, may be."""
 
 
 def copy(
@@ -130,26 +133,24 @@ def remaining(raw: Raw, envelope: Envelope) -> float:
     return envelope.wait - max(0, int(told.get(RECEIVED_AT, 0)) - int(told.get(SENT_AT, 0))) / 1000
 
 
-def store(link: Link, copies: Sequence[Copy], *, in_order: bool = False) -> dict[int, No]:
+def store(link: Link, copies: Sequence[Copy]) -> dict[int, No]:
     """Store these; returns once it is known of each whether it is stored, with why some are not. Raises if none is, for want of
     an answer or a right."""
-    requests = list(_requests(copies))
-    if in_order:
-        refused = _one_by_one(link, copies, requests)
-    else:
-        answers = link.all_of([partial(_send, link, copies, numbers) for numbers in requests])
-        refused = {number: no for answer in answers for number, no in answer.items()}
+    answers = link.all_of([partial(_send, link, copies, numbers) for numbers in _requests(copies)])
+    refused = {number: no for answer in answers for number, no in answer.items()}
     errors = [no.error for no in refused.values() if no.error is not None]
     if errors and len(errors) == len(copies):
         raise errors[0]
     return refused
 
 
-def _one_by_one(link: Link, copies: Sequence[Copy], requests: Iterable[list[int]]) -> dict[int, No]:
+def store_in_order(link: Link, copies: Sequence[Copy]) -> dict[int, No]:
+    """Store these one request after the other; returns why some are not stored. Never raises."""
     refused: dict[int, No] = {}
-    for numbers in requests:
+    for numbers in _requests(copies):
         if refused:  # what comes after would overtake what was refused
-            refused.update(dict.fromkeys(numbers, next(iter(refused.values()))))
+            why = next(iter(refused.values())).text
+            refused.update(dict.fromkeys(numbers, No(NOT_SENT, f"It was not sent, since one before it was not stored: {why}")))
         else:
             refused = _send(link, copies, numbers)
     return refused
@@ -183,8 +184,13 @@ def _send(link: Link, copies: Sequence[Copy], numbers: Sequence[int]) -> dict[in
     try:
         answer = link.ask("send_message_batch", QueueUrl=copies[numbers[0]].queue, Entries=entries)
     except BrokerUnavailable as error:
-        return dict.fromkeys(numbers, No("all of one request", str(error).rstrip("."), error))
-    return {int(each["Id"]): No(each["Code"], each.get("Message", "no reason given")) for each in answer.get("Failed", ())}
+        no = No("all of one request", str(error).rstrip("."), error, isinstance(error, Refused | NoQueue | Denied))
+        return dict.fromkeys(numbers, no)
+    return {int(each["Id"]): _no(each) for each in answer.get("Failed", ())}
+
+
+def _no(entry: Mapping[str, Any]) -> No:
+    return No(entry["Code"], entry.get("Message", "no reason given"), is_certain=bool(entry.get("SenderFault")))
 
 
 def group_of(key: str | None, otherwise: str | None) -> str | None:

@@ -14,6 +14,7 @@ from unpoison.cli.demo.poison import Traffic, message_id
 from unpoison.cli.demo.spool import Spool
 from unpoison.cli.demo.supervisor import Supervised
 from unpoison.message import Outgoing
+from unpoison.sending import check
 
 APP = "unpoison.cli.demo.orders:app"
 SOURCE = "orders"
@@ -52,7 +53,8 @@ class Stage:
         """For both consumers. The sender is somebody else's program: it knows no limit of this app."""
         broker = broker_for(self.url)
         broker.open([SOURCE])
-        broker.publish([Outgoing(message_id(number), SOURCE, body) for number, body in enumerate(orders.bodies, 1)])
+        messages = [Outgoing(message_id(number), SOURCE, body) for number, body in enumerate(orders.bodies, 1)]
+        check(messages, broker.publish(messages))
         broker.close()
         self.spool.fill(orders.bodies)
 

@@ -8,6 +8,7 @@ from unpoison.testing.contract import (
     killing,
     operators,
     ownership,
+    publishing,
     reading,
     retrying,
     sharing,
@@ -17,6 +18,7 @@ from unpoison.testing.contract import (
 
 TOPICS = (
     delivering,
+    publishing,
     reading,
     retrying,
     dead_letters,

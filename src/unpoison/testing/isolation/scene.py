@@ -15,6 +15,7 @@ from unpoison.deadletters.record import DeadLetter
 from unpoison.message import Delivery, Outgoing
 from unpoison.payload import encode
 from unpoison.ports import Capability, Depth, Kept, Settlement
+from unpoison.sending import check
 from unpoison.testing.isolation import tree
 from unpoison.testing.isolation.consumer_process import ConsumerProcess, Supervisor
 from unpoison.testing.isolation.diary import PATIENCE, Diary, wait_until
@@ -52,7 +53,8 @@ class Scene:
     def publish(self, messages: dict[str, Any], source: str = SOURCE) -> None:
         """Messages by id, in this order. A body of bytes is sent as it is."""
         bodies = {id_: body if isinstance(body, bytes) else encode(body) for id_, body in messages.items()}
-        self._lab.broker(source).publish([Outgoing(id_, source, body) for id_, body in bodies.items()])
+        sent = [Outgoing(id_, source, body) for id_, body in bodies.items()]
+        check(sent, self._lab.broker(source).publish(sent))
         self._lab.close()
 
     def healthy(self, count: int, name: str = "healthy", source: str = SOURCE, **body: Any) -> list[str]:

@@ -1,0 +1,130 @@
+"""What became of each message that was published?
+
+RabbitMQ confirms messages one by one or in ranges. It closes the channel over a single message that it does not take, and says
+neither which one it was nor what became of the others. Those that were not confirmed by then are sent again on a new channel,
+under the same ids: all but the culprit, where the server has told its limit, and otherwise one by one.
+"""
+
+import re
+from collections.abc import Sequence
+
+from unpoison.brokers.rabbitmq import envelope
+from unpoison.brokers.rabbitmq.connection import Refused as ChannelClosed
+from unpoison.brokers.rabbitmq.holding import remake
+from unpoison.brokers.rabbitmq.links import Links
+from unpoison.brokers.rabbitmq.moving import why
+from unpoison.brokers.rabbitmq.topology import ACCESS_REFUSED, NOT_FOUND
+from unpoison.brokers.rabbitmq.writing import Batch, Copy
+from unpoison.errors import BrokerUnavailable, ConfigError, Refusal
+from unpoison.message import Outgoing
+from unpoison.publishing import STORED, Published, Refused, not_sent, without_source
+
+_LIMIT = re.compile(r"message size \d+ .*max size (\d+)")
+
+
+def publish(links: Links, messages: Sequence[Outgoing]) -> Published:
+    """Store these; says what became of each. Raises BrokerUnavailable only if nothing was sent."""
+    sending = _Sending(links, messages)
+    sending.refused.update(without_source(messages, links.topology().ensure))
+    for number, message in enumerate(messages):
+        if number not in sending.refused:
+            sending.prepare(number, message)
+    sending.send(list(sending.copies))
+    created = tuple(links.created)
+    links.created.clear()
+    if sending.refused or sending.unknown or created:
+        return Published(sending.refused, sending.unknown, created)
+    return STORED
+
+
+class _Sending:
+    """One call of publish, with what is known so far about each message."""
+
+    def __init__(self, links: Links, messages: Sequence[Outgoing]) -> None:
+        self._links, self._messages = links, messages
+        self._most_headers = links.topology().link.frame_max - 32
+        self.copies: dict[int, Copy] = {}
+        self.refused: dict[int, Refused] = {}
+        self.unknown: dict[int, str] = {}
+        self._has_remade = False
+
+    def prepare(self, number: int, message: Outgoing) -> None:
+        try:
+            where, extra = self._links.route(message.source, message.delay)
+        except (ConfigError, BrokerUnavailable) as error:
+            self.refused[number] = not_sent(error)
+            return
+        data = envelope.published(message, extra)
+        if len(data) > self._most_headers:
+            told = f"Message {message.id!r} has {len(data):,} bytes of headers; RabbitMQ takes {self._most_headers:,} at most."
+            self.refused[number] = Refused(Refusal.TOO_LARGE, told)
+        else:
+            self.copies[number] = Copy(*where, data, message.body)
+
+    def send(self, numbers: Sequence[int]) -> None:
+        """Have it known of each of these what became of it. Raises BrokerUnavailable only if nothing was sent."""
+        if numbers:
+            batch, trouble = self._links.try_to_store([self.copies[number] for number in numbers])
+            if not batch.all_stored:
+                self._sort_out(numbers, batch, trouble)
+
+    def _sort_out(self, numbers: Sequence[int], batch: Batch, trouble: str) -> None:
+        no_room = Refused(Refusal.NO_ROOM, why(batch))
+        self.refused.update((numbers[index], no_room) for index in batch.refused)
+        left = [numbers[index] for index in sorted(batch.unanswered())]
+        if batch.closed is None:
+            self.unknown.update(dict.fromkeys(left, trouble))
+        else:
+            self._send_without_culprits(left, batch.closed)
+        self._send_to_new_queues([number for number in numbers if self.copies[number][:2] in batch.unroutable], batch)
+
+    def _send_without_culprits(self, left: Sequence[int], closed: ChannelClosed) -> None:
+        culprits = left if len(left) == 1 else [number for number in left if _is_culprit(self.copies[number], closed)]
+        self.refused.update(dict.fromkeys(culprits, _refused(closed)))
+        rest = [number for number in left if number not in self.refused]
+        # Where nobody knows which one it was, each is sent by itself.
+        for part in [rest] if culprits else [[number] for number in rest]:
+            self._send_again(part)
+
+    def _send_again(self, numbers: Sequence[int]) -> None:
+        """These may be stored already. Once the server is away, that stays unknown."""
+        trouble = next(reversed(self.unknown.values()), "")
+        try:
+            if not trouble:
+                self.send(numbers)
+        except BrokerUnavailable as error:
+            trouble = str(error)
+        if trouble:
+            self.unknown.update(dict.fromkeys(numbers, trouble))
+
+    def _send_to_new_queues(self, numbers: Sequence[int], batch: Batch) -> None:
+        """Somebody deleted their queues: these are made anew, once, and what was for them is sent again."""
+        if not numbers:
+            return
+        told = Refused(Refusal.NO_SUCH_SOURCE, why(batch))
+        if not self._has_remade:
+            self._has_remade = True
+            try:
+                remake(self._links, {self._messages[number].source for number in numbers})
+                self.send(numbers)
+            except (ConfigError, BrokerUnavailable) as error:
+                told = not_sent(error, Refusal.NO_SUCH_SOURCE)
+            else:
+                return
+        self.refused.update(dict.fromkeys(numbers, told))
+
+
+def _is_culprit(copy: Copy, closed: ChannelClosed) -> bool:
+    """Whether the server's words tell that it does not take this one. A right is one for all messages of an exchange."""
+    if closed.code == ACCESS_REFUSED:
+        return f"'{copy.exchange or 'amq.default'}'" in closed.text
+    limit = _LIMIT.search(closed.text)
+    return limit is not None and len(copy.body) > int(limit[1])
+
+
+def _refused(closed: ChannelClosed) -> Refused:
+    if closed.code == ACCESS_REFUSED:
+        return Refused(Refusal.NOT_PERMITTED, str(closed))
+    if closed.code == NOT_FOUND:
+        return Refused(Refusal.NO_SUCH_SOURCE, str(closed))
+    return Refused(Refusal.TOO_LARGE if _LIMIT.search(closed.text) else Refusal.OTHER, str(closed))
