@@ -127,10 +127,8 @@ class PublishFailed(BrokerUnavailable):
             return f"Message {self.refused[0].id!r} for {self.source!r} is not stored. {_because(self.refused)}"
         if len(self.refused) == count:
             return f"None of {count:,} messages for {self.source!r} is stored. {_because(self.refused)}"
-        told = (
-            f"Of {count:,} messages for {self.source!r}, {len(self.stored):,} are stored, {len(self.refused):,} are refused and "
-            f"{len(self.unknown):,} are unknown."
-        )
+        numbers = f"{len(self.stored):,} stored, {len(self.refused):,} refused, {len(self.unknown):,} unknown"
+        told = f"Of {count:,} messages for {self.source!r}: {numbers}."
         if self.refused:
             told += f" Refused, certainly not stored: {_because(self.refused)}"
         if self.unknown:

@@ -28,19 +28,22 @@ def bodies(folder):
 def test_arguments_are_sent_as_they_are(tmp_path):
     payloads = ['{"id": 1,  "total": 9.990}', "3", '"größe"', '{"a":1,"a":2}']
     ended = unpoison("publish", URL, "orders", *payloads, cwd=tmp_path)
-    assert (ended.code, ended.text) == (0, "Sent 4 messages to 'orders'.\n")
+    assert (ended.code, ended.text) == (0, "Sent 4 messages to 'orders', which did not exist before.\n")
     assert bodies(tmp_path) == [payload.encode() for payload in payloads]
+    assert unpoison("publish", URL, "orders", "5", "6", cwd=tmp_path).text == "Sent 2 messages to 'orders'.\n"
 
 
 def test_json_prints_the_ids(tmp_path):
     ended = unpoison("publish", URL, "orders", "1", "2", "--json", cwd=tmp_path)
-    assert ended.json["source"] == "orders"
+    assert (ended.json["source"], ended.json["created"]) == ("orders", True)
+    assert ended.json["refused"] == ended.json["unknown"] == []
     assert ended.json["ids"] == [delivery.id for delivery in published(tmp_path)]
 
 
 def test_key_headers_and_id_go_with_the_message(tmp_path):
     arguments = ["--key", "customer-7", "--header", "trace=a=b", "--header", "empty=", "--id", "order-4711"]
-    assert unpoison("publish", URL, "orders", "{}", *arguments, cwd=tmp_path).text == "Sent message order-4711 to 'orders'.\n"
+    ended = unpoison("publish", URL, "orders", "{}", *arguments, cwd=tmp_path)
+    assert ended.text == "Sent message order-4711 to 'orders', which did not exist before.\n"
     (delivery,) = published(tmp_path)
     assert (delivery.id, delivery.key, dict(delivery.headers)) == ("order-4711", "customer-7", {"trace": "a=b", "empty": ""})
 
@@ -62,7 +65,8 @@ def test_lines_of_a_file_are_messages(tmp_path):
 
 @pytest.mark.parametrize("source", [[], ["-"], ["--file", "-"]], ids=["nothing", "dash", "file dash"])
 def test_lines_of_standard_input_are_messages(tmp_path, source):
-    assert unpoison("publish", URL, "orders", *source, cwd=tmp_path, stdin=b"1\n2\n").text == "Sent 2 messages to 'orders'.\n"
+    ended = unpoison("publish", URL, "orders", *source, cwd=tmp_path, stdin=b"1\n2\n")
+    assert ended.text.startswith("Sent 2 messages to 'orders'")
     assert bodies(tmp_path) == [b"1", b"2"]
 
 
@@ -83,11 +87,11 @@ def test_raw_lines_are_sent_whatever_they_hold(tmp_path):
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        (b"{", "Expecting property name"),
-        (b"NaN", "NaN is no JSON number"),
-        (b'"\xff"', "byte 1 is no UTF-8"),
-        (b"[" * 100_000, "nested too deep"),
-        (b"{} {}", "Extra data"),
+        (b"{", "truncated"),
+        (b"NaN", "malformed"),
+        (b'"\xff"', "byte 0xff at offset 1 is not UTF-8"),
+        (b"[" * 100_000, "nested 100,000 levels deep"),
+        (b"{} {}", "trailing characters"),
     ],
     ids=["open", "nan", "utf-8", "deep", "two"],
 )
@@ -160,10 +164,9 @@ def test_ctrl_c_is_quiet(tmp_path):
     [
         (["sqlite:///no/such/folder/shop.db", "orders", "1"], "mkdir -p"),
         (["memory://", "orders", "1"], "nobody would ever see"),
-        (["shop.db", "orders", "1"], "sqlite:///shop.db"),
         ([URL, " orders ", "1"], "without spaces around it"),
     ],
-    ids=["folder", "memory", "url", "source"],
+    ids=["folder", "memory", "source"],
 )
 def test_a_broker_that_is_not_there_fails_at_once(tmp_path, arguments, said):
     ended = unpoison("publish", *arguments, cwd=tmp_path)
@@ -185,3 +188,48 @@ def test_an_id_for_several_messages_is_wrong_usage_and_sends_none(tmp_path):
     assert ended.code == 2
     assert "there are 2" in ended.err
     assert bodies(tmp_path) == []
+
+
+def test_the_url_can_come_from_the_environment(tmp_path):
+    for arguments, stdin in ((["orders", "1"], b""), (["orders"], b"2\n"), ([URL, "orders", "3"], b"")):
+        elsewhere = "sqlite:///elsewhere.db" if URL in arguments else URL
+        assert unpoison("publish", *arguments, cwd=tmp_path, stdin=stdin, UNPOISON_URL=elsewhere).code == 0
+    assert bodies(tmp_path) == [b"1", b"2", b"3"]
+    assert not (tmp_path / "elsewhere.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "said"),
+    [
+        (["shop.db", "orders", "1"], {}, "'shop.db' is not a URL, so no broker is named"),
+        (["orders"], {}, "set the variable UNPOISON_URL"),
+        ([], {}, "No broker is named"),
+        ([URL], {}, "Missing argument 'SOURCE'"),
+        ([], {"UNPOISON_URL": URL}, "Missing argument 'SOURCE'"),
+    ],
+)
+def test_a_command_without_broker_or_source_is_wrong_usage(tmp_path, arguments, variables, said):
+    ended = unpoison("publish", *arguments, cwd=tmp_path, **variables)
+    assert (ended.code, ended.text) == (2, "")
+    assert said in ended.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_url_with_a_mistake_in_it_is_not_taken_for_a_source(tmp_path):
+    ended = unpoison("publish", "pigeon://x", "1", cwd=tmp_path, UNPOISON_URL=URL)
+    assert ended.code == 1
+    assert "names no broker" in ended.err
+
+
+@pytest.mark.parametrize("option", ["--key", "--header", "--id"])
+def test_text_that_is_not_utf_8_is_refused_as_by_the_api(tmp_path, option):
+    text = os.fsdecode(b"a=\xff")
+    ended = unpoison("publish", URL, "orders", "1", option, text, cwd=tmp_path)
+    assert (ended.code, ended.text) == (1, "")
+    assert "cannot be written as UTF-8" in ended.err
+
+
+def test_an_integer_beyond_64_bits_is_refused_as_by_the_api(tmp_path):
+    ended = unpoison("publish", URL, "orders", "1", "18446744073709551616", cwd=tmp_path)
+    assert (ended.code, ended.text) == (1, "")
+    assert "Payload 2 ('18446744073709551616') cannot be sent: integer" in ended.err

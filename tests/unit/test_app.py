@@ -1,7 +1,9 @@
 """What an app refuses, and where its options come from."""
 
+import types
 import warnings
 
+import pydantic
 import pytest
 
 from unpoison import App, Backoff, ConfigError, PayloadError, PoisonPillHandler
@@ -145,3 +147,55 @@ def test_the_decorated_function_stays_a_plain_function():
         return 2 * number
 
     assert double(21) == 42
+
+
+class Model(pydantic.BaseModel):
+    id: int = 1
+
+
+@pytest.mark.parametrize(
+    "payloads", [{"a": 1}, "abc", b"abc", bytearray(b"abc"), memoryview(b"abc"), types.MappingProxyType({}), Model(), 7, None]
+)
+def test_publish_many_refuses_what_is_one_payload(payloads):
+    app = App("memory://one-payload")
+    with pytest.raises(PayloadError, match=r"takes several payloads.*app\.publish\('orders', payload\)"):
+        app.publish_many("orders", payloads)
+    assert app._broker().depth("orders").ready == 0
+
+
+@pytest.mark.parametrize("payloads", [[], (1, 2), {3}, range(2), iter([1]), {"a": 1}.values(), (n for n in [1])])
+def test_publish_many_takes_whatever_has_several(payloads):
+    assert len(App("memory://several").publish_many("orders", payloads)) <= 2
+
+
+def test_ids_for_publish_many_are_one_for_each_payload():
+    app = App("memory://ids")
+    assert app.publish_many("orders", [1, 2], ids=["a", "b"]) == ["a", "b"]
+    assert [each.id for each in app._broker().fetch("orders", 10)] == ["a", "b"]
+    with pytest.raises(PayloadError, match="2 payloads and 1 ids"):
+        app.publish_many("orders", [1, 2], ids=["a"])
+    with pytest.raises(PayloadError, match="id must be text"):
+        app.publish_many("orders", [1], ids=[7])
+
+
+def test_a_misspelt_source_is_warned_of_once_with_the_one_that_was_meant(caplog):
+    app = App("memory://misspelt")
+    app.consumer("orders")(lambda order: None)
+    app.publish("orders", 1)
+    assert caplog.records == []
+    for _ in range(2):
+        app.publish("ordres", 1)
+        App("memory://misspelt").publish_many("ordres", [1])
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    said = record.getMessage()
+    assert "'ordres' did not exist" in said
+    assert "Did you mean 'orders'?" in said
+    assert "consumes 'orders'" in said
+
+
+def test_a_source_that_the_broker_knows_is_not_warned_of(caplog):
+    App("memory://known").consumer("orders")(lambda order: None)
+    App("memory://known")._broker().open(["elsewhere"])
+    App("memory://known").publish("elsewhere", 1)
+    assert caplog.records == []

@@ -71,8 +71,8 @@ class NotAllSent(click.ClickException):
         super().__init__(str(error) if len(items) == 1 else self._told(sender, items[-1].number))
 
     def _told(self, sender: Sender, last: int) -> str:
-        known = f"{len(sender.ids):,} messages for {sender.source!r} are stored, {len(self.refused):,} were refused"
-        lines = [f"{known}, and {len(self.unknown):,} may be stored. Nothing after {sender.unit} {last:,} was sent."]
+        numbers = f"{len(sender.ids):,} stored, {len(self.refused):,} refused, {len(self.unknown):,} unknown"
+        lines = [f"Messages for {sender.source!r}: {numbers}. Nothing after {sender.unit} {last:,} was sent."]
         lines += _by_reason(self.refused, f"Refused, {sender.unit}")
         lines += _by_reason(self.unknown, f"Perhaps stored, {sender.unit}")
         if self.unknown:
