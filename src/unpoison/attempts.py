@@ -12,6 +12,7 @@ import msgspec
 from unpoison.failure import ErrorClassification, Failure, fingerprint
 from unpoison.handler import Limits
 from unpoison.message import Counters, Past
+from unpoison.plural import counted
 from unpoison.verdict import DeadLetter, Verdict
 
 HISTORY_LIMIT = 20
@@ -123,7 +124,8 @@ def interrupted(counters: Counters, now: float) -> Counters:
 
 def cut_off(counters: Counters) -> Failure:
     """What a run that a planned stop cut off is judged as. Only the age of the message can make it a dead letter."""
-    rule = f"planned stops cut it off, {counters.interrupted + 1} times by now; its handler needs more time than they leave"
+    times = counted(counters.interrupted + 1, "time")
+    rule = f"planned stops cut it off, {times} by now; its handler needs more time than they leave"
     return Failure(
         classification=ErrorClassification.UNKNOWN,
         rule=rule,
@@ -144,7 +146,7 @@ def _used_up(counters: Counters, limit: int) -> Failure:
     """For a message that comes with all its attempts used already, because the limit was lowered meanwhile."""
     return Failure(
         classification=ErrorClassification.UNKNOWN,
-        rule=f"it came with {counters.charged} attempts behind it and the limit is {limit}, so it was not started",
+        rule=f"it came with {counted(counters.charged, 'attempt')} behind it and the limit is {limit}, so it was not started",
         type_name="unpoison.AttemptsUsedUp",
         text=counters.history[-1].error if counters.history else "",
         fingerprint=fingerprint("used-up"),
@@ -156,7 +158,7 @@ def _lost(counters: Counters) -> Failure:
     """For a suspect whose consumer vanished while it was the only one running there, too often to try again."""
     return Failure(
         classification=ErrorClassification.LOST,
-        rule=f"its consumer vanished {counters.losses} times while it ran alone in it",
+        rule=f"its consumer vanished {counted(counters.losses, 'time')} while it ran alone in it",
         type_name="unpoison.ConsumerVanished",
         text="; ".join(past.error for past in counters.history[-5:]),
         fingerprint=fingerprint("lost"),

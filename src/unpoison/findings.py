@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from shlex import quote
 
 from unpoison.errors import ConfigError
+from unpoison.plural import counted
 from unpoison.ports import Finding
 
 MANY_DEAD = 100
@@ -128,8 +129,8 @@ def of_vanished(no: int | str, host: str, pid: int, held: int) -> Finding:
     """About a consumer that is gone, and nobody has come to take over what it held."""
     return Finding(
         "vanished-consumer",
-        f"Consumer {no} (process {pid} on {host}) is gone and held {held:,} messages. They are not lost: the next consumer "
-        f"takes them over and starts them again. Since none has, none seems to run.",
+        f"Consumer {no} (process {pid} on {host}) is gone and held {counted(held, 'message')}. Nothing is lost: the next "
+        f"consumer takes that over and starts it again. Since none has, none seems to run.",
         "Start a consumer:\nunpoison run module:app",
     )
 

@@ -13,6 +13,7 @@ from math import isinf
 import msgspec
 
 from unpoison.failure import text_of, type_name
+from unpoison.plural import counted
 
 LOWEST, HIGHEST = -(2**63), 2**64 - 1
 TEXT_LIMIT = 500
@@ -93,7 +94,7 @@ def nesting(body: bytes) -> int:
 
 
 def too_large(size: int, limit: int) -> Unfit:
-    return Unfit("too-large", f"the body has {size:,} bytes, the limit is {limit:,}")
+    return Unfit("too-large", f"the body has {counted(size, 'byte')}, the limit is {limit:,}")
 
 
 def too_deep(body: bytes, max_depth: int) -> Unfit | None:
@@ -126,7 +127,7 @@ def why_not(body: bytes, error: Exception) -> Unfit:
         return unfit
     text, begins = text_of(error), f"the body begins {body[:40]!r}"
     if not body.strip():
-        return Unfit("not-json", f"the body is blank ({len(body)} bytes), and JSON needs a value")
+        return Unfit("not-json", f"the body is blank ({counted(len(body), 'byte')}), and JSON needs a value")
     if isinstance(error, msgspec.ValidationError):
         unfit = _out_of_range(body) if text.startswith(("Number out of range", "Integer value out of range")) else None
         return unfit or Unfit("schema", f"{text}; {begins}")

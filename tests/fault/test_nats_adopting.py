@@ -50,7 +50,13 @@ def test_what_was_there_before_is_used_shown_and_never_changed(lab, raw):
     broker = lab.connect()
     findings = broker.open(["orders"])
     shown = {finding.name: finding.loses for finding in findings}
-    assert shown == {"stream-in-memory": True, "stream-drops-messages": False, "delivery-limit": True, "few-pending": False}
+    assert shown == {
+        "stream-in-memory": True,
+        "stream-drops-messages": False,
+        "delivery-limit": True,
+        "few-pending": False,
+        "short-ack-wait": False,
+    }
     assert all(finding.fix for finding in findings)
     broker.publish(given.messages("orders", 1))
     assert [delivery.body for delivery in broker.fetch("orders", 10)] == [b"0"]

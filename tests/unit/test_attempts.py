@@ -13,6 +13,7 @@ from unpoison.failure import ErrorClassification, Failure
 from unpoison.handler import Limits, MessageMetadata, PoisonPillHandler, Policy, judge
 from unpoison.judging import Judge
 from unpoison.message import UNTRIED, Counters, Delivery, Past
+from unpoison.plural import counted
 from unpoison.report import Report
 from unpoison.testing import given as example
 from unpoison.workers import Ended
@@ -108,7 +109,7 @@ def test_a_message_whose_limit_was_lowered_meanwhile_is_given_up_without_a_start
     given_up = admission.failure
     assert not given_up.started
     assert given_up.text == "ConnectionError: refused"
-    assert given_up.rule == f"it came with {used} attempts behind it and the limit is {limit}, so it was not started"
+    assert given_up.rule == f"it came with {counted(used, 'attempt')} behind it and the limit is {limit}, so it was not started"
 
 
 @pytest.mark.parametrize(
@@ -140,7 +141,7 @@ def test_a_suspect_whose_losses_reach_the_limit_is_given_up_as_lost(limit, count
     admission = attempts.admit_alone(suspect, limits(limit))
     assert isinstance(admission, GiveUp)
     assert admission.failure.classification == "lost"
-    assert admission.failure.rule == f"its consumer vanished {suspect.losses} times while it ran alone in it"
+    assert admission.failure.rule == f"its consumer vanished {counted(suspect.losses, 'time')} while it ran alone in it"
 
 
 def test_a_suspect_that_was_never_lost_alone_is_not_called_lost_when_the_limit_was_lowered():

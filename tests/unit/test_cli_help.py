@@ -81,7 +81,6 @@ def test_wrong_usage_ends_with_2_and_names_what_is_wrong(arguments):
     "arguments",
     [
         ["ls"],
-        ["ls", "--url", "sqlite:///shop.db"],
         ["ls", "--app", "a:b", "--url", "sqlite:///shop.db"],
         ["ls", "--url", "sqlite:///shop.db", "--source", "orders", "--limit", "0"],
         ["ls", "--url", "sqlite:///shop.db", "--source", "orders", "--limit", "some"],

@@ -11,6 +11,7 @@ from unpoison.cli.screen import moment
 from unpoison.deadletters.record import DeadLetter
 from unpoison.escaping import one_line, visible
 from unpoison.failure import Crash
+from unpoison.plural import counted
 
 TEXT_LIMIT = 20_000
 """Characters of a body that are shown; with --body and --json it is always whole."""
@@ -36,7 +37,7 @@ def print_letter(letter: DeadLetter, screen: Console) -> None:
 
 def _sections(letter: DeadLetter) -> Iterator[tuple[str, str]]:
     kind, body = body_shown(letter.body)
-    yield f"Body: {len(letter.body):,} bytes, {kind}", body
+    yield f"Body: {counted(len(letter.body), 'byte')}, {kind}", body
     if letter.message.headers:
         yield "Headers", "\n".join(f"{one_line(name)}: {one_line(value)}" for name, value in letter.message.headers.items())
     if len(letter.history) > 1:  # a single one says what is at the top already
@@ -108,7 +109,7 @@ def body_shown(body: bytes) -> tuple[str, str]:
 def _cut(text: str) -> str:
     if len(text) <= TEXT_LIMIT:
         return text
-    return f"{text[:TEXT_LIMIT]}\n… {len(text) - TEXT_LIMIT:,} more characters; for all of it add --body"
+    return f"{text[:TEXT_LIMIT]}\n… {counted(len(text) - TEXT_LIMIT, 'more character')}; for all of it add --body"
 
 
 def _dump(body: bytes) -> str:
@@ -118,5 +119,5 @@ def _dump(body: bytes) -> str:
         letters = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
         lines.append(f"{start:08x}  {row.hex(' '):<47}  {letters}")
     if len(body) > DUMP_LIMIT:
-        lines.append(f"… {len(body) - DUMP_LIMIT:,} more bytes; for all of it add --body")
+        lines.append(f"… {counted(len(body) - DUMP_LIMIT, 'more byte')}; for all of it add --body")
     return "\n".join(lines)

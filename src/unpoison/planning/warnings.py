@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from unpoison.planning.plan import TOGETHER, Plan
 from unpoison.planning.words import lasting, per_second, percent
+from unpoison.plural import counted
 
 ADVISED_SHARE = 0.20
 """Retries should add no more than this to the traffic. It is advice: no setting holds them to it."""
@@ -48,7 +49,7 @@ def _failing(plan: Plan) -> Iterator[Warned]:
     failing = plan.scenario.traffic.failing
     fitting = next((n for n in range(plan.scenario.retries - 1, 0, -1) if not _is_over(failing * n)), 0)
     if fitting:
-        remedy = f"With {fitting + 1} attempts it would be +{percent(failing * fitting)}."
+        remedy = f"With {counted(fitting + 1, 'attempt')} it would be +{percent(failing * fitting)}."
     else:
         remedy = "With so many failing a single retry each is too much: find out why they fail before retrying more."
     yield Warned(

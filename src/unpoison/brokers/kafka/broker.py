@@ -28,6 +28,7 @@ from unpoison.brokers.kafka.troubles import told
 from unpoison.brokers.kafka.url import address
 from unpoison.errors import BrokerUnavailable, OwnershipLost
 from unpoison.message import Delivery, Outgoing
+from unpoison.plural import counted
 from unpoison.ports import Capability, Dead, Depth, Finding, Kept, Ring, Settlement
 from unpoison.publishing import Published
 
@@ -163,9 +164,8 @@ class KafkaBroker:
         if refused:
             number, why = next(iter(refused.items()))
             topic = source.names.retry if isinstance(new[number], Kept) else source.names.dlq
-            raise BrokerUnavailable(
-                f"Kafka does not confirm {len(refused)} retries or dead letters: {told(why)}.{_remedy(topic, why)}"
-            )
+            what = counted(len(refused), "retry or dead letter", "retries or dead letters")
+            raise BrokerUnavailable(f"Kafka does not confirm {what}: {told(why)}.{_remedy(topic, why)}")
 
     def _copy(self, source: Source, item: Kept | Dead, how: int) -> Copy:
         record = source.record(item.delivery.receipt)

@@ -21,6 +21,7 @@ from unpoison.brokers.kafka.names import Names, check_name
 from unpoison.brokers.kafka.troubles import LATE, lacking, told, unconfirmed
 from unpoison.brokers.kafka.url import Address
 from unpoison.errors import BrokerUnavailable
+from unpoison.plural import counted
 
 STORED_WITHIN = 10.0
 LOOK_WITHIN = 1.0
@@ -162,7 +163,8 @@ class Session(Asking):
     def must_store(self, copies: Sequence[Copy], what: str) -> None:
         if refused := self.store(copies):
             why = told(next(iter(refused.values())))
-            raise BrokerUnavailable(f"Kafka did not confirm {len(refused)} of {len(copies)} records while {what}: {why}.")
+            many = counted(len(copies), "record")
+            raise BrokerUnavailable(f"Kafka did not confirm {len(refused)} of {many} while {what}: {why}.")
 
     def now(self) -> float:
         """What time it is on the server, as far as is known from what it stored last."""

@@ -25,6 +25,7 @@ from unpoison.brokers.nats.url import address
 from unpoison.brokers.nats.writing import Copy, stored_as
 from unpoison.errors import BrokerUnavailable, OwnershipLost, UnpoisonError
 from unpoison.message import Delivery, Outgoing
+from unpoison.plural import counted
 from unpoison.ports import Capability, Dead, Depth, Finding, Kept, Ring, Settlement
 from unpoison.publishing import Published
 from unpoison.reading import Unreadable, read_one
@@ -147,7 +148,8 @@ class NATSBroker:
             # What could be stored is let go now and not stored again, whatever becomes of the rest.
             self._finish([each.delivery for each in everything if each.delivery.receipt in self._stored], forget=False)
             why = next(iter(refused.values()))
-            raise BrokerUnavailable(f"NATS refuses {len(refused)} retries or dead letters: {why.text} (code {why.code}).")
+            what = counted(len(refused), "retry or dead letter", "retries or dead letters")
+            raise BrokerUnavailable(f"NATS refuses {what}: {why.text} (code {why.code}).")
 
     def _stop_listening(self, kept: Sequence[Kept]) -> None:
         """What is handed back is for others: it would come straight to us again while we listen."""

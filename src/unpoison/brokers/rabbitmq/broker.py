@@ -29,6 +29,7 @@ from unpoison.brokers.rabbitmq.wire import Arrived
 from unpoison.brokers.rabbitmq.writing import Copy
 from unpoison.errors import BrokerUnavailable, UnpoisonError
 from unpoison.message import Counters, Delivery, Outgoing
+from unpoison.plural import counted
 from unpoison.ports import Capability, Depth, Finding, Kept, Ring, Settlement
 from unpoison.publishing import Published
 from unpoison.reading import Unreadable, read_all, read_one
@@ -118,7 +119,7 @@ class RabbitMQBroker:
         stored = [message.tag for number, (message, _) in enumerate(again) if batch.stored(number)]
         subscription.finish(stored)
         if len(stored) < len(again):
-            raise BrokerUnavailable(f"RabbitMQ refused copies of {len(again) - len(stored)} messages. {why(batch)}")
+            raise BrokerUnavailable(f"RabbitMQ refused copies of {counted(len(again) - len(stored), 'message')}. {why(batch)}")
 
     def has_suspect(self, source: str) -> bool:
         with self._lock:

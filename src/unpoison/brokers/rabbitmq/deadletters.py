@@ -22,6 +22,7 @@ from unpoison.brokers.rabbitmq.writing import Batch, Copy
 from unpoison.deadletters.record import DeadLetter
 from unpoison.dlq_index import Entry, Keep
 from unpoison.errors import BrokerUnavailable
+from unpoison.plural import counted
 from unpoison.ports import Progress
 from unpoison.whole_dlq import MOST_BYTES, WholeDLQ, portions
 
@@ -114,7 +115,7 @@ class LettersReading:
             yield done
         if failed is not None:
             raise BrokerUnavailable(
-                f"{stored:,} letters were taken from {dlq_of(self._source)!r}; {len(chosen) - stored:,} are still there. "
+                f"Taken from {dlq_of(self._source)!r}: {counted(stored, 'letter')}. Still there: {len(chosen) - stored:,}. "
                 f"{why(failed)}"
             )
 

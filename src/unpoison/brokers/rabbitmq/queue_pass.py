@@ -22,6 +22,7 @@ from unpoison.brokers.rabbitmq.acks import Acks
 from unpoison.brokers.rabbitmq.connection import ANSWER_TIMEOUT, Channel, Link, Refused
 from unpoison.brokers.rabbitmq.wire import Arrived, ack_frames, get_frame
 from unpoison.errors import BrokerUnavailable, UnpoisonError
+from unpoison.plural import counted
 from unpoison.ports import Progress
 
 CREDIT, MOST_CREDIT, MOST_CONSUMERS = 10_000, 65_535, 20
@@ -165,7 +166,7 @@ class QueuePass:
 
     def _stalled(self) -> BrokerUnavailable:
         return BrokerUnavailable(
-            f"RabbitMQ has handed out {self.taken:,} of {self.total:,} messages of {self._queue!r} and no more for "
+            f"RabbitMQ has handed out {self.taken:,} of {counted(self.total, 'message')} of {self._queue!r} and no more for "
             f"{STALLED:g} s. They go back into the queue. Look for other consumers of this queue and for alarms (rabbitmqctl "
             f"list_consumers, rabbitmq-diagnostics alarms), then try again."
         )

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from unpoison.brokers.rabbitmq.connection import Channel, Link, Refused
 from unpoison.brokers.rabbitmq.wire import Arrived, publish_frames
 from unpoison.errors import BrokerUnavailable
+from unpoison.plural import counted
 
 CONFIRM_TIMEOUT = 30.0
 BLOCKED_TIMEOUT = 5.0
@@ -112,9 +113,13 @@ class Writer:
                     if self.link.blocked
                     else f"no answer in {timeout:g} s"
                 )
-                raise BrokerUnavailable(f"RabbitMQ has not confirmed {batch.open} of {len(batch.copies)} messages: {why}.")
+                raise BrokerUnavailable(
+                    f"RabbitMQ has not confirmed {batch.open} of {counted(len(batch.copies), 'message')}: {why}."
+                )
         if batch.broken is not None:
-            raise BrokerUnavailable(f"RabbitMQ did not confirm {batch.open} of {len(batch.copies)} messages: {batch.broken}.")
+            raise BrokerUnavailable(
+                f"RabbitMQ did not confirm {batch.open} of {counted(len(batch.copies), 'message')}: {batch.broken}."
+            )
 
     def renew(self) -> None:
         """Publish on a new channel from now on."""

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from unpoison.brokers.redis import presence, scripts
 from unpoison.brokers.redis.connection import Link
+from unpoison.plural import counted
 
 log = logging.getLogger("unpoison")
 
@@ -21,8 +22,8 @@ def take_over(link: Link, keys: Sequence[str], me: presence.Presence, from_owner
         came_back += taken
         if trimmed:
             log.error(
-                "%d messages of source %r that %s held were trimmed from the stream while they were being handled: they are "
-                "lost unless it had finished them. Remove MAXLEN from what writes to the stream. (%d others came back.)",
-                trimmed, source, name.decode(errors="backslashreplace"), taken,
+                "Source %r: %s that %s held had been trimmed from the stream while it was being handled: lost, unless it had "
+                "been finished. Remove MAXLEN from what writes to the stream. (Came back: %s.)",
+                source, counted(trimmed, "message"), name.decode(errors="backslashreplace"), counted(taken, "other message"),
             )  # fmt: skip
     return came_back

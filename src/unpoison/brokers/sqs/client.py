@@ -27,6 +27,7 @@ from unpoison.broker_url import masked_text
 from unpoison.brokers.sqs import answers
 from unpoison.brokers.sqs.url import Address
 from unpoison.errors import BrokerUnavailable, ConfigError
+from unpoison.plural import counted
 
 T = TypeVar("T")
 AT_ONCE = 10
@@ -153,7 +154,11 @@ def _whole(answer: Any, operation: str, arguments: Mapping[str, Any]) -> Any:
     told = [each.get("Id") for kind in ("Successful", "Failed") for each in answer.get(kind) or ()]
     unanswered = {entry["Id"] for entry in arguments.get("Entries", ())} - set(told)
     if missing or unanswered:
-        what = f"no {missing[0]}" if missing else f"no word about {len(unanswered)} of {len(arguments['Entries'])} messages"
+        what = (
+            f"no {missing[0]}"
+            if missing
+            else f"no word about {len(unanswered)} of {counted(len(arguments['Entries']), 'message')}"
+        )
         raise ValueError(f"the answer has {what}, so it is not from SQS")
     return answer
 

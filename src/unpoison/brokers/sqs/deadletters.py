@@ -23,6 +23,7 @@ from unpoison.brokers.sqs.writing import Copy
 from unpoison.deadletters.record import DeadLetter
 from unpoison.dlq_index import Entry, Keep
 from unpoison.errors import BrokerUnavailable, UnpoisonError
+from unpoison.plural import counted
 from unpoison.ports import Progress
 from unpoison.whole_dlq import WholeDLQ, portions
 
@@ -114,8 +115,8 @@ class LettersReading:
             if refused:
                 why = next(iter(refused.values()))
                 raise BrokerUnavailable(
-                    f"{len(part) - len(refused)} letters were taken from {self._topic.names.dlq!r}, and {len(refused)} are still "
-                    f"there, since SQS refuses to store them elsewhere: {why.text} ({why.code})."
+                    f"Taken from {self._topic.names.dlq!r}: {counted(len(part) - len(refused), 'letter')}. Still there: "
+                    f"{len(refused)}, since SQS refuses to store them elsewhere: {why.text} ({why.code})."
                 )
 
     def _note(self, queue: str, entry: Entry, data: bytes, state: str) -> Copy:

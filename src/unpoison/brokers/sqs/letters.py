@@ -16,6 +16,7 @@ from unpoison.brokers.sqs.writing import LIMIT, Copy, unique
 from unpoison.deadletters.record import DeadLetter
 from unpoison.failure import ErrorClassification
 from unpoison.message import Counters, Message
+from unpoison.plural import counted
 from unpoison.reading import read_one, unreadable_letter
 from unpoison.stored import letter_within
 
@@ -113,7 +114,7 @@ def _known(source: str, told: Envelope) -> DeadLetter | None:
 def _foreign(message: Message, seen: Seen, raw: Raw) -> DeadLetter:
     rule = (
         f"SQS itself gave it up, something else than unpoison put it here, or it is so large that there was no room for a "
-        f"reason; it was received {envelope.received(raw)} times"
+        f"reason; it was received {counted(envelope.received(raw), 'time')}"
     )
     at = int(raw["Attributes"].get(envelope.RECEIVED_AT, raw["Attributes"].get(envelope.SENT_AT, 0))) / 1000
     return DeadLetter(

@@ -15,6 +15,7 @@ from unpoison.brokers.sqs.taking import Taking
 from unpoison.brokers.sqs.writing import Copy
 from unpoison.errors import BrokerUnavailable
 from unpoison.message import Delivery
+from unpoison.plural import counted
 from unpoison.ports import Dead, Kept, Settlement
 
 
@@ -61,7 +62,8 @@ class Settling:
             with suppress(BrokerUnavailable):  # what could be stored is let go now, whatever becomes of the rest
                 self._delete([each.delivery for each in everything if each.delivery.receipt in self._stored])
             why = next(iter(refused.values()))
-            raise BrokerUnavailable(f"SQS refuses {len(refused)} retries or dead letters: {why.text} ({why.code}).")
+            what = counted(len(refused), "retry or dead letter", "retries or dead letters")
+            raise BrokerUnavailable(f"SQS refuses {what}: {why.text} ({why.code}).")
 
     def _copy(self, item: Kept | Dead) -> Copy:
         topic = self._session.topic(item.delivery.source)

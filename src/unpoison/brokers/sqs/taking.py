@@ -20,6 +20,7 @@ from unpoison.brokers.sqs import envelope
 from unpoison.brokers.sqs.client import AT_ONCE, LOST, Link, in_tens
 from unpoison.brokers.sqs.envelope import Raw
 from unpoison.errors import BrokerUnavailable, UnpoisonError
+from unpoison.plural import counted
 
 SURE = 0.8
 """Of the visibility a part is kept back: an answer may be on its way for a while."""
@@ -193,7 +194,9 @@ class Taking:
         lost = [handle for part in self._link.all_of([partial(self._delete, part) for part in in_tens(left)]) for handle in part]
         missing = [handle for handle in left if handle not in self._deleted]
         if missing:
-            raise BrokerUnavailable(f"SQS did not delete {len(missing)} of {len(handles)} messages. They are tried again.")
+            raise BrokerUnavailable(
+                f"SQS did not delete {len(missing)} of {counted(len(handles), 'message')}. They are tried again."
+            )
         return not lost
 
     def _delete(self, handles: Sequence[str]) -> list[str]:

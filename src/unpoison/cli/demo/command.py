@@ -20,6 +20,7 @@ from unpoison.cli.demo.stage import PREFIX, Stage, set_up
 from unpoison.cli.demo.summary import tell
 from unpoison.cli.demo.supervisor import Supervised, wait
 from unpoison.cli.json_output import print_json
+from unpoison.plural import counted
 
 LOOK_EVERY = 0.1
 PATIENCE, PATIENCE_EACH = 120.0, 0.05
@@ -102,8 +103,8 @@ def _check_end(consumer: Supervised, stage: Stage) -> None:
     if consumer.gave_up:
         said = "\n".join(stage.log.read_text("utf-8", "replace").splitlines()[-LAST_LINES:])
         raise click.ClickException(
-            f"The consumer died {len(consumer.deaths)} times, at last with status {consumer.deaths[-1].status}, so the demo "
-            f"gave up. What it said last:\n{said}"
+            f"The consumer died {counted(len(consumer.deaths), 'time')}, at last with status {consumer.deaths[-1].status}, so "
+            f"the demo gave up. What it said last:\n{said}"
         )
 
 

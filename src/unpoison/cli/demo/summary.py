@@ -18,6 +18,7 @@ from unpoison.cli.demo.stage import SOURCE
 from unpoison.cli.demo.timing import in_words
 from unpoison.cli.screen import WIDE, console
 from unpoison.escaping import one_line
+from unpoison.plural import counted
 
 WIDEST = 140
 
@@ -65,10 +66,11 @@ def _tell_account(told: Account, screen: Console) -> None:
         f"+ discarded {orders.discarded:,} + waiting {orders.waiting:,}, lost {orders.lost:,}"
     )
     screen.print(Text(f"\n{sums}", style="bold red" if orders.lost else "bold green"))
-    again = f" {_times(orders.twice, 'order')} ran twice: that kill came before they could be settled." if orders.twice else ""
+    died = counted(orders.worker_deaths, "worker process", "worker processes")
+    again = f" {counted(orders.twice, 'order')} ran twice: that kill came before they could be settled." if orders.twice else ""
     _paragraph(
-        f"In {orders.seconds:.1f} s. {_times(orders.worker_deaths, 'worker process')} died, and the consumer itself was "
-        f"killed {_times(orders.restarts, 'time')} and started again.{again}",
+        f"In {orders.seconds:.1f} s. {died} died, and the consumer "
+        f"itself was killed {counted(orders.restarts, 'time')} and started again.{again}",
         screen,
     )
 
@@ -76,10 +78,6 @@ def _tell_account(told: Account, screen: Console) -> None:
 def _paragraph(text: str, screen: Console, style: str = "") -> None:
     """With a blank line below. In a pipe too its lines are short enough to be read."""
     screen.print(Text(textwrap.fill(text, min(screen.width, 110), break_on_hyphens=False), style), Text(), sep="\n")
-
-
-def _times(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 'es' if what.endswith('s') else 's'}"
 
 
 def _outcomes(told: Account, width: int) -> Table:
@@ -132,16 +130,22 @@ def _tell_plain(plain: PlainResult, screen: Console) -> None:
     screen.print(Text(f"A plain loop: {plain.done:,} of {plain.sound:,} sound orders done", style="bold"))
     _paragraph(
         f"With the same messages, handler, memory limit and supervisor, in the same {plain.seconds:.1f} s. "
-        f"{_what_stopped(plain)} {plain.waiting:,} sound orders still wait, {plain.lost:,} are lost.",
+        f"{_what_stopped(plain)} {_remaining(plain)}",
         screen,
     )
+
+
+def _remaining(plain: PlainResult) -> str:
+    waits, lost = "waits" if plain.waiting == 1 else "wait", "is" if plain.lost == 1 else "are"
+    return f"{counted(plain.waiting, 'sound order')} still {waits}, {plain.lost:,} {lost} lost."
 
 
 def _what_stopped(plain: PlainResult) -> str:
     where = f"{plain.stuck_at} ({plain.stuck_on})" if plain.stuck_on else str(plain.stuck_at)
     if plain.is_down:
-        return f"{where} took it down {plain.restarts + 1} times; after {_times(plain.restarts, 'restart')} it stays down."
-    restarts = f" It was restarted {_times(plain.restarts, 'time')}." if plain.restarts else ""
+        times, restarts = counted(plain.restarts + 1, "time"), counted(plain.restarts, "restart")
+        return f"{where} took it down {times}; after {restarts} it stays down."
+    restarts = f" It was restarted {counted(plain.restarts, 'time')}." if plain.restarts else ""
     if plain.stuck_at is not None:
         return f"It stands still at {where}, and would for ever.{restarts}"
     return f"It was still at work.{restarts}"

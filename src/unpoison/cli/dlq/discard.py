@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 import click
 
-from unpoison.cli.dlq.target import target, target_options
+from unpoison.cli.dlq.target import said_gone, target, target_options
 from unpoison.cli.json_output import print_json
 from unpoison.escaping import one_line
+from unpoison.plural import counted
 
 
 @click.command(
@@ -32,7 +33,7 @@ def command(letter_ids: Sequence[str], app: str | None, url: str | None, source:
         print_json({"discarded": discarded, "gone": gone})
         return
     if discarded:
-        what = one_line(discarded[0]) if len(discarded) == 1 else f"{len(discarded):,} dead letters"
+        what = one_line(discarded[0]) if len(discarded) == 1 else counted(len(discarded), "dead letter")
         click.echo(f"Discarded {what}.")
     if gone:
-        click.echo(f"{len(gone):,} were replayed, discarded or purged by somebody else in the meantime.")
+        click.echo(said_gone(len(gone)))

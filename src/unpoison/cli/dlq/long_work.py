@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import click
 
 from unpoison.cli.screen import progress
+from unpoison.plural import counted
 from unpoison.ports import Progress
 
 _BAR = {"replayed": "Replaying", "purged": "Purging"}
@@ -26,7 +27,11 @@ def long_work(verb: str, source: str) -> Iterator[Progress]:
             yield tell
     except KeyboardInterrupt:
         done, total = reached
-        far = f"{done:,} of {total:,} dead letters of {source!r} were {verb}" if total else f"None of {source!r} was {verb}"
+        far = (
+            f"{done:,} of {counted(total, 'dead letter')} of {source!r} {'was' if done == 1 else 'were'} {verb}"
+            if total
+            else f"None of {source!r} was {verb}"
+        )
         click.echo(
             f"Stopped: {far}. Those in progress are either {verb} or still there; the rest is untouched. To go on, run it again.",
             err=True,

@@ -6,6 +6,7 @@ from unpoison.cli.confirming import confirm
 from unpoison.cli.dlq.long_work import long_work
 from unpoison.cli.dlq.target import target, target_options
 from unpoison.cli.json_output import print_json
+from unpoison.plural import counted
 
 
 @click.command(
@@ -26,7 +27,9 @@ def command(app: str | None, url: str | None, source: str | None, yes: bool, as_
     if not yes:
         counts = dlq.counts()
         waiting, past = counts["dead"], counts["replayed"] + counts["discarded"]
-        question = f"Delete {waiting:,} dead letters of {dlq.source!r}, and {past:,} replayed or discarded before, for good?"
+        question = (
+            f"Delete {counted(waiting, 'dead letter')} of {dlq.source!r}, and {past:,} replayed or discarded before, for good?"
+        )
         if waiting or past:
             confirm(question, yes=yes, typed=dlq.source)
     with long_work("purged", dlq.source) as advance:
@@ -34,4 +37,4 @@ def command(app: str | None, url: str | None, source: str | None, yes: bool, as_
     if as_json:
         print_json({"purged": result.purged, "history": result.history})
     else:
-        click.echo(f"Deleted {result.purged:,} dead letters, and {result.history:,} that were replayed or discarded before.")
+        click.echo(f"Deleted {counted(result.purged, 'dead letter')}, and {result.history:,} replayed or discarded before.")

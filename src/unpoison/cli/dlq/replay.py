@@ -6,10 +6,11 @@ import click
 
 from unpoison.cli.confirming import confirm
 from unpoison.cli.dlq.long_work import long_work
-from unpoison.cli.dlq.target import Target, target, target_options
+from unpoison.cli.dlq.target import Target, said_gone, target, target_options
 from unpoison.cli.json_output import print_json
 from unpoison.deadletters.manager import ReplayResult
 from unpoison.escaping import one_line
+from unpoison.plural import counted
 
 
 @click.command(
@@ -56,7 +57,7 @@ def _replay_all(chosen: Target, yes: bool) -> ReplayResult:
     dlq = chosen.one()
     waiting = dlq.manager.count()
     if waiting:
-        confirm(f"Send {waiting:,} dead letters to {dlq.source!r} again?", yes=yes)
+        confirm(f"Send {counted(waiting, 'dead letter')} to {dlq.source!r} again?", yes=yes)
     with long_work("replayed", dlq.source) as advance:
         return dlq.manager.replay_all(advance)
 
@@ -64,7 +65,9 @@ def _replay_all(chosen: Target, yes: bool) -> ReplayResult:
 def _told(result: ReplayResult) -> str:
     if not result.replayed and not result.gone:
         return "No dead letters wait there; nothing was sent."
-    text = f"Replayed {one_line(result.replayed[0])}." if result.count == 1 else f"Replayed {result.count:,} dead letters."
+    text = (
+        f"Replayed {one_line(result.replayed[0])}." if result.count == 1 else f"Replayed {counted(result.count, 'dead letter')}."
+    )
     if result.gone:
-        text += f" {len(result.gone):,} were replayed, discarded or purged by somebody else in the meantime."
+        text += f" {said_gone(len(result.gone))}"
     return text

@@ -86,6 +86,11 @@ class Target:
         return list(found.values())
 
 
+def said_gone(count: int) -> str:
+    """About letters that were there at the first look, and not any more when they were to be changed."""
+    return f"{count:,} {'was' if count == 1 else 'were'} replayed, discarded or purged by somebody else in the meantime."
+
+
 def target_options(command: Function) -> Function:
     """The options that say whose dead letters are meant; `target` makes a Target of them."""
     options = (

@@ -11,6 +11,7 @@ from unpoison.planning.plan import Plan, Scenario, plan
 from unpoison.planning.traffic import Traffic
 from unpoison.planning.warnings import Warned, warnings
 from unpoison.planning.words import lasting
+from unpoison.plural import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ def _policies(limits: Limits, attempts: int) -> list[Warned]:
     return [
         Warned(
             "policy",
-            f"A policy allows some exceptions {limits.by_policy} attempts; these figures are for {attempts}. "
+            f"A policy allows some exceptions {counted(limits.by_policy, 'attempt')}; these figures are for {attempts}. "
             f"To see its own: unpoison plan --attempts {limits.by_policy}",
         )
     ]

@@ -13,6 +13,7 @@ from unpoison.brokers.kafka.books import DEAD
 from unpoison.brokers.kafka.broker import KafkaBroker
 from unpoison.brokers.kafka.letters import BODY_AT
 from unpoison.brokers.kafka.names import LANE, REPLAYS, Names
+from unpoison.plural import counted
 from unpoison.ports import Finding
 
 NAMES = ("settled-retries",)
@@ -32,7 +33,7 @@ def of_retries(broker: KafkaBroker, names: Names, partitions: int) -> Iterator[F
     count = sum(max(0, offset - begins[place]) for place, offset in cuts.items())
     yield Finding(
         "settled-retries",
-        f"Topic {names.retry!r} keeps {count:,} records that are done with: they cost space and nothing else.",
+        f"Topic {names.retry!r} keeps {counted(count, 'record')} of messages that are done: that costs space and nothing else.",
         f"kafka-delete-records.sh --offset-json-file cut.json, with this in cut.json: {_told(cuts, begins)}",
     )
 

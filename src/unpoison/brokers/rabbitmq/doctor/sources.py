@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from unpoison.brokers.rabbitmq.doctor.fixing import mended, remade
 from unpoison.brokers.rabbitmq.doctor.seen import DEFAULT_LIMIT, Place, Seen
+from unpoison.plural import counted
 from unpoison.ports import Finding
 
 NAMES = (
@@ -38,8 +39,8 @@ def _of_limit(place: Place, seen: Seen) -> Iterator[Finding]:
         yield Finding(
             "source-limit-deletes",
             f"{seen.name!r} has a delivery limit of {limit} ({seen.by('delivery-limit')}) and no dead-letter exchange: a "
-            f"message that came back {limit + 1} times is deleted. Crashes and deploys of consumers count for every message "
-            "that they had fetched.",
+            f"message that came back {counted(limit + 1, 'time')} is deleted. Crashes and deploys of consumers count for every "
+            f"message that they had fetched.",
             mended(place, seen, "dead-letter-exchange"),
             loses=True,
         )
