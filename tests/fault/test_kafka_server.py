@@ -161,7 +161,7 @@ def test_what_runs_while_its_partition_is_given_back_to_a_frozen_server_stays_wi
         wait_until(lambda: part.is_revoked, lambda: "It keeps what nobody fetches")
         refused = threading.Event()
         store = broker.session.store
-        broker.session.store = lambda copies: [store(copies), refused.set()][0]
+        broker.session.store = lambda *copies: [store(*copies), refused.set()][0]
         assert refused.wait(PATIENCE)
     wait_until(lambda: part.is_lost, lambda: "The partition is not given back")
     broker.settle(Settlement(gone=held))

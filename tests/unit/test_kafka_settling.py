@@ -58,7 +58,7 @@ def kept(part):
 
 def test_a_copy_is_stored_though_a_partition_that_is_gone_was_at_the_same_place_in_memory():
     broker, stored = KafkaBroker("kafka://127.0.0.1:1"), []
-    broker.session.store = lambda copies: stored.extend(copies) or {}
+    broker.session.store = lambda copies, places: stored.extend(copies) or {}
     for number in range(100):  # a partition that nobody has any more leaves its place to the next one
         part = Part("orders", 0)
         broker._store(Source(), [kept(part)])  # and then the partition is lost, before that was settled
