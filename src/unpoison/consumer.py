@@ -24,6 +24,7 @@ from unpoison.options import ConsumerOptions
 from unpoison.ports import Broker, Settlement
 from unpoison.reading import Unreadable, failure_of, read_one
 from unpoison.report import Report
+from unpoison.until_empty import UntilEmpty
 from unpoison.verdict import DeadLetter
 from unpoison.workers import Ended, Workers
 from unpoison.workers.hooks import HookCaller
@@ -64,6 +65,7 @@ class Consumer:
         self._alone = Alone() if alone is None else alone
         self._emptiness = Emptiness() if emptiness is None else emptiness
         self._judge = Judge(options.limits, name, code_version, clock)
+        self._until_empty = UntilEmpty(options.source, broker, report, clock)
         self._with_key = None if options.key_from is None else key_reader(options.key_from, options.source)
         self._stopping = threading.Event()
         self._grace_ends = float("inf")
@@ -93,6 +95,7 @@ class Consumer:
             is_busy = self.turn()
             if self._run_suspect(is_busy) or is_busy:
                 self._emptiness.moved()
+                self._until_empty.goes_on()
                 continue
             if until_empty and self._emptiness.agreed(self, self._ring, self._is_empty):
                 break
@@ -212,6 +215,7 @@ class Consumer:
                 tries += 1
             else:
                 self._report.resumed(self._options.source)
+                self._until_empty.settled(settlement)
                 return letter_ids or ()
 
     def _tell(self, judged: Judged) -> None:
@@ -307,11 +311,7 @@ class Consumer:
                         self._broker.extend([alone])
 
     def _is_empty(self) -> bool:
-        try:
-            return not self._workers.running() and self._broker.depth(self._options.source).empty
-        except BrokerUnavailable as error:
-            self._report.paused(self._options.source, error)
-            return False
+        return self._until_empty.is_empty(self._workers.running())
 
     def _drain(self) -> None:
         """Hand back what was not started, settle what ends within the grace, then cut off the rest. Nobody is charged."""

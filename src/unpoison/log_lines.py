@@ -76,7 +76,7 @@ class JSONLines(logging.Formatter):
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": masked_text(record.getMessage()),
+            "message": masked_text(record.getMessage()) if _is_ours(record) else record.getMessage(),
         }
         for name, value in vars(record).items():
             if name not in _STANDARD:
@@ -157,8 +157,11 @@ def _is_bare(handler: logging.Handler) -> bool:
 
 def _text(record: logging.LogRecord) -> str:
     """Ours are one line each, so a line end in them comes from a payload and could fake a line of its own."""
-    ours = record.name.partition(".")[0] == "unpoison"
-    return one_line(masked_text(record.getMessage())) if ours else visible(record.getMessage())
+    return one_line(masked_text(record.getMessage())) if _is_ours(record) else visible(record.getMessage())
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    return record.name.partition(".")[0] == "unpoison"
 
 
 def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> str:

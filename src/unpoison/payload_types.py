@@ -33,8 +33,8 @@ def check_constraints(annotation: Any) -> None:
                 if constraint := next(filter(None, map(_constraint, _parts(hint, set()))), None):
                     raise ConfigError(
                         f"Payload type {part.__qualname__}: field {name!r} has the constraint {constraint!r}, which a "
-                        "msgspec.Struct does not check. Write it as msgspec.Meta, for example Annotated[int, msgspec.Meta(le=10)], or use a "
-                        "pydantic model."
+                        "msgspec.Struct does not check. Write it as msgspec.Meta, for example "
+                        "Annotated[int, msgspec.Meta(le=10)], or use a pydantic model."
                     )
     if not is_for_pydantic(annotation):
         return

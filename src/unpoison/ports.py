@@ -64,6 +64,14 @@ class Depth(msgspec.Struct, frozen=True):
         return not (self.ready or self.delayed or self.leased)
 
 
+class Waits(msgspec.Struct, frozen=True):
+    """What keeps a source from being empty: when its next delayed message is due, as time since 1970, and which other consumers
+    hold messages (host:pid)."""
+
+    due: float | None = None
+    holders: tuple[str, ...] = ()
+
+
 class Kept(msgspec.Struct, frozen=True):
     """A message that stays for another start, `after` seconds from now, with these counters."""
 
@@ -166,6 +174,14 @@ class DeadLetters(Protocol):
 
     def remove(self, letter_ids: Sequence[str], *, state: str = "dead", keep_as: str | None = None) -> Sequence[str]:
         """Delete those that are in this state, or keep them as "discarded" and the like; returns those that were changed."""
+
+
+@runtime_checkable
+class ExplainsWaits(Protocol):
+    """A broker that can tell more than numbers about what is delayed or held."""
+
+    def waits(self, source: str) -> Waits:
+        """Asked about once a second, and only while a run waits for the source to be empty."""
 
 
 @runtime_checkable

@@ -64,6 +64,7 @@ class Report:
         self._lock = threading.Lock()
         self._tallies: defaultdict[str, Tally] = defaultdict(Tally)
         self._broken_since: dict[str, tuple[float, float]] = {}
+        self._broken_by: dict[str, str] = {}
 
     def tallies(self) -> dict[str, Tally]:
         with self._lock:
@@ -129,6 +130,7 @@ class Report:
         """The source stands still. Said once, and again every minute while it lasts."""
         now = time.monotonic()
         with self._lock:
+            self._broken_by[source] = str(error)
             since, told = self._broken_since.get(source, (now, float("-inf")))
             if now - told < REMIND_EVERY:
                 return
@@ -141,6 +143,18 @@ class Report:
             error,
             extra=self._fields("pause", source),
         )
+
+    def longest_pause(self) -> tuple[str, float, str] | None:
+        """The source that has been standing still for longest, for how many seconds, and why."""
+        with self._lock:
+            if not self._broken_since:
+                return None
+            source, (since, _) = min(self._broken_since.items(), key=lambda broken: broken[1][0])
+            return self._name(source), time.monotonic() - since, self._broken_by[source]
+
+    def waiting(self, source: str, what: str, **fields: object) -> None:
+        """Why a run that ends at emptiness goes on."""
+        log.info("Source %r is not empty yet: %s.", self._name(source), what, extra=self._fields("waiting", source, **fields))
 
     def resumed(self, source: str) -> None:
         if not self._broken_since:  # the ordinary case, without a lock

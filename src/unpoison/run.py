@@ -12,6 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from operator import itemgetter
 from types import FrameType
 from typing import Any, Protocol
 
@@ -34,6 +35,9 @@ log = logging.getLogger("unpoison")
 LOOK = 0.2
 """Seconds between two looks at the consumers' threads and for processes that ended below this one."""
 
+
+PAUSE_LIMIT = 60.0
+"""Seconds that a run until emptiness lets a source stand still. A batch job must end; a service waits for as long as it takes."""
 
 COLLECT_AFTER = 20_000
 """Objects after which the garbage collector looks for cycles, while consumers run that leave none: thousands of messages are read
@@ -107,6 +111,8 @@ class Run:
                 while thread.is_alive():
                     thread.join(LOOK)  # a join without a limit would keep the main thread from running signal handlers
                     self._reaper.reap()
+                    if until_empty:
+                        self._end_if_paused()
         finally:
             gc.set_threshold(*collected)
             for number, handler in before.items():
@@ -121,6 +127,21 @@ class Run:
         self._stopped.set()
         for consumer in list(self._consumers):
             consumer.stop(self._grace if grace is None else grace)
+
+    def _end_if_paused(self) -> None:
+        pauses = [pause for report in self._reports.values() if (pause := report.longest_pause()) is not None]
+        if not pauses or self._stopped.is_set():
+            return
+        source, seconds, why = max(pauses, key=itemgetter(1))
+        if seconds < PAUSE_LIMIT:
+            return
+        self._crashed.append(
+            BrokerUnavailable(
+                f"Source {source!r} has been paused for {seconds:.0f} s, so this run ends before the source is empty; no message "
+                f"is lost. {why} Fix that and run it again."
+            )
+        )
+        self.stop(0)
 
     def _consume(self, app: Runnable, options: ConsumerOptions, until_empty: bool) -> None:
         try:

@@ -59,7 +59,7 @@ LAYERS = (
     ),
     Layer(
         "ports",
-        ("ports", "publishing", "stored", "findings", "renewing", "reading", "dlq_index", "whole_dlq"),
+        ("ports", "publishing", "stored", "findings", "renewing", "takeovers", "reading", "dlq_index", "whole_dlq"),
         ("values", "decisions"),
     ),
     Layer("brokers", ("brokers.*",), ("values", "ports")),
@@ -79,6 +79,7 @@ LAYERS = (
             "consumer",
             "alone",
             "emptiness",
+            "until_empty",
             "judging",
             "deadletters.*",
         ),

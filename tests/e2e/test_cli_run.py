@@ -3,7 +3,9 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
+import sys
 
 import pytest
 
@@ -328,3 +330,60 @@ def test_ctrl_c_while_an_app_is_imported_is_no_traceback(tmp_path):
     (tmp_path / "slow.py").write_text("import time\nprint('importing', flush=True)\ntime.sleep(600)\n")
     for command in (["run"], ["dlq", "ls", "--app"], ["doctor"]):
         assert interrupted(tmp_path, *command, "slow:app", once=b"importing")[0] == 130
+
+
+def started(folder, *arguments, **variables):
+    command = [*UNPOISON, "run", "shop:app", "--until-empty", *arguments]
+    return subprocess.Popen(command, cwd=folder, env=environment(**variables), stderr=subprocess.PIPE, text=True)
+
+
+def next_line(process, *words):
+    """The next line that has these words in it."""
+    return next(line for line in process.stderr if all(word in line for word in words))
+
+
+def test_until_empty_says_that_it_waits_for_a_delayed_message(tmp_path):
+    app_file(tmp_path, "shop.py", "pass")
+    app = App(f"sqlite:///{tmp_path / 'shop.db'}")
+    app.publish("orders", b"1", delay=3_600)
+    app.close()
+    with started(tmp_path) as process:
+        line = next_line(process, "is not empty yet")
+        process.terminate()
+    assert "Source 'orders' is not empty yet: 1 message is delayed, the next one until 20" in line
+    assert line.rstrip().endswith("from now.")
+
+
+def test_until_empty_says_who_holds_what_it_waits_for_in_json_too(tmp_path):
+    app_file(tmp_path, "shop.py", "pass")
+    publish(tmp_path, b"1", b"2")
+    broker = broker_for(f"sqlite:///{tmp_path / 'shop.db'}")
+    broker.open(["orders"])
+    assert len(broker.fetch("orders", 10)) == 2
+    with started(tmp_path, "--log-format", "json") as process:
+        told = json.loads(next_line(process, "is not empty yet"))
+        broker.close()
+        takeover = json.loads(next_line(process, "came back"))
+        process.stderr.read()
+    assert process.returncode == 0
+    me = f"{socket.gethostname()}:{os.getpid()}"
+    assert (told["event"], told["source"], told["held"], told["holders"]) == ("waiting", "orders", 2, [me])
+    assert told["message"] == f"Source 'orders' is not empty yet: 2 messages are held by {me}."
+    assert (takeover["event"], takeover["count"], takeover["from_consumer"]) == ("takeover", 2, me)
+
+
+IMPATIENT = "import unpoison.run; unpoison.run.PAUSE_LIMIT = 0.5; from unpoison.cli.main import main; main()"
+
+
+@pytest.mark.parametrize("arguments", [[], ["--log-format", "json"]])
+def test_until_empty_ends_with_1_and_one_sentence_if_a_source_stays_paused(tmp_path, arguments):
+    (tmp_path / "shop.py").write_text(
+        "from unpoison import App\napp = App('redis://127.0.0.1:1/0')\n@app.consumer('orders')\ndef handle(body: bytes): pass\n"
+    )
+    command = [sys.executable, "-c", IMPATIENT, "run", "shop:app", "--until-empty", *arguments]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 1
+    last = ended.stderr.splitlines()[-1]
+    assert last.startswith("Error: Source 'orders' has been paused for ")
+    assert "no message is lost" in last
+    assert last.endswith("Fix that and run it again.")

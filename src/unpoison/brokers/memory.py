@@ -18,8 +18,9 @@ from unpoison.broker_url import parse
 from unpoison.deadletters.record import DeadLetter
 from unpoison.errors import ConfigError, OwnershipLost
 from unpoison.message import Delivery, Outgoing
-from unpoison.ports import Capability, Depth, Finding, Ring, Settlement
+from unpoison.ports import Capability, Depth, Finding, Ring, Settlement, Waits
 from unpoison.publishing import Published
+from unpoison.takeovers import tell
 
 
 @dataclass
@@ -156,11 +157,20 @@ class MemoryBroker:
             dead = sum(letter.state == "dead" for letter in queue.dead.values())
             return Depth(len(queue.ready) + len(queue.suspects) + due, len(queue.delayed) - due, len(queue.held), dead)
 
+    def waits(self, source: str) -> Waits:
+        with self.store.changed:
+            queue = self.store.queue(source)
+            others = any(owner is not self for owner, _ in queue.held.values())
+            due = queue.delayed[0][0] if queue.delayed else None
+            return Waits(due, ("another consumer of this process",) if others else ())
+
     def close(self) -> None:
         with self.store.changed:
             self.store.rings.pop(self, None)
             for queue in self.store.queues.values():
                 mine = [delivery for owner, delivery in queue.held.values() if owner is self]
+                if mine:
+                    tell(mine[0].source, len(mine), "of this process")
                 for delivery in mine:
                     del queue.held[delivery.receipt]
                     self.store.put(msgspec.structs.replace(delivery, counters=delivery.counters.returned()), None)

@@ -28,7 +28,11 @@ INTERRUPTED = 128 + signal.SIGINT
     "  unpoison run shop:app billing:app --until-empty --fail-on-dead --json",
 )
 @click.argument("references", metavar="MODULE:APP...", nargs=-1, required=True)
-@click.option("--until-empty", is_flag=True, help="End once nothing is ready, delayed or held by anyone.")
+@click.option(
+    "--until-empty",
+    is_flag=True,
+    help="End once nothing is ready, delayed or held by anyone; exit with 1 if a source stays paused.",
+)
 @click.option("--workers", type=click.IntRange(1), metavar="N", help="Worker processes for each source.")
 @click.option("--fail-on-dead", is_flag=True, help="Exit with 1 if anything became a dead letter in this run.")
 @click.option("--json", "as_json", is_flag=True, help="Print the counts at the end as one JSON document.")

@@ -11,8 +11,8 @@ from unpoison.report import Tally
 from unpoison.run import Run
 from unpoison.testing.processes import PATIENCE
 
-NOTHING_WRONG = ("retry", "dead", "discard", "finding")
-"""Events about messages, or about how somebody set up a broker."""
+NOTHING_WRONG = ("retry", "dead", "discard", "finding", "takeover")
+"""Events about messages, about how somebody set up a broker, or about another consumer."""
 
 
 class Running:

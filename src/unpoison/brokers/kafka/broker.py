@@ -29,7 +29,7 @@ from unpoison.brokers.kafka.url import address
 from unpoison.errors import BrokerUnavailable, OwnershipLost
 from unpoison.message import Delivery, Outgoing
 from unpoison.plural import counted
-from unpoison.ports import Capability, Dead, Depth, Finding, Kept, Ring, Settlement
+from unpoison.ports import Capability, Dead, Depth, Finding, Kept, Ring, Settlement, Waits
 from unpoison.publishing import Published
 
 
@@ -187,6 +187,12 @@ class KafkaBroker:
             ready, delayed, leased = counts(self.session, names, partitions) if partitions else (0, 0, 0)
             dead = sum(entry.state == DEAD for entry in self.books(source).entries.values())
             return Depth(ready, delayed, leased, dead)
+
+    def waits(self, source: str) -> Waits:
+        """Who else holds messages is not known: the group knows its members, and not what they are doing."""
+        with self._lock:
+            known = self._sources.get(source)
+            return Waits(None if known is None else known.retries.next_due())
 
     def close(self) -> None:
         with self._lock:

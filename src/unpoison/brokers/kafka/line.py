@@ -38,6 +38,8 @@ class Line(Sharing):
         super().__init__(settings, topic, ring)
         self._settings, self.group = settings, settings["group.id"]
         self._away_topic, self._give_back = away_topic, settings.pop("give_back")
+        self.on_return: Callable[[int], None] = lambda _: None
+        """Told how many messages came back from a consumer that vanished."""
         self.is_waited_for = False
         """Whether somebody is fetching at this moment, and waits until what is there was read."""
         self._consumer: Consumer | None = None
@@ -227,7 +229,8 @@ class Line(Sharing):
                 part = self.parts.get(each.partition)
                 if part is None or part.is_known or each.error:
                     continue
-                part.take_over(each.offset, each.metadata)
+                if came_back := part.take_over(each.offset, each.metadata):
+                    self.on_return(came_back)
                 early, part.early = part.early, []
                 if early:
                     self._arrive_in(part, early)

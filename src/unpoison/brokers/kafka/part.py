@@ -63,11 +63,12 @@ class Part:
         self.size = self.resting_size = 0
         """Bytes of what was read and is in nobody's hand; apart from that, of what is not to be started now."""
 
-    def take_over(self, committed: int, metadata: str | None) -> None:
-        """Begin where the last owner ended. What it may have been running is noted as lost together with it."""
+    def take_over(self, committed: int, metadata: str | None) -> int:
+        """Begin where the last owner ended. What it may have been running is noted as lost together with it. Returns how many
+        these are: none if it left in peace."""
         self.is_known = True
         if committed < 0:
-            return
+            return 0
         state = runs.read(committed, metadata)
         self.first = self.next = committed
         self.high, self.known_top = state.top - 1, state.top
@@ -77,6 +78,7 @@ class Part:
         }
         self.starts = state.starts
         self.confirmed = (committed, metadata or "")
+        return len(state.started | state.starts.keys())
 
     def arrive(self, records: Sequence[Record]) -> Sequence[Record]:
         """Records that were read, in their order. Returns those that are not done already."""

@@ -68,6 +68,11 @@ class Straight(Handing):
 class Retries(Handing):
     """The group's retry topic."""
 
+    def next_due(self) -> float | None:
+        """When the first of those is due that were read and wait here."""
+        with self._line.changed:
+            return self._due[0][0] if self._due else None
+
     def __init__(self, session: Session, names: Names, line: Line) -> None:
         super().__init__(session, names, line)
         self._due: list[tuple[float, int, Part, int]] = []

@@ -18,6 +18,7 @@ from unpoison.brokers.kafka.session import Session
 from unpoison.brokers.kafka.shelves import Retries, Straight
 from unpoison.message import Delivery
 from unpoison.reading import Unreadable, read_all, read_one, unreadable
+from unpoison.takeovers import tell
 
 _receipt = attrgetter("receipt")
 
@@ -40,6 +41,7 @@ class Source:
         self.retry = Line(session.consuming(names.retry_group, names.retry), names.retry, names.states, ring)
         self.main.shelf = Straight(session, names, self.main)
         self.retries = self.retry.shelf = Retries(session, names, self.retry)
+        self.main.on_return = self.retry.on_return = partial(tell, source)
         self.main.starts_slowly = self.retry.starts_slowly = has_bell
         self._flip = 0
         _ = session.producer  # connected before it is needed

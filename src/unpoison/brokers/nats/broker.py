@@ -93,7 +93,8 @@ class NATSBroker:
 
     def take_suspect(self, source: str, by: str) -> Delivery | None:
         with self._lock:
-            lane = self._source(source).lane
+            known = self._source(source)
+            lane = known.lane
             arrived = lane.take()
             if arrived is None:
                 return None
@@ -109,6 +110,7 @@ class NATSBroker:
             except BaseException:
                 lane.subscription.forget([arrived.reply])  # it comes back, with a start counted that never was
                 raise
+            known.came_back.note_suspect(source, seen.counters, counters)
             receipt = Receipt(lane.subscription, arrived.reply, arrived.block)
             return Delivery(receipt, source, seen.id, arrived.body, seen.key, seen.headers, counters)
 

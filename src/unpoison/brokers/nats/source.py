@@ -18,6 +18,7 @@ from unpoison.brokers.nats.session import Session
 from unpoison.errors import UnpoisonError
 from unpoison.message import Delivery
 from unpoison.reading import read_all
+from unpoison.takeovers import CameBack
 
 
 class Source:
@@ -30,6 +31,7 @@ class Source:
             Subscription(*at, session.link, ring) for at in (topic.work, topic.again, topic.replays)
         )
         self.lane = Lane(topic, session.link, ring)
+        self.came_back = CameBack()
         self.filled: set[Subscription] = set()
         """Where we have stored something ourselves since we last looked."""
         self.ack_wait = min(at.ack_wait for at in (topic.work, topic.again, topic.replays, topic.suspects))
@@ -67,6 +69,7 @@ class Source:
                 deliveries += self._pulled(each, limit - len(deliveries))
         for each in self.pulled if len(deliveries) < limit else (self.again, self.replays):
             each.listen()
+        self.came_back.tell_due()
         return deliveries
 
     def _pulled(self, pulled: Subscription, room: int) -> list[Delivery]:
@@ -95,6 +98,7 @@ class Source:
         where = place(arrived.reply)
         seen = envelope.look(arrived.block, where)
         counters = envelope.returned(seen.counters, where.delivered)
+        self.came_back.note(self.name, int(where.delivered > 1))
         receipt = Receipt(holder, arrived.reply, arrived.block)
         return Delivery(receipt, self.name, seen.id, arrived.body, seen.key, seen.headers, counters)
 

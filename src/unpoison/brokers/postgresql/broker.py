@@ -14,14 +14,14 @@ from typing import Any
 
 from unpoison.brokers.postgresql import rows
 from unpoison.brokers.postgresql.connection import Session, parameters, where
-from unpoison.brokers.postgresql.depth import depth_of
+from unpoison.brokers.postgresql.depth import depth_of, waits_of
 from unpoison.brokers.postgresql.presence import Presence, vanished
 from unpoison.brokers.postgresql.publishing import failed
 from unpoison.brokers.postgresql.schema import Connection, migrate
 from unpoison.brokers.postgresql.takeover import take_over
 from unpoison.errors import BrokerUnavailable, ConfigError, OwnershipLost
 from unpoison.message import Delivery, Outgoing
-from unpoison.ports import Capability, Depth, Finding, Ring, Settlement
+from unpoison.ports import Capability, Depth, Finding, Ring, Settlement, Waits
 from unpoison.publishing import STORED, Published, all_or_none, by_source, without_source
 from unpoison.reading import Unreadable
 from unpoison.stored import counters_text
@@ -174,6 +174,11 @@ class PostgreSQLBroker:
         with self._session.use() as run:
             return depth_of(run, number)
 
+    def waits(self, source: str) -> Waits:
+        number = self.number(source)
+        with self._session.use() as run:
+            return waits_of(run, number, self._presence.no)
+
     def close(self) -> None:
         if self._presence.no:
             self._sign_off()
@@ -307,7 +312,9 @@ class PostgreSQLBroker:
         with self._session.use() as run:
             for owner in vanished(run, self._presence.no):
                 with run.transaction():
-                    take_over(run, owner)
+                    takeover = take_over(run, owner)
+                if takeover is not None:
+                    takeover.tell()
 
 
 _receipt = attrgetter("receipt")

@@ -1,7 +1,7 @@
 """How many messages of a source are where in a PostgreSQL database?"""
 
 from unpoison.brokers.postgresql.schema import Connection
-from unpoison.ports import Depth
+from unpoison.ports import Depth, Waits
 
 _COUNT = """
 select
@@ -21,3 +21,21 @@ def depth_of(run: Connection, source: int) -> Depth:
     row = run.execute(_COUNT, {"source": source}).fetchone() or (0,) * 6
     line, leased, due, delayed, taken, dead = map(int, row)
     return Depth(ready=line - leased + due, delayed=delayed, leased=leased + taken, dead=dead)
+
+
+_NEXT_DUE = """
+select extract(epoch from min(due))::float8 from unpoison_waiting
+where source = %(source)s and owner is null and due > statement_timestamp()
+"""
+_HOLDERS = """
+select host, pid from unpoison_owners where no <> %(me)s and (
+    no in (select owner from unpoison_leases where source = %(source)s)
+    or no in (select owner from unpoison_waiting where source = %(source)s and owner is not null)) order by no
+"""
+
+
+def waits_of(run: Connection, source: int, but_owner: int) -> Waits:
+    """When the next message is due, and who holds some, besides this owner."""
+    values = {"source": source, "me": but_owner}
+    (due,) = run.execute(_NEXT_DUE, values).fetchone() or (None,)
+    return Waits(due, tuple(f"{host}:{pid}" for host, pid in run.execute(_HOLDERS, values).fetchall()))

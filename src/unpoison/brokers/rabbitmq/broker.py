@@ -33,6 +33,7 @@ from unpoison.plural import counted
 from unpoison.ports import Capability, Depth, Finding, Kept, Ring, Settlement
 from unpoison.publishing import Published
 from unpoison.reading import Unreadable, read_all, read_one
+from unpoison.takeovers import CameBack
 
 LOOK_AGAIN = 0.1
 """Seconds between two looks before a source is called empty: a message on its way from one delay to the next is in no count."""
@@ -49,6 +50,7 @@ class RabbitMQBroker:
         self.links = Links(address(url), self._wake)
         self._holding = Holding(self.links, self._wake, self._give_back_unfetched)
         self._moving = Moving(self.links, self._holding.finish)
+        self._came_back = CameBack()
 
     def open(self, sources: Sequence[str], *, create: bool = True, ring: Ring | None = None) -> Sequence[Finding]:
         self.links.open(create=create)
@@ -76,9 +78,11 @@ class RabbitMQBroker:
         with self._lock:
             subscription = self._holding.subscription(source)
             try:
-                return self._fetch(source, subscription, limit) if limit > 0 else ()
+                found = self._fetch(source, subscription, limit) if limit > 0 else ()
             except Refused as refused:
                 raise self._holding.queue_deleted(source) if refused.code == NOT_FOUND else refused from None
+            self._came_back.tell_due()
+            return found
 
     def _fetch(self, source: str, subscription: Subscription, limit: int) -> Sequence[Delivery]:
         deliveries: list[Delivery] = []
@@ -92,6 +96,7 @@ class RabbitMQBroker:
                     subscription.settle_down(limit - len(deliveries))
                 arrived = subscription.take(limit - len(deliveries))
                 taken += arrived
+                self._came_back.note(source, sum([message.redelivered for message in arrived]))
                 admitted = self._admitted(source, subscription, arrived)
                 deliveries += admitted
                 if len(admitted) == len(arrived):
@@ -143,6 +148,7 @@ class RabbitMQBroker:
             except BaseException:
                 lane.close()  # it goes back; the server counts a start that never was, which errs on the side of caution
                 raise
+            self._came_back.note_suspect(source, seen.counters, counters)
             receipt = Receipt(lane, arrived.tag, arrived.properties, arrived.route)
             return Delivery(receipt, source, seen.id, arrived.body, seen.key, seen.headers, counters)
 

@@ -22,9 +22,10 @@ from unpoison.brokers.redis.presence import Presence
 from unpoison.brokers.redis.publishing import publish
 from unpoison.brokers.redis.takeover import take_over
 from unpoison.brokers.redis.url import address
+from unpoison.brokers.redis.waits import waits_of
 from unpoison.errors import BrokerUnavailable, OwnershipLost
 from unpoison.message import Delivery, Outgoing
-from unpoison.ports import Capability, Depth, Finding, Kept, Ring, Settlement
+from unpoison.ports import Capability, Depth, Finding, Kept, Ring, Settlement, Waits
 from unpoison.publishing import Published, all_or_none, without_source
 from unpoison.reading import Unreadable
 from unpoison.stored import counters_text
@@ -162,6 +163,12 @@ class RedisBroker:
             self._fetching.repair(source, counted)
         ready, delayed, leased = counted
         return Depth(ready=ready, delayed=delayed, leased=leased, dead=dead if isinstance(dead, int) else 0)
+
+    def waits(self, source: str) -> Waits:
+        self._check(source)
+        keys = self._keys[source]
+        own = self._presences[source].name if source in self._presences else ""
+        return waits_of(self.link, keys, self.address.group, own)
 
     def close(self) -> None:
         for source, presence in self._presences.items():

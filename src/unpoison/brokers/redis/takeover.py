@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from unpoison.brokers.redis import presence, scripts
 from unpoison.brokers.redis.connection import Link
 from unpoison.plural import counted
+from unpoison.takeovers import tell
 
 log = logging.getLogger("unpoison")
 
@@ -20,6 +21,8 @@ def take_over(link: Link, keys: Sequence[str], me: presence.Presence, from_owner
     came_back = 0
     for name, _, taken, trimmed in link.ask(source, command)[0]:
         came_back += taken
+        if taken and not from_owner:  # else it is this consumer itself that has lost them
+            tell(source, taken, shown(name))
         if trimmed:
             log.error(
                 "Source %r: %s that %s held had been trimmed from the stream while it was being handled: lost, unless it had "
@@ -27,3 +30,9 @@ def take_over(link: Link, keys: Sequence[str], me: presence.Presence, from_owner
                 source, counted(trimmed, "message"), name.decode(errors="backslashreplace"), counted(taken, "other message"),
             )  # fmt: skip
     return came_back
+
+
+def shown(name: bytes) -> str:
+    """An owner as people know it: host:pid. A consumer that is none of ours has the name that it gave itself."""
+    host, pid, own = (["", "", *name.decode(errors="backslashreplace").rsplit("-", 2)])[-3:]
+    return f"{host}:{pid}" if host and pid.isdigit() else f"{host}-{pid}-{own}".lstrip("-")

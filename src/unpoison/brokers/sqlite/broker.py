@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 
 from unpoison.brokers.sqlite import publishing, rows
 from unpoison.brokers.sqlite.bell import Bell
-from unpoison.brokers.sqlite.depth import depth_of
+from unpoison.brokers.sqlite.depth import depth_of, waits_of
 from unpoison.brokers.sqlite.file import connect, explained, path_of
 from unpoison.brokers.sqlite.leases import Leases
 from unpoison.brokers.sqlite.owner import Owner
@@ -23,7 +23,7 @@ from unpoison.brokers.sqlite.schema import POSITIONS, migrate
 from unpoison.brokers.sqlite.takeover import take_over
 from unpoison.errors import BrokerUnavailable, ConfigError, OwnershipLost
 from unpoison.message import Delivery, Outgoing
-from unpoison.ports import Capability, Depth, Finding, Ring, Settlement
+from unpoison.ports import Capability, Depth, Finding, Ring, Settlement, Waits
 from unpoison.publishing import STORED, Published, all_or_none, by_source, without_source
 from unpoison.reading import Unreadable
 from unpoison.stored import counters_text
@@ -186,6 +186,11 @@ class SQLiteBroker:
             finally:
                 run.execute("commit")
 
+    def waits(self, source: str) -> Waits:
+        number = self.number(source)
+        with self.reading() as run:
+            return waits_of(run, number, self._clock(), self._owner.no)
+
     def close(self) -> None:
         if self._bell is not None:
             self._bell.close()
@@ -330,7 +335,7 @@ class SQLiteBroker:
                 return
         with self.writing() as run:
             vanished = self._owner.vanished(run)  # looked at again: another consumer may have been faster
-            for no in vanished:
-                take_over(run, no, self._clock())
-        for no in vanished:
+            taken = [take_over(run, no, self._clock()) for no in vanished]
+        for no, takeover in zip(vanished, taken, strict=True):
             self._owner.forget(no)
+            takeover.tell()

@@ -97,6 +97,7 @@ class SQSBroker:
             except BaseException:
                 lane.taking.forget([raw["ReceiptHandle"]])  # it comes back, with a start counted that never was
                 raise
+            known.came_back.note_suspect(source, seen.counters, counters)
             receipt = Receipt(lane.taking, raw["ReceiptHandle"], raw)
             return Delivery(receipt, source, seen.id, seen.body, seen.key, seen.headers, counters)
 

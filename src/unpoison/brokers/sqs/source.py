@@ -15,6 +15,7 @@ from unpoison.brokers.sqs.topology import Topic
 from unpoison.errors import UnpoisonError
 from unpoison.message import Counters, Delivery
 from unpoison.reading import Unreadable, read_one
+from unpoison.takeovers import CameBack
 
 MUCH = 20
 """Messages taken at once from which on the next ones are received ahead; slow handlers keep nothing from others that way."""
@@ -34,6 +35,7 @@ class Source:
         self.work = Taking(self.topic.work, session.link, ring, sort=not self.topic.is_fifo)
         self.lane = Lane(self.topic, session, ring)
         self.mover = Mover(self.topic, session, ring)
+        self.came_back = CameBack()
         self.filled = False
         """Whether we have stored something ourselves since we last looked."""
 
@@ -60,6 +62,7 @@ class Source:
             self.work.read_ahead(limit)
         elif len(deliveries) < limit and not self.work.buffer:
             self.work.listen()
+        self.came_back.tell_due()
         return deliveries
 
     def _taken(self, room: int) -> list[Raw]:
@@ -113,6 +116,7 @@ class Source:
         """Counters of a message with the times that it came back. For one that is retried in place each was an attempt."""
         times = envelope.received(raw) - 1
         if not times or copies.has_room(self.topic, raw):
+            self.came_back.note(self.name, int(times > 0))
             return envelope.returned(seen.counters, times)
         return msgspec.structs.replace(seen.counters, attempts=seen.counters.attempts + times)
 

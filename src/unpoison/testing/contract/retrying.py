@@ -146,7 +146,7 @@ def test_a_start_that_is_not_charged_uses_up_no_attempt(lab: Lab) -> None:
         if len(seen) < 6:
             raise RetryLater(0)
 
-    app = given.consumer(lab.app(), "orders", handle, max_attempts=2)
+    app = given.consumer(lab.app(), "orders", handle, max_attempts=2, backoff=Backoff.immediate())
     app.publish("orders", 1)
     tally = drained(app)["orders"]
     assert seen == [1] * 6
