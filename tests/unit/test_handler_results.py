@@ -70,7 +70,6 @@ def registered(handler, **options):
         GeneratingShipper(),
         staticmethod(each),
     ],
-    ids=repr,
 )
 def test_a_generator_function_is_refused_as_a_handler(handler):
     with pytest.raises(ConfigError, match=r"'orders': handler .* is an? (async )?generator function: .* runs none of its code"):
@@ -89,13 +88,12 @@ def test_a_generator_function_is_refused_as_a_handler(handler):
         Shipper.static,
         Shipper.__dict__["static"],
     ],
-    ids=repr,
 )
 def test_whatever_is_async_runs_as_async(handler):
     assert registered(handler).is_async
 
 
-@pytest.mark.parametrize("handler", [lambda order: None, Shipper(print).method, print, functools.partial(print, "x")], ids=repr)
+@pytest.mark.parametrize("handler", [lambda order: None, Shipper(print).method, print, functools.partial(print, "x")])
 def test_whatever_is_not_async_does_not(handler):
     assert not registered(handler).is_async
 
