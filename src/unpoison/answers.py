@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from unpoison import status_codes
+from unpoison import broker_codes, status_codes
 from unpoison.classification import PERMANENT, TRANSIENT, Meaning
 
 
@@ -98,6 +98,12 @@ def _postgres(error: BaseException) -> Meaning | None:
     return status_codes.sqlstate(code) if code else None
 
 
+def _mysql(error: BaseException) -> Meaning | None:
+    """PyMySQL, mysqlclient and asyncmy have the code as their first argument, mysql-connector as `errno` too."""
+    code = next(iter(error.args), None)
+    return status_codes.mysql(code) if isinstance(code, int) else None
+
+
 def _asyncpg_cached_plan(_error: BaseException) -> Meaning:
     """Its SQLSTATE says "not supported", yet asyncpg drops the plan and the next attempt works."""
     return Meaning(TRANSIENT, "the tables changed; the next attempt prepares its statement anew")
@@ -133,6 +139,36 @@ def _grpc(error: BaseException) -> Meaning | None:
     return status_codes.grpc(code, details if isinstance(details, str) else "") if isinstance(code, str) else None
 
 
+def _pika_channel(error: BaseException) -> Meaning | None:
+    code = read(error, "reply_code")
+    return broker_codes.amqp(code) if isinstance(code, int) else None
+
+
+def _amqp(error: BaseException) -> Meaning | None:
+    """py-amqp, which kombu uses. A refused login has the code of a refused permission, but names no method of a channel."""
+    code, method = read(error, "reply_code"), read(error, "method_sig")
+    if code == 403 and _call(method, "__getitem__", 0) in (0, 10):
+        return Meaning(TRANSIENT, "AMQP 403, the login was refused, which is not the message's fault")
+    return broker_codes.amqp(code) if isinstance(code, int) else None
+
+
+def _confluent_kafka(error: BaseException) -> Meaning | None:
+    code = _call(next(iter(error.args), None), "code")
+    return broker_codes.kafka(code) if isinstance(code, int) else None
+
+
+def _aiokafka(error: BaseException) -> Meaning | None:
+    code = read(error, "errno")
+    if isinstance(code, int) and (meaning := broker_codes.kafka(code)):
+        return meaning
+    return Meaning(TRANSIENT, "the client says that it can be tried again") if read(error, "retriable") is True else None
+
+
+def _jetstream(error: BaseException) -> Meaning | None:
+    code, detail = read(error, "code"), read(error, "err_code")
+    return broker_codes.jetstream(code, detail if isinstance(detail, int) else None) if isinstance(code, int) else None
+
+
 def _smtp(error: BaseException) -> Meaning | None:
     code = read(error, "smtp_code")
     return status_codes.smtp([code]) if isinstance(code, int) else None
@@ -166,6 +202,15 @@ ANSWERS: Mapping[str, Callable[[BaseException], Meaning | None]] = {
     "botocore.exceptions.ClientError": _botocore,
     "psycopg.Error": _postgres,
     "psycopg2.Error": _postgres,
+    "pymysql.err.MySQLError": _mysql,
+    "MySQLdb._exceptions.MySQLError": _mysql,
+    "asyncmy.errors.MySQLError": _mysql,
+    "mysql.connector.errors.Error": _mysql,
+    "pika.exceptions.ChannelClosed": _pika_channel,
+    "amqp.exceptions.AMQPError": _amqp,
+    "cimpl.KafkaException": _confluent_kafka,
+    "aiokafka.errors.KafkaError": _aiokafka,
+    "nats.js.errors.APIError": _jetstream,
     "asyncpg.exceptions.InvalidCachedStatementError": _asyncpg_cached_plan,
     "asyncpg.exceptions._base.PostgresMessage": _postgres,
     "sqlalchemy.dialects.postgresql.asyncpg.AsyncAdapt_asyncpg_dbapi.Error": _postgres,

@@ -6,7 +6,7 @@ nearest one listed here decides; what a server answered (a status, an error code
 
 from collections.abc import Mapping
 
-from unpoison.classification import BUG, PERMANENT, TRANSIENT, UNKNOWN, ErrorClassification, Meaning
+from unpoison.classification import BUG, PERMANENT, THROTTLED, TRANSIENT, UNKNOWN, ErrorClassification, Meaning
 
 _LOST = "the connection was refused, lost or never came about"
 _SLOW = "the other side did not answer in time"
@@ -115,6 +115,20 @@ _TABLE: tuple[tuple[str, str, ErrorClassification, str], ...] = (
     ("sqlalchemy.exc", "IntegrityError DataError", PERMANENT, _REFUSED_DATA),
     ("sqlalchemy.exc", "ProgrammingError NotSupportedError", PERMANENT, _WRONG_STATEMENT),
     ("sqlalchemy.orm.exc", "StaleDataError", TRANSIENT, _CONFLICT),
+    *(
+        row
+        for module in ("pymysql.err", "MySQLdb._exceptions", "asyncmy.errors", "mysql.connector.errors", "django.db.utils")
+        for row in (
+            (module, "OperationalError InterfaceError", TRANSIENT, _DATABASE_AWAY),
+            (module, "IntegrityError DataError", PERMANENT, _REFUSED_DATA),
+            (module, "ProgrammingError NotSupportedError", PERMANENT, _WRONG_STATEMENT),
+        )
+    ),
+    ("mysql.connector.errors", "ConnectionTimeoutError ReadTimeoutError WriteTimeoutError", TRANSIENT, _SLOW),
+    ("mysql.connector.errors", "PoolError", TRANSIENT, "no connection of the pool became free in time"),
+    ("django.db.transaction", "TransactionManagementError", UNKNOWN, "an earlier error has ended the transaction"),
+    ("django.core.exceptions", "ValidationError", PERMANENT, _NO_FIT),
+    ("django.core.exceptions", "FieldError ImproperlyConfigured SynchronousOnlyOperation AppRegistryNotReady", BUG, _BROKEN_CODE),
     ("redis.exceptions", "ConnectionError TimeoutError", TRANSIENT, _LOST),
     (
         "redis.exceptions",
@@ -132,6 +146,62 @@ _TABLE: tuple[tuple[str, str, ErrorClassification, str], ...] = (
     ("pymongo.errors", "WriteError InvalidName CollectionInvalid", PERMANENT, _REFUSED_DATA),
     ("pymongo.errors", "InvalidOperation", BUG, _MISUSE),
     ("bson.errors", "BSONError", PERMANENT, _NOT_ENCODABLE),
+    ("pika.exceptions", "AMQPConnectionError ChannelWrongStateError ConsumerCancelled", TRANSIENT, _LOST),
+    ("pika.exceptions", "NackError", TRANSIENT, "the server did not take the message, as one that is full does"),
+    ("pika.exceptions", "UnroutableError", PERMANENT, "no queue takes the message"),
+    ("pika.exceptions", "UnsupportedAMQPFieldException InvalidFieldTypeException ShortStringTooLong", PERMANENT, _NOT_ENCODABLE),
+    ("pika.exceptions", "DuplicateConsumerTag ReentrancyError MethodNotImplemented", BUG, _MISUSE),
+    ("amqp.exceptions", "RecoverableConnectionError RecoverableChannelError ConnectionError", TRANSIENT, _LOST),
+    ("amqp.exceptions", "MessageNacked", TRANSIENT, "the server did not take the message, as one that is full does"),
+    ("amqp.exceptions", "IrrecoverableConnectionError", UNKNOWN, "the server ended the connection"),
+    ("kombu.exceptions", "OperationalError LimitExceeded BatchPublishError", TRANSIENT, _SERVER_AWAY),
+    ("kombu.exceptions", "InconsistencyError", UNKNOWN, "the broker's own tables contradict each other"),
+    ("kombu.exceptions", "SerializationError ContentDisallowed", PERMANENT, _NOT_ENCODABLE),
+    ("kombu.exceptions", "NotBoundError MessageStateError SerializerNotInstalled VersionMismatch", BUG, _MISUSE),
+    ("confluent_kafka.serialization", "SerializationError", PERMANENT, _NOT_ENCODABLE),
+    ("cimpl", "IllegalStateException ConcurrentModificationException", BUG, _MISUSE),
+    (
+        "aiokafka.errors",
+        "KafkaTimeoutError KafkaUnavailableError AuthenticationFailedError CommitFailedError",
+        TRANSIENT,
+        _SERVER_AWAY,
+    ),
+    ("aiokafka.errors", "QuotaViolationError", THROTTLED, "a quota is used up"),
+    ("aiokafka.errors", "RecordTooLargeError", PERMANENT, "the message is too large"),
+    (
+        "aiokafka.errors",
+        "IllegalStateError IllegalArgumentError IllegalOperation KafkaConfigurationError UnsupportedCodecError",
+        BUG,
+        _MISUSE,
+    ),
+    (
+        "nats.errors",
+        "NoServersError NoRespondersError ConnectionClosedError StaleConnectionError ConnectionReconnectingError",
+        TRANSIENT,
+        _LOST,
+    ),
+    ("nats.errors", "ConnectionDrainingError OutboundBufferLimitError SlowConsumerError", TRANSIENT, _LOST),
+    ("nats.errors", "AuthorizationError InvalidUserCredentialsError", TRANSIENT, "the login was refused"),
+    ("nats.errors", "SecureConnRequiredError SecureConnWantedError SecureConnFailedError", TRANSIENT, _CERTIFICATE),
+    ("nats.errors", "MaxPayloadError", PERMANENT, "the message is too large"),
+    ("nats.errors", "BadSubjectError BadHeaderError", PERMANENT, _ADDRESS),
+    ("nats.errors", "JsonParseError", PERMANENT, "what should be JSON is not"),
+    (
+        "nats.errors",
+        "BadSubscriptionError BadTimeoutError InvalidCallbackTypeError NotJSMessageError MsgAlreadyAckdError",
+        BUG,
+        _MISUSE,
+    ),
+    (
+        "nats.js.errors",
+        "ServiceUnavailableError ServerError NoStreamResponseError TooManyStalledMsgsError ConsumerSequenceMismatchError",
+        TRANSIENT,
+        _SERVER_AWAY,
+    ),
+    ("nats.js.errors", "KeyWrongLastSequenceError", TRANSIENT, _CONFLICT),
+    ("nats.js.errors", "DigestMismatchError", TRANSIENT, "what arrived was damaged on the way"),
+    ("nats.js.errors", "NotFoundError BadRequestError ObjectAlreadyExists", PERMANENT, "the server refuses this for good"),
+    ("nats.js.errors", "InvalidKeyError InvalidBucketNameError InvalidObjectNameError BadObjectMetaError", PERMANENT, _ADDRESS),
     ("grpc", "FutureTimeoutError", TRANSIENT, _SLOW),
     ("pydantic_core._pydantic_core", "ValidationError", PERMANENT, _NO_FIT),
     ("pydantic_core._pydantic_core", "SchemaError", BUG, "the schema itself is wrong"),
@@ -147,6 +217,8 @@ KNOWN_ERRORS: Mapping[str, Meaning] = {
 }
 
 WRAPPERS: Mapping[str, str] = {
+    "django.db.utils.Error": "__cause__",
+    "kombu.exceptions.OperationalError": "__cause__",
     "sqlalchemy.exc.StatementError": "orig",
     "sqlalchemy.exc.EmulatedDBAPIException": "orig",
     "urllib.error.URLError": "reason",

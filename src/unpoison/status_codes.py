@@ -1,4 +1,6 @@
-"""What does a status or error code mean: HTTP, SQLSTATE, SQLite, AWS, gRPC, MongoDB, Redis, SMTP, errno?
+"""What does a status or error code mean: HTTP, SQLSTATE, MySQL, SQLite, AWS, gRPC, MongoDB, Redis, SMTP, errno?
+
+Those of message brokers are in `broker_codes`.
 
 None means that the code alone does not tell; then the class of the exception decides. A refused login of a database,
 a message store or a mail server is transient: passwords are rotated, and it is never the message's fault.
@@ -35,6 +37,33 @@ _SQLSTATES: Mapping[str, tuple[ErrorClassification, str]] = {
     "54": (PERMANENT, "the statement is too large for the server"),
     "P0001": (UNKNOWN, "a function in the database raised it"),
 }
+
+# Server errors are 1000 to 1999 and from 3000 on, those of the client library 2000 to 2999. What is missing here is left to
+# the class, which PyMySQL and mysqlclient make "operational" for every code that they do not know.
+_MYSQL_TRANSIENT: Mapping[str, frozenset[int]] = {
+    "the transaction lost against another one": frozenset({1020, 1205, 1206, 1213, 1412, 1613, 1614, 1615, 1689, 3101, 3572}),
+    "the server is away, restarting or short of something": frozenset(
+        {1021, 1037, 1038, 1040, 1041, 1047, 1053, 1080, 1114, 1129, 1135, 1203, 1297, 1637, 3032, 3168}
+    ),
+    "the connection was refused or lost": frozenset(
+        {1042, 1043, 1152, 1158, 1159, 1160, 1161, 1184, 1927, 4031, 2002, 2003, 2004, 2005, 2006, 2012, 2013, 2026, 2027, 2055}
+    ),
+    "the login was refused, which is not the message's fault": frozenset({1044, 1045, 1130}),
+    "the statement was cancelled or took too long": frozenset({1317, 1969, 3024}),
+    "this server is read-only, as after a change of roles": frozenset({1290, 1792, 1836, 1874}),
+}
+_MYSQL_PERMANENT: Mapping[str, frozenset[int]] = {
+    "a constraint refuses this data": frozenset({1022, 1048, 1062, 1169, 1216, 1217, 1451, 1452, 1586, 3819, 4025}),
+    "the data does not fit its column or function": frozenset(
+        {1263, 1264, 1265, 1292, 1364, 1366, 1367, 1406, 1411, 1416, 1441, 1690, 3140, 3141, 3146, 3156, 3157}
+    ),
+    "the statement is wrong or not allowed": frozenset(
+        {1052, 1054, 1060, 1064, 1110, 1111, 1136, 1142, 1143, 1146, 1149, 1193, 1231, 1305, 1318, 1370}
+    ),
+    "the statement is too large for the server": frozenset({1118, 1153, 1301, 2020}),
+}
+_MYSQL_SIGNALLED = 1644
+_MYSQL_QUOTA = 1226
 
 # Primary result codes: BUSY LOCKED NOMEM READONLY INTERRUPT IOERR FULL CANTOPEN PROTOCOL SCHEMA, and
 # ERROR PERM CORRUPT TOOBIG CONSTRAINT MISMATCH MISUSE AUTH RANGE NOTADB.
@@ -99,6 +128,18 @@ def sqlstate(code: str) -> Meaning | None:
     """By the whole code, else by its class, the first two characters."""
     found = _SQLSTATES.get(code) or _SQLSTATES.get(code[:2])
     return Meaning(found[0], f"SQLSTATE {code}, {found[1]}") if found else None
+
+
+def mysql(code: int) -> Meaning | None:
+    if code == _MYSQL_QUOTA:
+        return Meaning(THROTTLED, f"MySQL error {code}, the user's quota is used up")
+    if code == _MYSQL_SIGNALLED:
+        return Meaning(UNKNOWN, f"MySQL error {code}, a trigger or procedure in the database raised it")
+    for classification, table in ((TRANSIENT, _MYSQL_TRANSIENT), (PERMANENT, _MYSQL_PERMANENT)):
+        for why, codes in table.items():
+            if code in codes:
+                return Meaning(classification, f"MySQL error {code}, {why}")
+    return None
 
 
 def sqlite(code: int, name: str) -> Meaning | None:

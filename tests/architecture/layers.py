@@ -41,6 +41,7 @@ LAYERS = (
             "known_errors",
             "process_faults",
             "status_codes",
+            "broker_codes",
             "answers",
             "handler",
             "attempts",

@@ -401,7 +401,9 @@ def test_data_that_does_not_fit_its_schema_is_permanent_and_a_wrong_schema_is_a_
     check(error, expected)
 
 
-NOT_IN_THE_DEVELOPMENT_SET = ("psycopg2.", "boto3.", "s3transfer.")
+NOT_IN_THE_DEVELOPMENT_SET = ("psycopg2.", "boto3.", "s3transfer.", "MySQLdb.", "asyncmy.")
+HOME = {"cimpl": "confluent_kafka.cimpl"}
+"""Modules that are not found under the name that their classes give."""
 NAMES = sorted(name for name in {*KNOWN_ERRORS, *ANSWERS, *WRAPPERS} if not name.startswith(NOT_IN_THE_DEVELOPMENT_SET))
 
 
@@ -411,7 +413,8 @@ def test_every_name_that_the_classifier_knows_is_that_of_a_real_class(name):
     found = None
     for cut in range(len(parts) - 1, 0, -1):
         with contextlib.suppress(ModuleNotFoundError):
-            found = importlib.import_module(".".join(parts[:cut]))
+            module = ".".join(parts[:cut])
+            found = importlib.import_module(HOME.get(module, module))
             for part in parts[cut:]:
                 found = getattr(found, part)
             break
@@ -420,7 +423,20 @@ def test_every_name_that_the_classifier_knows_is_that_of_a_real_class(name):
 
 
 CLIENTS = ["aiohttp", "asyncpg", "botocore", "bson", "grpc", "httpx", "jsonschema", "psycopg", "pydantic", "pymongo"]
-CLIENTS += ["redis", "requests", "sqlalchemy", "urllib3"]
+CLIENTS += [
+    "redis",
+    "requests",
+    "sqlalchemy",
+    "urllib3",
+    "aiokafka",
+    "amqp",
+    "confluent_kafka",
+    "django",
+    "kombu",
+    "mysql",
+    "nats",
+]
+CLIENTS += ["pika", "pymysql"]
 
 
 def test_importing_unpoison_and_classifying_imports_none_of_these_packages():
