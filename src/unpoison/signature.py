@@ -78,7 +78,7 @@ def _called(function: Any) -> Any:
     while True:
         if isinstance(function, functools.partial):
             function = function.func
-        elif hasattr(function, "__func__"):
+        elif isinstance(function, types.MethodType | staticmethod | classmethod):
             function = function.__func__
         elif inspect.isroutine(function) or isinstance(function, type):
             return function

@@ -46,8 +46,7 @@ class RunnableApp:
     ) -> None:
         self.settings, self.reference = settings, reference or ""
         self._consumers, self._registrations = consumers, registrations
-        has_async = any(consumer.is_async and consumer.isolation != "process" for consumer in consumers)
-        self._here = WorkerHere(worker_hooks, has_async=has_async)
+        self._here = WorkerHere(worker_hooks, settings.start_timeout)
         self._deaths = Deaths()
         self._template = Template(reference, settings.start_timeout, settings.url) if reference is not None else None
 

@@ -93,6 +93,18 @@ def test_whatever_is_async_runs_as_async(handler):
     assert registered(handler).is_async
 
 
+class AnswersEverything:
+    def __getattr__(self, name):
+        return self
+
+    def __call__(self, order): ...
+
+
+def test_an_object_that_has_every_attribute_is_refused_and_not_unwrapped_for_ever():
+    with pytest.raises(ConfigError, match="has no signature to read"):
+        registered(AnswersEverything())
+
+
 @pytest.mark.parametrize("handler", [lambda order: None, Shipper(print).method, print, functools.partial(print, "x")])
 def test_whatever_is_not_async_does_not(handler):
     assert not registered(handler).is_async
@@ -145,6 +157,7 @@ def check_unfinished(letters, expected):
         assert letter.error_type == "unpoison.errors.UnfinishedHandler"
         assert words in letter.error
         assert "its work is not done" in letter.error
+        assert "File" not in letter.traceback, "where unpoison found out explains nothing"
 
 
 RETURNS_WORK = {

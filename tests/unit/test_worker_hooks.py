@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import sys
 import threading
 
 import pytest
@@ -103,6 +104,40 @@ def test_a_stop_hook_that_raises_is_said_and_the_others_run(caplog):
     app.run(until_empty=True)
     assert seen == ["stop"]
     assert "on_worker_stop raised RuntimeError" in caplog.text
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+def test_an_async_start_hook_that_hangs_is_given_up_after_start_timeout(is_async):
+    app, seen, cancelled = app_with(start_timeout=0.05), [], threading.Event()
+
+    @app.on_worker_start
+    async def start():
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    async def handle(body: bytes):
+        seen.append("handle")
+
+    app.consumer("orders")(handle if is_async else lambda body: seen.append("handle"))
+    app.publish("orders", b"1")
+    with pytest.raises(ConfigError, match=r"on_worker_start raised TimeoutError: it took more than 0\.05 s \(start_timeout\)"):
+        app.run(until_empty=True)
+    assert seen == []
+    assert cancelled.wait(10)
+
+
+def test_a_start_hook_that_asks_the_process_to_end_starts_no_source():
+    app, seen = app_with(), []
+    app.on_worker_start(lambda: sys.exit(3))
+    for source in ("orders", "emails"):
+        app.consumer(source)(lambda body: seen.append("handle"))
+        app.publish(source, b"1")
+    with pytest.raises(ConfigError, match="on_worker_start raised SystemExit: 3"):
+        app.run(until_empty=True)
+    assert seen == []
 
 
 def test_a_generator_function_is_refused_as_a_hook():

@@ -56,7 +56,7 @@ class Call:
         """What happened, as data. User code that is asked about it may fail as well."""
         if isinstance(error, Unfit):
             return unfit(error)
-        error.__traceback__ = without_our_frames(error.__traceback__)
+        error.__traceback__ = None if isinstance(error, UnfinishedHandler) else without_our_frames(error.__traceback__)
         try:
             return self.handler.failure(error, metadata_of(delivery))
         except BaseException as broken:  # a classifier or should_retry of the user's raised

@@ -6,13 +6,12 @@ Async hooks run on the loop of the app's async handlers, so that what they open 
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from unpoison.errors import ConfigError
 from unpoison.failure import describe
-from unpoison.workers.awaiting import Awaiting
-from unpoison.workers.hooks import WorkerHooks
+from unpoison.workers.hooks import CLOSING, WorkerHooks
 
 if TYPE_CHECKING:
     from unpoison.workers.tasks import LoopThread
@@ -23,61 +22,65 @@ log = logging.getLogger("unpoison")
 class WorkerHere:
     """This process as the worker of an app. Safe to use from several threads."""
 
-    def __init__(self, hooks: Callable[[], WorkerHooks], *, has_async: bool) -> None:
-        self._hooks, self._has_async = hooks, has_async
-        self._lock = threading.Lock()
-        self._loop: LoopThread | Awaiting | None = None
+    def __init__(self, hooks: Callable[[], WorkerHooks], start_timeout: float) -> None:
+        self._hooks, self._start_timeout = hooks, start_timeout
+        self._lock = threading.RLock()
+        self._loop: LoopThread | None = None
+        self._is_started = False
         self._problem: ConfigError | None = None
 
     def start(self) -> None:
-        """Run the start hooks, unless that was done. Raises what stands against starting any handler."""
+        """Run the start hooks, unless that was done. Raises if one has failed: then no handler may start."""
         with self._lock:
-            if self._loop is None:
+            if not self._is_started:
                 hooks = self._hooks()
-                self._loop = self._make_loop()
-                self._run_start_hooks(hooks, self._loop)
+                self._is_started = True
+                self._problem = self._start_problem(hooks)
             if self._problem is not None:
                 raise self._problem
 
     def loop_thread(self) -> "LoopThread":
-        """The loop of async handlers. Only for an app that has some, and after `start`."""
-        if self._loop is None or isinstance(self._loop, Awaiting):
-            raise AssertionError("an app without async handlers has no loop that always runs")
-        return self._loop
+        """The loop of everything async, made when it is first needed."""
+        with self._lock:
+            if self._loop is None:
+                from unpoison.workers.tasks import LoopThread  # noqa: PLC0415 - asyncio takes 60 ms to import
+
+                self._loop = LoopThread()
+            return self._loop
 
     def close(self) -> None:
         """Run the stop hooks, if the start hooks have run."""
         with self._lock:
-            loop, self._loop = self._loop, None
-        if loop is None:
-            return
-        for function in self._hooks().stop if self._problem is None else ():
-            _call_stop_hook(loop, function)
-        loop.close()
+            if self._is_started and self._problem is None:
+                for function in self._hooks().stop:
+                    self._call_stop_hook(function)
+            self._is_started, self._problem = False, None
+            if self._loop is not None:
+                self._loop.close()
+                self._loop = None
 
-    def _make_loop(self) -> "LoopThread | Awaiting":
-        if not self._has_async:
-            return Awaiting()
-        from unpoison.workers.tasks import LoopThread  # noqa: PLC0415 - asyncio takes 60 ms to import
-
-        return LoopThread()
-
-    def _run_start_hooks(self, hooks: WorkerHooks, loop: "LoopThread | Awaiting") -> None:
+    def _start_problem(self, hooks: WorkerHooks) -> ConfigError | None:
         try:
             for function in hooks.start:
-                loop.call(function)
-        except Exception as error:  # user code
+                self._call(function, self._start_timeout, "start_timeout")
+        except BaseException as error:  # user code; SystemExit too must not let the other sources start
             name, text, _ = describe(error)
-            self._problem = ConfigError(
+            problem = ConfigError(
                 f"on_worker_start raised {name}: {text}. No message was started. Fix it, then start this consumer again."
             )
-            self._problem.__cause__ = error
+            problem.__cause__ = error
+            return problem
+        return None
 
+    def _call_stop_hook(self, function: Callable[[], Any]) -> None:
+        try:
+            self._call(function, CLOSING, "the time there is at the end")
+        except BaseException as error:  # user code
+            name = type(error).__name__
+            log.exception("on_worker_stop raised %s. Messages are not affected; what it was to close may be left open.", name)
 
-def _call_stop_hook(loop: "LoopThread | Awaiting", function: Callable[[], Any]) -> None:
-    try:
-        loop.call(function)
-    except Exception as error:  # user code
-        log.exception(
-            "on_worker_stop raised %s. Messages are not affected; what it was to close may be left open.", type(error).__name__
-        )
+    def _call(self, function: Callable[[], Any], limit: float, name: str) -> None:
+        """Call it here; await what it returns, if that can be awaited, on the loop."""
+        result = function()
+        if isinstance(result, Awaitable) and not self.loop_thread().has_finished(result, limit):
+            raise TimeoutError(f"it took more than {limit:g} s ({name})")

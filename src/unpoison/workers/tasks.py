@@ -2,7 +2,8 @@
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
+from concurrent.futures import wait
 from typing import Any
 
 from unpoison.bell import Bell
@@ -22,11 +23,15 @@ class LoopThread:
         self._thread = threading.Thread(target=self.loop.run_forever, name="unpoison-tasks", daemon=True)
         self._thread.start()
 
-    def call(self, function: Callable[..., Any]) -> None:
-        """Call the function here; await what it returns, if that can be awaited, on the loop."""
-        result = function()
-        if isinstance(result, Awaitable):
-            asyncio.run_coroutine_threadsafe(_awaited(result), self.loop).result()
+    def has_finished(self, result: Awaitable[Any], limit: float) -> bool:
+        """Await this on the loop, for so many seconds at most; then it is cancelled. What it raises is raised."""
+        awaited = asyncio.run_coroutine_threadsafe(_awaited(result), self.loop)
+        wait([awaited], limit)
+        if not awaited.done():
+            awaited.cancel()
+            return False
+        awaited.result()
+        return True
 
     def close(self) -> None:
         self.loop.call_soon_threadsafe(self.loop.stop)
