@@ -70,6 +70,7 @@ def registered(handler, **options):
         GeneratingShipper(),
         staticmethod(each),
     ],
+    ids=["function", "async", "partial", "partial-twice", "method", "object", "static"],
 )
 def test_a_generator_function_is_refused_as_a_handler(handler):
     with pytest.raises(ConfigError, match=r"'orders': handler .* is an? (async )?generator function: .* runs none of its code"):
@@ -88,6 +89,7 @@ def test_a_generator_function_is_refused_as_a_handler(handler):
         Shipper.static,
         Shipper.__dict__["static"],
     ],
+    ids=["function", "partial", "partial-method", "method", "object", "partial-object", "static", "static-object"],
 )
 def test_whatever_is_async_runs_as_async(handler):
     assert registered(handler).is_async
@@ -105,7 +107,10 @@ def test_an_object_that_has_every_attribute_is_refused_and_not_unwrapped_for_eve
         registered(AnswersEverything())
 
 
-@pytest.mark.parametrize("handler", [lambda order: None, Shipper(print).method, print, functools.partial(print, "x")])
+PLAIN = [lambda order: None, Shipper(print).method, print, functools.partial(print, "x")]
+
+
+@pytest.mark.parametrize("handler", PLAIN, ids=["lambda", "method", "built-in", "partial"])
 def test_whatever_is_not_async_does_not(handler):
     assert not registered(handler).is_async
 

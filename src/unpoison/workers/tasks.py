@@ -25,13 +25,12 @@ class LoopThread:
 
     def has_finished(self, result: Awaitable[Any], limit: float) -> bool:
         """Await this on the loop, for so many seconds at most; then it is cancelled. What it raises is raised."""
-        awaited = asyncio.run_coroutine_threadsafe(_awaited(result), self.loop)
-        wait([awaited], limit)
+        awaited = asyncio.run_coroutine_threadsafe(_has_finished(result, limit), self.loop)
+        wait([awaited], limit + 1)  # longer than the limit only if something keeps the loop from running
         if not awaited.done():
             awaited.cancel()
             return False
-        awaited.result()
-        return True
+        return awaited.result()
 
     def close(self) -> None:
         self.loop.call_soon_threadsafe(self.loop.stop)
@@ -40,8 +39,16 @@ class LoopThread:
             self.loop.close()
 
 
-async def _awaited(result: Awaitable[Any]) -> None:
-    await result
+async def _has_finished(result: Awaitable[Any], limit: float) -> bool:
+    within = asyncio.timeout(limit)
+    try:
+        async with within:
+            await result
+    except TimeoutError:
+        if not within.expired():  # it is the awaited code's own
+            raise
+        return False
+    return True
 
 
 class TaskWorkers:
