@@ -129,6 +129,18 @@ def test_an_async_start_hook_that_hangs_is_given_up_after_start_timeout(is_async
     assert cancelled.wait(10)
 
 
+def test_a_timeout_of_the_hooks_own_is_told_as_its_own():
+    app = app_with()
+
+    @app.on_worker_start
+    async def start():
+        raise TimeoutError("the database is slow")
+
+    app.consumer("orders")(lambda body: None)
+    with pytest.raises(ConfigError, match="on_worker_start raised TimeoutError: the database is slow"):
+        app.run(until_empty=True)
+
+
 def test_a_start_hook_that_asks_the_process_to_end_starts_no_source():
     app, seen = app_with(), []
     app.on_worker_start(lambda: sys.exit(3))
