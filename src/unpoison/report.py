@@ -95,7 +95,8 @@ class Report:
         """Say what happens to the message now, and why. `letter_id` is that of its dead letter, if the broker has told it."""
         delivery, failure = event.delivery, event.failure
         where = f"Message {delivery.id!r} on {self._name(delivery.source)!r}"
-        what = f"{event.ruling.classification}: {failure.type_name}: {_first_line(failure.text)}"
+        error = f"{failure.type_name}: {_first_line(failure.text)}"
+        what = f"{event.ruling.classification}: {error}"
         with self._lock:
             tally = self._tallies[delivery.source]
             match event.ruling.verdict:
@@ -108,7 +109,8 @@ class Report:
                 case verdict.DeadLetter(reason):
                     tally.dead += 1
                     extra = self._judged("dead", event, letter_id=letter_id)
-                    log.error("%s is a dead letter: %s. It says: %s", where, reason, what, extra=extra)
+                    see = f" To see it: unpoison dlq show {letter_id}" if letter_id else ""
+                    log.error("%s is a dead letter: %s. The error: %s.%s", where, reason, error.rstrip("."), see, extra=extra)
                 case verdict.Discard(reason):
                     tally.discarded += 1
                     log.info("%s was discarded by its handler: %s", where, reason, extra=self._judged("discard", event))
@@ -226,7 +228,9 @@ def _first_line(text: str) -> str:
 
 
 def in_words(seconds: float) -> str:
-    """A duration as a person says it: 0.35 s, 90 s, 12 min, 5 h."""
+    """A duration as a person says it: 0.35 s, 1.5 s, 90 s, 12 min, 5 h."""
+    if seconds < 1:
+        return f"{max(seconds, 0.01):.2g} s" if seconds > 0 else "0 s"
     if seconds < 120:
         return f"{seconds:.3g} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
