@@ -41,7 +41,7 @@ def commands(told: Account) -> list[str]:
     """List, look at one, send one again: with ids that are there."""
     ids = {outcome.kind.name: outcome.letter.id for outcome in told.poison if outcome.letter}
     fallback = next(iter(ids.values()), f"{SOURCE}-1")
-    target = f"--url {shlex.quote(told.url)} --source {SOURCE}"
+    target = f"--url {shlex.quote(told.url)}"
     program = this_program()
     return [
         f"{program} dlq ls {target}",
