@@ -12,6 +12,7 @@ from pathlib import Path
 from tests.docs.pages import KNOWN, SHOWN_ONLY, Block, Command, commands
 
 LIMIT = 100
+ENDED_BY_CTRL_C = 130
 ANYTHING = "…"
 CTRL_C = "^C"
 
@@ -77,8 +78,9 @@ class Story:
         if serves and CTRL_C not in shown:
             shown = [*(shown or [ANYTHING, f"{ANYTHING} Consuming {ANYTHING}"]), CTRL_C, ANYTHING]
         code, lines = self._run(text, shown)
-        if code != command.exit_code:
-            raise Differs(f"{where}\nended with {code}, not {command.exit_code}, and wrote:\n" + "\n".join(lines))
+        wanted = ENDED_BY_CTRL_C if CTRL_C in shown else command.exit_code
+        if code != wanted:
+            raise Differs(f"{where}\nended with {code}, not {wanted}, and wrote:\n" + "\n".join(lines))
         difference = compare([line for line in shown if line != CTRL_C], lines)
         if difference:
             raise Differs(f"{where}\n{difference}")
