@@ -52,13 +52,12 @@ USAGE = [
     ("publish sqlite:///shop.db orders 1 --delay soon", "'soon' is no duration. Write seconds, or a number with"),
     ("publish sqlite:///shop.db orders 1 --header x", "Write --header name=value"),
     ("dlq frob", "There are ls, count, show, replay, discard, purge"),
-    ("dlq ls", "Give --app module:app, or --url URL together with --source NAME"),
-    ("dlq ls --url sqlite:///shop.db", "Give --app module:app, or --url URL together with --source NAME"),
+    ("dlq ls", "Give --app module:app, or --url URL, or set UNPOISON_URL"),
     ("dlq ls --app good:app --url sqlite:///shop.db", "Give one of them"),
     ("dlq ls --app empty:app", "Name one with --source"),
     ("dlq show --app good:app", "Missing argument 'ID'"),
     ("dlq replay --app good:app", "Give their ids, or --all"),
-    ("dlq replay --all --app good:app", "(orders, emails). Name one of them with --source"),
+    ("dlq replay --all --app good:app", "Add --source NAME. Sources here: orders, emails"),
     ("completion tcsh", "is not one of 'bash', 'zsh', 'fish'"),
 ]
 
