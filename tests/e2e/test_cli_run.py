@@ -296,7 +296,7 @@ def test_two_apps_with_a_source_of_the_same_name_are_told_apart(tmp_path):
     assert {(line["source"], line["app"]) for line in lines} == {("orders", "one:app"), ("orders", "two:app")}
 
 
-def interrupted(folder, *arguments, once):
+def interrupted(folder, *arguments, once, **variables):
     """The command, in a process group of its own that gets SIGINT, as by Ctrl-C, once `once` is true of what it has written."""
     with subprocess.Popen(
         [*UNPOISON, *arguments],
@@ -304,7 +304,7 @@ def interrupted(folder, *arguments, once):
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        env=environment(PYTHONUNBUFFERED="1"),
+        env=environment(PYTHONUNBUFFERED="1", **variables),
         process_group=0,
     ) as process:
         written = b""
@@ -331,6 +331,15 @@ def test_ctrl_c_while_an_app_is_imported_is_no_traceback(tmp_path):
     (tmp_path / "slow.py").write_text("import time\nprint('importing', flush=True)\ntime.sleep(600)\n")
     for command in (["run"], ["dlq", "ls", "--app"], ["doctor"]):
         assert interrupted(tmp_path, *command, "slow:app", once=b"importing")[0] == 130
+
+
+def test_ctrl_c_while_the_template_starts_is_no_traceback(tmp_path):
+    """Before any code of ours runs in it, so that nothing but its process group keeps the signal away."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys, time\nif 'unpoison.workers.template' in sys.orig_argv:\n    print('starting')\n    time.sleep(0.5)\n"
+    )
+    app_file(tmp_path, "good.py", "pass")
+    assert interrupted(tmp_path, "run", "good:app", once=b"starting", PYTHONPATH=str(tmp_path))[0] == 130
 
 
 def started(folder, *arguments, **variables):
