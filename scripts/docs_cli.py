@@ -26,7 +26,8 @@ This page is what `--help` says, command by command. It is written by `make docs
 
 `--log-level` and `--log-format` hold for what your handlers log as well, in whichever process or thread they run. An app that
 sets up logging itself, while it is imported or in `@app.on_worker_start`, wins: its levels and forms are used for its own lines.
-What handlers print to standard output and standard error is passed on line by line, so lines of several workers never mix.
+What handlers print to standard output and standard error is passed on line by line, so lines of several workers never mix. A
+worker that is killed loses none. If the consumer itself is killed, what was printed in its last milliseconds may be missing.
 
 With `--log-format json` each line is one JSON object with `time`, `level`, `logger` and `message`, and whatever a handler gave as
 `extra`. Lines of unpoison itself have an `event`, and these fields; their names do not change:

@@ -72,7 +72,8 @@ class IsolatedHooks:
             except (OSError, UnpoisonError) as error:
                 problem = f"its process could not be had ({error})"
             if problem:
-                log.error("A hook for message %r failed: %s. The verdict stands.", hook.message.id, problem)
+                extra = {"event": "hook-failed", "source": hook.message.source, "message_id": hook.message.id}
+                log.error("A hook for message %r failed: %s. The verdict stands.", hook.message.id, problem, extra=extra)
         if self._process is not None and self._process.tell(wire.Stop()) is Told.YES:
             self._process.is_gone(LEAVE_WITHIN)
         self._end()

@@ -71,7 +71,9 @@ class Hooks:
             try:
                 self._call(event.delivery.message, event.metadata, event)
             except BaseException as error:  # a hook is user code; it must not end this thread
-                log.exception("A hook for message %r raised %s; the verdict stands.", event.delivery.id, type(error).__name__)
+                extra = {"event": "hook-failed", "source": event.delivery.source, "message_id": event.delivery.id}
+                kind = type(error).__name__
+                log.exception("A hook for message %r raised %s; the verdict stands.", event.delivery.id, kind, extra=extra)
         self._awaiting.close()
 
     def _call(self, message: Message, metadata: MessageMetadata, event: Event) -> None:

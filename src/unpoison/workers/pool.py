@@ -185,6 +185,7 @@ class IsolatedWorkers:
                             seat.process.pid,
                             self._consumer.options.name,
                             lie,
+                            extra={"event": "worker-not-believed", "source": self._source},
                         )
                         seat.process.kill()
                         return

@@ -182,7 +182,8 @@ class Fetching:
     def repair(self, source: str, error: Exception) -> None:
         """Somebody destroyed the group, or emptied the database, while we used it: make anew what was there."""
         if isinstance(error, redis.ResponseError) and word(error) == "NOGROUP" and self.create:
-            log.error("The group of source %r was destroyed in %s. It is made anew.", source, self._link.finder.address.shown)
+            shown, extra = self._link.finder.address.shown, {"event": "group-destroyed", "source": source}
+            log.error("The group of source %r was destroyed in %s. It is made anew.", source, shown, extra=extra)
             make_group(self._link, source, create=True)
         raise BrokerUnavailable(f"Redis at {self._link.finder.address.shown!r}: {error}. It is tried again.") from error
 

@@ -28,6 +28,7 @@ def take_over(link: Link, keys: Sequence[str], me: presence.Presence, from_owner
                 "Source %r: %s that %s held had been trimmed from the stream while it was being handled: lost, unless it had "
                 "been finished. Remove MAXLEN from what writes to the stream. (Came back: %s.)",
                 source, counted(trimmed, "message"), name.decode(errors="backslashreplace"), counted(taken, "other message"),
+                extra={"event": "trimmed", "source": source},
             )  # fmt: skip
     return came_back
 
