@@ -11,9 +11,10 @@ from datetime import timedelta
 
 import unpoison
 from tests.docs.pages import ROOT, blocks
-from unpoison import App, Backoff, PoisonPillHandler
+from unpoison import App, Backoff, PoisonPillHandler, waiting
 from unpoison.backoff import DEFAULT_BACKOFF
 from unpoison.brokers import ADAPTERS
+from unpoison.brokers.rabbitmq import letters
 from unpoison.classification import ErrorClassification
 from unpoison.cli.doctor import settings as doctor_settings
 from unpoison.errors import RemoteFailure, Steering, UnpoisonError
@@ -125,7 +126,8 @@ def test_every_classification_is_there():
 
 def test_every_rule_is_there():
     judge = inspect.getsource(unpoison.handler)
-    rules = set(re.findall(r'dead\("([\w-]+)"', judge)) | set(re.findall(r', "(backoff|retry-after)"$', judge, re.MULTILINE))
+    rules = set(re.findall(r'dead\("([\w-]+)"', judge)) | set(re.findall(r'"(backoff|retry-after)"', inspect.getsource(waiting)))
+    rules |= set(letters._ENDS)
     rules |= set(re.findall(r'rule = f"([\w-]+): {why}', inspect.getsource(unpoison.judging)))
     rules |= {"discard", *map(str, unpoison.handler._NEVER_RETRIED)}
     assert {"max-attempts", "max-age", "should-retry", "backoff", "retry-after", "in-doubt"} <= rules

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from unpoison.brokers.kafka.part import Part
-from unpoison.brokers.kafka.slow_start import AT_FIRST, DOUBLES_EVERY, SlowStart
+from unpoison.brokers.kafka.slow_start import AFTER_A_LOSS, AT_FIRST, SlowStart
 
-A_STEP = DOUBLES_EVERY * 1.01
+A_STEP = AFTER_A_LOSS * 1.01
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Owner:
         self.now = 100.0
         self.part = Part("orders", 0)
         self.part.take_over(-1001, None)
-        self.part.slow_start = SlowStart(lambda: self.now)
+        self.part.slow_start = SlowStart(AFTER_A_LOSS, lambda: self.now)
         self.part.ready.extend(self.part.arrive([Read(at) for at in range(messages)]))
 
     def given(self):

@@ -19,6 +19,7 @@ from unpoison.brokers.kafka.committing import ANSWER_WITHIN
 from unpoison.brokers.kafka.part import Part
 from unpoison.brokers.kafka.record import Record
 from unpoison.brokers.kafka.sharing import Sharing
+from unpoison.brokers.kafka.slow_start import AFTER_A_LOSS, OTHERWISE, SlowStart
 from unpoison.brokers.kafka.troubles import DENIED, is_final, lacking, told
 
 POLL, POLL_WHEN_BUSY = 0.02, 0.001
@@ -229,8 +230,11 @@ class Line(Sharing):
                 part = self.parts.get(each.partition)
                 if part is None or part.is_known or each.error:
                     continue
-                if came_back := part.take_over(each.offset, each.metadata):
+                came_back = part.take_over(each.offset, each.metadata)
+                if came_back:
                     self.on_return(came_back)
+                if self.starts_slowly:
+                    part.slow_start = SlowStart(AFTER_A_LOSS if came_back else OTHERWISE)
                 early, part.early = part.early, []
                 if early:
                     self._arrive_in(part, early)

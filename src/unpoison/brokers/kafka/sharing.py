@@ -15,7 +15,6 @@ from unpoison.brokers.kafka.committing import RETRY_AFTER, Commits
 from unpoison.brokers.kafka.connecting import ALL_DOWN, Connecting
 from unpoison.brokers.kafka.part import Part
 from unpoison.brokers.kafka.shelf import Shelf
-from unpoison.brokers.kafka.slow_start import SlowStart
 from unpoison.brokers.kafka.troubles import told
 
 
@@ -42,8 +41,7 @@ class Sharing:
         with self.changed:
             for place in places:
                 if place.topic == self.topic:
-                    part = self.parts[place.partition] = Part(self.topic, place.partition)
-                    part.slow_start = SlowStart() if self.starts_slowly else None
+                    self.parts[place.partition] = Part(self.topic, place.partition)
             self.is_joined, self.commits.is_denied, self.is_moving = True, False, False
             self.changed.notify_all()
         with suppress(KafkaException):

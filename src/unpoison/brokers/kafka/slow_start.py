@@ -1,24 +1,25 @@
 """How many messages of a partition may be started before the server has confirmed what became of the ones before?
 
 Settling does not wait for a commit, so a consumer that is killed repeats all that was done since the last confirmed one. That
-matters most right after a partition was taken over: the last owner may have been killed by a message that comes again soon. So
-a new owner begins with few messages at a time, and twice as many every 50 ms. After a third of a second there is no limit.
+matters most right after a partition was taken over from a consumer that vanished: it may have been killed by a message that comes
+again soon. So a new owner begins with few messages at a time and soon doubles that, later after a loss than otherwise.
 """
 
 from collections.abc import Callable
 from time import monotonic
 
 AT_FIRST = 8
-DOUBLES_EVERY = 0.05
-"""Seconds. It goes by time and not by what is done: slow handlers must not wait for each other."""
 WITHOUT_LIMIT = 1_000
+AFTER_A_LOSS, OTHERWISE = 0.05, 0.02
+"""Seconds after which twice as many may be started. It goes by time and not by what is done: slow handlers must not wait for each
+other. There is no limit any more after seven times as long."""
 
 
 class SlowStart:
     """Of one partition, since its first message was handed out here."""
 
-    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
-        self._clock = clock
+    def __init__(self, doubles_every: float, clock: Callable[[], float] = monotonic) -> None:
+        self._doubles_every, self._clock = doubles_every, clock
         self._since: float | None = None
         self._held_back_at: int | None = None
 
@@ -43,4 +44,4 @@ class SlowStart:
         return True
 
     def _window(self) -> int:
-        return AT_FIRST if self._since is None else AT_FIRST * 2 ** int((self._clock() - self._since) / DOUBLES_EVERY)
+        return AT_FIRST if self._since is None else AT_FIRST * 2 ** int((self._clock() - self._since) / self._doubles_every)

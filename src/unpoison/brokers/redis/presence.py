@@ -48,6 +48,7 @@ class Presence:
         self._shown, self._group = finder.address.shown, finder.address.group
         self._is_list = is_list
         self.name = ""
+        self._since = 0.0
         self._ring: Ring = lambda: None
         self._guard = threading.RLock()
         self._subscription: Node | None = None
@@ -140,7 +141,9 @@ class Presence:
 
     def _appear(self, name: str, *, is_new: bool = False) -> bool:
         """Say that this owner is alive. False if it is none any more."""
-        who = f"{socket.gethostname()} {os.getpid()}"
+        if is_new:
+            self._since = time.time()
+        who = f"{socket.gethostname()} {os.getpid()} {self._since:.0f}"
         command = scripts.APPEAR(self._keys, self._group, name, int(LEASE * 1000), self.run, who, int(is_new))
         self._beats_at = time.monotonic() + LEASE / 3
         return bool(self._link.ask(self._source, command)[0])

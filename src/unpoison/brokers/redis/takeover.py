@@ -19,10 +19,10 @@ def take_over(link: Link, keys: Sequence[str], me: presence.Presence, from_owner
     source, silence = keys[0], int(presence.LEASE * 1000)
     command = scripts.INHERIT(keys, link.finder.address.group, me.name, me.run, silence, from_owner)
     came_back = 0
-    for name, _, taken, trimmed in link.ask(source, command)[0]:
+    for name, said, taken, trimmed in link.ask(source, command)[0]:
         came_back += taken
         if taken and not from_owner:  # else it is this consumer itself that has lost them
-            tell(source, taken, shown(name))
+            tell(source, taken, shown(name), _since(said))
         if trimmed:
             log.error(
                 "Source %r: %s that %s held had been trimmed from the stream while it was being handled: lost, unless it had "
@@ -37,3 +37,9 @@ def shown(name: bytes) -> str:
     """An owner as people know it: host:pid. A consumer that is none of ours has the name that it gave itself."""
     host, pid, own = (["", "", *name.decode(errors="backslashreplace").rsplit("-", 2)])[-3:]
     return f"{host}:{pid}" if host and pid.isdigit() else f"{host}-{pid}-{own}".lstrip("-")
+
+
+def _since(said: bytes) -> float | None:
+    """Since when an owner had been there, from what it said last (lua/appear.lua). Others say nothing."""
+    words = said.split()
+    return float(words[5]) if len(words) == 6 and words[5].isdigit() else None

@@ -31,5 +31,5 @@ def take_over(run: sqlite3.Connection, owner: int, now: float) -> Takeover:
         run.execute("update unpoison_waiting set owner = null, due = ?, counters = ? where no = ?", (now, counters, no))
     host, pid, since = run.execute("select host, pid, since from unpoison_owners where no = ?", (owner,)).fetchone()
     run.execute("delete from unpoison_owners where no = ?", (owner,))
-    names: dict[int, str] = dict(run.execute("select no, name from unpoison_sources").fetchall())
-    return Takeover(f"{host}:{pid}", since, {names[source]: count for source, count in held.items()})
+    name = "select name from unpoison_sources where no = ?"
+    return Takeover(f"{host}:{pid}", since, {run.execute(name, (no,)).fetchone()[0]: count for no, count in held.items()})

@@ -3,6 +3,7 @@
 from unpoison.testing.contract import (
     dead_letters,
     delivering,
+    explaining,
     faults,
     hooks,
     killing,
@@ -24,6 +25,7 @@ TOPICS = (
     dead_letters,
     operators,
     ownership,
+    explaining,
     stopping,
     sharing,
     unwritable,

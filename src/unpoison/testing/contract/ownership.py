@@ -221,21 +221,6 @@ def test_what_a_killed_consumer_held_is_taken_over_by_one_that_is_running(lab: L
     assert effects.counted() == {f"{number} 1 1": 1 for number in range(20)}
 
 
-def test_it_is_said_how_many_messages_came_back_from_a_consumer_that_vanished(lab: Lab) -> None:
-    handled: list[int] = []
-    app = given.consumer(lab.app(), "orders", handled.append, schema=int)
-    app.publish_many("orders", range(3))
-    with Journal() as journal:
-        vanishing = lab.broker("orders")
-        assert len(vanishing.fetch("orders", 10)) == 3
-        vanishing.close()
-        drained(app)
-        said = journal.of("takeover")
-    assert sorted(handled) == [0, 1, 2]
-    assert sum(int(line.removeprefix("Source 'orders': ").split()[0]) for line in said) == 3, said
-    assert all("vanished" in line for line in said)
-
-
 def test_a_waiting_consumer_is_told_when_a_killed_one_left_messages(lab: Lab) -> None:
     lab.needs(Capability.SHARED | Capability.DURABLE)
     holding, rung = Gate("holding"), threading.Event()

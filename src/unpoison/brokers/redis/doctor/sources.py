@@ -141,7 +141,7 @@ def _of_vanished(look: Look) -> Iterator[Finding]:
     pending = {each["name"].decode(): each["pending"] for each in consumers}
     for owners in look.table("HGETALL", keys[OWNERS]):
         for name, text in owners.items():
-            till, run, is_subscribed, host, pid = text.decode().split(" ")
+            till, run, is_subscribed, host, pid, *_ = text.decode().split(" ")
             is_silent = float(till) < seconds * 1000 + micros / 1000
             counts = is_subscribed == "1" and run == look.link.node(look.key).run
             is_cut = counts and not look.ask("PUBSUB", "NUMSUB", owner_channel(name))[1]

@@ -1,4 +1,5 @@
--- An owner says that it is alive. ARGV: group, owner, for how many milliseconds, the server's run, host and process, 1 the first time.
+-- An owner says that it is alive. ARGV: group, owner, for how many milliseconds, the server's run, host, process and since when it is
+-- there, 1 the first time.
 -- Returns whether it is an owner. It is seen as subscribed only if this very server sees its subscription.
 local owner = ARGV[2]
 if ARGV[6] ~= '1' and not is_known(owner) then return 0 end
