@@ -109,6 +109,7 @@ def of_version(found: int, newest: int, url: str) -> Iterator[Finding]:
             f"{url} was written by a newer unpoison (tables of version {found}, this one knows {newest}). "
             f"Consumers and publishers of this version refuse to start; the messages stay where they are.",
             "Upgrade unpoison here:\npip install --upgrade unpoison",
+            stops=True,
         )
 
 

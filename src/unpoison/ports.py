@@ -48,6 +48,8 @@ class Finding(msgspec.Struct, frozen=True):
     problem: str
     fix: str
     loses: bool = False
+    stops: bool = False
+    """Nothing can be published or consumed, or some messages stand still, until somebody mends it."""
 
 
 class Depth(msgspec.Struct, frozen=True):

@@ -151,7 +151,7 @@ def test_every_finding_of_the_doctor_is_there_and_whether_it_loses_messages():
     files = [package / "findings.py", *package.glob("cli/doctor/*.py"), *package.glob("brokers/*/doctor*/*.py")]
     calls = [
         node
-        for path in [*files, *package.glob("brokers/*/doctor.py")]
+        for path in [*files, *package.glob("brokers/*/doctor.py"), *package.glob("brokers/*/rights.py")]
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "Finding"
     ]

@@ -1,8 +1,11 @@
 """Each trap of a SQLite file is made for real, found by its name, mended as the finding says, and gone."""
 
+import fcntl
 import os
 import shlex
+import signal
 import sqlite3
+import stat
 import subprocess
 import tempfile
 from contextlib import closing
@@ -16,6 +19,8 @@ from unpoison.brokers import checks_for, findings_for
 from unpoison.brokers.sqlite import doctor, file, schema
 from unpoison.errors import BrokerUnavailable, ConfigError
 from unpoison.findings import MANY_DEAD
+from unpoison.testing import given
+from unpoison.testing.isolation.diary import wait_until
 from unpoison.testing.processes import Child, Gate
 
 
@@ -86,21 +91,101 @@ def test_not_writable():
         shop = Path(name) / "shop.db"
         opened(shop, "orders").close()
 
-        for mode, expected in ((0o444, ["not-writable"]), (0o666, [])):
+        for mode, expected in ((0o444, ["not-writable", "readable-by-others"]), (0o666, ["readable-by-others"])):
             shop.parent.chmod(mode | 0o111)
             shop.chmod(mode)
             assert_ordinary_user_finds(expected, shop)
 
 
+def test_what_its_own_user_may_not_write_needs_no_new_owner():
+    with tempfile.TemporaryDirectory() as name:
+        shop = Path(name) / "shop.db"
+        opened(shop, "orders").close()
+        shop.parent.chmod(0o711)
+        shop.chmod(0o400)
+        os.chown(shop.parent, NOBODY, -1)
+        os.chown(shop, NOBODY, -1)
+
+        def mend():
+            finding = found(shop)["not-writable"]
+            assert finding.stops
+            assert commands(finding) == [f"chmod u+w {shop}"]
+            subprocess.run(commands(finding)[0], shell=True, check=True)
+            assert found(shop) == {}
+
+        as_nobody(mend)
+
+
+NOBODY = 65534
+
+
+def as_nobody(work):
+    def work_as_nobody():
+        if os.getuid() == 0:
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)  # for root every file can be written
+        work()
+
+    with Child(work_as_nobody) as child:
+        assert child.wait() == 0
+
+
 def assert_ordinary_user_finds(expected, shop, *sources):
     def look():
-        if os.getuid() == 0:
-            os.setgid(65534)
-            os.setuid(65534)  # for root every file can be written
         assert list(found(shop, *sources)) == expected
 
-    with Child(look) as child:
-        assert child.wait() == 0
+    as_nobody(look)
+
+
+def test_what_unpoison_makes_only_its_own_user_can_read():
+    """With the widest umask there is. An existing file keeps its mode, and who may write it may use its locks."""
+    for before, modes in ((None, (0o600, 0o700, 0o600)), (0o644, (0o644, 0o700, 0o600)), (0o660, (0o660, 0o770, 0o660))):
+        with tempfile.TemporaryDirectory() as name:
+            shop = Path(name) / "shop.db"
+            if before is not None:
+                shop.touch()
+                shop.chmod(before)
+            mask = os.umask(0)
+            try:
+                broker = opened(shop, "orders")
+                broker.publish(given.messages("orders", 1))
+                broker.fetch("orders", 1)
+            finally:
+                os.umask(mask)
+            made = {str(each.relative_to(name)): stat.S_IMODE(each.stat().st_mode) for each in Path(name).rglob("*")}
+            broker.close()
+            file_, folder, lock = modes
+            assert made == {
+                "shop.db": file_,
+                "shop.db-wal": file_,
+                "shop.db-shm": file_,
+                "shop.db-owners": folder,
+                "shop.db-owners/1": lock,
+            }
+
+
+def test_readable_by_others():
+    with tempfile.TemporaryDirectory() as name:
+        shop = Path(name) / "shop.db"
+        shop.touch(mode=0o644)
+        opened(shop, "orders").close()
+        assert found(shop) == {}, "nobody else can come this far"
+        shop.parent.chmod(0o755)
+        finding = found(shop)["readable-by-others"]
+        assert f"{shop} (0644)" in finding.problem
+        assert (finding.loses, finding.stops) == (False, False)
+        subprocess.run(commands(finding)[0], shell=True, check=True)
+        assert found(shop) == {}
+        shop.parent.chmod(0o700)
+
+
+def test_disk_full(shop, monkeypatch):
+    with monkeypatch.context() as full:
+        full.setattr(doctor, "FULL", 2**63)
+        finding = found(shop)["disk-full"]
+    assert f"The disk of '{shop}' is full" in finding.problem
+    assert finding.stops
+    assert found(shop) == {}
 
 
 def test_disk_nearly_full(tmp_path):
@@ -226,6 +311,69 @@ def test_vanished_consumer(shop):
     broker.close()
 
 
+def test_lock_held_by_somebody_who_is_no_consumer(shop):
+    with closing(App(f"sqlite:///{shop}")) as app:
+        app.publish_many("orders", range(3))
+    fetched, locked, leave = Gate("fetched"), Gate("locked"), Gate("leave")
+
+    def consume():
+        opened(shop, "orders").fetch("orders", 10)
+        fetched.open()
+        leave.wait()
+        os._exit(0)
+
+    def hold():
+        lock = os.open(f"{shop}-owners/1", os.O_RDONLY)  # it could be opened, once
+        as_user_nobody()
+        locked.open()
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        signal.pause()
+
+    with Child(consume) as consumer:
+        fetched.wait()
+        with Child(hold) as holder:
+            locked.wait()
+            assert found(shop) == {}, "the consumer lives"
+            leave.open()
+            consumer.wait()
+            wait_until(lambda: "lock-held" in found(shop), lambda: str(found(shop)))
+            finding = found(shop)["lock-held"]
+            assert f"kept locked by process {holder.pid} (" in finding.problem
+            assert ", user nobody)" in finding.problem or os.getuid()
+            assert "the 3 messages" in finding.problem
+            assert finding.stops
+            assert commands(finding) == [f"kill {holder.pid}"]
+            os.kill(holder.pid, signal.SIGTERM)
+            holder.wait()
+    assert list(found(shop)) == ["vanished-consumer"]
+
+
+def as_user_nobody():
+    if os.getuid() == 0:
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+
+
+def test_lock_held_by_a_process_that_the_consumer_left_behind(shop):
+    with closing(App(f"sqlite:///{shop}")) as app:
+        app.publish_many("orders", range(3))
+
+    def consume():
+        broker = opened(shop, "orders")
+        broker.fetch("orders", 10)
+        subprocess.Popen(["sleep", "600"], pass_fds=broker.ties(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        os._exit(0)
+
+    with Child(consume) as consumer:
+        consumer.wait()
+        finding = found(shop)["lock-held"]
+    (command,) = commands(finding)
+    assert f"(process {consumer.pid}) is gone" in finding.problem
+    assert "(sleep, user " in finding.problem
+    os.kill(int(command.removeprefix("kill ")), signal.SIGKILL)
+    wait_until(lambda: list(found(shop)) == ["vanished-consumer"], lambda: str(found(shop)))
+
+
 def test_what_this_user_may_not_see_is_said_and_the_rest_is_looked_at():
     with tempfile.TemporaryDirectory() as name:
         shop = Path(name) / "shop.db"
@@ -237,7 +385,8 @@ def test_what_this_user_may_not_see_is_said_and_the_rest_is_looked_at():
         for each in shop.parent.glob("shop.db*"):
             each.chmod(0o700 if each.is_dir() else 0o666)
 
-        for expected in (["not-writable", "source-missing", "cannot-look"], ["source-missing"]):
+        shared = "readable-by-others"
+        for expected in (["not-writable", shared, "source-missing", "cannot-look"], [shared, "source-missing"]):
             assert_ordinary_user_finds(expected, shop, "mails")
             (shop.parent / "shop.db-owners").chmod(0o777)
             for each in (shop.parent / "shop.db-owners").iterdir():

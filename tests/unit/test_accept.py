@@ -98,3 +98,11 @@ def test_the_doctor_tells_what_an_app_accepts_and_does_not_fail_for_it(capsys):
     show(visit.what, visit.found, visit.accepted)
     assert "messages-expire (the app accepts it)" in capsys.readouterr().out
     assert not Visit("shop:app", found=[lost], accepted=["queue-expires"]).is_well
+
+
+def test_the_doctor_fails_where_nothing_can_work(capsys):
+    full = Finding("disk-full", "The disk is full.", "Free some space.", stops=True)
+    visit = Visit("shop:app", found=[full], accepted=["disk-full"])
+    assert not visit.is_well
+    show(visit.what, visit.found)
+    assert capsys.readouterr().out.startswith("Stands still until it is mended\n")

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import socket
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
@@ -11,24 +12,35 @@ from shlex import quote
 from urllib.parse import quote as url_quote
 
 from unpoison import findings
-from unpoison.brokers.sqlite import schema
+from unpoison.brokers.sqlite import rights, schema
 from unpoison.brokers.sqlite.file import LOG_LIMIT, explained, kind_of_file_system, must_exist, path_of, refuse_network
-from unpoison.brokers.sqlite.locks import command_of, readers, writers
+from unpoison.brokers.sqlite.locks import command_of, holders, readers, user_of, writers
 from unpoison.brokers.sqlite.owner import Owner
-from unpoison.errors import ConfigError
+from unpoison.errors import BrokerUnavailable, ConfigError
 from unpoison.ports import Finding
 
 HELD_TOO_LONG = 2.0
 """Seconds with a write transaction open and nothing committed. unpoison's own take under a millisecond."""
 
+FULL = 2**16
+"""Bytes below which a disk is full: the smallest transaction takes about as much."""
+
+_HELD = (
+    "select host, pid, "
+    "(select count(*) from unpoison_leases join unpoison_line on position between first and last where owner = :no) "
+    "+ (select count(*) from unpoison_waiting where owner = :no) from unpoison_owners where no = :no"
+)
+
 NAMES = (
     "network-file-system",
     "damaged",
-    "not-writable",
+    *rights.NAMES,
+    "disk-full",
     "disk-nearly-full",
     "not-wal",
     "log-grown",
     "file-locked",
+    "lock-held",
     *findings.NAMES,
 )
 DEEP = ("damaged",)
@@ -44,7 +56,17 @@ def examine(  # every broker is asked the same
     """All that is found in this file. `deep` reads the whole of it."""
     path = path_of(url)
     must_exist(path)
-    found = [*_of_file_system(path), *_of_rights(path), *_of_space(path), *_of_log(path)]
+    found = [*_of_file_system(path), *rights.findings_of(path), *_of_space(path), *_of_log(path)]
+    try:
+        return found + _of_content(path, sources, url, deep=deep)
+    except BrokerUnavailable:
+        if not any(each.stops for each in found):
+            raise
+        return found  # they say why it cannot be read
+
+
+def _of_content(path: str, sources: Sequence[str], url: str, *, deep: bool) -> list[Finding]:
+    found: list[Finding] = []
     with _reading(path) as run:
         found += [*_of_journal(run, path), *_of_writers(run, path)]
         if deep:
@@ -105,24 +127,19 @@ def _of_file_system(path: str) -> Iterator[Finding]:
         )
 
 
-def _of_rights(path: str) -> Iterator[Finding]:
-    file = Path(path).absolute()
-    needed = [file.parent, file, *(Path(f"{file}{end}") for end in ("-wal", "-shm", "-owners"))]
-    refused = [str(each) for each in needed if each.exists() and not os.access(each, os.W_OK)]
-    if refused:
-        yield Finding(
-            "not-writable",
-            f"This user (id {os.geteuid()}) may not write {', '.join(refused)}. Nothing can be published or consumed by it; "
-            f"nothing is lost.",
-            f"Run unpoison as the owner of the files, or give them to this user:\n"
-            f"chown {os.geteuid()} {' '.join(map(quote, refused))}",
-        )
-
-
 def _of_space(path: str) -> Iterator[Finding]:
     folder = Path(path).absolute().parent
-    free = shutil.disk_usage(folder).free
-    if free < LOG_LIMIT:
+    free, disk = shutil.disk_usage(folder).free, os.statvfs(folder)
+    if free < FULL or (disk.f_files and not disk.f_favail):
+        what = f"{free:,} bytes are free" if free < FULL else "no more files can be made (inodes)"
+        yield Finding(
+            "disk-full",
+            f"The disk of {path!r} is full: {what}. Nothing can be published, retried or dead-lettered, and consumers stand "
+            f"still; nothing is lost.",
+            f"Free some space there, and everything goes on:\ndf -h {quote(str(folder))}",
+            stops=True,
+        )
+    elif free < LOG_LIMIT:
         yield Finding(
             "disk-nearly-full",
             f"{_size(free)} are free on the disk of {path!r}, and the log of the file alone may take {_size(LOG_LIMIT)}. When "
@@ -167,6 +184,7 @@ def _of_writers(run: sqlite3.Connection, path: str) -> Iterator[Finding]:
                 f"A write transaction has been open in {path!r} for more than {HELD_TOO_LONG:g} s, by {_processes(pids)}. Nobody "
                 f"else can write: publish raises and consumers stand still until it ends; nothing is lost.",
                 f"Commit or roll back there, or end the program:\nkill {' '.join(map(str, sorted(pids)))}",
+                stops=True,
             )
             return
         time.sleep(0.01)
@@ -201,6 +219,7 @@ def _of_messages(run: sqlite3.Connection, path: str, sources: Sequence[str], url
     yield from findings.of_sources(sources, counts, url)
     try:
         yield from _of_vanished(run, path)
+        yield from _of_held(run, path)
     except PermissionError as error:
         yield findings.cannot_look(
             "whether consumers have vanished",
@@ -211,18 +230,40 @@ def _of_messages(run: sqlite3.Connection, path: str, sources: Sequence[str], url
 
 
 def _of_vanished(run: sqlite3.Connection, path: str) -> Iterator[Finding]:
-    held = (
-        "select host, pid, "
-        "(select count(*) from unpoison_leases join unpoison_line on position between first and last where owner = :no) "
-        "+ (select count(*) from unpoison_waiting where owner = :no) from unpoison_owners where no = :no"
-    )
     for no in Owner(path).vanished(run):
-        for row in run.execute(held, {"no": no}).fetchall():
+        for row in run.execute(_HELD, {"no": no}).fetchall():
             yield findings.of_vanished(no, *row)
 
 
+def _of_held(run: sqlite3.Connection, path: str) -> Iterator[Finding]:
+    """A lock that somebody holds who is not the consumer: its messages stay its own for as long as that lasts."""
+    here = socket.gethostname()
+    for no, host, pid in run.execute("select no, host, pid from unpoison_owners").fetchall():
+        lock = Path(f"{path}-owners", str(no)).absolute()
+        if host != here or not lock.exists() or Owner(path).is_free(no):
+            continue
+        others = holders(str(lock)) - {pid}
+        if command_of(pid) and not others:
+            continue  # the consumer itself
+        ((_, _, count),) = run.execute(_HELD, {"no": no}).fetchall() or [("", 0, 0)]
+        who = _processes(others) or "a process that this user cannot see"
+        stop = f"kill {' '.join(map(str, sorted(others)))}" if others else f"sudo fuser -v {quote(str(lock))}"
+        yield Finding(
+            "lock-held",
+            f"Consumer {no} (process {pid}) is gone, but {str(lock)!r} is kept locked by {who}. Until that ends the "
+            f"{count:,} messages that the consumer held go to nobody.",
+            f"If it is no handler of that consumer that still runs, end it:\n{stop}",
+            stops=True,
+        )
+
+
 def _processes(pids: set[int]) -> str:
-    return ", ".join(f"process {pid} {f'({command_of(pid)})' if command_of(pid) else ''}".rstrip() for pid in sorted(pids))
+    return ", ".join(_process(pid) for pid in sorted(pids))
+
+
+def _process(pid: int) -> str:
+    command, user = command_of(pid), user_of(pid)
+    return f"process {pid}" + (f" ({command}, user {user})" if command else "")
 
 
 def _size(count: int) -> str:

@@ -3,9 +3,10 @@
 import os
 import re
 import sqlite3
+import stat
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import quote, unquote
 
@@ -76,6 +77,8 @@ def connect(path: str, *, create: bool = True) -> sqlite3.Connection:
             f"The folder {str(folder)!r} of the SQLite file {path!r} does not exist. Create it first: mkdir -p {folder}"
         )
     refuse_network(path, kind_of_file_system(folder))
+    if create:
+        _make_private(path)
     with explained(path):
         connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT, isolation_level=None, check_same_thread=False)
         try:
@@ -84,6 +87,17 @@ def connect(path: str, *, create: bool = True) -> sqlite3.Connection:
             connection.close()
             raise
     return connection
+
+
+def _make_private(path: str) -> None:
+    """A new file is for its own user alone: messages hold what is nobody else's business. An existing one keeps its mode.
+
+    SQLite gives the log and its index the mode of the file.
+
+    Made without being opened: to close a file drops all locks that this process has on it, also those of its other connections.
+    """
+    with suppress(OSError, AttributeError):  # it is there; or it cannot be made, which SQLite says next; or not on this system
+        os.mknod(path, 0o600 | stat.S_IFREG)
 
 
 def _prepare(connection: sqlite3.Connection, path: str) -> None:

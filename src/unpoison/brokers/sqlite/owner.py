@@ -9,6 +9,7 @@ import fcntl
 import os
 import socket
 import sqlite3
+import stat
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -19,7 +20,7 @@ class Owner:
     """This consumer's own entry in the file."""
 
     def __init__(self, path: str) -> None:
-        self._folder = Path(f"{path}-owners")
+        self._path, self._folder = Path(path), Path(f"{path}-owners")
         self._lock: int | None = None
         self.no = 0
 
@@ -27,8 +28,12 @@ class Owner:
         """Enter the owner and take its lock. Runs inside a transaction, so nobody sees the one without the other."""
         row = (socket.gethostname(), os.getpid(), time.time())
         self.no = connection.execute("insert into unpoison_owners (host, pid, since) values (?, ?, ?)", row).lastrowid or 0
-        self._folder.mkdir(exist_ok=True)
-        self._lock = os.open(self._folder / str(self.no), os.O_RDWR | os.O_CREAT, 0o666)
+        file = self._path.stat()
+        with suppress(FileExistsError):
+            self._folder.mkdir()
+            _share(self._folder, file)
+        self._lock = os.open(self._folder / str(self.no), os.O_RDWR | os.O_CREAT, 0o600)
+        _share(self._folder / str(self.no), file)
         fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def ties(self) -> Sequence[int]:
@@ -44,6 +49,10 @@ class Owner:
         rows = connection.execute("select no from unpoison_owners where no <> ?", (self.no,)).fetchall()
         return [no for (no,) in rows if not self._is_held(no)]
 
+    def is_free(self, no: int) -> bool:
+        """Whether nobody holds the lock of this owner."""
+        return not self._is_held(no)
+
     def release(self) -> None:
         """Give the lock up. The entry stays until the next consumer has seen to what may be left."""
         if self._lock is not None:
@@ -57,6 +66,8 @@ class Owner:
             (self._folder / str(no)).unlink()
 
     def _is_held(self, no: int) -> bool:
+        if no == self.no:
+            return True
         try:
             lock = os.open(self._folder / str(no), os.O_RDWR)
         except FileNotFoundError:
@@ -68,3 +79,15 @@ class Owner:
         finally:
             os.close(lock)
         return False
+
+
+def _share(made: Path, file: os.stat_result) -> None:
+    """Open it to those who may write the file, and to nobody else: who holds a lock keeps messages of the dead from others."""
+    mode = 0o700 if made.is_dir() else 0o600
+    for bit, rights in ((stat.S_IWGRP, mode >> 3), (stat.S_IWOTH, mode >> 6)):
+        if file.st_mode & bit:
+            mode |= rights
+    if file.st_gid != made.stat().st_gid:
+        with suppress(PermissionError):  # a group that this user is not in
+            os.chown(made, -1, file.st_gid)
+    made.chmod(mode)

@@ -32,7 +32,7 @@ class Visit:
 
     @property
     def is_well(self) -> bool:
-        return not any(finding.loses and finding.name not in self.accepted for finding in self.found)
+        return not any(each.stops or (each.loses and each.name not in self.accepted) for each in self.found)
 
     def see_app(self, reference: str, sources: Sequence[str], *, deep: bool) -> None:
         app = load(reference)
@@ -69,7 +69,8 @@ def command(target: str | None, sources: Sequence[str], deep: bool, as_json: boo
     """Check a broker, or an app with its broker, for what loses or loops messages.
 
     Each finding says what it would do to you and how to mend it. Looking changes nothing and needs no right to write. Without an
-    argument: UNPOISON_URL. Exit code 1 if a finding loses or loops messages, or if the broker cannot be reached.
+    argument: UNPOISON_URL. Exit code 1 if a finding loses or loops messages, or keeps everything from working, or if the broker
+    cannot be reached.
     """
     target = target or os.environ.get("UNPOISON_URL")
     if not target:
@@ -79,7 +80,7 @@ def command(target: str | None, sources: Sequence[str], deep: bool, as_json: boo
         visit.see_broker(target, sources, deep=deep)
     else:
         visit.see_app(target, sources, deep=deep)
-    visit.found.sort(key=lambda finding: not finding.loses)
+    visit.found.sort(key=lambda finding: (not finding.loses, not finding.stops))
     _tell(visit, as_json=as_json)
     if visit.trouble is not None:
         raise visit.trouble

@@ -13,13 +13,13 @@ from unpoison.ports import Finding
 WIDEST = 110
 """Longer lines are hard to read, however wide the screen is."""
 
-_GROUPS = (("Loses or loops messages", True, "bold red"), ("Advice", False, "bold yellow"))
+_GROUPS = (("Loses or loops messages", "bold red"), ("Stands still until it is mended", "bold red"), ("Advice", "bold yellow"))
 
 
 def show(what: str, found: Sequence[Finding], accepted: Sequence[str] = ()) -> None:
     screen = console()
-    for heading, loses, style in _GROUPS:
-        chosen = [finding for finding in found if finding.loses is loses]
+    for number, (heading, style) in enumerate(_GROUPS):
+        chosen = [finding for finding in found if _group(finding) == number]
         if chosen:
             screen.print(Text(heading, style=style))
         for finding in chosen:
@@ -30,6 +30,10 @@ def show(what: str, found: Sequence[Finding], accepted: Sequence[str] = ()) -> N
     losing = sum(finding.loses for finding in found)
     verb = "loses or loops" if losing == 1 else "lose or loop"
     screen.print(Text(f"{len(found)} found in {one_line(what)}; {losing or 'none'} of them {verb} messages."))
+
+
+def _group(finding: Finding) -> int:
+    return 0 if finding.loses else 1 if finding.stops else 2
 
 
 def _show(screen: Console, finding: Finding, *, is_accepted: bool) -> None:

@@ -84,6 +84,7 @@ def of_retry(names: Names, settings: Settings, partitions: int) -> Iterator[Find
             f"Topic {names.retry!r} has {partitions} partitions, and unpoison needs {PARTITIONS}, one for each purpose: `run` "
             f"refuses it.",
             f"kafka-topics.sh --alter --topic {names.retry} --partitions {PARTITIONS}",
+            stops=True,
         )
     if settings["message.timestamp.type"] != "LogAppendTime":
         yield Finding(
@@ -101,6 +102,7 @@ def of_server(settings: Settings) -> Iterator[Finding]:
             f"The server takes {settings['offset.metadata.max.bytes']} characters with a committed offset, and unpoison writes "
             f"up to {METADATA - 1:,}: a commit with more is refused, and its source stands still.",
             f"Have offset.metadata.max.bytes={METADATA} in server.properties.",
+            stops=True,
         )
     if int(settings.get("offsets.retention.minutes", A_WEEK)) < A_WEEK:
         yield Finding(

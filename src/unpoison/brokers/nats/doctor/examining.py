@@ -136,4 +136,4 @@ def _of_consumers(link: Link, names: Names, stream: str) -> Iterator[Finding]:
                 raise
         except ConfigError as error:
             fix = "Use another group in the URL, as in ?group=billing; what it needs is made."
-            yield Finding("consumer-unusable", str(error), fix)
+            yield Finding("consumer-unusable", str(error), fix, stops=True)

@@ -81,12 +81,14 @@ def _of_writing(run: Connection, found: dict[str, Setting], shown: str) -> Itera
             f"The server behind {shown} is a replica, which only reads: nothing can be published or consumed there.",
             "Point the URL at the primary. A URL that names all hosts, separated by commas, finds it by itself with:\n"
             f"{shown}{'&' if '?' in shown else '?'}target_session_attrs=read-write",
+            stops=True,
         )
     elif found[read_only].value == "on":
         yield Finding(
             "read-only-default",
             "Sessions of this role begin with default_transaction_read_only = on: nothing can be published or consumed.",
             f"Take the default again:\n{_switch(run, read_only, 'off', found[read_only])}",
+            stops=True,
         )
 
 

@@ -64,6 +64,7 @@ def may_create(shown: str, run: Connection) -> Iterator[Finding]:
             "Make them as the owner of the schema and grant the rights that docs/postgresql.md lists, or let the role make "
             "them:\n"
             f"grant usage, create on schema {named} to {sql.Identifier(role).as_string(run)};",
+            stops=True,
         )
 
 
@@ -110,6 +111,7 @@ def _of_rights(run: Connection) -> Iterator[Finding]:
             f"The role {role!r} lacks: {'; '.join(what)}. A consumer or publisher of this role fails at the first use and stands "
             f"still; nothing is lost.",
             "As the owner of the tables:\n" + "\n".join(lines),
+            stops=True,
         )
 
 

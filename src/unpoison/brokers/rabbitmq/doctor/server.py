@@ -57,6 +57,7 @@ def of_alarms(management: Management) -> Iterator[Finding]:
             f"There is a memory alarm on {', '.join(memory)}. {still}sources stand still; nothing is lost.",
             "See what takes the memory; for some air, allow more of it:\nrabbitmq-diagnostics memory_breakdown\n"
             "rabbitmqctl set_vm_memory_high_watermark 0.7",
+            stops=True,
         )
     if disk:
         yield Finding(
@@ -65,6 +66,7 @@ def of_alarms(management: Management) -> Iterator[Finding]:
             "lost.",
             "Free some space where RabbitMQ keeps its data. If the limit is too high for this disk:\n"
             "rabbitmq-diagnostics status\nrabbitmqctl set_disk_free_limit 1GB",
+            stops=True,
         )
 
 

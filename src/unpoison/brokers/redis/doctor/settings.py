@@ -104,6 +104,7 @@ def _of_disk(look: Look) -> Iterator[Finding]:
             f"The server could not write to its disk the last time ({', '.join(failed)}). While it cannot, it refuses to store "
             f"anything, or what it stores is lost when it ends.",
             "Look at its log and at the room on its disk. When that is mended, try it:\nBGSAVE",
+            stops=True,
         )
 
 
@@ -115,6 +116,7 @@ def _of_role(look: Look) -> Iterator[Finding]:
             "read-only-replica",
             f"The server behind {look.shown} is a replica, which only reads: nothing can be published or consumed there.",
             f"Point the URL at its master, {master}; with sentinels it is found by itself: redis+sentinel://host:26379/name",
+            stops=True,
         )
 
 

@@ -47,12 +47,14 @@ def _of_kinds(look: Look) -> Iterator[Finding]:
             f"{source!r} is a {kind}, and unpoison needs a {'list' if is_list else 'stream'} there: an app does not start.",
             f"To adopt a list, name it in the URL: ?list={source}. Else move what is there to another name:\n"
             f"RENAME {source} {source}:old",
+            stops=True,
         )
     if dlq_kind not in ("none", "stream"):
         yield Finding(
             "wrong-type",
             f"{dlq_of(source)!r} is a {dlq_kind}, and unpoison keeps dead letters in a stream of this name: no app starts.",
             f"What is in it is somebody's. Move it to another name:\nRENAME {dlq_of(source)} {dlq_of(source)}:old",
+            stops=True,
         )
     if is_list:
         yield Finding(
