@@ -19,7 +19,7 @@ from unpoison.deadletters.record import DeadLetter
 from unpoison.errors import ConfigError, OwnershipLost
 from unpoison.message import Delivery, Outgoing
 from unpoison.ports import Capability, Depth, Finding, Ring, Settlement, Waits
-from unpoison.publishing import Published
+from unpoison.publishing import STORED, Published
 from unpoison.takeovers import tell
 
 
@@ -101,7 +101,7 @@ class MemoryBroker:
             created = {m.source for m in messages} - self.store.queues.keys()
             for m in messages:
                 self.store.put(Delivery(0, m.source, m.id, m.body, m.key, m.headers), now + m.delay if m.delay > 0 else None)
-        return Published(created=created)
+        return Published(created=created) if created else STORED
 
     def fetch(self, source: str, limit: int) -> Sequence[Delivery]:
         with self.store.changed:

@@ -33,12 +33,12 @@ _REFUSALS = {
 
 def publish(session: Session, messages: Sequence[Outgoing], ensure: Callable[[str], object]) -> Published:
     refused = without_source(messages, ensure)
-    names = {message.source: session.names(message.source) for n, message in enumerate(messages) if n not in refused}
-    if late := next((message for n, message in enumerate(messages) if message.delay > 0 and n not in refused), None):
+    numbers: Sequence[int] = range(len(messages)) if not refused else [n for n in range(len(messages)) if n not in refused]
+    names = {source: session.names(source) for source in {messages[n].source for n in numbers}}
+    if late := next((messages[n] for n in numbers if messages[n].delay > 0), None):
         names[late.source].must_have_group()
         session.learn_the_time(names[late.source].states)
     now = session.now()
-    numbers = range(len(messages)) if not refused else [n for n in range(len(messages)) if n not in refused]
     failed = session.store([copies.outgoing(names[messages[n].source], messages[n], now) for n in numbers])
     if not failed and not refused:
         return STORED

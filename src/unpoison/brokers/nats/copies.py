@@ -3,18 +3,19 @@
 from unpoison.brokers.nats import envelope, letters
 from unpoison.brokers.nats.envelope import MESSAGE_ID, Receipt, line, place
 from unpoison.brokers.nats.session import Session
+from unpoison.brokers.nats.topology import Topic
 from unpoison.brokers.nats.writing import Copy
 from unpoison.errors import PayloadError
 from unpoison.message import Outgoing
 from unpoison.ports import Dead, Kept
 
 
-def outgoing(session: Session, message: Outgoing) -> Copy:
-    topic = session.topic(message.source)
+def outgoing(session: Session, topic: Topic, message: Outgoing, limit: int) -> Copy:
+    """`limit` is how many bytes the server takes."""
     target = topic.names.again if message.delay > 0 else message.source
     subject, extra = session.schedule(topic, message.delay, target)
     block = envelope.published(message, extra)
-    size, limit = len(block) + len(message.body), session.link().max_payload
+    size = len(block) + len(message.body)
     if size > limit:
         raise PayloadError(
             f"Message {message.id!r} has {size:,} bytes with its headers; this NATS server takes {limit:,} at most (max_payload)."

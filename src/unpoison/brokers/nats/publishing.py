@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from unpoison.brokers.nats import copies
 from unpoison.brokers.nats.link import NO_RESPONDERS
 from unpoison.brokers.nats.session import Session
+from unpoison.brokers.nats.topology import Topic
 from unpoison.brokers.nats.writing import DENIED, NO_ANSWER, NOT_SENT, Copy, No
 from unpoison.errors import BrokerUnavailable, ConfigError, PayloadError, Refusal
 from unpoison.message import Outgoing
@@ -25,12 +26,14 @@ _REFUSALS = {
 
 def publish(session: Session, messages: Sequence[Outgoing]) -> Published:
     """Store these; says what became of each. Raises BrokerUnavailable only if nothing was sent."""
-    refused = without_source(messages, session.topic)
+    topics: dict[str, Topic] = {}
+    refused = without_source(messages, lambda source: topics.update({source: session.topic(source)}))
+    limit = session.link().max_payload
     wanted: dict[int, Copy] = {}
     for number, message in enumerate(messages):
         if number not in refused:
             try:
-                wanted[number] = copies.outgoing(session, message)
+                wanted[number] = copies.outgoing(session, topics[message.source], message, limit)
             except PayloadError as error:
                 refused[number] = not_sent(error, Refusal.TOO_LARGE)
             except BrokerUnavailable as error:

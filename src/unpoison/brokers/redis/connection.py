@@ -72,6 +72,10 @@ class Link:
                 self._drop(key)
                 raise
 
+    def is_connected(self, key: str) -> bool:
+        """Whether there is a connection for this key, as far as is known."""
+        return self.finder.is_cluster is not None and self.finder.place(key) in self._nodes
+
     def node(self, key: str) -> Node:
         with self._lock, explained(self._shown):
             return self._node(key)

@@ -44,7 +44,8 @@ def _store(link: Link, keys: Mapping[str, Sequence[str]], messages: Sequence[Out
     """Messages of one slot, in one step."""
     source = messages[0].source
     try:
-        link.node(source)  # connects, if need be: from here on something may have been sent
+        if not link.is_connected(source):
+            link.node(source)  # from here on something may have been sent
         commands = list(_commands(link, keys, messages))
     except BrokerUnavailable as error:
         return Published(dict.fromkeys(range(len(messages)), not_sent(error)))
