@@ -17,6 +17,7 @@ from unpoison.message import Delivery, Outgoing
 from unpoison.ports import Broker
 from unpoison.testing import Lab
 from unpoison.testing.given import PLAIN_ID
+from unpoison.testing.isolation.diary import wait_until
 
 SESSION_TIMEOUT = 1.0
 """Seconds after which the server gives a killed consumer's partitions to others; promises about kills wait for that."""
@@ -66,6 +67,14 @@ class KafkaLab(Lab):
     def refused_message(self, broker: Broker) -> Outgoing:
         """Somebody limited the size of records in the topic of the source."""
         self._limit("100000", "topic")
+        assert isinstance(broker, KafkaBroker)
+        topic = ConfigResource(ResourceType.TOPIC, broker.session.names("orders").topic)
+
+        def is_in_force() -> bool:
+            (answer,) = broker.session.admin.describe_configs([topic]).values()
+            return answer.result(10)["max.message.bytes"].value == "100000"
+
+        wait_until(is_in_force, lambda: "The limit is not in force")
         return Outgoing(PLAIN_ID, "orders", b"x" * 200_000)
 
     def losing_answers(self, marker: bytes) -> AbstractContextManager[Broker]:

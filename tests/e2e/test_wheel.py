@@ -99,7 +99,7 @@ def test_the_app_of_the_readme_runs(installed, tmp_path):
 def test_messages_are_published_and_consumed_from_the_command_line(installed, tmp_path):
     (tmp_path / "shop.py").write_text(README_APP)
     sent = installed.run("unpoison", "publish", "sqlite:///shop.db", "orders", '{"id": 7}', "{}", cwd=tmp_path)
-    assert sent.text == "Sent 2 messages to 'orders'.\n"
+    assert sent.text == "Sent 2 messages to 'orders', which did not exist before.\n"
     ran = installed.run("unpoison", "run", "shop:app", "--until-empty", cwd=tmp_path)
     assert ran.code == 0, ran.err
     assert "shipping 7\n" in ran.text

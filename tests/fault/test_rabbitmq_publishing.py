@@ -13,9 +13,9 @@ LIMIT = 1_000
 BODIES = [b"0", b"x" * 2_000, b"2", b"3", b"y" * 3_000, b"5"]
 
 
-@pytest.fixture(scope="module")
-def server():
-    with private_or_skip("rabbitmq", settings={"max_message_size": str(LIMIT)}) as server:
+@pytest.fixture(scope="module", params=["rabbitmq", pytest.param("rabbitmq-4", marks=pytest.mark.long)])
+def server(request):
+    with private_or_skip(request.param, settings={"max_message_size": str(LIMIT)}) as server:
         yield server
 
 
