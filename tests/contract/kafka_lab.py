@@ -94,6 +94,14 @@ class KafkaLab(Lab):
         assert isinstance(broker, KafkaBroker)
         operation = AlterConfigOpType.DELETE if size is None else AlterConfigOpType.SET
         change = ConfigEntry("max.message.bytes", size, incremental_operation=operation)
-        topic = ConfigResource(ResourceType.TOPIC, getattr(broker.session.names("orders"), kind), incremental_configs=[change])
-        for answer in broker.session.admin.incremental_alter_configs([topic]).values():
+        name, admin = getattr(broker.session.names("orders"), kind), broker.session.admin
+        topic = ConfigResource(ResourceType.TOPIC, name, incremental_configs=[change])
+        for answer in admin.incremental_alter_configs([topic]).values():
             answer.result(10)
+
+        def is_in_force() -> bool:
+            """The controller has answered; the server that keeps the topic learns of it a moment later."""
+            (found,) = admin.describe_configs([ConfigResource(ResourceType.TOPIC, name)]).values()
+            return size is None or found.result(10)["max.message.bytes"].value == size
+
+        wait_until(is_in_force, lambda: "Kafka does not know of the new limit")

@@ -7,6 +7,7 @@ from pathlib import Path
 from unpoison.app import App
 from unpoison.bell import Bell
 from unpoison.testing import given
+from unpoison.testing.isolation.diary import wait_until
 from unpoison.testing.running import drained
 
 
@@ -42,4 +43,4 @@ def test_apps_that_are_run_one_after_the_other_leave_no_open_files():
     before = len(open_files())
     for _ in range(5):
         run()
-    assert len(open_files()) == before
+    wait_until(lambda: len(open_files()) == before, lambda: "an app leaves files open")  # its threads end a moment later
