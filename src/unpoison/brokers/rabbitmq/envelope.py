@@ -51,8 +51,6 @@ _KINDS: Mapping[str, tuple[type, ...]] = {"alone": (bool,), "fresh": (bool,), "f
 FLAGGED = -1
 """In place of how often a message came back: once at least."""
 
-OUR_EXCHANGES = "unpoison."
-
 MOST_HEADERS = 64 * 1024
 """Bytes that our own headers may take; a frame, and so all headers of a message, ends at 128 KiB."""
 
@@ -70,7 +68,7 @@ class Seen(msgspec.Struct):
     returns: int
     wait: float
     route: tuple[str, str] | None = None
-    """Exchange and routing key of the original; None if they are not known, or only those of a delay of ours."""
+    """Exchange and routing key of the original; None if they are not known."""
 
 
 def stamp() -> str:
@@ -188,8 +186,7 @@ def _route(arrived: Arrived, found: Mapping[bytes, bytes]) -> tuple[str, str] | 
     if EXCHANGE in found and ROUTING_KEY in found:
         return table.text(found[EXCHANGE]), table.text(found[ROUTING_KEY])
     if arrived.route:
-        exchange, key = read_route(arrived.route)
-        return None if exchange.startswith(OUR_EXCHANGES) else (exchange, key)
+        return read_route(arrived.route)  # a delay of ours leads to its queue by the default exchange, as a plain publish does
     death = last_death(found)
     keys = death.get("routing-keys")
     return (str(death["exchange"]), str(keys[0])) if isinstance(keys, list) and keys and "exchange" in death else None

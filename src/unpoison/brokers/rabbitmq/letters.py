@@ -41,7 +41,7 @@ def written(letter: DeadLetter, seen: Seen, like: Properties, letter_id: str, st
 
 
 def _original(source: str, seen: Seen) -> dict[str, str | int]:
-    """Where the message came from. What unpoison itself delayed was published to its queue."""
+    """Where the message came from; if that is not known, it was published to its queue like all that unpoison sends."""
     exchange, routing_key = seen.route or ("", source)
     return {"exchange": exchange, "routing_key": routing_key}
 
