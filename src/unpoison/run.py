@@ -87,11 +87,15 @@ class Run:
             check_sources(url, {each.source for app in apps if app.settings.url == url for each in app.consumers()})
 
     def tallies(self, *apps: Runnable) -> dict[str, Tally]:
-        """Of these apps, or of all: by source, named with its app where two of them have a source of the same name."""
+        """Of these apps, or of all: by the name of each source that anything happened to."""
         counts: dict[str, Tally] = {}
         for app in apps or self._apps:
-            counts |= {options.name: Tally() for options in self._options[id(app)]} | self._reports[id(app)].tallies()
+            counts |= self._reports[id(app)].tallies()
         return counts
+
+    def names(self) -> list[str]:
+        """Of all sources; each is named with its app where two apps have a source of the same name."""
+        return [options.name for app in self._apps for options in self._options[id(app)]]
 
     def serve(self, *, until_empty: bool = False) -> None:
         """Consume until stopped. Blocks; signals are caught only if this is the main thread."""

@@ -66,7 +66,7 @@ def command(  # noqa: PLR0917 - click passes them by name
     shown = until_empty and not quiet and log_format == "text" and is_possible()
     with progress_line(lambda: _counts(_total(run.tallies()))) if shown else nullcontext():
         run.serve(until_empty=until_empty)
-    tallies = run.tallies()
+    tallies = {name: Tally() for name in run.names()} | run.tallies()
     total = _total(tallies)
     if as_json:
         print_json({"sources": {source: asdict(tally) for source, tally in tallies.items()}, "total": asdict(total)})
