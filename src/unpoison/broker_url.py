@@ -122,9 +122,12 @@ def _place(text: str, url: BrokerURL, port: int, form: str, otherwise: str) -> t
     given: str = found[2] or ""
     if not given:
         return host, port
-    # Without a login what stands here may be a password whose host was forgotten.
-    said = given if url.user is not None or given.isdigit() else HIDDEN
-    return host, check_port(said, url.shown, form)
+    if url.user is None and not given.isdigit():
+        raise ConfigError(
+            f"{url.shown!r} has no number where its port should be. What stands there is not shown: without user:password@ "
+            f"before the host it may be a password. The form is {form}"
+        )
+    return host, check_port(given, url.shown, form)
 
 
 def masked(url: str) -> str:

@@ -322,7 +322,7 @@ URLS = {
     "redis://h?group=a:b": "group must be",
     "redis://h?group=dlq": "group must be",
     "redis+sentinel://h:26379": "call the master",
-    "redis://h:port/0": "host and port",
+    "redis://h:port/0": "no number where its port should be",
 }
 
 
