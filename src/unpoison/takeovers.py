@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from unpoison.message import Counters
+from unpoison.plural import counted
 
 log = logging.getLogger("unpoison")
 
@@ -44,7 +45,7 @@ def tell(source: str, count: int, who: str = "", since: float | None = None) -> 
         "Source %r: %s came back from %s. Which of them were running is not known, so all are started again; "
         "nobody is charged for a first time.",
         source,
-        "1 message" if count == 1 else f"{count:,} messages",
+        counted(count, "message"),
         whom,
         extra={
             "event": "takeover",

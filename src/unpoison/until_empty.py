@@ -10,6 +10,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from unpoison.errors import BrokerUnavailable
+from unpoison.plural import counted
 from unpoison.ports import Broker, Capability, Depth, ExplainsWaits, Settlement, Waits
 from unpoison.report import REMIND_EVERY, Report, in_words
 
@@ -104,7 +105,7 @@ def _count(number: int, one: str, many: str, *, is_exact: bool) -> str:
     """A broker that only estimates is not quoted with a number."""
     if not is_exact:
         return f"messages {many}"
-    return f"1 message {one}" if number == 1 else f"{number:,} messages {many}"
+    return f"{counted(number, 'message')} {one if number == 1 else many}"
 
 
 def _moment(moment: float) -> str:

@@ -340,7 +340,7 @@ def test_lock_held_by_somebody_who_is_no_consumer(shop):
             finding = found(shop)["lock-held"]
             assert f"kept locked by process {holder.pid} (" in finding.problem
             assert ", user nobody)" in finding.problem or os.getuid()
-            assert "the 3 messages" in finding.problem
+            assert "held: 3 messages." in finding.problem
             assert finding.stops
             assert commands(finding) == [f"kill {holder.pid}"]
             os.kill(holder.pid, signal.SIGTERM)

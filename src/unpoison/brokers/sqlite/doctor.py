@@ -17,6 +17,7 @@ from unpoison.brokers.sqlite.file import LOG_LIMIT, explained, kind_of_file_syst
 from unpoison.brokers.sqlite.locks import command_of, holders, readers, user_of, writers
 from unpoison.brokers.sqlite.owner import Owner
 from unpoison.errors import BrokerUnavailable, ConfigError
+from unpoison.plural import counted
 from unpoison.ports import Finding
 
 HELD_TOO_LONG = 2.0
@@ -250,8 +251,8 @@ def _of_held(run: sqlite3.Connection, path: str) -> Iterator[Finding]:
         stop = f"kill {' '.join(map(str, sorted(others)))}" if others else f"sudo fuser -v {quote(str(lock))}"
         yield Finding(
             "lock-held",
-            f"Consumer {no} (process {pid}) is gone, but {str(lock)!r} is kept locked by {who}. Until that ends the "
-            f"{count:,} messages that the consumer held go to nobody.",
+            f"Consumer {no} (process {pid}) is gone, but {str(lock)!r} is kept locked by {who}. Until that ends "
+            f"nobody gets what the consumer held: {counted(count, 'message')}.",
             f"If it is no handler of that consumer that still runs, end it:\n{stop}",
             stops=True,
         )
