@@ -127,10 +127,7 @@ class App:
         return decorate
 
     def on_worker_start(self, function: Callable[[], Any]) -> Callable[[], Any]:
-        """Have this run in every worker before its first message: open pools and load models here, never at import.
-
-        An async function is awaited, on the event loop on which the worker's async handlers run.
-        """
+        """Have this run, or be awaited on the handlers' loop, in every worker before its first message: open pools here."""
         check_not_generator(function, "on_worker_start")
         self._on_start.append(function)
         return function
