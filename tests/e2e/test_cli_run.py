@@ -228,7 +228,7 @@ def test_a_long_log_line_is_broken_between_words_on_a_terminal(tmp_path):
     ended = on_terminal("run", "good:app", "--until-empty", cwd=tmp_path, columns=60, TERM="dumb")
     lines = COLOUR.sub("", ended.text).splitlines()
     assert lines[0].split()[1:4] == ["info", "Consuming", "'orders'"]
-    assert max(map(len, lines)) <= 60
+    assert all(len(line) <= 60 or line.strip().startswith("sqlite:///") for line in lines)  # a path stays in one piece
     assert lines[1].startswith(" " * 17)
 
 

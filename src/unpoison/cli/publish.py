@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 import click
 
-from unpoison.broker_url import masked
+from unpoison.broker_url import masked, masked_text
 from unpoison.brokers import ADAPTERS, broker_for
 from unpoison.cli.durations import duration
 from unpoison.cli.input import Batch, Form, Item, batches, check_file, items_of, json_lines, raw_lines
@@ -159,7 +159,7 @@ def _split(arguments: Sequence[str]) -> tuple[str | None, str, Sequence[str]]:
     elif os.environ.get("UNPOISON_URL"):
         url, rest = None, list(arguments)
     else:
-        first = f"{arguments[0]!r} is not a URL, so no broker is named" if arguments else "No broker is named"
+        first = f"{masked_text(arguments[0])!r} is not a URL, so no broker is named" if arguments else "No broker is named"
         raise click.UsageError(f"{first}. Give its URL first, as in sqlite:///shop.db orders, or set the variable UNPOISON_URL.")
     if not rest:
         raise click.UsageError("Missing argument 'SOURCE': where the messages go, such as orders.")
