@@ -129,12 +129,16 @@ class Index:
         return left
 
     def _named(self, entry: Entry) -> str:
-        """Copies of one letter have the id of the first; equal letters without a name get different ones."""
+        """Copies of one letter have the id of the first. Letters that cannot be told apart get different ones, and none that was
+        dealt with: the one that is left is then not taken for a copy of the other, and lost."""
         if entry.identity is not None:
             return self._first.setdefault(entry.identity, entry.id)
-        self._equal[entry.id] += 1
-        times = self._equal[entry.id]
-        return entry.id if times == 1 else f"{entry.id}-{times}"
+        while True:
+            self._equal[entry.id] += 1
+            times = self._equal[entry.id]
+            name = entry.id if times == 1 else f"{entry.id}-{times}"
+            if name not in self.dealt_with:
+                return name
 
     def entries(self, state: str | None, after: str = "") -> Iterator[Entry]:
         """In the order the letters came, behind this one."""

@@ -195,6 +195,18 @@ def test_what_nobody_starts_within_message_ttl_arrives_in_the_dlq_as_expired(lab
     assert [letter.id for letter in lab.dlq("orders").peek()] == [letters[1].id], "with one the other was let go"
 
 
+def test_of_two_letters_that_nothing_tells_apart_both_are_replayed(lab, raw):
+    """Written by another program, without an id: the one that is left must not be taken for a copy of the other."""
+    lab.broker("orders").close()
+    for _ in range(2):
+        raw.basic_publish("", "orders.dlq", b"same")
+    wait_until(lambda: waiting(raw, "orders.dlq") == 2, lambda: "they are not there")
+    for _ in range(2):
+        assert lab.dlq("orders").replay_one().count == 1
+    assert lab.dlq("orders").count() == 0
+    wait_until(lambda: waiting(raw, "orders") == 2, lambda: "one of them is lost")
+
+
 def test_an_expired_letter_that_is_replayed_and_expires_again_is_a_new_letter(lab, raw):
     lab.url += "?message_ttl=0.2"
     lab.app().publish("orders", 1)

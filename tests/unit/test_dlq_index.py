@@ -75,9 +75,18 @@ def test_what_was_dealt_with_and_is_still_in_the_dlq_is_no_letter_that_waits():
     found.keep(entry("2", place="history", state="replayed"), b"")
     found.add_past()
     for id_ in "123":
-        found.keep(entry(id_), b"")
+        found.keep(entry(id_, identity=id_), b"")
     assert [each.id for each in found.add_waiting()] == ["2"]
     assert (ids(found), ids(found, None)) == (["1", "3"], ["1", "2", "3"])
+
+
+def test_a_letter_that_is_equal_to_one_that_was_dealt_with_still_waits():
+    found = index()
+    found.keep(entry("1", place="history", state="replayed"), b"same")
+    found.add_past()
+    found.keep(entry("1"), b"same")
+    assert found.add_waiting() == []
+    assert (ids(found), ids(found, "replayed")) == (["1-2"], ["1"])
 
 
 def test_pages_go_on_behind_a_letter_that_was_dealt_with_meanwhile():
