@@ -44,4 +44,6 @@ class SlowStart:
         return True
 
     def _window(self) -> int:
-        return AT_FIRST if self._since is None else AT_FIRST * 2 ** int((self._clock() - self._since) / self._doubles_every)
+        if self._since is None:
+            return AT_FIRST
+        return min(WITHOUT_LIMIT, AT_FIRST * 2 ** min(10, int((self._clock() - self._since) / self._doubles_every)))
