@@ -146,7 +146,7 @@ class Index:
             past = sorted(self.dealt_with.values(), key=by_id)
             self._order = list(heapq.merge(past, self.waiting.values(), key=by_id))
             self._positions = {entry.id: number for number, entry in enumerate(self._order)}
-        start = self._positions[after] + 1 if after in self._positions else 0
+        start = self._positions[after] + 1 if after and after in self._positions else 0
         for entry in islice(self._order, start, None):
             if entry.state != GONE and state in (None, entry.state):
                 yield entry

@@ -102,6 +102,7 @@ class KafkaLab(Lab):
         def is_in_force() -> bool:
             """The controller has answered; the server that keeps the topic learns of it a moment later."""
             (found,) = admin.describe_configs([ConfigResource(ResourceType.TOPIC, name)]).values()
-            return size is None or found.result(10)["max.message.bytes"].value == size
+            entry = found.result(10)["max.message.bytes"]
+            return bool(entry.is_default) if size is None else entry.value == size
 
         wait_until(is_in_force, lambda: "Kafka does not know of the new limit")

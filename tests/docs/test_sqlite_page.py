@@ -76,6 +76,8 @@ def test_what_a_consumer_held_at_the_time_of_the_backup_comes_back(tmp_path):
         seen.append(order)
 
     restored.run(until_empty=True)
+    started.close()
+    restored.close()
     assert seen == [{"id": 1}]
 
 

@@ -103,6 +103,7 @@ def test_a_relative_file_is_the_same_wherever_the_process_goes(tmp_path, monkeyp
     (tmp_path / "elsewhere").mkdir()
     os.chdir(tmp_path / "elsewhere")
     app.publish("orders", {"id": 1})
+    app.close()
     assert (tmp_path / "a shop.db").exists()
     assert not list((tmp_path / "elsewhere").iterdir())
     assert resolved(app.settings.url) == app.settings.url == f"sqlite:///{tmp_path}/a%20shop.db"

@@ -103,6 +103,7 @@ FOREIGN = [
     Arrived(1, True, properties.write(None, []), b"body"),
     Arrived(1, True, properties.write("x", [table.entry("x-unpoison-stamp", "s"), table.entry("x-unpoison-replays", 2)]), b""),
     Arrived(1, False, properties.write("x", [table.entry("x-unpoison-state", "replayed")]), b"body"),
+    Arrived(1, False, properties.write("x", [table.entry("x-unpoison-letter-id", "")]), b"body"),
     Arrived(1, False, properties.write("x", [table.entry("x-unpoison-letter-id", 7), table.entry("x-unpoison-id", "y")]), b"b"),
 ]
 
@@ -118,6 +119,15 @@ def own():
 def test_what_a_letter_of_rabbitmq_is_found_by_is_what_it_says_when_it_is_read(arrived, states):
     told, letter = letters.brief("orders", arrived, states), letters.read("orders", arrived, states).letter
     assert (told.id, told.message_id, told.state) == (letter.id, letter.message.id, letter.state)
+    assert told.id
+
+
+def test_a_letter_that_claims_an_empty_id_hides_no_other():
+    found = index()
+    for id_ in ("1", "", "2"):
+        found.keep(entry(id_), b"")
+    found.add_waiting()
+    assert sorted(ids(found)) == ["", "1", "2"]
 
 
 def test_letters_are_moved_in_portions_that_fit_into_memory():

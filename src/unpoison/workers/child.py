@@ -63,7 +63,8 @@ def become_worker(place: Place, registration: Registration, hooks: WorkerHooks, 
 
 def settle_in(place: Place, consumer: int, memory: int | None) -> None:
     """Make this process one that cannot hurt others, cannot outlive its consumer, and can be told apart when it dies."""
-    os.setsid()  # signals of the terminal stay away, and everything started from here can be killed together
+    if os.getsid(0) != os.getpid():  # one that was not forked has it already
+        os.setsid()  # signals of the terminal stay away, and everything started from here can be killed together
     die_with(consumer)
     for number in (signal.SIGTERM, signal.SIGINT):
         # A stop of the whole group is the consumer's business. No SIG_IGN: programs that the handler starts would inherit it.

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from unpoison.errors import ConfigError
 from unpoison.log_lines import LogStyle
@@ -146,10 +147,10 @@ class Template:
             self.reference,
             *arguments,
         ]
-        # In a process group of its own: Ctrl-C is for the consumer, and would end this one with a traceback while it imports.
-        return subprocess.Popen(  # noqa: S603 - our own module
-            command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, process_group=0
-        )
+        # Away from the consumer's process group: Ctrl-C is for the consumer, and would end this one with a traceback while it
+        # imports. A worker has a session of its own anyway.
+        where: dict[str, Any] = {"start_new_session": True} if arguments else {"process_group": 0}
+        return subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, **where)  # noqa: S603 - our own
 
     def _why_it_ended(self) -> ConfigError:
         status = self._process.wait() if self._process else 0

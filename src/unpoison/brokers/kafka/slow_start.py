@@ -46,4 +46,4 @@ class SlowStart:
     def _window(self) -> int:
         if self._since is None:
             return AT_FIRST
-        return min(WITHOUT_LIMIT, AT_FIRST * 2 ** min(10, int((self._clock() - self._since) / self._doubles_every)))
+        return min(WITHOUT_LIMIT, AT_FIRST << min(10, int((self._clock() - self._since) / self._doubles_every)))

@@ -80,7 +80,7 @@ def read(source: str, arrived: Arrived, states: Collection[str] = ("dead",)) -> 
         lambda headers: _known(source, headers) or _foreign(message, headers, seen),
         lambda _, error: unreadable_letter("", "dead", message, error),
     )
-    id_ = table.text(headers[LETTER]) if LETTER in headers else _foreign_id(source, arrived, headers, seen.stamp)
+    id_ = _own_id(headers) or _foreign_id(source, arrived, headers, seen.stamp)
     state = table.text(headers[STATE]) if STATE in headers else "dead"
     return Found(arrived, like, seen, msgspec.structs.replace(letter, id=id_, state=state, message=message))
 
@@ -111,7 +111,7 @@ def _brief(source: str, arrived: Arrived, states: Collection[str]) -> Brief:
     is_ours = STATE not in found or table.text(found[STATE]) in states
     state = table.text(found[STATE]) if STATE in found and is_ours else "dead"
     stamp = table.text(found[envelope.STAMP]) if envelope.STAMP in found else None
-    id_ = table.text(found[LETTER]) if LETTER in found and is_ours else _foreign_id(source, arrived, found, stamp)
+    id_ = (_own_id(found) if is_ours else "") or _foreign_id(source, arrived, found, stamp)
     message_id = table.text(found[envelope.LONG_ID]) if envelope.LONG_ID in found else like.id
     if message_id is None:
         message_id = stamp or envelope.look(arrived, like).id
@@ -133,6 +133,11 @@ def _known(source: str, headers: dict[bytes, bytes]) -> DeadLetter | None:
         return msgspec.convert({**msgspec.json.decode(table.text(headers[RECORD])), "message": bare}, DeadLetter)
     except UNREADABLE:
         return None  # somebody else's header of that name
+
+
+def _own_id(headers: Mapping[bytes, bytes]) -> str:
+    """The id that we gave it. An empty one is not ours: pages could not go on behind it."""
+    return table.text(headers[LETTER]) if LETTER in headers else ""
 
 
 def _foreign_id(source: str, arrived: Arrived, headers: Mapping[bytes, bytes], stamp: str | None) -> str:
