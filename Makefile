@@ -10,7 +10,7 @@ PYTHON ?=
 ARGS ?=
 # The tests of a file stay together: several of them share a server that is theirs alone, and one start of it is enough.
 PYTEST = $(RUN) -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
-PROCESSES ?= 2
+PROCESSES ?= 3
 export PYTHON
 # The stamp knows the folder and the PYTHON asked for: an environment that was moved or copied is installed anew
 # instead of testing the code of the place it came from.
@@ -21,7 +21,7 @@ help:
 	@if [ -t 1 ]; then bold='\033[1m' plain='\033[0m'; fi; \
 	awk -F ':.*## ' -v b="$$bold" -v p="$$plain" '/^[a-z-]+:.*## / { printf "  %smake %-12s%s %s\n", b, $$1, p, $$2 }' $(MAKEFILE_LIST)
 	@printf '\n  PYTHON=python3.12   use this Python (3.11 or newer) instead of the newest one found\n'
-	@printf '  PROCESSES=3         so many test processes at a time instead of 2\n'
+	@printf '  PROCESSES=2         so many test processes at a time instead of 3\n'
 	@printf "  ARGS='…'            passed on by test, contract, bench, bench-peers, kill-test, servers and demo\n"
 
 setup: $(STAMP)  ## make or refresh .venv; does nothing when nothing changed

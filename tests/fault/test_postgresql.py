@@ -354,7 +354,7 @@ def test_a_migration_that_fails_changes_nothing(url):
 
 @pytest.mark.parametrize("wrong", ["postgresql://[half/x", "postgresql://?no_such_option=1"])
 def test_a_url_that_libpq_does_not_understand_is_refused_at_once(wrong):
-    with pytest.raises(ConfigError, match="is not a PostgreSQL URL|does not say which server is meant"):
+    with pytest.raises(ConfigError, match=r"is not a PostgreSQL URL|does not say which server is meant"):
         PostgreSQLBroker(wrong)
 
 
