@@ -12,6 +12,7 @@ from unpoison.errors import BrokerUnavailable
 from unpoison.message import Counters
 from unpoison.ports import Depth, Settlement
 from unpoison.testing import given
+from unpoison.testing.isolation.diary import wait_until
 from unpoison.testing.processes import Child, Gate
 
 
@@ -86,8 +87,9 @@ def test_a_child_process_that_is_still_running_keeps_its_owners_messages(file, l
         assert list(other.fetch("orders", 10)) == []
         assert other.depth("orders") == Depth(leased=2)
         end.open()
-        child.wait()  # returns once the grandchild has ended as well
-    assert len(other.fetch("orders", 10)) == 2
+        child.wait()  # returns once the grandchild ends as well: its files are closed one after the other, and so is the lock
+    found = []
+    wait_until(lambda: found.extend(other.fetch("orders", 10)) or len(found) == 2, lambda: f"only {found} came back")
     publisher.close()
     other.close()
 
