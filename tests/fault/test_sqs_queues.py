@@ -56,7 +56,12 @@ def test_an_idle_consumer_waits_at_the_server(tmp_path, elasticmq):
         assert {asked["WaitTimeSeconds"] for asked in waiting()} == {2}
 
 
-def test_a_message_is_kept_for_as_long_as_it_runs(watched):
+def test_a_message_is_kept_for_as_long_as_it_runs(tmp_path, elasticmq):
+    with SQSLab(elasticmq, tmp_path, visibility=6, with_proxy=True) as watched:  # a busy machine may be late with a renewal
+        is_kept_while_it_runs(watched)
+
+
+def is_kept_while_it_runs(watched):
     broker, other = watched.broker("orders"), watched.broker("orders")
     broker.publish(given.messages("orders", 1))
     held = broker.fetch("orders", 1)
