@@ -1,24 +1,10 @@
 """A consumer that has just taken a partition over starts few messages before what became of them is confirmed."""
 
-from dataclasses import dataclass
-
+from tests.unit.test_kafka_part import Read
 from unpoison.brokers.kafka.part import Part
 from unpoison.brokers.kafka.slow_start import AFTER_A_LOSS, AT_FIRST, SlowStart
 
 A_STEP = AFTER_A_LOSS * 1.01
-
-
-@dataclass(frozen=True)
-class Read:
-    """A record as the client gives it."""
-
-    at: int
-
-    def offset(self):
-        return self.at
-
-    def __len__(self):
-        return 1
 
 
 class Owner:

@@ -10,6 +10,7 @@ from confluent_kafka.admin import PartitionMetadata, TopicMetadata
 
 from unpoison.brokers.kafka.doctor.settings import Settings, change
 from unpoison.brokers.kafka.topology import copies
+from unpoison.plural import counted
 from unpoison.ports import Finding
 
 NAMES = ("fewer-copies", "fewer-in-sync")
@@ -63,4 +64,4 @@ def of_sync(topics: Mapping[str, Settings]) -> Iterator[Finding]:
 
 
 def _servers(count: int) -> str:
-    return "1 server" if count == 1 else f"{count} servers"
+    return counted(count, "server")
