@@ -78,6 +78,7 @@ class Index:
         self._file = tempfile.SpooledTemporaryFile(IN_MEMORY)  # noqa: SIM115 - it lives as long as pages are asked for
         self.close = weakref.finalize(self, self._file.close)
         self._end = 0
+        self._was_read = False
         self._new: list[Entry] = []
         self.taken = 0
         self.waiting: dict[str, Entry] = {}
@@ -93,6 +94,9 @@ class Index:
     def keep(self, entry: Entry, data: bytes) -> None:
         entry.at, entry.size = self._end, len(data)
         try:
+            if self._was_read:
+                self._file.seek(self._end)
+                self._was_read = False
             self._file.write(data)
         except OSError as error:
             raise BrokerUnavailable(
@@ -153,8 +157,8 @@ class Index:
 
     def data(self, entry: Entry) -> bytes:
         self._file.seek(entry.at)
+        self._was_read = True
         data: bytes = self._file.read(entry.size)
-        self._file.seek(self._end)
         return data
 
     def letter(self, entry: Entry) -> DeadLetter:

@@ -49,10 +49,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
 
     def replayed(self) -> Counters:
         """The counters that the message starts again with. One that took a process down runs alone until cleared."""
-        replays = min(max(0, self.replays) + 1, MOST_COUNTED)  # another program's letter may say anything
-        if self.classification in (ErrorClassification.CRASH, ErrorClassification.LOST):
-            return Counters(replays=replays, unseen=1, alone=True)
-        return Counters(replays=replays)
+        return counters_of_replay(self.classification, self.replays)
 
     def as_json(self) -> dict[str, Any]:
         """The letter as the command line prints it: text where the body is text, else base64 with its marker."""
@@ -88,6 +85,14 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
             "note": self.note,
             "owner": self.owner,
         }
+
+
+def counters_of_replay(classification: str, replays: int) -> Counters:
+    """As `DeadLetter.replayed`, for whoever has read no more of a letter than this."""
+    replays = min(max(0, replays) + 1, MOST_COUNTED)  # another program's letter may say anything
+    if classification in (ErrorClassification.CRASH, ErrorClassification.LOST):
+        return Counters(replays=replays, unseen=1, alone=True)
+    return Counters(replays=replays)
 
 
 def iso(moment: float) -> str:

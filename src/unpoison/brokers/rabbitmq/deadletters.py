@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
-from unpoison.brokers.rabbitmq import envelope, letters
+from unpoison.brokers.rabbitmq import letters
 from unpoison.brokers.rabbitmq.broker import RabbitMQBroker
 from unpoison.brokers.rabbitmq.letters import Found
 from unpoison.brokers.rabbitmq.moving import why
@@ -104,7 +104,7 @@ class LettersReading:
         failed: Batch | None = None
         while True:
             while failed is None and _has_room(unconfirmed) and (more := next(parts, None)):
-                unconfirmed.append((more, writer.submit([make(entry, self._read(entry, data(entry))) for entry in more])))
+                unconfirmed.append((more, writer.submit([make(entry, data(entry)) for entry in more])))
             if not unconfirmed:
                 break
             part, batch = unconfirmed.popleft()
@@ -119,13 +119,13 @@ class LettersReading:
                 f"{why(failed)}"
             )
 
-    def _again(self, entry: Entry, found: Found) -> Copy:
-        counters = found.letter.replayed()
-        queue = lane_of(self._source) if counters.alone else self._source
-        noted = [envelope.also_to(self.history), *letters.told(found.letter, entry.id, "replayed")]
-        return Copy("", queue, envelope.copied(found.seen, found.like, counters, extra=noted), found.arrived.body)
+    def _again(self, entry: Entry, data: bytes) -> Copy:
+        arrived = unpacked(data)
+        made = letters.again(self._source, arrived, entry.id, self.history)
+        return Copy("", lane_of(self._source) if made.alone else self._source, made.properties, arrived.body)
 
-    def _note(self, state: str, entry: Entry, found: Found) -> Copy:
+    def _note(self, state: str, entry: Entry, data: bytes) -> Copy:
+        found = self._read(entry, data)
         data = letters.written(found.letter, found.seen, found.like, entry.id, state)
         return Copy("", self.history, data, found.arrived.body)
 

@@ -31,12 +31,12 @@ LONG_ID = b"x-unpoison-id"
 DIGIT = b"unpoison-d"
 """Headers that lead a delayed message down the ladder; without x-, since a headers exchange ignores those."""
 
-_BROKERS = (b"x-death", b"x-first-death-", b"x-last-death-", b"x-delivery-count", b"x-acquired-count", b"x-opt-")
+BROKERS = (b"x-death", b"x-first-death-", b"x-last-death-", b"x-delivery-count", b"x-acquired-count", b"x-opt-")
 _OURS = (ATTEMPTS, b"x-unpoison-", DIGIT)
-_ROUTING = (b"CC", b"BCC")
+ROUTING = (b"CC", b"BCC")
 """A copy with one of these would go to those queues too, a second time."""
 
-_COUNTERS = {
+_FIELDS = {
     ATTEMPTS: "attempts",
     b"x-unpoison-unseen": "unseen",
     b"x-unpoison-losses": "losses",
@@ -47,6 +47,7 @@ _COUNTERS = {
     b"x-unpoison-first-failed-at": "first_failed_at",
 }
 _HISTORY = b"x-unpoison-history"
+COUNTERS = frozenset((*_FIELDS, _HISTORY))
 _KINDS: Mapping[str, tuple[type, ...]] = {"alone": (bool,), "fresh": (bool,), "first_failed_at": (float, int)}
 FLAGGED = -1
 """In place of how often a message came back: once at least."""
@@ -115,17 +116,17 @@ def _written(id_: str, entries: list[Entry], like: Properties = properties.NONE)
 
 def kept(like: Properties) -> list[Entry]:
     """The sender's own headers, as they came."""
-    return [each for each in like.headers.entries if _is_senders(each.name) and each.name not in _ROUTING]
+    return [each for each in like.headers.entries if _is_senders(each.name) and each.name not in ROUTING]
 
 
 def _is_senders(name: bytes) -> bool:
-    return not name.startswith(_BROKERS) and not name.startswith(_OURS)
+    return not name.startswith(BROKERS) and not name.startswith(_OURS)
 
 
 def counted(counters: Counters) -> list[Entry]:
     """Counters as headers; those that are nought are left out."""
     entries = [table.entry("x-delivery-attempts", counters.attempts)] if counters != UNTRIED else []
-    for name, field in _COUNTERS.items():
+    for name, field in _FIELDS.items():
         content = getattr(counters, field)
         if field != "attempts" and content not in (0, None, False):
             entries.append(table.entry(name.decode(), content))
@@ -206,7 +207,7 @@ def _returns(found: Mapping[bytes, bytes]) -> int:
 
 def _counters(found: Mapping[bytes, bytes]) -> Counters:
     fields: dict[str, Any] = {}
-    for name, field in _COUNTERS.items():
+    for name, field in _FIELDS.items():
         if name in found:
             kinds = _KINDS.get(field, (int,))
             content = _number(found[name], kinds, None)

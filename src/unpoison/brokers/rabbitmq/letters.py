@@ -8,6 +8,7 @@ is read as a letter too.
 import hashlib
 import time
 from collections.abc import Collection, Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
@@ -17,7 +18,7 @@ from unpoison.brokers.rabbitmq.envelope import MOST_HEADERS, Seen
 from unpoison.brokers.rabbitmq.properties import Properties
 from unpoison.brokers.rabbitmq.table import Entry
 from unpoison.brokers.rabbitmq.wire import Arrived
-from unpoison.deadletters.record import DeadLetter
+from unpoison.deadletters.record import DeadLetter, counters_of_replay
 from unpoison.failure import ErrorClassification
 from unpoison.message import Counters, Message
 from unpoison.reading import read_one, unreadable_letter
@@ -83,6 +84,58 @@ def read(source: str, arrived: Arrived, states: Collection[str] = ("dead",)) -> 
     id_ = _own_id(headers) or _foreign_id(source, arrived, headers, seen.stamp)
     state = table.text(headers[STATE]) if STATE in headers else "dead"
     return Found(arrived, like, seen, msgspec.structs.replace(letter, id=id_, state=state, message=message))
+
+
+class SentAgain(NamedTuple):
+    """A letter on its way back to its source."""
+
+    alone: bool
+    properties: bytes
+
+
+def again(source: str, arrived: Arrived, letter_id: str, history: str) -> SentAgain:
+    """The properties of a letter that is sent again, and stored in `history` as well."""
+    ours = read_one(arrived, lambda arrived: _ours_again(arrived, letter_id, history), lambda *_: None)
+    if ours is not None:
+        return ours
+    found = read(source, arrived)
+    counters = found.letter.replayed()
+    noted = [envelope.also_to(history), *told(found.letter, letter_id, "replayed")]
+    return SentAgain(counters.alone, envelope.copied(found.seen, found.like, counters, extra=noted))
+
+
+def _ours_again(arrived: Arrived, letter_id: str, history: str) -> SentAgain | None:
+    """The short way for a letter that we wrote: most of its headers go on as they are. A replay of many spends most of its time
+    here. May raise."""
+    like = properties.read(arrived.properties)
+    headers = dict(like.headers.entries)
+    if not (headers.keys() >= _WRITTEN and table.text(headers[STATE]) == "dead"):
+        return None
+    known = _decoded_gist(table.text(headers[RECORD]))
+    counters = counters_of_replay(known.classification, known.replays)
+    entries = [each for each in like.headers.entries if each[0] not in _RENEWED and not each[0].startswith(_NOT_COPIED)]
+    entries.append(table.entry("x-unpoison-letter-id", letter_id))
+    entries += _renewed(counters, history)
+    return SentAgain(counters.alone, properties.write(like.id, entries, like))
+
+
+@lru_cache(maxsize=64)
+def _renewed(counters: Counters, history: str) -> tuple[Entry, ...]:
+    """The same for most letters of a replay."""
+    return (*envelope.counted(counters), envelope.also_to(history), table.entry("x-unpoison-state", "replayed"))
+
+
+class _Gist(msgspec.Struct):
+    """What of a letter's record a replay depends on."""
+
+    classification: str
+    replays: int = 0
+
+
+_decoded_gist = msgspec.json.Decoder(_Gist).decode
+_WRITTEN = frozenset((RECORD, LETTER, STATE, envelope.STAMP))
+_RENEWED = frozenset((LETTER, STATE, *envelope.COUNTERS, *envelope.ROUTING))
+_NOT_COPIED = (*envelope.BROKERS, envelope.DIGIT)
 
 
 class Brief(NamedTuple):

@@ -5,6 +5,7 @@ the user id (the server refuses one that is not ours) and the delivery mode (a c
 """
 
 import struct
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -48,9 +49,7 @@ def read(data: bytes) -> Properties:
     (flags,) = struct.unpack_from(">H", data)
     at, id_, headers = 2, None, Table()
     others: list[tuple[str, bytes]] = []
-    for position, name in enumerate(_FIELDS):
-        if not flags & (0x8000 >> position):
-            continue
+    for name in _present(flags):
         end = at + _length(name, data, at)
         if name == "headers":
             headers = split(data[at + 4 : end])
@@ -60,6 +59,11 @@ def read(data: bytes) -> Properties:
             others.append((name, data[at:end]))
         at = end
     return Properties(id_, headers, tuple(others))
+
+
+@lru_cache(maxsize=256)
+def _present(flags: int) -> tuple[str, ...]:
+    return tuple(name for position, name in enumerate(_FIELDS) if flags & (0x8000 >> position))
 
 
 def _length(name: str, data: bytes, at: int) -> int:

@@ -1,0 +1,98 @@
+"""Is a letter that we wrote sent again just as one that has to be read in full?"""
+
+import pytest
+
+from unpoison.brokers.rabbitmq import envelope, letters, properties, table
+from unpoison.brokers.rabbitmq.table import Entry
+from unpoison.brokers.rabbitmq.wire import Arrived
+from unpoison.deadletters.record import DeadLetter
+from unpoison.message import Counters, Message, Past
+
+HISTORY = "orders.dlq.history"
+SENDERS = [
+    table.entry("trace", "a"),
+    table.entry("trace", "b"),
+    table.entry("weight", 1.5),
+    Entry(b"odd", b"S\x00\x00\x00\x01\xff"),
+]
+BROKERS = [table.entry("x-delivery-count", 3), table.entry("x-first-death-queue", "orders")]
+KINDS = {
+    "ordinary": {},
+    "crash": {"classification": "crash"},
+    "replayed before": {"replays": 4},
+    "long": {"error": "é" * 5_000, "traceback": "x" * 100_000},
+}
+
+
+@pytest.fixture
+def letter_in_the_dlq():
+    def make(extra=(), headers=SENDERS, message_id="order-1", **fields):
+        like = properties.read(properties.write(message_id[:255], headers))
+        seen = envelope.Seen(message_id, "customer-7", {}, "stamp-1", Counters(), 0, 0.0, ("shop", "orders.new"))
+        known = {
+            "attempts": 3,
+            "classification": "permanent",
+            "rule": "rule",
+            "reason": "reason",
+            "error_type": "ValueError",
+            "error": "no total",
+            "first_failed_at": 1.0,
+            "last_failed_at": 2.0,
+            "history": (Past(1, 1.0, "transient", "ConnectionError: gone"),),
+        } | fields
+        letter = DeadLetter(message=Message(message_id, "orders", b"{}"), **known)
+        written = properties.read(letters.written(letter, seen, like, "orders-1"))
+        return Arrived(1, True, properties.write(written.id, [*written.headers.entries, *extra], written), b"{}")
+
+    return make
+
+
+def sent(arrived):
+    alone, data = letters.again("orders", arrived, "orders-1", HISTORY)
+    found = properties.read(data)
+    return alone, found.id, sorted(found.headers.entries), found.others
+
+
+@pytest.fixture
+def read_in_full(monkeypatch):
+    def read(arrived):
+        with monkeypatch.context() as patched:
+            patched.setattr(letters, "_ours_again", lambda *_: None)
+            return sent(arrived)
+
+    return read
+
+
+@pytest.mark.parametrize("fields", KINDS.values(), ids=KINDS)
+def test_the_short_way_writes_what_the_long_one_does(letter_in_the_dlq, read_in_full, fields):
+    arrived = letter_in_the_dlq(**fields)
+    assert letters._ours_again(arrived, "orders-1", HISTORY) is not None
+    assert sent(arrived) == read_in_full(arrived)
+
+
+def test_what_the_broker_added_in_the_dlq_does_not_go_along(letter_in_the_dlq, read_in_full):
+    arrived = letter_in_the_dlq(extra=BROKERS)
+    assert sent(arrived) == read_in_full(arrived) == sent(letter_in_the_dlq())
+
+
+def test_a_message_with_a_long_id_keeps_it(letter_in_the_dlq, read_in_full):
+    arrived = letter_in_the_dlq(message_id="x" * 300)
+    assert sent(arrived) == read_in_full(arrived)
+
+
+@pytest.mark.parametrize("missing", [letters.RECORD, letters.LETTER, letters.STATE, envelope.STAMP], ids=bytes.decode)
+def test_a_letter_that_lacks_what_we_write_is_read_in_full(letter_in_the_dlq, missing):
+    arrived = letter_in_the_dlq()
+    like = properties.read(arrived.properties)
+    without = [each for each in like.headers.entries if each.name != missing]
+    assert letters._ours_again(Arrived(1, True, properties.write(like.id, without), b"{}"), "orders-1", HISTORY) is None
+
+
+def test_a_record_that_another_program_wrote_is_read_in_full(letter_in_the_dlq):
+    arrived = letter_in_the_dlq()
+    like = properties.read(arrived.properties)
+    foreign = [table.entry("x-unpoison-letter", "[1]") if each.name == letters.RECORD else each for each in like.headers.entries]
+    arrived = Arrived(1, True, properties.write(like.id, foreign), b"{}")
+    alone, _, headers, _ = sent(arrived)
+    assert not alone
+    assert (b"x-unpoison-state", table.entry("", "replayed").value) in headers
