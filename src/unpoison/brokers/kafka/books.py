@@ -147,9 +147,9 @@ class Books:
         place, offset = (record.topic(), record.partition()), record.offset()
         place = self._places.setdefault(place, place)  # there may be hundreds of thousands: they share what is equal
         identity, message = _named(record)
-        if identity is not None and identity in self._identities:
-            return
         if identity is not None:
+            if identity in self._identities:
+                return
             self._identities.add(identity)
         id_ = self._names.letter_id(place[1], offset)
         if id_ in self.entries:  # read before, and then the rest could not be read
