@@ -60,8 +60,8 @@ def tell(source: str, count: int, who: str = "", since: float | None = None) -> 
 class CameBack:
     """Counts what a broker hands out again without saying whose it was, and tells it at most once a second."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self, clock: Callable[[], float] = time.monotonic, tell: Callable[[str, int], None] = tell) -> None:
+        self._clock, self._tell = clock, tell
         self._counts: Counter[str] = Counter()
         self._tells_after: dict[str, float] = {}
 
@@ -78,7 +78,7 @@ class CameBack:
         if self._counts:
             for source in list(self._due()):
                 self._tells_after[source] = self._clock() + TELL_EVERY
-                tell(source, self._counts.pop(source))
+                self._tell(source, self._counts.pop(source))
 
     def _due(self) -> Iterator[str]:
         now = self._clock()

@@ -60,7 +60,7 @@ LAYERS = (
     ),
     Layer(
         "ports",
-        ("ports", "publishing", "stored", "findings", "renewing", "takeovers", "reading", "dlq_index", "whole_dlq"),
+        ("ports", "publishing", "stored", "findings", "renewing", "takeovers", "moved_back", "reading", "dlq_index", "whole_dlq"),
         ("values", "decisions"),
     ),
     Layer("brokers", ("brokers.*",), ("values", "ports")),
