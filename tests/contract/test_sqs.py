@@ -2,8 +2,7 @@
 
 import pytest
 
-from tests.contract.labs import waits_for_takeover
-from tests.contract.sqs_lab import HEAVY, NEED_A_PROXY, SHORT_VISIBILITY, VISIBILITY, SQSLab, order_matters
+from tests.contract.sqs_lab import HEAVY, NEED_A_PROXY, SQSLab, order_matters, visibility_for
 from unpoison.testing import given
 from unpoison.testing.contract.quick import *  # noqa: F403
 
@@ -15,7 +14,7 @@ for heavy in HEAVY:
 def lab(request, folder):
     server = "moto" if order_matters(request.node.name) else "elasticmq"
     with_proxy = any(words in request.node.name for words in NEED_A_PROXY)
-    visibility = SHORT_VISIBILITY if waits_for_takeover(request.node.name) else VISIBILITY
+    visibility = visibility_for(request.node.name)
     with SQSLab(request.getfixturevalue(server), folder, visibility=visibility, with_proxy=with_proxy) as lab:
         yield lab
 

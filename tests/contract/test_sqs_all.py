@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.contract.sqs_lab import HEAVY, NEED_A_PROXY, SQSLab, order_matters
+from tests.contract.sqs_lab import NEED_A_PROXY, SQSLab, order_matters, visibility_for
 from unpoison.testing.contract.quick import *  # noqa: F403
 
 pytestmark = [pytest.mark.long, pytest.mark.servers("elasticmq", "moto")]
@@ -20,7 +20,7 @@ def lab(request, folder):
         pytest.skip("ElasticMQ shuffles what was sent within one millisecond; it is kept on moto")
     if request.param == "moto" and any(word in name for word in ON_ELASTICMQ):
         pytest.skip("moto takes minutes for it; it is kept on ElasticMQ")
-    options = {"wait": 1} if request.param == "elasticmq" else {"visibility": 30} if name.startswith(HEAVY) else {}
+    options = {"wait": 1 if request.param == "elasticmq" else 0, "visibility": visibility_for(name)}
     with_proxy = any(words in name for words in NEED_A_PROXY)
     with SQSLab(request.getfixturevalue(request.param), folder, with_proxy=with_proxy, **options) as lab:
         yield lab

@@ -37,7 +37,7 @@ def lab(request, folder):
 
 @pytest.fixture
 def sqs(folder, elasticmq):
-    with SQSLab(elasticmq, folder, visibility=30, with_proxy=True) as lab:
+    with SQSLab(elasticmq, folder, with_proxy=True) as lab:
         fill(lab.url, "orders", LETTERS, size=200)
         lab.proxy.seen.clear()
         yield lab

@@ -59,13 +59,13 @@ def send(lab, batch, name="orders"):
 @STEADY
 @for_all(BATCHES)
 def test_the_consumer_survives_whatever_is_sent(elasticmq, tmp_path_factory, batch):
-    with SQSLab(elasticmq, tmp_path_factory.mktemp("lab"), visibility=30) as lab:
+    with SQSLab(elasticmq, tmp_path_factory.mktemp("lab")) as lab:
         survives(lab, batch, lambda batch: send(lab, batch))
 
 
 @STEADY
 @for_all(BATCHES)
 def test_whatever_lies_in_the_dlq_can_be_looked_at(elasticmq, tmp_path_factory, batch):
-    with SQSLab(elasticmq, tmp_path_factory.mktemp("lab"), visibility=30) as lab:
+    with SQSLab(elasticmq, tmp_path_factory.mktemp("lab")) as lab:
         send(lab, batch, "orders-dlq")
         can_be_looked_at(lab, len(batch))

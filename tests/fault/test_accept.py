@@ -92,7 +92,7 @@ def assert_refused_until_accepted_on_kafka(url, topic, caplog):
 
 
 def test_a_queue_of_sqs(moto, tmp_path, caplog):
-    with SQSLab(moto, tmp_path, visibility=30) as lab:
+    with SQSLab(moto, tmp_path) as lab:
         lab.broker("orders")
         arn = lab.queue("orders-dlq").attributes()["QueueArn"]
         lab.queue("orders").change(RedrivePolicy=json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 3}))

@@ -12,7 +12,7 @@ from unpoison.testing import given
 
 @pytest.fixture
 def lab(tmp_path, moto):
-    with SQSLab(moto, tmp_path, visibility=30) as lab:
+    with SQSLab(moto, tmp_path) as lab:
         lab.broker("orders")
         yield lab
 
@@ -133,7 +133,7 @@ def test_a_visibility_that_a_pause_outlasts_is_found(tmp_path, moto):
 
 
 def test_what_may_not_be_looked_at_is_said(tmp_path, elasticmq):
-    with SQSLab(elasticmq, tmp_path, visibility=30, with_proxy=True) as lab:
+    with SQSLab(elasticmq, tmp_path, with_proxy=True) as lab:
         lab.broker("orders")
         lab.proxy.denies = lambda operation, queue: operation == "GetQueueAttributes"
         assert names(lab, "orders") == ["cannot-look"]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.contract.sqs_lab import SQSLab
+from tests.contract.sqs_lab import SHORT_VISIBILITY, SQSLab
 from tests.contract.sqs_proxy import refusal
 from unpoison import App
 from unpoison.backoff import Backoff
@@ -23,14 +23,14 @@ Answer = tuple[int, bytes] | None
 
 @pytest.fixture
 def lab(tmp_path, elasticmq):
-    with SQSLab(elasticmq, tmp_path, visibility=30, with_proxy=True) as lab:
+    with SQSLab(elasticmq, tmp_path, with_proxy=True) as lab:
         yield lab
 
 
 @pytest.fixture
 def quick(tmp_path, elasticmq):
     """What nobody renews comes again soon."""
-    with SQSLab(elasticmq, tmp_path, with_proxy=True) as lab:
+    with SQSLab(elasticmq, tmp_path, visibility=SHORT_VISIBILITY, with_proxy=True) as lab:
         yield lab
 
 
@@ -111,7 +111,7 @@ def test_credentials_that_expire_are_read_again_from_their_file(tmp_path, elasti
     for known in ("_clients", "_sessions"):  # of this test alone
         monkeypatch.setattr(client, known, {})
     _log_in(file, "OLD")
-    with SQSLab(elasticmq, tmp_path, visibility=30, with_proxy=True) as lab:
+    with SQSLab(elasticmq, tmp_path, with_proxy=True) as lab:
         url = lab.url.replace("test:test@", "")
         app = App(url)
         app.publish("orders", 1)

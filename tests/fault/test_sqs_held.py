@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.contract.sqs_lab import SQSLab
+from tests.contract.sqs_lab import SHORT_VISIBILITY, SQSLab
 from tests.contract.sqs_proxy import refusal
 from unpoison.errors import BrokerUnavailable, OwnershipLost
 from unpoison.ports import Settlement
@@ -19,8 +19,9 @@ def lab(tmp_path, elasticmq):
 
 
 @pytest.fixture
-def unhurried(tmp_path, elasticmq):
-    with SQSLab(elasticmq, tmp_path, visibility=30, with_proxy=True) as lab:
+def quick(tmp_path, elasticmq):
+    """What nobody renews is lost soon."""
+    with SQSLab(elasticmq, tmp_path, visibility=SHORT_VISIBILITY, with_proxy=True) as lab:
         yield lab
 
 
@@ -38,13 +39,13 @@ def taken_at_last(broker, count: int) -> list[bytes]:
     return taken
 
 
-def test_a_renewal_that_sqs_refuses_for_one_message_renews_nothing(lab):
-    broker = lab.broker("orders")
+def test_a_renewal_that_sqs_refuses_for_one_message_renews_nothing(quick):
+    broker = quick.broker("orders")
     broker.publish(given.messages("orders", 1))
-    lab.proxy.fails = lambda operation, asked, entry: "InternalError" if operation == CHANGE else None
+    quick.proxy.fails = lambda operation, asked, entry: "InternalError" if operation == CHANGE else None
     (delivery,) = broker.fetch("orders", 1)
     holder, handle = delivery.receipt.holder, delivery.receipt.handle
-    wait_until(lambda: len(lab.proxy.asked(CHANGE, "orders")) >= 2, lambda: "Nobody renews")
+    wait_until(lambda: len(quick.proxy.asked(CHANGE, "orders")) >= 2, lambda: "Nobody renews")
     wait_until(lambda: not holder.holds(handle), lambda: "It still believes to hold what SQS has not renewed")
     with pytest.raises(OwnershipLost):
         broker.settle(Settlement(gone=[delivery]))
@@ -76,8 +77,8 @@ def test_messages_beside_one_that_cannot_be_sent_on_are_not_lost_from_sight(lab)
 
 
 @pytest.mark.long
-def test_a_letter_that_could_not_be_put_back_at_once_is_seen_by_the_next_one_who_looks(unhurried):
-    given.dead_letters(unhurried, "orders", [b"0", b"1"])
+def test_a_letter_that_could_not_be_put_back_at_once_is_seen_by_the_next_one_who_looks(lab):
+    given.dead_letters(lab, "orders", [b"0", b"1"])
     failed: list[dict] = []
 
     def once(operation: str, asked: dict, entry: dict) -> str | None:
@@ -86,20 +87,20 @@ def test_a_letter_that_could_not_be_put_back_at_once_is_seen_by_the_next_one_who
         failed.append(entry)
         return "InternalError"
 
-    unhurried.proxy.fails = once
-    assert len(list(unhurried.dlq("orders").letters())) == 2
+    lab.proxy.fails = once
+    assert len(list(lab.dlq("orders").letters())) == 2
     assert failed
-    assert len(list(unhurried.dlq("orders").letters())) == 2
+    assert len(list(lab.dlq("orders").letters())) == 2
 
 
 @pytest.mark.long
-def test_letters_that_were_taken_for_a_look_that_fails_are_seen_by_the_next_one(unhurried):
-    given.dead_letters(unhurried, "orders", [b"%d" % number for number in range(30)])
-    unhurried.proxy.seen.clear()
-    unhurried.proxy.says = lambda operation, asked: (
-        (400, refusal("OverLimit")) if operation == RECEIVE and len(unhurried.proxy.asked(RECEIVE, "-dlq")) == 2 else None
+def test_letters_that_were_taken_for_a_look_that_fails_are_seen_by_the_next_one(lab):
+    given.dead_letters(lab, "orders", [b"%d" % number for number in range(30)])
+    lab.proxy.seen.clear()
+    lab.proxy.says = lambda operation, asked: (
+        (400, refusal("OverLimit")) if operation == RECEIVE and len(lab.proxy.asked(RECEIVE, "-dlq")) == 2 else None
     )
     with pytest.raises(BrokerUnavailable, match="OverLimit"):
-        list(unhurried.dlq("orders").letters())
-    unhurried.proxy.says = lambda operation, asked: None
-    assert len(list(unhurried.dlq("orders").letters())) == 30
+        list(lab.dlq("orders").letters())
+    lab.proxy.says = lambda operation, asked: None
+    assert len(list(lab.dlq("orders").letters())) == 30

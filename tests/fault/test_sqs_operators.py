@@ -11,7 +11,7 @@ SEND, DELETE = "SendMessageBatch", "DeleteMessageBatch"
 
 @pytest.fixture
 def lab(tmp_path, elasticmq):
-    with SQSLab(elasticmq, tmp_path, visibility=30, with_proxy=True) as lab:
+    with SQSLab(elasticmq, tmp_path, with_proxy=True) as lab:
         given.dead_letters(lab, "orders", [str(n).encode() for n in range(15)])
         yield lab
 

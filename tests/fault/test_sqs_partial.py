@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.contract.sqs_lab import SQSLab
+from tests.contract.sqs_lab import SHORT_VISIBILITY, SQSLab
 from unpoison.errors import BrokerUnavailable
 from unpoison.message import Counters
 from unpoison.ports import Dead, Kept, Settlement
@@ -17,14 +17,14 @@ SEND, DELETE = "SendMessageBatch", "DeleteMessageBatch"
 
 @pytest.fixture
 def lab(tmp_path, elasticmq):
-    with SQSLab(elasticmq, tmp_path, visibility=30, with_proxy=True) as lab:
+    with SQSLab(elasticmq, tmp_path, with_proxy=True) as lab:
         yield lab
 
 
 @pytest.fixture
 def quick(tmp_path, elasticmq):
     """What is let go comes again soon."""
-    with SQSLab(elasticmq, tmp_path, with_proxy=True) as lab:
+    with SQSLab(elasticmq, tmp_path, visibility=SHORT_VISIBILITY, with_proxy=True) as lab:
         yield lab
 
 

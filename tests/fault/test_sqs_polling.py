@@ -18,7 +18,7 @@ TOGETHER = 4
 
 @pytest.fixture
 def lab(tmp_path, elasticmq):
-    with SQSLab(elasticmq, tmp_path, visibility=30, with_proxy=True) as lab:
+    with SQSLab(elasticmq, tmp_path, with_proxy=True) as lab:
         yield lab
 
 

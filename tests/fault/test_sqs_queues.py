@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from tests.contract.sqs_lab import SQSLab
+from tests.contract.sqs_lab import SHORT_VISIBILITY, SQSLab
 from unpoison import App
 from unpoison.brokers.sqs import taking, writing
 from unpoison.brokers.sqs.envelope import Envelope
@@ -73,7 +73,7 @@ def is_kept_while_it_runs(watched):
 
 
 def test_a_message_that_was_held_for_twelve_hours_is_lost_and_that_is_said(tmp_path, moto):
-    with SQSLab(moto, tmp_path) as lab:
+    with SQSLab(moto, tmp_path, visibility=SHORT_VISIBILITY) as lab:
         broker = lab.broker("orders")
         broker.publish(given.messages("orders", 1))
         (delivery,) = broker.fetch("orders", 1)

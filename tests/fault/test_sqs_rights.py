@@ -44,7 +44,7 @@ def test_every_operation_in_the_code_is_allowed_and_nothing_else_is():
 
 @pytest.fixture
 def lab(tmp_path, elasticmq):
-    with SQSLab(elasticmq, tmp_path, visibility=30, with_proxy=True) as lab:
+    with SQSLab(elasticmq, tmp_path, with_proxy=True) as lab:
         yield lab
 
 

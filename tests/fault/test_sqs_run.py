@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.sqs_lab import SQSLab
+from tests.contract.sqs_lab import SHORT_VISIBILITY, SQSLab
 from tests.e2e.command_line import environment, unpoison
 from unpoison.testing.isolation.diary import wait_until
 
@@ -41,6 +41,13 @@ def lab(tmp_path, elasticmq):
         yield lab
 
 
+@pytest.fixture
+def quick(tmp_path, elasticmq):
+    """What nobody renews comes again soon."""
+    with SQSLab(elasticmq, tmp_path, visibility=SHORT_VISIBILITY) as lab:
+        yield lab
+
+
 def app_file(folder: Path, url: str, source: str) -> None:
     (folder / "shop.py").write_text(APP.format(url=url, source=source))
 
@@ -53,16 +60,16 @@ def test_that_retries_may_be_overtaken_in_a_fifo_queue_is_said_at_the_start(lab,
         assert " ".join(ended.err.split()).count("those behind a message which fails do not wait for it") == times
 
 
-def test_a_handler_that_is_at_work_for_twelve_hours_is_ended_and_that_is_said_until_its_message_is_a_dead_letter(lab, tmp_path):
-    app_file(tmp_path, lab.url, "orders")
-    assert unpoison("publish", lab.url, "orders", "--raw", "slow", "quick", cwd=tmp_path).code == 0
+def test_a_handler_that_is_at_work_for_twelve_hours_is_ended_and_that_is_said_until_its_message_is_a_dead_letter(quick, tmp_path):
+    app_file(tmp_path, quick.url, "orders")
+    assert unpoison("publish", quick.url, "orders", "--raw", "slow", "quick", cwd=tmp_path).code == 0
     starts, log = tmp_path / "starts", tmp_path / "log"
     with log.open("w") as said:
         process = subprocess.Popen(
             [sys.executable, "-c", SHORT_DAY, "run", "shop:app"], cwd=tmp_path, env=environment(), stderr=said
         )
         try:
-            wait_until(lambda: lab.dlq("orders").count() == 1, log.read_text, 90)
+            wait_until(lambda: quick.dlq("orders").count() == 1, log.read_text, 90)
         finally:
             process.kill()
             process.wait()

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from tests.contract.sqs_lab import SQSLab
+from tests.contract.sqs_lab import SHORT_VISIBILITY, SQSLab
 from tests.servers_plugin import private_or_skip
 from unpoison.backoff import Backoff
 from unpoison.errors import BrokerUnavailable
@@ -27,7 +27,7 @@ def server():
 
 @pytest.fixture
 def lab(tmp_path, server):
-    with SQSLab(server, tmp_path) as lab:
+    with SQSLab(server, tmp_path, visibility=SHORT_VISIBILITY) as lab:
         yield lab
 
 

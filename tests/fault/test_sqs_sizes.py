@@ -21,7 +21,7 @@ TEN = {f"name{number}": {"DataType": "String", "StringValue": "\u00fc" * 20_000}
 
 @pytest.fixture
 def lab(tmp_path, moto):
-    with SQSLab(moto, tmp_path, visibility=30, with_proxy=True) as lab:
+    with SQSLab(moto, tmp_path, with_proxy=True) as lab:
         yield lab
 
 

@@ -111,7 +111,7 @@ def test_a_busy_queue_that_says_that_it_is_empty_is_not_believed(lab, monkeypatc
 
 @pytest.mark.long
 def test_an_sqs_that_goes_silent_in_the_middle_of_a_pass_is_not_waited_for_for_ever(tmp_path, elasticmq, monkeypatch):
-    with SQSLab(elasticmq, tmp_path, visibility=30, with_proxy=True) as lab:
+    with SQSLab(elasticmq, tmp_path, with_proxy=True) as lab:
         fill(lab.url, "orders", 1_000, size=100)
         monkeypatch.setattr(client, "ANSWER_TIMEOUT", 1)
         monkeypatch.setattr(client, "_clients", {})
