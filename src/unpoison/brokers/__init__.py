@@ -8,6 +8,7 @@ from typing import NamedTuple
 from unpoison.broker_url import masked, scheme_of
 from unpoison.errors import CapabilityError, ConfigError, MissingExtra
 from unpoison.ports import Broker, DeadLetters, Finding
+from unpoison.provisioning import Needs
 
 
 class Adapter(NamedTuple):
@@ -28,6 +29,8 @@ class Adapter(NamedTuple):
     """Whether the doctor's `adopted` knows what `open` does not: it is called by `losses_for`."""
     names: str | None = None
     """The module that knows what belongs to a source under names of its own: `native_names` is called by `check_sources`."""
+    provisioning: str | None = None
+    """The module that knows what an administrator must create or grant: `needs` is called by `needs_for`."""
     leaves_cycles: bool = True
     """Whether what its client leaves behind, bodies among it, may have to be found by the garbage collector."""
 
@@ -65,6 +68,7 @@ ADAPTERS = {
             doctor="unpoison.brokers.rabbitmq.doctor.examining",
             has_adopted=True,
             names="unpoison.brokers.rabbitmq.topology",
+            provisioning="unpoison.brokers.rabbitmq.provisioning",
         ),
     ),
     **dict.fromkeys(
@@ -153,6 +157,21 @@ def findings_for(url: str, sources: Sequence[str] = (), longest: float | None = 
     allows looks that take long. Raises BrokerUnavailable or ConfigError if there is nothing to look at.
     """
     found: Sequence[Finding] = _doctor(url).examine(url, sources, longest, deep=deep)
+    return found
+
+
+def needs_for(url: str, sources: Sequence[str], user: str | None = None) -> Needs:
+    """What an administrator must create for these sources, and grant to the user (without one: that of the URL). Changes nothing.
+
+    A server that cannot be reached, or does not let this user look, is no error: then nothing is known to exist.
+    """
+    adapter = _adapter(url)
+    if adapter.provisioning is None:
+        return Needs(
+            masked(url), (), notes=("Nothing is to be created or granted: unpoison makes the file or memory that it uses.",)
+        )
+    check_sources(url, sources)
+    found: Needs = _module(adapter, adapter.provisioning).needs(url, sources, user)
     return found
 
 

@@ -25,6 +25,7 @@ COMMANDS = {
     "publish": ("unpoison.cli.publish", "Send messages from arguments, a file or standard input."),
     "dlq": ("unpoison.cli.dlq.group", "Look at dead letters, send them again, or give them up."),
     "plan": ("unpoison.cli.plan.command", "See what retries add to the traffic, and when they come."),
+    "plan-topology": ("unpoison.cli.topology.command", "Print what an administrator must create or grant for an app."),
     "migrate": ("unpoison.cli.migrate", "Make the tables that a database broker needs, or print how."),
     "doctor": ("unpoison.cli.doctor.command", "Check a broker or an app for what loses or loops messages."),
     "completion": ("unpoison.cli.completion", "Print the completion script for bash, zsh or fish."),

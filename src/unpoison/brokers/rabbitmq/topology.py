@@ -139,7 +139,7 @@ class Topology:
             return []
         check_name(source)
         wanted = queues(source, self.link.version, self._message_ttl, self._dlq_ttl)
-        if self._create and not self._is_there(source):
+        if self._create and not self.is_there(source):
             self._created.add(source)
         findings = self._exchange() if self._create else []
         for queue in wanted:
@@ -162,7 +162,7 @@ class Topology:
             return False
         return True
 
-    def _is_there(self, queue: str) -> bool:
+    def is_there(self, queue: str) -> bool:
         try:
             self._ask(lambda channel, done: channel.queue_declare(queue, passive=True, callback=done), "looking")
         except Refused as refused:

@@ -19,8 +19,12 @@ def needed(source: str) -> dict[str, list[str]]:
     """Names on which a consumer of a source needs each right."""
     own = [source, dlq_of(source), history_of(source), lane_of(source), starts_of(source), busy_of(source)]
     shared = [DLX, "unpoison.delay.0", "unpoison.delay.0.1s"]
-    locks = [f"{dlq_of(source)}.lock", f"{starts_of(source)}.lock"]
-    return {"configure": own + shared + locks, "write": [*own, *shared, "amq.default"], "read": own + shared}
+    return {"configure": own + shared + lock_names(source), "write": [*own, *shared, "amq.default"], "read": own + shared}
+
+
+def lock_names(source: str) -> list[str]:
+    """Queues that an operator, or whoever judges a lost message, has to itself for a moment."""
+    return [f"{dlq_of(source)}.lock", f"{starts_of(source)}.lock"]
 
 
 def findings_of(address: Address, management: Management, sources: Sequence[str]) -> Iterator[Finding]:
@@ -30,7 +34,7 @@ def findings_of(address: Address, management: Management, sources: Sequence[str]
     lacking = {
         kind: missing
         for kind in KINDS
-        if (missing := [name for source in sources for name in needed(source)[kind] if not _may(given.get(kind, ""), name)])
+        if (missing := [name for source in sources for name in needed(source)[kind] if not allows(given.get(kind, ""), name)])
     }
     if lacking:
         yield _lacks(address, lacking, sources, given)
@@ -67,7 +71,7 @@ def _command(address: Address, sources: Sequence[str], given: Mapping[str, str])
     return f"rabbitmqctl set_permissions -p {quote(address.vhost)} {quote(user)} {' '.join(map(quote, both))}"
 
 
-def _may(pattern: str, name: str) -> bool:
+def allows(pattern: str, name: str) -> bool:
     """As RabbitMQ reads it: an expression that need match a part of the name only, and an empty one nothing."""
     try:
         return bool(pattern) and re.search(pattern, name) is not None

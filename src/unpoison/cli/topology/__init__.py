@@ -1,0 +1,1 @@
+"""What must an administrator create or grant for an app?"""
