@@ -92,6 +92,7 @@ def test_a_topic_that_is_missing_is_told_until_a_consumer_starts(lab, names):
     admin = lab.broker("orders").session.admin
     for answer in admin.delete_topics([names.states]).values():
         answer.result(10)
+    wait_until(lambda: names.states not in admin.list_topics(timeout=10).topics, lambda: "The server still lists it")
     assert soon(lab, "topics-missing")
     lab.broker("orders")
     assert soon(lab) == {}

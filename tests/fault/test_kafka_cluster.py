@@ -13,7 +13,7 @@ from tests.contract.kafka_lab import KafkaLab
 from tests.servers_plugin import skip_or_fail
 from unpoison.backoff import Backoff
 from unpoison.brokers import findings_for
-from unpoison.brokers.kafka.topology import copies
+from unpoison.brokers.kafka.planned_topics import copies
 from unpoison.errors import BrokerUnavailable, Permanent
 from unpoison.message import Delivery
 from unpoison.testing import given

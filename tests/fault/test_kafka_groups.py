@@ -13,6 +13,7 @@ from unpoison import App
 from unpoison.backoff import Backoff
 from unpoison.brokers import findings_for
 from unpoison.brokers.kafka.committing import Commits
+from unpoison.brokers.kafka.runs import untagged
 from unpoison.brokers.kafka.session import Session
 from unpoison.brokers.kafka.url import address
 from unpoison.errors import BrokerUnavailable, ConfigError, OwnershipLost, Permanent
@@ -31,8 +32,12 @@ def lab(tmp_path, kafka):
 
 
 def committed(broker, source="orders"):
+    """The offset, and the text without the id of the topic, which is another one each time."""
     names = broker.session.names(source)
-    return broker.session.committed(names.group, [(names.topic, 0)])[names.topic, 0]
+    offset, metadata = broker.session.committed(names.group, [(names.topic, 0)])[names.topic, 0]
+    text, topic_id = untagged(metadata)
+    assert topic_id
+    return offset, text
 
 
 def test_a_failed_message_is_started_again_while_its_consumer_lives(lab):

@@ -65,9 +65,9 @@ def line():
 def read_early(*committed):
     """Everything up to the end of the partition is read before the server tells what was committed."""
     here, client = line(), Client(committed)
-    here._read_ledgers(client)
+    here.read_ledgers(client)
     here._arrive([Read(0), Read(1), Read(2), Read(3), Read(4, is_end=True)])
-    here._read_ledgers(client)
+    here.read_ledgers(client)
     return here.parts[0]
 
 
@@ -86,8 +86,8 @@ def test_of_what_was_read_early_only_that_is_to_do_which_the_last_owner_left():
 def test_a_partition_that_was_read_to_its_end_is_done_up_to_there():
     here, client = line(), Client((2, ""))
     here._arrive([Read(4, is_end=True)])
-    here._read_ledgers(client)
-    here._read_ledgers(client)
+    here.read_ledgers(client)
+    here.read_ledgers(client)
     assert here.parts[0].lowest == 4
 
 

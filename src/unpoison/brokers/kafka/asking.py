@@ -68,6 +68,8 @@ class Asking:
         return {
             "client.id": self.name,
             "log_level": 0,
+            # A server may make topics that a client asks about, with its own settings: dead letters would expire after a week.
+            "allow.auto.create.topics": False,
             "error_cb": self.connecting.hear,
             "reconnect.backoff.max.ms": 1000,
             "topic.metadata.refresh.fast.interval.ms": 50,

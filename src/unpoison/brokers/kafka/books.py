@@ -115,10 +115,17 @@ class Entry(msgspec.Struct, gc=False):
 
 
 class Books:
-    def __init__(self, session: Session, names: Names, reader: Reader, partitions: int) -> None:
+    def __init__(self, session: Session, names: Names, reader: Reader, partitions: int, *, has_states: bool = True) -> None:
+        """`partitions` are those of the DLQ. Where either topic is missing there is nothing to read of it."""
         self._session, self._names, self._reader = session, names, reader
-        self._read: dict[Place, int] = {(names.dlq, number): 0 for number in range(partitions)}
+        self._letters = [(names.dlq, number) for number in range(partitions)]
         self._states: Place = (names.states, 0)
+        self._has_states = has_states
+        self._begin()
+
+    def _begin(self) -> None:
+        """With nothing read."""
+        self._read: dict[Place, int] = dict.fromkeys(self._letters, 0)
         self._states_read = 0
         self._early: dict[str, list[Claim | Settled | Drop]] = {}
         self._identities: set[bytes | str] = set()
@@ -128,8 +135,10 @@ class Books:
 
     def refresh(self) -> None:
         """Read what is new."""
-        places = [*self._read, self._states]
+        places = [*self._read, *([self._states] if self._has_states else [])]
         ends, begins = self._session.ends(places), self._session.ends(places, first=True)
+        if any(ends[place] < (self._states_read if place == self._states else self._read[place]) for place in places):
+            self._begin()  # a topic was deleted and made again
         letters = {place: (max(start, begins[place]), ends[place]) for place, start in self._read.items()}
         records: Iterable[Record] = self._reader.read(letters)
         if len(letters) > 1:  # or letters would be told by partition and not by time
@@ -137,6 +146,8 @@ class Books:
         for record in records:
             self._add(record)
         self._read = {place: end for place, (_, end) in letters.items()}
+        if not self._has_states:
+            return
         stretch = (max(self._states_read, begins[self._states]), ends[self._states])
         for record in self._reader.read({self._states: stretch}):
             self._note(record)

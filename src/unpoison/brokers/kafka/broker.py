@@ -6,7 +6,7 @@ another consumer stays with whoever runs it.
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -54,7 +54,8 @@ class KafkaBroker:
         self.session.create = create
         self._ring = ring or self._ring
         try:
-            findings = [finding for source in sources for finding in self.topology.ensure(source)]
+            consumes = ring is not None
+            findings = [each for source in sources for each in self.topology.ensure(source, to_consume=consumes)]
         except BaseException:
             self.close()
             raise
@@ -74,6 +75,7 @@ class KafkaBroker:
             if limit <= 0:
                 return ()
             known = self._source(source)
+            self._see_to_topics(known, known.names.topics)
             if known.lost():
                 raise _lost()
             return known.fetch(limit)
@@ -101,6 +103,8 @@ class KafkaBroker:
             back = [each for each in kept if not each.after and each.counters == each.delivery.counters]
             moved: list[Kept | Dead] = [each for each in kept if each not in back]
             moved += [each for each in settlement.dead if held(each.delivery.receipt)]
+            needed = {source.names.dlq if isinstance(each, Dead) else source.names.retry for each in moved}
+            self._see_to_topics(source, needed)
             self._store(source, moved)
             gone = settlement.gone
             done = by_part([*gone, *(each.delivery for each in moved)])
@@ -162,6 +166,7 @@ class KafkaBroker:
             if isinstance(each, Dead) and number not in refused
         }
         if refused:
+            source.watch.look_soon()
             number, why = next(iter(refused.items()))
             topic = source.names.retry if isinstance(new[number], Kept) else source.names.dlq
             what = counted(len(refused), "retry or dead letter", "retries or dead letters")
@@ -183,6 +188,8 @@ class KafkaBroker:
     def depth(self, source: str) -> Depth:
         with self._lock:
             names = self.session.names(source)
+            if known := self._sources.get(source):
+                self._see_to_topics(known, names.topics)
             partitions = self.topology.partitions(names.topic)
             ready, delayed, leased = counts(self.session, names, partitions) if partitions else (0, 0, 0)
             dead = sum(entry.state == DEAD for entry in self.books(source).entries.values())
@@ -220,7 +227,8 @@ class KafkaBroker:
             if source not in self._books:
                 names = self.session.names(source)
                 partitions = self.topology.partitions(names.dlq)
-                self._books[source] = Books(self.session, names, self.reader, partitions)
+                has_states = bool(self.topology.partitions(names.states))
+                self._books[source] = Books(self.session, names, self.reader, partitions, has_states=has_states)
             self._books[source].refresh()
             return self._books[source]
 
@@ -238,9 +246,16 @@ class KafkaBroker:
 
     def _source(self, source: str) -> Source:
         if source not in self._sources:
-            self.topology.ensure(source)
+            self.topology.ensure(source, to_consume=True)
             self._sources[source] = Source(source, self.session, self._wake, has_bell=self._ring is not None)
         return self._sources[source]
+
+    def _see_to_topics(self, source: Source, needed: Collection[str]) -> None:
+        """Somebody may delete a topic at any time. Ours is made again, or the source is paused until it is there."""
+        if not source.watch.missing.isdisjoint(needed):
+            self._books.pop(source.source, None)
+            self.topology.make_again(source.names)
+            source.watch.forget_missing()
 
     def _wake(self) -> None:
         if self._ring is not None:

@@ -92,6 +92,12 @@ class Commits:
 
     # In the keeper.
 
+    def begin_anew(self) -> None:
+        """With a new client: what the old one had sent is not answered any more."""
+        with self._changed:
+            self._sent, self.is_under_way, self.trouble, self._silent_since = {}, False, None, None
+            self._changed.notify_all()
+
     def send(self, consumer: Consumer) -> None:
         """Say what has changed, unless something is on its way: then that is followed by the next one."""
         with self._changed:

@@ -19,7 +19,7 @@ from unpoison.brokers.kafka.committing import ANSWER_WITHIN
 from unpoison.brokers.kafka.part import Part
 from unpoison.brokers.kafka.record import Record
 from unpoison.brokers.kafka.sharing import Sharing
-from unpoison.brokers.kafka.slow_start import AFTER_A_LOSS, OTHERWISE, SlowStart
+from unpoison.brokers.kafka.topic_watch import MISSING
 from unpoison.brokers.kafka.troubles import DENIED, is_final, lacking, told
 
 POLL, POLL_WHEN_BUSY = 0.02, 0.001
@@ -39,8 +39,8 @@ class Line(Sharing):
         super().__init__(settings, topic, ring)
         self._settings, self.group = settings, settings["group.id"]
         self._away_topic, self._give_back = away_topic, settings.pop("give_back")
-        self.on_return: Callable[[int], None] = lambda _: None
-        """Told how many messages came back from a consumer that vanished."""
+        self.on_made_again: Callable[[], None] = lambda: None
+        """Told that the topic was deleted and made again."""
         self.is_waited_for = False
         """Whether somebody is fetching at this moment, and waits until what is there was read."""
         self._consumer: Consumer | None = None
@@ -60,10 +60,13 @@ class Line(Sharing):
                 self._fetched_at = time.monotonic()
                 self.commits.marking = True
             if self._keeper is None:
-                self._consumer = Consumer(self._settings | {"on_commit": self.commits.on_commit})
+                self._consumer = self._client()
                 keep, name = self.commits.watched(self._keep), f"unpoison-kafka-{self.topic}"
                 self._keeper = threading.Thread(target=keep, name=name, daemon=True)
                 self._keeper.start()
+
+    def _client(self) -> Consumer:
+        return Consumer(self._settings | {"on_commit": self.commits.on_commit})
 
     def check(self) -> None:
         """Raise if nothing will come, or could be settled if it came."""
@@ -107,6 +110,7 @@ class Line(Sharing):
         assert consumer is not None  # noqa: S101 - made before the thread
         served_at = 0.0
         while not self.closing:
+            consumer = self._look_at_topic(consumer)
             self._subscribe(consumer)
             is_full = self._is_full()
             if is_full:
@@ -115,13 +119,33 @@ class Line(Sharing):
                 self._poll(consumer, 1 if is_full else BATCH)  # also if it is full: the answer to a commit comes in no other way
                 served_at = time.monotonic()
             self._look_who_is_there(consumer)
-            self._read_ledgers(consumer)
+            self.read_ledgers(consumer)
             self.shelf.tick()
             self.commits.send(consumer)
             self._go_on_after_a_slow_start()
             if self.commits.is_over and self.parts:  # the client does not say that these are lost
                 self.drop(list(self.parts.values()))
         self._leave(consumer)
+
+    def _look_at_topic(self, consumer: Consumer) -> Consumer:
+        """The client goes on as if nothing had happened when its topic is deleted and made again, so it is replaced."""
+        if self.watch is None:
+            return consumer
+        self.watch.tick()
+        now, before = self.watch.id_of(self.topic), self.topic_id
+        if now is None or now == before:
+            return consumer
+        self.topic_id = now
+        if before is None:
+            return consumer
+        self.abandon()
+        with suppress(KafkaException, RuntimeError):
+            consumer.close()
+        self.commits.begin_anew()
+        self._consumer, self._subscribed = self._client(), None
+        if now != MISSING:
+            self.on_made_again()
+        return self._consumer
 
     def _go_on_after_a_slow_start(self) -> None:
         for part in list(self.parts.values()):
@@ -139,6 +163,7 @@ class Line(Sharing):
             quiet = 0.0 if self.is_waited_for else time.monotonic() - self._fetched_at
             self._is_away = quiet > self._give_back and (waiting or self._is_away)
             topic = self._away_topic if self._is_away else self.topic
+            topic = None if self.topic_id == MISSING else topic
         if topic == self._subscribed:
             return
         if topic is None:
@@ -189,19 +214,11 @@ class Line(Sharing):
         for number, together in groupby(good, _partition):
             self.commits.is_denied = False
             if part := self.parts.get(number):
-                self._arrive_in(part, list(together))
+                self.arrive_in(part, list(together))
         if len(good) < len(records):
             for record in records:
                 if error := record.error():
                     self._told(record, error)
-
-    def _arrive_in(self, part: Part, records: list[Record]) -> None:
-        if not part.is_known:
-            part.early += records
-            return
-        new = part.arrive(records)
-        part.size += sum(map(len, new))
-        self.shelf.arrange(part, new)
 
     def _told(self, record: Record, error: KafkaError) -> None:
         if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the client has no other name for it
@@ -215,32 +232,6 @@ class Line(Sharing):
         self.commits.trouble = told(lacking(error, f"Read on topic {self.topic!r} and on group {self.group!r}"))
         self.commits.is_denied = error.code() in DENIED
         self.commits.is_over |= is_final(error)
-
-    def _read_ledgers(self, consumer: Consumer) -> None:
-        unknown = [part for part in self.parts.values() if not part.is_known]
-        if not unknown:
-            return
-        try:
-            found = consumer.committed([TopicPartition(self.topic, part.number) for part in unknown], timeout=ANSWER_WITHIN)
-        except KafkaException as error:
-            self.commits.trouble = told(error.args[0])
-            return
-        with self.changed:
-            for each in found:
-                part = self.parts.get(each.partition)
-                if part is None or part.is_known or each.error:
-                    continue
-                came_back = part.take_over(each.offset, each.metadata)
-                if came_back:
-                    self.on_return(came_back)
-                if self.starts_slowly:
-                    part.slow_start = SlowStart(AFTER_A_LOSS if came_back else OTHERWISE)
-                early, part.early = part.early, []
-                if early:
-                    self._arrive_in(part, early)
-                if part.at_end >= 0:
-                    part.ends_at(part.at_end)
-            self.changed.notify_all()
 
     def _is_full(self) -> bool:
         parts = list(self.parts.values())

@@ -33,9 +33,12 @@ SPAN = 100_000
 class Part:
     def __init__(self, topic: str, number: int) -> None:
         self.topic, self.number = topic, number
+        self.topic_id = ""
         self.is_known = False
         self.is_lost = False
         self.is_revoked = False
+        self.is_deleted = False
+        """Whether its topic is gone, or another one by now. What is in somebody's hand is settled all the same."""
         self.is_paused = False
         self.in_order = True
         """Whether what waits for its start does so by its offsets. One whose time came, or that was not started after all, may
@@ -77,7 +80,7 @@ class Part:
             for offset, level in state.levels.items()
         }
         self.starts = state.starts
-        self.confirmed = (committed, metadata or "")
+        self.confirmed = (committed, runs.untagged(metadata)[0])
         return len(state.started | state.starts.keys())
 
     def arrive(self, records: Sequence[Record]) -> Sequence[Record]:
@@ -270,4 +273,11 @@ class Part:
         self.told = 0
 
     def place(self, position: tuple[int, str]) -> TopicPartition:
-        return TopicPartition(self.topic, self.number, position[0], position[1])
+        return TopicPartition(self.topic, self.number, position[0], runs.tagged(position[1], self.topic_id))
+
+    def abandon(self) -> None:
+        """Its topic was deleted, and with it what nobody has started."""
+        self.is_deleted = True
+        for place in (self.ready, self.fresh, self.marking, self.early, self.resting, self.expected):
+            place.clear()
+        self.size = self.resting_size = 0

@@ -5,9 +5,13 @@ state with their lengths: `A3.2A` is one message that may have been started, thr
 started. Small letters were certainly not started by whoever wrote them. A, B and C tell how often the message was lost
 together with its consumer: 0, 1 or 2 times. What lies behind the text was not touched.
 
+Behind it, `@` and the id of the topic: a commit that was on its way while the topic was deleted and made again is stored for the
+new one, and says nothing about that.
+
 Kafka keeps at most 4,096 characters, and the client needs one of them.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -16,6 +20,7 @@ VERSION = "unpoison/1"
 LONGEST = 4_000
 DONE = "."
 SMALL, LARGE = "abc", "ABC"
+_TAG = re.compile(r" @([A-Za-z0-9_+/-]{22})$")
 
 
 class Start(msgspec.Struct, frozen=True, array_like=True):
@@ -64,6 +69,18 @@ def whole(runs: str, starts: Mapping[int, Sequence[Start]] = {}) -> str:
     return f"{VERSION} {runs}{noted}"
 
 
+def tagged(text: str, topic_id: str) -> str:
+    """The text with the id of its topic, as far as that is known."""
+    return f"{text} @{topic_id}" if topic_id else text
+
+
+def untagged(metadata: str | None) -> tuple[str, str]:
+    """The text, and the id of the topic that it is about; empty if it does not say."""
+    text = (metadata or "").rstrip("\0")
+    found = _TAG.search(text)
+    return (text[: found.start()], found[1]) if found else (text, "")
+
+
 def _run(length: int, letter: str) -> str:
     return letter if length == 1 else f"{length}{letter}"
 
@@ -71,7 +88,7 @@ def _run(length: int, letter: str) -> str:
 def read(first: int, metadata: str | None) -> State:
     """What a text says. Somebody else's text, or none, says nothing."""
     state = State({}, set(), first, {})
-    version, _, rest = (metadata or "").rstrip("\0").partition(" ")
+    version, _, rest = untagged(metadata)[0].partition(" ")
     if version != VERSION:
         return state
     runs, _, noted = rest.partition(" ")

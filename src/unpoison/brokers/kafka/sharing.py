@@ -9,12 +9,16 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_INVALID, Consumer, KafkaError, KafkaException, TopicPartition
 
-from unpoison.brokers.kafka.committing import RETRY_AFTER, Commits
+from unpoison.brokers.kafka import runs
+from unpoison.brokers.kafka.committing import ANSWER_WITHIN, RETRY_AFTER, Commits
 from unpoison.brokers.kafka.connecting import ALL_DOWN, Connecting
 from unpoison.brokers.kafka.part import Part
+from unpoison.brokers.kafka.record import Record
 from unpoison.brokers.kafka.shelf import Shelf
+from unpoison.brokers.kafka.slow_start import AFTER_A_LOSS, OTHERWISE, SlowStart
+from unpoison.brokers.kafka.topic_watch import TopicWatch
 from unpoison.brokers.kafka.troubles import told
 
 
@@ -33,6 +37,11 @@ class Sharing:
         """Whether the group has taken us in, and whether it is about to share the partitions out."""
         self.lost_something = False
         self.closing = False
+        self.watch: TopicWatch | None = None
+        self.topic_id: str | None = None
+        """Of the topic that is consumed, or MISSING; None before it is known."""
+        self.on_return: Callable[[int], None] = lambda _: None
+        """Told how many messages came back from a consumer that vanished."""
         self.starts_slowly = False
         """Whether somebody is rung for when more may be started: others get all that is there at once."""
         self.commits = Commits(topic, self.changed, self.parts, ring)
@@ -85,6 +94,17 @@ class Sharing:
         self.connecting.hear(KafkaError(ALL_DOWN, f"no answer for {self._session:g} s, so the session has ended"))
         self.drop(parts)
 
+    def abandon(self) -> None:
+        """The topic was deleted. What runs is settled as ever: its retry or dead letter is stored, and nothing is committed."""
+        with self.changed:
+            for part in self.parts.values():
+                part.abandon()
+            self.parts.clear()
+            self.commits.forget()
+            self.is_joined = self.is_moving = False
+            self.changed.notify_all()
+        self.ring()
+
     def drop(self, parts: Sequence[Part]) -> None:
         with self.changed:
             for part in parts:
@@ -95,3 +115,56 @@ class Sharing:
                 self.commits.forget(part.number)
             self.changed.notify_all()
         self.ring()
+
+    def read_ledgers(self, consumer: Consumer) -> None:
+        """Learn what the last owners of our partitions had done."""
+        unknown = [part for part in self.parts.values() if not part.is_known]
+        if not unknown or (self.watch is not None and self.topic_id is None):
+            return
+        try:
+            found = consumer.committed([TopicPartition(self.topic, part.number) for part in unknown], timeout=ANSWER_WITHIN)
+        except KafkaException as error:
+            self.commits.trouble = told(error.args[0])
+            return
+        with self.changed:
+            for each in found:
+                part = self.parts.get(each.partition)
+                if part is None or part.is_known or each.error:
+                    continue
+                is_of_another = self._is_of_another(each)
+                if is_of_another and not self._begin_at_first(consumer, part):
+                    continue
+                part.topic_id = self.topic_id or ""
+                came_back = part.take_over(OFFSET_INVALID if is_of_another else each.offset, each.metadata)
+                if came_back:
+                    self.on_return(came_back)
+                if self.starts_slowly:
+                    part.slow_start = SlowStart(AFTER_A_LOSS if came_back else OTHERWISE)
+                early, part.early = part.early, []
+                if early:
+                    self.arrive_in(part, early)
+                if part.at_end >= 0:
+                    part.ends_at(part.at_end)
+            self.changed.notify_all()
+
+    def _is_of_another(self, committed: TopicPartition) -> bool:
+        """Whether it was committed for a topic of this name that was deleted since."""
+        id_ = runs.untagged(committed.metadata)[1]
+        return committed.offset >= 0 and bool(id_ and self.topic_id) and id_ != self.topic_id
+
+    def _begin_at_first(self, consumer: Consumer, part: Part) -> bool:
+        """The client has begun where that says. False if it cannot be told otherwise yet."""
+        try:
+            consumer.seek(TopicPartition(self.topic, part.number, OFFSET_BEGINNING))
+        except KafkaException:
+            return False
+        part.early, part.at_end = [], -1
+        return True
+
+    def arrive_in(self, part: Part, records: list[Record]) -> None:
+        if not part.is_known:
+            part.early += records
+            return
+        new = part.arrive(records)
+        part.size += sum(map(len, new))
+        self.shelf.arrange(part, new)

@@ -124,8 +124,8 @@ class Retries(Handing):
                 _, _, part, offset = heapq.heappop(self._due)
                 if not part.is_lost:
                     part.wake_up(offset)
-            held = [each for each in self._held.values() if not each[0].is_lost]
-            self._held = {ref: each for ref, each in self._held.items() if not each[0].is_lost}
+            self._held = {ref: each for ref, each in self._held.items() if not (each[0].is_lost or each[0].is_deleted)}
+            held = list(self._held.values())
         self._pace()
         if self._stops.doubtful:
             self._clear()

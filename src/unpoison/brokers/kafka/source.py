@@ -1,5 +1,6 @@
 """How are the messages of one source fetched, and settled, over its two topics?"""
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -16,9 +17,12 @@ from unpoison.brokers.kafka.record import Record
 from unpoison.brokers.kafka.runs import Start
 from unpoison.brokers.kafka.session import Session
 from unpoison.brokers.kafka.shelves import Retries, Straight
+from unpoison.brokers.kafka.topic_watch import TopicWatch
 from unpoison.message import Delivery
 from unpoison.reading import Unreadable, read_all, read_one, unreadable
 from unpoison.takeovers import tell
+
+log = logging.getLogger("unpoison")
 
 _receipt = attrgetter("receipt")
 
@@ -39,12 +43,21 @@ class Source:
         self.names = names = session.names(source)
         self.main = Line(session.consuming(names.group, names.topic), names.topic, None, ring)
         self.retry = Line(session.consuming(names.retry_group, names.retry), names.retry, names.states, ring)
+        self.watch = self.main.watch = self.retry.watch = TopicWatch(session, names.topics)
+        self.main.on_made_again = self._tell_made_again
         self.main.shelf = Straight(session, names, self.main)
         self.retries = self.retry.shelf = Retries(session, names, self.retry)
         self.main.on_return = self.retry.on_return = partial(tell, source)
         self.main.starts_slowly = self.retry.starts_slowly = has_bell
         self._flip = 0
         _ = session.producer  # connected before it is needed
+
+    def _tell_made_again(self) -> None:
+        text = (
+            "Source %r: somebody has deleted topic %r and made it again. It is consumed from its first message on: what was "
+            "committed for the old one does not count."
+        )
+        log.warning(text, self.source, self.names.topic, extra={"event": "topic-made-again", "source": self.source})
 
     @property
     def lines(self) -> tuple[Line, Line]:

@@ -51,7 +51,11 @@ def unavailable(error: KafkaException, what: str) -> BrokerUnavailable:
 
 def unconfirmed(error: KafkaError, name: str, topic: TopicMetadata | None) -> KafkaError:
     """The same error; one that says only that the time is over says what was in the way, as far as the servers know it."""
-    if error.code() not in LATE or topic is None or not topic.partitions:
+    if error.code() not in LATE:
+        return error
+    if topic is None:
+        return KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, f"there is no topic {name!r}: somebody has deleted it")
+    if not topic.partitions:
         return error
     worst = min(topic.partitions.values(), key=lambda each: (each.leader >= 0, len(each.isrs) - len(each.replicas)))
     where = f"partition {worst.id} of {name!r}"

@@ -26,6 +26,7 @@ FORBIDDEN = {
     "bootstrap.servers": "the servers stand before the question mark",
     "session.timeout.ms": "use session_timeout=…, in seconds",
     "enable.idempotence": "a dead letter could be stored twice",
+    "allow.auto.create.topics": "a server would make topics with its own settings, and dead letters would expire",
 }
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 from confluent_kafka.admin import PartitionMetadata, TopicMetadata
 
 from unpoison.brokers.kafka.doctor.settings import Settings, change
-from unpoison.brokers.kafka.topology import copies
+from unpoison.brokers.kafka.planned_topics import copies
 from unpoison.plural import counted
 from unpoison.ports import Finding
 

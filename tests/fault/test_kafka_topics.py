@@ -1,0 +1,231 @@
+"""Topics are missing, deleted and made again: nothing is made behind anybody's back, nothing is skipped, and it is said."""
+
+import pytest
+from confluent_kafka import KafkaException, TopicCollection
+from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType
+
+from tests.contract.kafka_lab import KafkaLab
+from unpoison import consumer
+from unpoison.app import App
+from unpoison.backoff import Backoff
+from unpoison.brokers.kafka import planned_topics
+from unpoison.brokers.kafka.session import Session
+from unpoison.brokers.kafka.url import address
+from unpoison.errors import ConfigError, Permanent, PublishFailed
+from unpoison.message import Delivery
+from unpoison.testing import given
+from unpoison.testing.isolation.diary import wait_until
+from unpoison.testing.running import Journal, Running, drained
+
+
+@pytest.fixture
+def lab(tmp_path, kafka, monkeypatch):
+    monkeypatch.setattr(consumer, "RETRY_BROKER", (0.1,))
+    with KafkaLab(kafka, tmp_path) as lab:
+        lab.url += "&delivery.timeout.ms=1500&request.timeout.ms=1000"  # after which a record that no topic takes is given up
+        yield lab
+
+
+@pytest.fixture
+def admin(lab):
+    """Somebody with Kafka's own tools. The server makes topics that clients ask about, as it does by default."""
+    session = Session(address(lab.url))
+    (setting,) = session.admin.describe_configs([ConfigResource(ResourceType.BROKER, "1")]).values()
+    assert setting.result(10)["auto.create.topics.enable"].value == "true"
+    yield Admin(session)
+    session.close()
+
+
+class Admin:
+    def __init__(self, session):
+        self.session, self.names = session, session.names("orders")
+
+    def topics(self):
+        return {name for name in self.session.cluster().topics if name.startswith(self.session.address.prefix)}
+
+    def delete(self, *topics):
+        for answer in self.session.admin.delete_topics(list(topics)).values():
+            answer.result(10)
+        wait_until(lambda: not self.topics() & set(topics), lambda: f"{self.topics()} are there")
+
+    def make(self, *topics, **changed):
+        wanted = planned_topics.planned(self.names, self.session.address)
+        for answer in self.session.admin.create_topics([changed.get(name, wanted[name]) for name in topics]).values():
+            answer.result(10)
+        wait_until(lambda: set(topics) <= self.topics(), lambda: f"{self.topics()} are there")
+
+    def setting(self, topic, name):
+        (found,) = self.session.admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
+        return found.result(10)[name].value
+
+
+def refuse(number: int) -> None:
+    if number < 0:
+        raise Permanent("negative")
+
+
+def test_a_consumer_that_may_make_nothing_names_every_topic_that_is_missing(lab, admin):
+    admin.make(admin.names.topic)
+    app = given.consumer(lab.app(create=False), "orders", refuse, isolation="thread")
+    with pytest.raises(ConfigError) as raised, Running(app) as running:
+        running.wait()
+    missing = (admin.names.retry, admin.names.dlq, admin.names.states)
+    for name in missing:
+        assert f"'{name}'" in str(raised.value)
+        assert f"--create --topic {name} " in str(raised.value)
+    assert "retention.ms=-1" in str(raised.value)
+    assert admin.topics() == {admin.names.topic}
+    admin.make(*missing)
+    app.publish("orders", -1)
+    drained(app)
+    assert [letter.body for letter in lab.dlq("orders").peek()] == [b"-1"]
+
+
+def test_a_dlq_that_is_deleted_in_the_middle_is_made_again_as_it_must_be(lab, admin):
+    app = given.consumer(lab.app(), "orders", refuse, isolation="thread")
+    app.publish("orders", -1)
+    with Journal() as journal, Running(app):
+        journal.wait_for("dead")
+        admin.delete(admin.names.dlq)
+        journal.wait_for("topic-made")
+        app.publish("orders", -2)
+        wait_until(lambda: len(journal.of("dead")) == 2, lambda: str(journal.of("dead")))
+    assert [letter.body for letter in lab.dlq("orders").peek()] == [b"-2"]
+    assert {admin.setting(admin.names.dlq, name) for name in ("retention.ms", "retention.bytes")} == {"-1"}
+    (line,) = journal.of("topic-made")
+    assert f"deleted topic '{admin.names.dlq}', and the dead letters in it are gone" in line
+
+
+def test_without_the_right_to_make_it_a_deleted_dlq_pauses_the_source_until_it_is_there(lab, admin):
+    admin.make(*admin.names.topics)
+    handled: list[int] = []
+
+    def handle(number: int) -> None:
+        refuse(number)
+        handled.append(number)
+
+    app = given.consumer(lab.app(create=False), "orders", handle, isolation="thread")
+    app.publish("orders", 1)
+    with Journal() as journal, Running(app):
+        wait_until(lambda: handled == [1], lambda: f"{handled} were handled")
+        admin.delete(admin.names.dlq, admin.names.states)
+        journal.wait_for("pause")
+        app.publish_many("orders", [-1, 2])
+        missing = {admin.names.dlq, admin.names.states}
+        assert not admin.topics() & missing
+        admin.make(*missing)
+        journal.wait_for("resume")
+        wait_until(lambda: handled == [1, 2] and journal.of("dead"), lambda: f"{handled} were handled")
+    (line,) = journal.of("pause")
+    assert all(f"--create --topic {name} " in line for name in missing)
+    assert journal.of("topic-made") == []
+    assert [letter.attempts for letter in lab.dlq("orders").peek()] == [1]
+
+
+def test_what_fails_in_the_moment_in_which_the_dlq_is_deleted_becomes_a_letter_all_the_same(lab, admin):
+    deleted: list[str] = []
+
+    def handle(number: int) -> None:
+        if not deleted:
+            admin.delete(admin.names.dlq)
+            deleted.append(admin.names.dlq)
+        raise Permanent("no")
+
+    app = given.consumer(lab.app(), "orders", handle, isolation="thread")
+    app.publish("orders", 1)
+    drained(app)
+    assert [letter.body for letter in lab.dlq("orders").peek()] == [b"1"]
+    assert admin.setting(admin.names.dlq, "retention.ms") == "-1"
+
+
+def test_a_source_that_is_deleted_and_made_again_is_consumed_from_its_first_message(lab, admin):
+    handled: list[int] = []
+    app = given.consumer(lab.app(), "orders", handled.append, schema=int, isolation="thread")
+    app.publish_many("orders", range(10))
+    with Journal() as journal, Running(app):
+        wait_until(lambda: len(handled) == 10, lambda: f"{handled} were handled")
+        admin.delete(admin.names.topic)
+        journal.wait_for("pause")
+        assert admin.names.topic not in admin.topics()
+        admin.make(admin.names.topic)
+        App(lab.url).publish_many("orders", range(100, 115))
+        wait_until(lambda: len(handled) == 25, lambda: f"{handled} were handled")
+    assert sorted(handled[10:]) == list(range(100, 115))
+    (pause,) = journal.of("pause")
+    assert "somebody has deleted the source" in pause
+    assert len(journal.of("topic-made-again")) == len(journal.of("resume")) == 1
+
+
+def test_a_source_that_is_made_again_at_once_loses_nothing_though_old_offsets_are_committed_for_it(lab, admin):
+    handled: list[int] = []
+    app = given.consumer(lab.app(), "orders", handled.append, schema=int, isolation="thread")
+    app.publish_many("orders", range(10))
+    with Journal() as journal, Running(app):
+        wait_until(lambda: len(handled) == 10, lambda: f"{handled} were handled")
+        admin.delete(admin.names.topic)
+        admin.make(admin.names.topic, **{admin.names.topic: NewTopic(admin.names.topic, 2, 1)})
+        App(lab.url).publish_many("orders", range(100, 115))
+        wait_until(lambda: set(range(100, 115)) <= set(handled), lambda: f"{handled} were handled")
+        assert len(journal.of("topic-made-again")) == 1
+
+
+def test_what_was_committed_for_a_deleted_topic_says_nothing_about_the_one_that_has_its_name(lab, admin):
+    """A commit that was on its way then is stored for the new one, as if it had been made for it."""
+    broker = lab.broker("orders")
+    broker.publish(given.messages("orders", 3))
+    source = broker._source("orders")
+    wait_until(lambda: broker.fetch("orders", 1), lambda: "Nothing came")
+    place = source.main.parts[0].place((2, "unpoison/1 "))
+    broker.close()
+    admin.delete(admin.names.topic)
+    admin.make(admin.names.topic)
+    other = lab.broker("orders")
+    other.publish(given.messages("orders", 3, first=10))
+    client = other.session._committed._client(admin.names.group)
+    client.commit(offsets=[place], asynchronous=False)
+    came: list[bytes] = []
+    wait_until(lambda: came.extend(each.body for each in other.fetch("orders", 10)) or len(came) == 3, lambda: str(came))
+    assert came == [b"10", b"11", b"12"]
+
+
+def test_what_runs_while_its_topic_is_deleted_is_retried_or_a_letter_as_ever(lab, admin):
+    seen: list[tuple[int, int]] = []
+
+    def handle(number: int, delivery: Delivery) -> None:
+        if not seen:
+            admin.delete(admin.names.topic)
+            journal.wait_for("pause")
+        seen.append((number, delivery.attempt))
+        if delivery.attempt == 1:
+            raise ConnectionError("not now")
+        raise Permanent("never")
+
+    app = given.consumer(lab.app(), "orders", handle, isolation="thread", concurrency=1, backoff=Backoff.immediate())
+    app.publish("orders", 7)
+    with Journal() as journal, Running(app):
+        wait_until(lambda: journal.of("retry"), lambda: str(seen))
+        admin.make(admin.names.topic)
+        wait_until(lambda: journal.of("dead"), lambda: str(seen))
+    assert seen == [(7, 1), (7, 2)]
+    assert [letter.attempts for letter in lab.dlq("orders").peek()] == [2]
+
+
+def test_publishing_to_a_topic_that_was_deleted_is_refused_and_makes_none(lab, admin):
+    app = lab.app()
+    app.publish("orders", 1)
+    admin.delete(admin.names.topic)
+    with pytest.raises(PublishFailed, match=r"there is no topic '.*orders'"):
+        app.publish("orders", 2)
+    assert admin.names.topic not in admin.topics()
+
+
+def test_no_client_of_ours_has_a_server_make_a_topic(lab, admin):
+    broker = lab.broker()
+    strange = f"{admin.session.address.prefix}strange"
+    for client in (broker.session.producer, broker.session.admin, broker.reader._consumer):
+        client.list_topics(strange, timeout=10)
+    broker.session.producer.produce(strange, b"1")
+    broker.session.producer.flush(1)
+    with pytest.raises(KafkaException):
+        broker.session.admin.describe_topics(TopicCollection([strange]))[strange].result(10)
+    assert admin.topics() == set()
