@@ -131,16 +131,36 @@ def test_attributes_of_other_programs_survive_retry_dead_letter_and_replay(lab):
     assert sent == theirs
 
 
-def test_ten_attributes_of_other_programs_leave_no_place_and_are_kept_all_the_same(lab):
+def test_of_ten_attributes_of_other_programs_nine_stay_as_they_are_and_the_last_is_readable_inside_of_ours(lab):
     broker = lab.broker("orders")
     theirs = {f"name{number}": {"DataType": "String", "StringValue": str(number)} for number in range(10)}
+    seen_by_handlers = {name: value["StringValue"] for name, value in theirs.items()}
     lab.queue("orders").send("hello", MessageAttributes=theirs)
     for attempts in (1, 2):
         (delivery,) = broker.fetch("orders", 10)
-        assert dict(delivery.headers) == {name: value["StringValue"] for name, value in theirs.items()}
+        assert dict(delivery.headers) == seen_by_handlers
         broker.settle(Settlement(kept=[Kept(delivery, Counters(attempts=attempts))]))
     (delivery,) = broker.fetch("orders", 10)
     assert delivery.counters.attempts == 2
+    broker.settle(Settlement(dead=[Dead(delivery, given.letter_of(delivery))]))
+    broker.close()
+    (letter,) = lab.dlq("orders").letters()
+    assert dict(letter.message.headers) == seen_by_handlers
+    (message,) = lab.queue("orders-dlq").received()
+    attributes = {name: _as_sent(value) for name, value in message["MessageAttributes"].items()}
+    told = json.loads(attributes.pop("unpoison")["StringValue"])
+    assert attributes == {name: value for name, value in theirs.items() if name != "name9"}
+    assert told["attributes"] == {"name9": theirs["name9"]}
+
+
+def test_the_group_of_a_fair_queue_stays_on_the_dead_letter(lab):
+    broker = lab.broker("orders")
+    lab.queue("orders").send("hello", MessageGroupId="tenant-7")
+    (delivery,) = broker.fetch("orders", 10)
+    assert delivery.key == "tenant-7"
+    broker.settle(Settlement(dead=[Dead(delivery, given.letter_of(delivery))]))
+    (message,) = lab.queue("orders-dlq").received()
+    assert message["Attributes"]["MessageGroupId"] == "tenant-7"
 
 
 def _as_sent(value):

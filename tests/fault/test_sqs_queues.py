@@ -131,7 +131,12 @@ def test_a_message_that_has_to_wait_longer_is_sent_on_until_its_time_has_come(la
 
 def test_a_suspect_that_has_to_wait_longer_is_sent_on_too(lab):
     broker = lab.broker("orders")
-    told = {"unpoison": {"DataType": "String", "StringValue": '{"id":"1","wait":1.5,"counters":{"alone":true,"losses":1}}'}}
+    told = {
+        "unpoison": {
+            "DataType": "String",
+            "StringValue": '{"id":"1","stamp":"1","wait":1.5,"counters":{"alone":true,"losses":1}}',
+        }
+    }
     lab.queue("orders-suspects").send("late", MessageAttributes=told)
     assert broker.take_suspect("orders", "here") is None
     taken: list[Counters] = []

@@ -17,6 +17,9 @@ from unpoison.ports import Dead, Kept
 NO_KEY = "unpoison"
 """The message group of everything without a key: a FIFO queue keeps all of that in order."""
 
+LETTER_GROUP = "letter-"
+"""Begins the message group of a letter in a FIFO queue."""
+
 MOST_GROWTH = 8
 """No copy has so many times the bytes of its original; attributes that have to travel as JSON have up to three times as many,
 and what is small has room anyway."""
@@ -75,19 +78,23 @@ def _where(
 def fifo_group(key: str | None, raw: Raw | None) -> str:
     """The group whose order a message keeps: its key's, or the one that somebody else has sent it in."""
     if key is None:
-        return str((raw or {"Attributes": {}})["Attributes"].get(envelope.GROUP, NO_KEY))
+        group = str((raw or {"Attributes": {}})["Attributes"].get(envelope.GROUP, NO_KEY))
+        return NO_KEY if group.startswith(LETTER_GROUP) else group
     return group_of(key, None) or f"key-{hashlib.blake2b(key.encode(), digest_size=16).hexdigest()}"
 
 
 def letter(topic: Topic, item: Dead) -> Copy:
     receipt: Receipt = item.delivery.receipt
     seen = envelope.look_safely(receipt.raw)
-    told = letters.written(item.letter, seen, letters.new_id(item.delivery.source), "dead")
-    once = f"{seen.stamp}:{item.letter.replays}" if topic.is_fifo else None
-    group = _letter_group(seen) if topic.is_fifo else None
+    group = fifo_group(seen.key, receipt.raw) if topic.is_fifo else group_of(seen.key, None)
+    told = letters.written(item.letter, seen, letters.new_id(item.delivery.source), "dead", group)
+    once = None
+    if topic.is_fifo:
+        once, group = f"{seen.stamp}:{item.letter.replays}", _letter_group(seen)
     return letters.fitted(topic.dlq, seen, told, receipt.raw, group=group, once=once, limit=topic.letters_limit)
 
 
 def _letter_group(seen: Seen) -> str:
-    """Of its own for each: of a group that is being looked at SQS shows nothing else."""
-    return f"letter-{hashlib.blake2b(seen.stamp.encode(), digest_size=12).hexdigest()}"
+    """Of its own for each: SQS hands out ten messages of a group, and no more of it before these are deleted. If letters kept
+    their group, nobody could see the eleventh."""
+    return f"{LETTER_GROUP}{hashlib.blake2b(seen.stamp.encode(), digest_size=12).hexdigest()}"

@@ -1,8 +1,9 @@
 """What travels with a message, and how does it become a Delivery?
 
 One attribute, `unpoison`, with JSON: id, key and headers of the sender, counters, and `stamp`, which names a copy for good: the
-MessageId of the first original. Attributes that somebody else put on a message go along with each copy as they are; a message may
-have ten, so where ours has no place left, they travel inside of it.
+MessageId of the first original. Only copies of ours have a stamp: counters without one were written by another program and count
+nothing. Attributes that another program put on a message go along with each copy as they are. A message may have ten, and ours is
+one of them: of ten foreign ones the last by name travels inside of ours.
 """
 
 import base64
@@ -43,7 +44,7 @@ class Envelope(msgspec.Struct, omit_defaults=True):
     wait: Moment = 0.0
     """Seconds that it still had to wait when it was sent."""
     attributes: dict[str, dict[str, str]] = {}
-    """Attributes of the sender for which there was no room."""
+    """Attributes of the sender for which there was no place beside ours."""
     letter: dict[str, Any] = {}
     letter_id: str | None = None
     state: str | None = None
@@ -125,9 +126,14 @@ def look(raw: Raw) -> Seen:
         headers={**foreign, **envelope.headers} or NO_HEADERS,
         stamp=envelope.stamp or raw["MessageId"],
         body=bodies.decoded(raw["Body"], envelope.encoding),
-        counters=_counters(envelope.counters),
+        counters=_counters(envelope.counters) if envelope.stamp else UNTRIED,
         envelope=envelope,
     )
+
+
+def has_foreign_counters(seen: Seen) -> bool:
+    """Whether it claims starts that no copy of ours has written down."""
+    return bool(seen.envelope.counters) and seen.envelope.stamp is None
 
 
 def _read(raw: Raw) -> Envelope:
@@ -183,8 +189,8 @@ def attributes(envelope: Envelope, raw: Raw | None) -> dict[str, Any]:
     theirs = {} if raw is None else sent(raw)
     theirs.pop(ATTRIBUTE, None)
     if len(theirs) >= MOST_ATTRIBUTES:
-        packed = {name: msgspec.to_builtins(value) for name, value in theirs.items()}
-        envelope, theirs = msgspec.structs.replace(envelope, attributes=packed), {}
+        packed = {name: msgspec.to_builtins(theirs.pop(name)) for name in sorted(theirs)[MOST_ATTRIBUTES - 1 :]}
+        envelope = msgspec.structs.replace(envelope, attributes={**envelope.attributes, **packed})
     return {**theirs, ATTRIBUTE: {"DataType": "String", "StringValue": as_text(envelope)}}
 
 

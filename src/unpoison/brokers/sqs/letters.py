@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from unpoison import moved_back
 from unpoison.brokers.sqs import envelope, writing
 from unpoison.brokers.sqs.envelope import Envelope, Raw, Seen
 from unpoison.brokers.sqs.writing import LIMIT, Copy, unique
@@ -31,9 +32,10 @@ def new_id(source: str) -> str:
     return f"{source}-{_last[0]:014x}{unique()}"
 
 
-def written(letter: DeadLetter, seen: Seen, letter_id: str, state: str) -> Envelope:
-    """The envelope of a letter."""
-    letter = msgspec.structs.replace(letter, original={**letter.original, "message_id": seen.stamp})
+def written(letter: DeadLetter, seen: Seen, letter_id: str, state: str, group: str | None = None) -> Envelope:
+    """The envelope of a letter. `group` is the message group that the message had in its source."""
+    original = {**letter.original, "message_id": seen.stamp, **({"message_group_id": group} if group else {})}
+    letter = msgspec.structs.replace(letter, original=original)
     told = envelope.copied(seen, Counters(attempts=letter.attempts, replays=letter.replays))
     told.letter, told.letter_id, told.state = msgspec.json.decode(letter_within(letter, MOST_RECORD)), letter_id, state
     return told
@@ -100,6 +102,16 @@ def read(source: str, raw: Raw, state: str | None = None, otherwise: str = "dead
     id_ = (told.letter_id if is_ours else None) or f"{source}-{sent * 1000:014x}{raw['MessageId'].replace('-', '')[:12]}"
     found = msgspec.structs.replace(letter, id=id_, state=(told.state if is_ours else None) or otherwise, message=message)
     return Found(raw, seen, found)
+
+
+def is_moved_back(seen: Seen) -> bool:
+    """Of a message in the source: whether it is a dead letter, which SQS's own redrive, or another tool, has moved back."""
+    return seen.envelope.letter_id is not None
+
+
+def restarted(seen: Seen) -> Seen:
+    """Such a message as it starts: its counters are those of a replay, with the history of the letter."""
+    return msgspec.structs.replace(seen, counters=moved_back.restarted(seen.envelope.letter, seen.counters.replays))
 
 
 def _known(source: str, told: Envelope) -> DeadLetter | None:

@@ -1,11 +1,13 @@
 """What has this process of one source, and how does a message that arrived become a Delivery?"""
 
+import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 
 import msgspec
 
-from unpoison.brokers.sqs import copies, envelope, writing
+from unpoison import moved_back
+from unpoison.brokers.sqs import copies, envelope, letters, writing
 from unpoison.brokers.sqs.envelope import Raw, Receipt, Seen
 from unpoison.brokers.sqs.lane import Lane
 from unpoison.brokers.sqs.moving import Mover
@@ -16,6 +18,14 @@ from unpoison.errors import UnpoisonError
 from unpoison.message import Counters, Delivery
 from unpoison.reading import Unreadable, read_one
 from unpoison.takeovers import CameBack
+
+log = logging.getLogger("unpoison")
+
+FOREIGN_COUNTERS = (
+    "Source %r: message %r has counters in its attribute 'unpoison' that unpoison did not write (they have no stamp). They do "
+    "not count: the message starts as a new one. If another program copies that attribute from message to message, have it "
+    "leave it out."
+)
 
 MUCH = 20
 """Messages taken at once from which on the next ones are received ahead; slow handlers keep nothing from others that way."""
@@ -35,9 +45,10 @@ class Source:
         self.work = Taking(self.topic.work, session.link, ring, sort=not self.topic.is_fifo)
         self.lane = Lane(self.topic, session, ring)
         self.mover = Mover(self.topic, session, ring)
-        self.came_back = CameBack()
+        self.came_back, self.moved_back = CameBack(), CameBack(tell=moved_back.tell)
         self.filled = False
         """Whether we have stored something ourselves since we last looked."""
+        self._told_foreign = False
 
     @property
     def holders(self) -> tuple[Taking, ...]:
@@ -63,6 +74,7 @@ class Source:
         elif len(deliveries) < limit and not self.work.buffer:
             self.work.listen()
         self.came_back.tell_due()
+        self.moved_back.tell_due()
         return deliveries
 
     def _taken(self, room: int) -> list[Raw]:
@@ -109,6 +121,13 @@ class Source:
         wait = writing.remaining(raw, seen.envelope)
         if wait > 0:
             return self.mover.sent_on(raw, seen, wait)
+        if letters.is_moved_back(seen):
+            seen = letters.restarted(seen)
+            self.moved_back.note(self.name, 1)
+            if self.topic.is_fifo and copies.has_room(self.topic, raw):
+                return self.mover.sent_on(raw, seen, 0.0)  # from a group of its own to the one that it had
+        elif envelope.has_foreign_counters(seen):
+            self._tell_foreign_counters(seen)
         receipt = Receipt(self.work, raw["ReceiptHandle"], raw)
         return Delivery(receipt, self.name, seen.id, seen.body, seen.key, seen.headers, self._counted(raw, seen))
 
@@ -123,7 +142,7 @@ class Source:
     def take_suspect(self) -> tuple[Raw, Seen] | Unreadable | None:
         """The next one that is to run alone. Those that have to wait longer are sent on."""
         while (raw := self.lane.take()) is not None:
-            seen = read_one(raw, envelope.look, partial(envelope.not_read, self.name, self.lane.taking))
+            seen = read_one(raw, self._look_alone, partial(envelope.not_read, self.name, self.lane.taking))
             if isinstance(seen, Unreadable):
                 return seen  # it is not started
             wait = writing.remaining(raw, seen.envelope)
@@ -131,6 +150,16 @@ class Source:
                 return raw, seen
             self.mover.send_on(self.lane.taking, [raw], [self.mover.sent_on(raw, seen, wait)])
         return None
+
+    def _look_alone(self, raw: Raw) -> Seen:
+        seen = envelope.look(raw)
+        return letters.restarted(seen) if letters.is_moved_back(seen) else seen
+
+    def _tell_foreign_counters(self, seen: Seen) -> None:
+        """Once for each source: whoever writes them does so on every message."""
+        if not self._told_foreign:
+            self._told_foreign = True
+            log.warning(FOREIGN_COUNTERS, self.name, seen.id, extra={"event": "foreign-counters", "source": self.name})
 
     def renew(self) -> None:
         for each in self.holders:
