@@ -11,7 +11,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager, suppress
 from functools import partial
 
-from unpoison.brokers.sqs.client import AT_ONCE, LOST, in_tens
+from unpoison.brokers.sqs.client import AT_ONCE, LOST, Denied, NoQueue, Refused, in_tens
 from unpoison.brokers.sqs.envelope import Raw
 from unpoison.brokers.sqs.session import Session
 from unpoison.brokers.sqs.taking import receive
@@ -102,11 +102,14 @@ class QueuePass:
 
     @contextmanager
     def _noting_silence(self) -> Iterator[None]:
-        """One request. Where one had no answer the next hundreds are not tried: each would be waited for."""
+        """One request. Where one had no answer the next hundreds are not tried: each would be waited for. A refusal is an answer, and
+        what was taken before it has to be put back."""
         if self._silent is not None:
             raise self._silent
         try:
             yield
+        except (Denied, NoQueue, Refused):
+            raise
         except BrokerUnavailable as error:
             self._silent = error
             raise
