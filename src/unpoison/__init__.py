@@ -27,6 +27,7 @@ from unpoison.errors import (
 from unpoison.failure import ErrorClassification
 from unpoison.handler import MessageMetadata, PoisonPillHandler, Policy
 from unpoison.message import Delivery, Message
+from unpoison.native import Native
 
 __all__ = [
     "App",
@@ -44,6 +45,7 @@ __all__ = [
     "Message",
     "MessageMetadata",
     "MissingExtra",
+    "Native",
     "OwnershipLost",
     "PayloadError",
     "Permanent",

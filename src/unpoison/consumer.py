@@ -21,8 +21,8 @@ from unpoison.judging import Judge, Judged
 from unpoison.keys import key_reader
 from unpoison.message import UNTRIED, Counters, Delivery
 from unpoison.options import ConsumerOptions
-from unpoison.ports import Broker, Settlement
-from unpoison.reading import Unreadable, failure_of, read_one
+from unpoison.ports import Broker, Settlement, TellsNative
+from unpoison.reading import Unreadable, failure_of, read_one, with_native
 from unpoison.report import Report
 from unpoison.until_empty import UntilEmpty
 from unpoison.verdict import DeadLetter
@@ -66,6 +66,7 @@ class Consumer:
         self._emptiness = Emptiness() if emptiness is None else emptiness
         self._judge = Judge(options.limits, name, code_version, clock)
         self._until_empty = UntilEmpty(options.source, broker, report, clock)
+        self._tell_native = broker.native if isinstance(broker, TellsNative) else None
         self._with_key = None if options.key_from is None else key_reader(options.key_from, options.source)
         self._stopping = threading.Event()
         self._grace_ends = float("inf")
@@ -135,10 +136,20 @@ class Consumer:
             self._stopping.wait(RETRY_BROKER[-1])
             return ()
         self._report.resumed(self._options.source)
+        if self._options.takes_delivery:
+            deliveries = [with_native(delivery, self._tell_native) for delivery in deliveries]
         return deliveries if self._with_key is None else [self._with_key(delivery) for delivery in deliveries]
 
     def _admit(self, deliveries: Sequence[Delivery]) -> tuple[Sequence[Delivery], Sequence[Delivery], Sequence[Ended]]:
         """Those that may start in batches, those that need a fresh worker, and those that are judged without starting."""
+        if self._options.tombstones == "skip" and any(delivery.is_tombstone for delivery in deliveries):
+            skipped = [delivery for delivery in deliveries if delivery.is_tombstone]
+            self._report.skips_tombstones(self._options.source)
+            runnable, fresh, refused = self._admitted([delivery for delivery in deliveries if not delivery.is_tombstone])
+            return runnable, fresh, [Ended(skipped), *refused]
+        return self._admitted(deliveries)
+
+    def _admitted(self, deliveries: Sequence[Delivery]) -> tuple[Sequence[Delivery], Sequence[Delivery], Sequence[Ended]]:
         if all(delivery.counters is UNTRIED for delivery in deliveries):
             return deliveries, (), ()
         runnable: list[Delivery] = []
@@ -290,10 +301,16 @@ class Consumer:
         if isinstance(suspect, Unreadable):
             self._settle_unstarted([Ended([suspect], {0: suspect.failure})])
             return True
+        if suspect.is_tombstone and self._options.tombstones == "skip":
+            self._report.skips_tombstones(self._options.source)
+            self._settle_unstarted([Ended([suspect])])
+            return True
         admission = attempts.admit_alone(suspect.counters, self._options.limits)
         if isinstance(admission, attempts.GiveUp):
             self._settle_unstarted([Ended([suspect], {0: admission.failure})])
             return True
+        if self._options.takes_delivery:
+            suspect = with_native(suspect, self._tell_native)
         self._workers.start((), [suspect])
         self._finish_running(suspect)
         return True

@@ -7,12 +7,12 @@ costs ten times as much to make.
 """
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Annotated, Any
 
 import msgspec
 
-NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+from unpoison.native import NO_HEADERS as NO_HEADERS  # noqa: PLC0414 - whoever makes a message needs it
+from unpoison.native import UNTOLD, Native
 
 MOST_COUNTED, MOST_MOMENT = 2**31 - 1, 2**36
 """What a counter and a time (in seconds since 1970) can be. Anyone may write headers that look like ours; what is beyond these
@@ -23,13 +23,17 @@ Moment = Annotated[float, msgspec.Meta(ge=0, le=MOST_MOMENT)]
 
 
 class Message(msgspec.Struct, frozen=True):
-    """What the sender wrote: never decoded in place, never altered."""
+    """What the sender wrote: never decoded in place, never altered.
+
+    A tombstone is a message that Kafka keeps with a null in place of a value. Its body is `b""`, as that of an empty message is.
+    """
 
     id: str
     source: str
     body: bytes
     key: str | None = None
     headers: Mapping[str, str] = NO_HEADERS
+    is_tombstone: bool = False
 
 
 class Past(msgspec.Struct, frozen=True):
@@ -81,10 +85,11 @@ UNTRIED = Counters()
 """Shared by every message that was never started, so that the ordinary case makes no object."""
 
 
-class Delivery(msgspec.Struct, frozen=True):
+class Delivery(msgspec.Struct, frozen=True, omit_defaults=True):
     """One handing-over of a message by the broker. Ask for it as the handler's second parameter.
 
-    `receipt` belongs to the broker: it finds the message by it when the delivery is settled.
+    `receipt` belongs to the broker: it finds the message by it when the delivery is settled. `native` is filled in only where
+    the handler takes the Delivery. `is_tombstone` tells a null from an empty body.
     """
 
     receipt: Any
@@ -94,6 +99,8 @@ class Delivery(msgspec.Struct, frozen=True):
     key: str | None = None
     headers: Mapping[str, str] = NO_HEADERS
     counters: Counters = UNTRIED
+    is_tombstone: bool = False
+    native: Native = UNTOLD
 
     @property
     def attempt(self) -> int:
@@ -107,7 +114,7 @@ class Delivery(msgspec.Struct, frozen=True):
 
     @property
     def message(self) -> Message:
-        return Message(self.id, self.source, self.body, self.key, self.headers)
+        return Message(self.id, self.source, self.body, self.key, self.headers, self.is_tombstone)
 
 
 class Outgoing(msgspec.Struct, frozen=True):

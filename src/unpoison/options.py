@@ -14,6 +14,7 @@ from unpoison.errors import ConfigError, seconds
 from unpoison.handler import Limits
 
 Isolation = Literal["process", "thread", "inline"]
+Tombstones = Literal["handle", "skip"]
 
 UNSET: Any = object()
 """Stands for an argument that was not given, where None has a meaning of its own (no limit)."""
@@ -61,7 +62,10 @@ class ConsumerOptions:
     threads: int = 1
     isolation: Isolation = "process"
     key_from: str | None = None
+    tombstones: Tombstones = "handle"
     is_async: bool = False
+    takes_delivery: bool = False
+    """Whether the handler takes the Delivery: only then is `delivery.native` made."""
     workers: int | None = None
     label: str = ""
 
@@ -121,6 +125,15 @@ def check_isolation(value: str | None, source: str, *, is_async: bool, is_shared
     if value == "process" and sys.platform != "linux":
         raise ConfigError(
             f"Consumer {source!r}: isolation='process' needs Linux, this is {sys.platform}. Use isolation='thread'."
+        )
+    return value  # type: ignore[return-value]  # just checked
+
+
+def check_tombstones(value: str, source: str) -> Tombstones:
+    if value not in get_args(Tombstones):
+        raise ConfigError(
+            f"Consumer {source!r}: tombstones must be 'handle' or 'skip', got {value!r}. With 'skip' a message whose value is "
+            f"null is done without the handler."
         )
     return value  # type: ignore[return-value]  # just checked
 

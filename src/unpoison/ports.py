@@ -16,6 +16,7 @@ import msgspec
 
 from unpoison.deadletters.record import DeadLetter
 from unpoison.message import Counters, Delivery, Outgoing
+from unpoison.native import Native
 from unpoison.publishing import Published
 
 Ring = Callable[[], None]
@@ -176,6 +177,15 @@ class DeadLetters(Protocol):
 
     def remove(self, letter_ids: Sequence[str], *, state: str = "dead", keep_as: str | None = None) -> Sequence[str]:
         """Delete those that are in this state, or keep them as "discarded" and the like; returns those that were changed."""
+
+
+@runtime_checkable
+class TellsNative(Protocol):
+    """A broker that knows more about a message than unpoison's own fields."""
+
+    def native(self, delivery: Delivery) -> Native:
+        """What the broker itself says about a message that was fetched. Asked only where the handler takes the Delivery, and asks
+        no server. It may raise: then the handler gets what stands in the Delivery."""
 
 
 @runtime_checkable

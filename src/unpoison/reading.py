@@ -14,12 +14,14 @@ from typing import TypeVar
 from unpoison.deadletters.record import DeadLetter
 from unpoison.failure import ErrorClassification, Failure, cap, describe, fingerprint
 from unpoison.message import Counters, Delivery, Message
+from unpoison.native import Native, native_of_text
+from unpoison.native import as_text as as_text  # noqa: PLC0414 - whoever reads messages needs it
 
 RULE = "unreadable"
 ENVELOPE_LIMIT = 8_000
 """Characters of the native envelope that a dead letter shows."""
 
-Native = TypeVar("Native")
+Raw = TypeVar("Raw")
 Read = TypeVar("Read")
 Other = TypeVar("Other")
 
@@ -32,10 +34,10 @@ class Unreadable(Delivery, frozen=True, kw_only=True):
 
 
 def read_all(
-    natives: Sequence[Native],
-    together: Callable[[Sequence[Native]], list[Read]],
-    one: Callable[[Native], Read],
-    otherwise: Callable[[Native, Exception], Read],
+    natives: Sequence[Raw],
+    together: Callable[[Sequence[Raw]], list[Read]],
+    one: Callable[[Raw], Read],
+    otherwise: Callable[[Raw, Exception], Read],
 ) -> list[Read]:
     """What these native messages say, in their order. Never raises.
 
@@ -48,12 +50,24 @@ def read_all(
         return [read_one(native, one, otherwise) for native in natives]
 
 
-def read_one(native: Native, one: Callable[[Native], Read], otherwise: Callable[[Native, Exception], Other]) -> Read | Other:
+def read_one(native: Raw, one: Callable[[Raw], Read], otherwise: Callable[[Raw, Exception], Other]) -> Read | Other:
     """As `read_all`, for a single message."""
     try:
         return one(native)
     except Exception as error:
         return otherwise(native, error)
+
+
+def with_native(delivery: Delivery, tell: Callable[[Delivery], Native] | None) -> Delivery:
+    """The delivery for a handler that takes it: with what the broker says about it, where the broker can tell."""
+    if isinstance(delivery, Unreadable):
+        return delivery
+    d, native = delivery, _as_delivered(delivery) if tell is None else read_one(delivery, tell, _as_delivered)
+    return Delivery(d.receipt, d.source, d.id, d.body, d.key, d.headers, d.counters, d.is_tombstone, native)
+
+
+def _as_delivered(delivery: Delivery, _: Exception | None = None) -> Native:
+    return native_of_text(delivery.key, delivery.headers)
 
 
 def unreadable(receipt: object, source: str, id_: str, body: object, envelope: object, error: Exception) -> Unreadable:
@@ -64,6 +78,7 @@ def unreadable(receipt: object, source: str, id_: str, body: object, envelope: o
         id=id_,
         body=as_bytes(body),
         counters=Counters(),  # not UNTRIED: the consumer looks more closely at everything else
+        is_tombstone=body is None,
         failure=failure_of(error),
         envelope=cap(repr(envelope), ENVELOPE_LIMIT),
     )
@@ -95,15 +110,6 @@ def as_bytes(body: object) -> bytes:
     if isinstance(body, bytes | bytearray | memoryview):
         return bytes(body)
     return b"" if body is None else str(body).encode("utf-8", "surrogatepass")
-
-
-def as_text(value: object) -> str:
-    """A field of whatever type, as text that can be stored and printed."""
-    if type(value) is bytes:  # nearly always: asked for every header of every record
-        return value.decode("utf-8", "backslashreplace")
-    if isinstance(value, bytes | bytearray | memoryview):
-        return bytes(value).decode("utf-8", "backslashreplace")
-    return str(value).encode("utf-8", "backslashreplace").decode()
 
 
 def failure_of(error: Exception, doing: str = "reading its envelope") -> Failure:

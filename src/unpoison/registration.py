@@ -11,7 +11,7 @@ from unpoison.errors import ConfigError, seconds
 from unpoison.guard import decoder
 from unpoison.handler import ErrorClassifier, Limits, PoisonPillHandler, Policy, check_backoff
 from unpoison.keys import key_reader
-from unpoison.options import UNSET, ConsumerOptions, Settings, check_isolation
+from unpoison.options import UNSET, ConsumerOptions, Settings, check_isolation, check_tombstones
 from unpoison.signature import check_not_generator, is_coroutine_function, name_of, payload_annotation
 from unpoison.workers.call import Call
 
@@ -38,6 +38,7 @@ def register(
     classify: ErrorClassifier | None,
     policies: Mapping[type[BaseException], Policy] | None,
     key_from: str | None,
+    tombstones: str,
     concurrency: int | None,
     threads: int,
     isolation: str | None,
@@ -64,7 +65,9 @@ def register(
         threads=_threads(source, threads, is_async),
         isolation=check_isolation(isolation, source, is_async=is_async, is_shared=not settings.url.startswith("memory:")),
         key_from=key_from,
+        tombstones=check_tombstones(tombstones, source),
         is_async=is_async,
+        takes_delivery=wants_delivery,
     )
     return Registration(options, Call(function, decode, wants_delivery, policy, limit))
 

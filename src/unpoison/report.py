@@ -65,6 +65,7 @@ class Report:
         self._tallies: defaultdict[str, Tally] = defaultdict(Tally)
         self._broken_since: dict[str, tuple[float, float]] = {}
         self._broken_by: dict[str, str] = {}
+        self._skipping: set[str] = set()
 
     def tallies(self) -> dict[str, Tally]:
         with self._lock:
@@ -80,6 +81,15 @@ class Report:
     def done(self, source: str, count: int) -> None:
         with self._lock:
             self._tallies[source].done += count
+
+    def skips_tombstones(self, source: str) -> None:
+        """Said once: a compacted topic may hold as many tombstones as it has keys."""
+        with self._lock:
+            if source in self._skipping:
+                return
+            self._skipping.add(source)
+        text = "Tombstones of %r are done without calling the handler (tombstones='skip'). This is said once."
+        log.info(text, self._name(source), extra=self._fields("tombstones-skipped", source))
 
     def released(self, source: str, count: int, *, interrupted: bool) -> None:
         if count == 0:

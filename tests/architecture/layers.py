@@ -21,6 +21,7 @@ LAYERS = (
     Layer(
         "values",
         (
+            "native",
             "message",
             "metadata",
             "plural",

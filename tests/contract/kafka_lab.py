@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from servers.kafka import Kafka
@@ -14,6 +14,7 @@ from unpoison.brokers.kafka.broker import KafkaBroker
 from unpoison.brokers.kafka.session import Session
 from unpoison.brokers.kafka.url import address
 from unpoison.message import Delivery, Outgoing
+from unpoison.native import Native
 from unpoison.ports import Broker
 from unpoison.testing import Lab
 from unpoison.testing.given import PLAIN_ID
@@ -76,6 +77,17 @@ class KafkaLab(Lab):
 
         wait_until(is_in_force, lambda: "The limit is not in force")
         return Outgoing(PLAIN_ID, "orders", b"x" * 200_000)
+
+    lasting = ("topic", "partition", "offset", "timestamp", "timestamp_type")
+
+    def send_foreign(self, body: bytes | None, key: bytes, headers: Sequence[tuple[str, bytes]]) -> Native:
+        broker = self.broker("orders")
+        assert isinstance(broker, KafkaBroker)
+        producer, topic = Producer(broker.session.address.options), broker.session.names("orders").topic
+        producer.produce(topic, body, key=key, headers=list(headers), timestamp=1_700_000_000_123)
+        assert producer.flush(30) == 0
+        place = {"topic": topic, "partition": 0, "offset": 0, "timestamp": 1_700_000_000.123, "timestamp_type": "create"}
+        return Native(key, tuple(headers), place)
 
     def losing_answers(self, marker: bytes) -> AbstractContextManager[Broker]:
         pytest.skip("clients go to the address that the server tells, past every proxy: see tests/fault/test_kafka_server.py")

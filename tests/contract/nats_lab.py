@@ -7,8 +7,12 @@ from pathlib import Path
 
 from servers.nats import NATS
 from tests.contract.cutting_proxy import CuttingProxy
+from unpoison.brokers.nats import wire
 from unpoison.brokers.nats.broker import NATSBroker
+from unpoison.brokers.nats.link import Link
+from unpoison.brokers.nats.url import address
 from unpoison.message import Delivery, Outgoing
+from unpoison.native import Native
 from unpoison.ports import Broker, Capability
 from unpoison.testing import Lab
 from unpoison.testing.given import PLAIN_ID
@@ -64,6 +68,19 @@ class NATSLab(Lab):
         """Somebody limited the size of messages in the stream of the source."""
         self._limit(100_000, "base")
         return Outgoing(PLAIN_ID, "orders", b"x" * 200_000)
+
+    lasting = ("subject", "stream", "sequence", "timestamp")
+
+    def send_foreign(self, body: bytes, key: bytes, headers: Sequence[tuple[str, bytes]]) -> Native:
+        """NATS has no keys."""
+        self.broker("orders")
+        block = b"NATS/1.0\r\n" + b"".join(b"%s: %s\r\n" % (name.encode(), value) for name, value in headers) + b"\r\n"
+        link = Link(address(self.url))
+        reply, future = link.expect()
+        link.send(wire.publication(b"orders", reply, block, body))
+        assert b"error" not in link.wait(future, "publishing")[1]
+        link.close()
+        return Native(None, tuple(headers), {"subject": "orders", "stream": "orders", "sequence": 1})
 
     @contextmanager
     def losing_answers(self, marker: bytes) -> Iterator[Broker]:

@@ -1,6 +1,7 @@
 """How are the faults of RabbitMQ caused?"""
 
 import socket
+import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -9,11 +10,25 @@ from urllib.parse import quote, urlsplit
 from servers.errors import ServerFailed
 from servers.rabbitmq import RabbitMQ as Server
 from tests.contract.cutting_proxy import CuttingProxy
+from unpoison.brokers.rabbitmq import properties
 from unpoison.brokers.rabbitmq.broker import RabbitMQBroker
+from unpoison.brokers.rabbitmq.properties import Properties
+from unpoison.brokers.rabbitmq.table import Entry
+from unpoison.brokers.rabbitmq.writing import Copy
 from unpoison.message import Delivery, Outgoing
+from unpoison.native import Native
 from unpoison.ports import Broker, Ring
 from unpoison.testing import Lab
 from unpoison.testing.isolation.diary import wait_until
+
+PROPERTIES = (
+    ("content_type", "text/plain"),
+    ("content_encoding", "identity"),
+    ("correlation_id", "correlated"),
+    ("reply_to", "answers"),
+    ("type", "order.placed"),
+    ("app_id", "shop"),
+)
 
 
 class RabbitMQLab(Lab):
@@ -56,6 +71,19 @@ class RabbitMQLab(Lab):
     def refused_message(self, broker: Broker) -> Outgoing:
         """Its headers do not fit into a frame. (Bodies that the server refuses: tests/fault/test_rabbitmq_publishing.py.)"""
         return Outgoing("large-headers", "orders", b"x", headers={"large": "x" * 200_000})
+
+    lasting = (*(name for name, _ in PROPERTIES), "priority", "exchange", "routing_key")
+
+    def send_foreign(self, body: bytes, key: bytes, headers: Sequence[tuple[str, bytes]]) -> Native:
+        """RabbitMQ has no keys. Two headers of one name are more than most clients write, and as much as the server takes."""
+        broker = self.broker("orders")
+        assert isinstance(broker, RabbitMQBroker)
+        entries = [Entry(name.encode(), b"S" + struct.pack(">I", len(value)) + value) for name, value in headers]
+        texts = [(name, bytes((len(text),)) + text.encode()) for name, text in PROPERTIES]
+        like = Properties(others=(*texts, ("priority", b"\x04"), ("timestamp", (1_700_000_000).to_bytes(8))))
+        assert broker.links.store([Copy("", "orders", properties.write("theirs", entries, like), body)]).stored(0)
+        told = {**dict(PROPERTIES), "priority": 4, "timestamp": 1_700_000_000, "message_id": "theirs", "expiration": None}
+        return Native(None, tuple(headers), {**told, "exchange": "", "routing_key": "orders", "delivery_mode": 2})
 
     @contextmanager
     def losing_answers(self, marker: bytes) -> Iterator[Broker]:

@@ -11,6 +11,7 @@ from tests.contract.cutting_proxy import CuttingProxy
 from unpoison.brokers.redis import scripts
 from unpoison.brokers.redis.broker import RedisBroker
 from unpoison.message import Delivery, Outgoing
+from unpoison.native import Native
 from unpoison.ports import Broker
 from unpoison.testing import Lab
 from unpoison.testing.given import PLAIN_ID
@@ -47,6 +48,16 @@ class RedisLab(Lab):
         with self._server.client(urlsplit(self._server.url)._replace(path=urlsplit(self.url).path).geturl()) as client:
             client.set("counter", 1)
         return Outgoing(PLAIN_ID, "counter", b"x")
+
+    lasting = ("fields",)
+
+    def send_foreign(self, body: bytes, key: bytes, headers: Sequence[tuple[str, bytes]]) -> Native:
+        self.broker("orders")
+        pairs = [(b"key", key), *((name.encode(), value) for name, value in headers)]
+        with self._server.client(urlsplit(self._server.url)._replace(path=urlsplit(self.url).path).geturl()) as client:
+            entry = client.execute_command("XADD", "orders", "*", b"body", body, *(part for pair in pairs for part in pair))
+        text = entry.decode() if isinstance(entry, bytes) else entry
+        return Native(key, tuple(headers), {"stream_id": text, "fields": [list(pair) for pair in pairs]})
 
     @contextmanager
     def losing_answers(self, marker: bytes) -> Iterator[Broker]:

@@ -15,6 +15,7 @@ from tests.contract.labs import waits_for_takeover
 from tests.contract.sqs_proxy import Proxy
 from unpoison.brokers.sqs.broker import SQSBroker
 from unpoison.message import Delivery, Outgoing
+from unpoison.native import Native
 from unpoison.ports import Broker, Capability
 from unpoison.testing import Lab
 from unpoison.testing.given import PLAIN_ID
@@ -115,6 +116,18 @@ class SQSLab(Lab):
     def refused_message(self, broker: Broker) -> Outgoing:
         """Larger than SQS takes any, and nothing makes it smaller."""
         return Outgoing(PLAIN_ID, "orders", random.Random(7).randbytes(1_100_000))
+
+    lasting = ("message_id", "message_attributes")
+
+    def send_foreign(self, body: bytes, key: bytes, headers: Sequence[tuple[str, bytes]]) -> Native:
+        """An attribute is text, a number or bytes, and no two have one name."""
+        self.broker("orders")
+        attributes = {
+            "plain": {"DataType": "String.name", "StringValue": dict(headers)["plain"].decode()},
+            "odd": {"DataType": "Binary", "BinaryValue": dict(headers)["odd"]},
+        }
+        self.queue("orders").send(body.decode(), MessageAttributes=attributes)
+        return Native(None, tuple(headers[:2]), {"message_attributes": attributes, "message_group": None})
 
     @contextmanager
     def losing_answers(self, marker: bytes) -> Iterator[Broker]:

@@ -9,6 +9,7 @@ import pytest
 from tests.contract.kafka_lab import KafkaLab
 from unpoison.testing import given
 from unpoison.testing.contract.delivering import *  # noqa: F403
+from unpoison.testing.contract.natives import *  # noqa: F403
 from unpoison.testing.contract.ownership import *  # noqa: F403
 from unpoison.testing.contract.publishing import *  # noqa: F403
 from unpoison.testing.contract.reading import *  # noqa: F403

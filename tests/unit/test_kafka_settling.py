@@ -52,8 +52,8 @@ class Source:
 
 
 def kept(part):
-    part.hand[0] = Read()
-    return Kept(Delivery(Receipt(part, 0), "orders", "id", b"body"), Counters(attempts=1))
+    read = part.hand[0] = Read()
+    return Kept(Delivery(Receipt(part, 0, read), "orders", "id", b"body"), Counters(attempts=1))
 
 
 def test_a_copy_is_stored_though_a_partition_that_is_gone_was_at_the_same_place_in_memory():

@@ -11,6 +11,7 @@ from unpoison.app import App
 from unpoison.brokers import broker_for
 from unpoison.deadletters.manager import DLQManager
 from unpoison.message import Delivery, Outgoing
+from unpoison.native import Native
 from unpoison.ports import Broker, Capability, Depth, Ring
 from unpoison.testing.isolation.diary import wait_until
 from unpoison.testing.unreadable import failing_on
@@ -56,6 +57,14 @@ class Lab(ABC):
     def losing_answers(self, marker: bytes) -> AbstractContextManager[Broker]:
         """A connection that breaks once the broker has stored what holds these bytes: the answer does not arrive."""
         _skip("no answer of this broker can be lost")
+
+    lasting: tuple[str, ...] = ()
+    """Of the native properties those that a retry, a dead letter and a replay keep."""
+
+    def send_foreign(self, body: bytes, key: bytes, headers: Sequence[tuple[str, bytes]]) -> Native:
+        """Send this to "orders" as another program would, with the broker's own client. Returns what of it the broker can hold,
+        and some of the properties that it was given."""
+        _skip("other programs do not write here")
 
     def shift_clock(self, seconds: float) -> None:
         """Move the clock that the broker goes by, for all connections made by `connect`."""

@@ -118,7 +118,7 @@ class BatchBook:
         if self._needs_delivery:
             said = wire.Run(slot, batch.code, [], [_unreceipted(delivery) for delivery in deliveries])
         else:
-            said = wire.Run(slot, batch.code, list(map(_body, deliveries)))
+            said = wire.Run(slot, batch.code, [None if each.is_tombstone else each.body for each in deliveries])
         told = self._process.tell(said)
         if told is Told.YES:
             self._batches.append(batch)
@@ -313,5 +313,5 @@ def _ended(lanes: Sequence[_Lane]) -> Ended:
 
 def _unreceipted(delivery: Delivery) -> Delivery:
     """As a worker gets it: without the broker's receipt, which may be anything. A plain tuple is data that a handler may need."""
-    receipt = delivery.receipt if type(delivery.receipt) is tuple else 0
-    return Delivery(receipt, delivery.source, delivery.id, delivery.body, delivery.key, delivery.headers, delivery.counters)
+    d, receipt = delivery, delivery.receipt if type(delivery.receipt) is tuple else 0
+    return Delivery(receipt, d.source, d.id, d.body, d.key, d.headers, d.counters, d.is_tombstone, d.native)

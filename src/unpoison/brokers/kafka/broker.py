@@ -18,6 +18,7 @@ from unpoison.brokers.kafka.books import DEAD, Books
 from unpoison.brokers.kafka.connecting import RARELY_POLLED
 from unpoison.brokers.kafka.depth import counts
 from unpoison.brokers.kafka.envelope import Copy
+from unpoison.brokers.kafka.native import native
 from unpoison.brokers.kafka.part import Part
 from unpoison.brokers.kafka.publishing import publish
 from unpoison.brokers.kafka.reading import Reader
@@ -37,6 +38,7 @@ class KafkaBroker:
     """One user of the servers."""
 
     capabilities = Capability.DURABLE | Capability.SHARED | Capability.BROWSE
+    native = staticmethod(native)
 
     def __init__(self, url: str) -> None:
         self.session = Session(address(url))

@@ -17,6 +17,7 @@ from unpoison.stored import UNREADABLE, counters_text, read_counters
 
 ID, STAMP, COUNTERS, ATTEMPTS = "x-unpoison-id", "x-unpoison-stamp", "x-unpoison-counters", "x-delivery-attempts"
 DUE, WRITTEN, HOLDER, REF = "x-unpoison-due", "x-unpoison-timestamp", "x-unpoison-holder", "x-unpoison-ref"
+CLOCK = "x-unpoison-timestamp-type"
 OURS = "x-unpoison-"
 
 
@@ -53,14 +54,24 @@ def stamp(record: Record) -> str:
     return f"{record.topic()}/{record.partition()}/{record.offset()}@{record.timestamp()[1]}"
 
 
+def place(stamp: str) -> dict[str, str | int]:
+    """Where the original stood, from its stamp; nothing if that is somebody else's header of that name."""
+    where, _, at = stamp.rpartition("@")
+    topic, _, rest = where.rpartition("/")
+    topic, _, partition = topic.rpartition("/")
+    if not all(map(is_number, (partition, rest, at))):
+        return {}
+    return {"topic": topic, "partition": int(partition), "offset": int(rest), "timestamp": int(at)}
+
+
 def look_safely(record: Record) -> Seen:
     """As `look`; of a record that cannot be read, only its place is known."""
 
-    def place(record: Record, _: Exception) -> Seen:
+    def bare(record: Record, _: Exception) -> Seen:
         where = stamp(record)
         return Seen(where.partition("@")[0], where, None, NO_HEADERS, UNTRIED)
 
-    return read_one(record, look, place)
+    return read_one(record, look, bare)
 
 
 def look(record: Record) -> Seen:
@@ -115,15 +126,21 @@ def sent(id_: str, headers: Mapping[str, str]) -> list[tuple[str, bytes | None]]
     return [(ID, id_.encode()), *((name, value.encode()) for name, value in headers.items())]
 
 
+def theirs(record: Record) -> list[tuple[str, bytes | None]]:
+    """The sender's own headers, as they came."""
+    return [(name, value) for name, value in pairs(record) if not name.startswith(OURS) and name != ATTEMPTS]
+
+
 def copied(record: Record, seen: Seen, counters: Counters, extra: Mapping[str, Any] = {}) -> list[tuple[str, bytes | None]]:
     """The headers of a copy: the sender's as they are, ours anew."""
-    theirs = [(name, value) for name, value in pairs(record) if not name.startswith(OURS) and name != ATTEMPTS]
+    kind, written = record.timestamp()
     ours = {
         ID: seen.id,
         STAMP: seen.stamp,
-        WRITTEN: field(record, WRITTEN) or record.timestamp()[1],
+        WRITTEN: field(record, WRITTEN) or written,
+        CLOCK: field(record, CLOCK) or kind,
         ATTEMPTS: counters.attempts,
         **({COUNTERS: known} if (known := counters_text(counters)) else {}),
         **extra,
     }
-    return [*theirs, *((name, str(value).encode()) for name, value in ours.items())]
+    return [*theirs(record), *((name, str(value).encode()) for name, value in ours.items())]

@@ -27,7 +27,9 @@ MOST_RECORD = (64 * 1024, 2_000, 2_000)
 def written(names: Names, letter: DeadLetter, record: Record, how: int = WHOLE) -> Copy:
     seen = envelope.look_safely(record)
     original = {"topic": record.topic(), "partition": record.partition(), "offset": record.offset()}
-    letter = msgspec.structs.replace(letter, original={**_place(seen), "group": names.group_name, **letter.original})
+    letter = msgspec.structs.replace(
+        letter, original={**envelope.place(seen.stamp), "group": names.group_name, **letter.original}
+    )
     extra: dict[str, Any] = {
         IDENTITY: identity(names.group_name, seen, letter.replays),
         GROUP: names.group_name,
@@ -50,22 +52,12 @@ def identity(group: str, seen: Seen, replays: int) -> str:
     return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
 
 
-def _place(seen: Seen) -> dict[str, str | int]:
-    """Where the original stood, from its stamp."""
-    where, _, at = seen.stamp.rpartition("@")
-    topic, _, rest = where.rpartition("/")
-    topic, _, partition = topic.rpartition("/")
-    if not all(map(is_number, (partition, rest, at))):
-        return {}
-    return {"topic": topic, "partition": int(partition), "offset": int(rest), "timestamp": int(at)}
-
-
 def read(source: str, id_: str, state: str, record: Record, original: Record | None) -> DeadLetter:
     """A letter. `original` has the body and the sender's headers: the letter itself, or what it refers to while that is there."""
     seen = envelope.look_safely(record)
     sent = seen.headers if original is None else envelope.look_safely(original).headers
     body = b"" if original is None else original.value() or b""
-    message = Message(seen.id, source, body, seen.key, sent)
+    message = Message(seen.id, source, body, seen.key, sent, original is not None and original.value() is None)
     letter = read_one(
         record,
         lambda record: _known(source, record) or foreign.read(message, record),

@@ -35,6 +35,7 @@ class Receipt(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     part: Part
     offset: int
+    record: Record
 
 
 class Source:
@@ -114,9 +115,9 @@ class Source:
             return [self._delivery(part, record) for record in records]
         source, found = self.source, []
         for record in records:
-            known = envelope.pairs(record)
-            if len(known) == 1 and known[0][0] == ID and (id_ := known[0][1]) and record.key() is None:
-                found.append(Delivery(Receipt(part, record.offset()), source, id_.decode(), record.value() or b""))
+            known, value = envelope.pairs(record), record.value()
+            if len(known) == 1 and known[0][0] == ID and (id_ := known[0][1]) and record.key() is None and value is not None:
+                found.append(Delivery(Receipt(part, record.offset(), record), source, id_.decode(), value))
             else:
                 found.append(self._delivery(part, record))
         return found
@@ -127,13 +128,13 @@ class Source:
     def _unreadable(self, part: Part, record: Record, error: Exception) -> Unreadable:
         native = {"key": record.key(), "headers": list(envelope.pairs(record))}
         place = f"{record.topic()}/{record.partition()}/{record.offset()}"
-        return unreadable(Receipt(part, record.offset()), self.source, place, record.value(), native, error)
+        return unreadable(Receipt(part, record.offset(), record), self.source, place, record.value(), native, error)
 
     def _delivery(self, part: Part, record: Record) -> Delivery:
-        offset = record.offset()
-        seen = envelope.look(record)
+        seen, value = envelope.look(record), record.value()
         counters = counters_of(part, record, seen.counters) if part.levels or part.starts else seen.counters
-        return Delivery(Receipt(part, offset), self.source, seen.id, record.value() or b"", seen.key, seen.headers, counters)
+        receipt = Receipt(part, record.offset(), record)
+        return Delivery(receipt, self.source, seen.id, value or b"", seen.key, seen.headers, counters, value is None)
 
     def _wait_until_known(self, line: Line, deadline: float) -> None:
         """Until the group has taken us in. If nobody else there has a partition of the topic, ours are still to come."""

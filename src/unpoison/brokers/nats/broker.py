@@ -18,6 +18,7 @@ from unpoison.brokers.nats.consuming import ACK, Gone
 from unpoison.brokers.nats.depth import depth
 from unpoison.brokers.nats.envelope import Receipt, place
 from unpoison.brokers.nats.lane import Start
+from unpoison.brokers.nats.native import native
 from unpoison.brokers.nats.publishing import publish
 from unpoison.brokers.nats.session import Session
 from unpoison.brokers.nats.source import Source
@@ -39,6 +40,7 @@ class NATSBroker:
     """One user of the server."""
 
     capabilities = Capability.DURABLE | Capability.SHARED | Capability.BROWSE
+    native = staticmethod(native)
 
     def __init__(self, url: str) -> None:
         self.session = Session(address(url), self._wake)

@@ -6,7 +6,7 @@ Headers: `x-unpoison-id` is the sender's id, `x-delivery-attempts` the starts al
 a line break, is JSON in `x-unpoison-more`. Blocks are kept as bytes: what the client would alter, or refuse, stays as it was.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ import msgspec
 
 from unpoison.brokers.nats.wire import CRLF, VERSION
 from unpoison.message import MOST_COUNTED, MOST_MOMENT, NO_HEADERS, UNTRIED, Counters, Delivery, Outgoing, Past
+from unpoison.native import text_headers
 from unpoison.reading import Unreadable, as_text, read_one, unreadable
 from unpoison.stored import UNREADABLE
 
@@ -110,7 +111,7 @@ def is_plain(block: bytes) -> bool:
 def plain(source: str, arrived: Arrived, holder: object) -> Delivery:
     """The short way for a message that `is_plain`."""
     block = arrived.block
-    id_ = block[len(PLAIN) : -4].decode("utf-8", "replace")
+    id_ = as_text(block[len(PLAIN) : -4])
     return Delivery(Receipt(holder, arrived.reply, block), source, id_, arrived.body)
 
 
@@ -196,13 +197,18 @@ def _history(history: tuple[Past, ...]) -> bytes:
 
 
 def fields(old: bytes) -> dict[bytes, bytes]:
-    """The headers by name; of several with one name the first."""
+    """The headers by name, as far as they are ours; of several with one name the first."""
     found: dict[bytes, bytes] = {}
+    for name, value in _lines(old):
+        found.setdefault(name, value)
+    return found
+
+
+def _lines(old: bytes) -> Iterator[tuple[bytes, bytes]]:
     for each in old.split(CRLF)[1:]:
         name, colon, value = each.partition(b":")
         if colon:
-            found.setdefault(name, value.strip(b" \t"))
-    return found
+            yield name, value.strip(b" \t")
 
 
 def look_safely(old: bytes, where: Place) -> Seen:
@@ -220,27 +226,30 @@ def not_read(source: str, holder: object, arrived: Arrived, error: Exception) ->
 def look(old: bytes, where: Place) -> Seen:
     """Read an envelope, whatever is in it: what we do not understand is as if it were not there. May raise."""
     found = fields(old)
-    more = _more(found.get(MORE))
-    headers = {**_senders(found), **more.headers}
+    rest = more(found.get(MORE))
+    headers = {**text_headers(senders(old)), **rest.headers}
     named = found.get(ID, found.get(WAS + MESSAGE_ID) if STAMP in found else found.get(MESSAGE_ID))
-    key = found[KEY].decode("utf-8", "replace") if KEY in found else more.key
-    unnamed = f"{where.stream}:{where.number}" if named is None else named.decode("utf-8", "replace")
-    id_ = unnamed if more.id is None else more.id
-    stamp = found[STAMP].decode("utf-8", "replace") if STAMP in found else str(where)
+    key = as_text(found[KEY]) if KEY in found else rest.key
+    unnamed = f"{where.stream}:{where.number}" if named is None else as_text(named)
+    id_ = unnamed if rest.id is None else rest.id
+    stamp = as_text(found[STAMP]) if STAMP in found else str(where)
     return Seen(id_, key, headers or NO_HEADERS, stamp, _counters(found))
 
 
-def _senders(found: Mapping[bytes, bytes]) -> dict[str, str]:
-    headers: dict[str, str] = {}
-    for name, value in found.items():
+def senders(old: bytes) -> list[tuple[str, bytes]]:
+    """The sender's own headers, as they came."""
+    is_copy = CRLF + STAMP + b":" in old
+    found: list[tuple[str, bytes]] = []
+    for name, value in _lines(old):
         if name.startswith(WAS):
-            headers[name[len(WAS) :].decode("utf-8", "replace")] = value.decode("utf-8", "replace")
-        elif not name.startswith(_OURS) and not (STAMP in found and name[:5].lower() == b"nats-"):
-            headers[name.decode("utf-8", "replace")] = value.decode("utf-8", "replace")
-    return headers
+            found.append((as_text(name[len(WAS) :]), value))
+        elif not name.startswith(_OURS) and not (is_copy and name[:5].lower() == b"nats-"):
+            found.append((as_text(name), value))
+    return found
 
 
-def _more(raw: bytes | None) -> More:
+def more(raw: bytes | None) -> More:
+    """What no line could hold."""
     with suppress(*UNREADABLE):  # somebody else's header of that name
         return More() if raw is None else msgspec.json.decode(raw, type=More)
     return More()

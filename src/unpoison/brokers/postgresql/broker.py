@@ -33,6 +33,7 @@ TAKEOVER_EVERY = 0.5
 class PostgreSQLBroker:
     """One consumer's, or publisher's, way to the database. Ownership ends with the processes that hold it."""
 
+    native = staticmethod(rows.native)
     capabilities = (
         Capability.DURABLE
         | Capability.SHARED

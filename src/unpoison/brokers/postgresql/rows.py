@@ -12,6 +12,7 @@ from typing import Any
 from unpoison.brokers.postgresql.schema import Connection
 from unpoison.errors import Refusal
 from unpoison.message import NO_HEADERS, UNTRIED, Delivery, Outgoing
+from unpoison.native import Native, native_of_text
 from unpoison.ports import Dead, Kept
 from unpoison.publishing import Refused
 from unpoison.reading import Unreadable, read_all, unreadable
@@ -181,6 +182,13 @@ def _waiting_ones(source: str, owner: int, found: Sequence[Row]) -> list[Deliver
         Delivery((0, no, owner), source, id_, body, key, read_headers(headers), UNTRIED if text is None else read_counters(text))
         for no, id_, body, key, headers, text in found
     ]
+
+
+def native(delivery: Delivery) -> Native:
+    """Where the row is while the handler runs. It moves when the message is retried."""
+    lease, at, _ = delivery.receipt
+    properties = {"table": "unpoison_line" if lease else "unpoison_waiting", "row": at}
+    return native_of_text(delivery.key, delivery.headers, properties)
 
 
 def _unreadable(source: str, lease: int, owner: int, row: Row, error: Exception) -> Unreadable:

@@ -21,6 +21,7 @@ from unpoison.brokers.rabbitmq.envelope import FLAGGED, Receipt, Seen
 from unpoison.brokers.rabbitmq.holding import GIVE_BACK_AFTER, Holding
 from unpoison.brokers.rabbitmq.links import Links
 from unpoison.brokers.rabbitmq.moving import Moving, why
+from unpoison.brokers.rabbitmq.native import native
 from unpoison.brokers.rabbitmq.properties import Properties
 from unpoison.brokers.rabbitmq.publishing import publish
 from unpoison.brokers.rabbitmq.topology import NOT_FOUND, busy_of, dlq_of, lane_of
@@ -43,6 +44,7 @@ class RabbitMQBroker:
     """One user of the server."""
 
     capabilities = Capability.DURABLE | Capability.SHARED | Capability.FENCED | Capability.BROWSE
+    native = staticmethod(native)
 
     def __init__(self, url: str) -> None:
         self._lock = threading.RLock()

@@ -19,7 +19,7 @@ from unpoison.brokers.rabbitmq.properties import Properties
 from unpoison.brokers.rabbitmq.table import Entry
 from unpoison.brokers.rabbitmq.wire import Arrived, read_route
 from unpoison.message import MOST_COUNTED, MOST_MOMENT, NO_HEADERS, UNTRIED, Counters, Delivery, Outgoing, Past
-from unpoison.reading import Unreadable, read_one, unreadable
+from unpoison.reading import Unreadable, as_text, read_one, unreadable
 from unpoison.stored import UNREADABLE
 
 STAMP, KEY, ATTEMPTS, REST = b"x-unpoison-stamp", b"x-unpoison-key", b"x-delivery-attempts", b"x-unpoison-wait"
@@ -116,10 +116,11 @@ def _written(id_: str, entries: list[Entry], like: Properties = properties.NONE)
 
 def kept(like: Properties) -> list[Entry]:
     """The sender's own headers, as they came."""
-    return [each for each in like.headers.entries if _is_senders(each.name) and each.name not in ROUTING]
+    return [each for each in like.headers.entries if is_senders(each.name) and each.name not in ROUTING]
 
 
-def _is_senders(name: bytes) -> bool:
+def is_senders(name: bytes) -> bool:
+    """Whether it is a header that the sender wrote: neither ours nor the broker's."""
     return not name.startswith(BROKERS) and not name.startswith(_OURS)
 
 
@@ -170,9 +171,7 @@ def _unnamed(arrived: Arrived) -> str:
 def look(arrived: Arrived, like: Properties) -> Seen:
     """Read an envelope, whatever is in it: what we do not understand is as if it were not there. May raise."""
     found = {each.name: each.value for each in like.headers.entries}
-    headers = {
-        each.name.decode("utf-8", "replace"): table.text(each.value) for each in like.headers.entries if _is_senders(each.name)
-    }
+    headers = {as_text(each.name): table.text(each.value) for each in like.headers.entries if is_senders(each.name)}
     key = table.text(found[KEY]) if KEY in found else None
     named = table.text(found[LONG_ID]) if LONG_ID in found else like.id
     own = table.text(found[STAMP]) if STAMP in found else None
@@ -245,6 +244,4 @@ def plain(source: str, arrived: Arrived, holder: object) -> Delivery:
     """The short way for a message that `is_plain`."""
     data = arrived.properties
     at = 7 + int.from_bytes(data[2:6], "big")
-    return Delivery(
-        Receipt(holder, arrived.tag, data, arrived.route), source, data[at + 1 :].decode("utf-8", "replace"), arrived.body
-    )
+    return Delivery(Receipt(holder, arrived.tag, data, arrived.route), source, as_text(data[at + 1 :]), arrived.body)

@@ -5,12 +5,14 @@ the user id (the server refuses one that is not ours) and the delivery mode (a c
 """
 
 import struct
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final
 
 import msgspec
 
 from unpoison.brokers.rabbitmq.table import Entry, Table, join, split
+from unpoison.native import as_text
 
 _FIELDS = (
     "content_type",
@@ -28,6 +30,7 @@ _FIELDS = (
     "app_id",
     "cluster_id",
 )
+PLAIN_FIELDS: Final = tuple(name for name in _FIELDS if name != "headers")
 _FIXED: Final = {"delivery_mode": 1, "priority": 1, "timestamp": 8}
 _DROPPED: Final = frozenset(("headers", "delivery_mode", "message_id", "expiration", "user_id"))
 _HEADERS, _MODE, _ID = 0x2000, 0x1000, 0x0080
@@ -46,19 +49,35 @@ NONE = Properties()
 
 
 def read(data: bytes) -> Properties:
-    (flags,) = struct.unpack_from(">H", data)
-    at, id_, headers = 2, None, Table()
+    id_, headers = None, Table()
     others: list[tuple[str, bytes]] = []
+    for name, raw in fields(data):
+        if name == "headers":
+            headers = split(raw[4:])
+        elif name == "message_id":
+            id_ = as_text(raw[1:])
+        elif name not in _DROPPED:
+            others.append((name, raw))
+    return Properties(id_, headers, tuple(others))
+
+
+def fields(data: bytes) -> Iterator[tuple[str, bytes]]:
+    """The fields that are set, each as it came: a text has its length before it."""
+    (flags,) = struct.unpack_from(">H", data)
+    at = 2
     for name in _present(flags):
         end = at + _length(name, data, at)
-        if name == "headers":
-            headers = split(data[at + 4 : end])
-        elif name == "message_id":
-            id_ = data[at + 1 : end].decode("utf-8", "replace")
-        elif name not in _DROPPED:
-            others.append((name, data[at:end]))
+        yield name, data[at:end]
         at = end
-    return Properties(id_, headers, tuple(others))
+
+
+def told(data: bytes) -> dict[str, str | int | None]:
+    """All fields but the headers, as text or numbers; None for those that are not set."""
+    found: dict[str, str | int | None] = dict.fromkeys(PLAIN_FIELDS)
+    for name, raw in fields(data):
+        if name != "headers":
+            found[name] = int.from_bytes(raw, "big") if name in _FIXED else as_text(raw[1:])
+    return found
 
 
 @lru_cache(maxsize=256)

@@ -5,8 +5,10 @@ came. So a header of a kind that we have never seen survives retry, dead letter 
 """
 
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
+
+from unpoison.native import as_text
 
 _SIZES = {"t": 1, "b": 1, "B": 1, "s": 2, "U": 2, "u": 2, "I": 4, "i": 4, "l": 8, "L": 8, "f": 4, "d": 8, "D": 5, "T": 8, "V": 0}
 _NUMBERS = {
@@ -94,18 +96,32 @@ def _decimal(data: bytes) -> float:
 
 
 def _inner(data: bytes) -> dict[str, Any]:
-    return {name.decode("utf-8", "replace"): value(inner) for name, inner in split(data[4:]).entries}
+    return {as_text(name): value(inner) for name, inner in split(data[4:]).entries}
 
 
 def _values(data: bytes) -> list[Any]:
-    found, at = [], 4
+    return [value(raw) for raw in _items(data)]
+
+
+def _items(data: bytes) -> Iterator[bytes]:
+    """The values in an array, each with its kind before it."""
+    at = 4
     while at < len(data):
         size = _size(data, at)
         if size is None:
             break
-        found.append(value(data[at : at + size]))
+        yield data[at : at + size]
         at += size
-    return found
+
+
+def native(raw: bytes) -> Any:
+    """The value as `Native` has it: texts are bytes, as they came."""
+    kind, data = chr(raw[0]), raw[1:]
+    if kind == "F":
+        return {as_text(name): native(inner) for name, inner in split(data[4:]).entries}
+    if kind == "A":
+        return [native(item) for item in _items(data)]
+    return data[4:] if kind == "S" else value(raw)
 
 
 _DECODERS: dict[str, Callable[[bytes], Any]] = {
@@ -120,8 +136,7 @@ _DECODERS: dict[str, Callable[[bytes], Any]] = {
 
 def text(raw: bytes) -> str:
     """The value as text, for people and for `Delivery.headers`."""
-    found = value(raw)
-    return found if isinstance(found, str) else found.decode("utf-8", "replace") if isinstance(found, bytes) else str(found)
+    return as_text(value(raw))
 
 
 def entry(name: str, content: str | float) -> Entry:

@@ -14,6 +14,7 @@ import msgspec
 
 from unpoison.brokers.redis import scripts, settling
 from unpoison.brokers.redis.connection import Link
+from unpoison.brokers.redis.envelope import native
 from unpoison.brokers.redis.fetching import Fetching, NotOurs
 from unpoison.brokers.redis.keys import DLQ, HELD, OWNERS, keys_of
 from unpoison.brokers.redis.nodes import Command
@@ -40,6 +41,7 @@ SYNC_WITHIN = 2.0
 class RedisBroker:
     """One consumer's, or publisher's, way to the server. Ownership ends with the processes that hold it."""
 
+    native = staticmethod(native)
     capabilities = (
         Capability.DURABLE
         | Capability.SHARED

@@ -13,6 +13,7 @@ import msgspec
 
 from unpoison.brokers.redis.netstrings import packed, unpacked
 from unpoison.message import NO_HEADERS, UNTRIED, Delivery, Message, Outgoing
+from unpoison.native import Native, text_headers
 from unpoison.reading import Unreadable, as_text, read_all, read_one, unreadable
 from unpoison.stored import UNREADABLE, headers_text, read_counters, read_headers
 
@@ -109,14 +110,32 @@ def _delivery(receipt: Receipt, source: str, fields: Sequence[bytes], known_id: 
 
 
 def _headers(values: Mapping[bytes, bytes]) -> Mapping[str, str]:
-    """Those in the field `headers`, and every field that is none of ours. What is no JSON object of text stays as it is."""
-    found = {_text(name): _text(value) for name, value in values.items() if name not in _NOT_HEADERS}
-    if b"headers" in values:
-        try:
-            found |= read_headers(values[b"headers"].decode())
-        except UNREADABLE:
-            found["headers"] = _text(values[b"headers"])
-    return found or NO_HEADERS
+    return text_headers(_senders(list(values.items())))
+
+
+def _senders(pairs: Sequence[tuple[bytes, bytes]]) -> list[tuple[str, bytes]]:
+    """Every field that is none of ours, then those in the field `headers`. What is no JSON object of text stays as it is."""
+    found = [(_text(name), value) for name, value in pairs if name not in _NOT_HEADERS]
+    for name, value in pairs:
+        if name == b"headers":
+            try:
+                found += [(each, text.encode()) for each, text in read_headers(value.decode()).items()]
+            except UNREADABLE:
+                found.append(("headers", value))
+    return found
+
+
+def native(delivery: Delivery) -> Native:
+    """What Redis itself says about a message: its number in the stream, and its fields as they are, but for the body."""
+    receipt: Receipt = delivery.receipt
+    pairs = list(zip(receipt.fields[::2], receipt.fields[1::2], strict=False))
+    has_body = any(name == b"body" for name, _ in pairs)
+    properties = {
+        "stream_id": _text(receipt.no) if b"-" in receipt.no else None,
+        "fields": [[name, value] for name, value in pairs if name != b"body"],
+    }
+    key = next((value for name, value in reversed(pairs) if name == b"key"), None)
+    return Native(key, tuple(_senders(pairs)) if has_body else (), properties)
 
 
 def _text(value: bytes) -> str:

@@ -43,6 +43,7 @@ class _PartlyLost(Exception):
 class SQLiteBroker:
     """One connection to the file. Ownership ends with the processes that hold it, not with a clock."""
 
+    native = staticmethod(rows.native)
     capabilities = (
         Capability.DURABLE
         | Capability.SHARED

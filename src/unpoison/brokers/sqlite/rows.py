@@ -8,6 +8,7 @@ from typing import Any
 from unpoison.brokers.sqlite.leases import runs
 from unpoison.brokers.sqlite.schema import POSITIONS
 from unpoison.message import NO_HEADERS, UNTRIED, Delivery, Outgoing
+from unpoison.native import Native, native_of_text
 from unpoison.ports import Dead, Kept, Settlement
 from unpoison.reading import Unreadable, as_bytes, as_text, read_one, unreadable
 from unpoison.stored import counters_text, headers_text, read_counters, read_headers, record_text
@@ -94,6 +95,13 @@ def delivery_of(source: str, row: Row) -> Delivery:
         read_headers(headers),
         read_counters(counters),
     )
+
+
+def native(delivery: Delivery) -> Native:
+    """Where the row is while the handler runs. It moves when the message is retried."""
+    waits = delivery.receipt < 0
+    properties = {"table": "unpoison_waiting" if waits else "unpoison_line", "row": abs(delivery.receipt)}
+    return native_of_text(delivery.key, delivery.headers, properties)
 
 
 def _unreadable(source: str, row: Row, error: Exception) -> Unreadable:

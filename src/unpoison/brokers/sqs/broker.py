@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from unpoison.brokers.sqs.client import NoQueue
 from unpoison.brokers.sqs.depth import depth
 from unpoison.brokers.sqs.envelope import Receipt
+from unpoison.brokers.sqs.native import native
 from unpoison.brokers.sqs.publishing import publish
 from unpoison.brokers.sqs.session import Session
 from unpoison.brokers.sqs.settling import Settling, is_held
@@ -30,6 +31,7 @@ class SQSBroker:
     """One user of SQS."""
 
     capabilities = Capability.DURABLE | Capability.SHARED | Capability.BROWSE
+    native = staticmethod(native)
 
     def __init__(self, url: str) -> None:
         self.session = Session(address(url))

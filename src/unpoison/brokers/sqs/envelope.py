@@ -16,6 +16,7 @@ import msgspec
 
 from unpoison.brokers.sqs import body as bodies
 from unpoison.message import NO_HEADERS, UNTRIED, Counters, Delivery, Moment, Outgoing
+from unpoison.native import as_text as text
 from unpoison.reading import Unreadable, read_one, unreadable
 
 ATTRIBUTE = "unpoison"
@@ -26,7 +27,9 @@ PLAIN = '{"id":"'
 
 RECEIVED, SENT_AT, RECEIVED_AT = "ApproximateReceiveCount", "SentTimestamp", "ApproximateFirstReceiveTimestamp"
 GROUP, TRACE = "MessageGroupId", "AWSTraceHeader"
-SYSTEM_ATTRIBUTES = [RECEIVED, SENT_AT, RECEIVED_AT, GROUP, TRACE]
+OF_FIFO = ["MessageDeduplicationId", "SequenceNumber"]
+SYSTEM_ATTRIBUTES = [RECEIVED, SENT_AT, RECEIVED_AT, GROUP, TRACE, *OF_FIFO]
+"""Those that cost nothing where they are not set. SenderId, which every message has, is not asked for."""
 
 Raw = Mapping[str, Any]
 """A message as SQS hands it out."""
@@ -118,7 +121,7 @@ def not_read(source: str, holder: object, raw: Raw, error: Exception) -> Unreada
 def look(raw: Raw) -> Seen:
     """Read a message, whatever is in it: what we do not understand is as if it were not there. May raise."""
     envelope = _read(raw)
-    foreign = {name: _text_of(value) for name, value in _foreign(raw, envelope).items()}
+    foreign = {name: text(attribute_bytes(value)) for name, value in foreign_attributes(raw, envelope).items()}
     key = envelope.key if envelope.key is not None or envelope.id is not None else raw["Attributes"].get(GROUP)
     return Seen(
         id=raw["MessageId"] if envelope.id is None else envelope.id,
@@ -199,7 +202,8 @@ def sent(raw: Raw) -> dict[str, Any]:
     return {name: _sent(value) for name, value in (raw.get("MessageAttributes") or {}).items()}
 
 
-def _foreign(raw: Raw, envelope: Envelope) -> dict[str, Mapping[str, Any]]:
+def foreign_attributes(raw: Raw, envelope: Envelope) -> dict[str, Mapping[str, Any]]:
+    """The attributes of the sender, wherever they travel."""
     direct = {name: value for name, value in (raw.get("MessageAttributes") or {}).items() if name != ATTRIBUTE}
     return {**envelope.attributes, **direct}
 
@@ -209,11 +213,12 @@ def _sent(value: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value[name] for name in ("DataType", "StringValue", "BinaryValue") if name in value}
 
 
-def _text_of(value: Mapping[str, Any]) -> str:
+def attribute_bytes(value: Mapping[str, Any]) -> bytes:
+    """What an attribute holds. Inside of our own one, bytes travel as base64."""
     if "StringValue" in value:
-        return str(value["StringValue"])
+        return str(value["StringValue"]).encode("utf-8", "surrogatepass")
     content = value.get("BinaryValue", b"")
-    return base64.b64encode(content).decode() if isinstance(content, bytes) else str(content)
+    return content if isinstance(content, bytes) else base64.b64decode(str(content))
 
 
 def returned(counters: Counters, times: int) -> Counters:
