@@ -3,6 +3,9 @@
 A decoder is built once per consumer, from the handler's annotation or `schema=`. It turns a raw body into what the
 handler is called with, or raises Unfit. It runs for every message, so the checks of the success path are cheap bounds
 that never let trouble through, and only a body that exceeds a bound is looked at exactly. Bodies are never changed.
+
+A tombstone, a message whose body is null, is decoded as the JSON text `null` would be: a handler that takes `Order | None` gets
+None. Handlers that take the raw body get an empty one, or None if they take that.
 """
 
 import inspect
@@ -33,9 +36,16 @@ from unpoison.json_text import (
 from unpoison.payload_types import check_constraints, is_for_pydantic
 from unpoison.signature import Unresolved, input_of, name_of
 
-Decode: TypeAlias = Callable[[bytes], Any]
+Decode: TypeAlias = Callable[[bytes | None], Any]
+"""From the body of a message, or None for a tombstone, to what the handler is called with."""
+
+Parse: TypeAlias = Callable[[bytes], Any]
 
 _EMPTY = inspect.Parameter.empty
+_NULL = b"null"
+
+TOMBSTONE = "the message is a tombstone (its value is null), which this handler does not take:"
+TAKE_OR_SKIP = "Annotate its payload with '| None' to be given None, or set tombstones='skip' on the consumer."
 _parse = msgspec.json.Decoder().decode
 
 
@@ -57,8 +67,8 @@ def decoder(annotation: Any, schema: Any, *, max_body: int | None, max_depth: in
 
 
 def _for_type(annotation: Any, limit: int, max_depth: int) -> Decode:
-    if annotation is bytes or annotation is str:
-        return _raw(limit, as_text=annotation is str)
+    if (raw := _raw_type(annotation)) is not None:
+        return _raw(limit, as_text=raw is str, null=None if annotation is not raw else raw())
     if annotation is None or annotation is _EMPTY or annotation is Any or annotation is object:
         return _guarded(_parse, limit, max_depth, skims=False)
     if isinstance(annotation, Unresolved):
@@ -74,10 +84,19 @@ def _for_type(annotation: Any, limit: int, max_depth: int) -> Decode:
     return _guarded(_msgspec(annotation), limit, max_depth, skims=True)
 
 
-def _guarded(parse: Decode, limit: int, max_depth: int, *, skims: bool) -> Decode:
+def _raw_type(annotation: Any) -> type[bytes] | type[str] | None:
+    """The type of a handler that takes the body as it came, also if it takes None for a tombstone."""
+    taken = [each for each in typing.get_args(annotation) or (annotation,) if each is not types.NoneType]
+    is_raw = len(taken) == 1 and (taken[0] is bytes or taken[0] is str)
+    return taken[0] if is_raw and typing.get_origin(annotation) in (None, typing.Union, types.UnionType) else None
+
+
+def _guarded(parse: Parse, limit: int, max_depth: int, *, skims: bool) -> Decode:
     """`skims` says that the parser passes over fields it does not know without looking at their encoding."""
 
-    def decode(body: bytes) -> Any:
+    def decode(body: bytes | None) -> Any:
+        if body is None:
+            return _decoded_tombstone(parse)
         size = len(body)
         if size > limit:
             raise too_large(size, limit)
@@ -101,13 +120,27 @@ def _guarded(parse: Decode, limit: int, max_depth: int, *, skims: bool) -> Decod
     return decode
 
 
-def _raw(limit: int, *, as_text: bool) -> Decode:
-    def decode_bytes(body: bytes) -> bytes:
+def _decoded_tombstone(parse: Parse) -> Any:
+    try:
+        return parse(_NULL)
+    except MemoryError:
+        raise
+    except Exception as error:  # __post_init__ and validators are user code
+        why = error.text if isinstance(error, Unfit) else text_of(error)
+        raise Unfit("tombstone", f"{TOMBSTONE} {why}. {TAKE_OR_SKIP}") from None
+
+
+def _raw(limit: int, *, as_text: bool, null: bytes | str | None) -> Decode:
+    def decode_bytes(body: bytes | None) -> Any:
+        if body is None:
+            return null
         if len(body) > limit:
             raise too_large(len(body), limit)
         return body
 
-    def decode_text(body: bytes) -> str:
+    def decode_text(body: bytes | None) -> Any:
+        if body is None:
+            return null
         if len(body) > limit:
             raise too_large(len(body), limit)
         try:
@@ -119,13 +152,16 @@ def _raw(limit: int, *, as_text: bool) -> Decode:
 
 
 def _then(first: Decode, second: Callable[[Any], Any]) -> Decode:
-    return lambda body: second(first(body))
+    def decode(body: bytes | None) -> Any:
+        return second(first(body)) if body is not None else _decoded_tombstone(lambda _: second(first(None)))
+
+    return decode
 
 
-def _msgspec(annotation: Any) -> Decode:
+def _msgspec(annotation: Any) -> Parse:
     try:
         unknown = next(_foreign_classes(msgspec.inspect.type_info(annotation), set()), None)
-        decode: Decode = msgspec.json.Decoder(annotation).decode
+        decode: Parse = msgspec.json.Decoder(annotation).decode
     except Exception as error:  # msgspec evaluates annotations of user classes
         raise ConfigError(
             f"Payload type {name_of(annotation)} cannot be decoded from JSON: {text_of(error)}. Change the type, or pass schema=."
@@ -153,7 +189,7 @@ def _foreign_classes(node: Any, seen: set[int]) -> Iterator[type]:
             yield from _foreign_classes(part, seen)
 
 
-def _pydantic(annotation: Any) -> Decode:
+def _pydantic(annotation: Any) -> Parse:
     try:
         import pydantic  # noqa: PLC0415 - an extra
     except ImportError as error:  # the constraints are those of annotated_types, which others use too

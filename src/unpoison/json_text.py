@@ -48,7 +48,7 @@ _parse = msgspec.json.Decoder().decode
 class Unfit(Exception):
     """Why a body never reached the handler.
 
-    `rule` is one of: too-large, encoding, not-json, too-deep, integer-range, float-range, schema. `text` is one
+    `rule` is one of: too-large, encoding, not-json, too-deep, integer-range, float-range, schema, tombstone. `text` is one
     sentence for people, short enough never to hold a whole payload.
     """
 

@@ -240,7 +240,8 @@ class MemoryDeadLetters:
             for letter_id in sent:
                 letter = self._letters[_no(letter_id)]
                 m = letter.message
-                self._store.put(Delivery(0, self._source, m.id, m.body, m.key, m.headers, letter.replayed()), None)
+                again = Delivery(0, self._source, m.id, m.body, m.key, m.headers, letter.replayed(), m.is_tombstone)
+                self._store.put(again, None)
             return sent
 
     def remove(self, letter_ids: Sequence[str], *, state: str = "dead", keep_as: str | None = None) -> Sequence[str]:

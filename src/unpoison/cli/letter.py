@@ -37,7 +37,8 @@ def print_letter(letter: DeadLetter, screen: Console) -> None:
 
 def _sections(letter: DeadLetter) -> Iterator[tuple[str, str]]:
     kind, body = body_shown(letter.body)
-    yield f"Body: {counted(len(letter.body), 'byte')}, {kind}", body
+    heading = f"Body: {counted(len(letter.body), 'byte')}, {kind}" if not letter.is_tombstone else "Body: null, a tombstone"
+    yield heading, body
     if letter.message.headers:
         yield "Headers", "\n".join(f"{one_line(name)}: {one_line(value)}" for name, value in letter.message.headers.items())
     if len(letter.history) > 1:  # a single one says what is at the top already

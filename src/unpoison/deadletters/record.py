@@ -47,12 +47,18 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     def body(self) -> bytes:
         return self.message.body
 
+    @property
+    def is_tombstone(self) -> bool:
+        """Whether the body was null, and not merely empty."""
+        return self.message.is_tombstone
+
     def replayed(self) -> Counters:
         """The counters that the message starts again with. One that took a process down runs alone until cleared."""
         return counters_of_replay(self.classification, self.replays)
 
     def as_json(self) -> dict[str, Any]:
-        """The letter as the command line prints it: text where the body is text, else base64 with its marker."""
+        """The letter as the command line prints it: text where the body is text, else base64 with its marker; null for a
+        tombstone."""
         try:
             body, encoding = self.message.body.decode(), None
         except UnicodeDecodeError:
@@ -62,7 +68,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
             "message_id": self.message.id,
             "source": self.message.source,
             "key": self.message.key,
-            "body": body,
+            "body": None if self.is_tombstone else body,
             **({"encoding": encoding} if encoding else {}),
             "headers": dict(self.message.headers),
             "attempts": self.attempts,

@@ -30,8 +30,8 @@ class Call:
         """The shortest way from a delivery to the call: this is paid for every message."""
         function, decode = self.function, self.decode
         if self.wants_delivery:
-            return lambda delivery: function(decode(delivery.body), delivery)
-        return lambda delivery: function(decode(delivery.body))
+            return lambda delivery: function(decode(None if delivery.is_tombstone else delivery.body), delivery)
+        return lambda delivery: function(decode(None if delivery.is_tombstone else delivery.body))
 
     def check_result(self, result: object) -> None:
         """Raise if the handler returned work instead of doing it: its message must not count as done."""

@@ -101,9 +101,9 @@ def _as_it_is(delivery: Delivery) -> Delivery:
     return delivery
 
 
-def _unnamed(body: bytes) -> Delivery:
+def _unnamed(body: bytes | None) -> Delivery:
     """Stands in where the batch came as bare bodies: nothing that is asked about the failure needs more."""
-    return Delivery(0, "", "", body)
+    return Delivery(0, "", "", body or b"")
 
 
 def peak_memory() -> int:

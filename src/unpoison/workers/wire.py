@@ -21,11 +21,11 @@ _INLINE, _FILE = b"i", b"f"
 
 
 class Run(msgspec.Struct, frozen=True, tag="run"):
-    """To a worker: run these bodies in this order. `code` is what success looks like for this batch."""
+    """To a worker: run these bodies in this order; None is a tombstone. `code` is what success looks like for this batch."""
 
     slot: int
     code: int
-    bodies: list[bytes]
+    bodies: list[bytes | None]
     deliveries: list[Delivery] | None = None
 
 
