@@ -32,7 +32,7 @@ def test_rabbitmq(text):
 
 
 def test_nats(text):
-    assert nats._more(text) == nats.More()
+    assert nats.more(text) == nats.More()
     assert nats._counters({nats.HISTORY: text}) == UNTRIED
     assert nats_letters._known("orders", {nats_letters.RECORD: text}) is None
 
