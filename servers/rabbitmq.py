@@ -41,7 +41,7 @@ class RabbitMQ(Server):
         for name in ("home", "log", "data"):
             (self.folder / name).mkdir()
             self.hand_over(self.folder / name)
-        self.write("plugins", "[rabbitmq_management].\n")
+        self.write("plugins", "[rabbitmq_management,rabbitmq_shovel].\n")
         self.write("env.conf", "")
 
     def configure(self, settings: Mapping[str, str]) -> None:

@@ -1,10 +1,8 @@
 """What others put into RabbitMQ: headers that no client can read, queues of another kind, letters that are not ours."""
 
-import shlex
 import struct
 import threading
 
-import msgspec
 import pika
 import pytest
 
@@ -14,7 +12,7 @@ from unpoison.brokers.rabbitmq import properties, table
 from unpoison.brokers.rabbitmq.broker import RabbitMQBroker
 from unpoison.brokers.rabbitmq.table import Entry
 from unpoison.brokers.rabbitmq.writing import Copy
-from unpoison.errors import BrokerUnavailable, ConfigError, Permanent
+from unpoison.errors import BrokerUnavailable, Permanent
 from unpoison.message import Counters, Delivery
 from unpoison.ports import Kept, Settlement
 from unpoison.testing import given
@@ -93,20 +91,6 @@ def test_a_queue_that_was_there_before_is_used_as_it_is_and_the_difference_is_to
     assert len(broker.fetch("orders", 10)) == 2
     broker.close()
     raw.queue_declare("orders", durable=True, arguments={"x-max-length": 1000})
-
-
-def test_nothing_is_created_where_nothing_is_to_be_created_and_the_commands_are_told(lab, rabbitmq):
-    with pytest.raises(ConfigError, match="nothing is to be created") as told:
-        lab.connect().open(["orders"], create=False)
-    commands = [line for line in str(told.value).splitlines() if line.startswith("curl")]
-    assert len(commands) == 8
-    for command in commands:
-        _, _, _, _, method, _, _, _, data, url = shlex.split(command)  # curl -u USER -X PUT -H … -d … http://…
-        rabbitmq.http(method, url.removeprefix("http://127.0.0.1:15672"), msgspec.json.decode(data))
-    broker = lab.connect()
-    assert broker.open(["orders"], create=False) == []
-    broker.close()
-    assert lab.connect().open(["orders"]) == [], "what the commands made differs from what we would have made"
 
 
 def test_on_a_classic_queue_returned_messages_are_counted_too(lab, raw):

@@ -7,15 +7,16 @@ there twice for a moment and is never lost.
 
 import threading
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import NamedTuple, cast
 
 import msgspec
 
 from unpoison.brokers.rabbitmq import envelope, starts
-from unpoison.brokers.rabbitmq.connection import Refused
+from unpoison.brokers.rabbitmq.checking import check_consumer, check_operator
+from unpoison.brokers.rabbitmq.connection import Forbidden, Refused
 from unpoison.brokers.rabbitmq.consuming import Subscription
 from unpoison.brokers.rabbitmq.envelope import FLAGGED, Receipt, Seen
 from unpoison.brokers.rabbitmq.holding import GIVE_BACK_AFTER, Holding
@@ -24,11 +25,11 @@ from unpoison.brokers.rabbitmq.moving import Moving, why
 from unpoison.brokers.rabbitmq.native import native
 from unpoison.brokers.rabbitmq.properties import Properties
 from unpoison.brokers.rabbitmq.publishing import publish
-from unpoison.brokers.rabbitmq.topology import NOT_FOUND, busy_of, dlq_of, lane_of
+from unpoison.brokers.rabbitmq.topology import NOT_FOUND, SourceDeleted, busy_of, check_name, delayed_of, dlq_of, lane_of
 from unpoison.brokers.rabbitmq.url import address
 from unpoison.brokers.rabbitmq.wire import Arrived
 from unpoison.brokers.rabbitmq.writing import Copy
-from unpoison.errors import BrokerUnavailable, UnpoisonError
+from unpoison.errors import BrokerUnavailable, ConfigError, UnpoisonError
 from unpoison.message import Counters, Delivery, Outgoing
 from unpoison.plural import counted
 from unpoison.ports import Capability, Depth, Finding, Kept, Ring, Settlement
@@ -53,18 +54,36 @@ class RabbitMQBroker:
         self._holding = Holding(self.links, self._wake, self._give_back_unfetched)
         self._moving = Moving(self.links, self._holding.finish)
         self._came_back = CameBack()
+        self._troubles: dict[str, Refused] = {}
+        """Why suspects of a source cannot be looked at or taken: said by the next fetch, since nobody else would say it."""
 
     def open(self, sources: Sequence[str], *, create: bool = True, ring: Ring | None = None) -> Sequence[Finding]:
         self.links.open(create=create)
         self._ring = ring or self._ring
         try:
-            findings = [finding for source in sources for finding in self.links.topology().ensure(source)]
+            findings = [finding for source in sources for finding in self._have(source, is_consumed=ring is not None)]
             self.links.created.clear()
             self.links.writer()  # now, and not with the first dead letter
+        except Forbidden as error:
+            self.close()
+            raise ConfigError(str(error)) from None
         except BaseException:
             self.close()
             raise
+        self.links.started()
         return findings
+
+    def _have(self, source: str, *, is_consumed: bool) -> Sequence[Finding]:
+        """Whoever has no bell only looks at dead letters: that needs less, and no source."""
+        check_name(source)
+        if not self.links.creates:
+            (check_consumer if is_consumed else check_operator)(self.links, source)
+        try:
+            return self.links.topology().ensure(source)
+        except SourceDeleted:
+            if is_consumed:
+                raise
+            return ()
 
     def _wake(self) -> None:
         self._ring()
@@ -78,6 +97,8 @@ class RabbitMQBroker:
 
     def fetch(self, source: str, limit: int) -> Sequence[Delivery]:
         with self._lock:
+            if source in self._troubles:
+                raise self._troubles[source].with_traceback(None)
             subscription = self._holding.subscription(source)
             try:
                 found = self._fetch(source, subscription, limit) if limit > 0 else ()
@@ -114,15 +135,16 @@ class RabbitMQBroker:
         again = [each for each in found if type(each) is _Again]
         if not again:
             return cast("list[Delivery]", found)
-        self._store_anew(subscription, [(each.arrived, self._again(source, each)) for each in again])
+        notes = self.links.notes.needed({source: max(each.seen.wait for each in again)})
+        self._store_anew(subscription, [(each.arrived, self._again(source, each)) for each in again], notes)
         return [each for each in found if isinstance(each, Delivery)]
 
     def _again(self, source: str, each: "_Again") -> Copy:
         where, extra = self.links.route(source, each.seen.wait)
         return Copy(*where, envelope.copied(each.seen, each.like, each.counters, extra=extra), each.arrived.body)
 
-    def _store_anew(self, subscription: Subscription, again: Sequence[tuple[Arrived, Copy]]) -> None:
-        batch = self.links.store([copy for _, copy in again])
+    def _store_anew(self, subscription: Subscription, again: Sequence[tuple[Arrived, Copy]], notes: Sequence[Copy]) -> None:
+        batch = self.links.store([*(copy for _, copy in again), *notes])
         stored = [message.tag for number, (message, _) in enumerate(again) if batch.stored(number)]
         subscription.finish(stored)
         if len(stored) < len(again):
@@ -130,10 +152,23 @@ class RabbitMQBroker:
 
     def has_suspect(self, source: str) -> bool:
         with self._lock:
-            return self.links.topology().count(lane_of(source))[0] > 0
+            if self._holding.has_kept(source):
+                return True
+            with self._noting(source):
+                return self.links.topology().count(lane_of(source))[0] > 0
+
+    @contextmanager
+    def _noting(self, source: str) -> Iterator[None]:
+        try:
+            yield
+        except Refused as refused:
+            if refused.code:  # else the connection is gone, which every fetch says itself
+                self._troubles[source] = refused
+            raise
+        self._troubles.pop(source, None)
 
     def take_suspect(self, source: str, by: str) -> Delivery | None:
-        with self._lock:
+        with self._lock, self._noting(source):
             lane = self._holding.lane(source)
             arrived = lane.take()
             if arrived is None:
@@ -148,7 +183,7 @@ class RabbitMQBroker:
                 counters = starts.lost(self.links.topology(), source, stamp, counters, losses)
                 self.links.store([starts.note(source, starts.Start(stamp, by, time.time()))])
             except BaseException:
-                lane.close()  # it goes back; the server counts a start that never was, which errs on the side of caution
+                lane.keep(arrived)  # put back, it would be counted as a start that never was
                 raise
             self._came_back.note_suspect(source, seen.counters, counters)
             receipt = Receipt(lane, arrived.tag, arrived.properties, arrived.route)
@@ -205,7 +240,8 @@ class RabbitMQBroker:
         topology = self.links.topology()
         topology.ensure(source)
         _, held = self._holding.count(source)
-        delayed = self.links.ladder().waiting()
+        # What waits is shared by all sources: without a note of ours none of it is of this one.
+        delayed = self.links.ladder().waiting() if topology.count(delayed_of(source))[0] else 0
         suspects, _ = topology.count(lane_of(source))
         ready, _ = topology.count(source)
         here, _ = self._holding.count(source)

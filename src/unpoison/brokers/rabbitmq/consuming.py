@@ -26,7 +26,8 @@ FULL = 32 * 1024 * 1024
 
 
 class Subscription:
-    """One channel on a queue. With `pauses`, on a connection that nothing else is asked on, its buffer has a limit in bytes."""
+    """One channel on a queue. With `pauses`, on a connection that nothing else is asked on, its buffer has a limit in bytes.
+    `check` raises if this user may no longer consume."""
 
     def __init__(
         self,
@@ -37,7 +38,9 @@ class Subscription:
         on_void: Callable[[], None] = lambda: None,
         *,
         pauses: bool = False,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
+        self._check = check
         self._queue, self._ring, self._on_arrival, self._on_void = queue, ring, on_arrival, on_void
         self.link, self._pauses = link, pauses
         self.buffer: deque[Arrived] = deque()
@@ -89,7 +92,10 @@ class Subscription:
         """The server took everything back: a late ack would be ignored, or end the channel."""
         if self.alive:
             self.alive = False
-            self._on_void()
+            if self.held or self.buffer:
+                self._on_void()
+            else:
+                self._ring()  # nothing is lost
 
     # Called by whoever consumes.
 
@@ -117,6 +123,8 @@ class Subscription:
 
     def _consume(self, credit: int) -> bool:
         """Have another consumer, with this credit. False if it is no use to wait for the answer."""
+        if self.held or self.buffer:
+            self._check()  # a refusal here would end the channel, and all that is held on it would come back
         name = f"unpoison-{next(self._names)}"
         try:
             self._ask(lambda channel, done: channel.basic_qos(prefetch_count=credit, callback=done), "setting the credit")

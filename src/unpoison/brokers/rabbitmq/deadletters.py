@@ -41,13 +41,13 @@ class RabbitMQDeadLetters(WholeDLQ):
 def _counted(broker: RabbitMQBroker, source: str) -> int:
     """Under the lock: letters that somebody looks at are in no count."""
     topology = broker.links.topology()
-    with locked(topology, dlq_of(source)):
+    with locked(topology, source):
         return waiting_in(topology.link, dlq_of(source))
 
 
 @contextmanager
 def _reading(broker: RabbitMQBroker, source: str) -> Iterator["LettersReading"]:
-    with locked(broker.links.topology(), dlq_of(source)):
+    with locked(broker.links.topology(), source):
         reading = LettersReading(broker, source)
         try:
             yield reading
@@ -95,7 +95,7 @@ class LettersReading:
     def store(self, chosen: Sequence[Entry], data: Callable[[Entry], bytes], state: str) -> Iterator[Sequence[Entry]]:
         """The server stores letters while the next ones are made."""
         if state == "replayed" and not self._is_source_there:
-            self._broker.links.topology().renew(self._source)  # a deleted one would swallow what the history keeps as sent
+            self._check_source()
             self._is_source_there = True
         make = self._again if state == "replayed" else partial(self._note, state)
         writer, parts = self._broker.links.writer(), portions(chosen, AT_ONCE)
@@ -118,6 +118,14 @@ class LettersReading:
                 f"Taken from {dlq_of(self._source)!r}: {counted(stored, 'letter')}. Still there: {len(chosen) - stored:,}. "
                 f"{why(failed)}"
             )
+
+    def _check_source(self) -> None:
+        """Have the queues that letters go back to: without them what the history keeps as sent would be nowhere else."""
+        topology = self._broker.links.topology()
+        topology.renew(self._source)
+        for queue in (self._source, lane_of(self._source)):
+            if not topology.is_there(queue):
+                raise topology.deleted(self._source)
 
     def _again(self, entry: Entry, data: bytes) -> Copy:
         arrived = unpacked(data)

@@ -52,10 +52,18 @@ class Holding:
             old.close()
         if source in self._deleted and time.monotonic() > self._deleted.pop(source):
             remake(self._links, [source])
-        elif not self._links.topology().has(source):
+        if not self._links.topology().has(source):
             raise self.queue_deleted(source)
         mark = self._presence(source).mark
-        made = Subscription(self._links.pushing(), source, self._ring, mark, self._links.part_lost, pauses=True)
+        made = Subscription(
+            self._links.pushing(),
+            source,
+            self._ring,
+            mark,
+            self._links.part_lost,
+            pauses=True,
+            check=lambda: self._links.topology().check_read(source),
+        )
         self.subscriptions[source] = made
         return made
 
@@ -64,9 +72,15 @@ class Holding:
         if lane is None or not lane.alive:
             topology = self._links.topology()
             topology.ensure(source)
+            topology.check_read(lane_of(source))
             lane = Lane(topology.link, lane_of(source), self._presence(source).mark_soon, self._links.part_lost)
             self.lanes[source] = lane
         return lane
+
+    def has_kept(self, source: str) -> bool:
+        """Whether a suspect is held here that could not be started."""
+        lane = self.lanes.get(source)
+        return lane is not None and lane.alive and lane.kept is not None
 
     def holds(self, receipt: Receipt) -> bool:
         return receipt.holder.alive and receipt.tag in receipt.holder.held
@@ -109,9 +123,7 @@ class Holding:
 
     def queue_deleted(self, source: str) -> BrokerUnavailable:
         self._deleted[source] = time.monotonic() + REMAKE_AFTER
-        return BrokerUnavailable(
-            f"Queue {source!r} was deleted, with all that was in it. It is made anew at one of the next tries."
-        )
+        return self._links.topology().deleted(source)
 
     def _presence(self, source: str) -> Presence:
         link = self._links.pushing()
@@ -144,7 +156,7 @@ class Holding:
 
 
 def remake(links: Links, sources: Iterable[str]) -> None:
-    """Somebody deleted a queue: it is made anew unless that is not wanted, and not too soon.
+    """Somebody deleted a queue: it is made anew if it is ours, and not too soon.
 
     RabbitMQ 3.10 mixes up a quorum queue with the one of the same name that it is still deleting: channels that know the
     old one never hear of the new one.

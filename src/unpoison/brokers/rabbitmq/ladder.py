@@ -14,7 +14,7 @@ from typing import NamedTuple
 from unpoison.brokers.rabbitmq.connection import Refused
 from unpoison.brokers.rabbitmq.table import Entry, entry
 from unpoison.brokers.rabbitmq.topology import PRECONDITION_FAILED, Queue, Topology
-from unpoison.errors import ConfigError
+from unpoison.errors import BrokerUnavailable
 
 LEVELS = 7
 LONGEST = 10**LEVELS - 1
@@ -86,7 +86,9 @@ class Ladder:
         self._seen = 0
 
     def ensure(self, level: int) -> None:
-        """Have all queues up to this level."""
+        """Have all queues up to this level. Where nothing may be made, they were looked for at start-up."""
+        if not self._topology.creates:
+            return
         while self._made <= level:
             self._make(self._made)
             self._made += 1
@@ -113,7 +115,7 @@ class Ladder:
             except Refused as refused:
                 if refused.code != PRECONDITION_FAILED:
                     raise
-                raise ConfigError(
+                raise BrokerUnavailable(
                     f"Queue {rung(level, digit)!r} was made by something else and would not hand messages on: {refused.text}. "
                     f"Once it is empty: rabbitmqctl delete_queue {rung(level, digit)}"
                 ) from None

@@ -7,7 +7,7 @@ often it was handed out and came back: in this queue that is how often a start n
 import threading
 from collections.abc import Callable, Iterable
 
-from unpoison.brokers.rabbitmq.connection import ANSWER_TIMEOUT, Link
+from unpoison.brokers.rabbitmq.connection import ANSWER_TIMEOUT, Link, Refused
 from unpoison.brokers.rabbitmq.wire import Arrived, ack_frames, get_frame
 from unpoison.errors import BrokerUnavailable
 
@@ -21,17 +21,29 @@ class Lane:
         self.alive = True
         self._answered = threading.Event()
         self._found: Arrived | None = None
+        self.kept: Arrived | None = None
+        """One that was taken and could not be started."""
         self._channel = link.channel(self, self._void)
 
     def take(self) -> Arrived | None:
         """The next one, if there is one."""
+        if self.kept is not None and self.alive:
+            taken, self.kept = self.kept, None
+            return taken
         self._found = None
         self._answered.clear()
         self._channel.send(get_frame(self._channel.number, self._queue))
         if not self._answered.wait(ANSWER_TIMEOUT) or not self.alive:
+            refused = self._channel.closed
             self.close()
+            if isinstance(refused, Refused) and refused.code:
+                raise refused
             raise BrokerUnavailable(f"RabbitMQ did not hand out a message of {self._queue!r}.")
         return self._found
+
+    def keep(self, arrived: Arrived) -> None:
+        """Hand this one out again at the next call. Put back, it would be counted as started."""
+        self.kept = arrived
 
     def finish(self, tags: Iterable[int]) -> None:
         tags = list(tags)
@@ -65,5 +77,6 @@ class Lane:
     def _void(self) -> None:
         if self.alive:
             self.alive = False
-            self._on_void()
+            if self.held:  # else nothing is lost, and others need not lose what they hold
+                self._on_void()
         self._answered.set()

@@ -10,12 +10,13 @@ import threading
 from collections.abc import Callable, Sequence
 
 from unpoison.brokers.rabbitmq.connection import Link
+from unpoison.brokers.rabbitmq.delayed import DelayNotes
 from unpoison.brokers.rabbitmq.ladder import Ladder, way
 from unpoison.brokers.rabbitmq.table import Entry
 from unpoison.brokers.rabbitmq.topology import Topology
 from unpoison.brokers.rabbitmq.url import Address
 from unpoison.brokers.rabbitmq.writing import Batch, Copy, Writer
-from unpoison.errors import BrokerUnavailable
+from unpoison.errors import BrokerUnavailable, ConfigError
 
 
 class Links:
@@ -25,24 +26,44 @@ class Links:
         self._address, self._on_lost = address, on_lost
         self._lock = threading.RLock()
         self._is_open, self._create = False, True
+        self._is_started = False
         self._asking: Link | None = None
         self._pushing: Link | None = None
         self._topology: Topology | None = None
         self._ladder: Ladder | None = None
         self._writer: Writer | None = None
         self._known: set[str] = set()
+        self.notes = DelayNotes()
+        self.shown, self.user = address.shown, str(address.parameters.credentials.username)
         self.created: set[str] = set()
         """Sources that were not there before, until publishing has said so."""
 
     def open(self, *, create: bool) -> None:
         self._is_open, self._create = True, create
 
+    def started(self) -> None:
+        """From now on a login that the server refuses is an outage: somebody may be about to change it."""
+        self._is_started = True
+
+    @property
+    def creates(self) -> bool:
+        """Whether what is missing is made."""
+        return self._create
+
+    def _connected(self, name: str, on_lost: Callable[[], None] = lambda: None) -> Link:
+        try:
+            return Link(self._address, name, on_lost)
+        except ConfigError as error:
+            if not self._is_started:
+                raise
+            raise BrokerUnavailable(str(error)) from None
+
     def topology(self) -> Topology:
         with self._lock:
             if not self._is_open:
                 raise BrokerUnavailable(f"The connection to {self._address.shown} is not open. Call open() first.")
             if self._asking is None or not self._asking.is_open or self._topology is None:
-                self._asking = link = Link(self._address, "control", self.part_lost)
+                self._asking = link = self._connected("control", self.part_lost)
                 where = self._address
                 self._topology = Topology(
                     link,
@@ -64,7 +85,7 @@ class Links:
     def pushing(self) -> Link:
         with self._lock:
             if self._pushing is None or not self._pushing.is_open:
-                self._pushing = Link(self._address, "consumer", self.part_lost)
+                self._pushing = self._connected("consumer", self.part_lost)
             return self._pushing
 
     @property
@@ -74,14 +95,18 @@ class Links:
     def writer(self) -> Writer:
         with self._lock:
             if self._writer is None or not self._writer.link.is_open:
-                self._writer = Writer(Link(self._address, "publisher"))
+                self._writer = Writer(self._connected("publisher"))
             return self._writer
 
     def store(self, copies: Sequence[Copy]) -> Batch:
         """Store these; returns once it is known of each whether it is stored."""
         writer = self.writer()
         batch = writer.submit(copies)
-        writer.wait(batch)
+        try:
+            writer.wait(batch)
+        except BrokerUnavailable:
+            self.notes.forget()
+            raise
         return batch
 
     def try_to_store(self, copies: Sequence[Copy]) -> tuple[Batch, str]:
@@ -92,6 +117,7 @@ class Links:
         try:
             writer.wait(batch)
         except BrokerUnavailable as error:
+            self.notes.forget()
             return batch, str(error)
         return batch, ""
 
@@ -117,7 +143,7 @@ class Links:
 
     def close(self) -> None:
         with self._lock:
-            self._is_open = False
+            self._is_open = self._is_started = False
             for link in (self._pushing, self._asking, self._writer):
                 if link is not None:
                     link.close()

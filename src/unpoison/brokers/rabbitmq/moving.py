@@ -13,7 +13,7 @@ from unpoison.brokers.rabbitmq.links import Links
 from unpoison.brokers.rabbitmq.properties import Properties
 from unpoison.brokers.rabbitmq.topology import DLX, lane_of
 from unpoison.brokers.rabbitmq.wire import Arrived
-from unpoison.brokers.rabbitmq.writing import Batch, Copy
+from unpoison.brokers.rabbitmq.writing import MAKE_AGAIN, Batch, Copy
 from unpoison.errors import BrokerUnavailable
 from unpoison.message import Delivery
 from unpoison.ports import Dead, Kept
@@ -44,14 +44,15 @@ class Moving:
             *((each.delivery.receipt, partial(self._kept_copy, each)) for each in kept),
             *((each.delivery.receipt, partial(self._letter_copy, each)) for each in dead),
         ]
-        writer = self._links.writer()
         new = [(receipt, make()) for receipt, make in makers if not self._is_on_its_way(receipt)]
-        if new:
-            batch = writer.submit([copy for _, copy in new])
-            self._sent.update((receipt, (batch, number)) for number, (receipt, _) in enumerate(new))
         receipts = [receipt for receipt, _ in makers if receipt not in self._moved]
-        for batch in {id(self._sent[receipt][0]): self._sent[receipt][0] for receipt in receipts}.values():
-            writer.wait(batch)
+        try:
+            self._store(new, self._notes(kept))
+            for batch in {id(self._sent[receipt][0]): self._sent[receipt][0] for receipt in receipts}.values():
+                self._links.writer().wait(batch)
+        except BrokerUnavailable:
+            self._links.notes.forget()
+            raise
         stored = [receipt for receipt in receipts if self._is_stored(receipt)]
         if len(stored) < len(receipts):
             failed = next(self._sent[receipt][0] for receipt in receipts if not self._is_stored(receipt))
@@ -59,6 +60,26 @@ class Moving:
             self.forget(stored)
             self._moved.update(stored)
             raise BrokerUnavailable(why(failed))
+
+    def _store(self, new: Sequence[tuple[Receipt, Copy]], notes: Sequence[Copy]) -> None:
+        """One exchange after the other: if we may not write to one, the server ends the channel, and it is not known what became
+        of all else that was sent. Tried again and again, that would be stored each time."""
+        by_exchange: dict[str, list[tuple[Receipt | None, Copy]]] = {"": [(None, note) for note in notes]}
+        for receipt, copy in new:
+            by_exchange.setdefault(copy.exchange, []).append((receipt, copy))
+        groups = [group for group in by_exchange.values() if group]
+        writer = self._links.writer()
+        for group in groups:
+            batch = writer.submit([copy for _, copy in group])
+            self._sent.update((receipt, (batch, number)) for number, (receipt, _) in enumerate(group) if receipt is not None)
+            if len(groups) > 1:
+                writer.wait(batch)
+
+    def _notes(self, kept: Sequence[Kept]) -> list[Copy]:
+        delays: dict[str, float] = {}
+        for each in kept:
+            delays[each.delivery.source] = max(each.after, delays.get(each.delivery.source, 0.0))
+        return self._links.notes.needed(delays)
 
     def forget(self, receipts: Sequence[Receipt]) -> None:
         """These were let go."""
@@ -107,5 +128,5 @@ def why(batch: Batch) -> str:
     if batch.unroutable:
         (exchange, key), text = next(iter(batch.unroutable.items()))
         place = f"queue {key!r}" if not exchange else f"a queue bound to exchange {exchange!r} with the key {key!r}"
-        return f"RabbitMQ cannot route to {place} ({text}): it was deleted, or its binding was. To make it again, start anew."
+        return f"RabbitMQ cannot route to {place} ({text}): it was deleted, or its binding was. {MAKE_AGAIN}"
     return "RabbitMQ refused to store (basic.nack): the queue is full or unavailable. See its length limits and its log."

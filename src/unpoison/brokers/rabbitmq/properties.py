@@ -5,7 +5,7 @@ the user id (the server refuses one that is not ours) and the delivery mode (a c
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -35,6 +35,8 @@ _FIXED: Final = {"delivery_mode": 1, "priority": 1, "timestamp": 8}
 _DROPPED: Final = frozenset(("headers", "delivery_mode", "message_id", "expiration", "user_id"))
 _HEADERS, _MODE, _ID = 0x2000, 0x1000, 0x0080
 _PERSISTENT = b"\x02"
+MOST = 2**32 - 1
+"""Milliseconds after which a message can expire."""
 
 
 class Properties(msgspec.Struct, frozen=True):
@@ -91,6 +93,21 @@ def _length(name: str, data: bytes, at: int) -> int:
     return int(4 + struct.unpack_from(">I", data, at)[0]) if name == "headers" else 1 + data[at]
 
 
+def expiring(seconds: float, entries: Sequence[Entry] = ()) -> bytes:
+    """Properties of a message that the server deletes after so long."""
+    return write(None, list(entries), Properties(others=(("expiration", _short(str(min(MOST, int(seconds * 1000))))),)))
+
+
+def of_another_user() -> bytes:
+    """Properties of a message that the server refuses, once it has found that we may write where it goes."""
+    return write(None, [], Properties(others=(("user_id", _short("somebody else")),)))
+
+
+def _short(text: str) -> bytes:
+    data = text.encode()
+    return bytes((len(data),)) + data
+
+
 def write(id_: str | None, entries: list[Entry], like: Properties = NONE) -> bytes:
     """Properties of a persistent message: these headers, this id, and the other fields of `like`."""
     fields = dict(like.others)
@@ -98,8 +115,7 @@ def write(id_: str | None, entries: list[Entry], like: Properties = NONE) -> byt
     if entries or like.headers.rest:
         fields["headers"] = join(entries, like.headers.rest)
     if id_ is not None:
-        data = id_.encode()
-        fields["message_id"] = bytes((len(data),)) + data
+        fields["message_id"] = _short(id_)
     flags, values = 0, []
     for position, name in enumerate(_FIELDS):
         if name in fields:

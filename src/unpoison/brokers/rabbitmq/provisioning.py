@@ -15,7 +15,7 @@ import msgspec
 
 from unpoison.brokers.rabbitmq.connection import Link
 from unpoison.brokers.rabbitmq.doctor.management import Management, Unanswered
-from unpoison.brokers.rabbitmq.doctor.rights import KINDS, allows, lock_names
+from unpoison.brokers.rabbitmq.doctor.rights import KINDS, allows
 from unpoison.brokers.rabbitmq.ladder import LEVELS, exchange_of, queue_of, rung, rungs
 from unpoison.brokers.rabbitmq.topology import DLX, Queue, Topology, check_name, dlq_of, native_names, queues
 from unpoison.brokers.rabbitmq.url import Address, address
@@ -92,9 +92,8 @@ _REPLACES = (
 def rights(sources: Sequence[str]) -> dict[str, list[str]]:
     """The names on which a user needs each right so that an app with create=False can do everything."""
     own = [name for source in sources for name in native_names("", source, consumed=True)]
-    locks = [name for source in sources for name in lock_names(source)]
     exchanges = ["amq.default", DLX, *(exchange_of(level) for level in range(LEVELS))]
-    return {"configure": locks, "write": exchanges, "read": own}
+    return {"configure": [], "write": exchanges, "read": own}
 
 
 def _vhost(management: Management, there: There) -> Iterator[Step]:

@@ -7,13 +7,15 @@ under the same ids: all but the culprit, where the server has told its limit, an
 
 import re
 from collections.abc import Sequence
+from functools import partial
 
 from unpoison.brokers.rabbitmq import envelope
+from unpoison.brokers.rabbitmq.connection import Forbidden
 from unpoison.brokers.rabbitmq.connection import Refused as ChannelClosed
 from unpoison.brokers.rabbitmq.holding import remake
 from unpoison.brokers.rabbitmq.links import Links
 from unpoison.brokers.rabbitmq.moving import why
-from unpoison.brokers.rabbitmq.topology import ACCESS_REFUSED, NOT_FOUND
+from unpoison.brokers.rabbitmq.topology import ACCESS_REFUSED, NOT_FOUND, check_name
 from unpoison.brokers.rabbitmq.writing import Batch, Copy
 from unpoison.errors import BrokerUnavailable, ConfigError, Refusal
 from unpoison.message import Outgoing
@@ -25,16 +27,29 @@ _LIMIT = re.compile(r"message size \d+ .*max size (\d+)")
 def publish(links: Links, messages: Sequence[Outgoing]) -> Published:
     """Store these; says what became of each. Raises BrokerUnavailable only if nothing was sent."""
     sending = _Sending(links, messages)
-    sending.refused.update(without_source(messages, links.topology().ensure))
+    sending.refused.update(without_source(messages, partial(_have, links)))
     for number, message in enumerate(messages):
         if number not in sending.refused:
             sending.prepare(number, message)
+    sending.note_delays()
     sending.send(list(sending.copies))
     created = tuple(links.created)
     links.created.clear()
     if sending.refused or sending.unknown or created:
         return Published(sending.refused, sending.unknown, created)
     return STORED
+
+
+def _have(links: Links, source: str) -> None:
+    """Have the queues of this source. Where nothing may be made, the server's answer to each message tells whether it is there:
+    whoever only publishes may lack the right to look."""
+    if not links.creates:
+        check_name(source)
+        return
+    try:
+        links.topology().ensure(source)
+    except Forbidden as error:
+        raise ConfigError(str(error)) from None
 
 
 class _Sending:
@@ -67,6 +82,20 @@ class _Sending:
             batch, trouble = self._links.try_to_store([self.copies[number] for number in numbers])
             if not batch.all_stored:
                 self._sort_out(numbers, batch, trouble)
+
+    def note_delays(self) -> None:
+        """First, and by themselves: if they are refused, nothing of what is delayed has been sent."""
+        delayed = [number for number in self.copies if self._messages[number].delay > 0]
+        delays: dict[str, float] = {}
+        for message in map(self._messages.__getitem__, delayed):
+            delays[message.source] = max(message.delay, delays.get(message.source, 0.0))
+        try:
+            if notes := self._links.notes.needed(delays):
+                self._links.store(notes)
+        except BrokerUnavailable as error:
+            for number in delayed:
+                del self.copies[number]
+                self.refused[number] = not_sent(error)
 
     def _sort_out(self, numbers: Sequence[int], batch: Batch, trouble: str) -> None:
         no_room = Refused(Refusal.NO_ROOM, why(batch))
@@ -102,7 +131,7 @@ class _Sending:
         if not numbers:
             return
         told = Refused(Refusal.NO_SUCH_SOURCE, why(batch))
-        if not self._has_remade:
+        if not self._has_remade and self._links.creates:
             self._has_remade = True
             try:
                 remake(self._links, {self._messages[number].source for number in numbers})

@@ -45,10 +45,11 @@ Receive = Callable[[Arrived], None]
 
 
 class QueuePass:
-    """One channel on a queue. `receive` is given each message, in the connection's thread."""
+    """One channel on a queue. `receive` is given each message, in the connection's thread. With `exclusive`, for a queue that is
+    known to be small, nobody else consumes from it meanwhile."""
 
-    def __init__(self, link: Link, queue: str, receive: Receive) -> None:
-        self._link, self._queue, self._receive = link, queue, receive
+    def __init__(self, link: Link, queue: str, receive: Receive, *, exclusive: bool = False) -> None:
+        self._link, self._queue, self._receive, self._exclusive = link, queue, receive, exclusive
         self.taken = 0
         self._credit = self._consumers = self._finished = 0
         self._wanted = 0
@@ -136,7 +137,10 @@ class QueuePass:
         name = f"unpoison-{self._consumers:06}"
         self._channel.ask(lambda channel, done: channel.basic_qos(prefetch_count=credit, callback=done), "setting the credit")
         self._channel.ask(
-            lambda channel, done: channel.basic_consume(self._queue, _never, consumer_tag=name, callback=done), "consuming"
+            lambda channel, done: channel.basic_consume(
+                self._queue, _never, consumer_tag=name, exclusive=self._exclusive, callback=done
+            ),
+            "consuming",
         )
         self._consumers += 1
         self._credit += credit
@@ -264,10 +268,10 @@ def _ready(channel: Channel, queue: str) -> int:
     return int(answer.method.message_count)
 
 
-def taken_and_put_back(link: Link, queue: str) -> list[Arrived]:
+def taken_and_put_back(link: Link, queue: str, *, exclusive: bool = False) -> list[Arrived]:
     """Everything in a queue that is known to be small. It stays there."""
     found: list[Arrived] = []
-    looking = QueuePass(link, queue, found.append)
+    looking = QueuePass(link, queue, found.append, exclusive=exclusive)
     try:
         looking.take()
     finally:

@@ -6,21 +6,22 @@
     orders.suspects      messages that must run alone, one at a time
     orders.starts        who started one of those, for the letter of one that never ends
     orders.busy          always empty: its consumers are those that hold messages of the source
+    orders.delayed       notes until when messages of the source are delayed
+    orders.dlq.lock      always empty: its only consumer is who works on the dead letters
 
-What is missing is made; what is there is never changed. A difference is a finding, with both values and the way out.
+What is missing is made; what is there is never changed. A difference is a finding, with both values and the way out. The exchange
+`orders.made`, to which nothing is bound, says that we made the queue `orders`: only then do we make it again if somebody deletes
+it. A queue that was there before has bindings and arguments that we do not know; one made in its place would lack them,
+and what is published to its exchanges would vanish.
 """
 
 import re
-import shlex
 import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
-from urllib.parse import quote
-
-import msgspec
 
 from unpoison.brokers.rabbitmq.connection import Channel, Link, Refused
-from unpoison.errors import ConfigError
+from unpoison.errors import BrokerUnavailable, ConfigError
 from unpoison.ports import Finding
 
 DLX = "dlx"
@@ -29,7 +30,8 @@ BACKSTOP = 100
 
 HISTORY = 10_000
 STARTS = 1_000
-NOT_FOUND, ACCESS_REFUSED, PRECONDITION_FAILED = 404, 403, 406
+DELAYS = 10_000
+NOT_FOUND, ACCESS_REFUSED, LOCKED, PRECONDITION_FAILED = 404, 403, 405, 406
 BUSY, COUNTED_AGAIN = 0.2, 10
 """A quorum queue that is busy for 250 ms says that it has no messages. So "none" that took longer than `BUSY` seconds to say is
 not believed, and asked for again, so often at the most."""
@@ -64,6 +66,19 @@ def busy_of(source: str) -> str:
     return f"{source}.busy"
 
 
+def delayed_of(source: str) -> str:
+    return f"{source}.delayed"
+
+
+def lock_of(source: str) -> str:
+    return f"{source}.dlq.lock"
+
+
+def made_of(source: str) -> str:
+    """The exchange that says that we made the source."""
+    return f"{source}.made"
+
+
 def check_name(source: str) -> None:
     if not source or source.startswith("amq.") or len(source.encode()) > LONGEST_NAME:
         raise ConfigError(
@@ -81,6 +96,8 @@ def native_names(url: str, source: str, *, consumed: bool) -> dict[str, str]:  #
         lane_of(source): "messages that run alone",
         starts_of(source): "who started those",
         busy_of(source): "who holds messages",
+        delayed_of(source): "until when messages are delayed",
+        lock_of(source): "who works on its dead letters",
     }
 
 
@@ -108,6 +125,8 @@ def queues(source: str, version: tuple[int, int], message_ttl: float | None, dlq
         Queue(history_of(source), {**kept, "x-max-length": HISTORY}),
         Queue(starts_of(source), {"x-queue-type": "classic", "x-max-length": STARTS}),
         Queue(busy_of(source), {"x-queue-type": "classic", "x-max-length": 1}),
+        Queue(delayed_of(source), {**kept, "x-max-length": DELAYS}),
+        Queue(lock_of(source), {"x-queue-type": "classic", "x-max-length": 1}),
     ]
 
 
@@ -133,34 +152,37 @@ class Topology:
         self._message_ttl, self._dlq_ttl = message_ttl, dlq_ttl
         self._channel: Channel | None = None
 
+    @property
+    def creates(self) -> bool:
+        return self._create
+
     def ensure(self, source: str) -> list[Finding]:
-        """Have everything a source needs. What is known to be there is not asked for again."""
+        """Have everything a source needs. What is known to be there is not asked for again, and where nothing may be made nothing
+        is asked for at all: `checking` has done that at start-up."""
         if source in self._known:
             return []
         check_name(source)
-        wanted = queues(source, self.link.version, self._message_ttl, self._dlq_ttl)
-        if self._create and not self.is_there(source):
-            self._created.add(source)
-        findings = self._exchange() if self._create else []
-        for queue in wanted:
-            findings += self._queue(queue) if self._create else self._expect(queue, wanted)
-        if self._create:
-            self._ask(lambda channel, done: channel.queue_bind(dlq_of(source), DLX, source, callback=done), "binding")
+        findings = self._make(source) if self._create else []
         self._known.add(source)
+        return findings
+
+    def _make(self, source: str) -> list[Finding]:
+        if not self.is_there(source):
+            # The lock is made last, and by nobody else: where it is, the source was there.
+            if self.is_there(lock_of(source)) and not self.exists(made_of(source)):
+                raise SourceDeleted(source, may_create=True)
+            self._exchange(made_of(source))
+            self._created.add(source)
+        findings = self._exchange(DLX)
+        for queue in queues(source, self.link.version, self._message_ttl, self._dlq_ttl):
+            findings += self._queue(queue)
+        self._ask(lambda channel, done: channel.queue_bind(dlq_of(source), DLX, source, callback=done), "binding")
         return findings
 
     def has(self, source: str) -> bool:
         """Whether its queue is there; made now if this is the first time that it is asked for."""
-        if source not in self._known:
-            self.ensure(source)
-            return True
-        try:
-            self.count(source)
-        except Refused as refused:
-            if refused.code != NOT_FOUND:
-                raise
-            return False
-        return True
+        self.ensure(source)
+        return self.is_there(source)
 
     def is_there(self, queue: str) -> bool:
         try:
@@ -175,6 +197,27 @@ class Topology:
         """Have what a source needs, whoever deleted some of it in the meantime."""
         self._known.discard(source)
         self.ensure(source)
+
+    def deleted(self, source: str) -> BrokerUnavailable:
+        """What to say of a source that was there and is not any more."""
+        if self._create and self.exists(made_of(source)):
+            return BrokerUnavailable(
+                f"Queue {source!r} was deleted, with all that was in it. It is made again at one of the next tries."
+            )
+        return SourceDeleted(source, may_create=self._create)
+
+    def check_read(self, queue: str) -> None:
+        """Raises Forbidden if this user may not consume from a queue. Nothing is consumed: RabbitMQ looks at the right first and
+        at the arguments second, and no priority is called so."""
+        channel = self.link.channel()
+        arguments = {"x-priority": "none"}
+        try:
+            channel.ask(lambda pika, done: pika.basic_consume(queue, _never, arguments=arguments, callback=done), "asking")
+        except Refused as refused:
+            if refused.code != PRECONDITION_FAILED:
+                raise
+        finally:
+            channel.close()
 
     def count(self, queue: str) -> tuple[int, int]:
         """How many messages are ready in a queue, and how many consume from it. Raises Refused if there is no such queue."""
@@ -202,11 +245,11 @@ class Topology:
             f"declaring queue {queue.name}",
         )
 
-    def _exchange(self) -> list[Finding]:
+    def _exchange(self, name: str) -> list[Finding]:
         try:
-            self._ask(lambda channel, done: channel.exchange_declare(DLX, "direct", durable=True, callback=done), "declaring dlx")
+            self._ask(lambda channel, done: channel.exchange_declare(name, "direct", durable=True, callback=done), "declaring")
         except Refused as refused:
-            return [_difference(f"Exchange {DLX!r}", "exchange-differs", refused)]
+            return [_difference(f"Exchange {name!r}", "exchange-differs", refused)]
         return []
 
     def _queue(self, queue: Queue) -> list[Finding]:
@@ -216,19 +259,6 @@ class Topology:
             return [_difference(f"Queue {queue.name!r}", _name_of(queue.name, refused.text), refused)]
         return []
 
-    def _expect(self, queue: Queue, wanted: list[Queue]) -> list[Finding]:
-        try:
-            self.count(queue.name)
-        except Refused as refused:
-            if refused.code != NOT_FOUND:
-                raise _forbidden(refused) from None
-            commands = "\n".join(_commands(wanted, self.link.host, self.link.vhost))
-            raise ConfigError(
-                f"Queue {queue.name!r} does not exist, and nothing is to be created here. Check the name; to make it, with the "
-                f"management API (or start once with a user who may create):\n{commands}"
-            ) from None
-        return []
-
     def ask(self, question: Any, what: str) -> Any:
         return self._ask(question, what)
 
@@ -236,33 +266,27 @@ class Topology:
         """On a channel for questions; the server closes it when it refuses, so the next one may need a new one."""
         if self._channel is None or not self._channel.is_open:
             self._channel = self.link.channel()
-        try:
-            return self._channel.ask(question, what)
-        except Refused as refused:
-            if refused.code == ACCESS_REFUSED:
-                raise _forbidden(refused) from None
-            raise
+        return self._channel.ask(question, what)
 
 
-def _commands(wanted: list[Queue], host: str, vhost: str) -> list[str]:
-    """What makes these by hand. With curl: rabbitmqadmin is another program in each major version of RabbitMQ."""
-    dlq, source = (each.name for each in wanted[:2])
-    bodies: dict[str, dict[str, Any]] = {f"exchanges/{vhost}/{DLX}": {"type": "direct", "durable": True}}
-    bodies |= {f"queues/{vhost}/{quote(each.name, safe='')}": {"durable": True, "arguments": each.arguments} for each in wanted}
-    lines = [_curl(host, "PUT", path, body) for path, body in bodies.items()]
-    return [*lines, _curl(host, "POST", f"bindings/{vhost}/e/{DLX}/q/{quote(dlq, safe='')}", {"routing_key": source})]
+class SourceDeleted(BrokerUnavailable):
+    """The queue of a source is gone, and is not ours to make."""
+
+    def __init__(self, source: str, *, may_create: bool) -> None:
+        why = (
+            f"unpoison did not make it (there is no exchange {made_of(source)!r}), so it does not make it again: a new one would "
+            "lack the bindings and arguments of the old one, and what is published to them would vanish"
+            if may_create
+            else "with create=False it is not made here"
+        )
+        super().__init__(
+            f"Queue {source!r} is not there: it was deleted, with all that was in it, and {why}. Create it again with its "
+            f"bindings; then this goes on by itself."
+        )
 
 
-def _curl(host: str, method: str, path: str, body: Mapping[str, Any]) -> str:
-    data = shlex.quote(msgspec.json.encode(body).decode())
-    return f"curl -u USER -X {method} -H 'content-type: application/json' -d {data} http://{host}:15672/api/{path}"
-
-
-def _forbidden(refused: Refused) -> ConfigError:
-    return ConfigError(
-        f"RabbitMQ refuses: {refused.text}. This user needs configure, write and read rights for the queues of its sources, "
-        f"for the exchange 'dlx' and for names that begin with 'unpoison.'; see rabbitmqctl set_permissions."
-    )
+def _never(*_: object) -> None:
+    raise AssertionError("the server refuses this consumer")
 
 
 def _difference(what: str, name: str, refused: Refused) -> Finding:

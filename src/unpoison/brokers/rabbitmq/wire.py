@@ -204,8 +204,8 @@ def get_frame(channel: int, queue: str) -> bytes:
 
 
 def consume_frame(channel: int, queue: str, consumer: str) -> bytes:
-    """Consume without waiting for an answer."""
-    method = b"\x00\x3c\x00\x14\x00\x00" + short(queue) + short(consumer) + b"\x08" + bytes(4)
+    """Consume without waiting for an answer; what comes is let go at once."""
+    method = b"\x00\x3c\x00\x14\x00\x00" + short(queue) + short(consumer) + b"\x0a" + bytes(4)
     return _HEAD.pack(METHOD, channel, len(method)) + method + _END
 
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from unpoison.brokers.rabbitmq.connection import Channel, Link, Refused
+from unpoison.brokers.rabbitmq.connection import Channel, Forbidden, Link, Refused
 from unpoison.brokers.rabbitmq.wire import Arrived, publish_frames
 from unpoison.errors import BrokerUnavailable
 from unpoison.plural import counted
@@ -19,6 +19,9 @@ CONFIRM_TIMEOUT = 30.0
 BLOCKED_TIMEOUT = 5.0
 """Seconds that a server may refuse to store anything, which it says, before that is called a trouble."""
 
+MAKE_AGAIN = (
+    "To make it again, start a consumer anew; with create=False have an administrator run what `unpoison plan-topology` prints."
+)
 WRITE_BYTES = 4 * 1024 * 1024
 
 
@@ -116,9 +119,12 @@ class Writer:
                 raise BrokerUnavailable(
                     f"RabbitMQ has not confirmed {batch.open} of {counted(len(batch.copies), 'message')}: {why}."
                 )
+        if isinstance(batch.closed, Forbidden):
+            raise batch.closed
         if batch.broken is not None:
+            hint = f" {MAKE_AGAIN}" if batch.closed is not None and batch.closed.code == 404 else ""
             raise BrokerUnavailable(
-                f"RabbitMQ did not confirm {batch.open} of {counted(len(batch.copies), 'message')}: {batch.broken}."
+                f"RabbitMQ did not confirm {batch.open} of {counted(len(batch.copies), 'message')}: {batch.broken}.{hint}"
             )
 
     def renew(self) -> None:

@@ -13,8 +13,7 @@ from unpoison.brokers.rabbitmq.connection import Link
 from unpoison.brokers.rabbitmq.doctor import any_queue, delays, lanes, letters, looking, rights, server, sources, times
 from unpoison.brokers.rabbitmq.doctor.management import Management, Unanswered
 from unpoison.brokers.rabbitmq.doctor.seen import Family, Place, queues_of, sources_in
-from unpoison.brokers.rabbitmq.operating import LOCKED
-from unpoison.brokers.rabbitmq.topology import NOT_FOUND, check_name
+from unpoison.brokers.rabbitmq.topology import LOCKED, NOT_FOUND, check_name
 from unpoison.brokers.rabbitmq.url import Address, address
 from unpoison.errors import BrokerUnavailable, ConfigError
 from unpoison.ports import Finding

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from unpoison import findings
 from unpoison.brokers.rabbitmq.connection import Link, Refused
 from unpoison.brokers.rabbitmq.doctor import rights
-from unpoison.brokers.rabbitmq.topology import ACCESS_REFUSED, NOT_FOUND, busy_of, dlq_of, history_of, lane_of, starts_of
+from unpoison.brokers.rabbitmq.topology import ACCESS_REFUSED, NOT_FOUND, dlq_of, lane_of, native_names
 from unpoison.brokers.rabbitmq.url import Address
 from unpoison.ports import Finding
 
@@ -39,8 +39,7 @@ def look(link: Link, queue: str) -> Look:
 
 def findings_of(link: Link, where: Address, source: str) -> Iterator[Finding]:
     """About a source that is there."""
-    own = (dlq_of(source), history_of(source), lane_of(source), starts_of(source), busy_of(source))
-    looks = {name: look(link, name) for name in (source, *own)}
+    looks = {name: look(link, name) for name in native_names("", source, consumed=True)}
     forbidden = [name for name in looks if looks[name].code == ACCESS_REFUSED]
     if forbidden:
         yield rights.refused(where, source, looks[forbidden[0]].said)

@@ -6,7 +6,7 @@ from shlex import quote
 from urllib.parse import quote as quoted
 
 from unpoison.brokers.rabbitmq.doctor.management import Management
-from unpoison.brokers.rabbitmq.topology import DLX, busy_of, dlq_of, history_of, lane_of, starts_of
+from unpoison.brokers.rabbitmq.topology import DLX, made_of, native_names
 from unpoison.brokers.rabbitmq.url import Address
 from unpoison.ports import Finding
 
@@ -17,14 +17,10 @@ KINDS = ("configure", "write", "read")
 
 def needed(source: str) -> dict[str, list[str]]:
     """Names on which a consumer of a source needs each right."""
-    own = [source, dlq_of(source), history_of(source), lane_of(source), starts_of(source), busy_of(source)]
+    own = list(native_names("", source, consumed=True))
     shared = [DLX, "unpoison.delay.0", "unpoison.delay.0.1s"]
-    return {"configure": own + shared + lock_names(source), "write": [*own, *shared, "amq.default"], "read": own + shared}
-
-
-def lock_names(source: str) -> list[str]:
-    """Queues that an operator, or whoever judges a lost message, has to itself for a moment."""
-    return [f"{dlq_of(source)}.lock", f"{starts_of(source)}.lock"]
+    made = [made_of(source)]
+    return {"configure": own + shared + made, "write": [*own, *shared, "amq.default"], "read": own + shared}
 
 
 def findings_of(address: Address, management: Management, sources: Sequence[str]) -> Iterator[Finding]:
@@ -64,7 +60,7 @@ def _lacks(address: Address, lacking: Mapping[str, Sequence[str]], sources: Sequ
 
 def _command(address: Address, sources: Sequence[str], given: Mapping[str, str]) -> str:
     names = "|".join(re.escape(source) for source in sources)
-    ours = f"^({names})(\\.(dlq|dlq\\.history|dlq\\.lock|suspects|starts|starts\\.lock|busy))?$|^{DLX}$|^unpoison\\."
+    ours = f"^({names})(\\.(dlq|dlq\\.history|dlq\\.lock|suspects|starts|busy|delayed|made))?$|^{DLX}$|^unpoison\\."
     patterns = {"configure": ours, "write": f"{ours}|^amq\\.default$", "read": ours}
     both = [f"{given[kind]}|{patterns[kind]}" if given.get(kind) not in (None, "", "^$") else patterns[kind] for kind in KINDS]
     user = str(address.parameters.credentials.username)

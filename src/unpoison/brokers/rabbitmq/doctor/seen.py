@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from unpoison.brokers.rabbitmq.doctor.management import Management, Unanswered
-from unpoison.brokers.rabbitmq.topology import busy_of, dlq_of, history_of, lane_of, starts_of
+from unpoison.brokers.rabbitmq.topology import busy_of, delayed_of, dlq_of, history_of, lane_of, lock_of, starts_of
 
 DEFAULT_LIMIT = 20
 """Deliveries after which RabbitMQ 4 gives up a message of a quorum queue, when nothing else is said."""
@@ -98,6 +98,8 @@ class Family(NamedTuple):
     lane: Seen | None
     starts: Seen | None
     busy: Seen | None
+    delayed: Seen | None
+    lock: Seen | None
 
     def there(self) -> list[Seen]:
         return [each for each in self[1:] if isinstance(each, Seen)]
@@ -123,6 +125,8 @@ class Place(NamedTuple):
             lane_of(source): "lane",
             starts_of(source): "notes",
             busy_of(source): "notes",
+            delayed_of(source): "notes",
+            lock_of(source): "notes",
         }
         return Family(source, *(self.queue(name, role) for name, role in roles.items()))
 

@@ -1,0 +1,155 @@
+"""Where nothing may be made: is everything there that a source needs, and may this user use it?
+
+Asked at start-up, so that all of it is told in one error, and none of it by the first message that is retried. Nothing is made:
+
+- a passive declaration tells whether a queue or an exchange is there;
+- a consumer whose argument the server refuses tells of the right to read, since that is looked at first;
+- a message with the name of another user, which the server refuses too, tells of the right to write;
+- an empty message tells of bindings: it is returned if there is none. The one for delays ends in `<queue>.busy`, where consumers
+  drop it. The one for dead letters expires in the DLQ at once, if nothing else is there: so a DLQ with letters, or with a
+  consumer, is not asked. Letters arrived there, so it is bound.
+"""
+
+from collections.abc import Callable, Iterator
+
+from unpoison.brokers.rabbitmq import properties, table
+from unpoison.brokers.rabbitmq.connection import Forbidden
+from unpoison.brokers.rabbitmq.ladder import LEVELS, exchange_of, rung, rungs
+from unpoison.brokers.rabbitmq.links import Links
+from unpoison.brokers.rabbitmq.topology import DLX, busy_of, dlq_of, history_of, lane_of, lock_of, native_names, starts_of
+from unpoison.brokers.rabbitmq.writing import Batch, Copy
+from unpoison.errors import BrokerUnavailable, ConfigError
+
+PROBE = table.entry("x-unpoison-probe", True)
+NAMED = 3
+"""How many of many things of one kind are named."""
+
+
+def check_consumer(links: Links, source: str) -> None:
+    """Raises ConfigError with everything that a consumer of this source lacks."""
+    checking = _Checking(links, source)
+    checking.look_for_queues(native_names("", source, consumed=True))
+    checking.look_for_exchanges(DLX)
+    checking.look_for_delays()
+    checking.try_reading(source, lane_of(source), starts_of(source), busy_of(source))
+    checking.try_writing("", DLX, *map(exchange_of, range(LEVELS)))
+    checking.try_bindings()
+    links.writer().renew()  # a channel remembers for a while what it was permitted
+    checking.tell(f"Source {source!r} cannot be consumed")
+
+
+def check_operator(links: Links, source: str) -> None:
+    """Raises ConfigError with everything that is lacking for a look at the dead letters of this source."""
+    checking = _Checking(links, source)
+    needed = (dlq_of(source), history_of(source), lock_of(source))
+    checking.look_for_queues(needed)
+    checking.try_reading(*needed)
+    checking.tell(f"The dead letters of {source!r} cannot be looked at")
+
+
+class _Checking:
+    def __init__(self, links: Links, source: str) -> None:
+        self._links, self._topology, self._source = links, links.topology(), source
+        self._there: set[str] = set()
+        self._missing: list[str] = []
+        self._missing_delays: list[str] = []
+        self._lacking: list[str] = []
+
+    def look_for_queues(self, names: "Iterator[str] | tuple[str, ...] | dict[str, str]") -> None:
+        for name in names:
+            self._look("queue", name, self._missing)
+
+    def look_for_exchanges(self, *names: str) -> None:
+        for name in names:
+            self._look("exchange", name, self._missing)
+
+    def look_for_delays(self) -> None:
+        for level in range(LEVELS):
+            self._look("exchange", exchange_of(level), self._missing_delays)
+            for digit in rungs(level):
+                self._look("queue", rung(level, digit), self._missing_delays)
+
+    def _look(self, kind: str, name: str, missing: list[str]) -> None:
+        look: Callable[[str], bool] = self._topology.is_there if kind == "queue" else self._topology.exists
+        try:
+            if look(name):
+                self._there.add(name)
+            else:
+                missing.append(f"{kind} {name!r}")
+        except Forbidden:  # RabbitMQ 4 tells nothing of a name on which the user has no right at all
+            self._lacking.append(f"any right on {name!r}")
+
+    def try_reading(self, *queues: str) -> None:
+        for queue in queues:
+            if queue in self._there:
+                try:
+                    self._topology.check_read(queue)
+                except Forbidden:
+                    self._lacking.append(f"read on {queue!r}")
+
+    def try_writing(self, *exchanges: str) -> None:
+        for exchange in exchanges:
+            if exchange and exchange not in self._there:
+                continue
+            batch = self._stored([Copy(exchange, self._source, properties.of_another_user(), b"")], may_close=True)
+            if isinstance(batch.closed, Forbidden):
+                self._there.discard(exchange)
+                self._lacking.append(f"write on {exchange or 'amq.default'!r}")
+
+    def try_bindings(self) -> None:
+        dlq = dlq_of(self._source)
+        if {DLX, dlq} <= self._there and self._topology.count(dlq) == (0, 0):
+            data = properties.expiring(0, [PROBE])
+            if self._is_unbound([Copy(DLX, self._source, data, b"")]):
+                self._missing.append(f"binding of {dlq!r} to exchange {DLX!r} with the key {self._source!r}")
+        for level in range(LEVELS):
+            # From the bottom up: a message that finds no way further down would wait there until there is one.
+            if not self._is_level_bound(level):
+                return
+
+    def _is_level_bound(self, level: int) -> bool:
+        queues = {digit: rung(level, digit) for digit in rungs(level)}
+        if not {busy_of(self._source), exchange_of(level), *queues.values()} <= self._there:
+            return False
+        targets = queues | ({0: exchange_of(level - 1)} if level else {})
+        probes = {digit: self._delayed(level, digit) for digit in targets}
+        if not self._is_unbound(list(probes.values())):
+            return True
+        unbound = [digit for digit, probe in probes.items() if self._is_unbound([probe])]
+        self._missing_delays += [
+            f"binding of {targets[digit]!r} to exchange {exchange_of(level)!r} (unpoison-d{level}={digit})" for digit in unbound
+        ]
+        return False
+
+    def _delayed(self, level: int, digit: int) -> Copy:
+        """A message for one queue of a level, that goes the shortest way home from there."""
+        digits = {**dict.fromkeys(range(1, level), 0), 0: 1, level: digit}
+        entries = [PROBE, *(table.entry(f"unpoison-d{place}", value) for place, value in digits.items())]
+        return Copy(exchange_of(level), busy_of(self._source), properties.expiring(0, entries), b"")
+
+    def _is_unbound(self, copies: list[Copy]) -> bool:
+        return bool(self._stored(copies).unroutable)
+
+    def _stored(self, copies: list[Copy], *, may_close: bool = False) -> Batch:
+        batch, trouble = self._links.try_to_store(copies)
+        if batch.broken is not None and not (may_close and batch.closed):
+            raise BrokerUnavailable(trouble)
+        return batch
+
+    def tell(self, what: str) -> None:
+        if not (self._missing or self._missing_delays or self._lacking):
+            return
+        missing = ", ".join([*self._missing, *_few(self._missing_delays)])
+        told = [f"{what}: with create=False nothing is made."]
+        if missing:
+            told.append(f"Missing in {self._links.shown}: {missing}.")
+        if self._lacking:
+            told.append(f"User {self._links.user!r} lacks: {', '.join(_few(self._lacking, 20))}.")
+        told.append(
+            "Have an administrator run the script that `unpoison plan-topology module:app` prints: it makes and grants all of it."
+        )
+        raise ConfigError(" ".join(told))
+
+
+def _few(names: list[str], most: int = NAMED) -> list[str]:
+    return names if len(names) <= most else [*names[:most], f"and {len(names) - most} more like these"]

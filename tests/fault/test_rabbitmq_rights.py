@@ -1,0 +1,266 @@
+"""A user who may not configure anything: create=False makes nothing, and a right or an object that is missing charges nobody."""
+
+import re
+from contextlib import suppress
+
+import pika
+import pytest
+
+from servers.errors import ServerFailed
+from tests.contract.rabbitmq_lab import RabbitMQLab
+from unpoison import consumer as flow
+from unpoison.app import App
+from unpoison.backoff import Backoff
+from unpoison.brokers.rabbitmq.broker import RabbitMQBroker
+from unpoison.brokers.rabbitmq.ladder import LEVELS
+from unpoison.errors import BrokerUnavailable, ConfigError, Permanent, PublishFailed
+from unpoison.message import Counters, Delivery
+from unpoison.ports import Kept, Settlement
+from unpoison.testing import given
+from unpoison.testing.isolation.diary import wait_until
+from unpoison.testing.running import Journal, Running, drained
+
+WRITE = r"^(amq\.default|dlx|unpoison\.delay\..*)$"
+READ = r"^{}(\.(dlq|dlq\.history|dlq\.lock|suspects|starts|busy|delayed))?$"
+"""What docs/rabbitmq.md says that such a user needs."""
+
+
+class Restricted:
+    """A virtual host in which an administrator has made what sources need, and a user who may use it and make nothing."""
+
+    def __init__(self, server, folder):
+        self.server, self.lab = server, RabbitMQLab(server, folder)
+        self.opened = []
+        self.user = f"app-{self.lab.vhost}"
+        self.password("secret")
+        self.permit("orders")
+        made = RabbitMQBroker(self.lab.url)
+        made.open([])
+        made.links.ladder().ensure(LEVELS - 1)
+        made.close()
+
+    @property
+    def url(self):
+        return self.lab.url.replace("guest:guest", f"{self.user}:secret", 1)
+
+    def password(self, password):
+        self.server.http("PUT", f"/api/users/{self.user}", {"password": password, "tags": ""})
+
+    def permit(self, source, write=WRITE, read=READ):
+        rights = {"configure": "^$", "write": write, "read": read.format(re.escape(source))}
+        self.server.http("PUT", f"/api/permissions/{self.lab.vhost}/{self.user}", rights)
+
+    def made(self, source):
+        """What an administrator makes, who runs the script; `orders.made` is not part of it."""
+        broker = RabbitMQBroker(self.lab.url)
+        broker.open([source])
+        broker.close()
+        with suppress(ServerFailed):  # an earlier test did that
+            self.http("DELETE", "exchanges", f"{source}.made")
+        self.permit(source)
+        return source
+
+    def http(self, method, kind, name=""):
+        return self.server.http(method, f"/api/{kind}/{self.lab.vhost}/{name}".rstrip("/"))
+
+    def objects(self):
+        queues, exchanges = ({each["name"] for each in self.http("GET", kind)} for kind in ("queues", "exchanges"))
+        bound = {(each["source"], each["destination"], each["properties_key"]) for each in self.http("GET", "bindings")}
+        return queues, exchanges, bound
+
+    def channel(self):
+        """An administrator's."""
+        self.opened.append(pika.BlockingConnection(pika.URLParameters(self.lab.url)))
+        return self.opened[-1].channel()
+
+    def app(self):
+        self.opened.append(App(self.url, create=False))
+        return self.opened[-1]
+
+    def end_test(self):
+        while self.opened:
+            self.opened.pop().close()
+
+    def close(self):
+        self.lab.__exit__(None, None, None)
+        self.server.http("DELETE", f"/api/users/{self.user}")
+
+
+@pytest.fixture(scope="module", params=["rabbitmq", pytest.param("rabbitmq_4", marks=pytest.mark.long)])
+def prepared(request, tmp_path_factory):
+    restricted = Restricted(request.getfixturevalue(request.param), tmp_path_factory.mktemp("place"))
+    yield restricted
+    restricted.close()
+
+
+@pytest.fixture
+def place(prepared):
+    yield prepared
+    prepared.end_test()
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch):
+    monkeypatch.setattr(flow, "RETRY_BROKER", (0.05,))
+
+
+def test_a_user_who_may_make_nothing_retries_dead_letters_looks_and_replays(place):
+    place.made("orders")
+    before = place.objects()
+    starts: list[tuple[int, int]] = []
+
+    def handle(number: int, delivery: Delivery) -> None:
+        starts.append((number, delivery.attempt))
+        if number == 1 and delivery.attempt == 1:
+            raise ConnectionError("not yet")
+        if number == 2 and len(starts) < 5:
+            raise Permanent("poison")
+
+    app = given.consumer(place.app(), "orders", handle, backoff=Backoff.fixed(0.1))
+    app.publish_many("orders", [0, 1, 2])
+    assert drained(app)["orders"].dead == 1
+    letters = app.dlq("orders")
+    assert [letter.body for letter in letters.letters()] == [b"2"]
+    assert (letters.count(), len(letters.replay_all().replayed)) == (1, 1)
+    assert drained(app)["orders"].done == 1
+    assert sorted(starts) == [(0, 1), (1, 1), (1, 2), (2, 1), (2, 1)]
+    assert place.objects() == before
+
+
+def test_all_that_is_missing_is_told_at_once_and_nothing_is_made(place):
+    place.made("bills")
+    channel = place.channel()
+    for queue in ("bills.dlq.history", "bills.starts", "unpoison.delay.0.3s"):
+        channel.queue_delete(queue)
+    channel.queue_unbind("bills.dlq", "dlx", "bills")
+    place.permit(
+        "bills", write=r"^(dlx|unpoison\.delay\.[^1]*|unpoison\.delay\.[1-9]0+s)$", read="^bills(.dlq.*|.starts|.busy|.delayed)?$"
+    )
+    before = place.objects()
+    with pytest.raises(ConfigError) as told:
+        drained(given.consumer(place.app(), "bills", print))
+    try:
+        for word in (
+            "'bills.dlq.history'",
+            "'bills.starts'",
+            "'unpoison.delay.0.3s'",
+            "binding of 'bills.dlq' to exchange 'dlx'",
+        ):
+            assert word in str(told.value)
+        for word in ("(read|any right) on 'bills.suspects'", "write on 'amq.default'", "(write|any right) on 'unpoison.delay.1'"):
+            assert re.search(word, str(told.value))  # RabbitMQ 4 tells nothing of a name on which one has no right at all
+        assert "unpoison plan-topology" in str(told.value)
+        assert place.user in str(told.value)
+        assert place.objects() == before
+    finally:
+        _mend(place, "bills")
+    assert drained(given.consumer(place.app(), "bills", print)) == {}
+
+
+@pytest.mark.parametrize(
+    ("exchange", "to", "arguments"),
+    [
+        ("unpoison.delay.0", "unpoison.delay.0.7s", {"x-match": "all", "unpoison-d0": 7}),
+        ("unpoison.delay.3", "unpoison.delay.400s", {"x-match": "all", "unpoison-d3": 4}),
+    ],
+)
+def test_a_delay_queue_that_is_not_bound_is_told(place, exchange, to, arguments):
+    place.made("bills")
+    channel = place.channel()
+    channel.queue_unbind(to, exchange, "", arguments)
+    try:
+        with pytest.raises(ConfigError, match=f"binding of '{to}' to exchange '{exchange}'"):
+            drained(given.consumer(place.app(), "bills", print))
+    finally:
+        channel.queue_bind(to, exchange, "", arguments)
+    drained(given.consumer(place.app(), "bills", print))
+    filled = [each["name"] for each in place.http("GET", "queues") if each.get("messages")]
+    assert [name for name in filled if not name.endswith(".busy")] == []
+
+
+def _mend(place, source):
+    broker = RabbitMQBroker(place.lab.url)
+    broker.open([source])
+    broker.links.ladder().ensure(0)
+    broker.close()
+    place.permit(source)
+
+
+@pytest.mark.parametrize("write", [r"^(dlx|unpoison\.delay\..*)$", r"^(amq\.default|dlx)$"], ids=["amq.default", "delays"])
+def test_a_right_that_goes_away_pauses_and_charges_nobody(place, write):
+    source = place.made("parcels")
+    starts: list[tuple[int, bool]] = []
+
+    def handle(_: int, delivery: Delivery) -> None:
+        starts.append((delivery.attempt, delivery.returned))
+        if len(starts) == 1:
+            place.permit(source, write=write)
+            raise ConnectionError("not yet")
+
+    app = given.consumer(place.app(), source, handle, backoff=Backoff.fixed(0.1), max_attempts=2)
+    app.publish(source, 1)
+    with Journal() as journal, Running(app, until_empty=True) as running:
+        journal.wait_for("pause")
+        assert "grant this right" in journal.of("pause")[0]
+        place.permit(source)
+        journal.wait_for("resume")
+        assert running.wait()[source].done == 1
+    assert starts == [(1, False), (2, False)]
+
+
+@pytest.mark.parametrize("lost", [{"write": "^dlx$"}, {"read": "^suspicious$"}], ids=["write", "read"])
+def test_a_suspect_is_not_charged_for_what_its_consumer_may_not_do(place, lost):
+    """Put back each time, it would be dead-lettered as lost within a second."""
+    source = place.made("suspicious")
+    broker = RabbitMQBroker(place.url)
+    broker.open([source], create=False, ring=lambda: None)
+    given.publish(broker, given.messages(source, 2))
+    first, second = broker.fetch(source, 2)
+    broker.settle(Settlement(kept=[Kept(first, Counters(alone=True, unseen=1))]))
+    wait_until(lambda: broker.has_suspect(source), lambda: "It is not there")
+    try:
+        place.permit(source, **lost)
+        broker.links.writer().renew()  # a channel remembers for a while what it was permitted
+        for _ in range(5):
+            with pytest.raises(BrokerUnavailable, match="grant this right"):
+                broker.take_suspect(source, "web-1:1")
+            with pytest.raises(BrokerUnavailable, match="grant this right"):
+                broker.fetch(source, 1)
+        broker.settle(Settlement(gone=[second]))  # what ran meanwhile is still held
+        place.permit(source)
+        assert broker.has_suspect(source)
+        suspect = broker.take_suspect(source, "web-1:1")
+        assert suspect.counters == Counters(alone=True, unseen=1)
+        broker.settle(Settlement(gone=[suspect]))
+        assert broker.fetch(source, 1) == []
+    finally:
+        broker.close()
+
+
+def test_a_login_that_is_refused_in_the_middle_of_a_run_pauses_it(place):
+    source = place.made("logins")
+    done: list[int] = []
+    app = given.consumer(place.app(), source, done.append)
+    app.publish(source, 1)
+    with Journal() as journal, Running(app):
+        wait_until(lambda: done == [1], lambda: "Nothing was handled")
+        place.server.http("DELETE", f"/api/users/{place.user}")  # which ends its connections
+        journal.wait_for("pause")
+        with pytest.raises(ConfigError, match="refuses user"):
+            RabbitMQBroker(place.url).open([])
+        place.password("secret")
+        place.permit(source)
+        journal.wait_for("resume")
+        app.publish(source, 2)
+        wait_until(lambda: done == [1, 2], lambda: "It did not go on")
+
+
+def test_one_who_only_publishes_needs_no_more_than_the_right_to_write(place):
+    source = place.made("letters")
+    place.permit(source, read="^$")
+    app = place.app()
+    app.publish(source, 1)
+    with pytest.raises(PublishFailed, match="cannot route to queue 'misspelt'"):
+        app.publish("misspelt", 1)
+    place.permit(source)
+    assert drained(given.consumer(place.app(), source, print))[source].done == 1
