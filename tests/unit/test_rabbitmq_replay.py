@@ -28,7 +28,9 @@ KINDS = {
 def letter_in_the_dlq():
     def make(extra=(), headers=SENDERS, message_id="order-1", **fields):
         like = properties.read(properties.write(message_id[:255], headers))
-        seen = envelope.Seen(message_id, "customer-7", {}, "stamp-1", Counters(), 0, 0.0, ("shop", "orders.new"))
+        seen = envelope.Seen(
+            message_id, "customer-7", {}, "stamp-1", Counters(), 0, 0.0, ("shop", "orders.new"), "60000", b"I\x00\x00\x00\x07"
+        )
         known = {
             "attempts": 3,
             "classification": "permanent",
@@ -73,6 +75,11 @@ def test_the_short_way_writes_what_the_long_one_does(letter_in_the_dlq, read_in_
 def test_what_the_broker_added_in_the_dlq_does_not_go_along(letter_in_the_dlq, read_in_full):
     arrived = letter_in_the_dlq(extra=BROKERS)
     assert sent(arrived) == read_in_full(arrived) == sent(letter_in_the_dlq())
+
+
+def test_a_letter_that_was_moved_back_and_died_again_is_read_in_full(letter_in_the_dlq):
+    death = table.entry("x-death", "whatever RabbitMQ noted")
+    assert letters._ours_again(letter_in_the_dlq(extra=[death]), "orders-1", HISTORY) is None
 
 
 def test_a_message_with_a_long_id_keeps_it(letter_in_the_dlq, read_in_full):

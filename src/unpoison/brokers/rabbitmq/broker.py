@@ -7,7 +7,7 @@ there twice for a moment and is never lost.
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import NamedTuple, cast
@@ -23,6 +23,7 @@ from unpoison.brokers.rabbitmq.holding import GIVE_BACK_AFTER, Holding
 from unpoison.brokers.rabbitmq.links import Links
 from unpoison.brokers.rabbitmq.moving import Moving, why
 from unpoison.brokers.rabbitmq.native import native
+from unpoison.brokers.rabbitmq.odd import Odd
 from unpoison.brokers.rabbitmq.properties import Properties
 from unpoison.brokers.rabbitmq.publishing import publish
 from unpoison.brokers.rabbitmq.topology import NOT_FOUND, SourceDeleted, busy_of, check_name, delayed_of, dlq_of, lane_of
@@ -54,6 +55,7 @@ class RabbitMQBroker:
         self._holding = Holding(self.links, self._wake, self._give_back_unfetched)
         self._moving = Moving(self.links, self._holding.finish)
         self._came_back = CameBack()
+        self._odd = Odd()
         self._troubles: dict[str, Refused] = {}
         """Why suspects of a source cannot be looked at or taken: said by the next fetch, since nobody else would say it."""
 
@@ -105,6 +107,7 @@ class RabbitMQBroker:
             except Refused as refused:
                 raise self._holding.queue_deleted(source) if refused.code == NOT_FOUND else refused from None
             self._came_back.tell_due()
+            self._odd.tell_due()
             return found
 
     def _fetch(self, source: str, subscription: Subscription, limit: int) -> Sequence[Delivery]:
@@ -130,7 +133,8 @@ class RabbitMQBroker:
 
     def _admitted(self, source: str, subscription: Subscription, arrived: Sequence[Arrived]) -> list[Delivery]:
         """Deliveries. What came back flagged and uncounted, or has to wait longer, is stored anew first and comes again."""
-        together, one = partial(_read_together, source, subscription), partial(_read, source, subscription)
+        one = partial(_read, source, subscription, self._odd)
+        together = partial(_read_together, source, subscription, one)
         found = read_all(arrived, together, one, partial(envelope.not_read, source, subscription))
         again = [each for each in found if type(each) is _Again]
         if not again:
@@ -280,19 +284,19 @@ class _Again(NamedTuple):
     counters: Counters
 
 
-def _read_together(source: str, subscription: Subscription, arrived: Sequence[Arrived]) -> list[Delivery | _Again]:
+def _read_together(
+    source: str, subscription: Subscription, read: Callable[[Arrived], Delivery | _Again], arrived: Sequence[Arrived]
+) -> list[Delivery | _Again]:
     plain, is_plain = envelope.plain, envelope.is_plain
     return [
-        plain(source, message, subscription)
-        if not message.redelivered and is_plain(message.properties)
-        else _read(source, subscription, message)
+        plain(source, message, subscription) if not message.redelivered and is_plain(message.properties) else read(message)
         for message in arrived
     ]
 
 
-def _read(source: str, subscription: Subscription, message: Arrived) -> Delivery | _Again:
+def _read(source: str, subscription: Subscription, odd: Odd, message: Arrived) -> Delivery | _Again:
     like, seen = envelope.opened(message)
-    counters = _returned(seen.counters, seen.returns)
+    counters = _returned(odd.counters(source, seen), seen.returns)
     if seen.wait > 0 or (seen.returns == FLAGGED and seen.counters.unseen == 0 and not seen.counters.alone):
         return _Again(message, like, seen, counters)
     receipt = Receipt(subscription, message.tag, message.properties, message.route)

@@ -25,6 +25,11 @@ from unpoison.stored import UNREADABLE
 STAMP, KEY, ATTEMPTS, REST = b"x-unpoison-stamp", b"x-unpoison-key", b"x-delivery-attempts", b"x-unpoison-wait"
 EXCHANGE, ROUTING_KEY = b"x-unpoison-exchange", b"x-unpoison-routing-key"
 """What the original was published with: a copy has a route of its own."""
+EXPIRATION = b"x-unpoison-expiration"
+"""The one that the sender set, in milliseconds. A copy does not expire."""
+SENDERS_ATTEMPTS = b"x-unpoison-senders-attempts"
+"""What the sender wrote as `x-delivery-attempts`: ours takes its place on a copy."""
+RECORD, LETTER, STATE = b"x-unpoison-letter", b"x-unpoison-letter-id", b"x-unpoison-state"
 LONG_ID = b"x-unpoison-id"
 """For an id of more than the 255 bytes that the property can hold."""
 
@@ -70,6 +75,11 @@ class Seen(msgspec.Struct):
     wait: float
     route: tuple[str, str] | None = None
     """Exchange and routing key of the original; None if they are not known."""
+    expiration: str | None = None
+    senders_attempts: bytes | None = None
+    """A header `x-delivery-attempts` that is not ours, as it came."""
+    letter: str | None = None
+    """What the record of a dead letter says, if this is one that was not sent again by us."""
 
 
 def stamp() -> str:
@@ -98,6 +108,10 @@ def copied(seen: Seen, like: Properties, counters: Counters, *, extra: list[Entr
     entries.append(table.entry("x-unpoison-stamp", seen.stamp or stamp()))
     if seen.key is not None:
         entries.append(table.entry("x-unpoison-key", seen.key))
+    if seen.expiration is not None:
+        entries.append(table.entry(EXPIRATION.decode(), seen.expiration))
+    if seen.senders_attempts is not None:
+        entries.append(Entry(SENDERS_ATTEMPTS, seen.senders_attempts))
     if seen.route is not None:
         entries += [table.entry(name.decode(), text) for name, text in zip((EXCHANGE, ROUTING_KEY), seen.route, strict=True)]
     return _written(seen.id, entries, like)
@@ -175,11 +189,45 @@ def look(arrived: Arrived, like: Properties) -> Seen:
     key = table.text(found[KEY]) if KEY in found else None
     named = table.text(found[LONG_ID]) if LONG_ID in found else like.id
     own = table.text(found[STAMP]) if STAMP in found else None
+    # Every copy of ours has a stamp. Without one, counters are somebody else's headers of those names.
+    senders = found.get(SENDERS_ATTEMPTS if own else ATTEMPTS)
+    if senders is not None:
+        headers[ATTEMPTS.decode()] = table.text(senders)
     wait = _number(found.get(REST), (float, int), 0.0)
     wait = wait if 0 < wait <= MOST_MOMENT else 0.0  # else somebody else's header of that name
-    returns = _returns(found) if arrived.redelivered else 0
-    id_ = named if named is not None else own or _unnamed(arrived)
-    return Seen(id_, key, headers or NO_HEADERS, own, _counters(found), returns, float(wait), _route(arrived, found))
+    return Seen(
+        id=named if named is not None else own or _unnamed(arrived),
+        key=key,
+        headers=headers or NO_HEADERS,
+        stamp=own,
+        counters=_counters(found) if own else UNTRIED,
+        returns=_returns(found) if arrived.redelivered else 0,
+        wait=float(wait),
+        route=_route(arrived, found),
+        expiration=_expiration(found, like),
+        senders_attempts=senders,
+        letter=_letter(found) if own else None,
+    )
+
+
+def _letter(found: Mapping[bytes, bytes]) -> str | None:
+    """What tells that it is a letter that nobody has sent again. A replay of ours says so in its state."""
+    if LETTER not in found or STATE not in found or table.text(found[STATE]) not in NOT_SENT_AGAIN:
+        return None
+    return table.text(found[RECORD]) if RECORD in found else ""
+
+
+NOT_SENT_AGAIN = ("dead", "discarded")
+
+
+def _expiration(found: Mapping[bytes, bytes], like: Properties) -> str | None:
+    """RabbitMQ takes it off a message that has expired, and notes it."""
+    if EXPIRATION in found:
+        return table.text(found[EXPIRATION])
+    if like.expiration is not None:
+        return like.expiration
+    noted = last_death(found).get("original-expiration") if b"x-death" in found else None
+    return None if noted is None else str(noted)
 
 
 def _route(arrived: Arrived, found: Mapping[bytes, bytes]) -> tuple[str, str] | None:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from unpoison.brokers.rabbitmq import envelope, properties, table
-from unpoison.brokers.rabbitmq.envelope import MOST_HEADERS, Seen
+from unpoison.brokers.rabbitmq.envelope import LETTER, MOST_HEADERS, RECORD, STATE, Seen
 from unpoison.brokers.rabbitmq.properties import Properties
 from unpoison.brokers.rabbitmq.table import Entry
 from unpoison.brokers.rabbitmq.wire import Arrived
@@ -24,7 +24,6 @@ from unpoison.message import Counters, Message
 from unpoison.reading import read_one, unreadable_letter
 from unpoison.stored import UNREADABLE, letter_within
 
-RECORD, LETTER, STATE = b"x-unpoison-letter", b"x-unpoison-letter-id", b"x-unpoison-state"
 _last = [0]
 
 
@@ -44,7 +43,8 @@ def written(letter: DeadLetter, seen: Seen, like: Properties, letter_id: str, st
 def _original(source: str, seen: Seen) -> dict[str, str | int]:
     """Where the message came from; if that is not known, it was published to its queue like all that unpoison sends."""
     exchange, routing_key = seen.route or ("", source)
-    return {"exchange": exchange, "routing_key": routing_key}
+    expiration: dict[str, str | int] = {} if seen.expiration is None else {"expiration": seen.expiration}
+    return {"exchange": exchange, "routing_key": routing_key, **expiration}
 
 
 def told(letter: DeadLetter, letter_id: str, state: str) -> list[Entry]:
@@ -70,10 +70,10 @@ class Found(msgspec.Struct):
 
 def read(source: str, arrived: Arrived, states: Collection[str] = ("dead",)) -> Found:
     """A letter in one of these states. What tells of another is left from an earlier life of the message: RabbitMQ itself
-    dead-lettered one that had been replayed."""
+    dead-lettered one that had been sent again."""
     like, seen = envelope.opened_safely(arrived)
     headers = {each.name: each.value for each in like.headers.entries}
-    if STATE in headers and table.text(headers[STATE]) not in states:
+    if _is_left_over(source, headers, states):
         headers = {name: content for name, content in headers.items() if name not in (RECORD, LETTER, STATE)}
     message = Message(seen.id, source, arrived.body, seen.key, seen.headers)
     letter = read_one(
@@ -84,6 +84,14 @@ def read(source: str, arrived: Arrived, states: Collection[str] = ("dead",)) -> 
     id_ = _own_id(headers) or _foreign_id(source, arrived, headers, seen.stamp)
     state = table.text(headers[STATE]) if STATE in headers else "dead"
     return Found(arrived, like, seen, msgspec.structs.replace(letter, id=id_, state=state, message=message))
+
+
+def _is_left_over(source: str, headers: Mapping[bytes, bytes], states: Collection[str]) -> bool:
+    """Whether what it says of a letter is no longer true. A letter of ours has no `x-death`: one that RabbitMQ dead-lettered from
+    the source had been moved back there by another tool."""
+    if STATE not in headers:
+        return False
+    return table.text(headers[STATE]) not in states or (_DEATH in headers and envelope.last_death(headers).get("queue") == source)
 
 
 class SentAgain(NamedTuple):
@@ -109,7 +117,7 @@ def _ours_again(arrived: Arrived, letter_id: str, history: str) -> SentAgain | N
     here. May raise."""
     like = properties.read(arrived.properties)
     headers = dict(like.headers.entries)
-    if not (headers.keys() >= _WRITTEN and table.text(headers[STATE]) == "dead"):
+    if not headers.keys() >= _WRITTEN or _DEATH in headers or table.text(headers[STATE]) != "dead":
         return None
     known = _decoded_gist(table.text(headers[RECORD]))
     counters = counters_of_replay(known.classification, known.replays)
@@ -161,7 +169,7 @@ def _brief(source: str, arrived: Arrived, states: Collection[str]) -> Brief:
     """May raise."""
     like = properties.read(arrived.properties)
     found = {each.name: each.value for each in like.headers.entries if each.name in _BRIEF}
-    is_ours = STATE not in found or table.text(found[STATE]) in states
+    is_ours = not _is_left_over(source, found, states)
     state = table.text(found[STATE]) if STATE in found and is_ours else "dead"
     stamp = table.text(found[envelope.STAMP]) if envelope.STAMP in found else None
     id_ = (_own_id(found) if is_ours else "") or _foreign_id(source, arrived, found, stamp)

@@ -1,7 +1,7 @@
 """What stands beside a message's body: its properties, kept as bytes, field by field.
 
-Copies keep what the sender set, but for three fields that would do harm on them: an expiration (the copy would vanish),
-the user id (the server refuses one that is not ours) and the delivery mode (a copy is always persistent).
+Copies keep what the sender set, but for three fields that would do harm on them: an expiration (the copy would vanish, so it is
+only told of), the user id (the server refuses one that is not ours) and the delivery mode (a copy is always persistent).
 """
 
 import struct
@@ -32,7 +32,7 @@ _FIELDS = (
 )
 PLAIN_FIELDS: Final = tuple(name for name in _FIELDS if name != "headers")
 _FIXED: Final = {"delivery_mode": 1, "priority": 1, "timestamp": 8}
-_DROPPED: Final = frozenset(("headers", "delivery_mode", "message_id", "expiration", "user_id"))
+_DROPPED: Final = frozenset(("delivery_mode", "user_id"))
 _HEADERS, _MODE, _ID = 0x2000, 0x1000, 0x0080
 _PERSISTENT = b"\x02"
 MOST = 2**32 - 1
@@ -44,6 +44,7 @@ class Properties(msgspec.Struct, frozen=True):
 
     id: str | None = None
     headers: Table = Table()
+    expiration: str | None = None
     others: tuple[tuple[str, bytes], ...] = ()
 
 
@@ -51,16 +52,18 @@ NONE = Properties()
 
 
 def read(data: bytes) -> Properties:
-    id_, headers = None, Table()
+    id_, headers, expiration = None, Table(), None
     others: list[tuple[str, bytes]] = []
     for name, raw in fields(data):
         if name == "headers":
             headers = split(raw[4:])
         elif name == "message_id":
             id_ = as_text(raw[1:])
+        elif name == "expiration":
+            expiration = as_text(raw[1:])
         elif name not in _DROPPED:
             others.append((name, raw))
-    return Properties(id_, headers, tuple(others))
+    return Properties(id_, headers, expiration, tuple(others))
 
 
 def fields(data: bytes) -> Iterator[tuple[str, bytes]]:
