@@ -82,6 +82,7 @@ def test_every_option_of_a_consumer_is_there_with_its_default():
         "classify": "built-in rules",
         "concurrency": f"CPUs, at least 2; {ASYNC_CONCURRENCY} if async",
         "isolation": f'`"{isolation}"`',
+        "tombstones": f'`"{real["tombstones"]}"`',
         "handler": "made from the options",
     }
     assert table("options.md", "A consumer") == expected

@@ -1,9 +1,12 @@
 """Records whose value is null, as a compacted topic has them where a key was deleted."""
 
+from pathlib import Path
+
 import pytest
 from confluent_kafka import Producer
 
 from tests.contract.kafka_lab import KafkaLab
+from tests.docs.pages import blocks
 from unpoison import Delivery
 from unpoison.backoff import Backoff
 from unpoison.errors import Permanent
@@ -19,11 +22,11 @@ def lab(tmp_path, kafka):
         yield lab
 
 
-def send(lab, *records):
-    broker = lab.broker("orders")
+def send(lab, *records, source="orders"):
+    broker = lab.broker(source)
     producer = Producer(broker.session.address.options)
     for key, value, *headers in records:
-        producer.produce(broker.session.names("orders").topic, value, key=key, headers=headers)
+        producer.produce(broker.session.names(source).topic, value, key=key, headers=headers)
     assert producer.flush(30) == 0
 
 
@@ -111,3 +114,16 @@ def test_tombstones_are_skipped_where_the_consumer_says_so(lab):
     tally = drained(given.consumer(lab.app(), "orders", ship, tombstones="skip"))["orders"]
     assert (seen, tally.done, tally.dead) == ([1, 3], 4, 0)
     assert lab.broker("orders").depth("orders").empty
+
+
+def test_the_example_of_the_page_keeps_what_is_there_and_forgets_what_was_deleted(lab):
+    page = Path(__file__).parents[2] / "docs" / "native.md"
+    (example,) = [block.text for block in blocks(page.read_text()) if block.file == "customers.py"]
+    here = {}
+    exec(example.replace("kafka://kafka.example.com:9092?group=billing", lab.url), here)
+    send(lab, ("ada", b'{"name":"Ada"}'), ("bob", b'{"name":"Bob"}'), ("ada", None), source="customers")
+    try:
+        drained(here["app"])
+    finally:
+        here["app"].close()
+    assert here["customers"] == {"bob": {"name": "Bob"}}

@@ -2,6 +2,9 @@
 
 import struct
 import threading
+from datetime import UTC, datetime
+from decimal import Decimal
+from urllib.parse import urlsplit
 
 import pika
 import pytest
@@ -65,6 +68,70 @@ def test_a_header_that_the_client_cannot_decode_stops_nobody_and_survives_unchan
     entries = properties.read(again.receipt.properties).headers.entries
     assert IN_MICROSECONDS in entries
     assert Entry(b"broken", b"S" + struct.pack(">I", 2) + b"\xff\xfe") in entries
+
+
+def test_a_handler_sees_every_property_and_the_types_of_headers(lab, raw):
+    lab.broker("orders")
+    raw.exchange_declare("shop", "topic")
+    raw.queue_bind("orders", "shop", "order.*")
+    when = datetime(2026, 1, 2, tzinfo=UTC)
+    headers = {
+        "text": "ü",
+        "number": 2**40,
+        "yes": True,
+        "none": None,
+        "when": when,
+        "list": [1, "a"],
+        "table": {"b": Decimal("1.5")},
+    }
+    sent = pika.BasicProperties("text/plain", "gzip", headers, 2, 4, "corr", "answers", "60000", "m-1", 1_700_000_000, "placed")
+    sent.app_id, sent.user_id = "shop", urlsplit(lab.url).username
+    raw.basic_publish("shop", "order.new", b"1", sent)
+    seen = []
+
+    def handle(body: bytes, delivery: Delivery) -> None:
+        seen.append(delivery)
+        if delivery.attempt == 1:
+            raise ConnectionError
+
+    drained(given.consumer(lab.app(), "orders", handle, backoff=Backoff.immediate()))
+    first, retried = seen
+    assert dict(first.native.headers) == {
+        "text": "ü".encode(),
+        "number": 2**40,
+        "yes": True,
+        "none": None,
+        "when": int(when.timestamp()),
+        "list": [1, b"a"],
+        "table": {"b": 1.5},
+    }
+    assert dict(first.headers) == {
+        "text": "ü",
+        "number": str(2**40),
+        "yes": "true",
+        "none": "",
+        "when": str(int(when.timestamp())),
+        "list": '[1, "a"]',
+        "table": '{"b": 1.5}',
+    }
+    copied = {
+        "content_type": "text/plain",
+        "content_encoding": "gzip",
+        "correlation_id": "corr",
+        "reply_to": "answers",
+        "type": "placed",
+        "timestamp": 1_700_000_000,
+        "app_id": "shop",
+        "priority": 4,
+        "message_id": "m-1",
+        "cluster_id": None,
+        "delivery_mode": 2,
+        "exchange": "shop",
+        "routing_key": "order.new",
+    }
+    assert first.native.properties == {**copied, "expiration": "60000", "user_id": sent.user_id}
+    assert retried.native.headers == first.native.headers
+    assert {name: retried.native.properties[name] for name in copied} == copied
 
 
 def test_a_copy_leaves_the_headers_of_the_broker_behind(lab):

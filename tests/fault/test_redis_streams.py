@@ -6,7 +6,7 @@ from tests.fault.redis_parts import bodies, opened, raw
 from unpoison import App
 from unpoison.backoff import Backoff
 from unpoison.brokers.redis.broker import RedisBroker
-from unpoison.errors import BrokerUnavailable, ConfigError, OwnershipLost
+from unpoison.errors import BrokerUnavailable, ConfigError, OwnershipLost, Permanent
 from unpoison.message import Counters, Delivery
 from unpoison.ports import Dead, Depth, Kept, Settlement
 from unpoison.testing import given
@@ -222,3 +222,22 @@ def test_without_create_nothing_is_made_and_the_command_is_said(url):
     with opened(url, create=False) as broker:
         broker.publish(given.messages("orders", 1))
         assert bodies(broker.fetch("orders", 10)) == [b"0"]
+
+
+def test_the_number_in_the_stream_is_native_as_long_as_the_stream_has_given_it(url):
+    """A replayed letter has a number of ours, which nobody finds anywhere."""
+    seen = []
+
+    def handle(body: bytes, delivery: Delivery) -> None:
+        seen.append(delivery.native.properties["stream_id"])
+        raise ConnectionError if delivery.attempt == 1 else Permanent("as asked")
+
+    app = given.consumer(App(url), "orders", handle, max_attempts=2, backoff=Backoff.immediate())
+    with raw(url) as client:
+        entry = client.xadd("orders", {"body": b"1"}).decode()
+    drained(app)
+    assert seen == [entry, entry]
+    app.dlq("orders").replay_all()
+    drained(app)
+    assert seen == [entry, entry, None, None]
+    app.close()

@@ -5,6 +5,7 @@ programs are read as they are: without a field `body` the body is a JSON object 
 headers. Whatever they look like, their fields travel unchanged through retries, dead letters and replays.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -16,6 +17,9 @@ from unpoison.message import NO_HEADERS, UNTRIED, Delivery, Message, Outgoing
 from unpoison.native import Native, text_headers
 from unpoison.reading import Unreadable, as_text, read_all, read_one, unreadable
 from unpoison.stored import UNREADABLE, headers_text, read_counters, read_headers
+
+STREAM_ID = re.compile(r"(0|[1-9][0-9]{0,19})-(0|[1-9][0-9]{0,19})")
+"""A number that the stream gave. Others are ours, and mean nothing to anybody else."""
 
 _NOT_HEADERS = (b"id", b"key", b"body", b"headers")
 
@@ -131,7 +135,7 @@ def native(delivery: Delivery) -> Native:
     pairs = list(zip(receipt.fields[::2], receipt.fields[1::2], strict=False))
     has_body = any(name == b"body" for name, _ in pairs)
     properties = {
-        "stream_id": _text(receipt.no) if b"-" in receipt.no else None,
+        "stream_id": no if STREAM_ID.fullmatch(no := _text(receipt.no)) else None,
         "fields": [[name, value] for name, value in pairs if name != b"body"],
     }
     key = next((value for name, value in reversed(pairs) if name == b"key"), None)

@@ -5,19 +5,17 @@ The first fields are the message as its sender wrote it (`id`, `body`, `key`, `h
 they were, in `fields`.
 """
 
-import re
 from collections.abc import Sequence
 
 import msgspec
 
 from unpoison import stored
-from unpoison.brokers.redis.envelope import fields_of
+from unpoison.brokers.redis.envelope import STREAM_ID, fields_of
 from unpoison.brokers.redis.netstrings import packed, unpacked
 from unpoison.deadletters.record import DeadLetter
 from unpoison.message import Message
 from unpoison.reading import as_text, read_one
 
-_ID = re.compile(r"(0|[1-9][0-9]{0,19})-(0|[1-9][0-9]{0,19})")
 _UNKNOWN = (
     '{"attempts":0,"classification":"unknown","rule":"","reason":"it was put here by another program",'
     '"error_type":"","error":"","first_failed_at":0,"last_failed_at":0}'
@@ -27,7 +25,7 @@ _UNKNOWN = (
 def fields_of_letter(letter: DeadLetter, original: Sequence[bytes], group: str, no: bytes) -> list[bytes]:
     """The entry of a letter. `original` are the fields that the message had in the stream, and `no` its number. A number that
     the stream did not give is ours, and means nothing to anybody else."""
-    if _ID.fullmatch(entry := as_text(no)):
+    if STREAM_ID.fullmatch(entry := as_text(no)):
         letter = msgspec.structs.replace(letter, original=letter.original | {"entry": entry})
     fields = fields_of(letter.message)
     same = fields == list(original)
@@ -67,7 +65,7 @@ def group_of(fields: Sequence[bytes], default: str) -> str:
 def number(source: str, letter_id: str) -> str | None:
     """The number of a letter in its stream; None for an id that is not one of this DLQ."""
     no = letter_id.removeprefix(f"{source}-")
-    return no if letter_id.startswith(f"{source}-") and _ID.fullmatch(no) else None
+    return no if letter_id.startswith(f"{source}-") and STREAM_ID.fullmatch(no) else None
 
 
 def padded(no: str) -> str:

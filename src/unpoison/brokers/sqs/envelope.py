@@ -218,7 +218,11 @@ def attribute_bytes(value: Mapping[str, Any]) -> bytes:
     if "StringValue" in value:
         return str(value["StringValue"]).encode("utf-8", "surrogatepass")
     content = value.get("BinaryValue", b"")
-    return content if isinstance(content, bytes) else base64.b64decode(str(content))
+    if isinstance(content, bytes):
+        return content
+    with suppress(ValueError):  # somebody else's attribute of our name
+        return base64.b64decode(str(content), validate=True)
+    return str(content).encode("utf-8", "surrogatepass")
 
 
 def returned(counters: Counters, times: int) -> Counters:
