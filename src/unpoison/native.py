@@ -55,7 +55,7 @@ def as_text(value: object) -> str:
     if type(value) is bytes:  # nearly always: asked for every header of every record
         return value.decode("utf-8", "backslashreplace")
     if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode()
+        return value if value.isascii() else value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value).decode("utf-8", "backslashreplace")
     if value is None:

@@ -5,7 +5,11 @@ import asyncio
 import pytest
 
 from unpoison import App, Delivery, Native
-from unpoison.message import Counters
+from unpoison.brokers.nats import envelope as nats
+from unpoison.brokers.rabbitmq import envelope as rabbitmq
+from unpoison.brokers.rabbitmq import table
+from unpoison.brokers.rabbitmq.wire import Arrived
+from unpoison.message import Counters, Outgoing
 from unpoison.native import as_text, text_headers
 from unpoison.reading import unreadable, with_native
 from unpoison.testing import given
@@ -137,3 +141,15 @@ def test_a_key_that_is_taken_from_a_header_is_not_the_brokers():
 
     drained(given.consumer(app, "orders", handle, key_from="header:tenant"))
     assert seen == [("ada", None)]
+
+
+def test_what_unpoison_publishes_without_key_and_headers_takes_the_short_way():
+    """A short way that nothing takes looks like one that works: everything arrives, and costs several times as much."""
+    bare, with_key = Outgoing("id-1", "orders", b"1"), Outgoing("id-2", "orders", b"2", "k")
+    published = rabbitmq.published(bare)
+    assert rabbitmq.is_plain(published)
+    assert not rabbitmq.is_plain(rabbitmq.published(with_key))
+    assert not rabbitmq.is_plain(rabbitmq.published(bare, [table.entry("x", "1")]))
+    assert rabbitmq.plain("orders", Arrived(1, False, published, b"1", b"\x00\x06orders"), None).id == "id-1"
+    assert nats.is_plain(nats.published(bare))
+    assert not nats.is_plain(nats.published(with_key))

@@ -6,7 +6,7 @@ Headers: `x-unpoison-id` is the sender's id, `x-delivery-attempts` the starts al
 a line break, is JSON in `x-unpoison-more`. Blocks are kept as bytes: what the client would alter, or refuse, stays as it was.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -111,7 +111,7 @@ def is_plain(block: bytes) -> bool:
 def plain(source: str, arrived: Arrived, holder: object) -> Delivery:
     """The short way for a message that `is_plain`."""
     block = arrived.block
-    id_ = as_text(block[len(PLAIN) : -4])
+    id_ = block[len(PLAIN) : -4].decode("utf-8", "backslashreplace")
     return Delivery(Receipt(holder, arrived.reply, block), source, id_, arrived.body)
 
 
@@ -197,18 +197,18 @@ def _history(history: tuple[Past, ...]) -> bytes:
 
 
 def fields(old: bytes) -> dict[bytes, bytes]:
-    """The headers by name, as far as they are ours; of several with one name the first."""
-    found: dict[bytes, bytes] = {}
-    for name, value in _lines(old):
-        found.setdefault(name, value)
-    return found
+    """The headers by name; of several with one name the first, which for ours is the one that counts."""
+    return dict(reversed(pairs(old)))
 
 
-def _lines(old: bytes) -> Iterator[tuple[bytes, bytes]]:
+def pairs(old: bytes) -> list[tuple[bytes, bytes]]:
+    """Each header, in their order."""
+    found: list[tuple[bytes, bytes]] = []
     for each in old.split(CRLF)[1:]:
         name, colon, value = each.partition(b":")
         if colon:
-            yield name, value.strip(b" \t")
+            found.append((name, value.strip(b" \t")))
+    return found
 
 
 def look_safely(old: bytes, where: Place) -> Seen:
@@ -225,9 +225,10 @@ def not_read(source: str, holder: object, arrived: Arrived, error: Exception) ->
 
 def look(old: bytes, where: Place) -> Seen:
     """Read an envelope, whatever is in it: what we do not understand is as if it were not there. May raise."""
-    found = fields(old)
+    everything = pairs(old)
+    found = dict(reversed(everything))
     rest = more(found.get(MORE))
-    headers = {**text_headers(senders(old)), **rest.headers}
+    headers = {**text_headers(senders(everything, is_copy=STAMP in found)), **rest.headers}
     named = found.get(ID, found.get(WAS + MESSAGE_ID) if STAMP in found else found.get(MESSAGE_ID))
     key = as_text(found[KEY]) if KEY in found else rest.key
     unnamed = f"{where.stream}:{where.number}" if named is None else as_text(named)
@@ -236,15 +237,15 @@ def look(old: bytes, where: Place) -> Seen:
     return Seen(id_, key, headers or NO_HEADERS, stamp, _counters(found))
 
 
-def senders(old: bytes) -> list[tuple[str, bytes]]:
+def senders(headers: Sequence[tuple[bytes, bytes]], *, is_copy: bool) -> list[tuple[str, bytes]]:
     """The sender's own headers, as they came."""
-    is_copy = CRLF + STAMP + b":" in old
     found: list[tuple[str, bytes]] = []
-    for name, value in _lines(old):
-        if name.startswith(WAS):
+    for name, value in headers:
+        if not name.startswith(_OURS):
+            if not (is_copy and name[:5].lower() == b"nats-"):
+                found.append((as_text(name), value))
+        elif name.startswith(WAS):
             found.append((as_text(name[len(WAS) :]), value))
-        elif not name.startswith(_OURS) and not (is_copy and name[:5].lower() == b"nats-"):
-            found.append((as_text(name), value))
     return found
 
 

@@ -1,7 +1,7 @@
 """What does NATS itself say about a message? Of a retry: what it said about the original."""
 
 from unpoison.brokers.nats import envelope
-from unpoison.brokers.nats.envelope import KEY, MORE, Receipt, place
+from unpoison.brokers.nats.envelope import KEY, MORE, STAMP, Receipt, place
 from unpoison.message import Delivery
 from unpoison.native import Native
 
@@ -13,10 +13,11 @@ def native(delivery: Delivery) -> Native:
     where = place(receipt.reply)
     if envelope.is_plain(receipt.block):
         return Native(properties=_properties(delivery.source, where.stream, where.number, where.stored_at))
-    found = envelope.fields(receipt.block)
+    pairs = envelope.pairs(receipt.block)
+    found = dict(reversed(pairs))
     rest = envelope.more(found.get(MORE))
     key = found.get(KEY, None if rest.key is None else rest.key.encode())
-    headers = [*envelope.senders(receipt.block), *((name, text.encode()) for name, text in rest.headers.items())]
+    headers = [*envelope.senders(pairs, is_copy=STAMP in found), *((name, text.encode()) for name, text in rest.headers.items())]
     stream, number, stored_at = envelope.look(receipt.block, where).stamp.rsplit(":", 2)
     return Native(key, tuple(headers), _properties(delivery.source, stream, int(number), int(stored_at)))
 

@@ -281,15 +281,22 @@ class Receipt(msgspec.Struct, frozen=True, eq=False):
     route: bytes = b""
 
 
+_STAMP_ALONE = bytes((len(STAMP),)) + STAMP + b"S"
+"""How a table of headers begins that has the stamp before all others; its length follows, in four bytes."""
+
+
 def is_plain(data: bytes) -> bool:
     """Whether nothing is known about the message's past: no other header than the stamp of our own publish."""
-    return (
-        data[:2] == b"\x30\x80" and data[6:22] == b"\x0ex-unpoison-stampS" and int.from_bytes(data[2:6], "big") == 20 + data[25]
-    )
+    return data[:2] == b"\x30\x80" and data[6:24] == _STAMP_ALONE and int.from_bytes(data[2:6], "big") == 22 + data[27]
 
 
 def plain(source: str, arrived: Arrived, holder: object) -> Delivery:
     """The short way for a message that `is_plain`."""
     data = arrived.properties
     at = 7 + int.from_bytes(data[2:6], "big")
-    return Delivery(Receipt(holder, arrived.tag, data, arrived.route), source, as_text(data[at + 1 :]), arrived.body)
+    return Delivery(
+        Receipt(holder, arrived.tag, data, arrived.route),
+        source,
+        data[at + 1 :].decode("utf-8", "backslashreplace"),
+        arrived.body,
+    )

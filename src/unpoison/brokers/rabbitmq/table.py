@@ -136,7 +136,8 @@ _DECODERS: dict[str, Callable[[bytes], Any]] = {
 
 def text(raw: bytes) -> str:
     """The value as text, for people and for `Delivery.headers`."""
-    return as_text(value(raw))
+    found = value(raw)
+    return found if type(found) is str else as_text(found)
 
 
 def entry(name: str, content: str | float) -> Entry:

@@ -14,7 +14,7 @@ import msgspec
 
 from unpoison.brokers.redis.netstrings import packed, unpacked
 from unpoison.message import NO_HEADERS, UNTRIED, Delivery, Message, Outgoing
-from unpoison.native import Native, text_headers
+from unpoison.native import Native
 from unpoison.reading import Unreadable, as_text, read_all, read_one, unreadable
 from unpoison.stored import UNREADABLE, headers_text, read_counters, read_headers
 
@@ -114,7 +114,14 @@ def _delivery(receipt: Receipt, source: str, fields: Sequence[bytes], known_id: 
 
 
 def _headers(values: Mapping[bytes, bytes]) -> Mapping[str, str]:
-    return text_headers(_senders(list(values.items())))
+    """The texts of `_senders`."""
+    found = {_text(name): _text(value) for name, value in values.items() if name not in _NOT_HEADERS}
+    if b"headers" in values:
+        try:
+            found |= read_headers(values[b"headers"].decode())
+        except UNREADABLE:
+            found["headers"] = _text(values[b"headers"])
+    return found or NO_HEADERS
 
 
 def _senders(pairs: Sequence[tuple[bytes, bytes]]) -> list[tuple[str, bytes]]:
