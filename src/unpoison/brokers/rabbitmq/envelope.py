@@ -167,7 +167,7 @@ def opened_safely(arrived: Arrived) -> tuple[Properties, Seen]:
 
     def bare(arrived: Arrived, _: Exception) -> tuple[Properties, Seen]:
         like = read_one(arrived.properties, properties.read, lambda *_: properties.NONE)
-        return like, Seen(_unnamed(arrived), None, NO_HEADERS, None, UNTRIED, 0, 0.0, _route(arrived, {}))
+        return like, Seen(_unnamed(arrived), None, NO_HEADERS, None, UNTRIED, 0, 0.0, route_of(arrived.route, {}))
 
     return read_one(arrived, opened, bare)
 
@@ -203,7 +203,7 @@ def look(arrived: Arrived, like: Properties) -> Seen:
         counters=_counters(found) if own else UNTRIED,
         returns=_returns(found) if arrived.redelivered else 0,
         wait=float(wait),
-        route=_route(arrived, found),
+        route=route_of(arrived.route, found),
         expiration=_expiration(found, like),
         senders_attempts=senders,
         letter=_letter(found) if own else None,
@@ -230,11 +230,12 @@ def _expiration(found: Mapping[bytes, bytes], like: Properties) -> str | None:
     return None if noted is None else str(noted)
 
 
-def _route(arrived: Arrived, found: Mapping[bytes, bytes]) -> tuple[str, str] | None:
+def route_of(route: bytes, found: Mapping[bytes, bytes]) -> tuple[str, str] | None:
+    """Exchange and routing key of the original: from its headers, else from how it arrived."""
     if EXCHANGE in found and ROUTING_KEY in found:
         return table.text(found[EXCHANGE]), table.text(found[ROUTING_KEY])
-    if arrived.route:
-        return read_route(arrived.route)  # a delay of ours leads to its queue by the default exchange, as a plain publish does
+    if route:
+        return read_route(route)  # a delay of ours leads to its queue by the default exchange, as a plain publish does
     death = last_death(found)
     keys = death.get("routing-keys")
     return (str(death["exchange"]), str(keys[0])) if isinstance(keys, list) and keys and "exchange" in death else None

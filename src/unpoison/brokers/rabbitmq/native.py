@@ -1,8 +1,8 @@
 """What does RabbitMQ itself say about a message? Of a retry: what it said about the original, as far as a copy keeps it."""
 
 from unpoison.brokers.rabbitmq import envelope, properties, table
-from unpoison.brokers.rabbitmq.envelope import KEY, Receipt
-from unpoison.brokers.rabbitmq.wire import Arrived, read_route
+from unpoison.brokers.rabbitmq.envelope import KEY, LONG_ID, Receipt
+from unpoison.brokers.rabbitmq.wire import read_route
 from unpoison.message import Delivery
 from unpoison.native import Native, as_text
 
@@ -15,12 +15,14 @@ def native(delivery: Delivery) -> Native:
     if receipt.route and envelope.is_plain(receipt.properties):
         known = {"message_id": delivery.id, "delivery_mode": _PERSISTENT, **_route(read_route(receipt.route))}
         return Native(properties={**_UNSET, **known})
-    like, seen = envelope.opened(Arrived(receipt.tag, False, receipt.properties, delivery.body, receipt.route))
-    entries = like.headers.entries
+    told, (entries, _) = properties.told(receipt.properties)
+    found = {each.name: each.value for each in entries}
+    if LONG_ID in found:
+        told["message_id"] = delivery.id
     return Native(
-        next((table.native(each.value) for each in entries if each.name == KEY), None),
-        tuple([(as_text(each.name), table.native(each.value)) for each in entries if envelope.is_senders(each.name)]),
-        {**properties.told(receipt.properties), **_route(seen.route or (None, None))},
+        table.native(found[KEY]) if KEY in found else None,
+        tuple([(as_text(name), table.native(value)) for name, value in entries if envelope.is_senders(name)]),
+        {**told, **_route(envelope.route_of(receipt.route, found) or (None, None))},
     )
 
 

@@ -30,6 +30,7 @@ _FIELDS = (
     "app_id",
     "cluster_id",
 )
+_FLAGS: Final = tuple((0x8000 >> position, name) for position, name in enumerate(_FIELDS))
 PLAIN_FIELDS: Final = tuple(name for name in _FIELDS if name != "headers")
 _FIXED: Final = {"delivery_mode": 1, "priority": 1, "timestamp": 8}
 _DROPPED: Final = frozenset(("delivery_mode", "user_id"))
@@ -76,18 +77,21 @@ def fields(data: bytes) -> Iterator[tuple[str, bytes]]:
         at = end
 
 
-def told(data: bytes) -> dict[str, str | int | None]:
-    """All fields but the headers, as text or numbers; None for those that are not set."""
+def told(data: bytes) -> tuple[dict[str, str | int | None], Table]:
+    """All fields as text or numbers, with None for those that are not set, and the headers."""
     found: dict[str, str | int | None] = dict.fromkeys(PLAIN_FIELDS)
+    headers = Table()
     for name, raw in fields(data):
-        if name != "headers":
+        if name == "headers":
+            headers = split(raw[4:])
+        else:
             found[name] = int.from_bytes(raw, "big") if name in _FIXED else as_text(raw[1:])
-    return found
+    return found, headers
 
 
 @lru_cache(maxsize=256)
 def _present(flags: int) -> tuple[str, ...]:
-    return tuple(name for position, name in enumerate(_FIELDS) if flags & (0x8000 >> position))
+    return tuple(name for flag, name in _FLAGS if flags & flag)
 
 
 def _length(name: str, data: bytes, at: int) -> int:
@@ -120,8 +124,8 @@ def write(id_: str | None, entries: list[Entry], like: Properties = NONE) -> byt
     if id_ is not None:
         fields["message_id"] = _short(id_)
     flags, values = 0, []
-    for position, name in enumerate(_FIELDS):
+    for flag, name in _FLAGS:
         if name in fields:
-            flags |= 0x8000 >> position
+            flags |= flag
             values.append(fields[name])
     return struct.pack(">H", flags) + b"".join(values)

@@ -26,7 +26,7 @@ _NUMBERS = {
     "T": ">Q",
 }
 _WIDTHS = {ord(kind): 1 + size for kind, size in _SIZES.items()}
-_LONG = frozenset(b"SxAF")
+_LONG, _TEXT = frozenset(b"SxAF"), ord("S")
 _length = struct.Struct(">I").unpack_from
 
 
@@ -116,12 +116,14 @@ def _items(data: bytes) -> Iterator[bytes]:
 
 def native(raw: bytes) -> Any:
     """The value as `Native` has it: texts are bytes, as they came."""
+    if raw[0] == _TEXT:
+        return raw[5:]
     kind, data = chr(raw[0]), raw[1:]
     if kind == "F":
         return {as_text(name): native(inner) for name, inner in split(data[4:]).entries}
     if kind == "A":
         return [native(item) for item in _items(data)]
-    return data[4:] if kind == "S" else value(raw)
+    return value(raw)
 
 
 _DECODERS: dict[str, Callable[[bytes], Any]] = {
@@ -136,8 +138,7 @@ _DECODERS: dict[str, Callable[[bytes], Any]] = {
 
 def text(raw: bytes) -> str:
     """The value as text, for people and for `Delivery.headers`."""
-    found = value(raw)
-    return found if type(found) is str else as_text(found)
+    return raw[5:].decode("utf-8", "backslashreplace") if raw[0] == _TEXT else as_text(value(raw))
 
 
 def entry(name: str, content: str | float) -> Entry:
