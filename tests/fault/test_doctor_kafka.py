@@ -4,16 +4,18 @@ import json
 import re
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, NewTopic, ResourceType
 
 from tests.contract.kafka_lab import KafkaLab
 from unpoison.brokers import checks_for, findings_for
 from unpoison.brokers.kafka.doctor import cutting
+from unpoison.brokers.kafka.session import Session
+from unpoison.brokers.kafka.url import address
 from unpoison.errors import BrokerUnavailable
 from unpoison.testing import given
 from unpoison.testing.isolation.diary import wait_until
-from unpoison.testing.running import drained
+from unpoison.testing.running import Journal, drained
 
 
 @pytest.fixture
@@ -96,6 +98,48 @@ def test_a_topic_that_is_missing_is_told_until_a_consumer_starts(lab, names):
     assert soon(lab, "topics-missing")
     lab.broker("orders")
     assert soon(lab) == {}
+
+
+@pytest.fixture
+def adopted(lab):
+    """A topic that somebody made and filled before unpoison came."""
+    session = Session(address(lab.url))
+    names = session.names("orders")
+    for answer in session.admin.create_topics([NewTopic(names.topic, 2, 1, config={"cleanup.policy": "compact"})]).values():
+        answer.result(10)
+    producer = Producer(session.address.options)
+    for number in range(3):
+        producer.produce(names.topic, b"1", str(number).encode())
+    producer.flush()
+    yield names
+    session.close()
+
+
+@pytest.mark.parametrize("group", ["&group=unpoison", ""])
+def test_a_topic_that_unpoison_has_not_used_yet_is_looked_at_and_left_as_it_is(lab, adopted, group):
+    lab.url = lab.url.replace("&group=unpoison", group)
+    seen = soon(lab, "source-compacted", "orders")
+    assert list(seen) == ["topics-missing", "source-compacted"]
+    missing = seen["topics-missing"]
+    assert (missing.loses, missing.stops) == (False, False)
+    ours = [adopted.retry, adopted.dlq, adopted.states] if group else [adopted.dlq, adopted.states]
+    assert [line.split()[5] for line in missing.fix.splitlines()[1:]] == ours
+    client = Session(address(lab.url)).admin
+    assert [name for name in client.list_topics(timeout=10).topics if name.startswith(address(lab.url).prefix)] == [adopted.topic]
+
+
+def test_the_name_that_was_probably_meant_is_told_before_anything_of_ours_is_there(lab, adopted):
+    assert "there are: 'orders'" in soon(lab, "source-missing", "order")["source-missing"].problem
+
+
+def test_topics_that_differ_from_what_would_be_made_are_told_by_a_consumer_that_may_make_nothing(lab, names):
+    alter(lab, names.retry, **{"message.timestamp.type": "CreateTime"})
+    soon(lab, "clocks-of-clients")
+    app = given.consumer(lab.app(create=False), "orders", print)
+    with Journal() as journal:
+        drained(app)
+    (line,) = journal.of("finding")
+    assert f"Topic '{names.retry}' has the times of whoever wrote to it" in line
 
 
 def test_a_retry_topic_with_too_few_partitions_is_told_until_it_has_them(lab):

@@ -24,6 +24,7 @@ from unpoison.brokers.kafka.publishing import publish
 from unpoison.brokers.kafka.reading import Reader
 from unpoison.brokers.kafka.session import Session
 from unpoison.brokers.kafka.source import Places, Source, by_part
+from unpoison.brokers.kafka.topic_settings import differences
 from unpoison.brokers.kafka.topology import Topology
 from unpoison.brokers.kafka.troubles import told
 from unpoison.brokers.kafka.url import address
@@ -56,8 +57,10 @@ class KafkaBroker:
         self.session.create = create
         self._ring = ring or self._ring
         try:
-            consumes = ring is not None
-            findings = [each for source in sources for each in self.topology.ensure(source, to_consume=consumes)]
+            for source in sources:
+                self.topology.ensure(source, to_consume=ring is not None)
+            names = [self.session.names(source) for source in sources] if ring is not None else []
+            findings = [finding for each in names for finding in differences(self.session, each)]
         except BaseException:
             self.close()
             raise

@@ -17,7 +17,6 @@ from unpoison.brokers.kafka.planned_topics import commands, contents, planned
 from unpoison.brokers.kafka.session import Session
 from unpoison.brokers.kafka.troubles import DENIED, answered, lacking, told, unavailable
 from unpoison.errors import BrokerUnavailable, ConfigError
-from unpoison.ports import Finding
 
 log = logging.getLogger("unpoison")
 
@@ -34,19 +33,19 @@ class Topology:
         self.created: set[str] = set()
         """Sources that were not there before, until publishing has said so."""
 
-    def ensure(self, source: str, *, to_publish: bool = False, to_consume: bool = False) -> list[Finding]:
+    def ensure(self, source: str, *, to_publish: bool = False, to_consume: bool = False) -> None:
         """Have everything that a source needs. A publisher needs the source alone where it has no group or may make nothing.
         Where nothing may be made, a consumer is refused unless all is there; others who look work with what there is."""
         names = self._session.names(source)
         wanted = names.topics if not to_publish or (names.group_name and self._session.create) else (names.topic,)
         if self._there.issuperset(wanted):
-            return []
+            return
         found = self._look(wanted)
         if missing := [name for name in wanted if name not in found]:
             self._check_sight(missing)
             if not self._session.create:
                 self._refuse(names, missing, found, "publish" if to_publish else "consume" if to_consume else "look")
-                return []
+                return
             # The source first: one that somebody has made just now may not be known to the server that was asked.
             found |= self._make(names, [names.topic], found)
             found |= self._make(names, wanted, found)
@@ -57,7 +56,6 @@ class Topology:
                 f"Topic {names.retry!r} has {self._partitions[names.retry]} partitions, and unpoison needs {PARTITIONS} in it, "
                 f"one for each purpose. Add them: kafka-topics.sh --alter --topic {names.retry} --partitions {PARTITIONS}"
             )
-        return []
 
     def make_again(self, names: Names) -> None:
         """Have what was there when the consumer started and is missing now. Raises BrokerUnavailable, which pauses the source,

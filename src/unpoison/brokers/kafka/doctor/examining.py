@@ -1,19 +1,21 @@
 """What is wrong with these topics, as far as this user may see? Everything is asked; nothing is made, joined or committed."""
 
+import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import ConfigResource, ResourceType, TopicMetadata
+from confluent_kafka.admin import ResourceType, TopicMetadata
 
 from unpoison import findings
-from unpoison.brokers.kafka.asking import ANSWER_WITHIN
 from unpoison.brokers.kafka.books import DEAD
 from unpoison.brokers.kafka.broker import KafkaBroker
 from unpoison.brokers.kafka.doctor import copies, cutting, settings
 from unpoison.brokers.kafka.doctor.settings import Settings
 from unpoison.brokers.kafka.names import Names
-from unpoison.brokers.kafka.troubles import answered, told, unavailable
+from unpoison.brokers.kafka.planned_topics import commands, planned
+from unpoison.brokers.kafka.topic_settings import settings_of
+from unpoison.brokers.kafka.troubles import told, unavailable
 from unpoison.ports import Finding
 
 NAMES = (*settings.NAMES, *copies.NAMES, *cutting.NAMES, "topics-missing", "source-missing", "many-dead-letters")
@@ -35,18 +37,29 @@ def examine(  # every broker is asked the same
         topics = _topics(broker)
         known = _sources(topics, broker.session.address.prefix)
         found = list(_of_server(broker))
-        found += findings.of_sources(sources, known, broker.session.address.shown)
+        found += _of_names(broker, sources, known, topics)
         for source in sources or known:
             names = broker.session.names(source)
-            for group in ([names.group_name] if names.group_name else _groups(names, topics)) if source in known else ():
+            for group in ([names.group_name] if names.group_name else _groups(names, topics)) if names.topic in topics else ():
                 found += _of_source(broker, names._replace(group_name=group), topics)
         return list(dict.fromkeys(found))  # what groups share is told once
 
 
+def _of_names(broker: KafkaBroker, sources: Sequence[str], known: Sequence[str], topics: Topics) -> Iterator[Finding]:
+    """About sources that are not there, with topics whose names are like theirs. One that unpoison never used is there."""
+    prefix = broker.session.address.prefix
+    there = [name.removeprefix(prefix) for name in topics if name.startswith(prefix)]
+    for source in sources:
+        if source not in there:
+            similar = difflib.get_close_matches(source, there)
+            yield from findings.of_sources([source], {*known, *similar}, broker.session.address.shown)
+
+
 def _groups(names: Names, topics: Topics) -> list[str]:
-    """The groups that have consumed the source: each has a topic for its retries. Looked at if the URL names none."""
+    """The groups that have consumed the source: each has a topic for its retries. Looked at if the URL names none. Where no
+    group has, the empty name stands for what is there without one."""
     begin, end = f"{names.topic}.", ".retry"
-    return sorted(name[len(begin) : -len(end)] for name in topics if name.startswith(begin) and name.endswith(end))
+    return sorted(name[len(begin) : -len(end)] for name in topics if name.startswith(begin) and name.endswith(end)) or [""]
 
 
 def known_sources(url: str) -> Sequence[str]:
@@ -66,65 +79,70 @@ def _sources(topics: Topics, prefix: str) -> list[str]:
 
 
 def _of_source(broker: KafkaBroker, names: Names, topics: Topics) -> Iterator[Finding]:
-    missing = [name for name in (names.retry, names.dlq, names.states) if name not in topics]
-    if missing:
-        yield Finding(
-            "topics-missing",
-            f"Source {names.source!r} of group {names.group_name!r} has no topic {missing[0]!r}: who needs it stands still.",
-            "Start a consumer or publish: what is missing is made.",
-        )
-        return
+    there = {name: topics[name] for name in names.topics if name in topics}
+    yield from _of_missing(broker, names, there)
     try:
-        known = [_settings(broker, ResourceType.TOPIC, name) for name in names.topics]
+        known = {name: settings_of(broker.session, ResourceType.TOPIC, name) for name in there}
     except KafkaException as error:
         right = f"kafka-acls.sh --add --operation DescribeConfigs --topic {names.topic} --resource-pattern-type prefixed"
         yield findings.cannot_look(f"the settings of topic {names.topic!r}", f"{told(error.args[0])}.", right)
         return
-    source, retry, dlq, _ = known
-    partitions = len(topics[names.retry].partitions)
-    yield from _of_losses(broker, names, topics, known)
-    yield from settings.of_sizes(names, source, dlq)
-    yield from settings.of_retry(names, retry, partitions)
-    yield from cutting.of_retries(broker, names, partitions)
-    dead = sum(entry.state == DEAD for entry in broker.books(names.source).entries.values())
-    yield from findings.of_dead_letters({names.source: dead}, broker.session.address.shown)
+    yield from _of_losses(broker, names, there, known)
+    if names.dlq in there:
+        yield from settings.of_sizes(names, known[names.topic], known[names.dlq])
+        dead = sum(entry.state == DEAD for entry in broker.books(names.source).entries.values())
+        yield from findings.of_dead_letters({names.source: dead}, broker.session.address.shown)
+    if names.group_name and names.retry in there:
+        partitions = len(there[names.retry].partitions)
+        yield from settings.of_retry(names, known[names.retry], partitions)
+        yield from cutting.of_retries(broker, names, partitions)
+
+
+def _of_missing(broker: KafkaBroker, names: Names, there: Topics) -> Iterator[Finding]:
+    """Before the first run everything but the source is missing; later that is somebody's doing."""
+    address = broker.session.address
+    missing = {name: topic for name, topic in planned(names, address, there).items() if name not in there}
+    if missing:
+        group = f" of group {names.group_name!r}" if names.group_name else ""
+        yield Finding(
+            "topics-missing",
+            f"Source {names.source!r}{group} has no topic {', '.join(map(repr, missing))} yet. A consumer that starts makes what "
+            f"is missing, and does not start with create=False.",
+            "\n".join(["To make it yourself:", *commands(missing.values(), address)]),
+        )
 
 
 def adopted(url: str, source: str) -> Sequence[Finding]:
     """Without what takes long: dead letters are not read."""
     with closing(KafkaBroker(url)) as broker:
         names, topics = broker.session.names(source), _topics(broker)
-        if any(name not in topics for name in names.topics):
+        there = {name: topics[name] for name in names.topics if name in topics}
+        if names.topic not in there:
             return []
         try:
-            known = [_settings(broker, ResourceType.TOPIC, name) for name in names.topics]
+            known = {name: settings_of(broker.session, ResourceType.TOPIC, name) for name in there}
         except KafkaException as error:
             raise unavailable(error, f"asking for the settings of topic {names.topic!r}") from None
-        return list(_of_losses(broker, names, topics, known))
+        return list(_of_losses(broker, names, there, known))
 
 
-def _of_losses(broker: KafkaBroker, names: Names, topics: Topics, known: Sequence[Settings]) -> Iterator[Finding]:
-    """What in the settings of these four topics loses messages."""
-    source, retry, dlq, states = known
-    yield from settings.of_source(names.topic, source)
-    yield from settings.of_own(names.retry, retry)
-    yield from settings.of_own(names.dlq, dlq)
-    yield from settings.of_states(names.states, states)
-    for name, each in zip(names.topics, known, strict=True):
+def _of_losses(broker: KafkaBroker, names: Names, there: Topics, known: Mapping[str, Settings]) -> Iterator[Finding]:
+    """What in the settings of those topics that are there loses messages. The source is one of them."""
+    yield from settings.of_source(names.topic, known[names.topic])
+    for name, each in known.items():
+        if name == names.states:
+            yield from settings.of_states(name, each)
+        elif name != names.topic:
+            yield from settings.of_own(name, each)
         yield from settings.of_elections(name, each)
-    yield from copies.of_copies({name: topics[name] for name in names.topics}, broker.session.cluster().brokers)
-    yield from copies.of_sync(dict(zip(names.topics, known, strict=True)))
+    yield from copies.of_copies(there, broker.session.cluster().brokers)
+    yield from copies.of_sync(known)
 
 
 def _of_server(broker: KafkaBroker) -> Iterator[Finding]:
     try:
         nodes = broker.session.cluster().brokers
-        yield from settings.of_server(_settings(broker, ResourceType.BROKER, str(min(nodes))))
+        yield from settings.of_server(settings_of(broker.session, ResourceType.BROKER, str(min(nodes))))
     except KafkaException as error:
         right = "kafka-acls.sh --add --cluster --operation DescribeConfigs --allow-principal User:NAME"
         yield findings.cannot_look("the settings of the server", f"{told(error.args[0])}.", right)
-
-
-def _settings(broker: KafkaBroker, kind: ResourceType, name: str) -> Settings:
-    (answer,) = broker.session.admin.describe_configs([ConfigResource(kind, name)], request_timeout=ANSWER_WITHIN).values()
-    return {each.name: each.value for each in answered(answer, 2 * ANSWER_WITHIN).values()}
