@@ -19,8 +19,7 @@ from typing import Any
 import msgspec
 
 from unpoison.brokers.kafka.asking import Place
-from unpoison.brokers.kafka.envelope import ID, STAMP, Copy, pairs, text
-from unpoison.brokers.kafka.letters import IDENTITY
+from unpoison.brokers.kafka.envelope import ID, LETTER_ID, STAMP, Copy, pairs, text
 from unpoison.brokers.kafka.names import Names
 from unpoison.brokers.kafka.reading import Reader
 from unpoison.brokers.kafka.record import Record
@@ -229,7 +228,7 @@ def _named(record: Record) -> tuple[bytes | str | None, str | None]:
     found = dict(pairs(record))
     id_ = found.get(ID)
     message = text(id_) if id_ else text(found.get(STAMP)).partition("@")[0]
-    return found.get(IDENTITY) or None, message or None
+    return found.get(LETTER_ID) or None, message or None
 
 
 def _key(told: Told) -> bytes:

@@ -21,7 +21,7 @@ def outgoing(names: Names, message: Outgoing, now: float) -> Copy:
 def kept(names: Names, item: Kept, record: Record, now: float) -> Copy:
     """For another start, in the group's own topic: other groups have nothing to do with it."""
     extra = {DUE: f"{now + item.after:.3f}"} if item.after > 0 else {}
-    headers = envelope.copied(record, envelope.look_safely(record), item.counters, extra)
+    headers = envelope.copied(record, envelope.look_safely(record, names.topic), item.counters, extra)
     # What must run alone and has to wait is fetched when its time has come, and then set aside into the lane.
     partition = LANE if item.counters.alone and item.after <= 0 else tier(item.after)
     return Copy(names.retry, record.value(), record.key(), headers, partition)
@@ -40,7 +40,7 @@ def counters_of(part: Part, record: Record, counters: Counters) -> Counters:
 def held(names: Names, part: Part, record: Record, holder: str) -> tuple[str, Copy]:
     """For a message that runs here while its partition goes elsewhere: nobody else starts it while we live."""
     ref = f"{part.topic}/{part.number}/{record.offset()}#{holder}"
-    seen = envelope.look_safely(record)
+    seen = envelope.look_safely(record, names.topic)
     headers = envelope.copied(record, seen, counters_of(part, record, seen.counters), {HOLDER: holder, REF: ref})
     return ref, Copy(names.retry, record.value(), record.key(), headers, HELD)
 

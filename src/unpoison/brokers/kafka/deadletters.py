@@ -18,8 +18,8 @@ from unpoison.brokers.kafka import envelope, letters, replays
 from unpoison.brokers.kafka.asking import Place
 from unpoison.brokers.kafka.books import DEAD, PURGED, Books, Claim, Drop, Entry, Settled, nonce_of
 from unpoison.brokers.kafka.broker import KafkaBroker
-from unpoison.brokers.kafka.envelope import Copy
-from unpoison.brokers.kafka.letters import BODY_AT, GROUP
+from unpoison.brokers.kafka.envelope import BODY_AT, Copy
+from unpoison.brokers.kafka.letters import GROUP
 from unpoison.brokers.kafka.names import LANE, PARTITIONS, REPLAYS
 from unpoison.brokers.kafka.record import Record
 from unpoison.deadletters.record import DeadLetter

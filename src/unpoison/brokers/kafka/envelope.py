@@ -1,23 +1,28 @@
 """What travels with a message in its headers, and how are headers of any origin read?
 
 Ours begin with `x-unpoison-`; `x-delivery-attempts` is there for other tools. A copy has the sender's key, headers and body
-bit for bit, whatever they are, and says where the original stood and when that was written.
+bit for bit, whatever they are, and says where the original stood and when that was written. Only copies have that stamp: counters
+without one were written by another program and count nothing.
 """
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from unpoison.brokers.kafka.record import Pairs, Record
 from unpoison.message import NO_HEADERS, UNTRIED, Counters
+from unpoison.moved_back import restarted
 from unpoison.reading import as_text, read_one
 from unpoison.stored import UNREADABLE, counters_text, read_counters
 
 ID, STAMP, COUNTERS, ATTEMPTS = "x-unpoison-id", "x-unpoison-stamp", "x-unpoison-counters", "x-delivery-attempts"
 DUE, WRITTEN, HOLDER, REF = "x-unpoison-due", "x-unpoison-timestamp", "x-unpoison-holder", "x-unpoison-ref"
 CLOCK = "x-unpoison-timestamp-type"
+LETTER, LETTER_ID, BODY_AT = "x-unpoison-letter", "x-unpoison-letter-id", "x-unpoison-body-at"
+"""On a dead letter: what is known of it, which one it is, and where its body is if it has none."""
 OURS = "x-unpoison-"
 
 
@@ -39,6 +44,8 @@ class Seen(msgspec.Struct, frozen=True):
     key: str | None
     headers: Mapping[str, str]
     counters: Counters
+    is_moved_back: bool = False
+    """Whether it is a dead letter that another tool has put into the source again."""
 
 
 def pairs(record: Record) -> Pairs:
@@ -64,19 +71,19 @@ def place(stamp: str) -> dict[str, str | int]:
     return {"topic": topic, "partition": int(partition), "offset": int(rest), "timestamp": int(at)}
 
 
-def look_safely(record: Record) -> Seen:
+def look_safely(record: Record, source: str = "") -> Seen:
     """As `look`; of a record that cannot be read, only its place is known."""
 
     def bare(record: Record, _: Exception) -> Seen:
         where = stamp(record)
         return Seen(where.partition("@")[0], where, None, NO_HEADERS, UNTRIED)
 
-    return read_one(record, look, bare)
+    return read_one(record, partial(look, source=source), bare)
 
 
-def look(record: Record) -> Seen:
-    """What the headers and the key say. May raise."""
-    id_ = where = None
+def look(record: Record, source: str = "") -> Seen:
+    """What the headers and the key say. `source` is the topic in which a letter is one that was moved back. May raise."""
+    id_ = where = letter = None
     counters, headers = UNTRIED, {}
     for name, value in pairs(record):
         if name == ID:
@@ -85,11 +92,40 @@ def look(record: Record) -> Seen:
             where = text(value)
         elif name == COUNTERS:
             counters = _counters(value)
-        elif not name.startswith(OURS) and name != ATTEMPTS:
+        elif name == LETTER_ID:
+            letter = value
+        elif not name.startswith(OURS):
             headers[name] = text(value)
-    key = record.key()
-    where = where or stamp(record)
-    return Seen(id_ or where.partition("@")[0], where, None if key is None else text(key), headers or NO_HEADERS, counters)
+    if where is None:
+        counters = UNTRIED
+    elif ATTEMPTS in headers:
+        headers = {name: text(value) for name, value in of_the_sender(record)}
+    is_moved_back = bool(letter) and record.topic() == source
+    if is_moved_back:
+        counters = _restarted(record, counters)
+    # A letter that was moved back is another message than the one it was: it may have been put there twice.
+    where = where if where and not is_moved_back else stamp(record)
+    key = None if record.key() is None else text(record.key())
+    return Seen(id_ or where.partition("@")[0], where, key, headers or NO_HEADERS, counters, is_moved_back)
+
+
+def _restarted(record: Record, counters: Counters) -> Counters:
+    if record.value() is None and (place := field(record, BODY_AT)):
+        raise ValueError(
+            f"another tool has moved a dead letter here that was too large for the DLQ and has no body: that is at {place}. "
+            f"The letter is still in the DLQ: unpoison dlq replay sends it with its body"
+        )
+    return restarted(field(record, LETTER), counters.replays)
+
+
+def of_the_sender(record: Record) -> Pairs:
+    """The headers that are not ours, of which one may be called as ours is: on a copy the last one of that name is ours."""
+    found = pairs(record)
+    theirs = [pair for pair in found if not pair[0].startswith(OURS)]
+    if any(name == STAMP for name, _ in found):
+        last = max((number for number, (name, _) in enumerate(theirs) if name == ATTEMPTS), default=len(theirs))
+        del theirs[last : last + 1]
+    return theirs
 
 
 def text(value: bytes | str | None) -> str:
@@ -126,11 +162,6 @@ def sent(id_: str, headers: Mapping[str, str]) -> list[tuple[str, bytes | None]]
     return [(ID, id_.encode()), *((name, value.encode()) for name, value in headers.items())]
 
 
-def theirs(record: Record) -> list[tuple[str, bytes | None]]:
-    """The sender's own headers, as they came."""
-    return [(name, value) for name, value in pairs(record) if not name.startswith(OURS) and name != ATTEMPTS]
-
-
 def copied(record: Record, seen: Seen, counters: Counters, extra: Mapping[str, Any] = {}) -> list[tuple[str, bytes | None]]:
     """The headers of a copy: the sender's as they are, ours anew."""
     kind, written = record.timestamp()
@@ -143,4 +174,4 @@ def copied(record: Record, seen: Seen, counters: Counters, extra: Mapping[str, A
         **({COUNTERS: known} if (known := counters_text(counters)) else {}),
         **extra,
     }
-    return [*theirs(record), *((name, str(value).encode()) for name, value in ours.items())]
+    return [*of_the_sender(record), *((name, str(value).encode()) for name, value in ours.items())]

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from unpoison.brokers.kafka import envelope, foreign
-from unpoison.brokers.kafka.envelope import Copy, Seen, is_number
+from unpoison.brokers.kafka.envelope import BODY_AT, LETTER, LETTER_ID, Copy, Seen, is_number
 from unpoison.brokers.kafka.names import Names
 from unpoison.brokers.kafka.record import Record
 from unpoison.deadletters.record import DeadLetter
@@ -18,25 +18,25 @@ from unpoison.message import Counters, Message
 from unpoison.reading import read_one, unreadable_letter
 from unpoison.stored import UNREADABLE, letter_within
 
-RECORD, IDENTITY, GROUP, BODY_AT = "x-unpoison-letter", "x-unpoison-letter-id", "x-unpoison-group", "x-unpoison-body-at"
+GROUP = "x-unpoison-group"
 WHOLE, TRIMMED, REFERRING = 0, 1, 2
 """How much of a letter is written: all; less about the failure; and, at last, only where its body is."""
 MOST_RECORD = (64 * 1024, 2_000, 2_000)
 
 
 def written(names: Names, letter: DeadLetter, record: Record, how: int = WHOLE) -> Copy:
-    seen = envelope.look_safely(record)
+    seen = envelope.look_safely(record, names.topic)
     original = {"topic": record.topic(), "partition": record.partition(), "offset": record.offset()}
     letter = msgspec.structs.replace(
         letter, original={**envelope.place(seen.stamp), "group": names.group_name, **letter.original}
     )
     extra: dict[str, Any] = {
-        IDENTITY: identity(names.group_name, seen, letter.replays),
+        LETTER_ID: identity(names.group_name, seen, letter.replays),
         GROUP: names.group_name,
         "x-unpoison-source": letter.source,
         "x-unpoison-error": f"{letter.error_type}: {letter.error}"[:500],
         "x-unpoison-reason": letter.reason[:500],
-        RECORD: letter_within(letter, MOST_RECORD[how]).decode(),
+        LETTER: letter_within(letter, MOST_RECORD[how]).decode(),
     }
     if how == REFERRING:
         extra[BODY_AT] = "{topic}/{partition}/{offset}".format(**original)
@@ -77,7 +77,7 @@ def body_at(record: Record) -> tuple[tuple[str, int], int] | None:
 
 def _known(source: str, record: Record) -> DeadLetter | None:
     """What we wrote about it ourselves, if we did."""
-    told = envelope.field(record, RECORD)
+    told = envelope.field(record, LETTER)
     if told is None:
         return None
     bare: dict[str, Any] = {"id": "", "source": source, "key": None, "headers": {}, "body": b""}

@@ -8,6 +8,7 @@ from operator import attrgetter
 
 import msgspec
 
+from unpoison import moved_back
 from unpoison.brokers.kafka import envelope
 from unpoison.brokers.kafka.copies import counters_of
 from unpoison.brokers.kafka.envelope import ID, due
@@ -20,7 +21,7 @@ from unpoison.brokers.kafka.shelves import Retries, Straight
 from unpoison.brokers.kafka.topic_watch import TopicWatch
 from unpoison.message import Delivery
 from unpoison.reading import Unreadable, read_all, read_one, unreadable
-from unpoison.takeovers import tell
+from unpoison.takeovers import CameBack, tell
 
 log = logging.getLogger("unpoison")
 
@@ -51,6 +52,7 @@ class Source:
         self.main.on_return = self.retry.on_return = partial(tell, source)
         self.main.starts_slowly = self.retry.starts_slowly = has_bell
         self._flip = 0
+        self._moved_back = CameBack(tell=moved_back.tell)
         _ = session.producer  # connected before it is needed
 
     def _tell_made_again(self) -> None:
@@ -91,6 +93,7 @@ class Source:
         for part, records in taken:
             together, one = partial(self._deliveries, part), partial(self._delivery, part)
             found += read_all(records, together, one, partial(self._unreadable, part))
+        self._moved_back.tell_due()
         return found
 
     def _read_to_the_end(self, limit: int) -> bool:
@@ -131,7 +134,9 @@ class Source:
         return unreadable(Receipt(part, record.offset(), record), self.source, place, record.value(), native, error)
 
     def _delivery(self, part: Part, record: Record) -> Delivery:
-        seen, value = envelope.look(record), record.value()
+        seen, value = envelope.look(record, self.names.topic), record.value()
+        if seen.is_moved_back:
+            self._moved_back.note(self.source)
         counters = counters_of(part, record, seen.counters) if part.levels or part.starts else seen.counters
         receipt = Receipt(part, record.offset(), record)
         return Delivery(receipt, self.source, seen.id, value or b"", seen.key, seen.headers, counters, value is None)

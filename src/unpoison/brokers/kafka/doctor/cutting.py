@@ -11,7 +11,7 @@ from unpoison.brokers.kafka import envelope
 from unpoison.brokers.kafka.asking import Place
 from unpoison.brokers.kafka.books import DEAD
 from unpoison.brokers.kafka.broker import KafkaBroker
-from unpoison.brokers.kafka.letters import BODY_AT
+from unpoison.brokers.kafka.envelope import BODY_AT
 from unpoison.brokers.kafka.names import LANE, REPLAYS, Names
 from unpoison.plural import counted
 from unpoison.ports import Finding
