@@ -102,8 +102,8 @@ class QueuePass:
 
     @contextmanager
     def _noting_silence(self) -> Iterator[None]:
-        """One request. Where one had no answer the next hundreds are not tried: each would be waited for. A refusal is an answer,
-        and what was taken before it has to be put back."""
+        """One request. Where one had no answer the next hundreds are not tried: each would be waited for. A refusal is an
+        answer, and what was taken before it has to be put back."""
         if self._silent is not None:
             raise self._silent
         try:

@@ -76,6 +76,11 @@ class Names(NamedTuple):
     def later(self) -> str:
         return f"{self._own}-later"
 
+    def all(self) -> list[str]:
+        """Every queue that the source has."""
+        own = [self.work, self.dlq, self.suspects, self.replays, self.history, self.lock, self.starts]
+        return [*own, self.later] if self.is_fifo else own
+
 
 def native_names(url: str, source: str, *, consumed: bool) -> dict[str, str]:  # noqa: ARG001 - every broker is asked the same
     """The queues of a source, and what each is for."""

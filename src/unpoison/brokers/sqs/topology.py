@@ -1,30 +1,21 @@
 """Which queues does a source need, and what if they are there already?
 
 What is missing is made; what is there is never changed. A difference that matters is a finding, with the value in it and the way
-out.
+out. A source that was deleted is made anew only if it was as we make it: another one had rights or settings that we cannot know.
 """
 
-import json
-import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from unpoison.brokers.sqs import wanted
 from unpoison.brokers.sqs.client import Link, NoQueue, Refused
 from unpoison.brokers.sqs.doctor import settings
-from unpoison.brokers.sqs.names import FIFO, Names, check_name
+from unpoison.brokers.sqs.names import Names, check_name
 from unpoison.brokers.sqs.writing import LIMIT
-from unpoison.errors import ConfigError
+from unpoison.errors import BrokerUnavailable, ConfigError
+from unpoison.plural import counted
 from unpoison.ports import Finding
-
-DAY = 86_400
-RETENTION = 14 * DAY
-"""As long as SQS keeps anything. It deletes without a word what is older."""
-
-STARTS_RETENTION = DAY // 6
-MOST_RECEIVES = 1_000
-"""After so many receives SQS itself moves a message to the DLQ: a last net for when nothing of unpoison runs. It counts what a
-killed neighbour held too, so it must be far above every limit of ours."""
 
 EXISTS = ("QueueNameExists", "QueueAlreadyExists")
 
@@ -60,6 +51,8 @@ class Topology:
     def __init__(self, link: Link, *, create: bool) -> None:
         self._link, self._create = link, create
         self._topics: dict[str, Topic] = {}
+        self._adopted: set[str] = set()
+        """Sources whose queue was there before and is not as we would have made it."""
         self.created: set[str] = set()
 
     def topic(self, source: str) -> Topic:
@@ -79,7 +72,10 @@ class Topology:
         found = self._link.all_of([partial(self.url, getattr(names, kind)) for kind in kinds])
         urls: dict[str, str | None] = {"later": None, **dict(zip(kinds, found, strict=True))}
         existed = {kind for kind in kinds if urls[kind] is not None}
-        self._make(names, urls, [kind for kind in kinds if kind not in existed])
+        missing = [kind for kind in kinds if kind not in existed]
+        if missing:
+            self._check_may_make(names, urls, missing)
+            self._make(names, urls, missing)
         if "work" not in existed:
             self.created.add(source)
         findings, limit, letters_limit = self._looked_at(names, urls, existed)
@@ -89,18 +85,12 @@ class Topology:
     def _make(self, names: Names, urls: dict[str, str | None], missing: list[str]) -> None:
         """The DLQ first: the source names it."""
         if "dlq" in missing:
-            urls["dlq"] = self._created(names.dlq, {})
-        policy: dict[str, str] = {}
+            urls["dlq"] = self._created(names, "dlq", "")
+        policy = ""
         if {"work", "suspects"} & set(missing):
-            backstop = {"deadLetterTargetArn": self.attributes(urls["dlq"] or "")["QueueArn"], "maxReceiveCount": MOST_RECEIVES}
-            policy = {"RedrivePolicy": json.dumps(backstop)}
+            policy = wanted.redrive(self.attributes(urls["dlq"] or "")["QueueArn"])
         rest = [kind for kind in missing if kind != "dlq"]
-        made = self._link.all_of(
-            [
-                partial(self._created, getattr(names, kind), policy if kind in ("work", "suspects") else _OWN.get(kind, {}))
-                for kind in rest
-            ]
-        )
+        made = self._link.all_of([partial(self._created, names, kind, policy) for kind in rest])
         urls.update(zip(rest, made, strict=True))
 
     def _looked_at(self, names: Names, urls: Mapping[str, str | None], existed: set[str]) -> tuple[list[Finding], int, int]:
@@ -108,7 +98,11 @@ class Topology:
         if not {"work", "dlq"} & existed:
             return settings.of_order(names.work), LIMIT, LIMIT
         work, dlq = self._link.all_of([partial(self.attributes, urls[kind] or "") for kind in ("work", "dlq")])
-        found = settings.work_queue(names.work, work, dlq) if "work" in existed else settings.of_order(names.work)
+        found = settings.of_order(names.work)
+        if "work" in existed:
+            found = settings.work_queue(names.work, work, dlq)
+            if not wanted.is_as_made(work, dlq.get("QueueArn", "")):
+                self._adopted.add(names.source)
         limit, letters_limit = (min(LIMIT, int(each.get("MaximumMessageSize", LIMIT))) for each in (work, dlq))
         return [*found, *settings.letters_queue(names.dlq, dlq, work)], limit, letters_limit
 
@@ -123,25 +117,29 @@ class Topology:
         answer = self._link.ask("get_queue_attributes", QueueUrl=url, AttributeNames=["All"])
         return dict(answer.get("Attributes", {}))
 
-    def _created(self, name: str, more: Mapping[str, str]) -> str:
-        wanted = {
-            "MessageRetentionPeriod": str(RETENTION),
-            "VisibilityTimeout": str(self._link.address.visibility),
-            **({"FifoQueue": "true"} if name.endswith(FIFO) else {}),
-            **more,
-        }
+    def _check_may_make(self, names: Names, urls: Mapping[str, str | None], missing: Sequence[str]) -> None:
+        """Raise if some of these must not be made here; says of all of them how to make them."""
         if not self._create:
+            known = next((self.attributes(urls[kind] or "")["QueueArn"] for kind in ("dlq", "work") if urls[kind]), None)
+            missed = [getattr(names, kind) for kind in missing]
+            commands = "\n".join(wanted.commands(names, missing, self._link.address, known))
             raise ConfigError(
-                f"Queue {name!r} does not exist, and nothing is to be created here. Check name, region and account; to make it:\n"
-                f"aws sqs create-queue --queue-name {name} --attributes {shlex.quote(json.dumps(wanted))}"
+                f"Source {names.source!r} lacks {counted(len(missing), 'queue')}, and create=False forbids creating any: "
+                f"{', '.join(missed)}. Check name, region and account; to make what is missing:\n{commands}"
             )
+        if "work" in missing and names.source in self._adopted:
+            raise BrokerUnavailable(
+                f"Queue {names.work!r} is not there any more. It had settings that unpoison did not make (access policy, redrive "
+                f"policy or key), so none is made in its place. Make it again as it was: consuming goes on by itself."
+            )
+
+    def _created(self, names: Names, kind: str, redrive: str) -> str:
+        name = getattr(names, kind)
+        attributes = wanted.attributes(names, kind, self._link.address, redrive)
         try:
-            return str(self._link.ask("create_queue", QueueName=name, Attributes=wanted)["QueueUrl"])
+            return str(self._link.ask("create_queue", QueueName=name, Attributes=attributes)["QueueUrl"])
         except Refused as refused:
             there = self.url(name) if refused.code in EXISTS else None  # somebody was faster
             if there is None:
                 raise
             return there
-
-
-_OWN: dict[str, dict[str, Any]] = {"starts": {"MessageRetentionPeriod": str(STARTS_RETENTION)}}

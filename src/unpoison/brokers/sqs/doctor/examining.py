@@ -1,17 +1,20 @@
 """What is wrong with these queues, as far as this user may see? Everything is asked; nothing is made, received or deleted."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, suppress
+from functools import partial
+
+import msgspec
 
 from unpoison import findings
 from unpoison.broker_url import masked
 from unpoison.brokers.sqs.client import Denied, Link
 from unpoison.brokers.sqs.doctor import settings
-from unpoison.brokers.sqs.doctor.settings import Attributes
 from unpoison.brokers.sqs.names import FIFO, Names, check_name
 from unpoison.brokers.sqs.topology import Topology
 from unpoison.brokers.sqs.url import Address, address
 from unpoison.errors import ConfigError
+from unpoison.plural import counted
 from unpoison.ports import Finding
 
 SHORT_VISIBILITY = 5
@@ -26,19 +29,35 @@ def examine(
     *,
     deep: bool = False,  # noqa: ARG001 - every broker is asked the same
 ) -> Sequence[Finding]:
-    """All that is found in this region and account. Nothing here takes long, so `deep` adds nothing."""
+    """All that is found in this region and account, or about these sources, whether unpoison has used them before or not. Nothing
+    here takes long, so `deep` adds nothing."""
     where = address(url)
     with closing(Link(where)) as link:
         try:
-            queues = _queues(link)
+            queues = _queues_of(link, sources) if sources else _queues(link)
+            there = [source for source in sources if where.prefix + source in queues] or _sources(queues, where.prefix)
+            known = there if set(sources) <= set(there) else _could_be_meant(link, there)
         except Denied as denied:
             raise ConfigError(str(denied)) from None
-        known = _sources(queues, where.prefix)
         found = [*_of_time(where, longest), *findings.of_sources(sources, known, where.shown)]
-        for source in sources or sorted(known):
-            if source in known:
+        for source in sources or sorted(there):
+            if source in there:
                 found += _of_source(link, Names(source, where.prefix), queues, url)
         return found
+
+
+def _queues_of(link: Link, sources: Sequence[str]) -> dict[str, str]:
+    """The queues of these sources that are there, by name. Needs no right that a consumer does not have."""
+    wanted = [name for source in sources for name in check_name(source, link.address.prefix).all()]
+    urls = link.all_of([partial(Topology(link, create=False).url, name) for name in wanted])
+    return {name: url for name, url in zip(wanted, urls, strict=True) if url is not None}
+
+
+def _could_be_meant(link: Link, there: Iterable[str]) -> set[str]:
+    """Sources to be named where one is missing. Who may not list queues does without."""
+    with suppress(Denied):
+        return {*there, *_sources(_queues(link), link.address.prefix)}
+    return set(there)
 
 
 def known_sources(url: str) -> Sequence[str]:
@@ -73,25 +92,30 @@ def _sources(queues: dict[str, str], prefix: str) -> set[str]:
 
 
 def _of_source(link: Link, names: Names, queues: dict[str, str], url: str) -> Iterator[Finding]:
-    check_name(names.source, names.prefix)
-    wanted = [names.dlq, names.suspects, names.replays, names.history, names.lock, names.starts]
-    missing = [name for name in (*wanted, *([names.later] if names.is_fifo else [])) if name not in queues]
+    missing = [name for name in names.all() if name not in queues]
     if missing:
         yield Finding(
             "queues-missing",
-            f"Source {names.source!r} has no queue {missing[0]!r}: who needs it stands still.",
-            "Start a consumer or publish: what is missing is made. With create=False the error has the commands.",
+            f"Source {names.source!r} lacks {counted(len(missing), 'queue')} that unpoison uses: {', '.join(missing)}.",
+            "The first publish or run makes them; an app with create=False does not start, and its error has the commands.",
         )
     looked_at = Topology(link, create=False)
     try:
-        work, dlq = (looked_at.attributes(queues[name]) for name in (names.work, names.dlq))
-        lane: Attributes = looked_at.attributes(queues[names.suspects]) if names.suspects in queues else {}
+        work, dlq, lane = (
+            looked_at.attributes(queues[name]) if name in queues else {} for name in (names.work, names.dlq, names.suspects)
+        )
     except Denied as denied:
         fix = "Give this user sqs:GetQueueAttributes on all queues of the source."
         yield findings.cannot_look(f"the queues of {names.source!r}", str(denied), fix)
         return
-    yield from settings.work_queue(names.work, work, dlq)
-    yield from settings.letters_queue(names.dlq, dlq, work)
+    if dlq:
+        yield from settings.work_queue(names.work, work, dlq)
+        yield from settings.letters_queue(names.dlq, dlq, work)
+    else:
+        dlq = {"QueueArn": f"{work.get('QueueArn', '').rpartition(':')[0]}:{names.dlq}"}  # as it will be
+        for finding in settings.work_queue(names.work, work, dlq):
+            first = "Make the DLQ first, then:\n" if "redrive" in finding.name else ""
+            yield msgspec.structs.replace(finding, fix=first + finding.fix)
     if lane:
         yield from settings.of_redrive(names.suspects, lane, dlq)
     dead = int(dlq.get("ApproximateNumberOfMessages", 0)) + int(dlq.get("ApproximateNumberOfMessagesNotVisible", 0))
