@@ -16,7 +16,7 @@ from dataclasses import replace
 from unpoison import attempts
 from unpoison.alone import Alone
 from unpoison.emptiness import Emptiness
-from unpoison.errors import BrokerUnavailable, OwnershipLost
+from unpoison.errors import PAUSES, OwnershipLost
 from unpoison.judging import Judge, Judged
 from unpoison.keys import key_reader
 from unpoison.message import UNTRIED, Counters, Delivery
@@ -73,7 +73,8 @@ class Consumer:
         self._suspects_after = 0.0
         self._fetched: Sequence[Delivery] = ()
         self._settling: Sequence[Ended] = ()
-        self._is_asking = False
+        self._is_asking = self._is_blind = False
+        """Blind: it could not be seen whether a suspect waits. While that stays so the source is paused: it would never start."""
         self._asked_at, self._ask_for, self._asks_after = 0.0, ASK_FOR, 0.0
 
     def run(self, *, until_empty: bool = False) -> None:
@@ -127,11 +128,14 @@ class Consumer:
         if room == 0 or not self._alone.enter(self):
             return ()
         try:
+            if self._is_blind:
+                self._broker.has_suspect(self._options.source)
+                self._is_blind = False
             deliveries = self._broker.fetch(self._options.source, room)
         except OwnershipLost as error:
             self._give_up_everything(error)
             return ()
-        except BrokerUnavailable as error:
+        except PAUSES as error:
             self._report.paused(self._options.source, error)
             self._stopping.wait(RETRY_BROKER[-1])
             return ()
@@ -219,7 +223,7 @@ class Consumer:
             except OwnershipLost as error:
                 self._give_up_everything(error)
                 return None
-            except BrokerUnavailable as error:
+            except PAUSES as error:
                 self._report.paused(self._options.source, error)
                 if not self._wait_for_broker(tries):
                     return None
@@ -260,7 +264,7 @@ class Consumer:
         if (is_busy and now < self._suspects_after) or now < self._asks_after or self._stopping.is_set():
             return False
         self._suspects_after = now + LOOK_FOR_SUSPECTS
-        with suppress(BrokerUnavailable):  # reported by the next fetch
+        with suppress(*PAUSES):  # reported by the next fetch: see `_is_blind`
             if not self._broker.has_suspect(self._options.source):
                 if self._is_asking:
                     self._stop_asking()
@@ -278,6 +282,7 @@ class Consumer:
                 self._suspects_after = time.monotonic() + (time.monotonic() - self._asked_at)
                 self._ask_for = ASK_FOR
                 self._stop_asking()
+        self._is_blind = True
         if self._is_asking:  # the broker went away meanwhile: the other consumers do not wait for it
             self._stop_asking()
         return False
@@ -324,7 +329,7 @@ class Consumer:
             if not ended:
                 self._workers.wait(min(IDLE, max(0.0, self._grace_ends - time.monotonic())))
                 if alone is not None and self._workers.running():
-                    with suppress(BrokerUnavailable):  # said once it is to be settled
+                    with suppress(*PAUSES):  # said once it is to be settled
                         self._broker.extend([alone])
 
     def _is_empty(self) -> bool:

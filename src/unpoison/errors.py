@@ -50,6 +50,11 @@ class BrokerUnavailable(UnpoisonError):
     """The broker does not answer, or refuses to write. Nothing was lost: what was not confirmed is still there."""
 
 
+PAUSES = (BrokerUnavailable, ConfigError)
+"""What pauses a source that is being consumed, and does not end its process. In the middle of a run a ConfigError says that what
+was there at the start is gone, or not permitted any more. Once it is given back, the consumer goes on by itself."""
+
+
 class BulkStopped(BrokerUnavailable):
     """Replaying or purging a whole DLQ ended before its end. `done` of `total` letters were dealt with."""
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from unpoison.errors import BrokerUnavailable
+from unpoison.errors import PAUSES
 from unpoison.plural import counted
 from unpoison.ports import Broker, Capability, Depth, ExplainsWaits, Settlement, Waits
 from unpoison.report import REMIND_EVERY, Report, in_words
@@ -50,7 +50,7 @@ class UntilEmpty:
             if running == 0 and depth.empty:
                 return True
             self._explain(running, depth)
-        except BrokerUnavailable as error:
+        except PAUSES as error:
             self._report.paused(self._source, error)
         return False
 

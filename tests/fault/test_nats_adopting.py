@@ -1,18 +1,21 @@
 """What if streams and consumers were there before, or another program writes the messages? They are used as they are."""
 
+import json
+
 import pytest
 
 from tests.contract.nats_lab import NATSLab
 from unpoison.backoff import Backoff
+from unpoison.brokers import findings_for
 from unpoison.brokers.nats import wire
-from unpoison.brokers.nats.link import Link, Refused
+from unpoison.brokers.nats.link import Link
 from unpoison.brokers.nats.url import address
 from unpoison.errors import ConfigError
 from unpoison.message import Delivery
 from unpoison.ports import Depth, Settlement
 from unpoison.testing import given
 from unpoison.testing.isolation.diary import wait_until
-from unpoison.testing.running import drained
+from unpoison.testing.running import Journal, Running, drained
 
 
 @pytest.fixture
@@ -189,11 +192,84 @@ def test_a_message_that_came_again_with_the_same_id_of_its_sender_is_not_taken_f
     assert attempts == [1, 2, 3]
 
 
-def test_without_the_right_to_create_the_error_has_the_commands(lab, raw):
-    with pytest.raises(ConfigError, match="nats stream add --config"):
+def test_doctor_looks_at_a_stream_that_unpoison_has_never_used_and_changes_nothing(lab, raw):
+    make(raw, storage="memory")
+    consume(raw, "shop", "unpoison", filter_subject="orders", max_deliver=3)
+    publish(raw, "orders", b"1")
+    before = [raw.ask("STREAM.LIST", {}), raw.ask("CONSUMER.INFO.shop.unpoison")]
+    found = {finding.name: finding for finding in findings_for(lab.url, ["orders"])}
+    wanted = {"stream-in-memory": True, "streams-missing": False, "delivery-limit": True}
+    assert {name: found[name].loses for name in wanted} == wanted
+    assert "orders_unpoison_RETRIES, orders_DLQ" in found["streams-missing"].problem
+    assert "source-missing" not in found
+    after = [raw.ask("STREAM.LIST", {}), raw.ask("CONSUMER.INFO.shop.unpoison")]
+    assert _lasting(after) == _lasting(before)
+
+
+def _lasting(answers):
+    """Without when it was answered."""
+    streams = [{**stream, "ts": ""} for stream in answers[0]["streams"]]
+    return streams, {**answers[1], "ts": ""}
+
+
+def test_doctor_finds_a_consumer_of_another_program_that_keeps_us_from_a_work_queue(lab, raw):
+    make(raw, retention="workqueue")
+    consume(raw, "shop", "billing", filter_subject="orders")
+    found = {finding.name: finding for finding in findings_for(lab.url, ["orders"])}
+    assert found["work-queue-taken"].stops
+    raw.ask("CONSUMER.DELETE.shop.billing")
+    assert "work-queue-taken" not in {finding.name for finding in findings_for(lab.url, ["orders"])}
+
+
+@pytest.mark.parametrize("is_adopted", [True, False])
+def test_with_create_false_all_that_is_missing_is_one_error_and_nothing_is_made(lab, raw, is_adopted):
+    if is_adopted:
+        make(raw)
+    with pytest.raises(ConfigError, match=r"lacks \d streams and consumers, and create=False") as caught:
         lab.connect().open(["orders"], create=False)
-    with pytest.raises(Refused):
-        raw.ask("STREAM.INFO.orders")
+    told = str(caught.value)
+    assert ("stream orders," in told) is not is_adopted
+    streams, consumers = ("orders_unpoison_RETRIES", "orders_DLQ"), ("again", "suspects", "unpoison")
+    assert all(f"stream {name}" in told for name in streams)
+    assert all(f"consumer {name}" in told for name in consumers)
+    assert told.count("--config=<(echo") == 6 + (not is_adopted)
+    assert raw.ask("STREAM.NAMES", {})["total"] == is_adopted
+    for line in told.splitlines()[1:]:
+        command, _, config = line.removesuffix("')").partition(" --config=<(echo '")
+        _, kind, _, *stream = command.split()
+        if kind == "stream":
+            raw.ask(f"STREAM.CREATE.{json.loads(config)['name']}", json.loads(config))
+        else:
+            consume(raw, stream[0], json.loads(config)["durable_name"], **json.loads(config))
+    broker = lab.connect()
+    assert list(broker.open(["orders"], create=False)) == []
+    broker.close()
+
+
+def test_with_create_false_what_differs_from_ours_is_said_at_the_start(lab, raw):
+    lab.broker("orders").close()
+    config = raw.ask("STREAM.INFO.orders")["config"]
+    raw.ask("STREAM.UPDATE.orders", config | {"max_age": 3600 * 10**9})
+    broker = lab.connect()
+    assert [finding.name for finding in broker.open(["orders"], create=False)] == ["stream-drops-messages"]
+    broker.close()
+
+
+@pytest.mark.long
+def test_an_adopted_stream_that_is_deleted_is_not_made_anew_but_waited_for(lab, raw):
+    make(raw, subjects=["orders", "invoices"])
+    handled: list[int] = []
+    app = given.consumer(lab.app(), "orders", handled.append, schema=int)
+    with Journal() as journal, Running(app):
+        publish(raw, "orders", b"1")
+        wait_until(lambda: handled == [1], lambda: f"{handled} were handled")
+        raw.ask("STREAM.DELETE.shop")
+        journal.wait_for("pause")
+        assert raw.ask("STREAM.NAMES", {"subject": "orders"})["streams"] is None
+        make(raw, subjects=["orders", "invoices"])
+        publish(raw, "orders", b"2")
+        wait_until(lambda: handled == [1, 2], lambda: f"{handled} were handled")
+    assert any("makes none in its place" in line for line in journal.of("pause"))
 
 
 @pytest.mark.parametrize("source", ["", "orders.", "orders.*", "orders.>", "a b", "$JS.x", "unpoison.x", "x" * 200, "a/b"])

@@ -1,7 +1,11 @@
 """The permissions that docs/nats.md lists are enough for everything, and what is not permitted is told."""
 
 import json
+import os
 import re
+import signal
+import threading
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,7 +16,8 @@ from unpoison.backoff import Backoff
 from unpoison.errors import BrokerUnavailable
 from unpoison.message import Delivery
 from unpoison.testing import given
-from unpoison.testing.running import drained
+from unpoison.testing.isolation.diary import wait_until
+from unpoison.testing.running import Journal, Running, drained
 
 DOCS = Path(__file__).parents[2] / "docs" / "nats.md"
 
@@ -35,13 +40,37 @@ def server():
     stranger_user = json.dumps({"user": "stranger", "password": "stranger", "permissions": stranger})
     with private_or_skip("nats") as server:
         server.stop()
-        users = f"[{consumer}, {stranger_user}, {{ user: test, password: test }}]"
-        server.start({"accounts": f"{{ shop: {{ jetstream: enabled, users: {users} }} }}"})
+        server.start(accounts(consumer, stranger_user))
         yield server
 
 
+def accounts(*users: str) -> dict[str, str]:
+    """Lines of the server's configuration: one account for all of them, with an administrator."""
+    return {"accounts": f"{{ shop: {{ jetstream: enabled, users: [{', '.join(users)}, {{ user: test, password: test }}] }} }}"}
+
+
+@contextmanager
+def taken_away(server, *subjects: str):
+    """The user shop may not publish to these for a while. Taken while the server runs, as an administrator would."""
+    rights = documented("## Permissions")
+    everything = {kind: {"allow": allowed} for kind, allowed in rights.items()}
+    fewer = {**everything, "publish": {"allow": rights["publish"], "deny": list(subjects)}}
+    try:
+        reload(server, fewer)
+        yield
+    finally:
+        reload(server, everything)
+
+
+def reload(server, permissions: dict) -> None:
+    loaded_at = server.http("/varz")["config_load_time"]
+    server.configure(accounts(json.dumps({"user": "shop", "password": "shop", "permissions": permissions})))
+    os.kill(server.server_process().pid, signal.SIGHUP)
+    wait_until(lambda: server.http("/varz")["config_load_time"] != loaded_at, lambda: "The server did not read its configuration")
+
+
 def url_of(server, user: str) -> str:
-    return f"nats://{user}:{user}@127.0.0.1:{server.port}?ack_wait=1.5"
+    return f"nats://{user}:{user}@127.0.0.1:{server.port}?ack_wait=30"
 
 
 def test_they_are_enough_to_publish_retry_delay_dead_letter_and_replay(server):
@@ -73,4 +102,44 @@ def test_what_is_not_permitted_is_told_with_its_subject(server):
     app = App(url_of(server, "stranger"))
     with pytest.raises(BrokerUnavailable, match=r'(?is)permi.*"orders"'):
         app.publish("orders", 1)
+    app.close()
+
+
+FIRST, *OTHERS = {
+    "retries and letters": ["unpoison.>"],
+    "pulling": ["$JS.API.CONSUMER.MSG.NEXT.>"],
+    "looking": ["$JS.API.CONSUMER.INFO.>"],
+    "acknowledging": ["$JS.ACK.>"],
+    "everything": [">"],
+}.items()
+
+
+@pytest.mark.parametrize(
+    "subjects",
+    [pytest.param(FIRST[1], id=FIRST[0]), *(pytest.param(each, id=name, marks=pytest.mark.long) for name, each in OTHERS)],
+)
+def test_a_right_that_is_taken_away_pauses_the_source_and_charges_nobody(server, subjects):
+    attempts: dict[int, list[tuple[int, bool]]] = {}
+    started, may_end = threading.Event(), threading.Event()
+
+    def handle(number: int, delivery: Delivery) -> None:
+        attempts.setdefault(number, []).append((delivery.attempt, delivery.returned))
+        if len(attempts[number]) == 1:
+            started.set()
+            assert may_end.wait(60)
+            raise ConnectionError("not now")
+
+    app = App(url_of(server, "shop"), create=False)
+    App(url_of(server, "test")).publish("orders", 1)
+    given.consumer(app, "orders", handle, backoff=Backoff.immediate(), isolation="thread", concurrency=1)
+    with Journal() as journal, Running(app):
+        assert started.wait(30)
+        with taken_away(server, *subjects):
+            may_end.set()
+            journal.wait_for("pause")
+        wait_until(lambda: len(attempts[1]) == 2, lambda: f"It was started {attempts}")
+        journal.wait_for("resume")
+    assert "docs/nats.md" in journal.of("pause")[0]
+    assert attempts == {1: [(1, False), (2, False)]}
+    assert app.dlq("orders").count() == 0
     app.close()

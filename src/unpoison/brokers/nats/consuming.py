@@ -47,6 +47,7 @@ class Pull:
         self.asked_at = time.monotonic()
         self.done = threading.Event()
         self.gone: str | None = None
+        self.denied: str | None = None
         self.name = b""
 
 
@@ -95,6 +96,8 @@ class Subscription:
             raise BrokerUnavailable(f"NATS did not hand out messages of {self.name!r} within {ANSWER_TIMEOUT:g} s.")
         if not in_time and not self._exists():
             raise Gone(self.name, "it was deleted")
+        if pull.denied is not None:
+            raise BrokerUnavailable(pull.denied)
         if pull.gone is not None:
             raise Gone(self.name, pull.gone)
 
@@ -212,6 +215,7 @@ class Subscription:
                 link.subscribe(self._bell + b".*", self._arrived_later),
             ]
             link.when_lost(self._lost)
+            link.when_denied(self._denied)
         return link
 
     def _request(self, link: Link, reply: bytes, wanted: dict[str, object]) -> None:
@@ -242,6 +246,15 @@ class Subscription:
             self.buffer.append(Arrived(reply, block, body, time.monotonic() + self.lasts))
         self._rang.set()
         self._ring()
+
+    def _denied(self, why: str) -> None:
+        """The server says no to a request by its subject, and answers nothing else."""
+        if f'consumer.msg.next.{self.name.lower()}"' in why.lower():
+            self._bell_until = 0.0
+            if self._pull is not None:
+                self._pull.denied = why
+                self._pull.done.set()
+            self._ring()
 
     def _lost(self) -> None:
         pull = self._pull

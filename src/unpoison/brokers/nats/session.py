@@ -26,6 +26,7 @@ class Session:
         self._known: list[str] = []
         self.created: set[str] = set()
         """Sources that were not there before, until publishing has said so."""
+        self._adopted: dict[str, str] = {}
         self._clock = Clock()
 
     def link(self) -> Link:
@@ -50,7 +51,7 @@ class Session:
         with self._lock:
             link = self.link()
             if self._topology is None:
-                self._topology = Topology(link, create=self.create, created=self.created)
+                self._topology = Topology(link, create=self.create, created=self.created, adopted=self._adopted)
             return self._topology
 
     def topic(self, source: str) -> Topic:

@@ -1,7 +1,8 @@
 """Which streams and consumers does a source need, and what if they are there already?
 
 What is missing is made; what is there is never changed. A difference that matters is a finding, with the value in it and the
-way out; one that we cannot work with is an error at start-up.
+way out; one that we cannot work with is an error at start-up. A stream of the source that we did not make is not made anew when
+it is deleted: it may have taken other subjects, and kept messages for others.
 """
 
 import json
@@ -12,6 +13,7 @@ from unpoison.brokers.nats.doctor import settings
 from unpoison.brokers.nats.link import Link, Refused
 from unpoison.brokers.nats.names import Names, check_name
 from unpoison.errors import ConfigError
+from unpoison.plural import counted
 from unpoison.ports import Finding
 
 SCHEDULES_SINCE = (2, 12)
@@ -23,6 +25,8 @@ DUPLICATES = 120 * SECOND
 DUPLICATE_LETTERS = 3600 * SECOND
 STREAM_NOT_FOUND, CONSUMER_NOT_FOUND, NAME_IN_USE, OVERLAP, CONSUMER_EXISTS = 10059, 10014, 10058, 10065, (10148, 10013, 10105)
 NOT_UNIQUE = (10099, 10100)
+MADE_WITH = ("name", "subjects", "retention", "storage")
+"""Settings of a stream by which one that we have made is told from others."""
 
 
 class At(NamedTuple):
@@ -46,11 +50,14 @@ class Topic(NamedTuple):
 
 
 class Topology:
-    """Makes and checks streams and consumers over one connection. `created` gets the sources that were not there before."""
+    """Makes and checks streams and consumers over one connection. `created` gets the sources that were not there before,
+    `adopted` the streams of sources that are not as we would have made them."""
 
-    def __init__(self, link: Link, *, create: bool, created: set[str]) -> None:
-        self.link, self._create, self._created = link, create, created
+    def __init__(self, link: Link, *, create: bool, created: set[str], adopted: dict[str, str]) -> None:
+        self.link, self._create, self._created, self._adopted = link, create, created, adopted
         self._topics: dict[str, Topic] = {}
+        self._missing: list[tuple[str, str]] = []
+        """What may not be made here, with the command for each."""
 
     def topic(self, source: str) -> Topic:
         """What the source has; looked for, and made if need be, the first time."""
@@ -68,6 +75,7 @@ class Topology:
             return []
         check_name(source)
         names = Names(source, self.link.address.group)
+        self._missing = []
         findings: list[Finding] = []
         stream = self._work_stream(names, findings)
         retries = self._stream(self._retries(names), findings)
@@ -81,8 +89,18 @@ class Topology:
         if retries.get("allow_msg_schedules") is not True:  # older servers take the flag, and do not show it in their answer
             wanted = _consumer("later", f"{names.later}.*", 30.0) | {"max_ack_pending": -1}
             later = self._consumer(names.retries, wanted, findings)
+        self._check_missing(source)
         self._topics[source] = Topic(names, work, again, replay, suspects, later)
         return findings
+
+    def _check_missing(self, source: str) -> None:
+        """Raise if something is not there and must not be made: one error for all of it."""
+        if self._missing:
+            names, commands = ", ".join(name for name, _ in self._missing), "\n".join(command for _, command in self._missing)
+            raise ConfigError(
+                f"Source {source!r} lacks {counted(len(self._missing), 'stream or consumer', 'streams and consumers')}, and "
+                f"create=False forbids creating any: {names}. Check the name; to make what is missing:\n{commands}"
+            )
 
     @property
     def _ack_wait(self) -> float:
@@ -93,7 +111,14 @@ class Topology:
         if (there := self.stream_of(names.source)) is not None:
             config = self.link.ask(f"STREAM.INFO.{there}", what=f"looking at stream {there}")["config"]
             findings += settings.work_stream(config, names.source)
+            if any(config.get(name) != value for name, value in self._work(names).items() if name in MADE_WITH):
+                self._adopted[names.source] = there
             return dict(config)
+        if names.source in self._adopted:
+            raise ConfigError(
+                f"Stream {self._adopted[names.source]!r}, which took the subject {names.source!r}, is not there any more. "
+                f"unpoison did not make it, so it makes none in its place. Make it again as it was: consuming goes on by itself."
+            )
         made = self._stream(self._work(names), findings)
         self._created.add(names.source)
         return made
@@ -140,10 +165,8 @@ class Topology:
     def _create_stream(self, wanted: dict[str, Any]) -> Mapping[str, Any]:
         name = wanted["name"]
         if not self._create:
-            raise ConfigError(
-                f"Stream {name!r} does not exist, and nothing is to be created here. Check the name; to make it:\n"
-                f"nats stream add --config=<(echo '{json.dumps(wanted)}')"
-            )
+            self._missing.append((f"stream {name}", f"nats stream add --config=<(echo '{json.dumps(wanted)}')"))
+            return wanted
         try:
             return dict(self.link.ask(f"STREAM.CREATE.{name}", wanted, f"making stream {name}")["config"])
         except Refused as refused:
@@ -157,18 +180,14 @@ class Topology:
             ) from None
 
     def _work_consumer(self, names: Names, stream: Mapping[str, Any], findings: list[Finding]) -> At:
-        """The one called as the group if it takes this source and nothing else, or could; else one named after both."""
-        alone = stream.get("subjects") == [names.source]
-        known = self._known(stream["name"], names.group)
-        fits = alone if known is None else names.source in _filters(known) or (alone and not any(_filters(known)))
-        name = names.group if fits else f"{names.group}_{names.base}"
+        name = work_consumer(names, stream, self._known(stream["name"], names.group))
         return self._consumer(stream["name"], _consumer(name, names.source, self._ack_wait), findings)
 
     def _known(self, stream: str, name: str) -> Mapping[str, Any] | None:
         try:
             return dict(self.link.ask(f"CONSUMER.INFO.{stream}.{name}", what=f"looking at consumer {name}")["config"])
         except Refused as refused:
-            if refused.code != CONSUMER_NOT_FOUND:
+            if refused.code not in (CONSUMER_NOT_FOUND, STREAM_NOT_FOUND):
                 raise
             return None
 
@@ -184,10 +203,9 @@ class Topology:
     def _create_consumer(self, stream: str, wanted: dict[str, Any]) -> Mapping[str, Any]:
         name = wanted["durable_name"]
         if not self._create:
-            raise ConfigError(
-                f"Consumer {name!r} of stream {stream!r} does not exist, and nothing is to be created here. To make it:\n"
-                f"nats consumer add {stream} --config=<(echo '{json.dumps(wanted)}')"
-            )
+            command = f"nats consumer add {stream} --config=<(echo '{json.dumps(wanted)}')"
+            self._missing.append((f"consumer {name} of stream {stream}", command))
+            return wanted
         question = {"stream_name": stream, "config": wanted, "action": "create"}
         try:
             return dict(self.link.ask(f"CONSUMER.DURABLE.CREATE.{stream}.{name}", question, f"making consumer {name}")["config"])
@@ -216,5 +234,13 @@ def _consumer(name: str, subject: str, ack_wait: float) -> dict[str, Any]:
     }
 
 
-def _filters(config: Mapping[str, Any]) -> list[str]:
+def work_consumer(names: Names, stream: Mapping[str, Any], known: Mapping[str, Any] | None) -> str:
+    """The one called as the group (`known`) if it takes this source and nothing else, or could; else one named after both."""
+    alone = stream.get("subjects") == [names.source]
+    fits = alone if known is None else names.source in filters(known) or (alone and not any(filters(known)))
+    return names.group if fits else f"{names.group}_{names.base}"
+
+
+def filters(config: Mapping[str, Any]) -> list[str]:
+    """The subjects that a consumer takes; one that is empty stands for all."""
     return list(config.get("filter_subjects") or [config.get("filter_subject", "")])

@@ -8,15 +8,17 @@ from unpoison import findings
 from unpoison.brokers.nats.doctor import server, settings
 from unpoison.brokers.nats.link import Link, Refused
 from unpoison.brokers.nats.names import Names, fits
-from unpoison.brokers.nats.topology import CONSUMER_NOT_FOUND, SCHEDULES_SINCE
+from unpoison.brokers.nats.topology import CONSUMER_NOT_FOUND, SCHEDULES_SINCE, STREAM_NOT_FOUND, filters, work_consumer
 from unpoison.brokers.nats.url import address
 from unpoison.errors import ConfigError
+from unpoison.plural import counted
 from unpoison.ports import Finding
 
 NAMES = (
     *server.NAMES,
     *settings.NAMES,
     "consumer-unusable",
+    "work-queue-taken",
     "streams-missing",
     "schedules-off",
     "single-copy",
@@ -38,6 +40,7 @@ def examine(  # every broker is asked the same
         found = list(server.findings_of(link))
         streams = {each["config"]["name"]: each for each in _streams(link)}
         known = _sources(streams)
+        known |= {name: stream for name in sources if (stream := _taking(name, streams)) is not None}
         found += findings.of_sources(sources, known.keys(), link.address.shown)
         for source in sources or known:
             if source in known:
@@ -85,14 +88,18 @@ def _of_source(link: Link, names: Names, work: Mapping[str, Any], streams: Mappi
     if missing:
         yield Finding(
             "streams-missing",
-            f"Source {names.source!r} of group {names.group!r} has no stream {missing[0]!r}: who needs it stands still.",
-            "Start a consumer or publish: what is missing is made. With create=False the error has the commands.",
+            f"Source {names.source!r} of group {names.group!r} lacks {counted(len(missing), 'stream')} that unpoison uses: "
+            f"{', '.join(missing)}.",
+            "The first publish or run makes them; an app with create=False does not start, and its error has the commands.",
         )
-        return
     for name in (names.retries, names.dlq):
-        yield from settings.own_stream(streams[name]["config"])
-    yield from _of_schedules(link, streams[names.retries]["config"])
-    yield from _of_consumers(link, names, config["name"])
+        if name in streams:
+            yield from settings.own_stream(streams[name]["config"])
+    if names.retries in streams:
+        yield from _of_schedules(link, streams[names.retries]["config"])
+    yield from _of_consumers(link, names, config)
+    if names.dlq not in streams:
+        return
     info = link.ask(f"STREAM.INFO.{names.dlq}", {"subjects_filter": names.dead}, "counting letters")
     dead = sum((info["state"].get("subjects") or {}).values())
     yield from findings.of_dead_letters({names.source: dead}, link.address.shown)
@@ -118,22 +125,46 @@ def _of_schedules(link: Link, config: Mapping[str, Any]) -> Iterator[Finding]:
         )
 
 
-def _of_consumers(link: Link, names: Names, stream: str) -> Iterator[Finding]:
+def _of_consumers(link: Link, names: Names, stream: Mapping[str, Any]) -> Iterator[Finding]:
     """About each consumer that unpoison uses; one that is missing is made at the next start."""
+    own = work_consumer(names, stream, _consumer(link, stream["name"], names.group))
     used = [
-        (stream, names.group, names.source),
-        (stream, f"{names.group}_{names.base}", names.source),
+        (stream["name"], own, names.source),
         (names.retries, "again", names.again),
         (names.retries, "suspects", names.suspects),
         (names.dlq, names.group, f"{names.replay}.*"),
     ]
     for place, name, subject in used:
+        config = _consumer(link, place, name)
         try:
-            config = link.ask(f"CONSUMER.INFO.{place}.{name}", what=f"looking at consumer {name}")["config"]
-            yield from settings.consumer(place, config, subject, float("inf"))
-        except Refused as refused:
-            if refused.code != CONSUMER_NOT_FOUND:
-                raise
+            if config is not None:
+                yield from settings.consumer(place, config, subject, float("inf"))
+            elif place == stream["name"] and stream.get("retention") == "workqueue":
+                yield from _of_others(link, names, place)
         except ConfigError as error:
             fix = "Use another group in the URL, as in ?group=billing; what it needs is made."
             yield Finding("consumer-unusable", str(error), fix, stops=True)
+
+
+def _consumer(link: Link, stream: str, name: str) -> Mapping[str, Any] | None:
+    try:
+        return dict(link.ask(f"CONSUMER.INFO.{stream}.{name}", what=f"looking at consumer {name}")["config"])
+    except Refused as refused:
+        if refused.code not in (CONSUMER_NOT_FOUND, STREAM_NOT_FOUND):
+            raise
+        return None
+
+
+def _of_others(link: Link, names: Names, stream: str) -> Iterator[Finding]:
+    """About a consumer of another program on a work queue, where no second one can take the same messages."""
+    found = link.ask(f"CONSUMER.LIST.{stream}", {}, f"listing consumers of {stream}").get("consumers") or []
+    for each in found:
+        if any(not taken or fits(names.source, taken) for taken in filters(each["config"])):
+            yield Finding(
+                "work-queue-taken",
+                f"Stream {stream!r} is a work queue, and its consumer {each['name']!r} takes {names.source!r}: the server lets "
+                f"no second consumer have the same messages, so group {names.group!r} cannot start.",
+                f"Use that consumer, as in ?group={each['name']}, or have the stream keep messages for all (retention limits).",
+                stops=True,
+            )
+            return
