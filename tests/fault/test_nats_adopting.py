@@ -5,6 +5,7 @@ import json
 import pytest
 
 from tests.contract.nats_lab import NATSLab
+from unpoison import consumer
 from unpoison.backoff import Backoff
 from unpoison.brokers import findings_for
 from unpoison.brokers.nats import wire
@@ -255,8 +256,8 @@ def test_with_create_false_what_differs_from_ours_is_said_at_the_start(lab, raw)
     broker.close()
 
 
-@pytest.mark.long
-def test_an_adopted_stream_that_is_deleted_is_not_made_anew_but_waited_for(lab, raw):
+def test_an_adopted_stream_that_is_deleted_is_not_made_anew_but_waited_for(lab, raw, monkeypatch):
+    monkeypatch.setattr(consumer, "RETRY_BROKER", (0.1,))
     make(raw, subjects=["orders", "invoices"])
     handled: list[int] = []
     app = given.consumer(lab.app(), "orders", handled.append, schema=int)

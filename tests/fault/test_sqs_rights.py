@@ -2,14 +2,19 @@
 
 import json
 import re
+import threading
 from pathlib import Path
 
 import pytest
 
 from tests.contract.sqs_lab import SQSLab
+from unpoison import App, consumer
+from unpoison.backoff import Backoff
 from unpoison.errors import BrokerUnavailable, ConfigError
+from unpoison.message import Delivery
 from unpoison.testing import given
-from unpoison.testing.running import drained
+from unpoison.testing.isolation.diary import wait_until
+from unpoison.testing.running import Journal, Running, drained
 
 ROOT = Path(__file__).parents[2]
 SOURCES = list((ROOT / "src/unpoison/brokers/sqs").rglob("*.py"))
@@ -74,3 +79,35 @@ def test_with_the_rights_of_the_page_a_message_lives_dies_and_is_sent_again(lab)
     drained(given.consumer(lab.app(), "orders", handled.append, schema=bytes))
     assert handled == [b"1"]
     assert {f"sqs:{operation.removesuffix('Batch')}" for operation, _ in lab.proxy.seen} <= allowed()
+
+
+@pytest.mark.parametrize("operation", ["SendMessage", "DeleteMessage", "ReceiveMessage", "GetQueueAttributes"])
+def test_a_right_that_is_taken_away_pauses_the_source_and_charges_nobody(lab, monkeypatch, operation):
+    """By a proxy: no server here knows rights."""
+    attempts: list[tuple[int, bool]] = []
+    started, may_end = threading.Event(), threading.Event()
+
+    def handle(number: int, delivery: Delivery) -> None:
+        attempts.append((delivery.attempt, delivery.returned))
+        if len(attempts) == 1:
+            started.set()
+            assert may_end.wait(60)
+            raise ConnectionError("not now")
+
+    monkeypatch.setattr(consumer, "RETRY_BROKER", (0.1,))
+    lab.broker("orders").close()
+    app = App(lab.url, create=False)
+    given.consumer(app, "orders", handle, backoff=Backoff.immediate(), isolation="thread", concurrency=1)
+    app.publish("orders", 1)
+    with Journal() as journal, Running(app):
+        assert started.wait(30)
+        lab.proxy.denies = lambda asked, queue: asked.removesuffix("Batch") == operation
+        may_end.set()
+        journal.wait_for("pause")
+        lab.proxy.denies = lambda asked, queue: False
+        wait_until(lambda: len(attempts) == 2, lambda: f"It was started {attempts}")
+        journal.wait_for("resume")
+    app.close()
+    assert "docs/sqs.md" in journal.of("pause")[0]
+    assert attempts == [(1, False), (2, False)]
+    assert lab.dlq("orders").count() == 0

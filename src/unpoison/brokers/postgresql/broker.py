@@ -17,7 +17,7 @@ from unpoison.brokers.postgresql.connection import Session, parameters, where
 from unpoison.brokers.postgresql.depth import depth_of, waits_of
 from unpoison.brokers.postgresql.presence import Presence, vanished
 from unpoison.brokers.postgresql.publishing import failed
-from unpoison.brokers.postgresql.schema import Connection, migrate
+from unpoison.brokers.postgresql.schema import Connection, migrate, source_statement
 from unpoison.brokers.postgresql.takeover import take_over
 from unpoison.errors import BrokerUnavailable, ConfigError, OwnershipLost
 from unpoison.message import Delivery, Outgoing
@@ -61,7 +61,7 @@ class PostgreSQLBroker:
         try:
             self._session.open()
             with self._session.use() as run:
-                migrate(run, self.where, create=create)
+                migrate(run, self.where, create=create, sources=sources)
             self._listened = [self.number(source) for source in sources]
             self._created.clear()
         except BaseException:
@@ -207,8 +207,8 @@ class PostgreSQLBroker:
                     ", ".join(repr(name) for (name,) in run.execute("select name from unpoison_sources order by no")) or "none"
                 )
                 raise ConfigError(
-                    f"Source {source!r} does not exist in {self.where!r}, and nothing is to be created here. There are: "
-                    f"{names}. Check the name; the first publish or run without create=False makes it."
+                    f"Source {source!r} does not exist in {self.where!r}, and create=False forbids creating it. There are: "
+                    f"{names}. Check the name; to make it:\n{source_statement(source)}"
                 )
             make = "insert into unpoison_sources (name) values (%s) on conflict do nothing returning no"
             row = run.execute(make, (source,)).fetchone()

@@ -17,6 +17,7 @@ Two transactions may commit in another order than they got their positions in. `
 that what was invisible at the last hand-out, and has appeared behind it since, is found without looking at anything else.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import psycopg
@@ -62,7 +63,18 @@ MIGRATIONS: tuple[str, ...] = (_V1,)
 _LOCK = "select pg_advisory_xact_lock(hashtext('unpoison_version'))"
 
 
-def migrate(connection: Connection, where: str, *, create: bool, migrations: tuple[str, ...] = MIGRATIONS) -> None:
+def source_statement(source: str) -> str:
+    """What makes a source where unpoison itself must not. It may be run again."""
+    name = source.replace("'", "''")
+    return (
+        f"with made as (insert into unpoison_sources (name) values ('{name}') on conflict do nothing returning no) "
+        f"insert into unpoison_handed select no, 0, 0, pg_current_snapshot() from made;"
+    )
+
+
+def migrate(
+    connection: Connection, where: str, *, create: bool, migrations: tuple[str, ...] = MIGRATIONS, sources: Sequence[str] = ()
+) -> None:
     """Bring the database to this version, or refuse it. Safe to run in several processes at once."""
     newest, found = len(migrations), version(connection)
     if found == newest:
@@ -73,9 +85,12 @@ def migrate(connection: Connection, where: str, *, create: bool, migrations: tup
             f"Nothing was changed. Upgrade unpoison here, or use another database or schema."
         )
     if not create:
+        what = f"has unpoison tables of version {found}" if found else "has no tables of unpoison"
+        named = "".join(f"\n{source_statement(source)}" for source in sources) if not found else ""
+        more = f"\nThen make what it consumes or publishes to, {', '.join(map(repr, sources))}:{named}" if named else ""
         raise ConfigError(
-            f"{where!r} has unpoison tables of version {found}, this unpoison needs {newest}, and nothing is to be created here. "
-            f"Run: unpoison migrate URL, or take the statements for your own migrations from: unpoison migrate --sql URL"
+            f"{where!r} {what}, this unpoison needs version {newest}, and create=False forbids creating them. Run: "
+            f"unpoison migrate URL, or take the statements for your own migrations from: unpoison migrate --sql URL{more}"
         )
     with connection.transaction():
         connection.execute(_LOCK)  # the second process waits here and then finds the work done

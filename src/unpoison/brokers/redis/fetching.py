@@ -13,7 +13,7 @@ import redis
 
 from unpoison.brokers.redis import envelope, scripts
 from unpoison.brokers.redis.connection import Link
-from unpoison.brokers.redis.explaining import word
+from unpoison.brokers.redis.explaining import explained, word
 from unpoison.brokers.redis.hands import Hand
 from unpoison.brokers.redis.nodes import Command
 from unpoison.brokers.redis.openings import make_group
@@ -185,7 +185,9 @@ class Fetching:
             shown, extra = self._link.finder.address.shown, {"event": "group-destroyed", "source": source}
             log.error("The group of source %r was destroyed in %s. It is made anew.", source, shown, extra=extra)
             make_group(self._link, source, create=True)
-        raise BrokerUnavailable(f"Redis at {self._link.finder.address.shown!r}: {error}. It is tried again.") from error
+            raise BrokerUnavailable(f"Redis at {shown!r}: {error}. It is tried again.") from error
+        with explained(self._link.finder.address.shown):
+            raise error
 
     def _give_back_what_never_came(self, source: str, hand: Hand) -> None:
         """Handed out in an answer that was lost on its way: it goes back as it was, uncounted."""

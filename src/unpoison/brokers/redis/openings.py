@@ -66,9 +66,12 @@ def make_group(link: Link, source: str, *, create: bool) -> None:
     make = ("XGROUP", "CREATE", source, group, "0", "MKSTREAM")
     if not create:
         groups = link.try_all(source, ("XINFO", "GROUPS", source))[0]
+        if isinstance(groups, redis.exceptions.NoPermissionError):
+            with explained(shown):
+                raise groups
         if isinstance(groups, Exception) or group.encode() not in [flat[1] for flat in groups]:
             raise ConfigError(
-                f"Source {source!r} has no stream with the group {group!r} in {shown!r}, and nothing is to be created here. "
+                f"Source {source!r} has no stream with the group {group!r} in {shown!r}, and create=False forbids creating it. "
                 f"Check the name; to make it: {' '.join(make)}"
             )
         return

@@ -1,0 +1,122 @@
+"""A right that Redis or PostgreSQL takes away from a running consumer pauses its source; it goes on once the right is back."""
+
+import threading
+from contextlib import contextmanager
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+
+from tests.fault.redis_parts import opened, raw
+from unpoison import App, consumer
+from unpoison.backoff import Backoff
+from unpoison.brokers.postgresql.broker import PostgreSQLBroker
+from unpoison.brokers.postgresql.schema import statements
+from unpoison.errors import BrokerUnavailable, ConfigError
+from unpoison.message import Delivery
+from unpoison.testing import given
+from unpoison.testing.isolation.diary import wait_until
+from unpoison.testing.running import Journal, Running, drained
+
+USER = "shop"
+
+
+def as_user(url: str, password: str = "") -> str:
+    place = urlsplit(url)
+    return place._replace(netloc=f"{USER}{password and ':' + password}@{place.hostname}:{place.port}").geturl()
+
+
+@contextmanager
+def redis_user(admin: str):
+    """The URL of a user with the rights of docs/redis.md, with what takes rights away and what gives them back."""
+    rights = "~orders ~dlq:orders ~unpoison:* &unpoison:* +@read +@write +@stream +@scripting +@pubsub +@connection +@transaction"
+    with raw(admin) as tool:
+
+        def change(*words: str) -> None:
+            tool.execute_command("ACL", "SETUSER", USER, *words)
+
+        change("reset", "on", ">secret", *rights.split(), "+time", "+info")
+        try:
+            yield as_user(admin, "secret"), lambda: change("-@write", "-@scripting"), lambda: change("+@write", "+@scripting")
+        finally:
+            tool.execute_command("ACL", "DELUSER", USER)
+
+
+@contextmanager
+def postgresql_user(admin: str):
+    with psycopg.connect(admin, autocommit=True) as tool:
+        rights = "select, insert, update, delete on all tables in schema public"
+        tool.execute(f"drop role if exists {USER}")
+        tool.execute(f"create role {USER} login")
+        tool.execute(f"grant usage on all sequences in schema public to {USER}")
+        tool.execute(f"grant {rights} to {USER}")
+        try:
+            yield (
+                as_user(admin),
+                lambda: tool.execute(f"revoke {rights} from {USER}"),
+                lambda: tool.execute(f"grant {rights} to {USER}"),
+            )
+        finally:
+            tool.execute(f"drop owned by {USER}")
+            tool.execute(f"drop role {USER}")
+
+
+@pytest.mark.parametrize("user", [redis_user, postgresql_user], ids=["redis", "postgresql"])
+def test_a_right_that_is_taken_away_pauses_the_source_and_charges_nobody(request, monkeypatch, user):
+    attempts: list[tuple[int, bool]] = []
+    started, may_end = threading.Event(), threading.Event()
+
+    def handle(number: int, delivery: Delivery) -> None:
+        attempts.append((delivery.attempt, delivery.returned))
+        if len(attempts) == 1:
+            started.set()
+            assert may_end.wait(60)
+            raise ConnectionError("not now")
+
+    monkeypatch.setattr(consumer, "RETRY_BROKER", (0.1,))
+    server = user.__name__.removesuffix("_user")
+    admin = request.getfixturevalue(server).fresh()
+    owner = given.consumer(App(admin), "orders", handle)
+    drained(owner)  # makes everything
+    owner.publish("orders", 1)
+    with user(admin) as (url, take, give):
+        options = {"backoff": Backoff.immediate(), "isolation": "thread", "concurrency": 1}
+        app = given.consumer(App(url, create=False), "orders", handle, **options)
+        with Journal() as journal, Running(app):
+            assert started.wait(30)
+            take()
+            may_end.set()
+            journal.wait_for("pause")
+            give()
+            wait_until(lambda: len(attempts) == 2, lambda: f"It was started {attempts}")
+            journal.wait_for("resume")
+        app.close()
+    assert f"docs/{server}.md" in journal.of("pause")[0]
+    assert attempts == [(1, False), (2, False)]
+    assert owner.dlq("orders").count() == 0
+    owner.close()
+
+
+def test_without_the_right_to_look_at_groups_redis_does_not_call_the_group_missing(redis):
+    admin = redis.fresh()
+    with opened(admin), redis_user(admin) as (url, _, __), raw(admin) as tool:
+        tool.execute_command("ACL", "SETUSER", USER, "-xinfo")
+        with pytest.raises(BrokerUnavailable, match=r"has no right to that.*docs/redis\.md"), opened(url, create=False):
+            pass
+
+
+def test_with_create_false_one_error_has_the_statements_for_tables_and_source(postgresql):
+    url = postgresql.fresh()
+    broker = PostgreSQLBroker(url)
+    with pytest.raises(ConfigError, match=r"(?s)no tables.*'orders'") as caught:
+        broker.open(["orders"], create=False)
+    with psycopg.connect(url, autocommit=True) as tool:
+        tool.execute(statements())
+        assert "unpoison migrate --sql" in str(caught.value)
+        for _ in range(2):  # it may be run again
+            tool.execute(str(caught.value).splitlines()[-1])
+    broker.open(["orders"], create=False)
+    with pytest.raises(ConfigError, match="Source 'parcels' does not exist") as missing:
+        broker.open(["parcels"], create=False)
+    assert str(missing.value).splitlines()[-1].startswith("with made as")
+    broker.close()
