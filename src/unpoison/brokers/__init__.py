@@ -112,6 +112,7 @@ ADAPTERS = {
             doctor="unpoison.brokers.kafka.doctor.examining",
             has_adopted=True,
             names="unpoison.brokers.kafka.names",
+            provisioning="unpoison.brokers.kafka.provisioning",
             leaves_cycles=False,
         ),
     ),

@@ -87,6 +87,11 @@ class Names(NamedTuple):
         """Who works on dead letters is in this group for as long as it lives."""
         return f"{self.group}.operators"
 
+    @property
+    def reading(self) -> str:
+        """Who reads a topic without consuming it names this group. Nothing is committed in it."""
+        return f"{self.group}.reading"
+
 
 def tier(delay: float) -> int:
     """The partition for what is to be started so many seconds from now."""

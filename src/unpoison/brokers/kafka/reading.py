@@ -8,7 +8,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from unpoison.brokers.kafka.asking import Place
 from unpoison.brokers.kafka.connecting import RARELY_POLLED
-from unpoison.brokers.kafka.names import OPERATOR
+from unpoison.brokers.kafka.names import Names
 from unpoison.brokers.kafka.record import Record
 from unpoison.brokers.kafka.session import Session
 from unpoison.brokers.kafka.troubles import lacking, told, unavailable
@@ -26,7 +26,7 @@ class Reader:
 
     def __init__(self, session: Session) -> None:
         # The client looks for its group, though it never joins: one that a user may use who may use ours.
-        self._group = f"{session.address.prefix}{session.address.group or OPERATOR}.reading"
+        self._group = Names("", session.address.group, session.address.prefix).reading
         more = {
             "group.id": self._group,
             "enable.auto.commit": False,

@@ -1,0 +1,166 @@
+"""What must an administrator create in a Kafka cluster, and what must the app's user be allowed to do there?"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from shlex import quote
+from typing import Any, NamedTuple
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ConfigResource,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+    TopicMetadata,
+)
+
+from unpoison.brokers.kafka.asking import ANSWER_WITHIN
+from unpoison.brokers.kafka.broker import KafkaBroker
+from unpoison.brokers.kafka.names import Names
+from unpoison.brokers.kafka.planned_topics import planned
+from unpoison.brokers.kafka.troubles import answered
+from unpoison.brokers.kafka.url import Address
+from unpoison.errors import BrokerUnavailable
+from unpoison.provisioning import Needs, Step, no_user
+
+SETUP = """\
+# Kafka's own programs, such as /opt/kafka/bin/kafka-topics.sh, must be on the PATH. How an administrator logs in stands in a file
+# of settings (security.protocol, sasl.jaas.config …), if there is a login: KAFKA_ADMIN=admin.properties sh FILE
+server={servers}
+topics() {{ kafka-topics.sh --bootstrap-server "$server" ${{KAFKA_ADMIN:+--command-config "$KAFKA_ADMIN"}} "$@"; }}
+acls() {{ kafka-acls.sh --bootstrap-server "$server" ${{KAFKA_ADMIN:+--command-config "$KAFKA_ADMIN"}} "$@"; }}"""
+
+CLUSTER = "kafka-cluster"
+TOPIC_RIGHTS = (AclOperation.READ, AclOperation.WRITE, AclOperation.DESCRIBE_CONFIGS)
+WORDS = {AclOperation.READ: "Read", AclOperation.WRITE: "Write", AclOperation.DESCRIBE_CONFIGS: "DescribeConfigs"}
+
+
+class Right(NamedTuple):
+    """To do these on some resources of one kind. `Describe` comes with `Read` and `Write`."""
+
+    kind: ResourceType
+    names: tuple[str, ...]
+    operations: tuple[AclOperation, ...]
+    why: str
+    is_prefix: bool = False
+    """Whether the names are what others begin with."""
+
+
+class There(NamedTuple):
+    """What exists, as far as this user may see. `acls` are all that the cluster has; None where that cannot be seen."""
+
+    topics: Mapping[str, TopicMetadata]
+    acls: Sequence[AclBinding] | None = None
+    checks_rights: bool = True
+    unseen: str = ""
+
+
+def needs(url: str, sources: Sequence[str], user: str | None = None) -> Needs:
+    with closing(KafkaBroker(url)) as broker:
+        address = broker.session.address
+        names = [broker.session.names(source) for source in sources]
+        there = _look(broker)
+    steps = [step for each in names for step in _topics(each, address, there)]
+    user, notes = user or address.options.get("sasl.username"), []
+    if not there.checks_rights:
+        notes.append("This cluster has no authorizer: everybody may do everything, and no rights are granted.")
+    elif user is None:
+        notes.append(no_user("a principal User:NAME"))
+    else:
+        steps += [_granted(right, user, there) for right in rights(names)]
+    setup = SETUP.format(servers=quote(address.options["bootstrap.servers"])).splitlines()
+    return Needs(f"Kafka at {address.shown}", steps, tuple(setup), there.unseen, tuple(notes))
+
+
+def rights(names: Sequence[Names]) -> Iterator[Right]:
+    """All that an app with create=False needs, its operators and the doctor included."""
+    topics = tuple(topic for each in names for topic in each.topics)
+    why = "to publish, consume, retry, dead-letter and replay, and to check the settings of these topics."
+    yield Right(ResourceType.TOPIC, topics, TOPIC_RIGHTS, why)
+    groups = {group: None for each in names for group in (each.group, each.retry_group, each.reading)}
+    why = "for its consumer groups: of sources, of retries, and of those who only read."
+    yield Right(ResourceType.GROUP, tuple(groups), (AclOperation.READ,), why)
+    operators = {f"{each.operators}.": None for each in names}
+    why = "for unpoison dlq: each operator is the only member of a group of its own."
+    yield Right(ResourceType.GROUP, tuple(operators), (AclOperation.READ,), why, is_prefix=True)
+    why = "for unpoison doctor, which looks at the settings of the servers. The app runs without it."
+    yield Right(ResourceType.BROKER, (CLUSTER,), (AclOperation.DESCRIBE_CONFIGS,), why)
+
+
+def _topics(names: Names, address: Address, there: There) -> Iterator[Step]:
+    purposes = {names.topic: "its messages", names.dlq: "its dead letters", names.states: "what became of them"}
+    for name, topic in planned(names, address, there.topics).items():
+        why = f"for source {names.source!r}: {purposes.get(name, 'what is started again, one partition for each purpose')}."
+        yield Step("topic", name, why, (f"topics --create --if-not-exists {' '.join(_options(topic))}",), name in there.topics)
+
+
+def _options(topic: NewTopic) -> Iterator[str]:
+    """Where no number is given the server decides."""
+    yield f"--topic {topic.topic}"
+    if topic.num_partitions > 0:
+        yield f"--partitions {topic.num_partitions}"
+    if topic.replication_factor > 0:
+        yield f"--replication-factor {topic.replication_factor}"
+    for name, value in (topic.config or {}).items():
+        yield f"--config {name}={value}"
+
+
+def _granted(right: Right, user: str, there: There) -> Step:
+    words = [f"acls --add --allow-principal {quote(f'User:{user}')}"]
+    words += [f"--operation {WORDS[operation]}" for operation in right.operations]
+    option = {ResourceType.TOPIC: "--topic {}", ResourceType.GROUP: "--group {}"}.get(right.kind, "--cluster")
+    words += [option.format(quote(name)) for name in right.names]
+    words += ["--resource-pattern-type prefixed"] if right.is_prefix else []
+    exists = there.acls is not None and all(
+        any(_allows(acl, right, name, operation, user) for acl in there.acls)
+        for name in right.names
+        for operation in right.operations
+    )
+    return Step("rights", user, right.why, (" ".join(words),), exists)
+
+
+def _allows(acl: AclBinding, right: Right, name: str, operation: AclOperation, user: str) -> bool:
+    is_prefix = acl.resource_pattern_type == ResourcePatternType.PREFIXED
+    return (
+        acl.permission_type == AclPermissionType.ALLOW
+        and acl.principal in (f"User:{user}", "User:*")
+        and acl.host == "*"
+        and acl.restype == right.kind
+        and acl.operation in (operation, AclOperation.ALL)
+        and (name.startswith(acl.name) if is_prefix else acl.name == "*" or (acl.name == name and not right.is_prefix))
+    )
+
+
+def _look(broker: KafkaBroker) -> There:
+    try:
+        cluster = broker.session.cluster()
+        topics = {name: topic for name, topic in cluster.topics.items() if topic.partitions}
+        admin = broker.session.admin
+        return There(topics, _acls(admin), _has_authorizer(admin, str(min(cluster.brokers))))
+    except BrokerUnavailable as error:
+        return There({}, unseen=str(error))
+
+
+def _acls(admin: AdminClient) -> Sequence[AclBinding] | None:
+    anything: Any = None  # the client's types do not know that a filter may leave things open
+    every = AclBindingFilter(
+        ResourceType.ANY, anything, ResourcePatternType.ANY, anything, anything, AclOperation.ANY, AclPermissionType.ANY
+    )
+    try:
+        found: Sequence[AclBinding] = answered(admin.describe_acls(every, request_timeout=ANSWER_WITHIN), 2 * ANSWER_WITHIN)
+    except KafkaException:  # this user may not see them
+        return None
+    return found
+
+
+def _has_authorizer(admin: AdminClient, node: str) -> bool:
+    try:
+        (answer,) = admin.describe_configs([ConfigResource(ResourceType.BROKER, node)], request_timeout=ANSWER_WITHIN).values()
+        return bool(answered(answer, 2 * ANSWER_WITHIN)["authorizer.class.name"].value)
+    except KafkaException:  # somebody has to allow it, so there is one
+        return True
