@@ -20,6 +20,7 @@ NOBODY = "127.0.0.1:1"
 BROKERS = {
     "amqp": f"amqp://shop:pa55word@{NOBODY}/shop",
     "kafka": f"kafka://shop:pa55word@{NOBODY}?group=billing",
+    "postgresql": f"postgresql://shop:pa55word@{NOBODY}/shop",
 }
 UNREACHABLE = pytest.mark.parametrize("url", BROKERS.values(), ids=BROKERS)
 

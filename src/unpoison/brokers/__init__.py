@@ -56,6 +56,7 @@ ADAPTERS = {
             "unpoison.brokers.postgresql.schema",
             "unpoison.brokers.postgresql.doctor.examining",
             has_adopted=True,
+            provisioning="unpoison.brokers.postgresql.provisioning",
         ),
     ),
     **dict.fromkeys(

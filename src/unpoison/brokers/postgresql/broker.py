@@ -17,7 +17,7 @@ from unpoison.brokers.postgresql.connection import Session, parameters, where
 from unpoison.brokers.postgresql.depth import depth_of, waits_of
 from unpoison.brokers.postgresql.presence import Presence, vanished
 from unpoison.brokers.postgresql.publishing import failed
-from unpoison.brokers.postgresql.schema import Connection, migrate, source_statement
+from unpoison.brokers.postgresql.schema import NEW_SOURCE, Connection, migrate, source_statement
 from unpoison.brokers.postgresql.takeover import take_over
 from unpoison.errors import BrokerUnavailable, ConfigError, OwnershipLost
 from unpoison.message import Delivery, Outgoing
@@ -210,10 +210,7 @@ class PostgreSQLBroker:
                     f"Source {source!r} does not exist in {self.where!r}, and create=False forbids creating it. There are: "
                     f"{names}. Check the name; to make it:\n{source_statement(source)}"
                 )
-            make = "insert into unpoison_sources (name) values (%s) on conflict do nothing returning no"
-            row = run.execute(make, (source,)).fetchone()
-            if row is not None:
-                run.execute("insert into unpoison_handed values (%s, 0, 0, pg_current_snapshot())", row)
+            if run.execute(NEW_SOURCE, (source,)).rowcount:
                 self._created.append(source)
             found = run.execute("select no from unpoison_sources where name = %s", (source,)).fetchone()
         if found is None:

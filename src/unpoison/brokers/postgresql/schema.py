@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import psycopg
+from psycopg import sql
 
 from unpoison.errors import ConfigError
 
@@ -63,13 +64,15 @@ MIGRATIONS: tuple[str, ...] = (_V1,)
 _LOCK = "select pg_advisory_xact_lock(hashtext('unpoison_version'))"
 
 
+NEW_SOURCE = """\
+with made as (insert into unpoison_sources (name) values (%s) on conflict do nothing returning no)
+insert into unpoison_handed select no, 0, 0, pg_current_snapshot() from made"""
+"""Gives a source its number; changes nothing if it has one."""
+
+
 def source_statement(source: str) -> str:
-    """What makes a source where unpoison itself must not. It may be run again."""
-    name = source.replace("'", "''")
-    return (
-        f"with made as (insert into unpoison_sources (name) values ('{name}') on conflict do nothing returning no) "
-        f"insert into unpoison_handed select no, 0, 0, pg_current_snapshot() from made;"
-    )
+    """As `NEW_SOURCE`, for whoever runs it by hand."""
+    return NEW_SOURCE.replace("%s", sql.quote(source)) + ";"
 
 
 def migrate(
@@ -112,8 +115,8 @@ def version(connection: Connection) -> int:
     return int(row[0]) if row else 0
 
 
-def statements() -> str:
-    """What a person puts into migrations of their own."""
+def statements(since: int = 0) -> str:
+    """What a person puts into migrations of their own, for a database of version `since`."""
     begin = ["create table if not exists unpoison_version (version integer not null);"]
     end = ["delete from unpoison_version;", f"insert into unpoison_version values ({len(MIGRATIONS)});"]
-    return "\n".join([*begin, *(script.strip() + ";" for script in MIGRATIONS), *end])
+    return "\n".join([*begin, *(script.strip() + ";" for script in MIGRATIONS[since:]), *end])

@@ -1,0 +1,108 @@
+"""What must an administrator create in a PostgreSQL database, and what must the app's role be allowed to do there?"""
+
+from collections.abc import Sequence
+from shlex import quote
+from typing import NamedTuple
+
+import psycopg
+from psycopg import conninfo, sql
+
+from unpoison.brokers.postgresql import schema
+from unpoison.brokers.postgresql.connection import connect, explained, parameters, where
+from unpoison.brokers.postgresql.doctor.tables import SEQUENCE, TABLES
+from unpoison.errors import UnpoisonError
+from unpoison.provisioning import Needs, Step, no_user
+
+SETUP = """\
+# How the owner of the schema logs in: PGUSER=owner PGPASSWORD=… sh FILE, or a line in ~/.pgpass
+database={database}
+sql() {{ psql -X -q -1 -v ON_ERROR_STOP=1 -f - "$database"; }}"""
+
+PLACE = ("host", "hostaddr", "port", "dbname", "options", "sslmode", "sslrootcert", "target_session_attrs")
+"""What of the URL says where the database is, and not who the app is."""
+
+WRITTEN = tuple(name for name in TABLES if name != "unpoison_version")
+
+_ALLOWED = """
+select bool_and(has_table_privilege(role.oid, class.oid, wanted))
+from pg_roles as role, pg_class as class, unnest(%(rights)s::text[]) as wanted
+where role.rolname = %(role)s and class.relname = any (%(tables)s) and pg_table_is_visible(class.oid)
+"""
+_COUNTS = """
+select has_sequence_privilege(role.oid, to_regclass(%(sequence)s), 'usage')
+    and has_schema_privilege(role.oid, current_schema(), 'usage')
+from pg_roles as role where role.rolname = %(role)s
+"""
+
+
+class There(NamedTuple):
+    """What exists, as far as this role may see."""
+
+    version: int = 0
+    sources: frozenset[str] = frozenset()
+    is_allowed: bool = False
+    unseen: str = ""
+
+
+def needs(url: str, sources: Sequence[str], user: str | None = None) -> Needs:
+    known = parameters(url)
+    user = user or known.get("user")
+    there = _look(url, user)
+    steps = [_tables(there), *(_source(there, source) for source in sources)]
+    if user:
+        steps.append(_rights(there, user))
+    database = conninfo.make_conninfo(**{name: known[name] for name in PLACE if known.get(name)})
+    setup = SETUP.format(database=quote(database)).splitlines()
+    notes = () if user else (no_user("a role"),)
+    return Needs(f"PostgreSQL at {where(url)}", steps, tuple(setup), there.unseen, notes)
+
+
+def _tables(there: There) -> Step:
+    newest = len(schema.MIGRATIONS)
+    why = f"the tables of unpoison, version {newest}, made in the first schema of the search path."
+    there_is = "select from pg_class where relname = 'unpoison_version' and pg_table_is_visible(oid)"
+    guard = [f"select not exists ({there_is}) as absent \\gset", "\\if :absent"]
+    lines = schema.statements(there.version).splitlines()
+    lines = lines if there.version else [*guard, *lines, "\\endif"]
+    return Step("tables", "unpoison_…", why, _in_psql(lines), there.version == newest)
+
+
+def _source(there: There, source: str) -> Step:
+    why = "the number under which its messages are kept."
+    return Step("source", source, why, _in_psql([schema.source_statement(source)]), source in there.sources)
+
+
+def _rights(there: There, user: str) -> Step:
+    role = sql.Identifier(user).as_string(None)
+    lines = [
+        "select current_schema() as place \\gset",
+        f'grant usage on schema :"place" to {role};',
+        f"grant select, insert, update, delete on {', '.join(WRITTEN)} to {role};",
+        f"grant select on unpoison_version to {role};",
+        f"grant usage on sequence {SEQUENCE} to {role};",
+    ]
+    why = "to publish, consume, retry, dead-letter and replay. The role must exist."
+    return Step("rights", user, why, _in_psql(lines), there.is_allowed)
+
+
+def _in_psql(lines: Sequence[str]) -> tuple[str, ...]:
+    return ("sql <<'SQL'", *lines, "SQL")
+
+
+def _look(url: str, user: str | None) -> There:
+    try:
+        with explained(url), connect(url) as run:
+            version = schema.version(run)
+            if version == 0:
+                return There()
+            names = run.execute("select name from unpoison_sources").fetchall()
+            return There(version, frozenset(name for (name,) in names), bool(user) and _is_allowed(run, str(user)))
+    except (UnpoisonError, psycopg.Error) as error:
+        return There(unseen=str(error))
+
+
+def _is_allowed(run: schema.Connection, role: str) -> bool:
+    rights = {("select", "insert", "update", "delete"): WRITTEN, ("select",): ("unpoison_version",)}
+    asked = [(_ALLOWED, {"role": role, "rights": list(kinds), "tables": list(tables)}) for kinds, tables in rights.items()]
+    asked.append((_COUNTS, {"role": role, "sequence": SEQUENCE}))
+    return all((run.execute(query, values).fetchone() or (False,))[0] for query, values in asked)
