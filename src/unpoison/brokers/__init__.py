@@ -102,6 +102,7 @@ ADAPTERS = {
         "SQSDeadLetters",
         doctor="unpoison.brokers.sqs.doctor.examining",
         names="unpoison.brokers.sqs.names",
+        provisioning="unpoison.brokers.sqs.provisioning",
     ),
     **dict.fromkeys(
         ("kafka", "kafka+ssl"),
