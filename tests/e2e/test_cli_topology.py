@@ -21,6 +21,7 @@ BROKERS = {
     "amqp": f"amqp://shop:pa55word@{NOBODY}/shop",
     "kafka": f"kafka://shop:pa55word@{NOBODY}?group=billing",
     "postgresql": f"postgresql://shop:pa55word@{NOBODY}/shop",
+    "redis": f"redis://shop:pa55word@{NOBODY}/3",
     "sqs": f"sqs://shop:pa55word@?endpoint=http://{NOBODY}&region=eu-west-1",
 }
 UNREACHABLE = pytest.mark.parametrize("url", BROKERS.values(), ids=BROKERS)

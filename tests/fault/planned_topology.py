@@ -46,7 +46,9 @@ class Shop:
         (self.folder / "shop.py").write_text(APP.format(sources=self.sources))
 
     def plan(self, url: str, *options: str) -> Ended:
-        return unpoison("plan-topology", "shop:app", *options, cwd=self.folder, SHOP_URL=url)
+        ended = unpoison("plan-topology", "shop:app", *options, cwd=self.folder, SHOP_URL=url)
+        assert ended.code == 0, ended.err
+        return ended
 
     def do(self, url: str, *arguments: str, code: int | None = 0) -> Ended:
         ended = unpoison(*arguments, cwd=self.folder, SHOP_URL=url, UNPOISON_CREATE="false")

@@ -82,6 +82,7 @@ ADAPTERS = {
             doctor="unpoison.brokers.redis.doctor.examining",
             has_adopted=True,
             names="unpoison.brokers.redis.keys",
+            provisioning="unpoison.brokers.redis.provisioning",
         ),
     ),
     **dict.fromkeys(

@@ -60,10 +60,15 @@ def open_source(link: Link, source: str, *, create: bool, is_list: bool) -> Sequ
     return list(_remarks(source, is_list=is_list))
 
 
+def new_group(source: str, group: str) -> tuple[str, ...]:
+    """The command that makes the group, and the stream if there is none."""
+    return ("XGROUP", "CREATE", source, group, "0", "MKSTREAM")
+
+
 def make_group(link: Link, source: str, *, create: bool) -> None:
     """A new group begins with the oldest entry there is: nothing is left out."""
     group, shown = link.finder.address.group, link.finder.address.shown
-    make = ("XGROUP", "CREATE", source, group, "0", "MKSTREAM")
+    make = new_group(source, group)
     if not create:
         groups = link.try_all(source, ("XINFO", "GROUPS", source))[0]
         if isinstance(groups, redis.exceptions.NoPermissionError):

@@ -1,0 +1,115 @@
+"""What must an administrator create in Redis, and what must the app's user be allowed to do there?"""
+
+import re
+from collections.abc import Iterator, Sequence
+from shlex import quote
+from typing import Any
+
+from unpoison.brokers.redis.connection import Link
+from unpoison.brokers.redis.keys import SOURCES, keys_of, owner_channel
+from unpoison.brokers.redis.openings import new_group
+from unpoison.brokers.redis.url import Address, address
+from unpoison.errors import UnpoisonError
+from unpoison.provisioning import Needs, Step, no_user
+
+SETUP = """\
+# How an administrator logs in: REDIS_ADMIN=name REDISCLI_AUTH=password sh FILE; without REDIS_ADMIN it is the user 'default'
+{place}
+ask() {{ redis-cli {options}-h "$host" -p "$port" ${{REDIS_ADMIN:+--user "$REDIS_ADMIN"}} "$@" 2>&1; }}
+cli() {{  # COMMAND…; a group that exists stays as it is
+    answer=$(ask "$@") || true
+    case "$answer" in
+        *ERR\\ *|NO[AP]*|WRONG*|MOVED*|*"Could not connect"*|*onnection\\ refused*) echo "$*: $answer" >&2; exit 1 ;;
+    esac
+}}"""
+
+CATEGORIES = ("@read", "@write", "@stream", "@scripting", "@pubsub", "@connection", "@transaction")
+COMMANDS = ("time", "info")
+SINCE_7_2 = "waitaof"
+"""With it a publish waits until the server has it on disk."""
+
+_GLOB = re.compile(r"([\\*?\[\]])")
+
+
+def needs(url: str, sources: Sequence[str], user: str | None = None) -> Needs:
+    where = address(url)
+    user = user or where.options.get("username")
+    steps, unseen, is_cluster = _looked_for(where, sources, user)
+    notes = [] if user else [no_user("an ACL user")]
+    if is_cluster and user:
+        notes.append("This is a cluster: every node has its own users. Run the ACL lines on each of them.")
+    options = f"{'-c ' if is_cluster else ''}{'--tls ' if where.kind.__name__ == 'SSLConnection' else ''}"
+    database = f"-n {where.options['db']} " if where.options.get("db") else ""
+    setup = SETUP.format(place=_place(where), options=options + database)
+    return Needs(f"Redis at {where.shown}", steps, tuple(setup.splitlines()), unseen, tuple(notes))
+
+
+def rights(where: Address, sources: Sequence[str]) -> list[str]:
+    """Rules of an ACL user: the keys of these sources and no others, the channels on which consumers are known to live."""
+    names = dict.fromkeys([*(key for source in sources for key in keys_of(source, where.group)), SOURCES])
+    keys = ["~" + _GLOB.sub(r"\\\1", name) for name in names]
+    return [*keys, f"&{owner_channel('*')}", *(f"+{name}" for name in (*CATEGORIES, *COMMANDS))]
+
+
+def _place(where: Address) -> str:
+    host, port = where.hosts[0]
+    if where.service is None:
+        return f"host={quote(host)} port={port}"
+    ask = f"redis-cli -h {quote(host)} -p {port} SENTINEL get-master-addr-by-name {quote(where.service)}"
+    return f"set -- $({ask})\nhost=$1 port=$2"
+
+
+def _looked_for(where: Address, sources: Sequence[str], user: str | None) -> tuple[list[Step], str, bool]:
+    link, unseen, known = Link(where), "", dict[str, bool]()
+    try:
+        link.open(sources[0] if sources else SOURCES)
+        for source in sources:
+            known[source] = source in where.lists or _has_group(link, source)
+        names = {name.decode() for name in link.ask(SOURCES, ("SMEMBERS", SOURCES))[0]}
+        known |= {f"{SOURCES} {source}": source in names for source in sources}
+        known["rights"] = user is not None and all(_may(link, user, where, source) for source in sources)
+    except UnpoisonError as error:
+        unseen = str(error)
+    finally:
+        link.close()
+    return list(_steps(where, sources, user, known)), unseen, bool(link.finder.is_cluster)
+
+
+def _steps(where: Address, sources: Sequence[str], user: str | None, known: dict[str, bool]) -> Iterator[Step]:
+    for source in sources:
+        if source not in where.lists:
+            command = " ".join(quote(word) for word in new_group(source, where.group))
+            why = f"the stream of source {source!r} and its consumer group, which begins with the oldest entry."
+            yield Step("group", f"{where.group} of {source}", why, (f"cli {command}",), known.get(source, False))
+        why = "so that unpoison dlq and doctor know it without being told."
+        listed = known.get(f"{SOURCES} {source}", False)
+        yield Step("entry", f"{source} in {SOURCES}", why, (f"cli SADD {SOURCES} {quote(source)}",), listed)
+    if user:
+        start = f"ACL SETUSER {quote(user)}"
+        rules = " ".join(quote(rule) for rule in rights(where, sources))
+        newer = f'[ -z "$(ask COMMAND INFO {SINCE_7_2})" ] || cli {start} +{SINCE_7_2}'
+        why = "to use these keys, beside what it may do already. Its password is set by: ACL SETUSER NAME on '>PASSWORD'"
+        yield Step("rights", user, why, (f"cli {start} {rules}", newer), known.get("rights", False))
+
+
+def _has_group(link: Link, source: str) -> bool:
+    groups = link.try_all(source, ("XINFO", "GROUPS", source))[0]
+    return not isinstance(groups, Exception) and link.finder.address.group.encode() in [flat[1] for flat in groups]
+
+
+def _may(link: Link, user: str, where: Address, source: str) -> bool:
+    """Whether the server would let this user do what is done for a source; False where it does not tell (before Redis 7)."""
+    questions: list[tuple[Any, ...]] = [("HSET", key, "f", "v") for key in keys_of(source, where.group)]
+    questions += [("HGET", key, "f") for key in keys_of(source, where.group)]
+    questions += [
+        ("XREADGROUP", "GROUP", where.group, "c", "STREAMS", source, ">"),
+        ("EVALSHA", "0" * 40, 1, source),
+        ("SUBSCRIBE", owner_channel("x")),
+        ("SMEMBERS", SOURCES),
+        ("SCRIPT", "LOAD", "return 1"),
+        ("MULTI",),
+        ("TIME",),
+        ("INFO",),
+    ]
+    answers = link.try_all(source, *(("ACL", "DRYRUN", user, *question) for question in questions))
+    return all(answer == b"OK" for answer in answers)
