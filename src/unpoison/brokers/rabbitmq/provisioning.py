@@ -90,10 +90,22 @@ _REPLACES = (
 
 
 def rights(sources: Sequence[str]) -> dict[str, list[str]]:
-    """The names on which a user needs each right so that an app with create=False can do everything."""
+    """The names on which a user needs each right so that an app with create=False can do everything.
+
+    The delay queues are among them because RabbitMQ 4 lets nobody look at a queue without a right of some kind on it.
+    """
     own = [name for source in sources for name in native_names("", source, consumed=True)]
-    exchanges = ["amq.default", DLX, *(exchange_of(level) for level in range(LEVELS))]
-    return {"configure": [], "write": exchanges, "read": own}
+    delays = [
+        *(exchange_of(level) for level in range(LEVELS)),
+        *(rung(level, n) for level in range(LEVELS) for n in rungs(level)),
+    ]
+    return {"configure": [], "write": ["amq.default", DLX, *delays], "read": own}
+
+
+def patterns(sources: Sequence[str]) -> dict[str, str]:
+    """The same, as RabbitMQ takes it."""
+    own = "|".join(re.escape(name) for name in rights(sources)["read"])
+    return {"configure": "^$", "write": f"^(amq\\.default|{DLX}|unpoison\\.delay\\..*)$", "read": f"^({own})$"}
 
 
 def _vhost(management: Management, there: There) -> Iterator[Step]:
@@ -147,18 +159,14 @@ def _binding(management: Management, there: There, bound: Binding, why: str) -> 
 
 def _rights(management: Management, there: There, sources: Sequence[str], user: str) -> Step:
     needed, given = rights(sources), there.rights or {}
-    patterns = {kind: _pattern(needed[kind]) for kind in KINDS}
+    wanted = patterns(sources)
     lacking = [kind for kind in KINDS if any(not allows(given.get(kind, ""), name) for name in needed[kind])]
     for kind in KINDS:
         if given.get(kind) not in (None, "", "^$"):  # else what the user may do for others would be taken away
-            patterns[kind] = f"{given[kind]}|{patterns[kind]}" if kind in lacking else given[kind]
+            wanted[kind] = f"{given[kind]}|{wanted[kind]}" if kind in lacking else given[kind]
     path = f"permissions/{management.vhost}/{escaped(user, safe='')}"
     why = "to read its queues, and to write to the exchanges that lead there. The user must exist."
-    return Step("rights", user, why, (f"send PUT {quote(path)} {_json(patterns)}",), there.rights is not None and not lacking)
-
-
-def _pattern(names: Sequence[str]) -> str:
-    return f"^({'|'.join(re.escape(name) for name in names)})$" if names else "^$"
+    return Step("rights", user, why, (f"send PUT {quote(path)} {_json(wanted)}",), there.rights is not None and not lacking)
 
 
 def _json(value: Mapping[str, Any]) -> str:
