@@ -98,6 +98,26 @@ class Settlement(msgspec.Struct, frozen=True):
     dead: Sequence[Dead] = ()
 
 
+class Leftovers(msgspec.Struct, frozen=True):
+    """What unpoison has at a broker for one source and group, for somebody who stops using it."""
+
+    source: str
+    group: str
+    waiting: int = 0
+    """Messages that wait outside of the source, for their time or for another start."""
+    later: int = 0
+    """Those of them whose time has not come."""
+    suspects: int = 0
+    """Those of them that may have taken a process down."""
+    repeats: int = 0
+    """Messages in the source that are done, and that another consumer of the group handles again."""
+    dead: int = 0
+    topics: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    removal: tuple[str, ...] = ()
+    """The commands that remove these topics and groups."""
+
+
 class Broker(Protocol):
     """One connection to a broker. The consumer of a source has one of its own, publishing has another."""
 

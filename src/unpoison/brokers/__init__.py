@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from unpoison.broker_url import masked, scheme_of
 from unpoison.errors import CapabilityError, ConfigError, MissingExtra
-from unpoison.ports import Broker, DeadLetters, Finding
+from unpoison.ports import Broker, DeadLetters, Finding, Leftovers, Progress
 from unpoison.provisioning import Needs
 
 
@@ -31,6 +31,8 @@ class Adapter(NamedTuple):
     """The module that knows what belongs to a source under names of its own: `native_names` is called by `check_sources`."""
     provisioning: str | None = None
     """The module that knows what an administrator must create or grant: `needs` is called by `needs_for`."""
+    leaving: str | None = None
+    """The module that moves what waits back into its source: `leftovers` and `move_back` are called by the functions here."""
     leaves_cycles: bool = True
     """Whether what its client leaves behind, bodies among it, may have to be found by the garbage collector."""
 
@@ -116,6 +118,7 @@ ADAPTERS = {
             has_adopted=True,
             names="unpoison.brokers.kafka.names",
             provisioning="unpoison.brokers.kafka.provisioning",
+            leaving="unpoison.brokers.kafka.leaving",
             leaves_cycles=False,
         ),
     ),
@@ -195,6 +198,30 @@ def losses_for(url: str, source: str) -> Sequence[Finding]:
         return ()
     found: Sequence[Finding] = _doctor(url).adopted(url, source)
     return [each for each in found if each.loses]
+
+
+def leftovers_for(url: str, sources: Sequence[str] = ()) -> Sequence[Leftovers]:
+    """What somebody who stops using unpoison has to know: for these sources, or for all that it was used for. Changes nothing."""
+    found: Sequence[Leftovers] = _leaving(url).leftovers(url, sources)
+    return found
+
+
+def move_back(url: str, left: Leftovers, within: float, progress: Progress | None = None) -> int:
+    """Put what waits back into its source; returns how many messages. Waits so many seconds for consumers to end."""
+    count: int = _leaving(url).move_back(url, left, within, progress)
+    return count
+
+
+def _leaving(url: str) -> ModuleType:
+    adapter = _adapter(url)
+    if adapter.leaving is None:
+        page = f"https://unpoison.readthedocs.io/en/latest/{adapter.module.split('.')[2]}/"
+        raise CapabilityError(
+            f"unpoison leave is for Kafka: there messages wait in topics that nobody else reads. At {masked(url)!r} nothing has "
+            f"to be moved. Let the consumers finish what waits (unpoison run module:app --until-empty), then remove what is "
+            f"named under 'How to leave again' at {page}"
+        )
+    return _module(adapter, adapter.leaving)
 
 
 def checks_for(url: str, *, deep: bool = False) -> Sequence[str]:

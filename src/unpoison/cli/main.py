@@ -28,6 +28,7 @@ COMMANDS = {
     "plan-topology": ("unpoison.cli.topology.command", "Print what an administrator must create or grant for an app."),
     "migrate": ("unpoison.cli.migrate", "Make the tables that a database broker needs, or print how."),
     "doctor": ("unpoison.cli.doctor.command", "Check a broker or an app for what loses or loops messages."),
+    "leave": ("unpoison.cli.leave", "Put what waits on Kafka back into its topic, to stop using unpoison."),
     "completion": ("unpoison.cli.completion", "Print the completion script for bash, zsh or fish."),
 }
 

@@ -11,6 +11,7 @@ A prefix from the URL stands before all of these.
 """
 
 import re
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from unpoison.brokers.kafka.url import address
@@ -25,6 +26,7 @@ TIERS = ((1, 1.0), (2, 8.0), (3, 60.0), (4, 480.0), (5, 3_600.0), (6, 28_800.0),
 """Partitions of the retry topic for what waits, with the longest delay of each, in seconds: an hour's wait is in nobody's way
 who waits for a second."""
 PARTITIONS = 11
+DLQ = ".dlq"
 
 
 OPERATOR = "unpoison"
@@ -63,7 +65,7 @@ class Names(NamedTuple):
 
     @property
     def dlq(self) -> str:
-        return f"{self.topic}.dlq"
+        return f"{self.topic}{DLQ}"
 
     @property
     def states(self) -> str:
@@ -91,6 +93,19 @@ class Names(NamedTuple):
     def reading(self) -> str:
         """Who reads a topic without consuming it names this group. Nothing is committed in it."""
         return f"{self.group}.reading"
+
+
+def used_sources(topics: Iterable[str], prefix: str) -> list[str]:
+    """The sources that unpoison has been used for: they have a DLQ."""
+    there = set(topics)
+    names = [name.removesuffix(DLQ) for name in there if name.endswith(DLQ) and name.startswith(prefix)]
+    return sorted(name.removeprefix(prefix) for name in names if name in there)
+
+
+def groups_of(names: Names, topics: Iterable[str]) -> list[str]:
+    """The groups that have consumed the source: each has a topic for its retries."""
+    begin, end = f"{names.topic}.", ".retry"
+    return sorted(name[len(begin) : -len(end)] for name in topics if name.startswith(begin) and name.endswith(end))
 
 
 def tier(delay: float) -> int:

@@ -44,6 +44,11 @@ def that_count(records: Iterable[Record]) -> set[str]:
     return copies
 
 
+def claim_of(record: Record) -> str:
+    """The claim by which a copy was sent; empty if it is none."""
+    return _claim(record)[0]
+
+
 def _claim(record: Record) -> tuple[str, int]:
     nonce, _, end = (field(record, CLAIM) or "").rpartition("/")
     return (nonce, int(end)) if is_number(end) else ("", 0)  # else somebody else's header of that name

@@ -12,7 +12,7 @@ from unpoison.brokers.kafka.books import DEAD
 from unpoison.brokers.kafka.broker import KafkaBroker
 from unpoison.brokers.kafka.doctor import copies, cutting, settings
 from unpoison.brokers.kafka.doctor.settings import Settings
-from unpoison.brokers.kafka.names import Names
+from unpoison.brokers.kafka.names import Names, groups_of, used_sources
 from unpoison.brokers.kafka.planned_topics import commands, planned
 from unpoison.brokers.kafka.topic_settings import settings_of
 from unpoison.brokers.kafka.troubles import told, unavailable
@@ -20,7 +20,6 @@ from unpoison.ports import Finding
 
 NAMES = (*settings.NAMES, *copies.NAMES, *cutting.NAMES, "topics-missing", "source-missing", "many-dead-letters")
 DEEP = ()
-DLQ = ".dlq"
 
 Topics = Mapping[str, TopicMetadata]
 
@@ -35,12 +34,14 @@ def examine(  # every broker is asked the same
     """All that is found with this prefix and group, or for every group. Nothing here takes long, so `deep` adds nothing."""
     with closing(KafkaBroker(url)) as broker:
         topics = _topics(broker)
-        known = _sources(topics, broker.session.address.prefix)
+        known = used_sources(topics, broker.session.address.prefix)
         found = list(_of_server(broker))
         found += _of_names(broker, sources, known, topics)
         for source in sources or known:
             names = broker.session.names(source)
-            for group in ([names.group_name] if names.group_name else _groups(names, topics)) if names.topic in topics else ():
+            # Where no group has consumed it, the empty name stands for what is there without one.
+            groups = [names.group_name] if names.group_name else groups_of(names, topics) or [""]
+            for group in groups if names.topic in topics else ():
                 found += _of_source(broker, names._replace(group_name=group), topics)
         return list(dict.fromkeys(found))  # what groups share is told once
 
@@ -55,27 +56,14 @@ def _of_names(broker: KafkaBroker, sources: Sequence[str], known: Sequence[str],
             yield from findings.of_sources([source], {*known, *similar}, broker.session.address.shown)
 
 
-def _groups(names: Names, topics: Topics) -> list[str]:
-    """The groups that have consumed the source: each has a topic for its retries. Looked at if the URL names none. Where no
-    group has, the empty name stands for what is there without one."""
-    begin, end = f"{names.topic}.", ".retry"
-    return sorted(name[len(begin) : -len(end)] for name in topics if name.startswith(begin) and name.endswith(end)) or [""]
-
-
 def known_sources(url: str) -> Sequence[str]:
     """The sources that this server has been used for, with the prefix of this URL."""
     with closing(KafkaBroker(url)) as broker:
-        return _sources(_topics(broker), broker.session.address.prefix)
+        return used_sources(_topics(broker), broker.session.address.prefix)
 
 
 def _topics(broker: KafkaBroker) -> Topics:
     return {name: topic for name, topic in broker.session.cluster().topics.items() if topic.partitions}
-
-
-def _sources(topics: Topics, prefix: str) -> list[str]:
-    """Those that unpoison has used: they have a DLQ."""
-    names = [name.removesuffix(DLQ) for name in topics if name.endswith(DLQ) and name.startswith(prefix)]
-    return sorted(name.removeprefix(prefix) for name in names if name in topics)
 
 
 def _of_source(broker: KafkaBroker, names: Names, topics: Topics) -> Iterator[Finding]:
