@@ -35,7 +35,10 @@ class RabbitMQLab(Lab):
     """A virtual host of its own."""
 
     modules = (
-        *(f"unpoison.brokers.rabbitmq.{name}" for name in ("broker", "deadletters", "queue_pass", "moving", "writing")),
+        *(
+            f"unpoison.brokers.rabbitmq.{name}"
+            for name in ("arriving", "broker", "deadletters", "queue_pass", "moving", "writing")
+        ),
         "unpoison.whole_dlq",
     )
     readers = tuple(f"unpoison.brokers.rabbitmq.envelope.{name}" for name in ("look", "plain"))

@@ -8,6 +8,7 @@ import pytest
 
 from servers.errors import ServerFailed
 from tests.contract.rabbitmq_lab import RabbitMQLab
+from tests.e2e.command_line import unpoison
 from unpoison import consumer as flow
 from unpoison.app import App
 from unpoison.backoff import Backoff
@@ -127,6 +128,19 @@ def test_a_user_who_may_make_nothing_retries_dead_letters_looks_and_replays(plac
     assert place.objects() == before
 
 
+def test_a_look_from_the_command_line_makes_nothing(place, tmp_path):
+    """With an app that says create=False, whoever the user is."""
+    (tmp_path / "parcel_shop.py").write_text(
+        f"from unpoison import App\napp = App({place.lab.url!r}, create=False)\n@app.consumer('unmade')\ndef f(x): ...\n"
+    )
+    before = place.objects()
+    ended = unpoison("dlq", "ls", "--app", "parcel_shop:app", cwd=tmp_path)
+    assert ended.code == 1
+    assert "Missing in" in ended.err
+    assert "queue 'unmade.dlq', queue 'unmade.dlq.history', queue 'unmade.dlq.lock'" in " ".join(ended.err.split())
+    assert place.objects() == before
+
+
 def test_all_that_is_missing_is_told_at_once_and_nothing_is_made(place):
     place.made("bills")
     channel = place.channel()
@@ -235,6 +249,26 @@ def test_a_suspect_is_not_charged_for_what_its_consumer_may_not_do(place, lost):
         assert broker.fetch(source, 1) == []
     finally:
         broker.close()
+
+
+def test_a_suspect_that_could_not_be_started_is_handed_back_uncharged_by_a_stop(place):
+    source = place.made("stopped")
+    broker = RabbitMQBroker(place.url)
+    broker.open([source], create=False, ring=lambda: None)
+    given.publish(broker, given.messages(source, 1))
+    (delivery,) = broker.fetch(source, 1)
+    broker.settle(Settlement(kept=[Kept(delivery, Counters(alone=True))]))
+    wait_until(lambda: broker.has_suspect(source), lambda: "It is not there")
+    place.permit(source, write="^dlx$")
+    broker.links.writer().renew()
+    with pytest.raises(BrokerUnavailable, match="grant this right"):
+        broker.take_suspect(source, "web-1:1")
+    place.permit(source)
+    broker.close()
+    broker.open([source], create=False, ring=lambda: None)
+    wait_until(lambda: broker.has_suspect(source), lambda: "It is gone")
+    assert broker.take_suspect(source, "web-1:2").counters == Counters(alone=True)
+    broker.close()
 
 
 def test_a_login_that_is_refused_in_the_middle_of_a_run_pauses_it(place):

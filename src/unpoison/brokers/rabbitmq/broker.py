@@ -7,31 +7,30 @@ there twice for a moment and is never lost.
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import NamedTuple, cast
+from typing import cast
 
 import msgspec
 
 from unpoison.brokers.rabbitmq import envelope, starts
+from unpoison.brokers.rabbitmq.arriving import Again, Odd, read, read_together
 from unpoison.brokers.rabbitmq.checking import check_consumer, check_operator
 from unpoison.brokers.rabbitmq.connection import Forbidden, Refused
 from unpoison.brokers.rabbitmq.consuming import Subscription
-from unpoison.brokers.rabbitmq.envelope import FLAGGED, Receipt, Seen
+from unpoison.brokers.rabbitmq.envelope import FLAGGED, Receipt
 from unpoison.brokers.rabbitmq.holding import GIVE_BACK_AFTER, Holding
 from unpoison.brokers.rabbitmq.links import Links
 from unpoison.brokers.rabbitmq.moving import Moving, why
 from unpoison.brokers.rabbitmq.native import native
-from unpoison.brokers.rabbitmq.odd import Odd
-from unpoison.brokers.rabbitmq.properties import Properties
 from unpoison.brokers.rabbitmq.publishing import publish
 from unpoison.brokers.rabbitmq.topology import NOT_FOUND, SourceDeleted, busy_of, check_name, delayed_of, dlq_of, lane_of
 from unpoison.brokers.rabbitmq.url import address
 from unpoison.brokers.rabbitmq.wire import Arrived
 from unpoison.brokers.rabbitmq.writing import Copy
 from unpoison.errors import BrokerUnavailable, ConfigError, UnpoisonError
-from unpoison.message import Counters, Delivery, Outgoing
+from unpoison.message import Delivery, Outgoing
 from unpoison.plural import counted
 from unpoison.ports import Capability, Depth, Finding, Kept, Ring, Settlement
 from unpoison.publishing import Published
@@ -68,7 +67,8 @@ class RabbitMQBroker:
             self.links.writer()  # now, and not with the first dead letter
         except Forbidden as error:
             self.close()
-            raise ConfigError(str(error)) from None
+            others = " Where an administrator has made the queues, use create=False." if create else ""
+            raise ConfigError(f"{error}{others}") from None
         except BaseException:
             self.close()
             raise
@@ -133,17 +133,17 @@ class RabbitMQBroker:
 
     def _admitted(self, source: str, subscription: Subscription, arrived: Sequence[Arrived]) -> list[Delivery]:
         """Deliveries. What came back flagged and uncounted, or has to wait longer, is stored anew first and comes again."""
-        one = partial(_read, source, subscription, self._odd)
-        together = partial(_read_together, source, subscription, one)
+        one = partial(read, source, subscription, self._odd)
+        together = partial(read_together, source, subscription, one)
         found = read_all(arrived, together, one, partial(envelope.not_read, source, subscription))
-        again = [each for each in found if type(each) is _Again]
+        again = [each for each in found if type(each) is Again]
         if not again:
             return cast("list[Delivery]", found)
         notes = self.links.notes.needed({source: max(each.seen.wait for each in again)})
         self._store_anew(subscription, [(each.arrived, self._again(source, each)) for each in again], notes)
         return [each for each in found if isinstance(each, Delivery)]
 
-    def _again(self, source: str, each: "_Again") -> Copy:
+    def _again(self, source: str, each: "Again") -> Copy:
         where, extra = self.links.route(source, each.seen.wait)
         return Copy(*where, envelope.copied(each.seen, each.like, each.counters, extra=extra), each.arrived.body)
 
@@ -266,47 +266,23 @@ class RabbitMQBroker:
             waiting = self._admitted(source, subscription, subscription.take(len(subscription.buffer)))
             self.settle(Settlement(kept=[Kept(delivery, delivery.counters) for delivery in waiting]))
 
+    def _give_back_suspects(self) -> None:
+        """Those that were taken and could not be started: put back as they are, they would be counted as started."""
+        for source, lane in self._holding.lanes.items():
+            if lane.alive and lane.kept is not None:
+                like, seen = envelope.opened_safely(lane.kept)
+                losses = seen.counters.losses + max(0, seen.returns)
+                counters = msgspec.structs.replace(seen.counters, alone=True, losses=losses)
+                copy = Copy("", lane_of(source), envelope.copied(seen, like, counters), lane.kept.body)
+                if self.links.store([copy]).stored(0):
+                    lane.finish([lane.kept.tag])
+
     def close(self) -> None:
         with self._lock:
             if self.links.is_pushing:
                 with suppress(UnpoisonError):
                     self._give_back()
+            with suppress(UnpoisonError):
+                self._give_back_suspects()
             self._holding.let_all_go()
             self.links.close()
-
-
-class _Again(NamedTuple):
-    """A message that is to be stored anew."""
-
-    arrived: Arrived
-    like: Properties
-    seen: Seen
-    counters: Counters
-
-
-def _read_together(
-    source: str, subscription: Subscription, read: Callable[[Arrived], Delivery | _Again], arrived: Sequence[Arrived]
-) -> list[Delivery | _Again]:
-    plain, is_plain = envelope.plain, envelope.is_plain
-    return [
-        plain(source, message, subscription) if not message.redelivered and is_plain(message.properties) else read(message)
-        for message in arrived
-    ]
-
-
-def _read(source: str, subscription: Subscription, odd: Odd, message: Arrived) -> Delivery | _Again:
-    like, seen = envelope.opened(message)
-    counters = _returned(odd.counters(source, seen), seen.returns)
-    if seen.wait > 0 or (seen.returns == FLAGGED and seen.counters.unseen == 0 and not seen.counters.alone):
-        return _Again(message, like, seen, counters)
-    receipt = Receipt(subscription, message.tag, message.properties, message.route)
-    return Delivery(receipt, source, seen.id, message.body, seen.key, seen.headers, counters)
-
-
-def _returned(counters: Counters, returns: int) -> Counters:
-    """As they are after a message came back so often."""
-    if returns == 0:
-        return counters
-    for _ in range(1 if returns == FLAGGED else min(2, returns)):
-        counters = counters.returned()
-    return counters

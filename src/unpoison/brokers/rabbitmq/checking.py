@@ -35,7 +35,7 @@ def check_consumer(links: Links, source: str) -> None:
     checking.try_writing("", DLX, *map(exchange_of, range(LEVELS)))
     checking.try_bindings()
     links.writer().renew()  # a channel remembers for a while what it was permitted
-    checking.tell(f"Source {source!r} cannot be consumed")
+    checking.tell(f"Source {source!r} cannot be consumed, and with create=False nothing is made")
 
 
 def check_operator(links: Links, source: str) -> None:
@@ -44,7 +44,7 @@ def check_operator(links: Links, source: str) -> None:
     needed = (dlq_of(source), history_of(source), lock_of(source))
     checking.look_for_queues(needed)
     checking.try_reading(*needed)
-    checking.tell(f"The dead letters of {source!r} cannot be looked at")
+    checking.tell(f"The dead letters of {source!r} cannot be looked at, and a look makes nothing")
 
 
 class _Checking:
@@ -140,7 +140,7 @@ class _Checking:
         if not (self._missing or self._missing_delays or self._lacking):
             return
         missing = ", ".join([*self._missing, *_few(self._missing_delays)])
-        told = [f"{what}: with create=False nothing is made."]
+        told = [f"{what}."]
         if missing:
             told.append(f"Missing in {self._links.shown}: {missing}.")
         if self._lacking:

@@ -12,8 +12,9 @@ import math
 from typing import NamedTuple
 
 from unpoison.brokers.rabbitmq.connection import Refused
+from unpoison.brokers.rabbitmq.differences import PRECONDITION_FAILED
 from unpoison.brokers.rabbitmq.table import Entry, entry
-from unpoison.brokers.rabbitmq.topology import PRECONDITION_FAILED, Queue, Topology
+from unpoison.brokers.rabbitmq.topology import Queue, Topology
 from unpoison.errors import BrokerUnavailable
 
 LEVELS = 7

@@ -15,12 +15,12 @@ it. A queue that was there before has bindings and arguments that we do not know
 and what is published to its exchanges would vanish.
 """
 
-import re
 import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from unpoison.brokers.rabbitmq.connection import Channel, Link, Refused
+from unpoison.brokers.rabbitmq.differences import PRECONDITION_FAILED, difference, name_of
 from unpoison.errors import BrokerUnavailable, ConfigError
 from unpoison.ports import Finding
 
@@ -31,7 +31,7 @@ BACKSTOP = 100
 HISTORY = 10_000
 STARTS = 1_000
 DELAYS = 10_000
-NOT_FOUND, ACCESS_REFUSED, LOCKED, PRECONDITION_FAILED = 404, 403, 405, 406
+NOT_FOUND, ACCESS_REFUSED, LOCKED = 404, 403, 405
 BUSY, COUNTED_AGAIN = 0.2, 10
 """A quorum queue that is busy for 250 ms says that it has no messages. So "none" that took longer than `BUSY` seconds to say is
 not believed, and asked for again, so often at the most."""
@@ -249,14 +249,14 @@ class Topology:
         try:
             self._ask(lambda channel, done: channel.exchange_declare(name, "direct", durable=True, callback=done), "declaring")
         except Refused as refused:
-            return [_difference(f"Exchange {name!r}", "exchange-differs", refused)]
+            return [difference(f"Exchange {name!r}", "exchange-differs", refused)]
         return []
 
     def _queue(self, queue: Queue) -> list[Finding]:
         try:
             self.declare(queue)
         except Refused as refused:
-            return [_difference(f"Queue {queue.name!r}", _name_of(queue.name, refused.text), refused)]
+            return [difference(f"Queue {queue.name!r}", name_of(queue.name, refused.text), refused)]
         return []
 
     def ask(self, question: Any, what: str) -> Any:
@@ -287,34 +287,3 @@ class SourceDeleted(BrokerUnavailable):
 
 def _never(*_: object) -> None:
     raise AssertionError("the server refuses this consumer")
-
-
-def _difference(what: str, name: str, refused: Refused) -> Finding:
-    if refused.code != PRECONDITION_FAILED:
-        raise refused
-    told = refused.text.removeprefix("PRECONDITION_FAILED - ")
-    return Finding(
-        name,
-        f"{what} was there before and differs from what unpoison would make: {told}. It is used as it is.",
-        "To have it made anew: stop producers and consumers, move its messages away (shovel), delete it, start again. "
-        "What a policy can set needs no such thing: rabbitmqctl set_policy.",
-        loses=not name.endswith("-differs"),
-    )
-
-
-_LOSING = {
-    "durable": "queue-not-durable",
-    "auto_delete": "queue-auto-delete",
-    "x-expires": "queue-expires",
-    "x-message-ttl": "messages-expire",
-}
-"""Differences that lose messages, as the doctor calls them. The server names the first difference only; the management API, where
-it answers, tells the rest."""
-
-
-def _name_of(queue: str, told: str) -> str:
-    found = re.search(r"inequivalent arg '([\w-]+)'.* received (?:none|.*) but current is (?!none)", told)
-    name = _LOSING.get(found[1], "") if found else ""
-    if found and found[1] == "x-queue-type" and "'stream'" in told.partition("current is")[2]:
-        return "stream-queue"
-    return "dlq-expires" if name == "messages-expire" and queue.endswith(dlq_of("")) else name or "queue-differs"

@@ -112,7 +112,7 @@ def target(app: str | None, url: str | None, source: str | None) -> Target:
         sources = [source] if source else list(loaded.consumers)
         if not sources:
             raise click.UsageError("The app has no consumer, so its sources are not known. Name one with --source.")
-        return _opened(loaded.settings.url, sources, known=loaded.consumers)
+        return _opened(loaded.settings.url, sources, known=loaded.consumers if loaded.settings.create else ())
     url = url or os.environ.get("UNPOISON_URL")
     if not url:
         raise click.UsageError("Whose dead letters? Give --app module:app, or --url URL, or set UNPOISON_URL.")
