@@ -17,7 +17,7 @@ import msgspec
 from unpoison.brokers.rabbitmq import envelope, starts
 from unpoison.brokers.rabbitmq.arriving import Again, Odd, read, read_together
 from unpoison.brokers.rabbitmq.checking import check_consumer, check_operator
-from unpoison.brokers.rabbitmq.connection import Forbidden, Refused
+from unpoison.brokers.rabbitmq.connection import Refused
 from unpoison.brokers.rabbitmq.consuming import Subscription
 from unpoison.brokers.rabbitmq.envelope import FLAGGED, Receipt
 from unpoison.brokers.rabbitmq.holding import GIVE_BACK_AFTER, Holding
@@ -65,8 +65,10 @@ class RabbitMQBroker:
             findings = [finding for source in sources for finding in self._have(source, is_consumed=ring is not None)]
             self.links.created.clear()
             self.links.writer()  # now, and not with the first dead letter
-        except Forbidden as error:
+        except Refused as error:
             self.close()
+            if not error.is_forbidden:
+                raise
             others = " Where an administrator has made the queues, use create=False." if create else ""
             raise ConfigError(f"{error}{others}") from None
         except BaseException:

@@ -13,7 +13,7 @@ Asked at start-up, so that all of it is told in one error, and none of it by the
 from collections.abc import Callable, Iterator
 
 from unpoison.brokers.rabbitmq import properties, table
-from unpoison.brokers.rabbitmq.connection import Forbidden
+from unpoison.brokers.rabbitmq.connection import Refused
 from unpoison.brokers.rabbitmq.ladder import LEVELS, exchange_of, rung, rungs
 from unpoison.brokers.rabbitmq.links import Links
 from unpoison.brokers.rabbitmq.topology import DLX, busy_of, dlq_of, history_of, lane_of, lock_of, native_names, starts_of
@@ -76,7 +76,10 @@ class _Checking:
                 self._there.add(name)
             else:
                 missing.append(f"{kind} {name!r}")
-        except Forbidden:  # RabbitMQ 4 tells nothing of a name on which the user has no right at all
+        except Refused as refused:
+            if not refused.is_forbidden:
+                raise
+            # RabbitMQ 4 tells nothing of a name on which the user has no right at all.
             self._lacking.append(f"any right on {name!r}")
 
     def try_reading(self, *queues: str) -> None:
@@ -84,7 +87,9 @@ class _Checking:
             if queue in self._there:
                 try:
                     self._topology.check_read(queue)
-                except Forbidden:
+                except Refused as refused:
+                    if not refused.is_forbidden:
+                        raise
                     self._lacking.append(f"read on {queue!r}")
 
     def try_writing(self, *exchanges: str) -> None:
@@ -92,7 +97,7 @@ class _Checking:
             if exchange and exchange not in self._there:
                 continue
             batch = self._stored([Copy(exchange, self._source, properties.of_another_user(), b"")], may_close=True)
-            if isinstance(batch.closed, Forbidden):
+            if batch.closed is not None and batch.closed.is_forbidden:
                 self._there.discard(exchange)
                 self._lacking.append(f"write on {exchange or 'amq.default'!r}")
 

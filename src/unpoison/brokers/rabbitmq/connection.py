@@ -37,24 +37,20 @@ class Refused(BrokerUnavailable):
 
     def __init__(self, code: int, text: str) -> None:
         self.code, self.text = code, text
-        super().__init__(f"RabbitMQ refuses: {code} {text}.")
+        super().__init__(f"RabbitMQ refuses: {text}. {GRANT}" if self.is_forbidden else f"RabbitMQ refuses: {code} {text}.")
+
+    @property
+    def is_forbidden(self) -> bool:
+        """Whether the user of the URL lacks a right. At start-up that ends a run; later it pauses it, since the right may be
+        given back. A queue that somebody else has to itself is refused with the same code."""
+        return self.code == ACCESS_REFUSED and IN_USE not in self.text
 
 
-class Forbidden(Refused):
-    """The user of the URL lacks a right. At start-up this ends a run; later it pauses it, since the right may be given back."""
-
-    def __init__(self, code: int, text: str) -> None:
-        super().__init__(code, text)
-        fix = "`unpoison plan-topology` prints all that are needed, `unpoison doctor` those that are missing"
-        self.args = (f"RabbitMQ refuses: {text}. Have an administrator grant this right: {fix}.",)
-
-
-def refusal(code: int, text: str) -> Refused:
-    """A queue that somebody else has to itself is refused with the code of a missing right."""
-    return Forbidden(code, text) if code == 403 and IN_USE not in text else Refused(code, text)
-
-
-IN_USE = "in exclusive use"
+ACCESS_REFUSED, IN_USE = 403, "in exclusive use"
+GRANT = (
+    "Have an administrator grant this right: `unpoison plan-topology` prints all that are needed, `unpoison doctor` those that "
+    "are missing."
+)
 
 
 class Unanswered(Exception):
@@ -317,7 +313,7 @@ class Channel:
         """It is over, and whoever waits for something on it is told. A second time nothing happens."""
         if self.closed is not None:
             return
-        self.closed = refusal(code, why)
+        self.closed = Refused(code, why)
         self.link.forget(self)
         for answer in list(self._asked):
             _fail(answer, self.closed)

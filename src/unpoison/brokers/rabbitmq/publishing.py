@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from functools import partial
 
 from unpoison.brokers.rabbitmq import envelope
-from unpoison.brokers.rabbitmq.connection import Forbidden
+from unpoison.brokers.rabbitmq.connection import ACCESS_REFUSED
 from unpoison.brokers.rabbitmq.connection import Refused as ChannelClosed
 from unpoison.brokers.rabbitmq.holding import remake
 from unpoison.brokers.rabbitmq.links import Links
 from unpoison.brokers.rabbitmq.moving import why
-from unpoison.brokers.rabbitmq.topology import ACCESS_REFUSED, NOT_FOUND, check_name
+from unpoison.brokers.rabbitmq.topology import NOT_FOUND, check_name
 from unpoison.brokers.rabbitmq.writing import Batch, Copy
 from unpoison.errors import BrokerUnavailable, ConfigError, Refusal
 from unpoison.message import Outgoing
@@ -48,8 +48,8 @@ def _have(links: Links, source: str) -> None:
         return
     try:
         links.topology().ensure(source)
-    except Forbidden as error:
-        raise ConfigError(str(error)) from None
+    except ChannelClosed as error:
+        raise (ConfigError(str(error)) if error.is_forbidden else error) from None
 
 
 class _Sending:

@@ -31,7 +31,7 @@ BACKSTOP = 100
 HISTORY = 10_000
 STARTS = 1_000
 DELAYS = 10_000
-NOT_FOUND, ACCESS_REFUSED, LOCKED = 404, 403, 405
+NOT_FOUND, LOCKED = 404, 405
 BUSY, COUNTED_AGAIN = 0.2, 10
 """A quorum queue that is busy for 250 ms says that it has no messages. So "none" that took longer than `BUSY` seconds to say is
 not believed, and asked for again, so often at the most."""
@@ -207,7 +207,7 @@ class Topology:
         return SourceDeleted(source, may_create=self._create)
 
     def check_read(self, queue: str) -> None:
-        """Raises Forbidden if this user may not consume from a queue. Nothing is consumed: RabbitMQ looks at the right first and
+        """Raises Refused if this user may not consume from a queue. Nothing is consumed: RabbitMQ looks at the right first and
         at the arguments second, and no priority is called so."""
         channel = self.link.channel()
         arguments = {"x-priority": "none"}

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from unpoison.brokers.rabbitmq.connection import Channel, Forbidden, Link, Refused
+from unpoison.brokers.rabbitmq.connection import Channel, Link, Refused
 from unpoison.brokers.rabbitmq.wire import Arrived, publish_frames
 from unpoison.errors import BrokerUnavailable
 from unpoison.plural import counted
@@ -119,7 +119,7 @@ class Writer:
                 raise BrokerUnavailable(
                     f"RabbitMQ has not confirmed {batch.open} of {counted(len(batch.copies), 'message')}: {why}."
                 )
-        if isinstance(batch.closed, Forbidden):
+        if batch.closed is not None and batch.closed.is_forbidden:
             raise batch.closed
         if batch.broken is not None:
             hint = f" {MAKE_AGAIN}" if batch.closed is not None and batch.closed.code == 404 else ""

@@ -5,9 +5,9 @@ from shlex import quote
 from typing import NamedTuple
 
 from unpoison import findings
-from unpoison.brokers.rabbitmq.connection import Link, Refused
+from unpoison.brokers.rabbitmq.connection import ACCESS_REFUSED, Link, Refused
 from unpoison.brokers.rabbitmq.doctor import rights
-from unpoison.brokers.rabbitmq.topology import ACCESS_REFUSED, NOT_FOUND, dlq_of, lane_of, native_names
+from unpoison.brokers.rabbitmq.topology import NOT_FOUND, dlq_of, lane_of, native_names
 from unpoison.brokers.rabbitmq.url import Address
 from unpoison.ports import Finding
 
