@@ -122,6 +122,25 @@ def test_without_the_right_to_make_it_a_deleted_dlq_pauses_the_source_until_it_i
     assert [letter.attempts for letter in lab.dlq("orders").peek()] == [1]
 
 
+def test_a_dlq_that_somebody_else_makes_again_with_the_settings_of_the_server_is_told(lab, admin):
+    app = given.consumer(lab.app(), "orders", refuse, isolation="thread")
+    app.publish("orders", -1)
+    with Journal() as journal, Running(app):
+        journal.wait_for("dead")
+        admin.delete(admin.names.dlq)
+        admin.make(admin.names.dlq, **{admin.names.dlq: NewTopic(admin.names.dlq, 1, 1)})
+        journal.wait_for("finding")
+    (line,) = journal.of("finding")
+    assert f"Topic '{admin.names.dlq}' has retention.ms=604800000" in line
+    assert f"--entity-name {admin.names.dlq} --add-config" in line
+
+
+def test_looking_at_dead_letters_makes_nothing_that_is_forbidden(lab, admin):
+    admin.make(admin.names.topic)
+    assert lab.app(create=False).dlq("orders").count() == 0
+    assert admin.topics() == {admin.names.topic}
+
+
 def test_what_fails_in_the_moment_in_which_the_dlq_is_deleted_becomes_a_letter_all_the_same(lab, admin):
     deleted: list[str] = []
 

@@ -24,7 +24,7 @@ from unpoison.brokers.kafka.publishing import publish
 from unpoison.brokers.kafka.reading import Reader
 from unpoison.brokers.kafka.session import Session
 from unpoison.brokers.kafka.source import Places, Source, by_part
-from unpoison.brokers.kafka.topic_settings import differences
+from unpoison.brokers.kafka.topic_settings import differences, warn_of_losses
 from unpoison.brokers.kafka.topology import Topology
 from unpoison.brokers.kafka.troubles import told
 from unpoison.brokers.kafka.url import address
@@ -256,11 +256,18 @@ class KafkaBroker:
         return self._sources[source]
 
     def _see_to_topics(self, source: Source, needed: Collection[str]) -> None:
-        """Somebody may delete a topic at any time. Ours is made again, or the source is paused until it is there."""
-        if not source.watch.missing.isdisjoint(needed):
-            self._books.pop(source.source, None)
-            self.topology.make_again(source.names)
-            source.watch.forget_missing()
+        """Somebody may delete a topic at any time. Ours is made again, or the source is paused until it is there. One that
+        somebody else has made may have any settings."""
+        watch = source.watch
+        missing = watch.missing.intersection(needed)
+        if not (missing or watch.replaced):
+            return
+        self._books.pop(source.source, None)
+        made = self.topology.make_again(source.names, missing) if missing else ()
+        foreign, watch.replaced = (watch.replaced | missing).difference(made), set()
+        self.topology.forget(foreign)
+        watch.forget_missing()
+        warn_of_losses(self.session, source.names, foreign)
 
     def _wake(self) -> None:
         if self._ring is not None:

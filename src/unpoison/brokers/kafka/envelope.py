@@ -99,7 +99,7 @@ def look(record: Record, source: str = "") -> Seen:
     if where is None:
         counters = UNTRIED
     elif ATTEMPTS in headers:
-        headers = {name: text(value) for name, value in of_the_sender(record)}
+        headers = {name: text(value) for name, value in theirs(record)}
     is_moved_back = bool(letter) and record.topic() == source
     if is_moved_back:
         counters = _restarted(record, counters)
@@ -118,14 +118,14 @@ def _restarted(record: Record, counters: Counters) -> Counters:
     return restarted(field(record, LETTER), counters.replays)
 
 
-def of_the_sender(record: Record) -> Pairs:
-    """The headers that are not ours, of which one may be called as ours is: on a copy the last one of that name is ours."""
+def theirs(record: Record) -> list[tuple[str, bytes | None]]:
+    """The sender's own headers, as they came. One of them may be called as ours is: on a copy the last of that name is ours."""
     found = pairs(record)
-    theirs = [pair for pair in found if not pair[0].startswith(OURS)]
+    foreign = [pair for pair in found if not pair[0].startswith(OURS)]
     if any(name == STAMP for name, _ in found):
-        last = max((number for number, (name, _) in enumerate(theirs) if name == ATTEMPTS), default=len(theirs))
-        del theirs[last : last + 1]
-    return theirs
+        last = max((number for number, (name, _) in enumerate(foreign) if name == ATTEMPTS), default=len(foreign))
+        del foreign[last : last + 1]
+    return foreign
 
 
 def text(value: bytes | str | None) -> str:
@@ -174,4 +174,4 @@ def copied(record: Record, seen: Seen, counters: Counters, extra: Mapping[str, A
         **({COUNTERS: known} if (known := counters_text(counters)) else {}),
         **extra,
     }
-    return [*of_the_sender(record), *((name, str(value).encode()) for name, value in ours.items())]
+    return [*theirs(record), *((name, str(value).encode()) for name, value in ours.items())]

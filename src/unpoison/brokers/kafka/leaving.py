@@ -59,7 +59,7 @@ def _back(names: Names, record: Record) -> Copy:
     """The message as it was sent: nothing of ours stays on it but the id that it was published with."""
     seen = envelope.look_safely(record)
     id_ = [] if seen.id == seen.stamp.partition("@")[0] else [(ID, seen.id.encode())]
-    return Copy(names.topic, record.value(), record.key(), [*id_, *envelope.of_the_sender(record)])
+    return Copy(names.topic, record.value(), record.key(), [*id_, *envelope.theirs(record)])
 
 
 def _wait_until_nobody_consumes(broker: KafkaBroker, names: Names, within: float) -> None:

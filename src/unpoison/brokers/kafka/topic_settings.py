@@ -1,6 +1,7 @@
 """How are topics set up that are there already, and what of that differs from how we would make them?"""
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Collection, Mapping
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import ConfigResource, ResourceType
@@ -10,6 +11,8 @@ from unpoison.brokers.kafka.doctor import settings
 from unpoison.brokers.kafka.names import PARTITIONS, Names
 from unpoison.brokers.kafka.troubles import answered
 from unpoison.ports import Finding
+
+log = logging.getLogger("unpoison")
 
 
 def settings_of(asking: Asking, kind: ResourceType, name: str) -> Mapping[str, str]:
@@ -25,3 +28,15 @@ def differences(asking: Asking, names: Names) -> list[Finding]:
     except KafkaException:
         return []  # who looks for losses says that this user may not see them
     return [*settings.of_sizes(names, topic, dlq), *settings.of_retry(names, retry, PARTITIONS)]
+
+
+def warn_of_losses(asking: Asking, names: Names, topics: Collection[str]) -> None:
+    """Of topics that somebody else has made while a consumer runs: a consumer that starts later would be refused."""
+    for name in (each for each in (names.retry, names.dlq, names.states) if each in topics):
+        try:
+            found = settings_of(asking, ResourceType.TOPIC, name)
+        except KafkaException:
+            continue
+        for finding in settings.of_states(name, found) if name == names.states else settings.of_own(name, found):
+            extra = {"event": "finding", "source": names.source, "finding": finding.name}
+            log.error("Source %r: %s %s", names.source, finding.problem, finding.fix, extra=extra)

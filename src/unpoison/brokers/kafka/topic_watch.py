@@ -36,6 +36,8 @@ class TopicWatch:
         self._ids: dict[str, str] = {}
         self._doubted: dict[str, str] = {}
         self.missing: frozenset[str] = frozenset()
+        self.replaced: set[str] = set()
+        """Topics that are others than before, and that somebody else has made, until one has looked how."""
 
     def id_of(self, topic: str) -> str | None:
         """The id of a topic as it is now, or MISSING; None before the first answer."""
@@ -67,9 +69,11 @@ class TopicWatch:
         """Whether there is a change that is to be looked at once more."""
         found = {name: id_ for name, answer in answers.items() if (id_ := _id(answer)) is not None}
         changed = {name: id_ for name, id_ in found.items() if self._ids.get(name, id_) != id_}
+        before = dict(self._ids)
         self._ids |= {name: id_ for name, id_ in found.items() if name not in changed or self._doubted.get(name) == id_}
         self._doubted = {name: id_ for name, id_ in changed.items() if self._ids[name] != id_}
         self.missing = frozenset(name for name, id_ in self._ids.items() if id_ == MISSING)
+        self.replaced |= {name for name, id_ in self._ids.items() if before.get(name, id_) != id_ != MISSING}
         return bool(self._doubted)
 
 

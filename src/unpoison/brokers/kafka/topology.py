@@ -57,11 +57,11 @@ class Topology:
                 f"one for each purpose. Add them: kafka-topics.sh --alter --topic {names.retry} --partitions {PARTITIONS}"
             )
 
-    def make_again(self, names: Names) -> None:
-        """Have what was there when the consumer started and is missing now. Raises BrokerUnavailable, which pauses the source,
-        where that is not ours to make."""
+    def make_again(self, names: Names, needed: Collection[str]) -> list[str]:
+        """Have what was there when the consumer started and is missing now; returns what was made. Raises BrokerUnavailable,
+        which pauses the source, where that is not ours to make."""
         found = {name: topic for name, topic in self._session.cluster().topics.items() if topic.partitions}
-        missing = [name for name in names.topics if name not in found]
+        missing = [name for name in names.topics if name in needed and name not in found]
         self.forget(names.topics)
         if names.topic in missing or (missing and not self._session.create):
             raise BrokerUnavailable(self._deleted(names, missing, found))
@@ -70,6 +70,7 @@ class Topology:
             extra = {"event": "topic-made", "source": names.source, "topic": name}
             text = "Source %r: somebody has deleted topic %r, and %s. It was made again, and the source goes on."
             log.warning(text, names.source, name, contents(names, name), extra=extra)
+        return missing
 
     def _deleted(self, names: Names, missing: Sequence[str], found: Topics) -> str:
         if names.topic in missing:
