@@ -1,5 +1,6 @@
 """What if streams and consumers were there before, or another program writes the messages? They are used as they are."""
 
+import base64
 import json
 
 import pytest
@@ -285,3 +286,43 @@ def test_what_was_settled_leaves_nothing_behind(lab, raw):
     broker.settle(Settlement(gone=broker.fetch("orders", 10)))
     assert broker.depth("orders") == Depth()
     assert raw.ask("STREAM.INFO.orders")["state"]["messages"] == 0
+
+
+def test_a_letter_that_another_program_publishes_again_starts_anew_and_its_history_is_kept(lab, raw):
+    attempts: list[int] = []
+
+    def handle(number: int, delivery: Delivery) -> None:
+        attempts.append(delivery.attempt)
+        raise ConnectionError(f"failed in life {1 + (len(attempts) > 2)}")
+
+    app = given.consumer(lab.app(), "orders", handle, max_attempts=2, backoff=Backoff.immediate())
+    app.publish("orders", 1)
+    drained(app)
+    letter = raw.ask("STREAM.MSG.GET.orders_DLQ", {"last_by_subj": "unpoison.dead.orders"})["message"]
+    publish(raw, "orders", base64.b64decode(letter["data"]), base64.b64decode(letter["hdrs"]))
+    with Journal() as journal:
+        drained(app)
+    assert attempts == [1, 2, 1, 2]
+    assert "moved 1 dead letter back from the DLQ" in journal.of("moved-back")[0]
+    *_, again = lab.dlq("orders").letters()
+    assert (again.replays, again.attempts) == (1, 2)
+    assert [past.error.rpartition(" ")[2] for past in again.history] == ["1", "1", "2", "2"]
+
+
+def test_attempts_that_another_program_counts_do_not_count_and_its_handler_sees_them(lab, raw):
+    seen: list[tuple[int, str]] = []
+
+    def handle(number: int, delivery: Delivery) -> None:
+        seen.append((delivery.attempt, delivery.headers["x-delivery-attempts"]))
+        raise ConnectionError("not now")
+
+    app = given.consumer(lab.app(), "orders", handle, max_attempts=2, backoff=Backoff.immediate())
+    app.publish("orders", 0)
+    for number in (b"1", b"2"):
+        publish(raw, "orders", number, b"NATS/1.0\r\nx-delivery-attempts: 99\r\n\r\n")
+    raw.ask("STREAM.MSG.DELETE.orders", {"seq": 1})
+    with Journal() as journal:
+        drained(app)
+    assert sorted(seen) == [(1, "99"), (1, "99"), (2, "99"), (2, "99")]
+    assert {letter.message.headers["x-delivery-attempts"] for letter in lab.dlq("orders").letters()} == {"99"}
+    assert len(journal.of("foreign-counters")) == 1

@@ -11,7 +11,7 @@ from unpoison.report import Tally
 from unpoison.run import Run
 from unpoison.testing.processes import PATIENCE
 
-NOTHING_WRONG = ("retry", "dead", "discard", "finding", "takeover")
+NOTHING_WRONG = ("retry", "dead", "discard", "finding", "takeover", "foreign-counters")
 """Events about messages, about how somebody set up a broker, or about another consumer."""
 
 

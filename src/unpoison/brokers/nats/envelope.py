@@ -1,9 +1,10 @@
 """What travels with a message, and how does it become a Delivery?
 
 Headers: `x-unpoison-id` is the sender's id, `x-delivery-attempts` the starts already charged, `x-unpoison-…` the other counters;
-`x-unpoison-stamp` names a copy for good: the place of the first original. NATS gives a meaning to headers that begin with
-`Nats-` (deduplicate, roll up, expire), so a copy carries the sender's under another name. What a header cannot hold, such as
-a line break, is JSON in `x-unpoison-more`. Blocks are kept as bytes: what the client would alter, or refuse, stays as it was.
+`x-unpoison-stamp` names a copy for good: the place of the first original. Counters without a stamp are not ours. NATS gives a
+meaning to headers that begin with `Nats-` (deduplicate, roll up, expire), so a copy carries the sender's under another name. What
+a header cannot hold, such as a line break, is JSON in `x-unpoison-more`. Blocks are kept as bytes: what the client would alter, or
+refuse, stays as it was.
 """
 
 from collections.abc import Mapping, Sequence
@@ -168,7 +169,7 @@ def kept(old: bytes) -> list[bytes]:
     for each in old.split(CRLF)[1:]:
         if not each:
             continue
-        if each[:5].lower() == b"nats-":
+        if each[:5].lower() == b"nats-" or each.startswith(ATTEMPTS + b":"):
             if not is_copy:  # in a copy they are ours, or the server's
                 lines.append(WAS + each)
         elif each.startswith((WAS, ID + b":", KEY + b":", MORE + b":")) or not each.startswith(_OURS):
@@ -234,7 +235,14 @@ def look(old: bytes, where: Place) -> Seen:
     unnamed = f"{where.stream}:{where.number}" if named is None else as_text(named)
     id_ = unnamed if rest.id is None else rest.id
     stamp = as_text(found[STAMP]) if STAMP in found else str(where)
-    return Seen(id_, key, headers or NO_HEADERS, stamp, _counters(found))
+    if has_foreign_attempts(old):
+        headers[as_text(ATTEMPTS)] = as_text(found[ATTEMPTS])
+    return Seen(id_, key, headers or NO_HEADERS, stamp, _counters(found) if STAMP in found else UNTRIED)
+
+
+def has_foreign_attempts(old: bytes) -> bool:
+    """Whether another program counts attempts: only copies of ours have a stamp. It is a header of the sender's then."""
+    return CRLF + ATTEMPTS + b":" in old and CRLF + STAMP + b":" not in old
 
 
 def senders(headers: Sequence[tuple[bytes, bytes]], *, is_copy: bool) -> list[tuple[str, bytes]]:

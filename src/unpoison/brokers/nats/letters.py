@@ -75,6 +75,12 @@ def read(source: str, where: Place, old: bytes, body: bytes, *, number: int, sta
     return Found(number, old, seen, named, letter)
 
 
+def record_of(old: bytes) -> bytes | None:
+    """What a message that is one of our letters tells of itself; None for any other."""
+    found = envelope.fields(old) if RECORD in old else {}
+    return found.get(RECORD) if envelope.STAMP in found else None
+
+
 def _known(source: str, found: dict[bytes, bytes]) -> DeadLetter | None:
     """What we wrote about it ourselves, if we did."""
     if RECORD not in found:

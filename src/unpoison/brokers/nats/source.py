@@ -3,22 +3,31 @@
 From three durable consumers: the source itself, what is to be started again, and letters that were replayed.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
-from unpoison.brokers.nats import envelope
+from unpoison import moved_back
+from unpoison.brokers.nats import envelope, letters
 from unpoison.brokers.nats.consuming import NAK, Subscription
 from unpoison.brokers.nats.delays import Mover
-from unpoison.brokers.nats.envelope import Arrived, Receipt, place
+from unpoison.brokers.nats.envelope import Arrived, Receipt, Seen, place
 from unpoison.brokers.nats.lane import Lane
 from unpoison.brokers.nats.session import Session
 from unpoison.errors import UnpoisonError
-from unpoison.message import Delivery
+from unpoison.message import Counters, Delivery
 from unpoison.reading import read_all
 from unpoison.takeovers import CameBack
+
+log = logging.getLogger("unpoison")
+
+FOREIGN_ATTEMPTS = (
+    "Source %r: message %r has a header x-delivery-attempts that unpoison did not write (there is no x-unpoison-stamp). It does "
+    "not count: the message starts as a new one, and its handler sees the header."
+)
 
 
 class Source:
@@ -31,7 +40,8 @@ class Source:
             Subscription(*at, session.link, ring) for at in (topic.work, topic.again, topic.replays)
         )
         self.lane = Lane(topic, session.link, ring)
-        self.came_back = CameBack()
+        self.came_back, self.moved_back = CameBack(), CameBack(tell=moved_back.tell)
+        self._told_foreign = False
         self.filled: set[Subscription] = set()
         """Where we have stored something ourselves since we last looked."""
         self.ack_wait = min(at.ack_wait for at in (topic.work, topic.again, topic.replays, topic.suspects))
@@ -70,6 +80,7 @@ class Source:
         for each in self.pulled if len(deliveries) < limit else (self.again, self.replays):
             each.listen()
         self.came_back.tell_due()
+        self.moved_back.tell_due()
         return deliveries
 
     def _pulled(self, pulled: Subscription, room: int) -> list[Delivery]:
@@ -97,10 +108,20 @@ class Source:
     def _delivery(self, holder: Subscription, arrived: Arrived) -> Delivery:
         where = place(arrived.reply)
         seen = envelope.look(arrived.block, where)
-        counters = envelope.returned(seen.counters, where.delivered)
+        counters = envelope.returned(self._counters(holder, arrived.block, seen), where.delivered)
         self.came_back.note(self.name, int(where.delivered > 1))
         receipt = Receipt(holder, arrived.reply, arrived.block)
         return Delivery(receipt, self.name, seen.id, arrived.body, seen.key, seen.headers, counters)
+
+    def _counters(self, holder: Subscription, block: bytes, seen: Seen) -> Counters:
+        """Those of a dead letter that another program has published to the source again are the ones of a replay."""
+        if holder is self.work and (record := letters.record_of(block)) is not None:
+            self.moved_back.note(self.name)
+            return moved_back.restarted(record, seen.counters.replays)
+        if not self._told_foreign and envelope.has_foreign_attempts(block):
+            self._told_foreign = True  # once for each source: whoever writes it does so on every message
+            log.warning(FOREIGN_ATTEMPTS, self.name, seen.id, extra={"event": "foreign-counters", "source": self.name})
+        return seen.counters
 
     def verify(self) -> None:
         for each in self.holders:
