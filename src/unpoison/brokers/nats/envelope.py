@@ -3,8 +3,8 @@
 Headers: `x-unpoison-id` is the sender's id, `x-delivery-attempts` the starts already charged, `x-unpoison-…` the other counters;
 `x-unpoison-stamp` names a copy for good: the place of the first original. Counters without a stamp are not ours. NATS gives a
 meaning to headers that begin with `Nats-` (deduplicate, roll up, expire), so a copy carries the sender's under another name. What
-a header cannot hold, such as a line break, is JSON in `x-unpoison-more`. Blocks are kept as bytes: what the client would alter, or
-refuse, stays as it was.
+a header cannot hold, such as a line break, is JSON in `x-unpoison-more`. Blocks are kept as bytes: what the client would alter,
+or refuse, stays as it was.
 """
 
 from collections.abc import Mapping, Sequence
