@@ -105,6 +105,14 @@ def test_without_the_right_to_look_at_groups_redis_does_not_call_the_group_missi
             pass
 
 
+def test_a_right_to_read_that_redis_takes_away_is_named_with_the_page_that_lists_rights(redis):
+    admin = redis.fresh()
+    with opened(admin), redis_user(admin) as (url, _, __), raw(admin) as tool, opened(url, create=False) as broker:
+        tool.execute_command("ACL", "SETUSER", USER, "-xreadgroup")
+        with pytest.raises(BrokerUnavailable, match=r"'xreadgroup'.*docs/redis\.md"):
+            broker.fetch("orders", 1)
+
+
 def test_with_create_false_one_error_has_the_statements_for_tables_and_source(postgresql):
     url = postgresql.fresh()
     broker = PostgreSQLBroker(url)
@@ -116,6 +124,8 @@ def test_with_create_false_one_error_has_the_statements_for_tables_and_source(po
         for _ in range(2):  # it may be run again
             tool.execute(str(caught.value).splitlines()[-1])
     broker.open(["orders"], create=False)
+    broker.publish(given.messages("orders", 1))
+    assert len(broker.fetch("orders", 1)) == 1
     with pytest.raises(ConfigError, match="Source 'parcels' does not exist") as missing:
         broker.open(["parcels"], create=False)
     assert str(missing.value).splitlines()[-1].startswith("with made as")
