@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from unpoison import App, Delivery, Native
+from unpoison.brokers.memory import MemoryBroker
 from unpoison.brokers.nats import envelope as nats
 from unpoison.brokers.rabbitmq import envelope as rabbitmq
 from unpoison.brokers.rabbitmq import table
@@ -125,6 +126,15 @@ def test_what_the_adapter_tells_is_what_the_handler_gets():
 
 def test_a_native_that_cannot_be_made_is_made_of_what_was_delivered():
     assert seen_by_handler(broken) == [Native(b"k", (("a", "ü".encode()),))]
+
+
+def test_one_that_runs_alone_has_its_native_too():
+    app, seen = App("memory://native-alone"), []
+    store = MemoryBroker(app.settings.url).store
+    with store.changed:
+        store.put(Delivery(0, "orders", "1", b"1", "k", counters=Counters(unseen=2, alone=True)), None)
+    drained(given.consumer(app, "orders", sync(seen)))
+    assert seen == [Native(b"k")]
 
 
 def test_a_message_that_cannot_be_read_stays_one():

@@ -1,15 +1,18 @@
 """A message whose value is null: what a handler of each kind gets, and how it is skipped."""
 
 import dataclasses
+import io
 from typing import Any, Union
 
 import msgspec
 import pydantic
 import pytest
+from rich.console import Console
 
 from unpoison import App, Delivery
 from unpoison.backoff import Backoff
 from unpoison.brokers.memory import MemoryBroker
+from unpoison.cli.letter import print_letter
 from unpoison.errors import ConfigError
 from unpoison.guard import decoder
 from unpoison.json_text import Unfit
@@ -167,3 +170,15 @@ def test_tombstones_can_be_skipped_wherever_they_wait(counters):
 def test_another_word_for_what_to_do_with_tombstones_is_refused():
     with pytest.raises(ConfigError, match="tombstones must be 'handle' or 'skip', got 'drop'"):
         App("memory://").consumer("orders", tombstones="drop")(print)
+
+
+def test_a_person_reads_that_a_letter_is_a_tombstone():
+    app = with_tombstone("tombstone-shown")
+
+    def ship(order: Order) -> None: ...
+
+    drained(given.consumer(app, "orders", ship))
+    (letter,) = app.dlq("orders").peek()
+    screen = Console(file=io.StringIO(), width=200)
+    print_letter(letter, screen)
+    assert "\nBody: null, a tombstone\n" in screen.file.getvalue()
