@@ -20,6 +20,7 @@ NOBODY = "127.0.0.1:1"
 BROKERS = {
     "amqp": f"amqp://shop:pa55word@{NOBODY}/shop",
     "kafka": f"kafka://shop:pa55word@{NOBODY}?group=billing",
+    "nats": f"nats://shop:pa55word@{NOBODY}",
     "postgresql": f"postgresql://shop:pa55word@{NOBODY}/shop",
     "redis": f"redis://shop:pa55word@{NOBODY}/3",
     "sqs": f"sqs://shop:pa55word@?endpoint=http://{NOBODY}&region=eu-west-1",

@@ -96,6 +96,7 @@ ADAPTERS = {
             "NATSDeadLetters",
             doctor="unpoison.brokers.nats.doctor.examining",
             names="unpoison.brokers.nats.names",
+            provisioning="unpoison.brokers.nats.provisioning",
         ),
     ),
     "sqs": Adapter(

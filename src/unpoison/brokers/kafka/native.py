@@ -16,7 +16,7 @@ def native(delivery: Delivery) -> Native:
     record: Record = delivery.receipt.record
     is_copy = any(name == STAMP for name, _ in envelope.pairs(record))
     place = envelope.place(envelope.look_safely(record).stamp) if is_copy else {}
-    return Native(record.key(), tuple(envelope.of_the_sender(record)), _of_copy(record, place) if place else _of_original(record))
+    return Native(record.key(), tuple(envelope.theirs(record)), _of_copy(record, place) if place else _of_original(record))
 
 
 def _of_original(record: Record) -> dict[str, Any]:

@@ -9,20 +9,16 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from unpoison.brokers.nats import planned_streams
 from unpoison.brokers.nats.doctor import settings
 from unpoison.brokers.nats.link import Link, Refused
 from unpoison.brokers.nats.names import Names, check_name
+from unpoison.brokers.nats.planned_streams import SECOND
 from unpoison.errors import ConfigError
 from unpoison.plural import counted
 from unpoison.ports import Finding
 
-SCHEDULES_SINCE = (2, 12)
-MOST_PENDING = 100_000
-"""Messages that may be handed out and unsettled at once, by all processes together."""
-
-SECOND = 1_000_000_000
-DUPLICATES = 120 * SECOND
-DUPLICATE_LETTERS = 3600 * SECOND
+SCHEDULES_SINCE = planned_streams.SCHEDULES_SINCE
 STREAM_NOT_FOUND, CONSUMER_NOT_FOUND, NAME_IN_USE, OVERLAP, CONSUMER_EXISTS = 10059, 10014, 10058, 10065, (10148, 10013, 10105)
 NOT_UNIQUE = (10099, 10100)
 MADE_WITH = ("name", "subjects", "retention", "storage")
@@ -128,22 +124,13 @@ class Topology:
         return str(found[0]) if found else None
 
     def _work(self, names: Names) -> dict[str, Any]:
-        return self._made(names.base, [names.source], retention="workqueue", duplicate_window=DUPLICATES)
+        return planned_streams.work(names, self.link.address)
 
     def _retries(self, names: Names) -> dict[str, Any]:
-        subjects = [names.again, names.suspects, f"{names.later}.*"]
-        # The server takes no schedules in a stream that refuses new messages when it is full; without limits it is never full.
-        flags = {"allow_msg_schedules": True, "discard": "old"} if self.link.version >= SCHEDULES_SINCE else {}
-        return self._made(names.retries, subjects, retention="workqueue", duplicate_window=DUPLICATES, **flags)
+        return planned_streams.retries(names, self.link.address, self.link.version)
 
     def _letters(self, names: Names) -> dict[str, Any]:
-        kinds = [f"{names.claim}.*", f"{names.replays}.*", f"{names.discarded}.*", f"unpoison.starts.*.{names.source}.*"]
-        return self._made(names.dlq, [names.dead, *kinds], retention="limits", duplicate_window=DUPLICATE_LETTERS)
-
-    def _made(self, name: str, subjects: list[str], **more: Any) -> dict[str, Any]:
-        """A stream as we would make it: on disk, and full rather than forgetful."""
-        replicas = self.link.address.replicas
-        return {"name": name, "subjects": subjects, "storage": "file", "discard": "new", "num_replicas": replicas, **more}
+        return planned_streams.letters(names, self.link.address)
 
     def _stream(self, wanted: dict[str, Any], findings: list[Finding]) -> Mapping[str, Any]:
         name = wanted["name"]
@@ -223,15 +210,7 @@ class Topology:
 
 
 def _consumer(name: str, subject: str, ack_wait: float) -> dict[str, Any]:
-    """A consumer as we would make it. Without a limit of deliveries: the server would stop at it and tell nobody."""
-    return {
-        "durable_name": name,
-        "filter_subject": subject,
-        "ack_policy": "explicit",
-        "ack_wait": int(ack_wait * SECOND),
-        "max_deliver": -1,
-        "max_ack_pending": MOST_PENDING,
-    }
+    return planned_streams.consumer(name, subject, ack_wait)
 
 
 def work_consumer(names: Names, stream: Mapping[str, Any], known: Mapping[str, Any] | None) -> str:
