@@ -31,7 +31,14 @@ def run_as_administrator(vhost, script, folder):
 
 
 @pytest.mark.long
-def test_an_app_with_exactly_the_printed_rights_can_do_everything(vhost, tmp_path):
+@pytest.mark.servers("rabbitmq", "rabbitmq-4")
+@pytest.mark.parametrize("server", ["rabbitmq", "rabbitmq_4"])
+def test_an_app_with_exactly_the_printed_rights_can_do_everything(request, server, tmp_path):
+    with VirtualHost(request.getfixturevalue(server)) as vhost:
+        can_do_everything(vhost, tmp_path)
+
+
+def can_do_everything(vhost, tmp_path):
     shop, name = Shop(tmp_path), f"shop-{vhost.name}"
     url = user(vhost, name)
     try:

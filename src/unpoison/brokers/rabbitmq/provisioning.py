@@ -13,11 +13,11 @@ from urllib.parse import quote as escaped
 
 import msgspec
 
-from unpoison.brokers.rabbitmq.connection import Link, Refused
+from unpoison.brokers.rabbitmq.connection import Link
 from unpoison.brokers.rabbitmq.doctor.management import Management, Unanswered
 from unpoison.brokers.rabbitmq.doctor.rights import KINDS, allows
 from unpoison.brokers.rabbitmq.ladder import LEVELS, exchange_of, queue_of, rung, rungs
-from unpoison.brokers.rabbitmq.topology import DLX, NOT_FOUND, Queue, Topology, check_name, dlq_of, native_names, queues
+from unpoison.brokers.rabbitmq.topology import DLX, Queue, Topology, check_name, dlq_of, native_names, queues
 from unpoison.brokers.rabbitmq.url import Address, address
 from unpoison.errors import UnpoisonError
 from unpoison.provisioning import Needs, Step
@@ -208,16 +208,6 @@ def _by_amqp(where: Address, sources: Sequence[str], why: str) -> There:
             wanted = [name for source in sources for name in native_names("", source, consumed=True)]
             wanted += [rung(level, digit) for level in range(LEVELS) for digit in rungs(level)]
             exchanges = {name for name in (DLX, *map(exchange_of, range(LEVELS))) if topology.exists(name)}
-            return There({name for name in wanted if _is_there(topology, name)}, exchanges, set(), None, link.version[:2])
+            return There({name for name in wanted if topology.is_there(name)}, exchanges, set(), None, link.version[:2])
     except UnpoisonError as error:
         return There(set(), set(), set(), None, vhost=False, unseen=f"{error} {why}")
-
-
-def _is_there(topology: Topology, queue: str) -> bool:
-    try:
-        topology.count(queue)
-    except Refused as refused:
-        if refused.code != NOT_FOUND:
-            raise
-        return False
-    return True
