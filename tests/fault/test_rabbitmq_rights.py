@@ -1,6 +1,7 @@
 """A user who may not configure anything: create=False makes nothing, and a right or an object that is missing charges nobody."""
 
 import re
+import threading
 from contextlib import suppress
 
 import pika
@@ -16,9 +17,11 @@ from unpoison.brokers.rabbitmq.broker import RabbitMQBroker
 from unpoison.brokers.rabbitmq.ladder import LEVELS
 from unpoison.errors import BrokerUnavailable, ConfigError, Permanent, PublishFailed
 from unpoison.message import Counters, Delivery
-from unpoison.ports import Kept, Settlement
+from unpoison.ports import Dead, Kept, Settlement
+from unpoison.report import Report
 from unpoison.testing import given
 from unpoison.testing.isolation.diary import wait_until
+from unpoison.testing.processes import PATIENCE
 from unpoison.testing.running import Journal, Running, drained
 
 WRITE = r"^(amq\.default|dlx|unpoison\.delay\..*)$"
@@ -77,6 +80,12 @@ class Restricted:
     def app(self):
         self.opened.append(App(self.url, create=False))
         return self.opened[-1]
+
+    def wait_until_nothing_is_delayed(self):
+        broker = RabbitMQBroker(self.lab.url)
+        broker.open([])
+        wait_until(lambda: broker.links.ladder().waiting() == 0, lambda: "Something is left in the queues that delay")
+        broker.close()
 
     def end_test(self):
         while self.opened:
@@ -188,8 +197,7 @@ def test_a_delay_queue_that_is_not_bound_is_told(place, exchange, to, arguments)
     finally:
         channel.queue_bind(to, exchange, "", arguments)
     drained(given.consumer(place.app(), "bills", print))
-    filled = [each["name"] for each in place.http("GET", "queues") if each.get("messages")]
-    assert [name for name in filled if not name.endswith(".busy")] == []
+    place.wait_until_nothing_is_delayed()
 
 
 def _mend(place, source):
@@ -220,6 +228,27 @@ def test_a_right_that_goes_away_pauses_and_charges_nobody(place, write):
         journal.wait_for("resume")
         assert running.wait()[source].done == 1
     assert starts == [(1, False), (2, False)]
+
+
+def test_beside_what_may_not_be_written_nothing_is_stored_twice(place):
+    """RabbitMQ ends the channel, and says nothing of what else was sent on it."""
+    source = place.made("pairs")
+    broker = RabbitMQBroker(place.url)
+    broker.open([source], create=False, ring=lambda: None)
+    given.publish(broker, given.messages(source, 2))
+    first, second = broker.fetch(source, 2)
+    verdicts = Settlement(kept=[Kept(first, Counters(attempts=1), 0.2)], dead=[Dead(second, given.letter_of(second))])
+    try:
+        place.permit(source, write=r"^(amq\.default|unpoison\.delay\..*)$")
+        for _ in range(3):
+            with pytest.raises(BrokerUnavailable, match=r"'dlx'.* grant this right"):
+                broker.settle(verdicts)
+        place.permit(source)
+        broker.settle(verdicts)
+        place.wait_until_nothing_is_delayed()
+        assert broker.depth(source).ready == 1
+    finally:
+        broker.close()
 
 
 @pytest.mark.parametrize("lost", [{"write": "^dlx$"}, {"read": "^suspicious$"}], ids=["write", "read"])
@@ -271,20 +300,19 @@ def test_a_suspect_that_could_not_be_started_is_handed_back_uncharged_by_a_stop(
     broker.close()
 
 
-def test_a_login_that_is_refused_in_the_middle_of_a_run_pauses_it(place):
+def test_a_login_that_is_refused_in_the_middle_of_a_run_pauses_it(place, monkeypatch):
     source = place.made("logins")
+    refused = threading.Event()
+    monkeypatch.setattr(Report, "paused", lambda _, __, error: refused.set() if "refuses user" in str(error) else None)
     done: list[int] = []
     app = given.consumer(place.app(), source, done.append)
     app.publish(source, 1)
-    with Journal() as journal, Running(app):
+    with Running(app):
         wait_until(lambda: done == [1], lambda: "Nothing was handled")
         place.server.http("DELETE", f"/api/users/{place.user}")  # which ends its connections
-        journal.wait_for("pause")
-        with pytest.raises(ConfigError, match="refuses user"):
-            RabbitMQBroker(place.url).open([])
+        assert refused.wait(PATIENCE)
         place.password("secret")
         place.permit(source)
-        journal.wait_for("resume")
         app.publish(source, 2)
         wait_until(lambda: done == [1, 2], lambda: "It did not go on")
 

@@ -11,7 +11,7 @@ from unpoison.report import Tally
 from unpoison.run import Run
 from unpoison.testing.processes import PATIENCE
 
-NOTHING_WRONG = ("retry", "dead", "discard", "finding", "takeover", "foreign-counters")
+NOTHING_WRONG = ("retry", "dead", "discard", "finding", "takeover", "foreign-attempts")
 """Events about messages, about how somebody set up a broker, or about another consumer."""
 
 

@@ -72,7 +72,6 @@ class Holding:
         if lane is None or not lane.alive:
             topology = self._links.topology()
             topology.ensure(source)
-            topology.check_read(lane_of(source))
             lane = Lane(topology.link, lane_of(source), self._presence(source).mark_soon, self._links.part_lost)
             self.lanes[source] = lane
         return lane
