@@ -251,6 +251,24 @@ def test_beside_what_may_not_be_written_nothing_is_stored_twice(place):
         broker.close()
 
 
+def test_the_right_to_read_that_goes_away_takes_nothing_back_that_runs(place):
+    source = place.made("readers")
+    broker = RabbitMQBroker(place.url)
+    broker.open([source], create=False, ring=lambda: None)
+    given.publish(broker, given.messages(source, 3))
+    running = broker.fetch(source, 1)
+    try:
+        place.permit(source, read="^$")
+        for _ in range(3):
+            with pytest.raises(BrokerUnavailable, match="grant this right"):
+                broker.fetch(source, 10)
+        broker.settle(Settlement(gone=running))
+        place.permit(source)
+        assert [delivery.counters for delivery in broker.fetch(source, 10)] == [Counters(), Counters()]
+    finally:
+        broker.close()
+
+
 @pytest.mark.parametrize("lost", [{"write": "^dlx$"}, {"read": "^suspicious$"}], ids=["write", "read"])
 def test_a_suspect_is_not_charged_for_what_its_consumer_may_not_do(place, lost):
     """Put back each time, it would be dead-lettered as lost within a second."""

@@ -62,12 +62,13 @@ class Moving:
             raise BrokerUnavailable(why(failed))
 
     def _store(self, new: Sequence[tuple[Receipt, Copy]], notes: Sequence[Copy]) -> None:
-        """One exchange after the other: if we may not write to one, the server ends the channel, and it is not known what became
-        of all else that was sent. Tried again and again, that would be stored each time."""
-        by_exchange: dict[str, list[tuple[Receipt | None, Copy]]] = {"": [(None, note) for note in notes]}
-        for receipt, copy in new:
-            by_exchange.setdefault(copy.exchange, []).append((receipt, copy))
-        groups = [group for group in by_exchange.values() if group]
+        """First what goes straight to a queue, then what waits, then letters, each once the former is confirmed: if we may not
+        write to one exchange, the server ends the channel, and it is not known what became of all else that was sent. Tried
+        again and again, that would be stored each time. (A right to delay is one for all exchanges that do.)"""
+        straight: list[tuple[Receipt | None, Copy]] = [(None, note) for note in notes]
+        straight += [each for each in new if not each[1].exchange]
+        waiting = [each for each in new if each[1].exchange not in ("", DLX)]
+        groups = [group for group in (straight, waiting, [each for each in new if each[1].exchange == DLX]) if group]
         writer = self._links.writer()
         for group in groups:
             batch = writer.submit([copy for _, copy in group])
