@@ -166,3 +166,12 @@ def test_where_nothing_has_to_be_moved_that_is_said(tmp_path):
     assert "readthedocs.io/en/latest/sqlite/" in ended.err
     with pytest.raises(CapabilityError):
         leftovers_for("memory://")
+
+
+def test_what_was_published_for_a_group_that_never_consumed_is_put_back_too(lab):
+    lab.broker("orders").publish(given.messages("orders", 2, delay=3600))
+    (left,) = leftovers_for(lab.url, ["orders"])
+    assert (left.waiting, left.later, left.groups) == (2, 2, ())
+    assert move_back(lab.url, left, 0.0) == 2
+    (left,) = leftovers_for(lab.url, ["orders"])
+    assert left.waiting == 0
