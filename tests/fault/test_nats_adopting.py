@@ -325,4 +325,4 @@ def test_attempts_that_another_program_counts_do_not_count_and_its_handler_sees_
         drained(app)
     assert sorted(seen) == [(1, "99"), (1, "99"), (2, "99"), (2, "99")]
     assert {letter.message.headers["x-delivery-attempts"] for letter in lab.dlq("orders").letters()} == {"99"}
-    assert len(journal.of("foreign-counters")) == 1
+    assert len(journal.of("foreign-attempts")) == 1

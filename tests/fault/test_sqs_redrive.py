@@ -118,7 +118,7 @@ def test_counters_that_another_program_wrote_do_not_count_and_that_is_said_once(
         deliveries = [delivery for _ in range(2) for delivery in broker.fetch("orders", 1)]
     assert [each.counters for each in deliveries] == [Counters()] * 2
     assert deliveries[0].headers["x-delivery-attempts"] == "99"
-    (line,) = journal.of("foreign-counters")
+    (line,) = journal.of("foreign-attempts")
     assert "did not write" in line
 
 

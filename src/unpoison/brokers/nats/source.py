@@ -120,7 +120,7 @@ class Source:
             return moved_back.restarted(record, seen.counters.replays)
         if not self._told_foreign and envelope.has_foreign_attempts(block):
             self._told_foreign = True  # once for each source: whoever writes it does so on every message
-            log.warning(FOREIGN_ATTEMPTS, self.name, seen.id, extra={"event": "foreign-counters", "source": self.name})
+            log.warning(FOREIGN_ATTEMPTS, self.name, seen.id, extra={"event": "foreign-attempts", "source": self.name})
         return seen.counters
 
     def verify(self) -> None:

@@ -159,7 +159,7 @@ class Source:
         """Once for each source: whoever writes them does so on every message."""
         if not self._told_foreign:
             self._told_foreign = True
-            log.warning(FOREIGN_COUNTERS, self.name, seen.id, extra={"event": "foreign-counters", "source": self.name})
+            log.warning(FOREIGN_COUNTERS, self.name, seen.id, extra={"event": "foreign-attempts", "source": self.name})
 
     def renew(self) -> None:
         for each in self.holders:
