@@ -94,3 +94,11 @@ def test_a_virtual_host_that_is_missing_comes_first(vhost):
     assert [step.kind for step in rest].count("binding") == 64 + 6 + 1
     assert {step.name for step in rest if step.kind == "queue"} >= {"orders", "orders.dlq", "unpoison.delay.0.1s"}
     assert rest[-1].kind == "rights"
+
+
+def test_what_loses_messages_of_an_existing_queue_is_in_the_script_with_the_policy_that_mends_it(vhost, tmp_path):
+    vhost.declare("orders", {"x-queue-type": "quorum"})
+    vhost.policy("^orders$", {"message-ttl": 1000})
+    lines = Shop(tmp_path).plan(vhost.url).text.splitlines()
+    assert any(line.startswith("# Before it is consumed, see messages-expire, which unpoison doctor finds:") for line in lines)
+    assert any(line.startswith(f"#     rabbitmqctl set_policy -p {vhost.name} ") for line in lines)

@@ -7,10 +7,12 @@ import click
 import msgspec
 
 from unpoison.broker_url import masked, masked_text
-from unpoison.brokers import is_url, needs_for
+from unpoison.brokers import is_url, losses_for, needs_for
 from unpoison.cli.json_output import print_json
 from unpoison.cli.loading import load
 from unpoison.cli.topology.script import Part, script, summary
+from unpoison.errors import UnpoisonError
+from unpoison.ports import Finding
 
 
 @click.command(
@@ -86,7 +88,17 @@ def _merged(targets: Sequence[str], sources: Sequence[str]) -> dict[str, _Target
 
 
 def _part(target: _Target, sources: Sequence[str], user: str | None) -> Part:
-    return Part(target.named, target.sources, needs_for(target.url, target.sources, user), target.creates and not sources)
+    needs = needs_for(target.url, target.sources, user)
+    losing = () if needs.unseen else [each for source in target.sources for each in _losses(target.url, source)]
+    return Part(target.named, target.sources, needs, target.creates and not sources, list(dict.fromkeys(losing)))
+
+
+def _losses(url: str, source: str) -> Sequence[Finding]:
+    """What would keep a consumer from starting though everything exists; nothing where this user may not look."""
+    try:
+        return losses_for(url, source)
+    except UnpoisonError:
+        return ()
 
 
 def _document(part: Part, everything: bool) -> dict[str, object]:
@@ -101,4 +113,5 @@ def _document(part: Part, everything: bool) -> dict[str, object]:
         "setup": needs.setup,
         "steps": msgspec.to_builtins(steps),
         "missing": len(needs.missing()),
+        "findings": msgspec.to_builtins(part.losing),
     }

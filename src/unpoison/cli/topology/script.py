@@ -9,6 +9,7 @@ import msgspec
 from unpoison.broker_url import masked_text
 from unpoison.escaping import one_line
 from unpoison.plural import counted
+from unpoison.ports import Finding
 from unpoison.provisioning import Needs, Step
 
 WIDTH = 100
@@ -30,6 +31,8 @@ class Part(msgspec.Struct):
     needs: Needs
     creates: bool = False
     """Whether the app would create what is missing by itself."""
+    losing: Sequence[Finding] = ()
+    """What about the objects that exist loses messages, as unpoison doctor finds it."""
 
 
 def script(parts: Sequence[Part], *, everything: bool = False) -> str:
@@ -65,6 +68,8 @@ def _part(part: Part, everything: bool) -> Iterator[str]:
         yield from _comment(note)
     if part.creates and steps:
         yield from _comment("The app creates what is missing by itself. To have it create nothing: App(…, create=False).")
+    for finding in part.losing:
+        yield from _finding(finding)
     if not steps:
         yield from _comment("Nothing is missing here.")
         return
@@ -72,6 +77,14 @@ def _part(part: Part, everything: bool) -> Iterator[str]:
     for _, alike in itertools.groupby(steps, key=lambda step: (step.why, step.exists)):
         yield ""
         yield from _steps(list(alike))
+
+
+def _finding(finding: Finding) -> Iterator[str]:
+    """As comments: whether to change what exists is its owner's decision."""
+    yield from _comment(f"Before it is consumed, see {finding.name}, which unpoison doctor finds: {finding.problem}")
+    how, *commands = finding.fix.splitlines()
+    yield from _comment(how)
+    yield from (f"#     {one_line(masked_text(line))}" for line in commands)
 
 
 def _steps(alike: Sequence[Step]) -> Iterator[str]:
