@@ -67,6 +67,8 @@ def needs(url: str, sources: Sequence[str], user: str | None = None) -> Needs:
         there = _look(broker)
     steps = [step for each in names for step in _topics(each, address, there)]
     user, notes = user or address.options.get("sasl.username"), []
+    if there.unseen and address.replicas < 0:
+        notes.append(_REPLICAS)
     if not there.checks_rights:
         notes.append("This cluster has no authorizer: everybody may do everything, and no rights are granted.")
     elif user is None:
@@ -75,6 +77,12 @@ def needs(url: str, sources: Sequence[str], user: str | None = None) -> Needs:
         steps += [_granted(right, user, there) for right in rights(names)]
     setup = SETUP.format(servers=quote(address.options["bootstrap.servers"])).splitlines()
     return Needs(f"Kafka at {address.shown}", steps, tuple(setup), there.unseen, tuple(notes))
+
+
+_REPLICAS = (
+    "The topics get as many replicas as the server gives by default. A source that exists may have more, and its letters should "
+    "not be lost sooner than its messages: add replicas=3, or what it has, to the app's URL and print the script again."
+)
 
 
 def rights(names: Sequence[Names]) -> Iterator[Right]:

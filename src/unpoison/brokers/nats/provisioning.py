@@ -17,7 +17,7 @@ SETUP = """\
 # The nats program must be on the PATH. How an administrator of the account logs in: NATS_USER=… NATS_PASSWORD=… sh FILE, or
 # NATS_CREDS=FILE, or NATS_CONTEXT=NAME
 cli() {{ nats --server {servers}{domain} "$@" > /dev/null; }}
-config=$(mktemp)
+config=${{config:-$(mktemp)}}
 trap 'rm -f "$config"' EXIT
 stream() {{  # NAME JSON; what exists stays as it is
     cli stream info "$1" 2> /dev/null || {{ printf '%s' "$2" > "$config"; cli stream add "$1" --config "$config"; }}
