@@ -78,6 +78,14 @@ def test_apps_on_several_brokers_are_one_script_and_those_on_one_share_a_part(wr
     assert script[1] == "# What shop:app, mail, files:app needs at its brokers."
 
 
+def test_an_app_that_would_create_is_told_to_create_nothing(write):
+    told = unpoison("plan-topology", "shop:app", cwd=write("shop", BROKERS["amqp"])).text
+    assert "App(…, create=False) or UNPOISON_CREATE=false." in " ".join(told.replace("#", "").split())
+    folder = write("shop", BROKERS["amqp"])
+    told = unpoison("plan-topology", "shop:app", cwd=folder, UNPOISON_CREATE="false").text
+    assert "UNPOISON_CREATE" not in told
+
+
 def test_a_file_needs_nothing_and_that_is_said(write):
     ended = unpoison("plan-topology", "shop:app", cwd=write("shop", "sqlite:///shop.db"))
     assert (ended.code, ended.err) == (0, "Nothing is missing: all that these sources need exists, and the user may use it.\n")

@@ -34,7 +34,7 @@ def command(targets: Sequence[str], sources: Sequence[str], user: str | None, ev
     Printed is what is missing, for all sources and all brokers at once; if a server cannot be reached, everything. Looking
     changes nothing. Without an argument: UNPOISON_URL.
     """
-    parts = [_part(target, sources, user) for target in _merged(targets or _from_environment(), sources).values()]
+    parts = [_part(target, user) for target in _merged(targets or _from_environment(), sources).values()]
     if as_json:
         print_json({"brokers": [_document(part, everything) for part in parts]})
     else:
@@ -87,10 +87,10 @@ def _merged(targets: Sequence[str], sources: Sequence[str]) -> dict[str, _Target
     return found
 
 
-def _part(target: _Target, sources: Sequence[str], user: str | None) -> Part:
+def _part(target: _Target, user: str | None) -> Part:
     needs = needs_for(target.url, target.sources, user)
     losing = () if needs.unseen else [each for source in target.sources for each in _losses(target.url, source)]
-    return Part(target.named, target.sources, needs, target.creates and not sources, list(dict.fromkeys(losing)))
+    return Part(target.named, target.sources, needs, target.creates, list(dict.fromkeys(losing)))
 
 
 def _losses(url: str, source: str) -> Sequence[Finding]:

@@ -23,6 +23,12 @@ set -eu
 """
 
 
+_CREATES = (
+    "The rights are those of an app that creates nothing, and this one is set to create what is missing. Run it with "
+    "App(…, create=False) or UNPOISON_CREATE=false."
+)
+
+
 class Part(msgspec.Struct):
     """What one broker needs, and for whom."""
 
@@ -67,7 +73,7 @@ def _part(part: Part, everything: bool) -> Iterator[str]:
     for note in needs.notes:
         yield from _comment(note)
     if part.creates and steps:
-        yield from _comment("The app creates what is missing by itself. To have it create nothing: App(…, create=False).")
+        yield from _comment(_CREATES)
     for finding in part.losing:
         yield from _finding(finding)
     if not steps:
