@@ -85,6 +85,17 @@ def test_missing_rights_where_an_administrator_asks(vhost):
     use(url)
 
 
+def test_rights_that_are_enough_for_create_false(vhost):
+    user = f"weak-{vhost.name}"
+    url = rights(vhost, user, "^mine$")
+    own = "orders(\\.(dlq|dlq\\.history|dlq\\.lock|suspects|starts|busy|delayed))?"
+    enough = {"configure": "^$", "write": r"^(amq\.default|dlx|unpoison\.delay\..*)$", "read": f"^{own}$"}
+    vhost.http("PUT", f"permissions/{{vhost}}/{user}", enough)
+    assert "enough for an app with create=False" in vhost.found("orders", url=url)["missing-rights"].problem
+    vhost.http("PUT", f"permissions/{{vhost}}/{user}", enough | {"read": "^orders$"})
+    assert "fails at the first use" in vhost.found("orders", url=url)["missing-rights"].problem
+
+
 def test_missing_rights_as_the_server_says_it(vhost_4):
     user = f"weak-{vhost_4.name}"
     url = rights(vhost_4, user, "")

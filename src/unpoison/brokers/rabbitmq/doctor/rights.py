@@ -23,17 +23,24 @@ def needed(source: str) -> dict[str, list[str]]:
     return {"configure": own + shared + made, "write": [*own, *shared, "amq.default"], "read": own + shared}
 
 
+def needed_to_use(source: str) -> dict[str, list[str]]:
+    """The same with create=False, where somebody else has made everything."""
+    own = list(native_names("", source, consumed=True))
+    return {"configure": [], "write": [DLX, "unpoison.delay.0", "amq.default"], "read": own}
+
+
 def findings_of(address: Address, management: Management, sources: Sequence[str]) -> Iterator[Finding]:
     """Where the management API is asked as an administrator, it says what the user of the URL may do."""
     user = str(address.parameters.credentials.username)
     given: Mapping[str, str] = management.get(f"permissions/{management.vhost}/{quoted(user, safe='')}") or {}
-    lacking = {
-        kind: missing
-        for kind in KINDS
-        if (missing := [name for source in sources for name in needed(source)[kind] if not allows(given.get(kind, ""), name)])
-    }
-    if lacking:
-        yield _lacks(address, lacking, sources, given)
+    if lacking := _lacking(given, [needed(source) for source in sources]):
+        may_use = not _lacking(given, [needed_to_use(source) for source in sources])
+        yield _lacks(address, lacking, sources, given, may_use=may_use)
+
+
+def _lacking(given: Mapping[str, str], needs: Sequence[Mapping[str, Sequence[str]]]) -> dict[str, list[str]]:
+    found = {kind: [name for need in needs for name in need[kind] if not allows(given.get(kind, ""), name)] for kind in KINDS}
+    return {kind: names for kind, names in found.items() if names}
 
 
 def refused(address: Address, source: str, said: str) -> Finding:
@@ -47,13 +54,19 @@ def refused(address: Address, source: str, said: str) -> Finding:
     )
 
 
-def _lacks(address: Address, lacking: Mapping[str, Sequence[str]], sources: Sequence[str], given: Mapping[str, str]) -> Finding:
+def _lacks(
+    address: Address, lacking: Mapping[str, Sequence[str]], sources: Sequence[str], given: Mapping[str, str], *, may_use: bool
+) -> Finding:
     user = str(address.parameters.credentials.username)
     what = "; ".join(f"{kind} on {', '.join(dict.fromkeys(names))}" for kind, names in lacking.items())
+    means = (
+        "That is enough for an app with create=False; another one does not start with this user."
+        if may_use
+        else "A consumer or publisher of this user fails at the first use and stands still; nothing is lost."
+    )
     return Finding(
         "missing-rights",
-        f"The user {user!r} lacks: {what}. A consumer or publisher of this user fails at the first use and stands still; "
-        "nothing is lost.",
+        f"The user {user!r} lacks: {what}. {means}",
         f"Give it these rights beside those that it has:\n{_command(address, sources, given)}",
     )
 
