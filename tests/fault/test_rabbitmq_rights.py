@@ -157,7 +157,7 @@ def test_all_that_is_missing_is_told_at_once_and_nothing_is_made(place):
         channel.queue_delete(queue)
     channel.queue_unbind("bills.dlq", "dlx", "bills")
     place.permit(
-        "bills", write=r"^(dlx|unpoison\.delay\.[^1]*|unpoison\.delay\.[1-9]0+s)$", read="^bills(.dlq.*|.starts|.busy|.delayed)?$"
+        "bills", write=r"^(dlx|unpoison\.delay\.[^1]*|unpoison\.delay\.[1-9]0+s)$", read="^bills(.dlq.*|.busy|.delayed)?$"
     )
     before = place.objects()
     with pytest.raises(ConfigError) as told:
@@ -170,8 +170,13 @@ def test_all_that_is_missing_is_told_at_once_and_nothing_is_made(place):
             "binding of 'bills.dlq' to exchange 'dlx'",
         ):
             assert word in str(told.value)
-        for word in ("(read|any right) on 'bills.suspects'", "write on 'amq.default'", "(write|any right) on 'unpoison.delay.1'"):
-            assert re.search(word, str(told.value))  # RabbitMQ 4 tells nothing of a name on which one has no right at all
+        for right in (
+            "read on 'bills.suspects'",
+            "read on 'bills.starts'",
+            "write on 'amq.default'",
+            "write on 'unpoison.delay.1'",
+        ):
+            assert right in str(told.value)
         assert "unpoison plan-topology" in str(told.value)
         assert place.user in str(told.value)
         assert place.objects() == before
@@ -325,9 +330,10 @@ def test_a_login_that_is_refused_in_the_middle_of_a_run_pauses_it(place, monkeyp
     done: list[int] = []
     app = given.consumer(place.app(), source, done.append)
     app.publish(source, 1)
-    with Running(app):
+    with Running(app) as running:
         wait_until(lambda: done == [1], lambda: "Nothing was handled")
-        place.server.http("DELETE", f"/api/users/{place.user}")  # which ends its connections
+        place.server.http("DELETE", f"/api/users/{place.user}")
+        running.run._consumers[0]._broker.links.part_lost()  # the server ends the connections of a deleted user, most of the time
         assert refused.wait(PATIENCE)
         place.password("secret")
         place.permit(source)

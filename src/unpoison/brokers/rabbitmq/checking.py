@@ -16,7 +16,17 @@ from unpoison.brokers.rabbitmq import properties, table
 from unpoison.brokers.rabbitmq.connection import Refused
 from unpoison.brokers.rabbitmq.ladder import LEVELS, exchange_of, rung, rungs
 from unpoison.brokers.rabbitmq.links import Links
-from unpoison.brokers.rabbitmq.topology import DLX, busy_of, dlq_of, history_of, lane_of, lock_of, native_names, starts_of
+from unpoison.brokers.rabbitmq.topology import (
+    DLX,
+    NOT_FOUND,
+    busy_of,
+    dlq_of,
+    history_of,
+    lane_of,
+    lock_of,
+    native_names,
+    starts_of,
+)
 from unpoison.brokers.rabbitmq.writing import Batch, Copy
 from unpoison.errors import BrokerUnavailable, ConfigError
 
@@ -53,7 +63,7 @@ class _Checking:
         self._there: set[str] = set()
         self._missing: list[str] = []
         self._missing_delays: list[str] = []
-        self._lacking: list[str] = []
+        self._lacking: dict[str, str] = {}
 
     def look_for_queues(self, names: "Iterator[str] | tuple[str, ...] | dict[str, str]") -> None:
         for name in names:
@@ -80,26 +90,25 @@ class _Checking:
             if not refused.is_forbidden:
                 raise
             # RabbitMQ 4 tells nothing of a name on which the user has no right at all.
-            self._lacking.append(f"any right on {name!r}")
+            self._lacking[name] = "any right"
 
     def try_reading(self, *queues: str) -> None:
+        """Also those that are missing: the right is looked at before the queue."""
         for queue in queues:
-            if queue in self._there:
-                try:
-                    self._topology.check_read(queue)
-                except Refused as refused:
-                    if not refused.is_forbidden:
-                        raise
-                    self._lacking.append(f"read on {queue!r}")
+            try:
+                self._topology.check_read(queue)
+            except Refused as refused:
+                if refused.is_forbidden:
+                    self._lacking[queue] = "read"
+                elif refused.code != NOT_FOUND:
+                    raise
 
     def try_writing(self, *exchanges: str) -> None:
         for exchange in exchanges:
-            if exchange and exchange not in self._there:
-                continue
             batch = self._stored([Copy(exchange, self._source, properties.of_another_user(), b"")], may_close=True)
             if batch.closed is not None and batch.closed.is_forbidden:
                 self._there.discard(exchange)
-                self._lacking.append(f"write on {exchange or 'amq.default'!r}")
+                self._lacking[exchange or "amq.default"] = "write"
 
     def try_bindings(self) -> None:
         dlq = dlq_of(self._source)
@@ -149,7 +158,8 @@ class _Checking:
         if missing:
             told.append(f"Missing in {self._links.shown}: {missing}.")
         if self._lacking:
-            told.append(f"User {self._links.user!r} lacks: {', '.join(_few(self._lacking, 20))}.")
+            lacking = [f"{right} on {name!r}" for name, right in self._lacking.items()]
+            told.append(f"User {self._links.user!r} lacks: {', '.join(_few(lacking, 20))}.")
         told.append(
             "Have an administrator run the script that `unpoison plan-topology module:app` prints: it makes and grants all of it."
         )
