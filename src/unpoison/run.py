@@ -124,7 +124,7 @@ class Run:
             for app in self._apps:
                 app.close()
         if self._crashed:
-            raise self._crashed[0]
+            raise _in_one(self._crashed)
 
     def stop(self, grace: float | None = None) -> None:
         """Drain: running messages finish within the grace, the others go back uncounted."""
@@ -180,8 +180,11 @@ class Run:
         )
 
     def _open(self, settings: Settings, options: ConsumerOptions, broker: Broker, bell: Bell, report: Report) -> bool:
-        """Wait for the broker if it is not there. False if a stop came first."""
-        while not self._stopped.is_set():
+        """Wait for the broker if it is not there. False if a stop came first. It is tried once all the same: where one source
+        lacks something, the error names what the others lack too."""
+        is_first = True
+        while is_first or not self._stopped.is_set():
+            is_first = False
             try:
                 found = broker.open([options.source], create=settings.create, ring=bell.ring)
                 self._look(settings, options, [*found, *_losses(settings.url, options.source)])
@@ -193,7 +196,9 @@ class Run:
                 raise
             else:
                 report.resumed(options.source)
-                return True
+                if not self._stopped.is_set():
+                    return True
+                broker.close()
         return False
 
     def _look(self, settings: Settings, options: ConsumerOptions, found: Sequence[Finding]) -> None:
@@ -227,6 +232,12 @@ def _named(apps: Sequence[Runnable]) -> dict[int, list[ConsumerOptions]]:
         ]
         for app in apps
     }
+
+
+def _in_one(errors: Sequence[BaseException]) -> BaseException:
+    """What ended a run. What several sources lack is one error, so that all of it can be made before the next start."""
+    told = dict.fromkeys(str(error) for error in errors if isinstance(error, ConfigError))
+    return ConfigError("\n\n".join(told)) if len(told) > 1 and isinstance(errors[0], ConfigError) else errors[0]
 
 
 def _losses(url: str, source: str) -> Sequence[Finding]:

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from tests.contract.nats_lab import NATSLab
-from unpoison import consumer
+from unpoison import App, consumer
 from unpoison.backoff import Backoff
 from unpoison.brokers import findings_for
 from unpoison.brokers.nats import wire
@@ -246,6 +246,16 @@ def test_with_create_false_all_that_is_missing_is_one_error_and_nothing_is_made(
     broker = lab.connect()
     assert list(broker.open(["orders"], create=False)) == []
     broker.close()
+
+
+def test_with_create_false_one_error_names_what_all_sources_of_an_app_lack(lab):
+    app, sources = App(lab.url, create=False), ("orders", "invoices", "parcels")
+    for source in sources:
+        given.consumer(app, source, print, schema=int)
+    with pytest.raises(ConfigError) as caught:
+        drained(app)
+    assert all(f"Source {source!r} lacks 7 streams and consumers" in str(caught.value) for source in sources)
+    app.close()
 
 
 def test_with_create_false_what_differs_from_ours_is_said_at_the_start(lab, raw):
