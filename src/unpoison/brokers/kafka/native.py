@@ -14,15 +14,20 @@ _CLOCKS = ("none", "create", "log_append")
 
 def native(delivery: Delivery) -> Native:
     record: Record = delivery.receipt.record
-    is_copy = any(name == STAMP for name, _ in envelope.pairs(record))
+    is_copy = STAMP in [name for name, _ in envelope.pairs(record)]
     place = envelope.place(envelope.look_safely(record).stamp) if is_copy else {}
     return Native(record.key(), tuple(envelope.theirs(record)), _of_copy(record, place) if place else _of_original(record))
 
 
 def _of_original(record: Record) -> dict[str, Any]:
     kind, written = record.timestamp()
-    place = {"topic": record.topic(), "partition": record.partition(), "offset": record.offset()}
-    return {**place, "timestamp": written / 1000 if kind else None, "timestamp_type": _CLOCKS[kind]}
+    return {
+        "topic": record.topic(),
+        "partition": record.partition(),
+        "offset": record.offset(),
+        "timestamp": written / 1000 if kind else None,
+        "timestamp_type": _CLOCKS[kind],
+    }
 
 
 def _of_copy(record: Record, place: dict[str, Any]) -> dict[str, Any]:

@@ -140,13 +140,12 @@ def native(delivery: Delivery) -> Native:
     """What Redis itself says about a message: its number in the stream, and its fields as they are, but for the body."""
     receipt: Receipt = delivery.receipt
     pairs = list(zip(receipt.fields[::2], receipt.fields[1::2], strict=False))
-    has_body = any(name == b"body" for name, _ in pairs)
+    values = dict(pairs)
     properties = {
         "stream_id": no if STREAM_ID.fullmatch(no := _text(receipt.no)) else None,
         "fields": [[name, value] for name, value in pairs if name != b"body"],
     }
-    key = next((value for name, value in reversed(pairs) if name == b"key"), None)
-    return Native(key, tuple(_senders(pairs)) if has_body else (), properties)
+    return Native(values.get(b"key"), tuple(_senders(pairs)) if b"body" in values else (), properties)
 
 
 def _text(value: bytes) -> str:

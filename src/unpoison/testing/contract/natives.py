@@ -30,10 +30,12 @@ def test_texts_are_made_of_any_headers_by_one_rule_on_every_broker(lab: Lab) -> 
 
 
 def test_natives_stay_what_they_were_through_retry_dead_letter_and_replay(lab: Lab) -> None:
-    lab.send_foreign(b"1", KEY, HEADERS)
+    bodies = [b"1", b"2"] if type(lab).send_foreign is not Lab.send_foreign else [b"2"]
+    if b"1" in bodies:
+        lab.send_foreign(b"1", KEY, HEADERS)
     lab.app().publish("orders", b"2", key="k", headers={"trace": "世界", "empty": ""})
-    first, again, replayed = _three_starts(lab)
-    for body in (b"1", b"2"):
+    first, again, replayed = _three_starts(lab, len(bodies))
+    for body in bodies:
         native = first[body].native
         for later in (again[body].native, replayed[body].native):
             assert later.key == native.key
@@ -91,7 +93,7 @@ def _seen(lab: Lab, app: App | None = None) -> list[Delivery]:
     return seen
 
 
-def _three_starts(lab: Lab) -> list[dict[bytes, Delivery]]:
+def _three_starts(lab: Lab, count: int) -> list[dict[bytes, Delivery]]:
     """A first start, a retry, which fails for good, and the start after a replay."""
     starts: list[dict[bytes, Delivery]] = [{}, {}, {}]
 
@@ -102,6 +104,6 @@ def _three_starts(lab: Lab) -> list[dict[bytes, Delivery]]:
     app = given.consumer(lab.app(), "orders", handle, backoff=Backoff.immediate())
     drained(app)
     app.close()
-    assert lab.dlq("orders").replay_all().count == 2
+    assert lab.dlq("orders").replay_all().count == count
     starts[2] = {delivery.body: delivery for delivery in _seen(lab)}
     return starts
