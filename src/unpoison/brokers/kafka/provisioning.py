@@ -74,7 +74,7 @@ def needs(url: str, sources: Sequence[str], user: str | None = None) -> Needs:
     elif user is None:
         notes.append(no_user("a principal User:NAME"))
     else:
-        steps += [_granted(right, user, there) for right in rights(names)]
+        steps += [granted(right, user, there) for right in rights(names)]
     setup = SETUP.format(servers=quote(address.options["bootstrap.servers"])).splitlines()
     return Needs(f"Kafka at {address.shown}", steps, tuple(setup), there.unseen, tuple(notes))
 
@@ -118,7 +118,8 @@ def _options(topic: NewTopic) -> Iterator[str]:
         yield f"--config {name}={value}"
 
 
-def _granted(right: Right, user: str, there: There) -> Step:
+def granted(right: Right, user: str, there: There) -> Step:
+    """The command that gives a right. It exists if an ACL allows it, by name, by prefix or for everything."""
     words = [f"acls --add --allow-principal {quote(f'User:{user}')}"]
     words += [f"--operation {WORDS[operation]}" for operation in right.operations]
     option = {ResourceType.TOPIC: "--topic {}", ResourceType.GROUP: "--group {}"}.get(right.kind, "--cluster")
