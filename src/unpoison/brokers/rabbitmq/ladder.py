@@ -9,7 +9,8 @@ The queues hand on at-least-once: a message leaves one only when the next has co
 """
 
 import math
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 from unpoison.brokers.rabbitmq.connection import Refused
 from unpoison.brokers.rabbitmq.differences import PRECONDITION_FAILED
@@ -78,6 +79,25 @@ def queue_of(level: int, digit: int) -> Queue:
     )
 
 
+class Binding(NamedTuple):
+    """From an exchange to a queue or, as `to_kind` says, to another exchange."""
+
+    exchange: str
+    to: str
+    to_kind: str
+    key: str
+    arguments: Mapping[str, Any]
+
+
+def bindings_of(level: int) -> Iterator[Binding]:
+    """By its digit of this level a message goes into a queue; one whose digit is nought goes on to the level below."""
+    exchange, header = exchange_of(level), f"unpoison-d{level}"
+    for digit in rungs(level):
+        yield Binding(exchange, rung(level, digit), "queue", "", {"x-match": "all", header: digit})
+    if level:
+        yield Binding(exchange, exchange_of(level - 1), "exchange", "", {"x-match": "all", header: 0})
+
+
 class Ladder:
     """The delay queues of one virtual host, made level by level, from the bottom up, when one is first needed."""
 
@@ -121,10 +141,7 @@ class Ladder:
                     f"Once it is empty: rabbitmqctl delete_queue {rung(level, digit)}"
                 ) from None
         ask(lambda channel, done: channel.exchange_declare(exchange, "headers", durable=True, callback=done), "declaring")
-        for digit in rungs(level):
-            match = {"x-match": "all", f"unpoison-d{level}": digit}
-            name = rung(level, digit)
-            ask(lambda channel, done, n=name, m=match: channel.queue_bind(n, exchange, "", m, callback=done), "binding")
-        if level > 0:
-            below, none = exchange_of(level - 1), {"x-match": "all", f"unpoison-d{level}": 0}
-            ask(lambda channel, done: channel.exchange_bind(below, exchange, "", none, callback=done), "binding")
+        for bound in bindings_of(level):
+            bind = "queue_bind" if bound.to_kind == "queue" else "exchange_bind"
+            more = (bound.to, exchange, bound.key, dict(bound.arguments))
+            ask(lambda channel, done, b=bind, m=more: getattr(channel, b)(*m, callback=done), "binding")

@@ -16,7 +16,7 @@ import msgspec
 from unpoison.brokers.rabbitmq.connection import Link
 from unpoison.brokers.rabbitmq.doctor.management import Management, Unanswered
 from unpoison.brokers.rabbitmq.doctor.rights import KINDS, allows
-from unpoison.brokers.rabbitmq.ladder import LEVELS, exchange_of, queue_of, rung, rungs
+from unpoison.brokers.rabbitmq.ladder import LEVELS, Binding, bindings_of, exchange_of, queue_of, rung, rungs
 from unpoison.brokers.rabbitmq.topology import DLX, Queue, Topology, check_name, dlq_of, native_names, queues
 from unpoison.brokers.rabbitmq.url import Address, address
 from unpoison.errors import UnpoisonError
@@ -40,14 +40,6 @@ send() {{  # METHOD PATH JSON
 create() {{  # PATH JSON; what exists stays as it is
     curl -sS -f -o /dev/null -u "$RABBITMQ_LOGIN" "$api/$1" 2>/dev/null || send PUT "$1" "$2"
 }}"""
-
-
-class Binding(NamedTuple):
-    exchange: str
-    to: str
-    to_kind: str
-    key: str
-    arguments: Mapping[str, Any]
 
 
 class There(NamedTuple):
@@ -129,14 +121,6 @@ def _delays(management: Management, there: There) -> Iterator[Step]:
         yield _exchange(management, there, exchange_of(level), "headers", why)
         for bound in bindings_of(level):
             yield _binding(management, there, bound, why)
-
-
-def bindings_of(level: int) -> Iterator[Binding]:
-    exchange, header = exchange_of(level), f"unpoison-d{level}"
-    for digit in rungs(level):
-        yield Binding(exchange, rung(level, digit), "queue", "", {"x-match": "all", header: digit})
-    if level:
-        yield Binding(exchange, exchange_of(level - 1), "exchange", "", {"x-match": "all", header: 0})
 
 
 def _queue(management: Management, there: There, queue: Queue, why: str) -> Step:
