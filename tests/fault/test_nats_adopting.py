@@ -324,6 +324,7 @@ def test_attempts_that_another_program_counts_do_not_count_and_its_handler_sees_
 
     def handle(number: int, delivery: Delivery) -> None:
         seen.append((delivery.attempt, delivery.headers["x-delivery-attempts"]))
+        assert dict(delivery.native.headers)["x-delivery-attempts"] == b"99"
         raise ConnectionError("not now")
 
     app = given.consumer(lab.app(), "orders", handle, max_attempts=2, backoff=Backoff.immediate())

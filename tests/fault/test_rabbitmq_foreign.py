@@ -130,6 +130,7 @@ def test_attempts_that_somebody_else_counted_are_a_header_of_the_sender(lab, raw
 
     def handle(number: int, delivery: Delivery) -> None:
         seen.append((number, delivery.attempt, delivery.headers["x-delivery-attempts"]))
+        assert dict(delivery.native.headers)["x-delivery-attempts"] == 99
         if delivery.attempt == 1:
             raise ConnectionError("not yet")
         raise Permanent("poison")

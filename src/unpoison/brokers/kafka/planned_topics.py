@@ -7,7 +7,9 @@ from confluent_kafka.admin import NewTopic, TopicMetadata
 from unpoison.brokers.kafka.names import PARTITIONS, Names
 from unpoison.brokers.kafka.url import Address
 
-KEPT_FOR_EVER = {"retention.ms": "-1", "retention.bytes": "-1"}
+NOT_COMPACTED = {"cleanup.policy": "delete"}
+"""The default of a cluster may be another: of messages with equal keys only the last would be kept."""
+KEPT_FOR_EVER = NOT_COMPACTED | {"retention.ms": "-1", "retention.bytes": "-1"}
 LARGE = {"max.message.bytes": str(16 * 1024 * 1024)}
 LARGER = {"max.message.bytes": str(18 * 1024 * 1024)}
 """A letter is its message and more."""
@@ -20,7 +22,7 @@ def planned(names: Names, address: Address, found: Mapping[str, TopicMetadata] =
     Ours have as many copies as a source that is there already: what a retry or a dead letter stands for must not be lost more
     easily than its message.
     """
-    configs = {names.topic: (address.partitions, LARGE)}
+    configs = {names.topic: (address.partitions, NOT_COMPACTED | LARGE)}
     if names.group_name:
         configs[names.retry] = (PARTITIONS, KEPT_FOR_EVER | LARGER | SERVER_TIME)
     configs[names.dlq] = (1, KEPT_FOR_EVER | LARGER)

@@ -1,9 +1,9 @@
 """What does NATS itself say about a message? Of a retry: what it said about the original."""
 
 from unpoison.brokers.nats import envelope
-from unpoison.brokers.nats.envelope import KEY, MORE, STAMP, Receipt, place
+from unpoison.brokers.nats.envelope import ATTEMPTS, KEY, MORE, STAMP, Receipt, place
 from unpoison.message import Delivery
-from unpoison.native import Native
+from unpoison.native import Native, as_text
 
 _BILLION = 10**9
 
@@ -18,6 +18,8 @@ def native(delivery: Delivery) -> Native:
     rest = envelope.more(found.get(MORE))
     key = found.get(KEY, None if rest.key is None else rest.key.encode())
     headers = [*envelope.senders(pairs, is_copy=STAMP in found), *((name, text.encode()) for name, text in rest.headers.items())]
+    if envelope.has_foreign_attempts(receipt.block):
+        headers.append((as_text(ATTEMPTS), found[ATTEMPTS]))
     stream, number, stored_at = envelope.look(receipt.block, where).stamp.rsplit(":", 2)
     return Native(key, tuple(headers), _properties(delivery.source, stream, int(number), int(stored_at)))
 

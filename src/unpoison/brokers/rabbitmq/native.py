@@ -1,7 +1,7 @@
 """What does RabbitMQ itself say about a message? Of a retry: what it said about the original, as far as a copy keeps it."""
 
 from unpoison.brokers.rabbitmq import envelope, properties, table
-from unpoison.brokers.rabbitmq.envelope import KEY, LONG_ID, Receipt
+from unpoison.brokers.rabbitmq.envelope import ATTEMPTS, EXPIRATION, KEY, LONG_ID, SENDERS_ATTEMPTS, STAMP, Receipt
 from unpoison.brokers.rabbitmq.wire import read_route
 from unpoison.message import Delivery
 from unpoison.native import Native, as_text
@@ -19,9 +19,14 @@ def native(delivery: Delivery) -> Native:
     found = {each.name: each.value for each in entries}
     if LONG_ID in found:
         told["message_id"] = delivery.id
+    if EXPIRATION in found:
+        told["expiration"] = table.text(found[EXPIRATION])
+    headers = [(as_text(name), table.native(value)) for name, value in entries if envelope.is_senders(name)]
+    if attempts := found.get(SENDERS_ATTEMPTS if STAMP in found else ATTEMPTS):
+        headers.append((ATTEMPTS.decode(), table.native(attempts)))
     return Native(
         table.native(found[KEY]) if KEY in found else None,
-        tuple([(as_text(name), table.native(value)) for name, value in entries if envelope.is_senders(name)]),
+        tuple(headers),
         {**told, **_route(envelope.route_of(receipt.route, found) or (None, None))},
     )
 
