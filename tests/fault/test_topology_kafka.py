@@ -60,5 +60,5 @@ def test_a_cluster_without_an_authorizer_needs_topics_alone(kafka):
     assert {step.kind for step in needs.steps} == {"topic"}
     assert needs.notes == ("This cluster has no authorizer: everybody may do everything, and no rights are granted.",)
     source, retry, *_ = [step.commands[0] for step in needs.missing()]
-    assert source.endswith(".orders --partitions 3 --config max.message.bytes=16777216")
+    assert source.endswith(".orders --partitions 3 --config cleanup.policy=delete --config max.message.bytes=16777216")
     assert "--partitions 11 --config cleanup.policy=delete --config retention.ms=-1 --config retention.bytes=-1" in retry
