@@ -1,7 +1,6 @@
 """A user who may not configure anything: create=False makes nothing, and a right or an object that is missing charges nobody."""
 
 import re
-import threading
 from contextlib import suppress
 
 import pika
@@ -21,7 +20,6 @@ from unpoison.ports import Dead, Kept, Settlement
 from unpoison.report import Report
 from unpoison.testing import given
 from unpoison.testing.isolation.diary import wait_until
-from unpoison.testing.processes import PATIENCE
 from unpoison.testing.running import Journal, Running, drained
 
 WRITE = r"^(amq\.default|dlx|unpoison\.delay\..*)$"
@@ -325,8 +323,8 @@ def test_a_suspect_that_could_not_be_started_is_handed_back_uncharged_by_a_stop(
 
 def test_a_login_that_is_refused_in_the_middle_of_a_run_pauses_it(place, monkeypatch):
     source = place.made("logins")
-    refused = threading.Event()
-    monkeypatch.setattr(Report, "paused", lambda _, __, error: refused.set() if "refuses user" in str(error) else None)
+    said: list[str] = []
+    monkeypatch.setattr(Report, "paused", lambda _, __, error: said.append(str(error)))
     done: list[int] = []
     app = given.consumer(place.app(), source, done.append)
     app.publish(source, 1)
@@ -334,7 +332,7 @@ def test_a_login_that_is_refused_in_the_middle_of_a_run_pauses_it(place, monkeyp
         wait_until(lambda: done == [1], lambda: "Nothing was handled")
         place.server.http("DELETE", f"/api/users/{place.user}")
         running.run._consumers[0]._broker.links.part_lost()  # the server ends the connections of a deleted user, most of the time
-        assert refused.wait(PATIENCE)
+        wait_until(lambda: any("refuses user" in text for text in said), lambda: f"It said {said}")
         place.password("secret")
         place.permit(source)
         app.publish(source, 2)

@@ -165,13 +165,13 @@ class RabbitMQBroker:
 
     @contextmanager
     def _noting(self, source: str) -> Iterator[None]:
+        self._troubles.pop(source, None)
         try:
             yield
         except Refused as refused:
-            if refused.code:  # else the connection is gone, which every fetch says itself
+            if refused.is_forbidden or refused.code == NOT_FOUND:  # else the connection is gone, which every fetch says itself
                 self._troubles[source] = refused
             raise
-        self._troubles.pop(source, None)
 
     def take_suspect(self, source: str, by: str) -> Delivery | None:
         with self._lock, self._noting(source):
