@@ -88,6 +88,13 @@ def test_what_waits_is_put_back_as_it_was_sent_and_what_is_left_is_told(lab, nam
     assert again["moved"] == 0
 
 
+def test_what_has_another_prefix_is_not_meant(lab, names, kafka, tmp_path):
+    with KafkaLab(kafka, tmp_path) as others:
+        others.broker("orders")
+        (left,) = leftovers_for(lab.url)
+    assert (left.source, left.waiting, left.groups) == ("orders", 4, (names.retry_group,))
+
+
 def test_when_nothing_is_left_that_is_said(lab, names):
     ended = called(lab.url, "--yes")
     assert "In source 'orders' of group 'unpoison': 4 messages moved back, none waiting." in ended.stdout

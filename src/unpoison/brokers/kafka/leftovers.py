@@ -19,7 +19,9 @@ from unpoison.ports import Leftovers
 
 def leftovers(url: str, sources: Sequence[str] = ()) -> Sequence[Leftovers]:
     with closing(KafkaBroker(url)) as broker:
-        topics = {name for name, topic in broker.session.cluster().topics.items() if topic.partitions}
+        prefix = broker.session.address.prefix
+        there = broker.session.cluster().topics.items()
+        topics = {name for name, topic in there if topic.partitions and name.startswith(prefix)}
         chosen = list(_chosen(broker, sources, topics))
         return [_of(broker, names, topics, chosen) for names in chosen]
 

@@ -71,8 +71,8 @@ insert into unpoison_handed select no, 0, 0, pg_current_snapshot() from made"""
 
 
 def source_statement(source: str) -> str:
-    """As `NEW_SOURCE`, for whoever runs it by hand."""
-    return NEW_SOURCE.replace("%s", sql.quote(source)) + ";"
+    """As `NEW_SOURCE`, for whoever runs it by hand: on one line, which is easy to copy."""
+    return NEW_SOURCE.replace("\n", " ").replace("%s", sql.quote(source)) + ";"
 
 
 def migrate(
