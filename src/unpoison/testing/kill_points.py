@@ -4,6 +4,7 @@ The work runs in a forked child under a tracer that counts the lines it comes by
 killed tells how many there are; then the child is run again and again and sends itself SIGKILL at one of them.
 """
 
+import gc
 import os
 import signal
 import sys
@@ -106,6 +107,8 @@ def killed(work: Callable[[], object], lab: Lab, where: Line, passed_before: int
 
 
 def _traced(work: Callable[[], object], modules: Sequence[str], on_line: OnLine) -> None:
+    """In a child, which lives for a moment."""
+    gc.disable()  # Python 3.13.0 was seen to crash when it collects while threads are traced
     flow = {_file(module) for module in FLOW}
     watched = flow | {_file(module) for module in modules}
     entered = threading.local()
