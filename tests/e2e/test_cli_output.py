@@ -4,6 +4,7 @@ import json
 import re
 import signal
 import subprocess
+from contextlib import suppress
 
 import pytest
 
@@ -207,9 +208,10 @@ def test_no_process_is_left_behind_by_a_consumer_that_ends(tmp_path, how):
         [*UNPOISON, "run", "shop:app", "--quiet"], cwd=tmp_path, stdout=subprocess.PIPE, env=environment()
     ) as process:
         worker = int(process.stdout.readline())
-        process.send_signal(how)
-        if how == signal.SIGTERM:
+        for _ in range(100):  # the second one ends it at once; two of a kind that come together are one
             process.send_signal(how)
-        process.wait(30)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(0.3)
+                break
         assert process.stdout.read() == b""  # the other end is closed: whoever could write to it is gone
     assert worker
