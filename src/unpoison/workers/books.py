@@ -14,7 +14,7 @@ from typing import Protocol
 from unpoison.failure import Failure
 from unpoison.message import Delivery
 from unpoison.workers import Ended, wire
-from unpoison.workers.marks import BATCH, BATCHES, END, FAILED, IDLE
+from unpoison.workers.marks import BATCH, BATCHES, END, FAILED, IDLE, LANES
 from unpoison.workers.process import Told, WorkerProcess
 
 
@@ -91,8 +91,12 @@ class _Batch:
     failures: dict[int, Failure] = field(default_factory=dict)
 
 
+_CODES = [code for code in range(2, 256) if code not in IDLE.to_bytes(8)]
+"""Not a byte of IDLE, which a stray write may have from there."""
+
+
 def _new_code() -> int:
-    return random.randint(2, 255)  # noqa: S311 - against stray writes, not against attackers
+    return random.choice(_CODES)  # noqa: S311 - against stray writes, not against attackers
 
 
 class BatchBook:
@@ -238,13 +242,15 @@ class LaneBook:
         return weight(lane.delivery for lane in self._lanes.values())
 
     def give(self, deliveries: Sequence[Delivery]) -> Told:
-        code = _new_code()
         free = [lane for lane in range(self._marks.lanes) if lane not in self._lanes][: len(deliveries)]
+        codes = [_new_code() for _ in free]  # each its own: one that writes over all marks knows no other's
         for lane in free:
             self._marks.outcomes[lane] = 0
-        told = self._process.tell(wire.RunLanes(free, code, [_unreceipted(delivery) for delivery in deliveries]))
+            self._marks.words[LANES + 2 * lane + 1] = 0  # not begun
+        told = self._process.tell(wire.RunLanes(free, codes, [_unreceipted(delivery) for delivery in deliveries]))
         if told is Told.YES:
-            self._lanes |= {lane: _Lane(delivery, code) for lane, delivery in zip(free, deliveries, strict=True)}
+            given = zip(free, codes, deliveries, strict=True)
+            self._lanes |= {lane: _Lane(delivery, code) for lane, code, delivery in given}
         return told
 
     def heard(self, said: wire.Ended | wire.Failed) -> Ended | None:
@@ -286,8 +292,9 @@ class LaneBook:
 
     def _is_over(self, number: int) -> bool:
         """The lane is free again, and marked with its own success code, or as a failure whose account arrived before."""
-        lane, (what, _) = self._lanes[number], self._marks.running(number)
-        return what == IDLE and self._marks.outcomes[number] == (lane.code if lane.failure is None else FAILED)
+        lane, (what, since) = self._lanes[number], self._marks.running(number)
+        has_ended = what == IDLE and since != 0  # what never began cannot have ended, whatever was written over its mark
+        return has_ended and self._marks.outcomes[number] == (lane.code if lane.failure is None else FAILED)
 
     def _culprit(self, running: Sequence[Running]) -> Running | None:
         if self._shares_a_thread:

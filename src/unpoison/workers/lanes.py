@@ -35,6 +35,8 @@ class Lanes:
         self._sock, self._marks, self._health = sock, marks, health
         self._speaking = threading.Lock()
         self._unchecked = 0
+        self._damage, self._mended_at = "", 0
+        """What the last check that found something found, and until when it lasted."""
 
     def begin(self, lane: int) -> None:
         self._marks.words[LANES + 2 * lane + 1] = time.monotonic_ns()
@@ -44,6 +46,8 @@ class Lanes:
         """What happened, then that it is over, then the word that there is something to see."""
         with self._speaking:
             damage = self._check(lane, after_failure=failure is not None)
+            if not damage and self._marks.words[LANES + 2 * lane + 1] <= self._mended_at:
+                damage = self._damage  # it had begun when another lane's check put the worker back as it was
             try:
                 if failure is not None:
                     failure = msgspec.structs.replace(failure, worker_damage=damage) if damage else failure
@@ -69,6 +73,7 @@ class Lanes:
         damage = self._health.check(words[HABITS], put_back=is_idle)
         if damage is None:
             return ""
+        self._damage, self._mended_at = str(damage), time.monotonic_ns()
         with suppress(OSError):  # a handler has closed the line
             wire.send(self._sock, wire.Damaged(0, lane, lane, str(damage), damage.reversible, damage.is_lasting))
         return str(damage)
@@ -96,8 +101,8 @@ def serve_threads(sock: socket.socket, marks: Marks, call: Call) -> None:
     try:
         while (received := wire.receive(sock, wire.to_worker)) is not None and isinstance(received[0], wire.RunLanes):
             said = received[0]
-            for lane, delivery in zip(said.lanes, said.deliveries, strict=True):
-                queues[lane].put((said.code, delivery))
+            for lane, code, delivery in zip(said.lanes, said.codes, said.deliveries, strict=True):
+                queues[lane].put((code, delivery))
     except OSError:  # a handler has closed the line: what still runs may end, and the last one ends this process
         threading.Event().wait()
 
@@ -133,10 +138,10 @@ class _Tasks:
             over.set()
             return
         said = received[0]
-        for lane, delivery in zip(said.lanes, said.deliveries, strict=True):
+        for lane, code, delivery in zip(said.lanes, said.codes, said.deliveries, strict=True):
             context = contextvars.copy_context()
             context.run(_lane.set, lane)
-            task = asyncio.get_running_loop().create_task(self._one(lane, said.code, delivery), context=context)
+            task = asyncio.get_running_loop().create_task(self._one(lane, code, delivery), context=context)
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 

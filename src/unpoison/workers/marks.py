@@ -4,7 +4,7 @@ One small memory file per worker, mapped by both. The worker writes down what it
 it, and how it ended afterwards; nothing depends on its last words.
 
     words   end of batch 0, end of batch 1, the lane whose step is running + 1, habits of the app (see `health`)
-    lanes   per lane two words: what runs in it + 1 (IDLE = nothing), and since when (CLOCK_MONOTONIC, ns)
+    lanes   per lane two words: what runs in it + 1 (IDLE = nothing), and since when (CLOCK_MONOTONIC, ns; 0 = not yet)
     bytes   per message of each batch how it ended: 0 = not yet, FAILED, or the batch's own success code
 
 A worker that runs one message at a time has one lane and takes batches; one that runs threads or tasks has a lane for
@@ -19,7 +19,7 @@ import sys
 BATCH = 256
 BATCHES = 2
 FAILED = 1
-"""Success codes are random, from 2 to 255, and new for each batch: a stray write in the worker must not look like success."""
+"""Success codes are random, from 2 to 255, and new for each batch or lane: a stray write of a worker must not look like one."""
 
 IDLE = 0x1D1E_1D1E_1D1E_1D1E
 """Nothing runs in this lane. Not 0, which a stray write of zeros would leave as well."""

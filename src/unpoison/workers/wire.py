@@ -33,7 +33,8 @@ class RunLanes(msgspec.Struct, frozen=True, tag="lanes"):
     """To a worker with lanes: start each of these in its lane."""
 
     lanes: list[int]
-    code: int
+    codes: list[int]
+    """How the success of each is marked."""
     deliveries: list[Delivery]
 
 

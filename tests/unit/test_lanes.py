@@ -1,0 +1,101 @@
+"""Several messages at once in one worker: whose failure is it, and which of them have ended?"""
+
+import os
+import socket
+from types import SimpleNamespace
+
+import pytest
+
+from unpoison.failure import ErrorClassification, Failure
+from unpoison.message import Delivery
+from unpoison.workers import wire
+from unpoison.workers.books import LaneBook, Told
+from unpoison.workers.health import Damage
+from unpoison.workers.lanes import Lanes
+from unpoison.workers.marks import Marks, create
+
+MOVED = Damage(["working directory"], ["working directory"], is_lasting=False)
+FAILURE = Failure(classification=ErrorClassification.PERMANENT, rule="", type_name="ValueError")
+
+
+@pytest.fixture
+def marks():
+    descriptor = create(3)
+    marks = Marks(descriptor, 3)
+    yield marks
+    marks.close()
+    os.close(descriptor)
+
+
+class Checks:
+    """What each check of the worker finds, in turn."""
+
+    def __init__(self, *found):
+        self._found = list(found)
+
+    def check(self, habits, *, put_back=True):
+        return self._found.pop(0)
+
+
+@pytest.fixture
+def worker(marks):
+    """A worker whose checks find these, and what it says of failures: by lane, the damage it names."""
+
+    class Worker(Lanes):
+        def told(self):
+            self._sock.shutdown(socket.SHUT_WR)
+            said = []
+            while (received := wire.receive(ours, wire.from_worker)) is not None:
+                said.append(received[0])
+            return {one.index: one.failure.worker_damage for one in said if isinstance(one, wire.Failed)}
+
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        yield lambda *found: Worker(theirs, marks, Checks(*found))
+
+
+def test_a_message_that_ran_before_another_lane_put_the_worker_back_is_a_bystander(worker):
+    lanes = worker(MOVED, None)
+    lanes.begin(0)
+    lanes.begin(1)
+    lanes.end(0, 7, FAILURE)
+    lanes.end(1, 7, FAILURE)
+    assert lanes.told() == {0: "working directory", 1: "working directory"}
+
+
+def test_a_message_that_began_after_that_answers_for_its_failure(worker):
+    lanes = worker(MOVED, None)
+    lanes.begin(0)
+    lanes.end(0, 7, FAILURE)
+    lanes.begin(1)
+    lanes.end(1, 7, FAILURE)
+    assert lanes.told() == {0: "working directory", 1: ""}
+
+
+@pytest.fixture
+def book(marks):
+    """Of a worker that was given three messages, and what it was told."""
+    told = []
+    process = SimpleNamespace(marks=marks, tell=lambda said: told.append(said) or Told.YES)
+    book = LaneBook(process, shares_a_thread=False)
+    book.give([Delivery(None, "orders", f"m{number}", b"") for number in range(3)])
+    return book, told[0]
+
+
+def test_what_never_began_has_not_ended_though_its_mark_says_so(book, marks):
+    book, said = book
+    for lane, code in zip(said.lanes, said.codes, strict=True):
+        marks.outcomes[lane] = code
+    remains = book.remains()
+    assert not remains.ended.deliveries
+    assert {one.delivery.id for one in remains.running} == {"m0", "m1", "m2"}
+
+
+def test_what_began_and_is_marked_has_ended(book, marks, worker):
+    book, said = book
+    lanes = worker(None)
+    lanes.begin(1)
+    lanes.end(1, said.codes[1], None)
+    remains = book.remains()
+    assert [delivery.id for delivery in remains.ended.deliveries] == ["m1"]
+    assert [delivery.id for delivery in remains.unstarted] == ["m0", "m2"]
