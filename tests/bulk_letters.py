@@ -13,8 +13,8 @@ from unpoison.brokers.rabbitmq.envelope import Receipt as RabbitMQReceipt
 from unpoison.brokers.rabbitmq.moving import Moving
 from unpoison.brokers.sqs import copies, envelope
 from unpoison.brokers.sqs.envelope import Receipt as SQSReceipt
-from unpoison.message import Delivery, Outgoing
-from unpoison.ports import Broker, Dead, Settlement
+from unpoison.model.message import Delivery, Outgoing
+from unpoison.port.broker import Broker, Dead, Settlement
 from unpoison.testing import given
 
 AT_ONCE = 2_000

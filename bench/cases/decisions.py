@@ -16,8 +16,8 @@ from bench.harness.figures import Goal, Row, Spread
 from bench.harness.registry import benchmark
 from bench.harness.rounds import Rounds
 from unpoison import App, Backoff, MessageMetadata, PoisonPillHandler
-from unpoison import handler as decisions
-from unpoison.message import Message
+from unpoison.decide import policy as decisions
+from unpoison.model.message import Message
 
 CALLS = 5_000
 SUCCESSES = 1_000

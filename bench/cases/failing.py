@@ -19,8 +19,8 @@ from bench.harness.figures import Goal, Row, Sample, Spread, compared
 from bench.harness.registry import benchmark
 from bench.harness.rounds import Rounds
 from bench.harness.serving import served
-from unpoison.run import Run
-from unpoison.staffing import RunnableApp
+from unpoison.flow.run import Run
+from unpoison.flow.runnable import RunnableApp
 
 MESSAGES = 20_000
 WAITING = 64

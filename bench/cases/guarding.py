@@ -10,8 +10,8 @@ from bench.cases import orders
 from bench.harness.figures import Row, Spread
 from bench.harness.registry import benchmark
 from bench.harness.rounds import Rounds
-from unpoison.guard import decoder
-from unpoison.options import Settings
+from unpoison.body.guard import decoder
+from unpoison.decide.options import Settings
 
 CALLS = 50_000
 

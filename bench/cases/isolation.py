@@ -23,11 +23,11 @@ from bench.harness import child, machine
 from bench.harness.figures import Goal, Row, Sample, Spread, compared
 from bench.harness.registry import benchmark
 from bench.harness.rounds import Rounds
-from unpoison.bell import Bell
-from unpoison.guard import decoder
-from unpoison.message import Delivery
-from unpoison.run import Run
-from unpoison.staffing import RunnableApp
+from unpoison.body.guard import decoder
+from unpoison.flow.run import Run
+from unpoison.flow.runnable import RunnableApp
+from unpoison.model.message import Delivery
+from unpoison.workers.bell import Bell
 
 SLICE = 0.03
 """Seconds, about: shorter than most disturbances."""

@@ -30,9 +30,9 @@ from bench.harness.registry import benchmark
 from bench.harness.rounds import Rounds
 from bench.harness.serving import served
 from unpoison import App
+from unpoison.body.payload import new_ids
 from unpoison.brokers.kafka.session import Session
 from unpoison.brokers.kafka.url import address
-from unpoison.payload import new_ids
 
 MESSAGES, WORKED = 250_000, 100_000
 FEW = 3_000

@@ -23,7 +23,7 @@ from bench.harness.registry import benchmark
 from bench.harness.rounds import Rounds
 from bench.harness.serving import served
 from unpoison import App
-from unpoison.payload import new_ids
+from unpoison.body.payload import new_ids
 
 MESSAGES = 30_000
 AT_A_TIME = 1_000

@@ -21,10 +21,10 @@ from bench.harness.registry import benchmark
 from bench.harness.rounds import Rounds
 from bench.harness.serving import served
 from unpoison import App
+from unpoison.body.payload import new_ids
 from unpoison.brokers.rabbitmq.broker import RabbitMQBroker
-from unpoison.message import Outgoing
-from unpoison.payload import new_ids
-from unpoison.ports import Settlement
+from unpoison.model.message import Outgoing
+from unpoison.port.broker import Settlement
 
 MESSAGES = 50_000
 PREFETCH = 1_000

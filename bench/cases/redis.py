@@ -20,9 +20,9 @@ from bench.harness.figures import Goal, Row, Sample, compared
 from bench.harness.registry import benchmark
 from bench.harness.rounds import Rounds
 from unpoison import App
+from unpoison.body.payload import new_ids
 from unpoison.brokers.redis.keys import keys_of
 from unpoison.brokers.redis.scripts import GONE
-from unpoison.payload import new_ids
 
 MESSAGES = 50_000
 AT_ONCE = 100

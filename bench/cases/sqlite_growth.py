@@ -16,11 +16,11 @@ from bench.harness import child
 from bench.harness.figures import Goal, Row, Sample, Spread
 from bench.harness.registry import benchmark
 from bench.harness.rounds import Rounds
+from unpoison.body.payload import new_ids
 from unpoison.brokers.sqlite.broker import SQLiteBroker
 from unpoison.brokers.sqlite.schema import POSITIONS
-from unpoison.message import Outgoing
-from unpoison.payload import new_ids
-from unpoison.ports import Settlement
+from unpoison.model.message import Outgoing
+from unpoison.port.broker import Settlement
 
 SIZES = (1_000, 100_000, 1_000_000)
 MESSAGES = 10_000

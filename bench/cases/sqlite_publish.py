@@ -17,7 +17,7 @@ from bench.harness.figures import Goal, Row, Sample, compared
 from bench.harness.registry import benchmark
 from bench.harness.rounds import Rounds
 from unpoison import App
-from unpoison.payload import new_id, new_ids
+from unpoison.body.payload import new_id, new_ids
 
 AT_A_TIME = 1_000
 BATCHES = 50

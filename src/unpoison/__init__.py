@@ -1,9 +1,8 @@
 """unpoison makes message consumers poison-proof."""
 
 from unpoison.app import App
-from unpoison.backoff import Backoff
 from unpoison.deadletters.manager import DLQManager, PurgeResult, ReplayResult
-from unpoison.deadletters.record import DeadLetter
+from unpoison.decide.policy import MessageMetadata, PoisonPillHandler, Policy
 from unpoison.errors import (
     BrokerUnavailable,
     BulkStopped,
@@ -24,10 +23,10 @@ from unpoison.errors import (
     UnfinishedHandler,
     UnpoisonError,
 )
-from unpoison.failure import ErrorClassification
-from unpoison.handler import MessageMetadata, PoisonPillHandler, Policy
-from unpoison.message import Delivery, Message
-from unpoison.native import Native
+from unpoison.model.backoff import Backoff
+from unpoison.model.dead_letter import DeadLetter
+from unpoison.model.failure import ErrorClassification
+from unpoison.model.message import Delivery, Message, Native
 
 __all__ = [
     "App",

@@ -9,23 +9,24 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, ClassVar, TypeVar
 
-from unpoison.backoff import Backoff
+from unpoison.body.payload import check_several, check_text, encode, new_id, new_ids
+from unpoison.body.signature import check_not_generator
 from unpoison.brokers import broker_for, check_sources, dead_letters_for, resolved
-from unpoison.companion import Companion, Guest
 from unpoison.deadletters.manager import DLQManager
+from unpoison.decide.options import UNSET, Settings, settings_from
+from unpoison.decide.policy import ErrorClassifier, PoisonPillHandler, Policy
 from unpoison.errors import ConfigError, PayloadError, seconds
-from unpoison.findings import check_accepted
-from unpoison.handler import ErrorClassifier, PoisonPillHandler, Policy
-from unpoison.message import Outgoing
-from unpoison.options import UNSET, Settings, settings_from
-from unpoison.payload import check_several, check_text, encode, new_id, new_ids
-from unpoison.ports import Broker
-from unpoison.registration import Registration, check_has_source, check_source, register
-from unpoison.run import Run
-from unpoison.sending import check, outgoing, published, warn_of_new_source
-from unpoison.signature import check_not_generator
-from unpoison.staffing import RunnableApp
-from unpoison.workers.hooks import WorkerHooks
+from unpoison.flow.companion import Companion, Guest
+from unpoison.flow.registration import check_has_source, check_source, register
+from unpoison.flow.run import Run
+from unpoison.flow.runnable import RunnableApp
+from unpoison.flow.sending import check, outgoing, published, warn_of_new_source
+from unpoison.model.backoff import Backoff
+from unpoison.model.message import Outgoing
+from unpoison.port.broker import Broker
+from unpoison.port.findings import check_accepted
+from unpoison.worker.call import Registration
+from unpoison.worker.hooks import WorkerHooks
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

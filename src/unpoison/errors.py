@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import NamedTuple
 
-from unpoison.plural import counted
+from unpoison.model.wording import counted
 
 
 class UnpoisonError(Exception):

@@ -1,6 +1,6 @@
 """Which module belongs where, and whom may it import?
 
-This table is the architecture. A new module gets a line here; a new dependency is a decision made here.
+This table is the architecture: a folder is a layer. A new package gets a line here; a new dependency is a decision made here.
 `"brokers"` names one module (for a package: its `__init__`), `"brokers.*"` everything below it,
 `""` the package's own `__init__`.
 """
@@ -10,112 +10,52 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Layer:
-    """Modules with the same place in the order. `below` are the layers that they may import, besides their own."""
+    """A package, and the layers below it: those that it may import, besides itself. `modules` if it is not just a package."""
 
     name: str
-    modules: tuple[str, ...]
     below: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
 
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        return self.modules or (self.name, f"{self.name}.*")
+
+
+EVERYTHING = (
+    "model",
+    "body",
+    "decide",
+    "port",
+    "reporting",
+    "worker",
+    "workers",
+    "deadletters",
+    "flow",
+    "app",
+    "programs",
+    "package",
+)
+"""What commands and tests may use, besides what they name."""
 
 LAYERS = (
-    Layer(
-        "values",
-        (
-            "native",
-            "message",
-            "metadata",
-            "plural",
-            "failure",
-            "classification",
-            "verdict",
-            "errors",
-            "broker_url",
-            "backoff",
-            "deadletters",
-            "deadletters.record",
-        ),
-    ),
-    Layer(
-        "decisions",
-        (
-            "classify",
-            "known_errors",
-            "process_faults",
-            "status_codes",
-            "broker_codes",
-            "answers",
-            "handler",
-            "attempts",
-            "waiting",
-            "options",
-            "guard",
-            "payload",
-            "payload_types",
-            "json_text",
-            "signature",
-            "keys",
-            "planning",
-            "planning.*",
-        ),
-        ("values",),
-    ),
-    Layer(
-        "ports",
-        (
-            "ports",
-            "publishing",
-            "provisioning",
-            "stored",
-            "findings",
-            "renewing",
-            "takeovers",
-            "moved_back",
-            "reading",
-            "dlq_index",
-            "whole_dlq",
-        ),
-        ("values", "decisions"),
-    ),
-    Layer("brokers", ("brokers.*",), ("values", "ports")),
-    Layer("registry", ("brokers",), ("values", "ports", "brokers")),
-    # What the consumer and its workers both use; knows neither.
-    Layer("means", ("report", "bell", "escaping", "log_lines"), ("values", "decisions")),
-    Layer("workers", ("workers", "workers.*"), ("values", "decisions", "ports", "means")),
-    Layer(
-        "flow",
-        (
-            "app",
-            "sending",
-            "registration",
-            "run",
-            "staffing",
-            "companion",
-            "consumer",
-            "alone",
-            "emptiness",
-            "until_empty",
-            "judging",
-            "deadletters.*",
-        ),
-        ("values", "decisions", "ports", "registry", "means", "workers"),
-    ),
-    # The far end of the pipe: processes that import the user's app. The consumer starts them and never imports them.
-    Layer(
-        "worker side",
-        ("workers.template", "workers.child", "workers.importing", "workers.hook_serving", "workers.beside"),
-        ("values", "decisions", "means", "workers", "flow"),
-    ),
-    Layer("package", ("",), ("values", "decisions", "ports", "flow")),
-    Layer(
-        "cli",
-        ("cli", "cli.*", "__main__"),
-        ("values", "decisions", "ports", "registry", "means", "workers", "flow", "worker side", "package"),
-    ),
-    Layer(
-        "testing",
-        ("testing", "testing.*"),
-        ("values", "decisions", "ports", "brokers", "registry", "means", "workers", "flow", "worker side", "package"),
-    ),
+    Layer("model", (), ("model", "model.*", "errors")),
+    Layer("classify", ("model",)),
+    Layer("body", ("model",)),
+    Layer("planning", ("model",)),
+    Layer("decide", ("model", "classify", "body")),
+    Layer("port", ("model", "decide")),
+    Layer("brokers", ("model", "port"), ("brokers.*",)),
+    Layer("registry", ("model", "port", "brokers"), ("brokers",)),
+    Layer("reporting", ("model", "decide", "port")),
+    Layer("worker", ("model", "body", "decide", "reporting")),
+    Layer("workers", ("model", "decide", "reporting", "worker")),
+    Layer("deadletters", ("model", "port")),
+    Layer("flow", ("model", "body", "decide", "port", "registry", "reporting", "worker", "workers")),
+    Layer("app", ("model", "body", "decide", "port", "registry", "worker", "deadletters", "flow"), ("app",)),
+    Layer("programs", ("model", "decide", "reporting", "worker", "flow", "app")),
+    Layer("package", ("model", "decide", "deadletters", "app"), ("",)),
+    Layer("cli", (*EVERYTHING, "planning", "registry"), ("cli", "cli.*", "__main__")),
+    Layer("testing", (*EVERYTHING, "brokers", "registry")),
 )
 
 SEPARATE_UNITS = ("brokers",)
@@ -126,9 +66,9 @@ PACKAGES = {
     "click": ("cli", "cli.*"),
     "rich": ("cli", "cli.*"),
     "pytest": ("testing", "testing.*"),
-    "pydantic": ("guard",),
-    "jsonschema": ("guard",),
-    "referencing": ("guard",),
+    "pydantic": ("body.guard",),
+    "jsonschema": ("body.guard",),
+    "referencing": ("body.guard",),
     "psycopg": ("brokers.postgresql", "brokers.postgresql.*"),
     "nats": ("brokers.nats.*",),
     "redis": ("brokers.redis.*",),
@@ -150,7 +90,7 @@ def matches(module: str, pattern: str) -> bool:
 
 def layer_of(module: str, layers: tuple[Layer, ...] = LAYERS) -> Layer | None:
     """The layer whose line fits best: an exact name goes before its package."""
-    fitting = [(pattern, layer) for layer in layers for pattern in layer.modules if matches(module, pattern)]
+    fitting = [(pattern, layer) for layer in layers for pattern in layer.patterns if matches(module, pattern)]
     return max(fitting, key=lambda found: (not found[0].endswith("*"), len(found[0])))[1] if fitting else None
 
 

@@ -12,85 +12,88 @@ from tests.architecture.rules import Report, check
 from tests.architecture.tree import read
 
 SOUND = {
-    "__init__.py": '"""Names."""\nfrom unpoison.app import App\nfrom unpoison.message import Message\n'
+    "__init__.py": '"""Names."""\nfrom unpoison.app import App\nfrom unpoison.model.message import Message\n'
     '__all__ = ["App", "Message"]\n',
-    "message.py": "class Message: ...\n",
+    "model/message.py": "class Message: ...\n",
     "errors.py": "class UnpoisonError(Exception): ...\nclass ConfigError(UnpoisonError): ...\n"
     "class MissingExtra(ConfigError): ...\n",
-    "handler.py": "import enum\nfrom unpoison import message\ndef judge(given: message.Message) -> None: ...\n",
-    "ports.py": "from typing import Protocol\nfrom unpoison.message import Message\nclass Broker(Protocol): ...\n",
+    "decide/policy.py": "import enum\nfrom unpoison.model import message\ndef judge(given: message.Message) -> None: ...\n",
+    "port/broker.py": "from typing import Protocol\nfrom unpoison.model.message import Message\nclass Broker(Protocol): ...\n",
     "brokers/__init__.py": "def connect() -> None:\n    from unpoison.brokers import sqlite\n",
-    "brokers/memory.py": "from unpoison.ports import Broker\nclass MemoryBroker(Broker): ...\n",
+    "brokers/memory.py": "from unpoison.port.broker import Broker\nclass MemoryBroker(Broker): ...\n",
     "brokers/sqlite/__init__.py": "from unpoison.brokers.sqlite.schema import TABLES\n",
     "brokers/sqlite/schema.py": "import sqlite3\nTABLES = ()\n",
-    "app.py": "from unpoison import brokers\nfrom unpoison.handler import judge\nclass App: ...\n",
+    "app.py": "from unpoison import brokers\nfrom unpoison.decide.policy import judge\nclass App: ...\n",
     "cli/__init__.py": "",
     "cli/main.py": "import click\nfrom unpoison import App\n",
 }
 
 BROKEN = {
     "a value imports a decision": (
-        {"message.py": "from unpoison.handler import judge"},
-        "'message' (values) imports 'handler' (decisions)",
+        {"model/message.py": "from unpoison.decide.policy import judge"},
+        "'model.message' (model) imports 'decide.policy' (decide)",
     ),
-    "a decision imports the flow": ({"handler.py": "import unpoison.app"}, "'handler' (decisions) imports 'app' (flow)"),
+    "a decision imports the app": ({"decide/policy.py": "import unpoison.app"}, "'decide.policy' (decide) imports 'app' (app)"),
     "the port imports a broker": (
-        {"ports.py": "import unpoison.brokers.memory"},
-        "'ports' (ports) imports 'brokers.memory' (brokers)",
+        {"port/broker.py": "import unpoison.brokers.memory"},
+        "'port.broker' (port) imports 'brokers.memory' (brokers)",
     ),
     "a broker imports a decision": (
-        {"brokers/memory.py": "from unpoison import handler"},
-        "(brokers) imports 'handler' (decisions)",
+        {"brokers/memory.py": "from unpoison.decide import policy"},
+        "(brokers) imports 'decide.policy' (decide)",
     ),
     "a broker imports the registry": (
         {"brokers/memory.py": "from unpoison.brokers import connect"},
         "imports 'brokers' (registry)",
     ),
-    "the flow imports a broker by name": (
+    "the app imports a broker by name": (
         {"app.py": "from unpoison.brokers.memory import MemoryBroker\nclass App: ..."},
-        "(flow) imports 'brokers.memory'",
+        "(app) imports 'brokers.memory'",
     ),
-    "the flow imports what runs in a worker": (
-        {"app.py": "import unpoison.workers.template\nclass App: ...", "workers/template.py": ""},
-        "'app' (flow) imports 'workers.template' (worker side)",
+    "the app imports what runs in a worker": (
+        {"app.py": "import unpoison.programs.template\nclass App: ...", "programs/template.py": ""},
+        "'app' (app) imports 'programs.template' (programs)",
     ),
-    "the flow imports the command line": (
+    "the app imports the command line": (
         {"app.py": "import unpoison.cli.main\nclass App: ..."},
-        "'app' (flow) imports 'cli.main' (cli)",
+        "'app' (app) imports 'cli.main' (cli)",
     ),
-    "the flow imports the package": (
+    "the app imports the package": (
         {"app.py": "from unpoison import App as Other\nclass App: ..."},
-        "'app' (flow) imports 'the package' (package)",
+        "'app' (app) imports 'the package' (package)",
     ),
     "an import under TYPE_CHECKING": (
-        {"message.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from unpoison.app import App"},
-        "'message' (values) imports 'app' (flow)",
+        {"model/message.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from unpoison.app import App"},
+        "'model.message' (model) imports 'app' (app)",
     ),
     "an import inside a function": (
-        {"message.py": "def late():\n    import unpoison.app"},
-        "'message' (values) imports 'app' (flow)",
+        {"model/message.py": "def late():\n    import unpoison.app"},
+        "'model.message' (model) imports 'app' (app)",
     ),
-    "a relative import": ({"message.py": "from .handler import judge"}, "'message' (values) imports 'handler' (decisions)"),
-    "a relative import from a subpackage": ({"brokers/sqlite/__init__.py": "from ...app import App"}, "imports 'app' (flow)"),
+    "a relative import": (
+        {"model/message.py": "from ..decide.policy import judge"},
+        "'model.message' (model) imports 'decide.policy' (decide)",
+    ),
+    "a relative import from a subpackage": ({"brokers/sqlite/__init__.py": "from ...app import App"}, "imports 'app' (app)"),
     "an import by importlib": (
-        {"message.py": "import importlib\nimportlib.import_module('unpoison.app')"},
-        "imports 'app' (flow)",
+        {"model/message.py": "import importlib\nimportlib.import_module('unpoison.app')"},
+        "imports 'app' (app)",
     ),
     "brokers import each other": (
         {"brokers/memory.py": "from unpoison.brokers.sqlite import schema"},
         "brokers never import each other",
     ),
     "a cycle": (
-        {"message.py": "import unpoison.errors", "errors.py": "import unpoison.message"},
-        "import cycle: errors → message → errors",
+        {"model/message.py": "import unpoison.errors", "errors.py": "import unpoison.model.message"},
+        "import cycle: errors → model.message → errors",
     ),
     "a cycle through a package's own file": (
         {
-            "errors.py": "import unpoison.deadletters.record",
-            "deadletters/__init__.py": "import unpoison.errors",
-            "deadletters/record.py": "",
+            "errors.py": "import unpoison.model.dead_letter",
+            "model/__init__.py": "import unpoison.errors",
+            "model/dead_letter.py": "",
         },
-        "import cycle: deadletters → errors → deadletters",
+        "import cycle: errors → model → errors",
     ),
     "a module that nobody placed": ({"surprise.py": ""}, "Add 'surprise' to a layer in tests/architecture/layers.py"),
     "a package that nobody placed": ({"surprise/inner.py": ""}, "Add 'surprise' to a layer in tests/architecture/layers.py"),
@@ -99,7 +102,7 @@ BROKEN = {
         "'app' imports 'sqlite3', which is allowed in brokers.sqlite",
     ),
     "a package that nobody may import": (
-        {"message.py": "import requests.adapters"},
+        {"model/message.py": "import requests.adapters"},
         "imports 'requests', which is allowed in no module",
     ),
     "the command line's package in the flow": (
@@ -111,7 +114,7 @@ BROKEN = {
     "no package file": ({"__init__.py": None}, "the package has no __init__.py"),
     "code in the package file": ({"__init__.py": SOUND["__init__.py"] + "\nprint()\n"}, "holds re-exports and __all__ only"),
     "an unlisted re-export": (
-        {"__init__.py": SOUND["__init__.py"] + "from unpoison.handler import judge\n"},
+        {"__init__.py": SOUND["__init__.py"] + "from unpoison.decide.policy import judge\n"},
         "'judge' is imported but not in __all__",
     ),
     "a listed name that is not there": (
@@ -126,16 +129,19 @@ BROKEN = {
         {"__init__.py": SOUND["__init__.py"].replace('"App", "Message"', '"App", "App", "Message"')},
         "or names something twice",
     ),
-    "a re-export that does not exist": ({"message.py": ""}, "'Message' is imported from 'message', where there is no such name"),
+    "a re-export that does not exist": (
+        {"model/message.py": ""},
+        "'Message' is imported from 'model.message', where there is no such name",
+    ),
     "a tower of classes": (
         {
-            "message.py": "class A: ...\nclass Message(A): ...",
-            "handler.py": "from unpoison import message\nclass B(message.Message): ...",
+            "model/message.py": "class A: ...\nclass Message(A): ...",
+            "decide/policy.py": "from unpoison.model import message\nclass B(message.Message): ...",
         },
         "B → Message → A are 3 levels, the limit is 2",
     ),
     "a tower of exceptions": (
-        {"failure.py": "from unpoison.errors import MissingExtra\nclass Deeper(MissingExtra): ..."},
+        {"model/failure.py": "from unpoison.errors import MissingExtra\nclass Deeper(MissingExtra): ..."},
         "4 levels, the limit is 3",
     ),
     "a tower through a re-export": (
@@ -143,17 +149,17 @@ BROKEN = {
         "C → B → App are 3 levels",
     ),
     "two parents of ours": (
-        {"message.py": "class A: ...\nclass B: ...\nclass Message(A, B): ..."},
+        {"model/message.py": "class A: ...\nclass B: ...\nclass Message(A, B): ..."},
         "Message is put together by inheritance",
     ),
-    "a mixin": ({"message.py": "class LogMixin: ...\nclass Message: ..."}, "LogMixin is put together by inheritance"),
-    "a file that is too long": ({"verdict.py": "x = 1\n" * 501}, "unpoison/verdict.py: 501 lines, the limit is 500"),
+    "a mixin": ({"model/message.py": "class LogMixin: ...\nclass Message: ..."}, "LogMixin is put together by inheritance"),
+    "a file that is too long": ({"model/verdict.py": "x = 1\n" * 501}, "unpoison/model/verdict.py: 501 lines, the limit is 500"),
     "a function that is too long": (
-        {"verdict.py": "def long():\n" + "    x = 1\n" * 60},
+        {"model/verdict.py": "def long():\n" + "    x = 1\n" * 60},
         "verdict.py:1 long: 61 lines, the limit is 60",
     ),
     "one long function in five": (
-        {"verdict.py": ("def long():\n" + "    x = 1\n" * 26) * 3 + "def short(): ...\n" * 10},
+        {"model/verdict.py": ("def long():\n" + "    x = 1\n" * 26) * 3 + "def short(): ...\n" * 10},
         "one function in ten is longer than 27 lines",
     ),
     "an import chain that is too long": (
@@ -163,10 +169,10 @@ BROKEN = {
 }
 
 REMARKED = {
-    "a long file": ({"verdict.py": "x = 1\n" * 301}, "unpoison/verdict.py: 301 lines, more than 300"),
+    "a long file": ({"model/verdict.py": "x = 1\n" * 301}, "unpoison/model/verdict.py: 301 lines, more than 300"),
     "a long function": (
-        {"verdict.py": "def long():\n" + "    x = 1\n" * 40},
-        "unpoison/verdict.py:1 long: 41 lines, more than 40",
+        {"model/verdict.py": "def long():\n" + "    x = 1\n" * 40},
+        "unpoison/model/verdict.py:1 long: 41 lines, more than 40",
     ),
     "a long chain": (
         {f"cli/c{n}.py": f"import unpoison.cli.c{n + 1}" for n in range(16)} | {"cli/c16.py": ""},
@@ -213,7 +219,7 @@ def test_the_package_keeps_every_rule():
 
 def test_the_table_speaks_of_nothing_that_is_gone():
     modules = read(report.PACKAGE)
-    patterns = [pattern for layer in LAYERS for pattern in layer.modules] + [
+    patterns = [pattern for layer in LAYERS for pattern in layer.patterns] + [
         each for allowed in PACKAGES.values() for each in allowed
     ]
     assert [pattern for pattern in patterns if not any(matches(name, pattern) for name in modules)] == []
@@ -223,12 +229,20 @@ def test_the_table_speaks_of_nothing_that_is_gone():
 
 def test_a_module_has_one_place():
     expected = {
-        "deadletters.record": "values",
-        "deadletters.manager": "flow",
+        "model.dead_letter": "model",
+        "errors": "model",
         "brokers": "registry",
         "brokers.sqlite.schema": "brokers",
     }
     assert {name: layer_of(name).name for name in expected} == expected
+
+
+def test_the_page_shows_the_same_layers_in_the_same_order():
+    page = (Path(__file__).parents[2] / "docs" / "architecture.md").read_text(encoding="utf-8")
+    block = page.split("## Layers")[1].split("```text\n")[1].split("```")[0]
+    assert [line.split()[0] for line in block.splitlines()] == [
+        layer.name for layer in LAYERS if layer.name not in ("registry", "package")
+    ]
 
 
 def test_what_the_package_shows_is_what_it_lists():

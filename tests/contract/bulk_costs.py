@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import psycopg
 
-from unpoison import stored
 from unpoison.brokers.kafka import letters as kafka_letters
 from unpoison.brokers.kafka.reading import Reader
 from unpoison.brokers.kafka.session import Session
@@ -14,6 +13,7 @@ from unpoison.brokers.nats import letters as nats_letters
 from unpoison.brokers.nats.link import Link
 from unpoison.brokers.redis.connection import Link as Redis
 from unpoison.brokers.sqlite import broker as sqlite
+from unpoison.port import serialization
 
 REQUESTS = {
     "postgresql": [(psycopg.Cursor, "execute"), (psycopg.Cursor, "executemany")],
@@ -21,7 +21,7 @@ REQUESTS = {
     "nats": [(Link, "expect")],  # one for each question that is not the storing of a message
     "kafka": [(Session, "ends"), (Session, "store"), (Reader, "read")],
 }
-READ = [(stored, "letter"), (nats_letters, "read"), (kafka_letters, "read")]
+READ = [(serialization, "letter"), (nats_letters, "read"), (kafka_letters, "read")]
 
 
 @contextlib.contextmanager

@@ -13,9 +13,8 @@ from servers.kafka_cluster import Cluster
 from unpoison.brokers.kafka.broker import KafkaBroker
 from unpoison.brokers.kafka.session import Session
 from unpoison.brokers.kafka.url import address
-from unpoison.message import Delivery, Outgoing
-from unpoison.native import Native
-from unpoison.ports import Broker
+from unpoison.model.message import Delivery, Native, Outgoing
+from unpoison.port.broker import Broker
 from unpoison.testing import Lab
 from unpoison.testing.given import PLAIN_ID
 from unpoison.testing.isolation.diary import wait_until

@@ -10,10 +10,10 @@ from unpoison.brokers.memory import MemoryBroker
 from unpoison.brokers.sqlite.broker import SQLiteBroker
 from unpoison.brokers.sqlite.file import path_of
 from unpoison.brokers.sqlite.takeover import take_over
-from unpoison.deadletters.record import DeadLetter
 from unpoison.errors import BrokerUnavailable
-from unpoison.message import Delivery, Outgoing
-from unpoison.ports import Broker
+from unpoison.model.dead_letter import DeadLetter
+from unpoison.model.message import Delivery, Outgoing
+from unpoison.port.broker import Broker
 from unpoison.testing import Lab
 from unpoison.testing.given import PLAIN_ID
 

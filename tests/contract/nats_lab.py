@@ -11,9 +11,8 @@ from unpoison.brokers.nats import wire
 from unpoison.brokers.nats.broker import NATSBroker
 from unpoison.brokers.nats.link import Link
 from unpoison.brokers.nats.url import address
-from unpoison.message import Delivery, Outgoing
-from unpoison.native import Native
-from unpoison.ports import Broker, Capability
+from unpoison.model.message import Delivery, Native, Outgoing
+from unpoison.port.broker import Broker, Capability
 from unpoison.testing import Lab
 from unpoison.testing.given import PLAIN_ID
 from unpoison.testing.isolation.diary import wait_until

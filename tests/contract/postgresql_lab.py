@@ -12,8 +12,8 @@ import psycopg
 from tests.contract.cutting_proxy import CuttingProxy
 from unpoison.brokers.postgresql.broker import PostgreSQLBroker
 from unpoison.brokers.postgresql.takeover import take_over
-from unpoison.message import Delivery, Outgoing
-from unpoison.ports import Broker
+from unpoison.model.message import Delivery, Outgoing
+from unpoison.port.broker import Broker
 from unpoison.testing import Lab
 
 _numbers = itertools.count()

@@ -15,9 +15,8 @@ from unpoison.brokers.rabbitmq.broker import RabbitMQBroker
 from unpoison.brokers.rabbitmq.properties import Properties
 from unpoison.brokers.rabbitmq.table import Entry
 from unpoison.brokers.rabbitmq.writing import Copy
-from unpoison.message import Delivery, Outgoing
-from unpoison.native import Native
-from unpoison.ports import Broker, Ring
+from unpoison.model.message import Delivery, Native, Outgoing
+from unpoison.port.broker import Broker, Ring
 from unpoison.testing import Lab
 from unpoison.testing.isolation.diary import wait_until
 
@@ -39,7 +38,7 @@ class RabbitMQLab(Lab):
             f"unpoison.brokers.rabbitmq.{name}"
             for name in ("arriving", "broker", "deadletters", "queue_pass", "moving", "writing")
         ),
-        "unpoison.whole_dlq",
+        "unpoison.port.whole_dlq",
     )
     readers = tuple(f"unpoison.brokers.rabbitmq.envelope.{name}" for name in ("look", "plain"))
 

@@ -10,9 +10,8 @@ from servers.redis import Redis as Server
 from tests.contract.cutting_proxy import CuttingProxy
 from unpoison.brokers.redis import scripts
 from unpoison.brokers.redis.broker import RedisBroker
-from unpoison.message import Delivery, Outgoing
-from unpoison.native import Native
-from unpoison.ports import Broker
+from unpoison.model.message import Delivery, Native, Outgoing
+from unpoison.port.broker import Broker
 from unpoison.testing import Lab
 from unpoison.testing.given import PLAIN_ID
 

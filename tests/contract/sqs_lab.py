@@ -14,9 +14,8 @@ from servers.elasticmq import SQS
 from tests.contract.labs import waits_for_takeover
 from tests.contract.sqs_proxy import Proxy
 from unpoison.brokers.sqs.broker import SQSBroker
-from unpoison.message import Delivery, Outgoing
-from unpoison.native import Native
-from unpoison.ports import Broker, Capability
+from unpoison.model.message import Delivery, Native, Outgoing
+from unpoison.port.broker import Broker, Capability
 from unpoison.testing import Lab
 from unpoison.testing.given import PLAIN_ID
 from unpoison.testing.isolation.diary import wait_until
@@ -67,7 +66,7 @@ class SQSLab(Lab):
 
     modules = (
         *(f"unpoison.brokers.sqs.{name}" for name in ("broker", "source", "settling", "moving", "deadletters", "operating")),
-        "unpoison.whole_dlq",
+        "unpoison.port.whole_dlq",
     )
     readers = tuple(f"unpoison.brokers.sqs.envelope.{name}" for name in ("look", "plain"))
 

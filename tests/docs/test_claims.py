@@ -8,7 +8,7 @@ import pytest
 
 from tests.docs.pages import PAGES, ROOT
 from unpoison.brokers import ADAPTERS
-from unpoison.ports import Capability
+from unpoison.port.broker import Capability
 
 NAMES = {
     "sqlite": "SQLite",

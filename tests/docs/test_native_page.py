@@ -16,7 +16,7 @@ from unpoison.brokers.redis import envelope as redis
 from unpoison.brokers.sqlite import rows as sqlite
 from unpoison.brokers.sqs import envelope as sqs_envelope
 from unpoison.brokers.sqs import native as sqs
-from unpoison.message import Delivery, Outgoing
+from unpoison.model.message import Delivery, Outgoing
 
 MESSAGE = Outgoing("id-1", "orders", b"1", "k", {"a": "b"})
 REPLY = b"$JS.ACK.orders.unpoison.1.17.17.1700000000000000000.0"

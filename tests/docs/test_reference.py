@@ -11,18 +11,19 @@ from datetime import timedelta
 
 import unpoison
 from tests.docs.pages import ROOT, blocks
-from unpoison import App, Backoff, PoisonPillHandler, waiting
-from unpoison.backoff import DEFAULT_BACKOFF
+from unpoison import App, Backoff, PoisonPillHandler
+from unpoison.body.json_text import Unfit
 from unpoison.brokers import ADAPTERS
 from unpoison.brokers.rabbitmq import letters
-from unpoison.classification import ErrorClassification
 from unpoison.cli.doctor import settings as doctor_settings
+from unpoison.decide.options import Settings, check_isolation
+from unpoison.decide.policy import MAX_AGE, MAX_ATTEMPTS
 from unpoison.errors import RemoteFailure, Steering, UnpoisonError
-from unpoison.handler import MAX_AGE, MAX_ATTEMPTS
-from unpoison.json_text import Unfit
-from unpoison.options import Settings, check_isolation
-from unpoison.reading import RULE
-from unpoison.registration import ASYNC_CONCURRENCY
+from unpoison.flow.registration import ASYNC_CONCURRENCY
+from unpoison.model import backoff
+from unpoison.model.backoff import DEFAULT_BACKOFF
+from unpoison.model.failure import ErrorClassification
+from unpoison.port.reading import RULE
 
 
 def table(page: str, heading: str, nth: int = 1) -> dict[str, str]:
@@ -126,11 +127,11 @@ def test_every_classification_is_there():
 
 
 def test_every_rule_is_there():
-    judge = inspect.getsource(unpoison.handler)
-    rules = set(re.findall(r'dead\("([\w-]+)"', judge)) | set(re.findall(r'"(backoff|retry-after)"', inspect.getsource(waiting)))
+    judge = inspect.getsource(unpoison.decide.policy)
+    rules = set(re.findall(r'dead\("([\w-]+)"', judge)) | set(re.findall(r'"(backoff|retry-after)"', inspect.getsource(backoff)))
     rules |= set(letters._ENDS)
-    rules |= set(re.findall(r'rule = f"([\w-]+): {why}', inspect.getsource(unpoison.judging)))
-    rules |= {"discard", *map(str, unpoison.handler._NEVER_RETRIED)}
+    rules |= set(re.findall(r'rule = f"([\w-]+): {why}', inspect.getsource(unpoison.flow.settlement_builder)))
+    rules |= {"discard", *map(str, unpoison.decide.policy._NEVER_RETRIED)}
     assert {"max-attempts", "max-age", "should-retry", "backoff", "retry-after", "in-doubt"} <= rules
     listed = table("errors.md", "What is in a dead letter", 2)
     assert {name.strip("`") for name in listed} == rules

@@ -9,8 +9,8 @@ from tests.docs.pages import ROOT
 from tests.docs.test_reference import table
 from unpoison import App
 from unpoison.deadletters.manager import DLQManager, PurgeResult, ReplayResult
-from unpoison.deadletters.record import DeadLetter
-from unpoison.report import Tally
+from unpoison.model.dead_letter import DeadLetter
+from unpoison.reporting.report import Tally
 
 PAGE = (ROOT / "docs" / "dead-letters.md").read_text()
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.e2e.command_line import COLOUR, UNPOISON, dead_letters, environment, on_terminal, unpoison
 from unpoison.brokers import broker_for
-from unpoison.escaping import json_text
+from unpoison.model.wording import json_text
 
 HOSTILE = "\x1b]0;owned\x07\x1b[31m[bold red]:bomb:\u202e\x9b2J\r\n\t{link=x}"
 

@@ -336,7 +336,7 @@ def test_ctrl_c_while_an_app_is_imported_is_no_traceback(tmp_path):
 def test_ctrl_c_while_the_template_starts_is_no_traceback(tmp_path):
     """Before any code of ours runs in it, so that nothing but its process group keeps the signal away."""
     (tmp_path / "sitecustomize.py").write_text(
-        "import sys, time\nif 'unpoison.workers.template' in sys.orig_argv:\n    print('starting')\n    time.sleep(0.5)\n"
+        "import sys, time\nif 'unpoison.programs.template' in sys.orig_argv:\n    print('starting')\n    time.sleep(0.5)\n"
     )
     app_file(tmp_path, "good.py", "pass")
     assert interrupted(tmp_path, "run", "good:app", once=b"starting", PYTHONPATH=str(tmp_path))[0] == 130
@@ -382,7 +382,7 @@ def test_until_empty_says_who_holds_what_it_waits_for_in_json_too(tmp_path):
     assert (takeover["event"], takeover["count"], takeover["from_consumer"]) == ("takeover", 2, me)
 
 
-IMPATIENT = "import unpoison.run; unpoison.run.PAUSE_LIMIT = 0.5; from unpoison.cli.main import main; main()"
+IMPATIENT = "import unpoison.flow.run; unpoison.flow.run.PAUSE_LIMIT = 0.5; from unpoison.cli.main import main; main()"
 
 
 @pytest.mark.parametrize("arguments", [[], ["--log-format", "json"]])

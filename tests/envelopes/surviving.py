@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 from tests.envelopes.generated import Envelope
 from unpoison.app import App
-from unpoison.backoff import Backoff
 from unpoison.errors import Permanent
-from unpoison.message import Delivery
+from unpoison.model.backoff import Backoff
+from unpoison.model.message import Delivery
 from unpoison.testing import Lab, given
 from unpoison.testing.running import Journal, drained
 

@@ -9,7 +9,7 @@ from tests.contract.kafka_lab import KafkaLab
 from tests.envelopes.generated import SIMPLE, STEADY, Envelope, each_alone, envelopes, junk, some_bytes
 from tests.envelopes.surviving import can_be_looked_at, survives
 from unpoison.brokers.kafka.names import LANE, REPLAYS
-from unpoison.message import Delivery
+from unpoison.model.message import Delivery
 from unpoison.testing import given
 from unpoison.testing.running import drained
 

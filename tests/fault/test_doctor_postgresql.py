@@ -13,8 +13,8 @@ from unpoison.brokers.postgresql import schema
 from unpoison.brokers.postgresql.broker import PostgreSQLBroker
 from unpoison.brokers.postgresql.doctor import activity
 from unpoison.errors import BrokerUnavailable
-from unpoison.findings import MANY_DEAD
-from unpoison.message import Outgoing
+from unpoison.model.message import Outgoing
+from unpoison.port.findings import MANY_DEAD
 
 PATIENCE = 30.0
 SEES_SESSIONS = "pg_read_all_stats"

@@ -12,10 +12,10 @@ from unpoison.brokers.rabbitmq.broker import RabbitMQBroker
 from unpoison.brokers.rabbitmq.deadletters import RabbitMQDeadLetters
 from unpoison.brokers.rabbitmq.doctor import fixing
 from unpoison.brokers.rabbitmq.doctor import server as server_checks
+from unpoison.decide.options import ConsumerOptions
 from unpoison.errors import BrokerUnavailable, ConfigError
-from unpoison.findings import MANY_DEAD
-from unpoison.message import Outgoing
-from unpoison.options import ConsumerOptions
+from unpoison.model.message import Outgoing
+from unpoison.port.findings import MANY_DEAD
 
 
 def test_a_virtual_host_in_order_has_no_findings(vhost, vhost_4):

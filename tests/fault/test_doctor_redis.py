@@ -11,8 +11,8 @@ from tests.servers_plugin import private_or_skip
 from unpoison.brokers import checks_for, findings_for
 from unpoison.brokers.redis.doctor import sources
 from unpoison.errors import BrokerUnavailable
-from unpoison.findings import MANY_DEAD
-from unpoison.ports import Dead, Settlement
+from unpoison.port.broker import Dead, Settlement
+from unpoison.port.findings import MANY_DEAD
 from unpoison.testing import given
 from unpoison.testing.isolation.diary import wait_until
 from unpoison.testing.processes import Child, Gate

@@ -18,7 +18,7 @@ from unpoison import App
 from unpoison.brokers import checks_for, findings_for
 from unpoison.brokers.sqlite import doctor, file, schema
 from unpoison.errors import BrokerUnavailable, ConfigError
-from unpoison.findings import MANY_DEAD
+from unpoison.port.findings import MANY_DEAD
 from unpoison.testing import given
 from unpoison.testing.isolation.diary import wait_until
 from unpoison.testing.processes import Child, Gate

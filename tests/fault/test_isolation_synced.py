@@ -8,8 +8,8 @@ import pytest
 
 from tests.contract.labs import SQLiteLab
 from tests.unit.sqlite_files import opened
-from unpoison.message import Counters
-from unpoison.ports import Kept, Settlement
+from unpoison.model.message import Counters
+from unpoison.port.broker import Kept, Settlement
 from unpoison.testing import given
 from unpoison.testing.isolation.scene import Scene
 

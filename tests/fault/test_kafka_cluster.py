@@ -11,11 +11,11 @@ from servers import ServerMissing
 from servers.kafka_cluster import cluster
 from tests.contract.kafka_lab import KafkaLab
 from tests.servers_plugin import skip_or_fail
-from unpoison.backoff import Backoff
 from unpoison.brokers import findings_for
 from unpoison.brokers.kafka.planned_topics import copies
 from unpoison.errors import BrokerUnavailable, Permanent
-from unpoison.message import Delivery
+from unpoison.model.backoff import Backoff
+from unpoison.model.message import Delivery
 from unpoison.testing import given
 from unpoison.testing.isolation.diary import wait_until
 from unpoison.testing.processes import PATIENCE, Child, Gate

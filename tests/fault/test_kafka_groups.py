@@ -10,15 +10,15 @@ from confluent_kafka import Producer
 
 from tests.contract.kafka_lab import KafkaLab
 from unpoison import App
-from unpoison.backoff import Backoff
 from unpoison.brokers import findings_for
 from unpoison.brokers.kafka.committing import Commits
 from unpoison.brokers.kafka.runs import untagged
 from unpoison.brokers.kafka.session import Session
 from unpoison.brokers.kafka.url import address
 from unpoison.errors import BrokerUnavailable, ConfigError, OwnershipLost, Permanent
-from unpoison.message import Counters, Delivery
-from unpoison.ports import Kept, Settlement
+from unpoison.model.backoff import Backoff
+from unpoison.model.message import Counters, Delivery
+from unpoison.port.broker import Kept, Settlement
 from unpoison.testing import given
 from unpoison.testing.isolation.diary import wait_until
 from unpoison.testing.processes import Child, Gate

@@ -15,8 +15,8 @@ from unpoison.brokers.kafka.names import REPLAYS
 from unpoison.brokers.kafka.url import address
 from unpoison.cli.main import cli
 from unpoison.errors import BrokerUnavailable, CapabilityError
-from unpoison.message import Counters, Outgoing
-from unpoison.ports import Dead, Kept, Settlement
+from unpoison.model.message import Counters, Outgoing
+from unpoison.port.broker import Dead, Kept, Settlement
 from unpoison.testing import given
 from unpoison.testing.isolation.diary import wait_until
 

@@ -10,8 +10,8 @@ from tests.contract.kafka_lab import KafkaLab
 from unpoison.brokers.kafka import letters
 from unpoison.brokers.kafka.url import address
 from unpoison.errors import BrokerUnavailable, PayloadError, Permanent
-from unpoison.message import Counters, Outgoing
-from unpoison.ports import Dead, Kept, Settlement
+from unpoison.model.message import Counters, Outgoing
+from unpoison.port.broker import Dead, Kept, Settlement
 from unpoison.testing import given
 from unpoison.testing.isolation.diary import wait_until
 from unpoison.testing.running import drained

@@ -8,10 +8,10 @@ from confluent_kafka import Producer
 from servers.kafka import TOOLS
 from servers.maven import java
 from tests.contract.kafka_lab import KafkaLab
-from unpoison.backoff import Backoff
 from unpoison.brokers.kafka import letters
 from unpoison.brokers.kafka.url import address
-from unpoison.message import Delivery
+from unpoison.model.backoff import Backoff
+from unpoison.model.message import Delivery
 from unpoison.testing import given
 from unpoison.testing.running import Journal, drained
 

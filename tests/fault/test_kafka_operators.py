@@ -10,8 +10,8 @@ import pytest
 from tests.contract.kafka_lab import KafkaLab
 from unpoison.brokers.kafka.session import Session
 from unpoison.errors import LetterNotFound
-from unpoison.failure import ErrorClassification
-from unpoison.ports import Dead, Settlement
+from unpoison.model.failure import ErrorClassification
+from unpoison.port.broker import Dead, Settlement
 from unpoison.testing import given
 from unpoison.testing.processes import Child, Gate
 from unpoison.testing.running import drained

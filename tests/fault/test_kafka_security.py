@@ -25,11 +25,11 @@ from tests.e2e.command_line import unpoison
 from tests.fault.certificates import make_certificate
 from tests.servers_plugin import private_or_skip
 from unpoison.app import App
-from unpoison.backoff import Backoff
 from unpoison.brokers import findings_for
 from unpoison.brokers.kafka import connecting
 from unpoison.errors import BrokerUnavailable, ConfigError
-from unpoison.message import Delivery
+from unpoison.model.backoff import Backoff
+from unpoison.model.message import Delivery
 from unpoison.testing import given
 from unpoison.testing.isolation.diary import wait_until
 from unpoison.testing.running import Journal, Running, drained

@@ -10,11 +10,11 @@ import pytest
 
 from tests.contract.kafka_lab import KafkaLab
 from tests.servers_plugin import private_or_skip
-from unpoison.backoff import Backoff
 from unpoison.brokers.kafka import connecting
 from unpoison.errors import BrokerUnavailable, Permanent
-from unpoison.message import Counters, Delivery
-from unpoison.ports import Dead, Kept, Settlement
+from unpoison.model.backoff import Backoff
+from unpoison.model.message import Counters, Delivery
+from unpoison.port.broker import Dead, Kept, Settlement
 from unpoison.testing import given
 from unpoison.testing.isolation.diary import wait_until
 from unpoison.testing.processes import PATIENCE

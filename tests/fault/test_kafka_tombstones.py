@@ -8,10 +8,10 @@ from confluent_kafka import Producer
 from tests.contract.kafka_lab import KafkaLab
 from tests.docs.pages import blocks
 from unpoison import Delivery
-from unpoison.backoff import Backoff
 from unpoison.errors import Permanent
-from unpoison.message import Counters
-from unpoison.ports import Kept, Settlement
+from unpoison.model.backoff import Backoff
+from unpoison.model.message import Counters
+from unpoison.port.broker import Kept, Settlement
 from unpoison.testing import given
 from unpoison.testing.running import drained
 

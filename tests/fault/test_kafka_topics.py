@@ -5,14 +5,14 @@ from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType
 
 from tests.contract.kafka_lab import KafkaLab
-from unpoison import consumer
 from unpoison.app import App
-from unpoison.backoff import Backoff
 from unpoison.brokers.kafka import planned_topics
 from unpoison.brokers.kafka.session import Session
 from unpoison.brokers.kafka.url import address
 from unpoison.errors import ConfigError, Permanent, PublishFailed
-from unpoison.message import Delivery
+from unpoison.flow import consumer
+from unpoison.model.backoff import Backoff
+from unpoison.model.message import Delivery
 from unpoison.testing import given
 from unpoison.testing.isolation.diary import wait_until
 from unpoison.testing.running import Journal, Running, drained

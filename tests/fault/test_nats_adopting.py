@@ -6,15 +6,16 @@ import json
 import pytest
 
 from tests.contract.nats_lab import NATSLab
-from unpoison import App, consumer
-from unpoison.backoff import Backoff
+from unpoison import App
 from unpoison.brokers import findings_for
 from unpoison.brokers.nats import wire
 from unpoison.brokers.nats.link import Link
 from unpoison.brokers.nats.url import address
 from unpoison.errors import ConfigError
-from unpoison.message import Delivery
-from unpoison.ports import Depth, Settlement
+from unpoison.flow import consumer
+from unpoison.model.backoff import Backoff
+from unpoison.model.message import Delivery
+from unpoison.port.broker import Depth, Settlement
 from unpoison.testing import given
 from unpoison.testing.isolation.diary import wait_until
 from unpoison.testing.running import Journal, Running, drained

@@ -9,12 +9,12 @@ import pytest
 
 from tests.contract.nats_lab import SHORT_ACK_WAIT, NATSLab
 from tests.servers_plugin import private_or_skip
-from unpoison.backoff import Backoff
 from unpoison.brokers.nats.broker import NATSBroker
 from unpoison.brokers.nats.consuming import ACK
 from unpoison.errors import BrokerUnavailable, ConfigError, OwnershipLost
-from unpoison.message import Counters, Delivery
-from unpoison.ports import Depth, Kept, Settlement
+from unpoison.model.backoff import Backoff
+from unpoison.model.message import Counters, Delivery
+from unpoison.port.broker import Depth, Kept, Settlement
 from unpoison.testing import given
 from unpoison.testing.isolation.diary import wait_until
 from unpoison.testing.running import Running, drained

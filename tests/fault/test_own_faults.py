@@ -7,7 +7,7 @@ from unpoison.app import App
 
 SHOP = """
 from unpoison import App, Permanent
-from unpoison.judging import Judge
+from unpoison.flow.settlement_builder import Judge
 
 app = App("sqlite:///shop.db")
 sound = Judge._event

@@ -5,10 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from unpoison.bell import Bell
-from unpoison.message import Delivery
-from unpoison.staffing import RunnableApp
+from unpoison.flow.runnable import RunnableApp
+from unpoison.model.message import Delivery
 from unpoison.workers import pool as pool_module
+from unpoison.workers.bell import Bell
 
 APP = """
 from unpoison import App

@@ -4,10 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from unpoison.bell import Bell
-from unpoison.message import Delivery
-from unpoison.native import Native
-from unpoison.staffing import RunnableApp
+from unpoison.flow.runnable import RunnableApp
+from unpoison.model.message import Delivery, Native
+from unpoison.workers.bell import Bell
 
 APP = """
 from unpoison import App, Delivery

@@ -11,8 +11,8 @@ from unpoison.brokers.postgresql.broker import PostgreSQLBroker
 from unpoison.brokers.postgresql.schema import MIGRATIONS, migrate, statements
 from unpoison.brokers.postgresql.takeover import take_over
 from unpoison.errors import BrokerUnavailable, ConfigError, OwnershipLost, PublishFailed, Refusal
-from unpoison.message import Outgoing
-from unpoison.ports import Depth, Kept, Settlement
+from unpoison.model.message import Outgoing
+from unpoison.port.broker import Depth, Kept, Settlement
 from unpoison.testing import given
 
 WRITE = "insert into unpoison_line (source, id, body) values (1, %s, '{}')"

@@ -6,8 +6,8 @@ import pytest
 from tests.contract.postgresql_lab import PostgreSQLLab
 from unpoison.brokers.postgresql import settle
 from unpoison.errors import CapabilityError, OwnershipLost
-from unpoison.message import Delivery
-from unpoison.ports import Depth
+from unpoison.model.message import Delivery
+from unpoison.port.broker import Depth
 from unpoison.testing import given
 from unpoison.testing.kill_points import sweep
 

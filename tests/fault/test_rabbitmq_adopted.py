@@ -4,9 +4,9 @@ import pika
 import pytest
 
 from tests.contract.rabbitmq_lab import RabbitMQLab
-from unpoison import consumer as flow
 from unpoison.brokers.rabbitmq import holding
 from unpoison.errors import BrokerUnavailable, Permanent
+from unpoison.flow import consumer as flow
 from unpoison.testing import given
 from unpoison.testing.isolation.diary import wait_until
 from unpoison.testing.running import Journal, Running, drained

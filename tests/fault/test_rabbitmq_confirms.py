@@ -9,8 +9,8 @@ from tests.contract.rabbitmq_lab import RabbitMQLab
 from tests.fault.amqp_proxy import Proxy
 from unpoison.brokers.rabbitmq.broker import RabbitMQBroker
 from unpoison.errors import BrokerUnavailable, OwnershipLost
-from unpoison.message import Counters
-from unpoison.ports import Kept, Settlement
+from unpoison.model.message import Counters
+from unpoison.port.broker import Kept, Settlement
 from unpoison.testing import given
 from unpoison.testing.isolation.diary import wait_until
 

@@ -10,14 +10,14 @@ import pika
 import pytest
 
 from tests.contract.rabbitmq_lab import ClassicLab, RabbitMQLab
-from unpoison.backoff import Backoff
 from unpoison.brokers.rabbitmq import properties, table
 from unpoison.brokers.rabbitmq.broker import RabbitMQBroker
 from unpoison.brokers.rabbitmq.table import Entry
 from unpoison.brokers.rabbitmq.writing import Copy
 from unpoison.errors import BrokerUnavailable, Permanent
-from unpoison.message import Counters, Delivery
-from unpoison.ports import Kept, Settlement
+from unpoison.model.backoff import Backoff
+from unpoison.model.message import Counters, Delivery
+from unpoison.port.broker import Kept, Settlement
 from unpoison.testing import given
 from unpoison.testing.processes import PATIENCE
 from unpoison.testing.running import Running, drained

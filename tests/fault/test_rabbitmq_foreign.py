@@ -4,9 +4,9 @@ import pika
 import pytest
 
 from tests.contract.rabbitmq_lab import RabbitMQLab
-from unpoison.backoff import Backoff
 from unpoison.errors import Permanent
-from unpoison.message import Delivery
+from unpoison.model.backoff import Backoff
+from unpoison.model.message import Delivery
 from unpoison.testing import given
 from unpoison.testing.isolation.diary import wait_until
 from unpoison.testing.running import Journal, drained

@@ -6,7 +6,7 @@ from tests.contract.rabbitmq_lab import RabbitMQLab
 from tests.servers_plugin import private_or_skip
 from unpoison.brokers.rabbitmq import publishing
 from unpoison.errors import PayloadError, PublishFailed, Refusal
-from unpoison.message import Outgoing
+from unpoison.model.message import Outgoing
 from unpoison.testing import given
 
 LIMIT = 1_000

@@ -9,15 +9,15 @@ import pytest
 from servers.errors import ServerFailed
 from tests.contract.rabbitmq_lab import RabbitMQLab
 from tests.e2e.command_line import unpoison
-from unpoison import consumer as flow
 from unpoison.app import App
-from unpoison.backoff import Backoff
 from unpoison.brokers.rabbitmq.broker import RabbitMQBroker
 from unpoison.brokers.rabbitmq.ladder import LEVELS
 from unpoison.errors import BrokerUnavailable, ConfigError, Permanent, PublishFailed
-from unpoison.message import Counters, Delivery
-from unpoison.ports import Dead, Kept, Settlement
-from unpoison.report import Report
+from unpoison.flow import consumer as flow
+from unpoison.model.backoff import Backoff
+from unpoison.model.message import Counters, Delivery
+from unpoison.port.broker import Dead, Kept, Settlement
+from unpoison.reporting.report import Report
 from unpoison.testing import given
 from unpoison.testing.isolation.diary import wait_until
 from unpoison.testing.running import Journal, Running, drained

@@ -10,11 +10,11 @@ import pika
 import pytest
 
 from tests.contract.rabbitmq_lab import RabbitMQLab
-from unpoison.backoff import Backoff
 from unpoison.brokers.rabbitmq.broker import RabbitMQBroker
 from unpoison.errors import OwnershipLost, Permanent
-from unpoison.message import Delivery, Outgoing
-from unpoison.ports import Kept, Settlement
+from unpoison.model.backoff import Backoff
+from unpoison.model.message import Delivery, Outgoing
+from unpoison.port.broker import Kept, Settlement
 from unpoison.testing import given
 from unpoison.testing.effects import Effects
 from unpoison.testing.isolation.diary import wait_until

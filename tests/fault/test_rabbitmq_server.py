@@ -9,11 +9,11 @@ import pytest
 
 from tests.contract.rabbitmq_lab import RabbitMQLab
 from tests.servers_plugin import private_or_skip
-from unpoison.backoff import Backoff
 from unpoison.brokers.rabbitmq.broker import RabbitMQBroker
 from unpoison.errors import BrokerUnavailable, OwnershipLost, Permanent
-from unpoison.message import Delivery
-from unpoison.ports import Settlement
+from unpoison.model.backoff import Backoff
+from unpoison.model.message import Delivery
+from unpoison.port.broker import Settlement
 from unpoison.testing import given
 from unpoison.testing.isolation.diary import wait_until
 from unpoison.testing.processes import PATIENCE

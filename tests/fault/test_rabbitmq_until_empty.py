@@ -3,8 +3,8 @@
 import pytest
 
 from tests.contract.rabbitmq_lab import RabbitMQLab
-from unpoison.backoff import Backoff
-from unpoison.message import Delivery
+from unpoison.model.backoff import Backoff
+from unpoison.model.message import Delivery
 from unpoison.testing import given
 from unpoison.testing.running import drained
 

@@ -8,11 +8,11 @@ from servers.redis_cluster import cluster
 from tests.fault.redis_parts import bodies, opened
 from tests.servers_plugin import skip_or_fail
 from unpoison import App
-from unpoison.backoff import Backoff
 from unpoison.brokers.redis.broker import RedisBroker
 from unpoison.errors import ConfigError
-from unpoison.message import Delivery
-from unpoison.ports import Depth, Settlement
+from unpoison.model.backoff import Backoff
+from unpoison.model.message import Delivery
+from unpoison.port.broker import Depth, Settlement
 from unpoison.testing import given
 from unpoison.testing.running import drained
 

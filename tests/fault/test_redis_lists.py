@@ -6,9 +6,9 @@ import pytest
 
 from tests.fault.redis_parts import bodies, opened, raw
 from unpoison import App
-from unpoison.backoff import Backoff
-from unpoison.message import Delivery
-from unpoison.ports import Depth, Settlement
+from unpoison.model.backoff import Backoff
+from unpoison.model.message import Delivery
+from unpoison.port.broker import Depth, Settlement
 from unpoison.testing import given
 from unpoison.testing.processes import Child, Gate
 from unpoison.testing.running import drained

@@ -6,8 +6,8 @@ from tests.contract.redis_lab import RedisLab
 from tests.fault.redis_parts import bodies, opened, raw
 from tests.servers_plugin import private_or_skip
 from unpoison.errors import BrokerUnavailable, OwnershipLost
-from unpoison.message import UNTRIED
-from unpoison.ports import Depth, Settlement
+from unpoison.model.message import UNTRIED
+from unpoison.port.broker import Depth, Settlement
 from unpoison.testing import given
 from unpoison.testing.isolation.diary import wait_until
 

@@ -14,13 +14,13 @@ from tests.fault.certificates import make_certificate
 from tests.fault.redis_parts import bodies, opened, raw
 from tests.servers_plugin import private_or_skip
 from unpoison import App
-from unpoison.backoff import Backoff
-from unpoison.broker_url import masked
 from unpoison.brokers.redis import presence
 from unpoison.brokers.redis.broker import RedisBroker
 from unpoison.errors import BrokerUnavailable, ConfigError, OwnershipLost
-from unpoison.message import Counters, Delivery, Outgoing
-from unpoison.ports import Dead, Depth, Kept, Settlement
+from unpoison.model.backoff import Backoff
+from unpoison.model.message import Counters, Delivery, Outgoing
+from unpoison.port.broker import Dead, Depth, Kept, Settlement
+from unpoison.port.broker_url import masked
 from unpoison.testing import given
 from unpoison.testing.isolation.diary import wait_until
 from unpoison.testing.running import Journal, Running, drained

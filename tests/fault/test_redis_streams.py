@@ -4,11 +4,11 @@ import pytest
 
 from tests.fault.redis_parts import bodies, opened, raw
 from unpoison import App
-from unpoison.backoff import Backoff
 from unpoison.brokers.redis.broker import RedisBroker
 from unpoison.errors import BrokerUnavailable, ConfigError, OwnershipLost, Permanent
-from unpoison.message import Counters, Delivery
-from unpoison.ports import Dead, Depth, Kept, Settlement
+from unpoison.model.backoff import Backoff
+from unpoison.model.message import Counters, Delivery
+from unpoison.port.broker import Dead, Depth, Kept, Settlement
 from unpoison.testing import given
 from unpoison.testing.running import Journal, drained
 

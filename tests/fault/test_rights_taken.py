@@ -8,12 +8,13 @@ import psycopg
 import pytest
 
 from tests.fault.redis_parts import opened, raw
-from unpoison import App, consumer
-from unpoison.backoff import Backoff
+from unpoison import App
 from unpoison.brokers.postgresql.broker import PostgreSQLBroker
 from unpoison.brokers.postgresql.schema import statements
 from unpoison.errors import BrokerUnavailable, ConfigError
-from unpoison.message import Delivery
+from unpoison.flow import consumer
+from unpoison.model.backoff import Backoff
+from unpoison.model.message import Delivery
 from unpoison.testing import given
 from unpoison.testing.isolation.diary import wait_until
 from unpoison.testing.running import Journal, Running, drained

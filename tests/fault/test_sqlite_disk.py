@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from unpoison import App, BrokerUnavailable, Permanent
-from unpoison import consumer as flow
+from unpoison.flow import consumer as flow
 from unpoison.testing import given
 from unpoison.testing.effects import Effects
 from unpoison.testing.processes import Child, Gate

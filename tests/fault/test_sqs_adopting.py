@@ -11,7 +11,7 @@ from tests.contract.sqs_lab import SQSLab
 from unpoison import App
 from unpoison.brokers import findings_for
 from unpoison.errors import BrokerUnavailable, ConfigError
-from unpoison.ports import Settlement
+from unpoison.port.broker import Settlement
 from unpoison.testing import given
 from unpoison.testing.running import drained
 

@@ -9,11 +9,11 @@ import pytest
 from tests.contract.sqs_lab import SHORT_VISIBILITY, SQSLab
 from tests.contract.sqs_proxy import refusal
 from unpoison import App
-from unpoison.backoff import Backoff
 from unpoison.brokers.sqs import client
 from unpoison.errors import BrokerUnavailable
-from unpoison.message import Counters
-from unpoison.ports import Dead, Kept, Settlement
+from unpoison.model.backoff import Backoff
+from unpoison.model.message import Counters
+from unpoison.port.broker import Dead, Kept, Settlement
 from unpoison.testing import given
 from unpoison.testing.isolation.diary import wait_until
 from unpoison.testing.running import Journal, Running, drained

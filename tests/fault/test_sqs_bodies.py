@@ -11,8 +11,8 @@ from tests.contract.sqs_lab import SQSLab
 from unpoison.brokers.sqs import source
 from unpoison.brokers.sqs.body import MOST_BYTES
 from unpoison.errors import PayloadError, PublishFailed, Refusal
-from unpoison.message import Counters, Outgoing
-from unpoison.ports import Dead, Depth, Kept, Settlement
+from unpoison.model.message import Counters, Outgoing
+from unpoison.port.broker import Dead, Depth, Kept, Settlement
 from unpoison.testing import given
 
 REFUSED = {

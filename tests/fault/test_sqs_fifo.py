@@ -5,9 +5,9 @@ import json
 import pytest
 
 from tests.contract.sqs_lab import SQSLab
-from unpoison.backoff import Backoff
-from unpoison.message import Counters, Delivery, Outgoing
-from unpoison.ports import Dead, Kept, Settlement
+from unpoison.model.backoff import Backoff
+from unpoison.model.message import Counters, Delivery, Outgoing
+from unpoison.port.broker import Dead, Kept, Settlement
 from unpoison.testing import given
 from unpoison.testing.isolation.diary import wait_until
 from unpoison.testing.running import Journal, drained

@@ -5,7 +5,7 @@ import pytest
 from tests.contract.sqs_lab import SHORT_VISIBILITY, SQSLab
 from tests.contract.sqs_proxy import refusal
 from unpoison.errors import BrokerUnavailable, OwnershipLost
-from unpoison.ports import Settlement
+from unpoison.port.broker import Settlement
 from unpoison.testing import given
 from unpoison.testing.isolation.diary import wait_until
 

@@ -7,8 +7,8 @@ import pytest
 
 from tests.contract.sqs_lab import SHORT_VISIBILITY, SQSLab
 from unpoison.errors import BrokerUnavailable
-from unpoison.message import Counters
-from unpoison.ports import Dead, Kept, Settlement
+from unpoison.model.message import Counters
+from unpoison.port.broker import Dead, Kept, Settlement
 from unpoison.testing import given
 from unpoison.testing.isolation.diary import wait_until
 

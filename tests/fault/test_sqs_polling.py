@@ -8,8 +8,8 @@ import pytest
 
 from tests.contract.sqs_lab import SQSLab
 from unpoison.errors import PayloadError
-from unpoison.message import Counters, Outgoing
-from unpoison.ports import Kept, Settlement
+from unpoison.model.message import Counters, Outgoing
+from unpoison.port.broker import Kept, Settlement
 from unpoison.testing import given
 
 PATIENCE = 30

@@ -11,8 +11,8 @@ from unpoison.brokers.sqs import taking, writing
 from unpoison.brokers.sqs.envelope import Envelope
 from unpoison.brokers.sqs.taking import Hold
 from unpoison.errors import BrokerUnavailable, ConfigError, OwnershipLost
-from unpoison.message import Counters, Outgoing
-from unpoison.ports import Kept, Settlement
+from unpoison.model.message import Counters, Outgoing
+from unpoison.port.broker import Kept, Settlement
 from unpoison.testing import given
 from unpoison.testing.isolation.diary import wait_until
 from unpoison.testing.running import Running, drained

@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from tests.contract.sqs_lab import SQSLab
-from unpoison.backoff import Backoff
-from unpoison.failure import ErrorClassification
-from unpoison.message import Counters, Delivery
-from unpoison.ports import Dead, Kept, Settlement
+from unpoison.model.backoff import Backoff
+from unpoison.model.failure import ErrorClassification
+from unpoison.model.message import Counters, Delivery
+from unpoison.port.broker import Dead, Kept, Settlement
 from unpoison.testing import given
 from unpoison.testing.isolation.diary import wait_until
 from unpoison.testing.running import Journal, drained

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.contract.sqs_lab import SQSLab
-from unpoison import App, consumer
-from unpoison.backoff import Backoff
+from unpoison import App
 from unpoison.errors import BrokerUnavailable, ConfigError
-from unpoison.message import Delivery
+from unpoison.flow import consumer
+from unpoison.model.backoff import Backoff
+from unpoison.model.message import Delivery
 from unpoison.testing import given
 from unpoison.testing.isolation.diary import wait_until
 from unpoison.testing.running import Journal, Running, drained

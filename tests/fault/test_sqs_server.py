@@ -9,9 +9,9 @@ import pytest
 
 from tests.contract.sqs_lab import SHORT_VISIBILITY, SQSLab
 from tests.servers_plugin import private_or_skip
-from unpoison.backoff import Backoff
 from unpoison.errors import BrokerUnavailable
-from unpoison.message import Delivery
+from unpoison.model.backoff import Backoff
+from unpoison.model.message import Delivery
 from unpoison.testing import given
 from unpoison.testing.isolation.diary import wait_until
 from unpoison.testing.running import Journal, Running, drained

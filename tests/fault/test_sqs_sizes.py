@@ -8,8 +8,8 @@ import pytest
 
 from tests.contract.sqs_lab import SQSLab
 from tests.contract.sqs_proxy import LIMIT, size_of
-from unpoison.backoff import Backoff
-from unpoison.message import Delivery
+from unpoison.model.backoff import Backoff
+from unpoison.model.message import Delivery
 from unpoison.testing import given
 from unpoison.testing.running import drained
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.contract.sqs_lab import SQSLab
 from unpoison.errors import BrokerUnavailable, OwnershipLost
-from unpoison.ports import Dead, Settlement
+from unpoison.port.broker import Dead, Settlement
 from unpoison.testing import given
 from unpoison.testing.isolation.diary import wait_until
 

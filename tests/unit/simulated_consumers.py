@@ -7,17 +7,17 @@ from typing import Protocol
 
 from tests.unit.simulated_truth import Life
 from tests.unit.simulated_workers import Crew, Staff, Task, Vanished, Worker, duration
-from unpoison import attempts
-from unpoison.alone import Alone
 from unpoison.brokers.memory import MemoryBroker
+from unpoison.decide import attempts
+from unpoison.decide.policy import Limits
 from unpoison.errors import OwnershipLost
-from unpoison.handler import Limits
-from unpoison.judging import Judge
-from unpoison.message import Delivery
-from unpoison.ports import Settlement
-from unpoison.workers import Ended
-from unpoison.workers.books import Running
+from unpoison.flow.exclusive_run import Alone
+from unpoison.flow.settlement_builder import Judge
+from unpoison.model.message import Delivery
+from unpoison.port.broker import Settlement
+from unpoison.workers.assignments import Running
 from unpoison.workers.deaths import Death
+from unpoison.workers.interface import Ended
 
 
 class Surroundings(Protocol):

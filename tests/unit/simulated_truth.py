@@ -7,9 +7,9 @@ test for what should be; a promise that does not hold raises `Broken`.
 from dataclasses import dataclass, field
 
 from tests.unit.simulated_messages import Behaviour, End
-from unpoison.failure import Failure
-from unpoison.message import Counters, Delivery
-from unpoison.workers import Ended
+from unpoison.model.failure import Failure
+from unpoison.model.message import Counters, Delivery
+from unpoison.workers.interface import Ended
 
 DONE = (End.DONE.value, End.DAMAGE.value, End.BREAK.value, End.KILL_WITH_PARTNER.value)
 HURT = "was hurt"

@@ -14,11 +14,11 @@ import msgspec
 from tests.unit.simulated_messages import FAILURES, HURT, SLOW, End
 from tests.unit.simulated_truth import DONE, Life
 from tests.unit.simulated_truth import HURT as WAS_HURT
-from unpoison.failure import Crash, Failure
-from unpoison.message import Delivery
-from unpoison.workers import Ended, Interrupted
-from unpoison.workers.books import Remains, Running
+from unpoison.model.failure import Crash, Failure
+from unpoison.model.message import Delivery
+from unpoison.workers.assignments import Remains, Running
 from unpoison.workers.deaths import TOGETHER, Death, judge_death, may_be_one_event
+from unpoison.workers.interface import Ended, Interrupted
 
 CRASHES = {
     End.SEGFAULT: Crash(signal="SIGSEGV"),

@@ -16,13 +16,13 @@ from tests.unit.simulated_consumers import Process
 from tests.unit.simulated_messages import Behaviour, End, partners, some_behaviour
 from tests.unit.simulated_truth import Broken, Life, settled
 from tests.unit.simulated_workers import KILLED, Staff
-from unpoison.backoff import Backoff
 from unpoison.brokers import memory
 from unpoison.brokers.memory import MemoryBroker, MemoryDeadLetters
-from unpoison.handler import Limits
-from unpoison.message import Delivery, Outgoing
-from unpoison.ports import Settlement
-from unpoison.workers import Ended
+from unpoison.decide.policy import Limits
+from unpoison.model.backoff import Backoff
+from unpoison.model.message import Delivery, Outgoing
+from unpoison.port.broker import Settlement
+from unpoison.workers.interface import Ended
 
 TICK = 0.03
 """Seconds of the simulated clock. Two deaths that count as one event are at most three ticks apart."""

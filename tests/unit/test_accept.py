@@ -10,10 +10,10 @@ from unpoison import App
 from unpoison.brokers import ADAPTERS, checks_for
 from unpoison.cli.doctor.command import Visit
 from unpoison.cli.doctor.showing import show
+from unpoison.decide.options import settings_from
 from unpoison.errors import ConfigError
-from unpoison.findings import ADOPTED, refuse_losses
-from unpoison.options import settings_from
-from unpoison.ports import Finding
+from unpoison.port.broker import Finding
+from unpoison.port.findings import ADOPTED, refuse_losses
 
 OF_A_SERVER = {
     "no-persistence",

@@ -5,11 +5,11 @@ from itertools import permutations
 
 import pytest
 
-from unpoison.alone import Alone
-from unpoison.consumer import Consumer
+from unpoison.decide.options import ConsumerOptions
+from unpoison.decide.policy import Limits
 from unpoison.errors import BrokerUnavailable
-from unpoison.handler import Limits
-from unpoison.options import ConsumerOptions
+from unpoison.flow.consumer import Consumer
+from unpoison.flow.exclusive_run import Alone
 
 
 class Bells:

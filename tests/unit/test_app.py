@@ -8,7 +8,7 @@ import pytest
 
 from unpoison import App, Backoff, ConfigError, PayloadError, PoisonPillHandler
 from unpoison.app import reference_to
-from unpoison.options import settings_from
+from unpoison.decide.options import settings_from
 
 
 def test_a_payload_over_the_limit_is_refused_before_anything_is_sent():

@@ -7,17 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unpoison import attempts, verdict
-from unpoison.attempts import RUN, RUN_FRESH, SET_ASIDE, GiveUp, Run, RunFresh
-from unpoison.failure import ErrorClassification, Failure
-from unpoison.handler import Limits, MessageMetadata, PoisonPillHandler, Policy, judge
-from unpoison.judging import Judge
-from unpoison.message import UNTRIED, Counters, Delivery, Past
-from unpoison.plural import counted
-from unpoison.report import Report
+from unpoison.decide import attempts
+from unpoison.decide.attempts import RUN, RUN_FRESH, SET_ASIDE, GiveUp, Run, RunFresh
+from unpoison.decide.policy import Limits, MessageMetadata, PoisonPillHandler, Policy, judge
+from unpoison.flow.settlement_builder import Judge
+from unpoison.model import verdict
+from unpoison.model.failure import ErrorClassification, Failure
+from unpoison.model.message import UNTRIED, Counters, Delivery, Past
+from unpoison.model.wording import counted
+from unpoison.reporting.report import Report
 from unpoison.testing import given as example
-from unpoison.workers import Ended
-from unpoison.workers.call import metadata_of
+from unpoison.worker.call import metadata_of
+from unpoison.workers.interface import Ended
 
 NOW = 1_000.0
 

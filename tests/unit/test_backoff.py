@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unpoison.backoff import DEFAULT_BACKOFF, LONGEST, Backoff, bounded
 from unpoison.errors import ConfigError
+from unpoison.model.backoff import DEFAULT_BACKOFF, LONGEST, Backoff, bounded
 
 durations = st.floats(0, 1e12, allow_nan=False)
 attempts = st.integers(1, 100_000)

@@ -5,10 +5,10 @@ import time
 from pathlib import Path
 
 from unpoison.app import App
-from unpoison.bell import Bell
 from unpoison.testing import given
 from unpoison.testing.isolation.diary import wait_until
 from unpoison.testing.running import drained
+from unpoison.workers.bell import Bell
 
 
 def open_files():

@@ -23,7 +23,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from tests.unit.classifying import BUG, PERMANENT, THROTTLED, TRANSIENT, UNKNOWN, raised, table
-from unpoison.classify import Classified, classify
+from unpoison.classify.classifier import Classified, classify
 from unpoison.errors import (
     BrokerUnavailable,
     ConfigError,

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from tests.unit.classifying import BUG, PERMANENT, THROTTLED, TRANSIENT, UNKNOWN, raised
-from unpoison.classification import ErrorClassification
-from unpoison.classify import classify
+from unpoison.classify.classifier import classify
 from unpoison.errors import Discard, Permanent, RetryLater, Throttled
+from unpoison.model.failure import ErrorClassification
 
 
 class ShipmentFailed(Exception):

@@ -20,7 +20,7 @@ import pytest
 
 from tests.unit import classifying
 from tests.unit.classifying import BUG, PERMANENT, THROTTLED, TRANSIENT, UNKNOWN, check, raised, table
-from unpoison.classify import classify
+from unpoison.classify.classifier import classify
 
 closed_port = pytest.fixture(classifying.closed_port)
 

@@ -29,9 +29,9 @@ from botocore.config import Config
 
 from tests.unit import classifying
 from tests.unit.classifying import BUG, PERMANENT, THROTTLED, TRANSIENT, UNKNOWN, check, raised, table
-from unpoison.answers import ANSWERS
-from unpoison.classify import classify
-from unpoison.known_errors import KNOWN_ERRORS, WRAPPERS
+from unpoison.classify.classifier import classify
+from unpoison.classify.known_errors import KNOWN_ERRORS, WRAPPERS
+from unpoison.classify.server_replies import ANSWERS
 
 STATUSES = pytest.mark.parametrize(
     ("path", "expected", "wait"),
@@ -440,7 +440,7 @@ CLIENTS += ["pika", "pymysql"]
 
 
 def test_importing_unpoison_and_classifying_imports_none_of_these_packages():
-    code = f"import sys, unpoison.classify as c; c.classify(OSError()); print(set({CLIENTS}) & set(sys.modules))"
+    code = f"import sys, unpoison.classify.classifier as c; c.classify(OSError()); print(set({CLIENTS}) & set(sys.modules))"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False, timeout=60)
     assert (done.stdout, done.stderr) == ("set()\n", "")

@@ -18,7 +18,7 @@ import sqlalchemy
 from tests.unit import classifying
 from tests.unit.classifying import BUG, PERMANENT, THROTTLED, TRANSIENT, UNKNOWN, check, raised, table
 from tests.unit.mysql_server import mysql_that_refuses
-from unpoison.classify import classify
+from unpoison.classify.classifier import classify
 
 closed_port = pytest.fixture(classifying.closed_port)
 

@@ -18,7 +18,7 @@ from sqlalchemy.dialects.postgresql.asyncpg import AsyncAdapt_asyncpg_dbapi
 
 from tests.unit import classifying
 from tests.unit.classifying import BUG, PERMANENT, THROTTLED, TRANSIENT, UNKNOWN, check, raised, table
-from unpoison.classify import classify
+from unpoison.classify.classifier import classify
 
 closed_port = pytest.fixture(classifying.closed_port)
 deaf_port = pytest.fixture(classifying.deaf_port)

@@ -12,8 +12,8 @@ from unpoison.cli.durations import duration
 from unpoison.cli.input import NotJSON, batches, json_lines, raw_lines
 from unpoison.cli.letter import DUMP_LIMIT, TEXT_LIMIT, body_shown
 from unpoison.cli.screen import ago
-from unpoison.escaping import acts_on_terminals, json_text, one_line, visible
-from unpoison.log_lines import JSONLines, PlainLines
+from unpoison.model.wording import acts_on_terminals, json_text, one_line, visible
+from unpoison.reporting.log_lines import JSONLines, PlainLines
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ import gc
 import pytest
 
 from unpoison import App
-from unpoison.run import COLLECT_AFTER, Run
-from unpoison.staffing import RunnableApp
+from unpoison.flow.run import COLLECT_AFTER, Run
+from unpoison.flow.runnable import RunnableApp
 
 
 def handle(order):

@@ -2,11 +2,11 @@
 
 import pytest
 
-from unpoison.failure import Crash
-from unpoison.message import Counters, Delivery
-from unpoison.workers import Ended
-from unpoison.workers.books import Remains, Running
+from unpoison.model.failure import Crash
+from unpoison.model.message import Counters, Delivery
+from unpoison.workers.assignments import Remains, Running
 from unpoison.workers.deaths import TOGETHER, Death, judge_death, may_be_one_event
+from unpoison.workers.interface import Ended
 
 KILLED, SEGFAULT, EXITED = Crash(signal="SIGKILL"), Crash(signal="SIGSEGV"), Crash(exit_code=3)
 

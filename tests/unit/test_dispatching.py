@@ -4,12 +4,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from unpoison.handler import Limits
-from unpoison.message import Delivery
-from unpoison.options import ConsumerOptions
-from unpoison.workers.dispatching import Dispatch
-from unpoison.workers.marks import BATCHES
-from unpoison.workers.pace import Pace
+from unpoison.decide.options import ConsumerOptions
+from unpoison.decide.policy import Limits
+from unpoison.model.message import Delivery
+from unpoison.worker.marks import BATCHES
+from unpoison.workers.dispatching import Dispatch, Pace
 from unpoison.workers.watch import Watch
 
 

@@ -10,12 +10,12 @@ from unpoison.brokers.rabbitmq import letters, properties, table
 from unpoison.brokers.rabbitmq.envelope import Receipt
 from unpoison.brokers.rabbitmq.moving import Moving
 from unpoison.brokers.rabbitmq.wire import Arrived
-from unpoison.dlq_index import IN_MEMORY, Entry, Index
 from unpoison.errors import BrokerUnavailable
-from unpoison.message import Counters, Delivery
-from unpoison.ports import Dead
+from unpoison.model.message import Counters, Delivery
+from unpoison.port.broker import Dead
+from unpoison.port.dlq_index import IN_MEMORY, Entry, Index
+from unpoison.port.whole_dlq import AT_ONCE, MOST_BYTES, portions
 from unpoison.testing import given
-from unpoison.whole_dlq import AT_ONCE, MOST_BYTES, portions
 
 
 def index(*, in_order=True):

@@ -1,6 +1,6 @@
 import pytest
 
-from unpoison.emptiness import Emptiness
+from unpoison.flow.until_empty import Emptiness
 
 
 class Source:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.classifying import UNKNOWN, raised
-from unpoison.failure import (
+from unpoison.model.failure import (
     NAME_LIMIT,
     TEXT_LIMIT,
     TRACEBACK_LIMIT,

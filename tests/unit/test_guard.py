@@ -18,11 +18,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
+from unpoison.body.guard import decoder
+from unpoison.body.json_text import Unfit, nesting, wide_integer
+from unpoison.body.signature import Unresolved, payload_annotation
 from unpoison.errors import ConfigError, MissingExtra
-from unpoison.guard import decoder
-from unpoison.json_text import Unfit, nesting, wide_integer
-from unpoison.message import Delivery
-from unpoison.signature import Unresolved, payload_annotation
+from unpoison.model.message import Delivery
 
 EMPTY = inspect.Parameter.empty
 LOWEST, HIGHEST = -9223372036854775808, 18446744073709551615

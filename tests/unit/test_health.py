@@ -6,13 +6,13 @@ import textwrap
 
 import pytest
 
-from unpoison.workers.health import REVERSIBLE
+from unpoison.worker.health import REVERSIBLE
 
 BEFORE = """
 import asyncio, contextlib, io, locale, os, signal, sys, threading
 from pathlib import Path
 os.environ["KEPT"] = "1"
-from unpoison.workers.health import REVERSIBLE, Health
+from unpoison.worker.health import REVERSIBLE, Health
 health = Health()
 told = os.fdopen(os.dup(2), "w")  # standard error may be closed by then
 """

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.classifying import BUG, PERMANENT, THROTTLED, TRANSIENT, UNKNOWN, raised
-from unpoison import verdict
-from unpoison.backoff import DEFAULT_BACKOFF, LONGEST, Backoff
+from unpoison.decide.policy import Limits, MessageMetadata, PoisonPillHandler, Policy, judge
 from unpoison.errors import ConfigError, Discard, Permanent, RetryLater, Throttled
-from unpoison.failure import ErrorClassification, Failure
-from unpoison.handler import Limits, MessageMetadata, PoisonPillHandler, Policy, judge
-from unpoison.message import Message
+from unpoison.model import verdict
+from unpoison.model.backoff import DEFAULT_BACKOFF, LONGEST, Backoff
+from unpoison.model.failure import ErrorClassification, Failure
+from unpoison.model.message import Message
 
 NOW = datetime(2026, 10, 21, 7, 28, tzinfo=UTC)
 MESSAGE = Message("m-1", "orders", b"{}")

@@ -9,8 +9,8 @@ from unpoison.brokers.kafka.committing import Commits
 from unpoison.brokers.kafka.names import Names
 from unpoison.brokers.kafka.part import Part
 from unpoison.brokers.kafka.source import Receipt
-from unpoison.message import Counters, Delivery
-from unpoison.ports import Kept
+from unpoison.model.message import Counters, Delivery
+from unpoison.port.broker import Kept
 
 
 class Read:

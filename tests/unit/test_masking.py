@@ -2,9 +2,9 @@
 
 import pytest
 
-from unpoison.broker_url import masked, masked_text, without_secrets
 from unpoison.brokers import ADAPTERS, broker_for
 from unpoison.errors import ConfigError
+from unpoison.port.broker_url import masked, masked_text, without_secrets
 
 SCHEMES = sorted(name for name in ADAPTERS if name not in ("sqlite", "memory"))
 

@@ -3,10 +3,9 @@
 import msgspec
 import pytest
 
-from unpoison.deadletters.record import DeadLetter
-from unpoison.message import Counters, Message, Past
-from unpoison.moved_back import restarted, tell
-from unpoison.stored import letter_within
+from unpoison.model.dead_letter import DeadLetter
+from unpoison.model.message import Counters, Message, Past
+from unpoison.port.serialization import letter_within, restarted, tell
 
 HISTORY = (Past(1, 1.0, "transient", "OSError: no"), Past(2, 2.0, "transient", "OSError: still no"))
 

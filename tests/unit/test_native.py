@@ -10,12 +10,11 @@ from unpoison.brokers.nats import envelope as nats
 from unpoison.brokers.rabbitmq import envelope as rabbitmq
 from unpoison.brokers.rabbitmq import table
 from unpoison.brokers.rabbitmq.wire import Arrived
-from unpoison.message import Counters, Outgoing
-from unpoison.native import as_text, text_headers
-from unpoison.reading import unreadable, with_native
+from unpoison.model.message import Counters, Outgoing, as_text, text_headers
+from unpoison.port.reading import unreadable, with_native
 from unpoison.testing import given
 from unpoison.testing.running import drained
-from unpoison.workers import wire
+from unpoison.worker import wire
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ import pytest
 from unpoison import App
 from unpoison.brokers import check_sources
 from unpoison.errors import ConfigError
-from unpoison.run import Run
-from unpoison.staffing import RunnableApp
+from unpoison.flow.run import Run
+from unpoison.flow.runnable import RunnableApp
 
 SHARED = [
     ("amqp://h/v", "orders", "orders.dlq", "orders.dlq"),

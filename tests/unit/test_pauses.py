@@ -2,10 +2,11 @@
 
 import pytest
 
-from unpoison import App, consumer
+from unpoison import App
 from unpoison.brokers.memory import MemoryBroker
 from unpoison.errors import BrokerUnavailable, ConfigError
-from unpoison.message import Delivery
+from unpoison.flow import consumer
+from unpoison.model.message import Delivery
 from unpoison.testing import given
 from unpoison.testing.running import Journal, drained
 

@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unpoison import payload
+from unpoison.body import payload
+from unpoison.body.guard import decoder
+from unpoison.body.payload import encode, new_id, new_ids
 from unpoison.errors import PayloadError
-from unpoison.guard import decoder
-from unpoison.payload import encode, new_id, new_ids
 
 LOWEST, HIGHEST = -9223372036854775808, 18446744073709551615
 NAN, INFINITY = float("nan"), float("inf")

@@ -6,12 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unpoison.backoff import Backoff
-from unpoison.planning.plan import TOGETHER, Scenario, plan
-from unpoison.planning.schedule import Burst, burst, schedule
-from unpoison.planning.traffic import Traffic, same_rate_case, worst_case
-from unpoison.planning.warnings import INSTANT, warnings
-from unpoison.planning.words import described, lasting, number, percent
+from unpoison.model.backoff import Backoff
+from unpoison.planning.plan import TOGETHER, Burst, Scenario, Traffic, burst, plan, same_rate_case, schedule, worst_case
+from unpoison.planning.warnings import INSTANT, described, lasting, number, percent, warnings
 
 rates = st.floats(0.001, 1e7)
 shares = st.floats(0, 1)

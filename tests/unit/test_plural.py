@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 import unpoison
-from unpoison.plural import counted
+from unpoison.model.wording import counted
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from unpoison.handler import MessageMetadata, PoisonPillHandler
-from unpoison.process_faults import blames_process
+from unpoison.classify.classifier import blames_process
+from unpoison.decide.policy import MessageMetadata, PoisonPillHandler
 
 
 def raised_from(outer, inner):

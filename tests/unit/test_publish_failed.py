@@ -7,12 +7,12 @@ import pytest
 
 from unpoison.brokers.postgresql import publishing as on_postgresql
 from unpoison.brokers.sqlite import publishing as on_sqlite
-from unpoison.classify import classify
+from unpoison.classify.classifier import classify
 from unpoison.errors import BrokerUnavailable, ConfigError, PayloadError, PublishedMessage, PublishFailed, Refusal
-from unpoison.failure import ErrorClassification
-from unpoison.message import Outgoing
-from unpoison.publishing import Published, Refused, not_sent
-from unpoison.sending import check, published
+from unpoison.flow.sending import check, published
+from unpoison.model.failure import ErrorClassification
+from unpoison.model.message import Outgoing
+from unpoison.port.broker import Published, Refused, not_sent
 
 MESSAGES = [Outgoing(f"id-{number}", "orders", b"x") for number in range(6)]
 LARGE = Refused(Refusal.TOO_LARGE, "It has 9 bytes too many.")

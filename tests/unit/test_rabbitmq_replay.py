@@ -5,8 +5,8 @@ import pytest
 from unpoison.brokers.rabbitmq import envelope, letters, properties, table
 from unpoison.brokers.rabbitmq.table import Entry
 from unpoison.brokers.rabbitmq.wire import Arrived
-from unpoison.deadletters.record import DeadLetter
-from unpoison.message import Counters, Message, Past
+from unpoison.model.dead_letter import DeadLetter
+from unpoison.model.message import Counters, Message, Past
 
 HISTORY = "orders.dlq.history"
 SENDERS = [

@@ -1,6 +1,6 @@
 import pytest
 
-from unpoison.report import in_words
+from unpoison.reporting.report import in_words
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,12 @@
 
 import pytest
 
-from unpoison.failure import Crash
-from unpoison.message import Delivery
-from unpoison.workers import Ended
-from unpoison.workers.books import Remains, Running
+from unpoison.model.failure import Crash
+from unpoison.model.message import Delivery
+from unpoison.workers.assignments import Remains, Running
 from unpoison.workers.deaths import Deaths, judge_death
-from unpoison.workers.seat import Seat
+from unpoison.workers.interface import Ended
+from unpoison.workers.pooled_worker import Seat
 
 NEXT = Running(Delivery("next", "orders", "next", b""), 1)
 
@@ -48,7 +48,7 @@ class Book:
 
 @pytest.fixture
 def seat(monkeypatch):
-    monkeypatch.setattr("unpoison.workers.seat.book_for", lambda process, consumer: Book(process, ()))
+    monkeypatch.setattr("unpoison.workers.pooled_worker.book_for", lambda process, consumer: Book(process, ()))
     return Seat(Process(), consumer=None)
 
 

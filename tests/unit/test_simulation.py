@@ -16,10 +16,10 @@ from tests.unit.simulated_messages import DEADLY, Behaviour, End, partners
 from tests.unit.simulated_truth import Broken
 from tests.unit.simulated_workers import Staff
 from tests.unit.simulation import Scene, run
-from unpoison import attempts, handler
-from unpoison.alone import Alone
-from unpoison.deadletters.record import DeadLetter
-from unpoison.message import Counters
+from unpoison.decide import attempts, policy
+from unpoison.flow.exclusive_run import Alone
+from unpoison.model.dead_letter import DeadLetter
+from unpoison.model.message import Counters
 from unpoison.workers import deaths
 
 WORLDS = int(os.environ.get("SIMULATED_WORLDS", "3000"))
@@ -200,7 +200,7 @@ BREAKS = {
         _changed(attempts.doubted, fresh=lambda before, after: before.fresh),
     ),
     "no suspect is given up": (attempts, "admit_alone", lambda counters, limits: attempts.RUN_FRESH),
-    "the limit is one too high": (handler, "_strictest", lambda own, metadata, policy: (own and own + 1, "nobody")),
+    "the limit is one too high": (policy, "_strictest", lambda own, metadata, policy: (own and own + 1, "nobody")),
     "a replayed killer runs in company": (DeadLetter, "replayed", lambda letter: Counters(replays=letter.replays + 1)),
     "deaths at one moment are looked at one by one": (simulated_workers, "may_be_one_event", lambda death, others: False),
     "a death by another's hand is thought one's own": (deaths.Death, "may_be_anothers_doing", property(lambda death: False)),

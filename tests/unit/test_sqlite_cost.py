@@ -10,8 +10,8 @@ import pytest
 from tests.unit.sqlite_files import opened, query
 from unpoison.brokers.sqlite.bell import Bell
 from unpoison.brokers.sqlite.deadletters import SQLiteDeadLetters
-from unpoison.message import Counters
-from unpoison.ports import Dead, Kept, Settlement
+from unpoison.model.message import Counters
+from unpoison.port.broker import Dead, Kept, Settlement
 from unpoison.testing import given
 
 NO_PLAN = ("begin", "commit", "rollback", "pragma", "--")

@@ -4,8 +4,8 @@ import pytest
 
 from tests.unit.sqlite_files import opened
 from unpoison.brokers.sqlite.deadletters import SQLiteDeadLetters
-from unpoison.message import Counters
-from unpoison.ports import Dead, Kept, Settlement
+from unpoison.model.message import Counters
+from unpoison.port.broker import Dead, Kept, Settlement
 from unpoison.testing import given
 
 

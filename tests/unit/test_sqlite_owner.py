@@ -9,8 +9,8 @@ import pytest
 
 from tests.unit.sqlite_files import opened, query
 from unpoison.errors import BrokerUnavailable
-from unpoison.message import Counters
-from unpoison.ports import Depth, Settlement
+from unpoison.model.message import Counters
+from unpoison.port.broker import Depth, Settlement
 from unpoison.testing import given
 from unpoison.testing.isolation.diary import wait_until
 from unpoison.testing.processes import Child, Gate

@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from unpoison.message import Delivery
-from unpoison.stored import letter_within
+from unpoison.model.message import Delivery
+from unpoison.port.serialization import letter_within
 from unpoison.testing import given
 
 

@@ -1,7 +1,7 @@
 import logging
 
-from unpoison.message import Counters
-from unpoison.takeovers import CameBack, Takeover
+from unpoison.model.message import Counters
+from unpoison.port.takeovers import CameBack, Takeover
 
 
 def lines(caplog):

@@ -10,13 +10,13 @@ import pytest
 from rich.console import Console
 
 from unpoison import App, Delivery
-from unpoison.backoff import Backoff
+from unpoison.body.guard import decoder
+from unpoison.body.json_text import Unfit
 from unpoison.brokers.memory import MemoryBroker
 from unpoison.cli.letter import print_letter
 from unpoison.errors import ConfigError
-from unpoison.guard import decoder
-from unpoison.json_text import Unfit
-from unpoison.message import Counters
+from unpoison.model.backoff import Backoff
+from unpoison.model.message import Counters
 from unpoison.testing import given
 from unpoison.testing.running import Journal, drained
 

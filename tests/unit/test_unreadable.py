@@ -11,7 +11,7 @@ from unpoison.brokers.rabbitmq import envelope as rabbitmq
 from unpoison.brokers.rabbitmq import letters as rabbitmq_letters
 from unpoison.brokers.redis import envelope as redis
 from unpoison.brokers.sqs import envelope as sqs
-from unpoison.message import UNTRIED
+from unpoison.model.message import UNTRIED
 
 NESTED = b'{"a":' * 5000 + b"1" + b"}" * 5000
 LISTS = b"[" * 5000 + b"]" * 5000

@@ -5,10 +5,10 @@ import logging
 import pytest
 
 from unpoison.errors import BrokerUnavailable
-from unpoison.message import Counters, Delivery
-from unpoison.ports import Capability, Depth, Kept, Settlement, Waits
-from unpoison.report import Report
-from unpoison.until_empty import UntilEmpty
+from unpoison.flow.until_empty import UntilEmpty
+from unpoison.model.message import Counters, Delivery
+from unpoison.port.broker import Capability, Depth, Kept, Settlement, Waits
+from unpoison.reporting.report import Report
 
 START = 1_700_000_000.0
 

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from unpoison import App, Backoff, ConfigError, PoisonPillHandler
-from unpoison.workers.awaiting import Awaiting
+from unpoison.worker.call import Awaiting
 
 numbers = itertools.count()
 

@@ -5,12 +5,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from unpoison.failure import ErrorClassification, Failure
-from unpoison.message import Delivery
-from unpoison.workers import Ended, wire
+from unpoison.model.failure import ErrorClassification, Failure
+from unpoison.model.message import Delivery
+from unpoison.worker import wire
+from unpoison.worker.health import REVERSIBLE
+from unpoison.worker.marks import HABITS
 from unpoison.workers.damage import FAILURES_IN_A_ROW, NAMED, Trust
-from unpoison.workers.health import REVERSIBLE
-from unpoison.workers.marks import HABITS
+from unpoison.workers.interface import Ended
 
 
 class Seat(SimpleNamespace):

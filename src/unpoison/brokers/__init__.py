@@ -5,10 +5,10 @@ from importlib import import_module
 from types import ModuleType
 from typing import NamedTuple
 
-from unpoison.broker_url import masked, scheme_of
 from unpoison.errors import CapabilityError, ConfigError, MissingExtra
-from unpoison.ports import Broker, DeadLetters, Finding, Leftovers, Progress
-from unpoison.provisioning import Needs
+from unpoison.port.broker import Broker, DeadLetters, Finding, Leftovers, Progress
+from unpoison.port.broker_url import masked, scheme_of
+from unpoison.port.provisioning import Needs
 
 
 class Adapter(NamedTuple):

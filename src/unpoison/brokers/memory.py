@@ -14,13 +14,12 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from unpoison.broker_url import parse
-from unpoison.deadletters.record import DeadLetter
 from unpoison.errors import ConfigError, OwnershipLost
-from unpoison.message import Delivery, Outgoing
-from unpoison.ports import Capability, Depth, Finding, Ring, Settlement, Waits
-from unpoison.publishing import STORED, Published
-from unpoison.takeovers import tell
+from unpoison.model.dead_letter import DeadLetter
+from unpoison.model.message import Delivery, Outgoing
+from unpoison.port.broker import STORED, Capability, Depth, Finding, Published, Ring, Settlement, Waits
+from unpoison.port.broker_url import parse
+from unpoison.port.takeovers import tell
 
 
 @dataclass

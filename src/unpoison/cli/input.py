@@ -11,7 +11,7 @@ from typing import BinaryIO, NamedTuple
 
 import click
 
-from unpoison.payload import why_unsendable
+from unpoison.body.payload import why_unsendable
 
 CHUNK = 1024 * 1024
 

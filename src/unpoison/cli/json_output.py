@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any, BinaryIO
 
-from unpoison.escaping import json_text
+from unpoison.model.wording import json_text
 
 _kept: list[BinaryIO] = []
 

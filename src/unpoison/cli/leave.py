@@ -6,15 +6,14 @@ from collections.abc import Sequence
 import click
 import msgspec
 
-from unpoison.broker_url import masked
 from unpoison.brokers import is_url, leftovers_for, move_back
 from unpoison.cli.confirming import confirm
 from unpoison.cli.json_output import print_json
 from unpoison.cli.loading import load
 from unpoison.cli.screen import progress
-from unpoison.escaping import one_line
-from unpoison.plural import counted
-from unpoison.ports import Leftovers
+from unpoison.model.wording import counted, one_line
+from unpoison.port.broker import Leftovers
+from unpoison.port.broker_url import masked
 
 
 @click.command(

@@ -8,10 +8,9 @@ from rich.console import Console
 from rich.text import Text
 
 from unpoison.cli.screen import moment
-from unpoison.deadletters.record import DeadLetter
-from unpoison.escaping import one_line, visible
-from unpoison.failure import Crash
-from unpoison.plural import counted
+from unpoison.model.dead_letter import DeadLetter
+from unpoison.model.failure import Crash
+from unpoison.model.wording import counted, one_line, visible
 
 TEXT_LIMIT = 20_000
 """Characters of a body that are shown; with --body and --json it is always whole."""

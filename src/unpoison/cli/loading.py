@@ -15,13 +15,13 @@ from pathlib import Path
 import click
 
 from unpoison.app import App
+from unpoison.decide.options import settings_from
 from unpoison.errors import ConfigError
-from unpoison.failure import describe
-from unpoison.log_lines import LogStyle, settle
-from unpoison.options import settings_from
-from unpoison.staffing import RunnableApp
-from unpoison.workers.importing import import_app
-from unpoison.workers.launching import ImportFailed
+from unpoison.flow.runnable import RunnableApp
+from unpoison.model.failure import describe
+from unpoison.programs.importing import import_app
+from unpoison.reporting.log_lines import LogStyle, settle
+from unpoison.workers.template_client import ImportFailed
 
 _PLACE = re.compile(r'^ +File "(?P<file>[^"\n]+)", line (?P<line>\d+)[^\n]*(?:\n +(?P<code>[^\n]*))?', re.MULTILINE)
 

@@ -13,11 +13,11 @@ from typing import NoReturn
 
 import click
 
-from unpoison.broker_url import masked_text
 from unpoison.cli.json_output import flush_all
 from unpoison.cli.lazy import LazyGroup
 from unpoison.errors import UnpoisonError
-from unpoison.escaping import visible
+from unpoison.model.wording import visible
+from unpoison.port.broker_url import masked_text
 
 COMMANDS = {
     "demo": ("unpoison.cli.demo.command", "Watch poison messages being isolated, on a SQLite file."),

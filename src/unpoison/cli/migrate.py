@@ -2,8 +2,8 @@
 
 import click
 
-from unpoison.broker_url import masked
 from unpoison.brokers import broker_for, statements_for
+from unpoison.port.broker_url import masked
 
 
 @click.command(

@@ -10,20 +10,20 @@ from typing import Any, BinaryIO
 
 import click
 
-from unpoison.broker_url import masked, masked_text
+from unpoison.body.payload import check_text, new_ids
 from unpoison.brokers import ADAPTERS, broker_for
 from unpoison.cli.durations import duration
 from unpoison.cli.input import Batch, Form, Item, batches, check_file, items_of, json_lines, raw_lines
 from unpoison.cli.json_output import print_json
 from unpoison.cli.screen import progress
+from unpoison.decide.options import settings_from
 from unpoison.errors import CapabilityError, PublishedMessage, PublishFailed, UnpoisonError, ranges
-from unpoison.escaping import one_line
-from unpoison.message import NO_HEADERS
-from unpoison.options import settings_from
-from unpoison.payload import check_text, new_ids
-from unpoison.ports import Broker, Capability
-from unpoison.registration import check_source
-from unpoison.sending import check, outgoing, published
+from unpoison.flow.registration import check_source
+from unpoison.flow.sending import check, outgoing, published
+from unpoison.model.message import NO_HEADERS
+from unpoison.model.wording import one_line
+from unpoison.port.broker import Broker, Capability
+from unpoison.port.broker_url import masked, masked_text
 
 _URL = re.compile(rf"[A-Za-z][A-Za-z0-9+.-]*://|(?:{'|'.join(map(re.escape, ADAPTERS))}):")
 INPUT_FILE = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)

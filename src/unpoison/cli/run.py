@@ -11,11 +11,10 @@ import click
 from unpoison.cli.json_output import keep_for_json, print_json
 from unpoison.cli.loading import runnable, whole
 from unpoison.cli.progress_line import is_possible, progress_line
-from unpoison.escaping import one_line
-from unpoison.log_lines import FORMS, LEVELS, LogStyle, configure, settle
-from unpoison.plural import counted
-from unpoison.report import Tally
-from unpoison.run import Run
+from unpoison.flow.run import Run
+from unpoison.model.wording import counted, one_line
+from unpoison.reporting.log_lines import FORMS, LEVELS, LogStyle, configure, settle
+from unpoison.reporting.report import Tally
 
 INTERRUPTED = 128 + signal.SIGINT
 

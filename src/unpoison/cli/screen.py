@@ -16,8 +16,8 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from unpoison.deadletters.record import DeadLetter
-from unpoison.escaping import one_line
+from unpoison.model.dead_letter import DeadLetter
+from unpoison.model.wording import one_line
 
 ERROR_LIMIT = 300
 PIPE_WIDTH = 2_000

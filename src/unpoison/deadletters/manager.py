@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Self
 
-from unpoison.deadletters.record import DeadLetter
 from unpoison.errors import BulkStopped, LetterNotFound, UnpoisonError
-from unpoison.ports import DeadLetters, ListsIds, Progress, PurgesHistory, SizesPages, one_look
+from unpoison.model.dead_letter import DeadLetter
+from unpoison.port.broker import DeadLetters, ListsIds, Progress, PurgesHistory, SizesPages, one_look
 
 PAGE = 1_000
 """How many letters are sent or removed at once, unless the adapter says another number."""

@@ -5,23 +5,23 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from unpoison import verdict
 from unpoison.app import App
-from unpoison.bell import Bell
-from unpoison.consumer import Consumer
-from unpoison.deadletters.record import DeadLetter
-from unpoison.deadletters.writing import letter
+from unpoison.body.payload import new_id
 from unpoison.errors import Permanent
-from unpoison.failure import ErrorClassification, Failure
-from unpoison.message import Delivery, Outgoing
-from unpoison.payload import new_id
-from unpoison.ports import Broker
-from unpoison.report import Report, Tally
-from unpoison.sending import check, published
+from unpoison.flow.consumer import Consumer
+from unpoison.flow.sending import check, published
+from unpoison.flow.settlement_builder import letter
+from unpoison.model import verdict
+from unpoison.model.dead_letter import DeadLetter
+from unpoison.model.failure import ErrorClassification, Failure
+from unpoison.model.message import Delivery, Outgoing
+from unpoison.model.verdict import Ruling
+from unpoison.port.broker import Broker
+from unpoison.reporting.report import Report, Tally
 from unpoison.testing.lab import Lab
 from unpoison.testing.processes import PATIENCE
 from unpoison.testing.running import drained
-from unpoison.verdict import Ruling
+from unpoison.workers.bell import Bell
 
 PLAIN_ID = "plain"
 """Of messages that a lab makes: nothing is the matter with it."""

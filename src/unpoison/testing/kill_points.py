@@ -18,9 +18,9 @@ from unpoison.testing.lab import Lab
 from unpoison.testing.processes import Child
 
 FLOW = (
-    "unpoison.consumer",
-    "unpoison.workers.inline",
-    "unpoison.deadletters.writing",
+    "unpoison.flow.consumer",
+    "unpoison.workers.in_process",
+    "unpoison.flow.settlement_builder",
     "unpoison.deadletters.manager",
 )
 """The modules whose lines are kill points on every broker. A thread that the work starts is watched once it comes by one."""

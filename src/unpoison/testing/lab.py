@@ -10,9 +10,8 @@ from typing import Any, NoReturn, Self
 from unpoison.app import App
 from unpoison.brokers import broker_for
 from unpoison.deadletters.manager import DLQManager
-from unpoison.message import Delivery, Outgoing
-from unpoison.native import Native
-from unpoison.ports import Broker, Capability, Depth, Ring
+from unpoison.model.message import Delivery, Native, Outgoing
+from unpoison.port.broker import Broker, Capability, Depth, Ring
 from unpoison.testing.isolation.diary import wait_until
 from unpoison.testing.unreadable import failing_on
 

@@ -7,8 +7,8 @@ from types import TracebackType
 from typing import Self
 
 from unpoison.app import App
-from unpoison.report import Tally
-from unpoison.run import Run
+from unpoison.flow.run import Run
+from unpoison.reporting.report import Tally
 from unpoison.testing.processes import PATIENCE
 
 NOTHING_WRONG = ("retry", "dead", "discard", "finding", "takeover", "foreign-attempts")

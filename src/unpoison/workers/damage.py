@@ -8,10 +8,11 @@ replaced, since there is damage that no check can see.
 import logging
 from collections.abc import Iterable, Sequence
 
-from unpoison.workers import Ended, wire
-from unpoison.workers.health import REVERSIBLE
-from unpoison.workers.marks import HABITS
-from unpoison.workers.seat import Seat
+from unpoison.worker import wire
+from unpoison.worker.health import REVERSIBLE
+from unpoison.worker.marks import HABITS
+from unpoison.workers.interface import Ended
+from unpoison.workers.pooled_worker import Seat
 
 log = logging.getLogger("unpoison")
 

@@ -10,10 +10,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from unpoison.failure import Crash, ErrorClassification, Failure, fingerprint
-from unpoison.workers import Ended
-from unpoison.workers.books import Remains, Running
-from unpoison.workers.seat import Seat
+from unpoison.model.failure import Crash, ErrorClassification, Failure, fingerprint
+from unpoison.workers.assignments import Remains, Running
+from unpoison.workers.interface import Ended
+from unpoison.workers.pooled_worker import Seat
 
 TOGETHER = 0.1
 """Seconds within which two deaths count as one event."""

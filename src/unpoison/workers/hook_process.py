@@ -9,12 +9,12 @@ import threading
 import time
 from contextlib import suppress
 
-from unpoison import verdict
 from unpoison.errors import UnpoisonError
-from unpoison.report import Event
-from unpoison.workers import wire
-from unpoison.workers.launching import Template
+from unpoison.model import verdict
+from unpoison.reporting.report import Event
+from unpoison.worker import wire
 from unpoison.workers.process import GONE_WITHIN, Told, WorkerProcess, readable
+from unpoison.workers.template_client import Template
 
 log = logging.getLogger("unpoison")
 

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from unpoison.log_lines import STANDARD_ERROR
+from unpoison.reporting.log_lines import STANDARD_ERROR
 
 log = logging.getLogger("unpoison")
 

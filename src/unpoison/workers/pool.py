@@ -10,19 +10,19 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from unpoison.bell import Bell
+from unpoison.decide.options import Settings
 from unpoison.errors import UnpoisonError
-from unpoison.message import Delivery
-from unpoison.options import Settings
-from unpoison.workers import Ended, Interrupted, wire
+from unpoison.model.message import Delivery
+from unpoison.worker import wire
+from unpoison.workers.bell import Bell
 from unpoison.workers.damage import Trust
 from unpoison.workers.deaths import Death, Deaths, judge_death
-from unpoison.workers.dispatching import Dispatch
-from unpoison.workers.launching import Template
-from unpoison.workers.pace import Pace
+from unpoison.workers.dispatching import Dispatch, Pace
+from unpoison.workers.interface import Ended, Interrupted
+from unpoison.workers.pooled_worker import Seat
 from unpoison.workers.process import Told
-from unpoison.workers.seat import Seat
-from unpoison.workers.starting import Starting
+from unpoison.workers.start_backoff import Starting
+from unpoison.workers.template_client import Template
 from unpoison.workers.watch import Watch
 
 log = logging.getLogger("unpoison")

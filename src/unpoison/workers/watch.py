@@ -3,9 +3,9 @@
 import time
 from collections.abc import Sequence
 
-from unpoison.options import ConsumerOptions
-from unpoison.workers.books import Running
-from unpoison.workers.seat import Seat
+from unpoison.decide.options import ConsumerOptions
+from unpoison.workers.assignments import Running
+from unpoison.workers.pooled_worker import Seat
 
 SLOW = 1.0
 """Seconds after which a message no longer holds those behind it in its batch."""

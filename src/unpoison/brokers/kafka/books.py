@@ -24,7 +24,7 @@ from unpoison.brokers.kafka.names import Names
 from unpoison.brokers.kafka.reading import Reader
 from unpoison.brokers.kafka.record import Record
 from unpoison.brokers.kafka.session import Session
-from unpoison.stored import UNREADABLE
+from unpoison.port.serialization import UNREADABLE
 
 DEAD, PURGED = "dead", "purged"
 TOGETHER = 500

@@ -29,10 +29,9 @@ from unpoison.brokers.kafka.topology import Topology
 from unpoison.brokers.kafka.troubles import told
 from unpoison.brokers.kafka.url import address
 from unpoison.errors import BrokerUnavailable, OwnershipLost
-from unpoison.message import Delivery, Outgoing
-from unpoison.plural import counted
-from unpoison.ports import Capability, Dead, Depth, Finding, Kept, Ring, Settlement, Waits
-from unpoison.publishing import Published
+from unpoison.model.message import Delivery, Outgoing
+from unpoison.model.wording import counted
+from unpoison.port.broker import Capability, Dead, Depth, Finding, Kept, Published, Ring, Settlement, Waits
 
 
 class KafkaBroker:

@@ -5,8 +5,8 @@ from unpoison.brokers.kafka.envelope import DUE, HOLDER, REF, Copy
 from unpoison.brokers.kafka.names import HELD, LANE, Names, tier
 from unpoison.brokers.kafka.part import Part
 from unpoison.brokers.kafka.record import Record
-from unpoison.message import Counters, Outgoing
-from unpoison.ports import Kept
+from unpoison.model.message import Counters, Outgoing
+from unpoison.port.broker import Kept
 
 
 def outgoing(names: Names, message: Outgoing, now: float) -> Copy:

@@ -22,8 +22,8 @@ from unpoison.brokers.kafka.envelope import BODY_AT, Copy
 from unpoison.brokers.kafka.letters import GROUP
 from unpoison.brokers.kafka.names import LANE, PARTITIONS, REPLAYS
 from unpoison.brokers.kafka.record import Record
-from unpoison.deadletters.record import DeadLetter
 from unpoison.errors import BrokerUnavailable, PayloadError
+from unpoison.model.dead_letter import DeadLetter
 
 REPLAYED = "replayed"
 NOTHING = "nothing"

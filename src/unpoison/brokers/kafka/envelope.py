@@ -13,10 +13,9 @@ from typing import Any
 import msgspec
 
 from unpoison.brokers.kafka.record import Pairs, Record
-from unpoison.message import NO_HEADERS, UNTRIED, Counters
-from unpoison.moved_back import restarted
-from unpoison.reading import as_text, read_one
-from unpoison.stored import UNREADABLE, counters_text, read_counters
+from unpoison.model.message import NO_HEADERS, UNTRIED, Counters
+from unpoison.port.reading import as_text, read_one
+from unpoison.port.serialization import UNREADABLE, counters_text, read_counters, restarted
 
 ID, STAMP, COUNTERS, ATTEMPTS = "x-unpoison-id", "x-unpoison-stamp", "x-unpoison-counters", "x-delivery-attempts"
 DUE, WRITTEN, HOLDER, REF = "x-unpoison-due", "x-unpoison-timestamp", "x-unpoison-holder", "x-unpoison-ref"

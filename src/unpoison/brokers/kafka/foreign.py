@@ -5,9 +5,9 @@ from collections.abc import Mapping
 
 from unpoison.brokers.kafka.envelope import pairs
 from unpoison.brokers.kafka.record import Record
-from unpoison.deadletters.record import DeadLetter
-from unpoison.failure import ErrorClassification
-from unpoison.message import Message
+from unpoison.model.dead_letter import DeadLetter
+from unpoison.model.failure import ErrorClassification
+from unpoison.model.message import Message
 
 SPRING, CONNECT = "kafka_dlt-", "__connect.errors."
 NUMBERS = (4, 8)

@@ -22,8 +22,8 @@ from unpoison.brokers.kafka.record import Record
 from unpoison.brokers.kafka.troubles import told
 from unpoison.brokers.kafka.waiting_records import Page, pages
 from unpoison.errors import BrokerUnavailable, ConfigError
-from unpoison.plural import counted
-from unpoison.ports import Leftovers, Progress
+from unpoison.model.wording import counted
+from unpoison.port.broker import Leftovers, Progress
 
 __all__ = ["leftovers", "move_back"]
 

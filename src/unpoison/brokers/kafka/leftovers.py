@@ -14,7 +14,7 @@ from unpoison.brokers.kafka.names import PARTITIONS, Names, groups_of, used_sour
 from unpoison.brokers.kafka.record import Record
 from unpoison.brokers.kafka.troubles import answered, unavailable
 from unpoison.brokers.kafka.waiting_records import pages
-from unpoison.ports import Leftovers
+from unpoison.port.broker import Leftovers
 
 
 def leftovers(url: str, sources: Sequence[str] = ()) -> Sequence[Leftovers]:

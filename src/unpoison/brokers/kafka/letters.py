@@ -13,10 +13,10 @@ from unpoison.brokers.kafka import envelope, foreign
 from unpoison.brokers.kafka.envelope import BODY_AT, LETTER, LETTER_ID, Copy, Seen, is_number
 from unpoison.brokers.kafka.names import Names
 from unpoison.brokers.kafka.record import Record
-from unpoison.deadletters.record import DeadLetter
-from unpoison.message import Counters, Message
-from unpoison.reading import read_one, unreadable_letter
-from unpoison.stored import UNREADABLE, letter_within
+from unpoison.model.dead_letter import DeadLetter
+from unpoison.model.message import Counters, Message
+from unpoison.port.reading import read_one, unreadable_letter
+from unpoison.port.serialization import UNREADABLE, letter_within
 
 GROUP = "x-unpoison-group"
 WHOLE, TRIMMED, REFERRING = 0, 1, 2

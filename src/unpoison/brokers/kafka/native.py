@@ -5,8 +5,7 @@ from typing import Any
 from unpoison.brokers.kafka import envelope
 from unpoison.brokers.kafka.envelope import CLOCK, STAMP
 from unpoison.brokers.kafka.record import Record
-from unpoison.message import Delivery
-from unpoison.native import Native
+from unpoison.model.message import Delivery, Native
 
 _CLOCKS = ("none", "create", "log_append")
 """The types of timestamps, by their numbers in the client."""

@@ -26,7 +26,7 @@ from unpoison.brokers.kafka.planned_topics import planned
 from unpoison.brokers.kafka.troubles import answered
 from unpoison.brokers.kafka.url import Address
 from unpoison.errors import BrokerUnavailable
-from unpoison.provisioning import Needs, Step, no_user
+from unpoison.port.provisioning import Needs, Step, no_user
 
 SETUP = """\
 # Kafka's own programs, such as /opt/kafka/bin/kafka-topics.sh, must be on the PATH. How an administrator logs in stands in a file

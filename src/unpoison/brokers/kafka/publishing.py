@@ -12,8 +12,8 @@ from unpoison.brokers.kafka import copies
 from unpoison.brokers.kafka.session import Session
 from unpoison.brokers.kafka.troubles import DENIED, told
 from unpoison.errors import Refusal
-from unpoison.message import Outgoing
-from unpoison.publishing import STORED, Published, Refused, without_source
+from unpoison.model.message import Outgoing
+from unpoison.port.broker import STORED, Published, Refused, without_source
 
 _REFUSALS = {
     **dict.fromkeys(DENIED, Refusal.NOT_PERMITTED),

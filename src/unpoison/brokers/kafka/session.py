@@ -21,7 +21,7 @@ from unpoison.brokers.kafka.names import Names, check_name
 from unpoison.brokers.kafka.troubles import LATE, lacking, told, unconfirmed
 from unpoison.brokers.kafka.url import Address
 from unpoison.errors import BrokerUnavailable
-from unpoison.plural import counted
+from unpoison.model.wording import counted
 
 STORED_WITHIN = 10.0
 LOOK_WITHIN = 1.0

@@ -8,7 +8,6 @@ from operator import attrgetter
 
 import msgspec
 
-from unpoison import moved_back
 from unpoison.brokers.kafka import envelope
 from unpoison.brokers.kafka.copies import counters_of
 from unpoison.brokers.kafka.envelope import ID, due
@@ -19,9 +18,10 @@ from unpoison.brokers.kafka.runs import Start
 from unpoison.brokers.kafka.session import Session
 from unpoison.brokers.kafka.shelves import Retries, Straight
 from unpoison.brokers.kafka.topic_watch import TopicWatch
-from unpoison.message import Delivery
-from unpoison.reading import Unreadable, read_all, read_one, unreadable
-from unpoison.takeovers import CameBack, tell
+from unpoison.model.message import Delivery
+from unpoison.port import serialization
+from unpoison.port.reading import Unreadable, read_all, read_one, unreadable
+from unpoison.port.takeovers import CameBack, tell
 
 log = logging.getLogger("unpoison")
 
@@ -52,7 +52,7 @@ class Source:
         self.main.on_return = self.retry.on_return = partial(tell, source)
         self.main.starts_slowly = self.retry.starts_slowly = has_bell
         self._flip = 0
-        self._moved_back = CameBack(tell=moved_back.tell)
+        self._moved_back = CameBack(tell=serialization.tell)
         _ = session.producer  # connected before it is needed
 
     def _tell_made_again(self) -> None:

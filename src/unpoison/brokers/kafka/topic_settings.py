@@ -10,7 +10,7 @@ from unpoison.brokers.kafka.asking import ANSWER_WITHIN, Asking
 from unpoison.brokers.kafka.doctor import settings
 from unpoison.brokers.kafka.names import PARTITIONS, Names
 from unpoison.brokers.kafka.troubles import answered
-from unpoison.ports import Finding
+from unpoison.port.broker import Finding
 
 log = logging.getLogger("unpoison")
 

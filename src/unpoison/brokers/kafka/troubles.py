@@ -6,8 +6,8 @@ from typing import TypeVar
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import TopicMetadata
 
-from unpoison.broker_url import masked_text
 from unpoison.errors import BrokerUnavailable
+from unpoison.port.broker_url import masked_text
 
 Answer = TypeVar("Answer")
 

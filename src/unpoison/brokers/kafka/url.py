@@ -8,8 +8,8 @@ others are ours: `group`, `prefix`, `partitions`, `replicas`, `session_timeout`,
 import re
 from typing import Any, NamedTuple
 
-from unpoison.broker_url import BrokerURL, parse
 from unpoison.errors import ConfigError
+from unpoison.port.broker_url import BrokerURL, parse
 
 OURS = ("group", "prefix", "partitions", "replicas", "session_timeout", "give_back", "instance")
 PORT = 9092

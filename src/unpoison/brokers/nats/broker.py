@@ -25,12 +25,11 @@ from unpoison.brokers.nats.source import Source
 from unpoison.brokers.nats.url import address
 from unpoison.brokers.nats.writing import Copy, stored_as
 from unpoison.errors import BrokerUnavailable, OwnershipLost, UnpoisonError
-from unpoison.message import Delivery, Outgoing
-from unpoison.plural import counted
-from unpoison.ports import Capability, Dead, Depth, Finding, Kept, Ring, Settlement
-from unpoison.publishing import Published
-from unpoison.reading import Unreadable, read_one
-from unpoison.renewing import Keeper
+from unpoison.model.message import Delivery, Outgoing
+from unpoison.model.wording import counted
+from unpoison.port.broker import Capability, Dead, Depth, Finding, Kept, Published, Ring, Settlement
+from unpoison.port.lease_keeper import Keeper
+from unpoison.port.reading import Unreadable, read_one
 
 GIVE_BACK_AFTER = 2.0
 """Seconds that a message waits here unfetched before others may have it."""

@@ -6,8 +6,8 @@ from unpoison.brokers.nats.session import Session
 from unpoison.brokers.nats.topology import Topic
 from unpoison.brokers.nats.writing import Copy
 from unpoison.errors import PayloadError
-from unpoison.message import Outgoing
-from unpoison.ports import Dead, Kept
+from unpoison.model.message import Outgoing
+from unpoison.port.broker import Dead, Kept
 
 
 def outgoing(session: Session, topic: Topic, message: Outgoing, limit: int) -> Copy:

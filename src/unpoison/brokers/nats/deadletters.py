@@ -21,7 +21,7 @@ from unpoison.brokers.nats.link import NO_MESSAGE, Link, Refused
 from unpoison.brokers.nats.looking import AT_ONCE, Looked, count, looked, pages, read
 from unpoison.brokers.nats.names import Names
 from unpoison.brokers.nats.writing import Copy
-from unpoison.deadletters.record import DeadLetter
+from unpoison.model.dead_letter import DeadLetter
 
 DEAD, REPLAYED, DISCARDED, PURGED = "dead", "replayed", "discarded", "purged"
 LAST_NUMBER = 2**63 - 1

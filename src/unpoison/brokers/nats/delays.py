@@ -19,7 +19,7 @@ from unpoison.brokers.nats.envelope import Arrived, line, place
 from unpoison.brokers.nats.names import Names
 from unpoison.brokers.nats.writing import Copy, No, unique
 from unpoison.errors import BrokerUnavailable, UnpoisonError
-from unpoison.reading import as_text
+from unpoison.port.reading import as_text
 
 DUE, TARGET = b"x-unpoison-due", b"x-unpoison-target"
 AT_ONCE = 100

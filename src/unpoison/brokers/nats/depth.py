@@ -6,7 +6,7 @@ of them by the one number that the stream has. Nothing that moves meanwhile can 
 
 from unpoison.brokers.nats.link import Link
 from unpoison.brokers.nats.topology import At, Topic
-from unpoison.ports import Depth
+from unpoison.port.broker import Depth
 
 
 def depth(link: Link, topic: Topic) -> Depth:

@@ -14,10 +14,19 @@ from typing import Any, NamedTuple
 import msgspec
 
 from unpoison.brokers.nats.wire import CRLF, VERSION
-from unpoison.message import MOST_COUNTED, MOST_MOMENT, NO_HEADERS, UNTRIED, Counters, Delivery, Outgoing, Past
-from unpoison.native import text_headers
-from unpoison.reading import Unreadable, as_text, read_one, unreadable
-from unpoison.stored import UNREADABLE
+from unpoison.model.message import (
+    MOST_COUNTED,
+    MOST_MOMENT,
+    NO_HEADERS,
+    UNTRIED,
+    Counters,
+    Delivery,
+    Outgoing,
+    Past,
+    text_headers,
+)
+from unpoison.port.reading import Unreadable, as_text, read_one, unreadable
+from unpoison.port.serialization import UNREADABLE
 
 ID, KEY, STAMP, MORE, GROUP = b"x-unpoison-id", b"x-unpoison-key", b"x-unpoison-stamp", b"x-unpoison-more", b"x-unpoison-group"
 ATTEMPTS, HISTORY, WAS = b"x-delivery-attempts", b"x-unpoison-history", b"x-unpoison-was-"

@@ -20,8 +20,8 @@ from unpoison.brokers.nats.link import NO_RESPONDERS, Link
 from unpoison.brokers.nats.looking import read
 from unpoison.brokers.nats.topology import Topic
 from unpoison.errors import BrokerUnavailable
-from unpoison.message import Counters
-from unpoison.stored import UNREADABLE
+from unpoison.model.message import Counters
+from unpoison.port.serialization import UNREADABLE
 
 
 class Start(msgspec.Struct, frozen=True):

@@ -12,11 +12,11 @@ import msgspec
 from unpoison.brokers.nats import envelope
 from unpoison.brokers.nats.envelope import MESSAGE_ID, Place, Seen, line
 from unpoison.brokers.nats.url import is_group
-from unpoison.deadletters.record import DeadLetter
-from unpoison.failure import ErrorClassification
-from unpoison.message import Counters, Message
-from unpoison.reading import as_text, read_one, unreadable_letter
-from unpoison.stored import UNREADABLE, letter_within
+from unpoison.model.dead_letter import DeadLetter
+from unpoison.model.failure import ErrorClassification
+from unpoison.model.message import Counters, Message
+from unpoison.port.reading import as_text, read_one, unreadable_letter
+from unpoison.port.serialization import UNREADABLE, letter_within
 
 RECORD, GROUP = b"x-unpoison-letter", envelope.GROUP
 MOST_RECORD = 32 * 1024

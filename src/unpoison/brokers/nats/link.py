@@ -17,12 +17,12 @@ import msgspec
 from nats import errors
 from nats.aio.client import Client
 
-from unpoison.broker_url import without_secrets
 from unpoison.brokers.nats import wire
 from unpoison.brokers.nats.loop import loop_thread
 from unpoison.brokers.nats.url import Address
 from unpoison.brokers.nats.wire import Sink
 from unpoison.errors import BrokerUnavailable, ConfigError
+from unpoison.port.broker_url import without_secrets
 
 CONNECT_TIMEOUT = 5
 ANSWER_TIMEOUT = 10.0

@@ -2,8 +2,7 @@
 
 from unpoison.brokers.nats import envelope
 from unpoison.brokers.nats.envelope import ATTEMPTS, KEY, MORE, STAMP, Receipt, place
-from unpoison.message import Delivery
-from unpoison.native import Native, as_text
+from unpoison.model.message import Delivery, Native, as_text
 
 _BILLION = 10**9
 

@@ -11,7 +11,7 @@ from unpoison.brokers.nats.names import Names, check_name
 from unpoison.brokers.nats.topology import CONSUMER_NOT_FOUND, STREAM_NOT_FOUND, work_consumer
 from unpoison.brokers.nats.url import Address, address
 from unpoison.errors import UnpoisonError
-from unpoison.provisioning import Needs, Step, no_user
+from unpoison.port.provisioning import Needs, Step, no_user
 
 SETUP = """\
 # The nats program must be on the PATH. How an administrator of the account logs in: NATS_USER=… NATS_PASSWORD=… sh FILE, or

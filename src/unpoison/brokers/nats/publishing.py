@@ -12,8 +12,8 @@ from unpoison.brokers.nats.session import Session
 from unpoison.brokers.nats.topology import Topic
 from unpoison.brokers.nats.writing import DENIED, NO_ANSWER, NOT_SENT, Copy, No
 from unpoison.errors import BrokerUnavailable, ConfigError, PayloadError, Refusal
-from unpoison.message import Outgoing
-from unpoison.publishing import STORED, Published, Refused, not_sent, without_source
+from unpoison.model.message import Outgoing
+from unpoison.port.broker import STORED, Published, Refused, not_sent, without_source
 
 _REFUSALS = {
     DENIED: Refusal.NOT_PERMITTED,

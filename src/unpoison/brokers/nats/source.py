@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
-from unpoison import moved_back
 from unpoison.brokers.nats import envelope, letters
 from unpoison.brokers.nats.consuming import NAK, Subscription
 from unpoison.brokers.nats.delays import Mover
@@ -18,9 +17,10 @@ from unpoison.brokers.nats.envelope import Arrived, Receipt, Seen, place
 from unpoison.brokers.nats.lane import Lane
 from unpoison.brokers.nats.session import Session
 from unpoison.errors import UnpoisonError
-from unpoison.message import Counters, Delivery
-from unpoison.reading import read_all
-from unpoison.takeovers import CameBack
+from unpoison.model.message import Counters, Delivery
+from unpoison.port import serialization
+from unpoison.port.reading import read_all
+from unpoison.port.takeovers import CameBack
 
 log = logging.getLogger("unpoison")
 
@@ -40,7 +40,7 @@ class Source:
             Subscription(*at, session.link, ring) for at in (topic.work, topic.again, topic.replays)
         )
         self.lane = Lane(topic, session.link, ring)
-        self.came_back, self.moved_back = CameBack(), CameBack(tell=moved_back.tell)
+        self.came_back, self.moved_back = CameBack(), CameBack(tell=serialization.tell)
         self._told_foreign = False
         self.filled: set[Subscription] = set()
         """Where we have stored something ourselves since we last looked."""
@@ -117,7 +117,7 @@ class Source:
         """Those of a dead letter that another program has published to the source again are the ones of a replay."""
         if holder is self.work and (record := letters.record_of(block)) is not None:
             self.moved_back.note(self.name)
-            return moved_back.restarted(record, seen.counters.replays)
+            return serialization.restarted(record, seen.counters.replays)
         if not self._told_foreign and envelope.has_foreign_attempts(block):
             self._told_foreign = True  # once for each source: whoever writes it does so on every message
             log.warning(FOREIGN_ATTEMPTS, self.name, seen.id, extra={"event": "foreign-attempts", "source": self.name})

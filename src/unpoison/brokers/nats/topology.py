@@ -15,8 +15,8 @@ from unpoison.brokers.nats.link import Link, Refused
 from unpoison.brokers.nats.names import Names, check_name
 from unpoison.brokers.nats.planned_streams import SECOND
 from unpoison.errors import ConfigError
-from unpoison.plural import counted
-from unpoison.ports import Finding
+from unpoison.model.wording import counted
+from unpoison.port.broker import Finding
 
 SCHEDULES_SINCE = planned_streams.SCHEDULES_SINCE
 STREAM_NOT_FOUND, CONSUMER_NOT_FOUND, NAME_IN_USE, OVERLAP, CONSUMER_EXISTS = 10059, 10014, 10058, 10065, (10148, 10013, 10105)

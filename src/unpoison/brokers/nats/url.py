@@ -8,8 +8,8 @@ question mark goes to the client in its own terms (user_credentials, nkeys_seed,
 import ssl
 from typing import Any, NamedTuple
 
-from unpoison.broker_url import BrokerURL, parse
 from unpoison.errors import ConfigError
+from unpoison.port.broker_url import BrokerURL, parse
 
 PASSED_ON = ("user_credentials", "nkeys_seed", "token", "tls_hostname", "inbox_prefix")
 OURS = ("group", "ack_wait", "replicas", "domain", "monitor", "tls_ca", "tls_cert", "tls_key")

@@ -20,11 +20,22 @@ from unpoison.brokers.postgresql.publishing import failed
 from unpoison.brokers.postgresql.schema import NEW_SOURCE, Connection, migrate, source_statement
 from unpoison.brokers.postgresql.takeover import take_over
 from unpoison.errors import BrokerUnavailable, ConfigError, OwnershipLost
-from unpoison.message import Delivery, Outgoing
-from unpoison.ports import Capability, Depth, Finding, Ring, Settlement, Waits
-from unpoison.publishing import STORED, Published, all_or_none, by_source, without_source
-from unpoison.reading import Unreadable
-from unpoison.stored import counters_text
+from unpoison.model.message import Delivery, Outgoing
+from unpoison.port.broker import (
+    STORED,
+    Capability,
+    Depth,
+    Finding,
+    Published,
+    Ring,
+    Settlement,
+    Waits,
+    all_or_none,
+    by_source,
+    without_source,
+)
+from unpoison.port.reading import Unreadable
+from unpoison.port.serialization import counters_text
 
 TAKEOVER_EVERY = 0.5
 """Seconds between two looks for consumers that vanished."""

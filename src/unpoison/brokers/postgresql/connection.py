@@ -11,9 +11,9 @@ import psycopg
 from psycopg import conninfo
 from psycopg.pq import TransactionStatus
 
-from unpoison.broker_url import check_port, masked, parse, without_secrets
 from unpoison.brokers.postgresql.schema import Connection
 from unpoison.errors import BrokerUnavailable, ConfigError
+from unpoison.port.broker_url import check_port, masked, parse, without_secrets
 
 _DEFAULTS: dict[str, Any] = {
     "connect_timeout": 5,

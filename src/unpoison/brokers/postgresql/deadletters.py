@@ -9,15 +9,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from unpoison import stored
 from unpoison.brokers.postgresql import rows
 from unpoison.brokers.postgresql.broker import PostgreSQLBroker
 from unpoison.brokers.postgresql.schema import Connection
-from unpoison.deadletters.record import DeadLetter
+from unpoison.model.dead_letter import DeadLetter
+from unpoison.port import serialization
 
 _NUMBER = re.compile("[1-9][0-9]{0,17}")
 
-_WITHOUT_BODY = stored.LETTER_COLUMNS.replace("body", "''::bytea")
+_WITHOUT_BODY = serialization.LETTER_COLUMNS.replace("body", "''::bytea")
 _BETWEEN = "no > %(low)s and no <= %(high)s"
 # Each letter is looked up by itself: `for update` and `offset 0` keep the planner from reading all letters to find a few.
 # Locked in the order of their numbers by everybody: two operators on the same letters wait for each other and never in a circle.
@@ -73,11 +73,11 @@ class PostgreSQLDeadLetters:
             found = self._locked(run, letter_ids, "dead", _WITHOUT_BODY)
             if not found:
                 return []
-            again = [(row[0], stored.letter(self._source, row).replayed()) for row in found]
+            again = [(row[0], serialization.letter(self._source, row).replayed()) for row in found]
             rows_ = {
                 "numbers": [no for no, _ in again],
                 "alone": [counters.alone for _, counters in again],
-                "counters": [stored.counters_text(counters) for _, counters in again],
+                "counters": [serialization.counters_text(counters) for _, counters in again],
             }
             run.execute(f"update unpoison_dead set state = 'replayed' where {_LOCKED}", {"numbers": rows_["numbers"]})
             run.execute(_PUT_BACK, rows_)
@@ -106,12 +106,12 @@ class PostgreSQLDeadLetters:
     def _letters(self, where: str, state: str | None, limit: int = 100, **values: Any) -> Sequence[DeadLetter]:
         in_state = "and state = %(state)s" if state else ""
         query = (
-            f"select {stored.LETTER_COLUMNS} from unpoison_dead where source = %(source)s {in_state} and {where} "
+            f"select {serialization.LETTER_COLUMNS} from unpoison_dead where source = %(source)s {in_state} and {where} "
             f"order by no limit %(limit)s"
         )
         values |= {"source": self._number, "state": state, "limit": limit}
         with self._session("reading letters") as run:
-            return [stored.letter(self._source, row) for row in run.execute(query, values, binary=True).fetchall()]
+            return [serialization.letter(self._source, row) for row in run.execute(query, values, binary=True).fetchall()]
 
     def _between(self, after: str, until: str) -> dict[str, int]:
         return {"low": self._no(after) if after else 0, "high": self._no(until) if until else 2**62}

@@ -1,7 +1,7 @@
 """How many messages of a source are where in a PostgreSQL database?"""
 
 from unpoison.brokers.postgresql.schema import Connection
-from unpoison.ports import Depth, Waits
+from unpoison.port.broker import Depth, Waits
 
 _COUNT = """
 select

@@ -19,7 +19,7 @@ import psycopg
 from unpoison.brokers.postgresql.connection import connect, explained, is_pooled
 from unpoison.brokers.postgresql.schema import Connection
 from unpoison.errors import UnpoisonError
-from unpoison.ports import Ring
+from unpoison.port.broker import Ring
 
 LEASE = 30.0
 """Seconds after which a consumer that says nothing, and whose lock says nothing either, is taken for gone."""

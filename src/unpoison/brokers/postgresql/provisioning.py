@@ -11,7 +11,7 @@ from unpoison.brokers.postgresql import schema
 from unpoison.brokers.postgresql.connection import connect, explained, parameters, where
 from unpoison.brokers.postgresql.doctor.tables import SEQUENCE, TABLES
 from unpoison.errors import UnpoisonError
-from unpoison.provisioning import Needs, Step, no_user
+from unpoison.port.provisioning import Needs, Step, no_user
 
 SETUP = """\
 # How the owner of the schema logs in: PGUSER=owner PGPASSWORD=… sh FILE, or a line in ~/.pgpass

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from psycopg import errors
 
 from unpoison.errors import BrokerUnavailable, Refusal
-from unpoison.message import Outgoing
-from unpoison.publishing import Published, Refused
+from unpoison.model.message import Outgoing
+from unpoison.port.broker import Published, Refused
 
 _ENDED = ("57P", "08")
 """How the codes begin of a server that ends, or of a connection that is lost: what was being committed may be committed."""

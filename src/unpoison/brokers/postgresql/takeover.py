@@ -6,10 +6,10 @@ They come back as *returned*: whether they had been started is not known.
 from collections import Counter
 
 from unpoison.brokers.postgresql.schema import Connection
-from unpoison.message import UNTRIED
-from unpoison.reading import read_one
-from unpoison.stored import counters_text, read_counters
-from unpoison.takeovers import Takeover
+from unpoison.model.message import UNTRIED
+from unpoison.port.reading import read_one
+from unpoison.port.serialization import counters_text, read_counters
+from unpoison.port.takeovers import Takeover
 
 _MOVE = """
 with lease as (delete from unpoison_leases where owner = %(owner)s returning first, last, source, seen),

@@ -7,7 +7,7 @@ before the commit has done nothing; one that dies after it has done everything, 
 from typing import Any, Protocol
 
 from unpoison.errors import CapabilityError, OwnershipLost
-from unpoison.message import Delivery
+from unpoison.model.message import Delivery
 
 _SETTLE_LINE = """
 with taken as (

@@ -8,14 +8,14 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from unpoison import moved_back
 from unpoison.brokers.rabbitmq import envelope
 from unpoison.brokers.rabbitmq.consuming import Subscription
 from unpoison.brokers.rabbitmq.envelope import FLAGGED, Receipt, Seen
 from unpoison.brokers.rabbitmq.properties import Properties
 from unpoison.brokers.rabbitmq.wire import Arrived
-from unpoison.message import Counters, Delivery
-from unpoison.takeovers import CameBack
+from unpoison.model.message import Counters, Delivery
+from unpoison.port import serialization
+from unpoison.port.takeovers import CameBack
 
 log = logging.getLogger("unpoison")
 
@@ -24,7 +24,7 @@ class Odd:
     """Says what was seen: letters that were moved back once a second, a strange header once for a source."""
 
     def __init__(self) -> None:
-        self._moved = CameBack(tell=moved_back.tell)
+        self._moved = CameBack(tell=serialization.tell)
         self._told: set[str] = set()
 
     def counters(self, source: str, seen: Seen) -> Counters:
@@ -35,7 +35,7 @@ class Odd:
         if seen.letter is None:
             return seen.counters
         self._moved.note(source)
-        return moved_back.restarted(seen.letter, seen.counters.replays)
+        return serialization.restarted(seen.letter, seen.counters.replays)
 
     def tell_due(self) -> None:
         self._moved.tell_due()

@@ -30,12 +30,11 @@ from unpoison.brokers.rabbitmq.url import address
 from unpoison.brokers.rabbitmq.wire import Arrived
 from unpoison.brokers.rabbitmq.writing import Copy
 from unpoison.errors import BrokerUnavailable, ConfigError, UnpoisonError
-from unpoison.message import Delivery, Outgoing
-from unpoison.plural import counted
-from unpoison.ports import Capability, Depth, Finding, Kept, Ring, Settlement
-from unpoison.publishing import Published
-from unpoison.reading import Unreadable, read_all, read_one
-from unpoison.takeovers import CameBack
+from unpoison.model.message import Delivery, Outgoing
+from unpoison.model.wording import counted
+from unpoison.port.broker import Capability, Depth, Finding, Kept, Published, Ring, Settlement
+from unpoison.port.reading import Unreadable, read_all, read_one
+from unpoison.port.takeovers import CameBack
 
 LOOK_AGAIN = 0.1
 """Seconds between two looks before a source is called empty: a message on its way from one delay to the next is in no count."""

@@ -19,12 +19,12 @@ from unpoison.brokers.rabbitmq.queue_pass import QueuePass, waiting_in
 from unpoison.brokers.rabbitmq.topology import dlq_of, history_of, lane_of
 from unpoison.brokers.rabbitmq.wire import Arrived
 from unpoison.brokers.rabbitmq.writing import Batch, Copy
-from unpoison.deadletters.record import DeadLetter
-from unpoison.dlq_index import Entry, Keep
 from unpoison.errors import BrokerUnavailable
-from unpoison.plural import counted
-from unpoison.ports import Progress
-from unpoison.whole_dlq import MOST_BYTES, WholeDLQ, portions
+from unpoison.model.dead_letter import DeadLetter
+from unpoison.model.wording import counted
+from unpoison.port.broker import Progress
+from unpoison.port.dlq_index import Entry, Keep
+from unpoison.port.whole_dlq import MOST_BYTES, WholeDLQ, portions
 
 AT_ONCE, UNCONFIRMED = 250, 20
 """Letters that are sent together, and how many times so many may be on their way."""

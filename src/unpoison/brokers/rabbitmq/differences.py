@@ -3,7 +3,7 @@
 import re
 
 from unpoison.brokers.rabbitmq.connection import Refused
-from unpoison.ports import Finding
+from unpoison.port.broker import Finding
 
 PRECONDITION_FAILED = 406
 

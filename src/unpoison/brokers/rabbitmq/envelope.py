@@ -18,9 +18,9 @@ from unpoison.brokers.rabbitmq import properties, table
 from unpoison.brokers.rabbitmq.properties import Properties
 from unpoison.brokers.rabbitmq.table import Entry
 from unpoison.brokers.rabbitmq.wire import Arrived, read_route
-from unpoison.message import MOST_COUNTED, MOST_MOMENT, NO_HEADERS, UNTRIED, Counters, Delivery, Outgoing, Past
-from unpoison.reading import Unreadable, as_text, read_one, unreadable
-from unpoison.stored import UNREADABLE
+from unpoison.model.message import MOST_COUNTED, MOST_MOMENT, NO_HEADERS, UNTRIED, Counters, Delivery, Outgoing, Past
+from unpoison.port.reading import Unreadable, as_text, read_one, unreadable
+from unpoison.port.serialization import UNREADABLE
 
 STAMP, KEY, ATTEMPTS, REST = b"x-unpoison-stamp", b"x-unpoison-key", b"x-delivery-attempts", b"x-unpoison-wait"
 EXCHANGE, ROUTING_KEY = b"x-unpoison-exchange", b"x-unpoison-routing-key"

@@ -17,7 +17,7 @@ from unpoison.brokers.rabbitmq.links import Links
 from unpoison.brokers.rabbitmq.presence import Presence
 from unpoison.brokers.rabbitmq.topology import busy_of, lane_of
 from unpoison.errors import BrokerUnavailable, OwnershipLost, UnpoisonError
-from unpoison.ports import Ring
+from unpoison.port.broker import Ring
 
 GIVE_BACK_AFTER = 2.0
 """Seconds that a message waits here unfetched before others may have it."""

@@ -18,11 +18,11 @@ from unpoison.brokers.rabbitmq.envelope import LETTER, MOST_HEADERS, RECORD, STA
 from unpoison.brokers.rabbitmq.properties import Properties
 from unpoison.brokers.rabbitmq.table import Entry
 from unpoison.brokers.rabbitmq.wire import Arrived
-from unpoison.deadletters.record import DeadLetter, counters_of_replay
-from unpoison.failure import ErrorClassification
-from unpoison.message import Counters, Message
-from unpoison.reading import read_one, unreadable_letter
-from unpoison.stored import UNREADABLE, letter_within
+from unpoison.model.dead_letter import DeadLetter, counters_of_replay
+from unpoison.model.failure import ErrorClassification
+from unpoison.model.message import Counters, Message
+from unpoison.port.reading import read_one, unreadable_letter
+from unpoison.port.serialization import UNREADABLE, letter_within
 
 _last = [0]
 

@@ -15,8 +15,8 @@ from unpoison.brokers.rabbitmq.topology import DLX, lane_of
 from unpoison.brokers.rabbitmq.wire import Arrived
 from unpoison.brokers.rabbitmq.writing import MAKE_AGAIN, Batch, Copy
 from unpoison.errors import BrokerUnavailable
-from unpoison.message import Delivery
-from unpoison.ports import Dead, Kept
+from unpoison.model.message import Delivery
+from unpoison.port.broker import Dead, Kept
 
 LetGo = Callable[[Sequence[Receipt]], None]
 

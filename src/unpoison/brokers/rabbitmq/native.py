@@ -3,8 +3,7 @@
 from unpoison.brokers.rabbitmq import envelope, properties, table
 from unpoison.brokers.rabbitmq.envelope import ATTEMPTS, EXPIRATION, KEY, LONG_ID, SENDERS_ATTEMPTS, STAMP, Receipt
 from unpoison.brokers.rabbitmq.wire import read_route
-from unpoison.message import Delivery
-from unpoison.native import Native, as_text
+from unpoison.model.message import Delivery, Native, as_text
 
 _UNSET = dict.fromkeys(properties.PLAIN_FIELDS)
 _PERSISTENT = 2

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from unpoison.brokers.rabbitmq.table import Entry, Table, join, split
-from unpoison.native import as_text
+from unpoison.model.message import as_text
 
 _FIELDS = (
     "content_type",

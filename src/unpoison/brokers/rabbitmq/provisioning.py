@@ -20,7 +20,7 @@ from unpoison.brokers.rabbitmq.ladder import LEVELS, Binding, bindings_of, excha
 from unpoison.brokers.rabbitmq.topology import DLX, Queue, Topology, check_name, dlq_of, native_names, queues
 from unpoison.brokers.rabbitmq.url import Address, address
 from unpoison.errors import UnpoisonError
-from unpoison.provisioning import Needs, Step
+from unpoison.port.provisioning import Needs, Step
 
 NEWEST = (4, 0)
 """Taken for the server's version where that is not known."""

@@ -18,8 +18,8 @@ from unpoison.brokers.rabbitmq.moving import why
 from unpoison.brokers.rabbitmq.topology import NOT_FOUND, check_name
 from unpoison.brokers.rabbitmq.writing import Batch, Copy
 from unpoison.errors import BrokerUnavailable, ConfigError, Refusal
-from unpoison.message import Outgoing
-from unpoison.publishing import STORED, Published, Refused, not_sent, without_source
+from unpoison.model.message import Outgoing
+from unpoison.port.broker import STORED, Published, Refused, not_sent, without_source
 
 _LIMIT = re.compile(r"message size \d+ .*max size (\d+)")
 

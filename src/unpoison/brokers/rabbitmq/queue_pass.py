@@ -22,8 +22,8 @@ from unpoison.brokers.rabbitmq.acks import Acks
 from unpoison.brokers.rabbitmq.connection import ANSWER_TIMEOUT, Channel, Link, Refused
 from unpoison.brokers.rabbitmq.wire import Arrived, ack_frames, get_frame
 from unpoison.errors import BrokerUnavailable, UnpoisonError
-from unpoison.plural import counted
-from unpoison.ports import Progress
+from unpoison.model.wording import counted
+from unpoison.port.broker import Progress
 
 CREDIT, MOST_CREDIT, MOST_CONSUMERS = 10_000, 65_535, 20
 FIRST_STEP, GROWTH = 64, 8

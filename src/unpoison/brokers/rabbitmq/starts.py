@@ -13,8 +13,8 @@ from unpoison.brokers.rabbitmq.connection import IN_USE, Refused
 from unpoison.brokers.rabbitmq.queue_pass import taken_and_put_back
 from unpoison.brokers.rabbitmq.topology import Topology, starts_of
 from unpoison.brokers.rabbitmq.writing import Copy
-from unpoison.message import Counters
-from unpoison.stored import UNREADABLE
+from unpoison.model.message import Counters
+from unpoison.port.serialization import UNREADABLE
 
 LOOKS, LOOK_AGAIN = 10, 0.02
 """How often the notes are looked for, and the seconds in between."""

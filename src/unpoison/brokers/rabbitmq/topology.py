@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from unpoison.brokers.rabbitmq.connection import Channel, Link, Refused
 from unpoison.brokers.rabbitmq.differences import PRECONDITION_FAILED, difference, name_of
 from unpoison.errors import BrokerUnavailable, ConfigError
-from unpoison.ports import Finding
+from unpoison.port.broker import Finding
 
 DLX = "dlx"
 BACKSTOP = 100

@@ -6,9 +6,9 @@ from typing import Any
 from pika import exceptions
 from pika.adapters.utils import connection_workflow as workflow
 
-from unpoison.broker_url import masked_text
 from unpoison.brokers.rabbitmq.url import Address
 from unpoison.errors import BrokerUnavailable, ConfigError
+from unpoison.port.broker_url import masked_text
 
 
 def version(properties: Any) -> tuple[int, int]:

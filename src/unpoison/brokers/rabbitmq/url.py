@@ -11,8 +11,8 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 import pika
 
-from unpoison.broker_url import parse, without_secrets
 from unpoison.errors import ConfigError
+from unpoison.port.broker_url import parse, without_secrets
 
 FORM = "amqp://user:password@host:5672/vhost"
 PORTS = {"amqp": 5672, "amqps": 5671}

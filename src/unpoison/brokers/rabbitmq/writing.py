@@ -13,7 +13,7 @@ from typing import NamedTuple
 from unpoison.brokers.rabbitmq.connection import Channel, Link, Refused
 from unpoison.brokers.rabbitmq.wire import Arrived, publish_frames
 from unpoison.errors import BrokerUnavailable
-from unpoison.plural import counted
+from unpoison.model.wording import counted
 
 CONFIRM_TIMEOUT = 30.0
 BLOCKED_TIMEOUT = 5.0

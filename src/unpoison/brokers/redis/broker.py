@@ -25,11 +25,10 @@ from unpoison.brokers.redis.takeover import take_over
 from unpoison.brokers.redis.url import address
 from unpoison.brokers.redis.waits import waits_of
 from unpoison.errors import BrokerUnavailable, OwnershipLost
-from unpoison.message import Delivery, Outgoing
-from unpoison.ports import Capability, Depth, Finding, Kept, Ring, Settlement, Waits
-from unpoison.publishing import Published, all_or_none, without_source
-from unpoison.reading import Unreadable
-from unpoison.stored import counters_text
+from unpoison.model.message import Delivery, Outgoing
+from unpoison.port.broker import Capability, Depth, Finding, Kept, Published, Ring, Settlement, Waits, all_or_none, without_source
+from unpoison.port.reading import Unreadable
+from unpoison.port.serialization import counters_text
 
 TAKEOVER_EVERY = 0.5
 """Seconds between two looks for consumers that vanished."""

@@ -7,14 +7,14 @@ Every change is one script that first looks whether the letter still waits: of t
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from unpoison import stored
 from unpoison.brokers.redis import scripts
 from unpoison.brokers.redis.broker import RedisBroker
 from unpoison.brokers.redis.envelope import blob_of_message
 from unpoison.brokers.redis.keys import DISCARDED, DLQ, REPLAYED
 from unpoison.brokers.redis.letters import group_of, letter_of, number, original_of, padded, unpadded
 from unpoison.brokers.redis.netstrings import packed, unpacked
-from unpoison.deadletters.record import DeadLetter
+from unpoison.model.dead_letter import DeadLetter
+from unpoison.port import serialization
 
 HISTORY = 10_000
 """How many letters that were replayed are kept, and how many that were discarded."""
@@ -76,7 +76,15 @@ class RedisDeadLetters:
             letter, (_, no, fields) = _letter(self._source, entry), entry
             counters = letter.replayed()
             blob = blob_of_message(letter.message, original_of(letter.message, fields))
-            row = [no, padded(no.decode()), packed(fields), b"r" + no, blob, stored.counters_text(counters), int(counters.alone)]
+            row = [
+                no,
+                padded(no.decode()),
+                packed(fields),
+                b"r" + no,
+                blob,
+                serialization.counters_text(counters),
+                int(counters.alone),
+            ]
             by_group.setdefault(group_of(fields, self.broker.address.group), []).extend(row)
         sent = set()
         for group, rows in by_group.items():

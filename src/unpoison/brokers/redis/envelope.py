@@ -13,10 +13,9 @@ from typing import Any
 import msgspec
 
 from unpoison.brokers.redis.netstrings import packed, unpacked
-from unpoison.message import NO_HEADERS, UNTRIED, Delivery, Message, Outgoing
-from unpoison.native import Native
-from unpoison.reading import Unreadable, as_text, read_all, read_one, unreadable
-from unpoison.stored import UNREADABLE, headers_text, read_counters, read_headers
+from unpoison.model.message import NO_HEADERS, UNTRIED, Delivery, Message, Native, Outgoing
+from unpoison.port.reading import Unreadable, as_text, read_all, read_one, unreadable
+from unpoison.port.serialization import UNREADABLE, headers_text, read_counters, read_headers
 
 STREAM_ID = re.compile(r"(0|[1-9][0-9]{0,19})-(0|[1-9][0-9]{0,19})")
 """A number that the stream gave. Others are ours, and mean nothing to anybody else."""

@@ -5,8 +5,8 @@ from contextlib import contextmanager
 
 import redis
 
-from unpoison.broker_url import masked_text
 from unpoison.errors import BrokerUnavailable
+from unpoison.port.broker_url import masked_text
 
 _CONFIRMED = "Nothing that was not confirmed has been taken for done."
 MEANINGS = {

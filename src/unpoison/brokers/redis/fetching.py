@@ -19,7 +19,7 @@ from unpoison.brokers.redis.nodes import Command
 from unpoison.brokers.redis.openings import make_group
 from unpoison.brokers.redis.presence import Presence
 from unpoison.errors import BrokerUnavailable
-from unpoison.message import Delivery
+from unpoison.model.message import Delivery
 
 log = logging.getLogger("unpoison")
 

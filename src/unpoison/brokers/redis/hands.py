@@ -6,7 +6,7 @@ alive nobody would ever take them over. So it notes what has reached it, and aft
 
 from collections.abc import Sequence
 
-from unpoison.message import Delivery
+from unpoison.model.message import Delivery
 
 
 class Hand:

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 
 import msgspec
 
-from unpoison import stored
 from unpoison.brokers.redis.envelope import STREAM_ID, fields_of
 from unpoison.brokers.redis.netstrings import packed, unpacked
-from unpoison.deadletters.record import DeadLetter
-from unpoison.message import Message
-from unpoison.reading import as_text, read_one
+from unpoison.model.dead_letter import DeadLetter
+from unpoison.model.message import Message
+from unpoison.port import serialization
+from unpoison.port.reading import as_text, read_one
 
 _UNKNOWN = (
     '{"attempts":0,"classification":"unknown","rule":"","reason":"it was put here by another program",'
@@ -32,7 +32,7 @@ def fields_of_letter(letter: DeadLetter, original: Sequence[bytes], group: str, 
     fields += [b"error", f"{letter.error_type}: {letter.error}"[:1000].encode(errors="backslashreplace")]
     fields += [b"reason", letter.reason.encode(errors="backslashreplace"), b"group", group.encode()]
     fields += [b"replays", str(letter.replays).encode(), b"fingerprint", letter.fingerprint.encode()]
-    fields += [b"record", stored.record_text(letter).encode()]
+    fields += [b"record", serialization.record_text(letter).encode()]
     return fields if same else [*fields, b"fields", packed(original)]
 
 
@@ -46,7 +46,7 @@ def letter_of(source: str, no: bytes, state: str, fields: Sequence[bytes]) -> De
     record = text(b"record") or _UNKNOWN
     replays = read_one(text(b"replays") or "0", int, lambda *_: 0)
     row = (no.decode(), state, replays, text(b"fingerprint") or "", text(b"id") or no.decode())
-    return stored.letter(source, (*row, text(b"key"), text(b"headers"), values.get(b"body", b""), record))
+    return serialization.letter(source, (*row, text(b"key"), text(b"headers"), values.get(b"body", b""), record))
 
 
 def original_of(message: Message, fields: Sequence[bytes]) -> list[bytes]:

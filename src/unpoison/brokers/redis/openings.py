@@ -9,7 +9,7 @@ from unpoison.brokers.redis.connection import Link
 from unpoison.brokers.redis.explaining import explained
 from unpoison.brokers.redis.keys import SOURCES, check_tag, dlq_of
 from unpoison.errors import ConfigError
-from unpoison.ports import Finding
+from unpoison.port.broker import Finding
 
 LIST_COSTS = (
     "Each message is written twice more by the server on its way, has no id of its own, and can be taken by any other program "

@@ -25,7 +25,7 @@ from unpoison.brokers.redis.explaining import explained
 from unpoison.brokers.redis.keys import owner_channel
 from unpoison.brokers.redis.nodes import Finder, Node
 from unpoison.errors import UnpoisonError
-from unpoison.ports import Ring
+from unpoison.port.broker import Ring
 
 LEASE = 30.0
 """Seconds after which a consumer that says nothing, and whose subscription says nothing either, is taken for gone."""

@@ -10,7 +10,7 @@ from unpoison.brokers.redis.keys import SOURCES, keys_of, owner_channel
 from unpoison.brokers.redis.openings import new_group
 from unpoison.brokers.redis.url import Address, address
 from unpoison.errors import UnpoisonError
-from unpoison.provisioning import Needs, Step, no_user
+from unpoison.port.provisioning import Needs, Step, no_user
 
 SETUP = """\
 # How an administrator logs in: REDIS_ADMIN=name REDISCLI_AUTH=password sh FILE; without REDIS_ADMIN it is the user 'default'

@@ -17,8 +17,8 @@ from unpoison.brokers.redis.explaining import explained, word
 from unpoison.brokers.redis.keys import LATER, LATER_MESSAGES, MESSAGES, WAITING
 from unpoison.brokers.redis.nodes import Command
 from unpoison.errors import BrokerUnavailable, Refusal
-from unpoison.message import NO_HEADERS, Outgoing
-from unpoison.publishing import STORED, Published, Refused, not_sent
+from unpoison.model.message import NO_HEADERS, Outgoing
+from unpoison.port.broker import STORED, Published, Refused, not_sent
 
 _REFUSALS = {
     "OOM": Refusal.NO_ROOM,

@@ -10,9 +10,9 @@ from typing import Any
 from unpoison.brokers.redis import envelope, scripts
 from unpoison.brokers.redis.letters import fields_of_letter
 from unpoison.brokers.redis.nodes import Command
-from unpoison.message import Delivery
-from unpoison.ports import Settlement
-from unpoison.stored import counters_text
+from unpoison.model.message import Delivery
+from unpoison.port.broker import Settlement
+from unpoison.port.serialization import counters_text
 
 
 def commands(settlement: Settlement, keys: Mapping[str, Sequence[str]], group: str) -> Iterator[tuple[str, str, Command]]:

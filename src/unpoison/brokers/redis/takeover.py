@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from unpoison.brokers.redis import presence, scripts
 from unpoison.brokers.redis.connection import Link
-from unpoison.plural import counted
-from unpoison.takeovers import tell
+from unpoison.model.wording import counted
+from unpoison.port.takeovers import tell
 
 log = logging.getLogger("unpoison")
 

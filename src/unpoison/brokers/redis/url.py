@@ -15,8 +15,8 @@ from urllib.parse import parse_qsl, unquote, urlencode
 
 from redis.connection import Connection, parse_url
 
-from unpoison.broker_url import BrokerURL, masked, parse, without_secrets
 from unpoison.errors import ConfigError
+from unpoison.port.broker_url import BrokerURL, masked, parse, without_secrets
 
 GROUP = "unpoison"
 RESERVED = ("dlq", "later")

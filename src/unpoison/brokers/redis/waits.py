@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from unpoison.brokers.redis.connection import Link
 from unpoison.brokers.redis.keys import ALONE, HELD, LATER, WAITING
 from unpoison.brokers.redis.takeover import shown
-from unpoison.ports import Waits
+from unpoison.port.broker import Waits
 
 
 def waits_of(link: Link, keys: Sequence[str], group: str, but_owner: str) -> Waits:

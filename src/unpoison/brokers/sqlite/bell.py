@@ -16,7 +16,7 @@ from contextlib import closing
 
 from unpoison.brokers.sqlite.file import connect
 from unpoison.errors import UnpoisonError
-from unpoison.ports import Ring
+from unpoison.port.broker import Ring
 
 _IN_MODIFY = 0x2
 _IN_NONBLOCK_CLOEXEC = 0o2004000

@@ -22,11 +22,22 @@ from unpoison.brokers.sqlite.owner import Owner
 from unpoison.brokers.sqlite.schema import POSITIONS, migrate
 from unpoison.brokers.sqlite.takeover import take_over
 from unpoison.errors import BrokerUnavailable, ConfigError, OwnershipLost
-from unpoison.message import Delivery, Outgoing
-from unpoison.ports import Capability, Depth, Finding, Ring, Settlement, Waits
-from unpoison.publishing import STORED, Published, all_or_none, by_source, without_source
-from unpoison.reading import Unreadable
-from unpoison.stored import counters_text
+from unpoison.model.message import Delivery, Outgoing
+from unpoison.port.broker import (
+    STORED,
+    Capability,
+    Depth,
+    Finding,
+    Published,
+    Ring,
+    Settlement,
+    Waits,
+    all_or_none,
+    by_source,
+    without_source,
+)
+from unpoison.port.reading import Unreadable
+from unpoison.port.serialization import counters_text
 
 TAKEOVER_EVERY = 0.5
 """Seconds between two looks for consumers that vanished."""

@@ -9,15 +9,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from unpoison import stored
 from unpoison.brokers.sqlite.broker import SQLiteBroker
-from unpoison.deadletters.record import DeadLetter
+from unpoison.model.dead_letter import DeadLetter
+from unpoison.port import serialization
 
 AT_ONCE = 500
 """Letters of one statement. SQLite takes a limited number of values."""
 
 _NUMBER = re.compile("[1-9][0-9]{0,17}")
-_WITHOUT_BODY = stored.LETTER_COLUMNS.replace("body", "x''")
+_WITHOUT_BODY = serialization.LETTER_COLUMNS.replace("body", "x''")
 _PUT_BACK = (
     "insert into unpoison_waiting (source, due, alone, counters, id, key, headers, body, published) "
     "select source, ?, ?, ?, id, key, headers, body, ? from unpoison_dead where no = ?"
@@ -83,9 +83,9 @@ class SQLiteDeadLetters:
         return []
 
     def _letters(self, table: str, where: str, values: Sequence[Any], limit: int) -> Sequence[DeadLetter]:
-        query = f"select {stored.LETTER_COLUMNS} from {table} where {where} order by no limit ?"
+        query = f"select {serialization.LETTER_COLUMNS} from {table} where {where} order by no limit ?"
         with self.broker.reading() as run:
-            return [stored.letter(self._source, row) for row in run.execute(query, (*values, limit))]
+            return [serialization.letter(self._source, row) for row in run.execute(query, (*values, limit))]
 
     def _between(self, after: str, until: str, state: str | None) -> tuple[str, str, Sequence[Any]]:
         """Table, condition and its values. The index has one state's letters in order; for all states the table itself has."""
@@ -97,8 +97,8 @@ class SQLiteDeadLetters:
         return f"no in ({', '.join('?' * len(numbers))}) and source = ? and state = ?", [*numbers, self._number, state]
 
     def _put_back(self, row: Sequence[Any]) -> Sequence[Any]:
-        counters = stored.letter(self._source, row).replayed()
-        return self._clock(), counters.alone, stored.counters_text(counters), self._clock(), row[0]
+        counters = serialization.letter(self._source, row).replayed()
+        return self._clock(), counters.alone, serialization.counters_text(counters), self._clock(), row[0]
 
     def _numbers(self, letter_ids: Sequence[str]) -> list[int]:
         return sorted({no for letter_id in letter_ids if (no := self._no(letter_id))})

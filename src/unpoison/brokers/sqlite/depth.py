@@ -3,7 +3,7 @@
 import sqlite3
 
 from unpoison.brokers.sqlite.schema import POSITIONS
-from unpoison.ports import Depth, Waits
+from unpoison.port.broker import Depth, Waits
 
 
 def depth_of(run: sqlite3.Connection, source: int, now: float) -> Depth:

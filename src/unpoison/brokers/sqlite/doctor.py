@@ -11,14 +11,14 @@ from pathlib import Path
 from shlex import quote
 from urllib.parse import quote as url_quote
 
-from unpoison import findings
 from unpoison.brokers.sqlite import rights, schema
 from unpoison.brokers.sqlite.file import LOG_LIMIT, explained, kind_of_file_system, must_exist, path_of, refuse_network
 from unpoison.brokers.sqlite.locks import command_of, holders, readers, user_of, writers
 from unpoison.brokers.sqlite.owner import Owner
 from unpoison.errors import BrokerUnavailable, ConfigError
-from unpoison.plural import counted
-from unpoison.ports import Finding
+from unpoison.model.wording import counted
+from unpoison.port import findings
+from unpoison.port.broker import Finding
 
 HELD_TOO_LONG = 2.0
 """Seconds with a write transaction open and nothing committed. unpoison's own take under a millisecond."""

@@ -10,8 +10,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-from unpoison.broker_url import masked
 from unpoison.errors import BrokerUnavailable, ConfigError
+from unpoison.port.broker_url import masked
 
 BUSY_TIMEOUT = 30.0
 """Seconds that a writer waits for its turn. Ours take under a millisecond: only a foreign program can hold the file so long."""

@@ -8,8 +8,8 @@ import sqlite3
 from collections.abc import Sequence
 
 from unpoison.errors import BrokerUnavailable, Refusal
-from unpoison.message import Outgoing
-from unpoison.publishing import Published, Refused, all_or_none
+from unpoison.model.message import Outgoing
+from unpoison.port.broker import Published, Refused, all_or_none
 
 _REFUSALS = {
     sqlite3.SQLITE_TOOBIG: Refusal.TOO_LARGE,

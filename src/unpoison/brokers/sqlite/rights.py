@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from shlex import quote
 
-from unpoison.ports import Finding
+from unpoison.port.broker import Finding
 
 NAMES = ("not-writable", "readable-by-others")
 

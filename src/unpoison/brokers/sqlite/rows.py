@@ -7,11 +7,10 @@ from typing import Any
 
 from unpoison.brokers.sqlite.leases import runs
 from unpoison.brokers.sqlite.schema import POSITIONS
-from unpoison.message import NO_HEADERS, UNTRIED, Delivery, Outgoing
-from unpoison.native import Native, native_of_text
-from unpoison.ports import Dead, Kept, Settlement
-from unpoison.reading import Unreadable, as_bytes, as_text, read_one, unreadable
-from unpoison.stored import counters_text, headers_text, read_counters, read_headers, record_text
+from unpoison.model.message import NO_HEADERS, UNTRIED, Delivery, Native, Outgoing, native_of_text
+from unpoison.port.broker import Dead, Kept, Settlement
+from unpoison.port.reading import Unreadable, as_bytes, as_text, read_one, unreadable
+from unpoison.port.serialization import counters_text, headers_text, read_counters, read_headers, record_text
 
 FETCH_BYTES = 64 * 1024 * 1024
 """A fetch ends early once it has read this much: a limit by count alone lets large bodies fill the memory."""

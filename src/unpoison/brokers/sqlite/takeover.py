@@ -7,10 +7,10 @@ import sqlite3
 from collections import Counter
 
 from unpoison.brokers.sqlite.schema import POSITIONS
-from unpoison.message import UNTRIED
-from unpoison.reading import read_one
-from unpoison.stored import counters_text, read_counters
-from unpoison.takeovers import Takeover
+from unpoison.model.message import UNTRIED
+from unpoison.port.reading import read_one
+from unpoison.port.serialization import counters_text, read_counters
+from unpoison.port.takeovers import Takeover
 
 
 def take_over(run: sqlite3.Connection, owner: int, now: float) -> Takeover:

@@ -18,10 +18,9 @@ from unpoison.brokers.sqs.settling import Settling, is_held
 from unpoison.brokers.sqs.source import Source
 from unpoison.brokers.sqs.url import address
 from unpoison.errors import BrokerUnavailable, OwnershipLost, UnpoisonError
-from unpoison.message import Delivery, Outgoing
-from unpoison.ports import Capability, Depth, Finding, Kept, Ring, Settlement
-from unpoison.publishing import Published
-from unpoison.renewing import Keeper
+from unpoison.model.message import Delivery, Outgoing
+from unpoison.port.broker import Capability, Depth, Finding, Kept, Published, Ring, Settlement
+from unpoison.port.lease_keeper import Keeper
 
 GIVE_BACK_AFTER = 2.0
 """Seconds that a message waits here unfetched before others may have it."""

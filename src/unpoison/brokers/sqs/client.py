@@ -23,11 +23,11 @@ from botocore.exceptions import (
     ProfileNotFound,
 )
 
-from unpoison.broker_url import masked_text
 from unpoison.brokers.sqs import answers
 from unpoison.brokers.sqs.url import Address
 from unpoison.errors import BrokerUnavailable, ConfigError
-from unpoison.plural import counted
+from unpoison.model.wording import counted
+from unpoison.port.broker_url import masked_text
 
 T = TypeVar("T")
 AT_ONCE = 10

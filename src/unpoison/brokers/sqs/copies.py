@@ -11,8 +11,8 @@ from unpoison.brokers.sqs import envelope, letters, writing
 from unpoison.brokers.sqs.envelope import Raw, Receipt, Seen
 from unpoison.brokers.sqs.topology import Topic
 from unpoison.brokers.sqs.writing import Copy, group_of, unique
-from unpoison.message import Counters, Outgoing
-from unpoison.ports import Dead, Kept
+from unpoison.model.message import Counters, Outgoing
+from unpoison.port.broker import Dead, Kept
 
 NO_KEY = "unpoison"
 """The message group of everything without a key: a FIFO queue keeps all of that in order."""

@@ -20,12 +20,12 @@ from unpoison.brokers.sqs.letters import Found
 from unpoison.brokers.sqs.looking import QueuePass
 from unpoison.brokers.sqs.operating import check_time, locked
 from unpoison.brokers.sqs.writing import Copy
-from unpoison.deadletters.record import DeadLetter
-from unpoison.dlq_index import Entry, Keep
 from unpoison.errors import BrokerUnavailable, UnpoisonError
-from unpoison.plural import counted
-from unpoison.ports import Progress
-from unpoison.whole_dlq import WholeDLQ, portions
+from unpoison.model.dead_letter import DeadLetter
+from unpoison.model.wording import counted
+from unpoison.port.broker import Progress
+from unpoison.port.dlq_index import Entry, Keep
+from unpoison.port.whole_dlq import WholeDLQ, portions
 
 DEAD, REPLAYED, DISCARDED = "dead", "replayed", "discarded"
 REQUESTS = 16

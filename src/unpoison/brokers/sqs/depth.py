@@ -7,7 +7,7 @@ wait, and come back: so its queues are counted before that and after it.
 
 from unpoison.brokers.sqs.session import Session
 from unpoison.brokers.sqs.topology import Topic
-from unpoison.ports import Depth
+from unpoison.port.broker import Depth
 
 
 def depth(session: Session, topic: Topic, waiting_here: int) -> Depth:

@@ -15,9 +15,9 @@ from typing import Any
 import msgspec
 
 from unpoison.brokers.sqs import body as bodies
-from unpoison.message import NO_HEADERS, UNTRIED, Counters, Delivery, Moment, Outgoing
-from unpoison.native import as_text as text
-from unpoison.reading import Unreadable, read_one, unreadable
+from unpoison.model.message import NO_HEADERS, UNTRIED, Counters, Delivery, Moment, Outgoing
+from unpoison.model.message import as_text as text
+from unpoison.port.reading import Unreadable, read_one, unreadable
 
 ATTRIBUTE = "unpoison"
 MOST_ATTRIBUTES = 10

@@ -18,8 +18,8 @@ from unpoison.brokers.sqs.session import Session
 from unpoison.brokers.sqs.taking import Taking
 from unpoison.brokers.sqs.topology import Topic
 from unpoison.brokers.sqs.writing import Copy
-from unpoison.message import Counters
-from unpoison.stored import UNREADABLE
+from unpoison.model.message import Counters
+from unpoison.port.serialization import UNREADABLE
 
 LOOK_EVERY = 1.0
 """Seconds between two looks: each is a request that costs time and money."""

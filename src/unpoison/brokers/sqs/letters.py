@@ -10,16 +10,16 @@ from typing import Any
 
 import msgspec
 
-from unpoison import moved_back
 from unpoison.brokers.sqs import envelope, writing
 from unpoison.brokers.sqs.envelope import Envelope, Raw, Seen
 from unpoison.brokers.sqs.writing import LIMIT, Copy, unique
-from unpoison.deadletters.record import DeadLetter
-from unpoison.failure import ErrorClassification
-from unpoison.message import Counters, Message
-from unpoison.plural import counted
-from unpoison.reading import read_one, unreadable_letter
-from unpoison.stored import letter_within
+from unpoison.model.dead_letter import DeadLetter
+from unpoison.model.failure import ErrorClassification
+from unpoison.model.message import Counters, Message
+from unpoison.model.wording import counted
+from unpoison.port import serialization
+from unpoison.port.reading import read_one, unreadable_letter
+from unpoison.port.serialization import letter_within
 
 MOST_RECORD = 32 * 1024
 CAPS = (8_000, 2_000, 200)
@@ -111,7 +111,7 @@ def is_moved_back(seen: Seen) -> bool:
 
 def restarted(seen: Seen) -> Seen:
     """Such a message as it starts: its counters are those of a replay, with the history of the letter."""
-    return msgspec.structs.replace(seen, counters=moved_back.restarted(seen.envelope.letter, seen.counters.replays))
+    return msgspec.structs.replace(seen, counters=serialization.restarted(seen.envelope.letter, seen.counters.replays))
 
 
 def _known(source: str, told: Envelope) -> DeadLetter | None:

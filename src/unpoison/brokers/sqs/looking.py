@@ -16,7 +16,7 @@ from unpoison.brokers.sqs.envelope import Raw
 from unpoison.brokers.sqs.session import Session
 from unpoison.brokers.sqs.taking import receive
 from unpoison.errors import BrokerUnavailable, UnpoisonError
-from unpoison.ports import Progress
+from unpoison.port.broker import Progress
 
 HIDE = 10
 Receive = Callable[[Raw], None]

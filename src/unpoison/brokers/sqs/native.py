@@ -2,8 +2,7 @@
 
 from unpoison.brokers.sqs import envelope
 from unpoison.brokers.sqs.envelope import GROUP, Raw, Receipt, attribute_bytes
-from unpoison.message import Delivery
-from unpoison.native import Native
+from unpoison.model.message import Delivery, Native
 
 
 def native(delivery: Delivery) -> Native:

@@ -6,14 +6,14 @@ from contextlib import closing
 from functools import partial
 from shlex import quote
 
-from unpoison.broker_url import masked
 from unpoison.brokers.sqs import wanted
 from unpoison.brokers.sqs.client import Link, NoQueue
 from unpoison.brokers.sqs.names import Names, check_name, native_names
 from unpoison.brokers.sqs.topology import QUEUES
 from unpoison.brokers.sqs.url import Address, address
 from unpoison.errors import UnpoisonError
-from unpoison.provisioning import Needs, Step, no_user
+from unpoison.port.broker_url import masked
+from unpoison.port.provisioning import Needs, Step, no_user
 
 SETUP = """\
 # The aws program must be on the PATH, with the credentials of an administrator where it looks for them (AWS_PROFILE …).

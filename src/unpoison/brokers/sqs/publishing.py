@@ -11,8 +11,8 @@ from unpoison.brokers.sqs.client import Denied, NoQueue
 from unpoison.brokers.sqs.session import Session
 from unpoison.brokers.sqs.writing import NOT_SENT, Copy, No
 from unpoison.errors import BrokerUnavailable, PayloadError, Refusal
-from unpoison.message import Outgoing
-from unpoison.publishing import STORED, Published, Refused, not_sent, without_source
+from unpoison.model.message import Outgoing
+from unpoison.port.broker import STORED, Published, Refused, not_sent, without_source
 
 _REFUSALS = {
     NOT_SENT: Refusal.NOT_SENT,

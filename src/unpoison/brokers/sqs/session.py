@@ -9,7 +9,7 @@ from unpoison.brokers.sqs.topology import Topic, Topology
 from unpoison.brokers.sqs.url import Address
 from unpoison.brokers.sqs.writing import Copy, No
 from unpoison.errors import BrokerUnavailable, ConfigError
-from unpoison.ports import Finding
+from unpoison.port.broker import Finding
 
 
 class Session:

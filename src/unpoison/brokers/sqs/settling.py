@@ -14,9 +14,9 @@ from unpoison.brokers.sqs.source import Source
 from unpoison.brokers.sqs.taking import Taking
 from unpoison.brokers.sqs.writing import Copy
 from unpoison.errors import BrokerUnavailable
-from unpoison.message import Delivery
-from unpoison.plural import counted
-from unpoison.ports import Dead, Kept, Settlement
+from unpoison.model.message import Delivery
+from unpoison.model.wording import counted
+from unpoison.port.broker import Dead, Kept, Settlement
 
 
 class Settling:

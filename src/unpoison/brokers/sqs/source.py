@@ -6,7 +6,6 @@ from functools import partial
 
 import msgspec
 
-from unpoison import moved_back
 from unpoison.brokers.sqs import copies, envelope, letters, writing
 from unpoison.brokers.sqs.envelope import Raw, Receipt, Seen
 from unpoison.brokers.sqs.lane import Lane
@@ -15,9 +14,10 @@ from unpoison.brokers.sqs.session import Session
 from unpoison.brokers.sqs.taking import Taking
 from unpoison.brokers.sqs.topology import Topic
 from unpoison.errors import UnpoisonError
-from unpoison.message import Counters, Delivery
-from unpoison.reading import Unreadable, read_one
-from unpoison.takeovers import CameBack
+from unpoison.model.message import Counters, Delivery
+from unpoison.port import serialization
+from unpoison.port.reading import Unreadable, read_one
+from unpoison.port.takeovers import CameBack
 
 log = logging.getLogger("unpoison")
 
@@ -45,7 +45,7 @@ class Source:
         self.work = Taking(self.topic.work, session.link, ring, sort=not self.topic.is_fifo)
         self.lane = Lane(self.topic, session, ring)
         self.mover = Mover(self.topic, session, ring)
-        self.came_back, self.moved_back = CameBack(), CameBack(tell=moved_back.tell)
+        self.came_back, self.moved_back = CameBack(), CameBack(tell=serialization.tell)
         self.filled = False
         """Whether we have stored something ourselves since we last looked."""
         self._told_foreign = False

@@ -20,7 +20,7 @@ from unpoison.brokers.sqs import envelope
 from unpoison.brokers.sqs.client import AT_ONCE, LOST, Link, in_tens
 from unpoison.brokers.sqs.envelope import Raw
 from unpoison.errors import BrokerUnavailable, UnpoisonError
-from unpoison.plural import counted
+from unpoison.model.wording import counted
 
 SURE = 0.8
 """Of the visibility a part is kept back: an answer may be on its way for a while."""

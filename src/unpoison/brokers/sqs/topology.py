@@ -14,8 +14,8 @@ from unpoison.brokers.sqs.doctor import settings
 from unpoison.brokers.sqs.names import Names, check_name
 from unpoison.brokers.sqs.writing import LIMIT
 from unpoison.errors import BrokerUnavailable, ConfigError
-from unpoison.plural import counted
-from unpoison.ports import Finding
+from unpoison.model.wording import counted
+from unpoison.port.broker import Finding
 
 EXISTS = ("QueueNameExists", "QueueAlreadyExists")
 

@@ -6,8 +6,8 @@ where the AWS tools look for them (variables, profiles, roles) unless they stand
 
 from typing import NamedTuple
 
-from unpoison.broker_url import masked, parse
 from unpoison.errors import ConfigError
+from unpoison.port.broker_url import masked, parse
 
 OPTIONS = ("endpoint", "region", "profile", "prefix", "visibility", "wait", "pollers")
 VISIBILITY, LONGEST_VISIBILITY = 30, 43_200

@@ -4,9 +4,9 @@ import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
-from unpoison.broker_url import masked
 from unpoison.brokers.sqs.names import FIFO, Names
 from unpoison.brokers.sqs.url import Address
+from unpoison.port.broker_url import masked
 
 DAY = 86_400
 RETENTION = 14 * DAY

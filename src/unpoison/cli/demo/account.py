@@ -18,7 +18,7 @@ from unpoison.cli.demo.spool import order_of
 from unpoison.cli.demo.stage import Stage
 from unpoison.cli.demo.supervisor import Supervised
 from unpoison.cli.demo.timing import others_waited, usual_gap
-from unpoison.deadletters.record import DeadLetter
+from unpoison.model.dead_letter import DeadLetter
 
 _BODY_SHOWN = re.compile("; the body begins |, near ")
 

@@ -20,7 +20,7 @@ from unpoison.cli.demo.stage import PREFIX, Stage, set_up
 from unpoison.cli.demo.summary import tell
 from unpoison.cli.demo.supervisor import Supervised, wait
 from unpoison.cli.json_output import print_json
-from unpoison.plural import counted
+from unpoison.model.wording import counted
 
 LOOK_EVERY = 0.1
 PATIENCE, PATIENCE_EACH = 120.0, 0.05

@@ -4,8 +4,8 @@ An app like any user's: workers import it by its name. Its limits are short, so 
 """
 
 from unpoison.app import App
-from unpoison.backoff import Backoff
 from unpoison.cli.demo.shop import MEMORY, ship
+from unpoison.model.backoff import Backoff
 
 SOURCE = "orders"
 MAX_BODY = 4096

@@ -15,7 +15,7 @@ from pathlib import Path
 from unpoison.cli.demo.ledger import Ledger
 from unpoison.cli.demo.shop import MEMORY, Order, ship
 from unpoison.cli.demo.spool import Spool, order_of
-from unpoison.workers.child import die_with
+from unpoison.worker.worker_process import die_with
 
 
 def consume(spool: Spool, ledger: Ledger) -> None:

@@ -13,7 +13,7 @@ from unpoison.cli.demo.spool import order_of
 from unpoison.cli.demo.stage import SOURCE, Stage
 from unpoison.cli.demo.supervisor import Supervised
 from unpoison.deadletters.manager import DLQManager
-from unpoison.deadletters.record import DeadLetter
+from unpoison.model.dead_letter import DeadLetter
 
 DEATHS = ("unpoison.WorkerDied", "unpoison.Timeout")
 """Failures that cost a worker process."""

@@ -16,7 +16,7 @@ from unpoison.cli.demo.account import STUCK, diagnosis
 from unpoison.cli.demo.poison import Traffic, message_id
 from unpoison.cli.demo.progress import PlainLoop, Snapshot
 from unpoison.cli.screen import console
-from unpoison.escaping import one_line
+from unpoison.model.wording import one_line
 
 Show = Callable[[Snapshot], None]
 

@@ -13,8 +13,8 @@ from unpoison.cli.demo import ledger, trouble
 from unpoison.cli.demo.poison import Traffic, message_id
 from unpoison.cli.demo.spool import Spool
 from unpoison.cli.demo.supervisor import Supervised
-from unpoison.message import Outgoing
-from unpoison.sending import check
+from unpoison.flow.sending import check
+from unpoison.model.message import Outgoing
 
 APP = "unpoison.cli.demo.orders:app"
 SOURCE = "orders"

@@ -17,8 +17,7 @@ from unpoison.cli.demo.screen import STYLES
 from unpoison.cli.demo.stage import SOURCE
 from unpoison.cli.demo.timing import in_words
 from unpoison.cli.screen import WIDE, console
-from unpoison.escaping import one_line
-from unpoison.plural import counted
+from unpoison.model.wording import counted, one_line
 
 WIDEST = 140
 

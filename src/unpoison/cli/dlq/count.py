@@ -4,7 +4,7 @@ import click
 
 from unpoison.cli.dlq.target import NO_SOURCES, target, target_options
 from unpoison.cli.json_output import print_json
-from unpoison.escaping import one_line
+from unpoison.model.wording import one_line
 
 
 @click.command(

@@ -6,8 +6,7 @@ import click
 
 from unpoison.cli.dlq.target import said_gone, target, target_options
 from unpoison.cli.json_output import print_json
-from unpoison.escaping import one_line
-from unpoison.plural import counted
+from unpoison.model.wording import counted, one_line
 
 
 @click.command(

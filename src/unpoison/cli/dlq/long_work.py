@@ -6,8 +6,8 @@ from contextlib import contextmanager
 import click
 
 from unpoison.cli.screen import progress
-from unpoison.plural import counted
-from unpoison.ports import Progress
+from unpoison.model.wording import counted
+from unpoison.port.broker import Progress
 
 _BAR = {"replayed": "Replaying", "purged": "Purging"}
 

@@ -11,7 +11,7 @@ from unpoison.cli.dlq.target import NO_SOURCES, Target, target, target_options
 from unpoison.cli.json_output import print_json_array
 from unpoison.cli.screen import console, letter_table
 from unpoison.deadletters.manager import STATES
-from unpoison.deadletters.record import DeadLetter
+from unpoison.model.dead_letter import DeadLetter
 
 TABLE_LIMIT = 50
 ALL = sys.maxsize

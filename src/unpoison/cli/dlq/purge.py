@@ -6,7 +6,7 @@ from unpoison.cli.confirming import confirm
 from unpoison.cli.dlq.long_work import long_work
 from unpoison.cli.dlq.target import target, target_options
 from unpoison.cli.json_output import print_json
-from unpoison.plural import counted
+from unpoison.model.wording import counted
 
 
 @click.command(

@@ -9,8 +9,7 @@ from unpoison.cli.dlq.long_work import long_work
 from unpoison.cli.dlq.target import Target, said_gone, target, target_options
 from unpoison.cli.json_output import print_json
 from unpoison.deadletters.manager import ReplayResult
-from unpoison.escaping import one_line
-from unpoison.plural import counted
+from unpoison.model.wording import counted, one_line
 
 
 @click.command(

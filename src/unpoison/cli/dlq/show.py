@@ -8,8 +8,8 @@ from unpoison.cli.dlq.target import target, target_options
 from unpoison.cli.json_output import print_json
 from unpoison.cli.letter import print_letter
 from unpoison.cli.screen import console
-from unpoison.deadletters.record import DeadLetter
-from unpoison.escaping import acts_on_terminals
+from unpoison.model.dead_letter import DeadLetter
+from unpoison.model.wording import acts_on_terminals
 
 
 @click.command(

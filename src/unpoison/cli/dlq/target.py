@@ -8,15 +8,15 @@ from typing import Any, TypeVar
 
 import click
 
-from unpoison.broker_url import masked
 from unpoison.brokers import broker_for, dead_letters_for, sources_for
 from unpoison.cli.loading import load
 from unpoison.cli.screen import progress
 from unpoison.deadletters.manager import STATES, DLQManager
-from unpoison.deadletters.record import DeadLetter
 from unpoison.errors import CapabilityError, LetterNotFound
-from unpoison.escaping import one_line
-from unpoison.ports import Capability, DeadLetters, one_look
+from unpoison.model.dead_letter import DeadLetter
+from unpoison.model.wording import one_line
+from unpoison.port.broker import Capability, DeadLetters, one_look
+from unpoison.port.broker_url import masked
 
 NO_SOURCES = "unpoison has not been used with any source there."
 

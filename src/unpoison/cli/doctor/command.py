@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 import click
 import msgspec
 
-from unpoison.broker_url import masked, masked_text
 from unpoison.brokers import checks_for, findings_for, is_url
 from unpoison.cli.doctor.settings import NAMES, findings_of, longest_of
 from unpoison.cli.doctor.showing import show
 from unpoison.cli.json_output import print_json
 from unpoison.cli.loading import load
+from unpoison.decide.options import ConsumerOptions
 from unpoison.errors import CapabilityError, UnpoisonError
-from unpoison.options import ConsumerOptions
-from unpoison.ports import Finding
+from unpoison.port.broker import Finding
+from unpoison.port.broker_url import masked, masked_text
 
 
 @dataclass(slots=True)

@@ -4,8 +4,8 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 
-from unpoison.options import ConsumerOptions, Settings
-from unpoison.ports import Finding
+from unpoison.decide.options import ConsumerOptions, Settings
+from unpoison.port.broker import Finding
 
 NAMES = ("endless-retry", "no-age-limit", "no-time-limit", "grace-too-short")
 

@@ -7,8 +7,8 @@ from rich.console import Console
 from rich.text import Text
 
 from unpoison.cli.screen import console
-from unpoison.escaping import one_line
-from unpoison.ports import Finding
+from unpoison.model.wording import one_line
+from unpoison.port.broker import Finding
 
 WIDEST = 110
 """Longer lines are hard to read, however wide the screen is."""

@@ -23,11 +23,9 @@ from unpoison.cli.plan.rows import (
     time_note,
 )
 from unpoison.cli.plan.subject import Subject
-from unpoison.escaping import one_line
-from unpoison.planning.plan import Plan
-from unpoison.planning.schedule import Step
-from unpoison.planning.warnings import INSTANT
-from unpoison.planning.words import lasting
+from unpoison.model.wording import one_line
+from unpoison.planning.plan import Plan, Step
+from unpoison.planning.warnings import INSTANT, lasting
 
 WIDEST = 120
 IN_A_PIPE = 80

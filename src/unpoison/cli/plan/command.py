@@ -21,8 +21,8 @@ from unpoison.cli.plan.values import (
     share,
 )
 from unpoison.cli.screen import console
-from unpoison.handler import MAX_AGE, Limits
-from unpoison.planning.traffic import Traffic
+from unpoison.decide.policy import MAX_AGE, Limits
+from unpoison.planning.plan import Traffic
 
 MOST_ATTEMPTS = 100
 PICTURE = click.Path(dir_okay=False, path_type=Path)

@@ -7,9 +7,7 @@ from typing import Any
 import msgspec
 
 from unpoison.cli.plan.subject import Subject
-from unpoison.planning.plan import TOGETHER, Plan
-from unpoison.planning.schedule import Percentiles
-from unpoison.planning.traffic import Load
+from unpoison.planning.plan import TOGETHER, Load, Percentiles, Plan
 from unpoison.planning.warnings import INSTANT
 
 FIGURES = ("rate", "failing", "retries", "worst_case", "same_rate", "outage", "schedule", "last_start", "burst")

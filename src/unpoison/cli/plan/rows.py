@@ -3,11 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from unpoison.planning.plan import TOGETHER, Plan
-from unpoison.planning.schedule import Burst, Step
-from unpoison.planning.warnings import INSTANT
-from unpoison.planning.words import described, lasting, number, per_second, percent
-from unpoison.plural import counted
+from unpoison.model.wording import counted
+from unpoison.planning.plan import TOGETHER, Burst, Plan, Step
+from unpoison.planning.warnings import INSTANT, described, lasting, number, per_second, percent
 
 MOST_STEPS = 12
 

@@ -6,12 +6,10 @@ from dataclasses import dataclass
 import click
 
 from unpoison.cli.loading import load
-from unpoison.handler import Limits
-from unpoison.planning.plan import Plan, Scenario, plan
-from unpoison.planning.traffic import Traffic
-from unpoison.planning.warnings import Warned, warnings
-from unpoison.planning.words import lasting
-from unpoison.plural import counted
+from unpoison.decide.policy import Limits
+from unpoison.model.wording import counted
+from unpoison.planning.plan import Plan, Scenario, Traffic, plan
+from unpoison.planning.warnings import Warned, lasting, warnings
 
 
 @dataclass(frozen=True, slots=True)

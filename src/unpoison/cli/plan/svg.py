@@ -24,10 +24,9 @@ from unpoison.cli.plan.rows import (
     time_note,
 )
 from unpoison.cli.plan.subject import Subject
-from unpoison.escaping import one_line
+from unpoison.model.wording import one_line
 from unpoison.planning.plan import Plan
-from unpoison.planning.warnings import INSTANT
-from unpoison.planning.words import lasting
+from unpoison.planning.warnings import INSTANT, lasting
 
 WIDTH, MARGIN = 840, 28
 LINE, ROW = 19, 26

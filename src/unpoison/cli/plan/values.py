@@ -5,9 +5,9 @@ import re
 
 import click
 
-from unpoison.backoff import Backoff
 from unpoison.cli.durations import duration
-from unpoison.handler import MAX_ATTEMPTS
+from unpoison.decide.policy import MAX_ATTEMPTS
+from unpoison.model.backoff import Backoff
 
 KINDS = ("exponential", "fixed", "immediate", "delays")
 

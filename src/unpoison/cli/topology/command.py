@@ -6,13 +6,13 @@ from collections.abc import Sequence
 import click
 import msgspec
 
-from unpoison.broker_url import masked, masked_text
 from unpoison.brokers import is_url, losses_for, needs_for
 from unpoison.cli.json_output import print_json
 from unpoison.cli.loading import load
 from unpoison.cli.topology.script import Part, script, summary
 from unpoison.errors import UnpoisonError
-from unpoison.ports import Finding
+from unpoison.port.broker import Finding
+from unpoison.port.broker_url import masked, masked_text
 
 
 @click.command(

@@ -6,11 +6,10 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from unpoison.broker_url import masked_text
-from unpoison.escaping import one_line
-from unpoison.plural import counted
-from unpoison.ports import Finding
-from unpoison.provisioning import Needs, Step
+from unpoison.model.wording import counted, one_line
+from unpoison.port.broker import Finding
+from unpoison.port.broker_url import masked_text
+from unpoison.port.provisioning import Needs, Step
 
 WIDTH = 100
 

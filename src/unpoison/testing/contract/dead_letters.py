@@ -3,11 +3,11 @@
 import pytest
 
 from unpoison.app import App
-from unpoison.backoff import Backoff
 from unpoison.brokers import sources_for
 from unpoison.errors import LetterNotFound, Permanent
-from unpoison.message import Delivery
-from unpoison.ports import Capability, Dead, Settlement
+from unpoison.model.backoff import Backoff
+from unpoison.model.message import Delivery
+from unpoison.port.broker import Capability, Dead, Settlement
 from unpoison.testing import given
 from unpoison.testing.lab import Lab
 from unpoison.testing.running import drained

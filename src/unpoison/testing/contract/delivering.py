@@ -5,8 +5,8 @@ import threading
 import pytest
 
 from unpoison.errors import PayloadError
-from unpoison.message import Outgoing
-from unpoison.ports import Capability, Dead, Depth, Kept, Settlement
+from unpoison.model.message import Outgoing
+from unpoison.port.broker import Capability, Dead, Depth, Kept, Settlement
 from unpoison.testing import given
 from unpoison.testing.isolation.diary import wait_until
 from unpoison.testing.lab import Lab

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from unpoison.ports import Capability, ExplainsWaits
+from unpoison.port.broker import Capability, ExplainsWaits
 from unpoison.testing import given
 from unpoison.testing.lab import Lab
 from unpoison.testing.running import Journal, drained

@@ -9,9 +9,9 @@ import pytest
 
 from unpoison.app import App
 from unpoison.errors import Permanent
-from unpoison.judging import Judge
-from unpoison.message import Delivery
-from unpoison.ports import Settlement
+from unpoison.flow.settlement_builder import Judge
+from unpoison.model.message import Delivery
+from unpoison.port.broker import Settlement
 from unpoison.testing import given
 from unpoison.testing.lab import Lab
 from unpoison.testing.running import Journal, drained

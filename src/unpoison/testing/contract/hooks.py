@@ -4,9 +4,9 @@ import threading
 from contextlib import ExitStack
 
 from unpoison.app import App
-from unpoison.backoff import Backoff
-from unpoison.handler import MessageMetadata, PoisonPillHandler
-from unpoison.message import Message
+from unpoison.decide.policy import MessageMetadata, PoisonPillHandler
+from unpoison.model.backoff import Backoff
+from unpoison.model.message import Message
 from unpoison.testing import given
 from unpoison.testing.lab import Lab
 from unpoison.testing.processes import PATIENCE

@@ -2,7 +2,7 @@
 
 import time
 
-from unpoison.failure import Crash
+from unpoison.model.failure import Crash
 from unpoison.testing.isolation.scene import Scene
 from unpoison.testing.lab import Lab
 

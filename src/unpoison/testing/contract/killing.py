@@ -3,10 +3,10 @@
 from collections import Counter
 
 from unpoison.app import App
-from unpoison.backoff import Backoff
 from unpoison.errors import Discard
-from unpoison.message import Delivery, Outgoing
-from unpoison.ports import Capability, Depth
+from unpoison.model.backoff import Backoff
+from unpoison.model.message import Delivery, Outgoing
+from unpoison.port.broker import Capability, Depth
 from unpoison.testing import given
 from unpoison.testing.effects import Effects
 from unpoison.testing.kill_points import sweep

@@ -4,10 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 from unpoison.app import App
-from unpoison.backoff import Backoff
 from unpoison.errors import Permanent
-from unpoison.message import Delivery
-from unpoison.native import Native, text_headers
+from unpoison.model.backoff import Backoff
+from unpoison.model.message import Delivery, Native, text_headers
 from unpoison.testing import given
 from unpoison.testing.lab import Lab
 from unpoison.testing.running import drained

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import partial
 
 from unpoison.errors import LetterNotFound
-from unpoison.ports import Capability
+from unpoison.port.broker import Capability
 from unpoison.testing import given
 from unpoison.testing.effects import Effects
 from unpoison.testing.lab import Lab

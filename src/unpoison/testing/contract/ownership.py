@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import pytest
 
-from unpoison.backoff import Backoff
 from unpoison.errors import OwnershipLost
-from unpoison.message import Counters, Delivery
-from unpoison.ports import Broker, Capability, Dead, Depth, Kept, Settlement
+from unpoison.model.backoff import Backoff
+from unpoison.model.message import Counters, Delivery
+from unpoison.port.broker import Broker, Capability, Dead, Depth, Kept, Settlement
 from unpoison.testing import given
 from unpoison.testing.effects import Effects
 from unpoison.testing.isolation.diary import wait_until

@@ -3,8 +3,8 @@
 import pytest
 
 from unpoison.errors import PublishFailed, Refusal
-from unpoison.message import Outgoing
-from unpoison.ports import Broker, Capability, Settlement
+from unpoison.model.message import Outgoing
+from unpoison.port.broker import Broker, Capability, Settlement
 from unpoison.testing import given
 from unpoison.testing.isolation.diary import wait_until
 from unpoison.testing.lab import Lab

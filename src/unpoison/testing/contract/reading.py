@@ -1,7 +1,7 @@
 """Reading a message never raises: what cannot be read, even by a fault of our own, is a dead letter and stops nobody."""
 
-from unpoison.message import Counters
-from unpoison.ports import Kept, Settlement
+from unpoison.model.message import Counters
+from unpoison.port.broker import Kept, Settlement
 from unpoison.testing import given
 from unpoison.testing.lab import Lab
 from unpoison.testing.running import Journal, drained

@@ -5,10 +5,10 @@ import time
 
 import pytest
 
-from unpoison.backoff import Backoff
 from unpoison.errors import RetryLater
-from unpoison.message import Counters, Delivery, Outgoing
-from unpoison.ports import Kept, Settlement
+from unpoison.model.backoff import Backoff
+from unpoison.model.message import Counters, Delivery, Outgoing
+from unpoison.port.broker import Kept, Settlement
 from unpoison.testing import given
 from unpoison.testing.lab import Lab
 from unpoison.testing.processes import PATIENCE

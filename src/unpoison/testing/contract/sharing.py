@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from unpoison.app import App
-from unpoison.backoff import Backoff
 from unpoison.errors import Permanent
-from unpoison.message import Delivery
-from unpoison.ports import Capability
+from unpoison.model.backoff import Backoff
+from unpoison.model.message import Delivery
+from unpoison.port.broker import Capability
 from unpoison.testing import given
 from unpoison.testing.effects import Effects
 from unpoison.testing.lab import Lab

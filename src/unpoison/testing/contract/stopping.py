@@ -8,8 +8,8 @@ from collections import Counter
 import pytest
 
 from unpoison.app import App
-from unpoison.message import UNTRIED, Delivery
-from unpoison.ports import Capability, Depth, Kept, Settlement
+from unpoison.model.message import UNTRIED, Delivery
+from unpoison.port.broker import Capability, Depth, Kept, Settlement
 from unpoison.testing import given
 from unpoison.testing.effects import Effects
 from unpoison.testing.lab import Lab

@@ -5,10 +5,10 @@ from contextlib import ExitStack
 
 import pytest
 
-from unpoison import consumer as flow
 from unpoison.app import App
 from unpoison.errors import Permanent, UnpoisonError
-from unpoison.report import Report
+from unpoison.flow import consumer as flow
+from unpoison.reporting.report import Report
 from unpoison.testing import given
 from unpoison.testing.lab import Lab
 from unpoison.testing.processes import PATIENCE

@@ -10,8 +10,8 @@ import sys
 import msgspec
 
 from unpoison.errors import UnpoisonError
-from unpoison.run import Run
-from unpoison.staffing import RunnableApp
+from unpoison.flow.run import Run
+from unpoison.flow.runnable import RunnableApp
 from unpoison.testing.isolation import plan
 
 

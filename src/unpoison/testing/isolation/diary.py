@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from unpoison.message import Delivery
+from unpoison.model.message import Delivery
 from unpoison.testing.effects import Effects
 
 PATIENCE = 30.0

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from unpoison.errors import Permanent
-from unpoison.workers.marks import LANES
+from unpoison.worker.marks import LANES
 
 MIB = 1024 * 1024
 

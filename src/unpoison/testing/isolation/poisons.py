@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from unpoison.app import App
-from unpoison.backoff import Backoff
-from unpoison.message import Delivery
+from unpoison.model.backoff import Backoff
+from unpoison.model.message import Delivery
 from unpoison.testing.isolation import plan
 from unpoison.testing.isolation.deeds import Deeds
 from unpoison.testing.isolation.diary import Diary

@@ -6,10 +6,10 @@ import signal
 from typing import Any
 
 from unpoison.app import App
-from unpoison.backoff import Backoff
-from unpoison.classification import ErrorClassification
-from unpoison.handler import MessageMetadata, PoisonPillHandler, Policy
-from unpoison.message import Message
+from unpoison.decide.policy import MessageMetadata, PoisonPillHandler, Policy
+from unpoison.model.backoff import Backoff
+from unpoison.model.failure import ErrorClassification
+from unpoison.model.message import Message
 from unpoison.testing.isolation.plan import SOURCE
 from unpoison.testing.isolation.poisons import diary, handle, scene
 

@@ -1,7 +1,7 @@
 """An app that takes bodies as they are: decoding large ones would take longer than everything that is to be seen."""
 
 from unpoison.app import App
-from unpoison.message import Delivery
+from unpoison.model.message import Delivery
 from unpoison.testing.isolation.plan import SOURCE
 from unpoison.testing.isolation.poisons import diary, scene
 

@@ -10,12 +10,12 @@ from typing import Any, Self
 
 import msgspec
 
+from unpoison.body.payload import encode
 from unpoison.brokers import ADAPTERS
-from unpoison.deadletters.record import DeadLetter
-from unpoison.message import Delivery, Outgoing
-from unpoison.payload import encode
-from unpoison.ports import Capability, Depth, Kept, Settlement
-from unpoison.sending import check
+from unpoison.flow.sending import check
+from unpoison.model.dead_letter import DeadLetter
+from unpoison.model.message import Delivery, Outgoing
+from unpoison.port.broker import Capability, Depth, Kept, Settlement
 from unpoison.testing.isolation import tree
 from unpoison.testing.isolation.consumer_process import ConsumerProcess, Supervisor
 from unpoison.testing.isolation.diary import PATIENCE, Diary, wait_until

@@ -4,8 +4,8 @@ import threading
 from typing import Any
 
 from unpoison.app import App
-from unpoison.backoff import Backoff
-from unpoison.message import Delivery
+from unpoison.model.backoff import Backoff
+from unpoison.model.message import Delivery
 from unpoison.testing.isolation.plan import SOURCE
 from unpoison.testing.isolation.poisons import diary, handle, scene
 

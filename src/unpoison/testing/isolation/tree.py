@@ -39,7 +39,7 @@ def workers_of(consumer: int) -> list[int]:
 def template_of(consumer: int) -> int:
     """It shares the session of its consumer. 0 if there is none."""
     for child in children(consumer):
-        if b"unpoison.workers.template" in _read(child, "cmdline") and _session(child) != child and state(child) != "Z":
+        if b"unpoison.programs.template" in _read(child, "cmdline") and _session(child) != child and state(child) != "Z":
             return child
     return 0
 

@@ -10,8 +10,8 @@ from confluent_kafka.admin import PartitionMetadata, TopicMetadata
 
 from unpoison.brokers.kafka.doctor.settings import Settings, change
 from unpoison.brokers.kafka.planned_topics import copies
-from unpoison.plural import counted
-from unpoison.ports import Finding
+from unpoison.model.wording import counted
+from unpoison.port.broker import Finding
 
 NAMES = ("fewer-copies", "fewer-in-sync")
 IN_SYNC = "min.insync.replicas"

@@ -13,8 +13,8 @@ from unpoison.brokers.kafka.books import DEAD
 from unpoison.brokers.kafka.broker import KafkaBroker
 from unpoison.brokers.kafka.envelope import BODY_AT
 from unpoison.brokers.kafka.names import LANE, REPLAYS, Names
-from unpoison.plural import counted
-from unpoison.ports import Finding
+from unpoison.model.wording import counted
+from unpoison.port.broker import Finding
 
 NAMES = ("settled-retries",)
 MANY = 1_000_000

@@ -7,7 +7,6 @@ from contextlib import closing
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import ResourceType, TopicMetadata
 
-from unpoison import findings
 from unpoison.brokers.kafka.books import DEAD
 from unpoison.brokers.kafka.broker import KafkaBroker
 from unpoison.brokers.kafka.doctor import copies, cutting, settings
@@ -16,7 +15,8 @@ from unpoison.brokers.kafka.names import Names, groups_of, used_sources
 from unpoison.brokers.kafka.planned_topics import commands, planned
 from unpoison.brokers.kafka.topic_settings import settings_of
 from unpoison.brokers.kafka.troubles import told, unavailable
-from unpoison.ports import Finding
+from unpoison.port import findings
+from unpoison.port.broker import Finding
 
 NAMES = (*settings.NAMES, *copies.NAMES, *cutting.NAMES, "topics-missing", "source-missing", "many-dead-letters")
 DEEP = ()

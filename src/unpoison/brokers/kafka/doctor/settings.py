@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from unpoison.brokers.kafka.names import PARTITIONS, Names
-from unpoison.ports import Finding
+from unpoison.port.broker import Finding
 
 NAMES = (
     "source-compacted",

@@ -4,15 +4,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
-from unpoison import findings
 from unpoison.brokers.nats.doctor import server, settings
 from unpoison.brokers.nats.link import Link, Refused
 from unpoison.brokers.nats.names import Names, fits
 from unpoison.brokers.nats.topology import CONSUMER_NOT_FOUND, SCHEDULES_SINCE, STREAM_NOT_FOUND, filters, work_consumer
 from unpoison.brokers.nats.url import address
 from unpoison.errors import ConfigError
-from unpoison.plural import counted
-from unpoison.ports import Finding
+from unpoison.model.wording import counted
+from unpoison.port import findings
+from unpoison.port.broker import Finding
 
 NAMES = (
     *server.NAMES,

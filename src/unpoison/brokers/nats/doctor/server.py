@@ -12,10 +12,10 @@ from urllib.error import URLError
 from urllib.parse import urlsplit
 from urllib.request import urlopen
 
-from unpoison import findings
 from unpoison.brokers.nats.link import Link
 from unpoison.brokers.nats.topology import SCHEDULES_SINCE
-from unpoison.ports import Finding
+from unpoison.port import findings
+from unpoison.port.broker import Finding
 
 NAMES = ("sync-delayed", "storage-nearly-full", "no-schedules")
 NEARLY = 0.9

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from unpoison.errors import ConfigError
-from unpoison.ports import Finding
+from unpoison.port.broker import Finding
 
 SECOND = 1_000_000_000
 FEW_PENDING = 256

@@ -5,9 +5,9 @@ from typing import Any
 
 from psycopg import sql
 
-from unpoison import findings
 from unpoison.brokers.postgresql.schema import Connection
-from unpoison.ports import Finding
+from unpoison.port import findings
+from unpoison.port.broker import Finding
 
 NAMES = (
     "long-transaction",

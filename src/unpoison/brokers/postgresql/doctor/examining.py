@@ -6,12 +6,12 @@ from functools import partial
 
 import psycopg
 
-from unpoison import findings
 from unpoison.brokers.postgresql import schema
 from unpoison.brokers.postgresql.connection import connect, explained, parameters, where
 from unpoison.brokers.postgresql.doctor import activity, settings, tables
 from unpoison.brokers.postgresql.schema import Connection
-from unpoison.ports import Finding
+from unpoison.port import findings
+from unpoison.port.broker import Finding
 
 NAMES = (*settings.NAMES, *tables.NAMES, *activity.NAMES, *findings.NAMES)
 DEEP = ()

@@ -7,7 +7,7 @@ from psycopg import sql
 
 from unpoison.brokers.postgresql.connection import SWITCHED_OFF, is_pooled
 from unpoison.brokers.postgresql.schema import Connection
-from unpoison.ports import Finding
+from unpoison.port.broker import Finding
 
 NAMES = (
     "fsync-off",

@@ -6,11 +6,11 @@ from functools import partial
 
 from psycopg import sql
 
-from unpoison import findings
 from unpoison.brokers.postgresql import schema
 from unpoison.brokers.postgresql.presence import vanished
 from unpoison.brokers.postgresql.schema import Connection
-from unpoison.ports import Finding
+from unpoison.port import findings
+from unpoison.port.broker import Finding
 
 NAMES = ("unlogged-tables", "missing-rights", "autovacuum-off-for-table")
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from unpoison.brokers.rabbitmq.doctor.fixing import mended, remade
 from unpoison.brokers.rabbitmq.doctor.looking import exclusive
 from unpoison.brokers.rabbitmq.doctor.seen import Place, Seen
-from unpoison.ports import Finding
+from unpoison.port.broker import Finding
 
 NAMES = (
     "queue-not-durable",

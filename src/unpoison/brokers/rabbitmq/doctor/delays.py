@@ -8,7 +8,7 @@ from unpoison.brokers.rabbitmq.doctor.any_queue import findings_of as of_any_que
 from unpoison.brokers.rabbitmq.doctor.fixing import mended, remade, removal
 from unpoison.brokers.rabbitmq.doctor.seen import Place, Seen
 from unpoison.brokers.rabbitmq.ladder import LEVELS, exchange_of, queue_of, rung, rungs
-from unpoison.ports import Finding
+from unpoison.port.broker import Finding
 
 NAMES = ("delay-queue-differs", "delay-queues-missing", "delay-cut-short")
 

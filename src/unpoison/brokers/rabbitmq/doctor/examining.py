@@ -8,7 +8,6 @@ from contextlib import closing
 from functools import partial
 from shlex import quote
 
-from unpoison import findings
 from unpoison.brokers.rabbitmq.connection import Link
 from unpoison.brokers.rabbitmq.doctor import any_queue, delays, lanes, letters, looking, rights, server, sources, times
 from unpoison.brokers.rabbitmq.doctor.management import Management, Unanswered
@@ -16,7 +15,8 @@ from unpoison.brokers.rabbitmq.doctor.seen import Family, Place, queues_of, sour
 from unpoison.brokers.rabbitmq.topology import LOCKED, NOT_FOUND, check_name
 from unpoison.brokers.rabbitmq.url import Address, address
 from unpoison.errors import BrokerUnavailable, ConfigError
-from unpoison.ports import Finding
+from unpoison.port import findings
+from unpoison.port.broker import Finding
 
 NAMES = tuple(
     name for module in (server, looking, sources, any_queue, letters, lanes, delays, times, rights) for name in module.NAMES

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from unpoison.brokers.rabbitmq.doctor.fixing import mended, remade
 from unpoison.brokers.rabbitmq.doctor.seen import Place, Seen
-from unpoison.ports import Finding
+from unpoison.port.broker import Finding
 
 NAMES = ("suspects-not-quorum", "suspects-limit")
 

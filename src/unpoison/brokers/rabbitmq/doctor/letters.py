@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from unpoison.brokers.rabbitmq.doctor.fixing import mended, removal
 from unpoison.brokers.rabbitmq.doctor.seen import Family, Place, Seen
 from unpoison.brokers.rabbitmq.topology import DLX, dlq_of
-from unpoison.ports import Finding
+from unpoison.port.broker import Finding
 
 NAMES = ("dlq-unbound", "dlx-differs", "dlq-limit", "dlq-expires", "dlq-sends-back")
 

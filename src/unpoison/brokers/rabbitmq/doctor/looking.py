@@ -4,12 +4,12 @@ from collections.abc import Iterator, Mapping
 from shlex import quote
 from typing import NamedTuple
 
-from unpoison import findings
 from unpoison.brokers.rabbitmq.connection import ACCESS_REFUSED, Link, Refused
 from unpoison.brokers.rabbitmq.doctor import rights
 from unpoison.brokers.rabbitmq.topology import NOT_FOUND, dlq_of, lane_of, native_names
 from unpoison.brokers.rabbitmq.url import Address
-from unpoison.ports import Finding
+from unpoison.port import findings
+from unpoison.port.broker import Finding
 
 NAMES = ("dlq-missing", "queues-missing", "suspects-consumed", "source-missing", "many-dead-letters")
 

@@ -8,7 +8,7 @@ from urllib.parse import quote as quoted
 from unpoison.brokers.rabbitmq.doctor.management import Management
 from unpoison.brokers.rabbitmq.topology import DLX, made_of, native_names
 from unpoison.brokers.rabbitmq.url import Address
-from unpoison.ports import Finding
+from unpoison.port.broker import Finding
 
 NAMES = ("missing-rights",)
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from unpoison.brokers.rabbitmq.connection import Link
 from unpoison.brokers.rabbitmq.doctor.management import Management
-from unpoison.ports import Finding
+from unpoison.port.broker import Finding
 
 NAMES = ("server-too-old", "server-unmaintained", "heartbeat-off", "feature-flag-off", "memory-alarm", "disk-alarm")
 

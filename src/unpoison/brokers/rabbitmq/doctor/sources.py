@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from unpoison.brokers.rabbitmq.doctor.fixing import mended, remade
 from unpoison.brokers.rabbitmq.doctor.seen import DEFAULT_LIMIT, Place, Seen
-from unpoison.plural import counted
-from unpoison.ports import Finding
+from unpoison.model.wording import counted
+from unpoison.port.broker import Finding
 
 NAMES = (
     "source-limit-deletes",

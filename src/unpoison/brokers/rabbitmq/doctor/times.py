@@ -9,7 +9,7 @@ from typing import Any
 
 from unpoison.brokers.rabbitmq.doctor.fixing import DEFAULT_WAIT, USUAL, enough, has_timeout, mended, policy
 from unpoison.brokers.rabbitmq.doctor.seen import Place, Seen
-from unpoison.ports import Finding
+from unpoison.port.broker import Finding
 
 NAMES = ("consumer-timeout-too-short", "consumer-timeout-unseen")
 

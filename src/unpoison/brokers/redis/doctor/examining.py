@@ -5,14 +5,14 @@ from functools import partial
 
 import redis
 
-from unpoison import findings
 from unpoison.brokers.redis.connection import Link
 from unpoison.brokers.redis.doctor import settings, sources
 from unpoison.brokers.redis.doctor.looking import Look, NotAllowed
 from unpoison.brokers.redis.explaining import explained
 from unpoison.brokers.redis.keys import SOURCES
 from unpoison.brokers.redis.url import address
-from unpoison.ports import Finding
+from unpoison.port import findings
+from unpoison.port.broker import Finding
 
 NAMES = (*settings.NAMES, *sources.NAMES, "source-missing", "vanished-consumer", "many-dead-letters")
 DEEP = ()

@@ -7,7 +7,7 @@ import redis
 
 from unpoison.brokers.redis.doctor.looking import Look
 from unpoison.brokers.redis.keys import owner_channel
-from unpoison.ports import Finding
+from unpoison.port.broker import Finding
 
 NAMES = (
     "no-persistence",

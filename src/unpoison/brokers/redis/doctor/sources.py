@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from unpoison import findings
 from unpoison.brokers.redis.doctor.looking import Look
 from unpoison.brokers.redis.keys import DLQ, HELD, OWNERS, SOURCES, dlq_of, keys_of, owner_channel
 from unpoison.brokers.redis.openings import LIST_COSTS
-from unpoison.ports import Finding
+from unpoison.port import findings
+from unpoison.port.broker import Finding
 
 NAMES = ("stream-trimmed", "key-expires", "wrong-type", "other-groups", "list-source")
 

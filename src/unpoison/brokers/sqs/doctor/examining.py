@@ -6,16 +6,16 @@ from functools import partial
 
 import msgspec
 
-from unpoison import findings
-from unpoison.broker_url import masked
 from unpoison.brokers.sqs.client import Denied, Link
 from unpoison.brokers.sqs.doctor import settings
 from unpoison.brokers.sqs.names import FIFO, Names, check_name
 from unpoison.brokers.sqs.topology import Topology
 from unpoison.brokers.sqs.url import Address, address
 from unpoison.errors import ConfigError
-from unpoison.plural import counted
-from unpoison.ports import Finding
+from unpoison.model.wording import counted
+from unpoison.port import findings
+from unpoison.port.broker import Finding
+from unpoison.port.broker_url import masked
 
 SHORT_VISIBILITY = 5
 NAMES = (*settings.NAMES, "short-visibility", "queues-missing", "source-missing", "many-dead-letters")

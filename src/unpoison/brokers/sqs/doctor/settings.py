@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from unpoison.ports import Finding
+from unpoison.port.broker import Finding
 
 DAY = 86_400
 LONGEST_RETENTION = 14 * DAY

@@ -1,0 +1,1 @@
+"""What is in a message: decoding, checking and encoding bodies."""

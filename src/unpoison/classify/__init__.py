@@ -1,0 +1,1 @@
+"""Which class an exception belongs to: transient, permanent, bug and so on."""

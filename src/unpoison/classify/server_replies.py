@@ -1,0 +1,299 @@
+"""What did the other side answer?
+
+A status or an error code tells more than the class of the exception that brings it: one class stands for HTTP 404
+and HTTP 503. This module knows where each client keeps it. Attributes are read only from classes of packages known
+here, and even then not trusted: a subclass of the user's may hold anything in them, or raise.
+"""
+
+import email.utils
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from unpoison.classify import status_codes
+from unpoison.model.failure import PERMANENT, THROTTLED, TRANSIENT, Meaning
+
+# What does the error code of a message broker mean: AMQP, Kafka, JetStream? None: it does not tell, as in `status_codes`.
+
+
+# Of a channel. Those of a connection (320 forced, 403 login refused, 530 no such virtual host) say nothing about the message.
+_AMQP_TRANSIENT = {
+    313: "nobody consumes there",
+    405: "another connection has it to itself",
+    506: "the server is short of something",
+}
+_AMQP_TRANSIENT |= {320: "the server is shutting down", 541: "the server had an internal error"}
+_AMQP_PERMANENT = {311: "the message is too large", 312: "no queue takes it", 403: "the server does not allow it"}
+_AMQP_PERMANENT |= {
+    404: "there is no such queue or exchange",
+    406: "the server refuses it as it is",
+    540: "the server cannot do that",
+}
+
+# Numbers of the Kafka protocol; those below -1 are librdkafka's own.
+_KAFKA_TRANSIENT = {
+    "the servers cannot be reached, or did not answer in time": {-195, -193, -192, -187, -185, -181, -166, -153, 7, 8, 13},
+    "too much waits to be sent": {-184},
+    "the topic or partition is not known yet, or moves": {-190, -188, 2, 3, 5, 6, 9, 41, 56, 72, 74, 75, 78, 80, 83, 100, 103},
+    "the group or transaction is being moved or rebalanced": {-180, -142, 14, 15, 16, 22, 25, 27, 51, 79, 88, 110, 113, 120},
+    "too few replicas are in sync": {-183, 19, 20},
+    "the login was refused, which is not the message's fault": {-169, 58},
+}
+_KAFKA_PERMANENT = {
+    "the message is too large": {4, 10, 12, 18},
+    "the topic, timestamp or record is not valid": {17, 32, 37, 38, 39, 40, 42, 87},
+    "the server does not allow it": {29, 30, 31, 44, 53, 65},
+    "the value cannot be written or read": {-199, -198, -162, -161, -160, -159},
+    "the client or server does not support this": {-186, -170, -165, 21, 35, 43, 76},
+    "there is one already": {36},
+}
+_KAFKA_QUOTA = {89}
+
+_WRONG_LAST_SEQUENCE = frozenset({10070, 10071, 10164})
+"""Error codes of JetStream: the stream or subject has moved on since it was read."""
+
+
+def amqp(code: int) -> Meaning | None:
+    """The reply code with which a channel was closed."""
+    if code in _AMQP_TRANSIENT:
+        return Meaning(TRANSIENT, f"AMQP {code}, {_AMQP_TRANSIENT[code]}")
+    if code in _AMQP_PERMANENT:
+        return Meaning(PERMANENT, f"AMQP {code}, {_AMQP_PERMANENT[code]}")
+    return None
+
+
+def kafka(code: int) -> Meaning | None:
+    if code in _KAFKA_QUOTA:
+        return Meaning(THROTTLED, f"Kafka error {code}, a quota is used up")
+    for classification, table in ((TRANSIENT, _KAFKA_TRANSIENT), (PERMANENT, _KAFKA_PERMANENT)):
+        for why, codes in table.items():
+            if code in codes:
+                return Meaning(classification, f"Kafka error {code}, {why}")
+    return None
+
+
+def jetstream(code: int, detail: int | None) -> Meaning | None:
+    """`code` follows HTTP, `detail` is JetStream's own."""
+    if detail in _WRONG_LAST_SEQUENCE:
+        return Meaning(TRANSIENT, f"JetStream error {detail}, somebody else was faster")
+    if code == 429:
+        return Meaning(THROTTLED, f"JetStream {code} asks to slow down")
+    if code >= 500 or code in (408, 409):
+        return Meaning(TRANSIENT, f"JetStream {code} is a server that may recover")
+    return Meaning(PERMANENT, f"JetStream {code} refuses the request, and would refuse it again") if code >= 400 else None
+
+
+# (the part that gave this module its question)
+
+
+def read(thing: object, name: str) -> Any:
+    """An attribute, or None. A property may raise anything."""
+    try:
+        return getattr(thing, name, None)
+    except BaseException:
+        return None
+
+
+def _call(thing: object, name: str, *arguments: object) -> Any:
+    """What a method answers, or None."""
+    try:
+        return getattr(thing, name)(*arguments)
+    except BaseException:
+        return None
+
+
+def _http(status: object, headers: object) -> Meaning | None:
+    if not isinstance(status, int):
+        return None
+    return status_codes.http(status, _header(headers, "Retry-After") is not None, _retry_after(headers))
+
+
+def _retry_after(headers: object) -> float | None:
+    """Seconds, or a date. A date is read against the server's own Date header: its clock and ours may differ."""
+    text = _header(headers, "Retry-After")
+    if text is None:
+        return None
+    try:
+        wait = float(text)
+    except ValueError:
+        return _between(_header(headers, "Date"), text)
+    return wait if math.isfinite(wait) and wait >= 0 else None
+
+
+def _between(start: str | None, end: str) -> float | None:
+    try:
+        wait = email.utils.parsedate_to_datetime(end) - email.utils.parsedate_to_datetime(start or "")
+    except (ValueError, TypeError, IndexError, OverflowError):  # not a date, or only one of them with a time zone
+        return None
+    return max(0.0, wait.total_seconds())
+
+
+def _header(headers: object, name: str) -> str | None:
+    """Clients' own header types ignore case; botocore hands out a dict of lower-case names."""
+    value = _call(headers, "get", name)
+    if value is None:
+        value = _call(headers, "get", name.lower())
+    return value.strip() if isinstance(value, str) else None
+
+
+def _requests_or_httpx(error: BaseException) -> Meaning | None:
+    response = read(error, "response")
+    return _http(read(response, "status_code"), read(response, "headers"))
+
+
+def _aiohttp(error: BaseException) -> Meaning | None:
+    return _http(read(error, "status"), read(error, "headers"))
+
+
+def _urllib(error: BaseException) -> Meaning | None:
+    return _http(read(error, "code"), read(error, "headers"))
+
+
+def _botocore(error: BaseException) -> Meaning | None:
+    """The error code goes before the status: AWS throttles with HTTP 400."""
+    response = read(error, "response")
+    code = _call(_call(response, "get", "Error"), "get", "Code")
+    metadata = _call(response, "get", "ResponseMetadata")
+    headers = _call(metadata, "get", "HTTPHeaders")
+    if not isinstance(code, str):
+        return _http(_call(metadata, "get", "HTTPStatusCode"), headers)
+    if meaning := status_codes.aws(code, _retry_after(headers)):
+        return meaning
+    answer = _http(_call(metadata, "get", "HTTPStatusCode"), headers)
+    return answer and answer._replace(why=f"AWS {code[:80]}, {answer.why}")
+
+
+def _postgres(error: BaseException) -> Meaning | None:
+    """psycopg and asyncpg say `sqlstate`, psycopg2 says `pgcode`."""
+    codes = (read(error, "sqlstate"), read(error, "pgcode"))
+    code = next((code for code in codes if isinstance(code, str) and len(code) == 5), None)
+    return status_codes.sqlstate(code) if code else None
+
+
+def _mysql(error: BaseException) -> Meaning | None:
+    """PyMySQL, mysqlclient and asyncmy have the code as their first argument, mysql-connector as `errno` too."""
+    code = next(iter(error.args), None)
+    return status_codes.mysql(code) if isinstance(code, int) else None
+
+
+def _asyncpg_cached_plan(_error: BaseException) -> Meaning:
+    """Its SQLSTATE says "not supported", yet asyncpg drops the plan and the next attempt works."""
+    return Meaning(TRANSIENT, "the tables changed; the next attempt prepares its statement anew")
+
+
+def _sqlite(error: BaseException) -> Meaning | None:
+    code = read(error, "sqlite_errorcode")
+    return status_codes.sqlite(code, str(read(error, "sqlite_errorname"))[:80]) if isinstance(code, int) else None
+
+
+def _sqlalchemy(error: BaseException) -> Meaning | None:
+    if read(error, "connection_invalidated") is True:
+        return Meaning(TRANSIENT, "the connection to the database was lost")
+    return None
+
+
+def _mongo(error: BaseException) -> Meaning | None:
+    labels = [label for label in status_codes.MONGO_LABELS if _call(error, "has_error_label", label) is True]
+    writes = _call(read(error, "details"), "get", "writeErrors")
+    codes = [_call(write, "get", "code") for write in writes] if isinstance(writes, list) else []
+    codes = codes or [read(error, "code")]
+    return status_codes.mongo(labels, frozenset(code for code in codes if isinstance(code, int)))
+
+
+def _redis(error: BaseException) -> Meaning | None:
+    text = next(iter(error.args), None)
+    return status_codes.redis(text[:40].split(" ", 1)[0]) if isinstance(text, str) else None
+
+
+def _grpc(error: BaseException) -> Meaning | None:
+    code = read(_call(error, "code"), "name")
+    details = _call(error, "details")
+    return status_codes.grpc(code, details if isinstance(details, str) else "") if isinstance(code, str) else None
+
+
+def _pika_channel(error: BaseException) -> Meaning | None:
+    code = read(error, "reply_code")
+    return amqp(code) if isinstance(code, int) else None
+
+
+def _amqp(error: BaseException) -> Meaning | None:
+    """py-amqp, which kombu uses. A refused login has the code of a refused permission, but names no method of a channel."""
+    code, method = read(error, "reply_code"), read(error, "method_sig")
+    if code == 403 and _call(method, "__getitem__", 0) in (0, 10):
+        return Meaning(TRANSIENT, "AMQP 403, the login was refused, which is not the message's fault")
+    return amqp(code) if isinstance(code, int) else None
+
+
+def _confluent_kafka(error: BaseException) -> Meaning | None:
+    code = _call(next(iter(error.args), None), "code")
+    return kafka(code) if isinstance(code, int) else None
+
+
+def _aiokafka(error: BaseException) -> Meaning | None:
+    code = read(error, "errno")
+    if isinstance(code, int) and (meaning := kafka(code)):
+        return meaning
+    return Meaning(TRANSIENT, "the client says that it can be tried again") if read(error, "retriable") is True else None
+
+
+def _jetstream(error: BaseException) -> Meaning | None:
+    code, detail = read(error, "code"), read(error, "err_code")
+    return jetstream(code, detail if isinstance(detail, int) else None) if isinstance(code, int) else None
+
+
+def _smtp(error: BaseException) -> Meaning | None:
+    code = read(error, "smtp_code")
+    return status_codes.smtp([code]) if isinstance(code, int) else None
+
+
+def _smtp_recipients(error: BaseException) -> Meaning | None:
+    """One answer (code, text) per refused recipient."""
+    answers = _call(read(error, "recipients"), "values")
+    codes = [_call(answer, "__getitem__", 0) for answer in answers or ()]
+    return status_codes.smtp([code for code in codes if isinstance(code, int)])
+
+
+def _operating_system(error: BaseException) -> Meaning | None:
+    """Only for OSError itself: subclasses such as ssl.SSLError and socket.gaierror keep other numbers in `errno`."""
+    number = read(error, "errno")
+    return status_codes.operating_system(number) if type(error) is OSError and isinstance(number, int) else None
+
+
+def _publish_failed(error: BaseException) -> Meaning | None:
+    """A batch in which only the messages are at fault fails the same way again; in all other cases the class decides."""
+    if read(error, "is_about_the_messages") is True:
+        return Meaning(PERMANENT, "the broker refuses these messages for what they are")
+    return None
+
+
+ANSWERS: Mapping[str, Callable[[BaseException], Meaning | None]] = {
+    "requests.exceptions.RequestException": _requests_or_httpx,
+    "httpx.HTTPStatusError": _requests_or_httpx,
+    "aiohttp.client_exceptions.ClientResponseError": _aiohttp,
+    "urllib.error.HTTPError": _urllib,
+    "botocore.exceptions.ClientError": _botocore,
+    "psycopg.Error": _postgres,
+    "psycopg2.Error": _postgres,
+    "pymysql.err.MySQLError": _mysql,
+    "MySQLdb._exceptions.MySQLError": _mysql,
+    "asyncmy.errors.MySQLError": _mysql,
+    "mysql.connector.errors.Error": _mysql,
+    "pika.exceptions.ChannelClosed": _pika_channel,
+    "amqp.exceptions.AMQPError": _amqp,
+    "cimpl.KafkaException": _confluent_kafka,
+    "aiokafka.errors.KafkaError": _aiokafka,
+    "nats.js.errors.APIError": _jetstream,
+    "asyncpg.exceptions.InvalidCachedStatementError": _asyncpg_cached_plan,
+    "asyncpg.exceptions._base.PostgresMessage": _postgres,
+    "sqlalchemy.dialects.postgresql.asyncpg.AsyncAdapt_asyncpg_dbapi.Error": _postgres,
+    "sqlalchemy.exc.DBAPIError": _sqlalchemy,
+    "sqlite3.Error": _sqlite,
+    "pymongo.errors.PyMongoError": _mongo,
+    "redis.exceptions.ResponseError": _redis,
+    "grpc.RpcError": _grpc,
+    "smtplib.SMTPResponseException": _smtp,
+    "smtplib.SMTPRecipientsRefused": _smtp_recipients,
+    "builtins.OSError": _operating_system,
+    "unpoison.errors.PublishFailed": _publish_failed,
+}
+"""Who can read the answer that exceptions of this class bring."""

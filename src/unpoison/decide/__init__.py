@@ -1,0 +1,1 @@
+"""What becomes of a message: pure rules, no clock, no broker."""

@@ -1,0 +1,158 @@
+"""What can be set on an app and on a consumer, and what holds when nothing is set?
+
+Options are plain data: the consumer reads them without importing any user code.
+"""
+
+import os
+import sys
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, get_args
+
+from unpoison.decide.policy import Limits
+from unpoison.errors import ConfigError, seconds
+
+Isolation = Literal["process", "thread", "inline"]
+Tombstones = Literal["handle", "skip"]
+
+UNSET: Any = object()
+"""Stands for an argument that was not given, where None has a meaning of its own (no limit)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What holds for a whole app. Each can also come from the environment: UNPOISON_GRACE=60."""
+
+    url: str = field(repr=False)
+    create: bool = True
+    grace: float = 25.0
+    prefetch: int = 256
+    max_body: int | None = 16 * 1024 * 1024
+    max_depth: int = 64
+    code_version: str | None = None
+    worker_memory: int | None = None
+    recycle_messages: int | None = None
+    recycle_memory: int | None = None
+    start_timeout: float = 60.0
+    accept: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        _at_least("prefetch", self.prefetch, 1)
+        _at_least("max_depth", self.max_depth, 1)
+        if self.max_body is not None:
+            _at_least("max_body", self.max_body, 0)
+        for name in ("worker_memory", "recycle_messages", "recycle_memory"):
+            if getattr(self, name) is not None:
+                _at_least(name, getattr(self, name), 1)
+        seconds(self.grace, "grace")
+        seconds(self.start_timeout, "start_timeout")
+        if not isinstance(self.accept, tuple) or not all(isinstance(each, str) for each in self.accept):
+            raise ConfigError(f"accept must be a list of findings by name, got {self.accept!r}. For example ['messages-expire'].")
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerOptions:
+    """What holds for the consumer of one source."""
+
+    source: str
+    limits: Limits
+    timeout: float | None = 300.0
+    concurrency: int = 2
+    threads: int = 1
+    isolation: Isolation = "process"
+    key_from: str | None = None
+    tombstones: Tombstones = "handle"
+    is_async: bool = False
+    takes_delivery: bool = False
+    """Whether the handler takes the Delivery: only then is `delivery.native` made."""
+    workers: int | None = None
+    label: str = ""
+
+    @property
+    def name(self) -> str:
+        """What people are told: the source, with its app where another app of this process has a source of the same name."""
+        return self.label or self.source
+
+    @property
+    def lanes(self) -> int:
+        """How many messages one worker runs at once."""
+        return self.concurrency if self.is_async else min(self.threads, self.concurrency)
+
+    @property
+    def processes(self) -> int:
+        """How many worker processes serve the source: as many as were asked for, or as `concurrency` needs."""
+        return -(-self.concurrency // self.lanes) if self.workers is None else self.workers
+
+
+def settings_from(given: Mapping[str, Any], max_body: Any = UNSET, environment: Mapping[str, str] = os.environ) -> Settings:
+    """Explicit arguments win over UNPOISON_* variables, those over the defaults. None in `given` means not given."""
+    known = {each.name: each.type for each in fields(Settings)}
+    values: dict[str, Any] = {}
+    for variable, text in environment.items():
+        name = variable.removeprefix("UNPOISON_").lower()
+        if not variable.startswith("UNPOISON_"):
+            continue
+        if name not in known:
+            listed = ", ".join(f"UNPOISON_{setting.upper()}" for setting in known)
+            warnings.warn(f"{variable} is not a setting of unpoison and is ignored. Known are {listed}.", stacklevel=3)
+        else:
+            values[name] = _from_text(variable, text, known[name])
+    values.update({name: value for name, value in given.items() if value is not None})
+    if max_body is not UNSET:
+        values["max_body"] = max_body
+    if not values.get("url"):
+        raise ConfigError("App needs a broker URL. Write App('sqlite:///shop.db'), or set UNPOISON_URL.")
+    if not isinstance(values["url"], str):
+        raise ConfigError(f"The broker URL must be text, got {values['url']!r}. Write App('sqlite:///shop.db').")
+    return Settings(**values)
+
+
+def check_isolation(value: str | None, source: str, *, is_async: bool, is_shared: bool) -> Isolation:
+    """The isolation asked for, or the best there is: processes where the broker can be shared between them, on Linux."""
+    if value is None:
+        return "process" if is_shared and sys.platform == "linux" else "thread"
+    if value not in get_args(Isolation):
+        raise ConfigError(
+            f"Consumer {source!r}: isolation must be one of {', '.join(map(repr, get_args(Isolation)))}, got {value!r}."
+        )
+    if is_async and value == "inline":
+        raise ConfigError(f"Consumer {source!r} is async, and isolation='inline' has no event loop. Use isolation='thread'.")
+    if value == "process" and not is_shared:
+        raise ConfigError(
+            f"Consumer {source!r}: memory:// lives in one process, so isolation='process' cannot work. Use 'thread'."
+        )
+    if value == "process" and sys.platform != "linux":
+        raise ConfigError(
+            f"Consumer {source!r}: isolation='process' needs Linux, this is {sys.platform}. Use isolation='thread'."
+        )
+    return value  # type: ignore[return-value]  # just checked
+
+
+def check_tombstones(value: str, source: str) -> Tombstones:
+    if value not in get_args(Tombstones):
+        raise ConfigError(
+            f"Consumer {source!r}: tombstones must be 'handle' or 'skip', got {value!r}. With 'skip' a message whose value is "
+            f"null is done without the handler."
+        )
+    return value  # type: ignore[return-value]  # just checked
+
+
+def _from_text(variable: str, text: str, kind: Any) -> Any:
+    if "bool" in str(kind):
+        if text.lower() not in ("1", "0", "true", "false", "yes", "no"):
+            raise ConfigError(f"{variable} must be true or false, got {text!r}. Set it to one of them, or unset it.")
+        return text.lower() in ("1", "true", "yes")
+    if "tuple" in str(kind):
+        return tuple(filter(None, (part.strip() for part in text.split(","))))
+    if "str" in str(kind):
+        return text
+    try:
+        return float(text) if "float" in str(kind) else int(text)
+    except ValueError:
+        raise ConfigError(f"{variable} must be a number, got {text!r}. Set it to one, or unset it for the default.") from None
+
+
+def _at_least(name: str, value: object, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ConfigError(f"{name} must be a whole number of {least} or more, got {value!r}. Leave it out for the default.")

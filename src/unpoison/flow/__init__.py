@@ -1,0 +1,1 @@
+"""The way of a message through the consumer, from fetch to settle."""

@@ -1,0 +1,253 @@
+"""How do the consumers of an app run together, and how do they stop?
+
+Each source has a consumer in a thread of its own. SIGTERM or SIGINT drains them; a second signal ends the grace at once.
+"""
+
+import gc
+import logging
+import os
+import signal
+import socket
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from operator import itemgetter
+from types import FrameType
+from typing import Any, Protocol
+
+from unpoison.brokers import broker_for, check_sources, leaves_cycles, losses_for
+from unpoison.decide.options import ConsumerOptions, Settings
+from unpoison.errors import BrokerUnavailable, ConfigError, UnpoisonError
+from unpoison.flow.consumer import Consumer
+from unpoison.flow.exclusive_run import Alone
+from unpoison.flow.runnable import Staff
+from unpoison.flow.until_empty import Emptiness
+from unpoison.port.broker import Broker, Finding
+from unpoison.port.broker_url import masked
+from unpoison.port.findings import refuse_losses
+from unpoison.reporting.report import Report, Tally
+from unpoison.workers.bell import Bell
+from unpoison.workers.process import Reaper
+
+log = logging.getLogger("unpoison")
+
+LOOK = 0.2
+"""Seconds between two looks at the consumers' threads and for processes that ended below this one."""
+
+
+PAUSE_LIMIT = 60.0
+"""Seconds that a run until emptiness lets a source stand still. A batch job must end; a service waits for as long as it takes."""
+
+COLLECT_AFTER = 20_000
+"""Objects after which the garbage collector looks for cycles, while consumers run that leave none: thousands of messages are read
+ahead, and with the usual 700 such a consumer spends a tenth of its time looking at them again and again. Others would keep
+hundreds of megabytes of bodies that nobody needs any more."""
+
+
+class Runnable(Protocol):
+    """An app to be run: what is in it as data, and how its handlers get workers."""
+
+    settings: Settings
+    reference: str
+    """module:app, or empty where it has no such name."""
+
+    def consumers(self) -> Sequence[ConsumerOptions]: ...
+
+    def staff(self, options: ConsumerOptions, broker: Broker, bell: Bell) -> Staff: ...
+
+    def close(self) -> None: ...
+
+
+class Run:
+    """All consumers of some apps, from start to stop."""
+
+    def __init__(self, apps: Sequence[Runnable], *, is_dedicated: bool = False) -> None:
+        self._apps = apps
+        self._options = _named(apps)
+        self._reports = {
+            id(app): Report(app.reference, {options.source: options.label for options in self._options[id(app)] if options.label})
+            for app in apps
+        }
+        self._alone = Alone()
+        self._emptiness = Emptiness(sum(len(app.consumers()) for app in apps))
+        self._consumers: list[Consumer] = []
+        self._crashed: list[BaseException] = []
+        self._stopped = threading.Event()
+        self.stopped_by: int | None = None
+        """The signal that ended it, if one did."""
+        self._reaper = Reaper(reap_all=is_dedicated or os.getpid() == 1)
+        self._grace = max((app.settings.grace for app in apps), default=0.0)
+        if not any(app.consumers() for app in apps):
+            raise ConfigError(
+                "The app has no consumer, so there is nothing to run. Decorate a function with @app.consumer('orders')."
+            )
+
+        for url in {app.settings.url for app in apps}:
+            check_sources(url, {each.source for app in apps if app.settings.url == url for each in app.consumers()})
+
+    def tallies(self, *apps: Runnable) -> dict[str, Tally]:
+        """Of these apps, or of all: by the name of each source that anything happened to."""
+        counts: dict[str, Tally] = {}
+        for app in apps or self._apps:
+            counts |= self._reports[id(app)].tallies()
+        return counts
+
+    def names(self) -> list[str]:
+        """Of all sources; each is named with its app where two apps have a source of the same name."""
+        return [options.name for app in self._apps for options in self._options[id(app)]]
+
+    def serve(self, *, until_empty: bool = False) -> None:
+        """Consume until stopped. Blocks; signals are caught only if this is the main thread."""
+        threads = [
+            threading.Thread(target=self._consume, args=(app, options, until_empty), name=f"unpoison-{options.source}")
+            for app in self._apps
+            for options in self._options[id(app)]
+        ]
+        before = self._catch_signals()
+        collected = gc.get_threshold()
+        if not any(leaves_cycles(app.settings.url) or _runs_handlers_here(app) for app in self._apps):
+            gc.set_threshold(COLLECT_AFTER, *collected[1:])
+        try:
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                while thread.is_alive():
+                    thread.join(LOOK)  # a join without a limit would keep the main thread from running signal handlers
+                    self._reaper.reap()
+                    if until_empty:
+                        self._end_if_paused()
+        finally:
+            gc.set_threshold(*collected)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            for app in self._apps:
+                app.close()
+        if self._crashed:
+            raise _in_one(self._crashed)
+
+    def stop(self, grace: float | None = None) -> None:
+        """Drain: running messages finish within the grace, the others go back uncounted."""
+        self._stopped.set()
+        for consumer in list(self._consumers):
+            consumer.stop(self._grace if grace is None else grace)
+
+    def _end_if_paused(self) -> None:
+        pauses = [pause for report in self._reports.values() if (pause := report.longest_pause()) is not None]
+        if not pauses or self._stopped.is_set():
+            return
+        source, seconds, why = max(pauses, key=itemgetter(1))
+        if seconds < PAUSE_LIMIT:
+            return
+        self._crashed.append(
+            BrokerUnavailable(
+                f"Source {source!r} has been paused for {seconds:.0f} s, so this run ends before the source is empty; no message "
+                f"is lost. {why} Fix that and run it again."
+            )
+        )
+        self.stop(0)
+
+    def _consume(self, app: Runnable, options: ConsumerOptions, until_empty: bool) -> None:
+        try:
+            consumer = self._start(app, options)
+            if consumer is None:
+                return
+            self._consumers.append(consumer)
+            if self._stopped.is_set():
+                consumer.stop(0)
+            consumer.run(until_empty=until_empty)
+        except BaseException as error:  # told by serve(): the others must not go on as if nothing had happened
+            self._crashed.append(error)
+            self.stop()
+
+    def _start(self, app: Runnable, options: ConsumerOptions) -> Consumer | None:
+        bell, broker, report = Bell(), broker_for(app.settings.url), self._reports[id(app)]
+        if not self._open(app.settings, options, broker, bell, report):
+            return None
+        staff = app.staff(options, broker, bell)
+        report.started(options.source, masked(app.settings.url), staff.where)
+        return Consumer(
+            options,
+            broker,
+            staff.workers,
+            report,
+            staff.hooks,
+            bell.ring,
+            alone=self._alone,
+            emptiness=self._emptiness,
+            name=f"{socket.gethostname()}:{os.getpid()}",
+            code_version=app.settings.code_version,
+        )
+
+    def _open(self, settings: Settings, options: ConsumerOptions, broker: Broker, bell: Bell, report: Report) -> bool:
+        """Wait for the broker if it is not there. False if a stop came first. It is tried once all the same: where one source
+        lacks something, the error names what the others lack too."""
+        is_first = True
+        while is_first or not self._stopped.is_set():
+            is_first = False
+            try:
+                found = broker.open([options.source], create=settings.create, ring=bell.ring)
+                self._look(settings, options, [*found, *_losses(settings.url, options.source)])
+            except BrokerUnavailable as error:
+                report.paused(options.source, error)
+                self._stopped.wait(1.0)
+            except BaseException:
+                broker.close()
+                raise
+            else:
+                report.resumed(options.source)
+                if not self._stopped.is_set():
+                    return True
+                broker.close()
+        return False
+
+    def _look(self, settings: Settings, options: ConsumerOptions, found: Sequence[Finding]) -> None:
+        """Say what was found in what was there before, and do not start where that would lose messages."""
+        refuse_losses(options.source, found, settings.accept)
+        for finding in dict.fromkeys(found):
+            extra = {"event": "finding", "source": options.source, "finding": finding.name}
+            log.warning("Source %r: %s %s", options.name, finding.problem, finding.fix, extra=extra)
+
+    def _catch_signals(self) -> dict[int, Any]:
+        if threading.current_thread() is not threading.main_thread():
+            return {}
+
+        def caught(number: int, _: FrameType | None) -> None:
+            first = not self._stopped.is_set()
+            what = f"draining for up to {self._grace:g} s; a second signal stops at once." if first else "stopping now."
+            log.info("%s: %s", signal.Signals(number).name, what, extra={"event": "stop"})
+            self.stopped_by = self.stopped_by or number
+            self.stop(None if first else 0.0)
+
+        return {number: signal.signal(number, caught) for number in (signal.SIGTERM, signal.SIGINT)}
+
+
+def _named(apps: Sequence[Runnable]) -> dict[int, list[ConsumerOptions]]:
+    """The consumers of each app. Where two apps have a source of the same name, each of them is named with its app."""
+    times = Counter(options.source for app in apps for options in app.consumers())
+    return {
+        id(app): [
+            replace(options, label=f"{options.source} ({app.reference})") if times[options.source] > 1 else options
+            for options in app.consumers()
+        ]
+        for app in apps
+    }
+
+
+def _in_one(errors: Sequence[BaseException]) -> BaseException:
+    """What ended a run. What several sources lack is one error, so that all of it can be made before the next start."""
+    told = dict.fromkeys(str(error) for error in errors if isinstance(error, ConfigError))
+    return ConfigError("\n\n".join(told)) if len(told) > 1 and isinstance(errors[0], ConfigError) else errors[0]
+
+
+def _losses(url: str, source: str) -> Sequence[Finding]:
+    """What loses messages of this source, as far as this user may see: one who may not is not kept from consuming."""
+    try:
+        return losses_for(url, source)
+    except UnpoisonError as error:
+        log.info("Source %r was not checked for settings that lose messages: %s", source, error, extra={"event": "finding"})
+        return ()
+
+
+def _runs_handlers_here(app: Runnable) -> bool:
+    return any(options.isolation != "process" for options in app.consumers())

@@ -1,0 +1,130 @@
+"""Who runs the handlers of a consumer: isolated worker processes, threads of this process, or the consumer's own thread?"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from unpoison.decide.options import ConsumerOptions, Settings
+from unpoison.errors import ConfigError
+from unpoison.model.wording import counted
+from unpoison.port.broker import Broker
+from unpoison.reporting.log_lines import LogStyle
+from unpoison.worker import wire
+from unpoison.worker.call import Registration
+from unpoison.worker.hooks import HookCaller, Hooks, WorkerHooks
+from unpoison.workers.bell import Bell
+from unpoison.workers.deaths import Deaths
+from unpoison.workers.hook_process import IsolatedHooks
+from unpoison.workers.in_process import InlineWorkers, ThreadWorkers, WorkerHere
+from unpoison.workers.interface import Workers
+from unpoison.workers.pool import IsolatedWorkers
+from unpoison.workers.template_client import Template
+
+Registrations = Callable[[], Mapping[str, Registration]]
+"""Gives the consumers with their user code. Called only where handlers are to run in this very process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Staff:
+    """The workers and hooks of one consumer, and the words that say at start-up where its handlers run."""
+
+    workers: Workers
+    hooks: HookCaller
+    where: str
+
+
+class RunnableApp:
+    """An app made ready to run. Its template process is started, and so its import tried, at once."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        consumers: Sequence[ConsumerOptions],
+        registrations: Registrations,
+        reference: str | None,
+        worker_hooks: Callable[[], WorkerHooks] = WorkerHooks,
+    ) -> None:
+        self.settings, self.reference = settings, reference or ""
+        self._consumers, self._registrations = consumers, registrations
+        self._here = WorkerHere(worker_hooks, settings.start_timeout)
+        self._deaths = Deaths()
+        self._template = Template(reference, settings.start_timeout, settings.url) if reference is not None else None
+
+    @classmethod
+    def from_reference(
+        cls,
+        reference: str,
+        registrations: Registrations,
+        start_timeout: float = 60.0,
+        *,
+        workers: int | None = None,
+        worker_hooks: Callable[[], WorkerHooks] = WorkerHooks,
+        style: LogStyle | None = None,
+        url: str = "",
+    ) -> "RunnableApp":
+        """From "module:app", without importing it here: the template process says what is in it.
+
+        `workers` is how many processes serve each source, whatever its concurrency asks for. `style` is how they write log
+        lines, unless the app sets that up itself. `url` is that of the app where it was made before, if it was.
+        """
+        template = Template(reference, start_timeout, url, style)
+        described = template.app
+        options = [replace(consumer.options, workers=workers) for consumer in described.consumers]
+        app = cls(described.settings, options, registrations, None, worker_hooks)
+        app.reference, app._template = reference, template
+        return app
+
+    def consumers(self) -> Sequence[ConsumerOptions]:
+        return self._consumers
+
+    def staff(self, options: ConsumerOptions, broker: Broker, bell: Bell) -> Staff:
+        """Workers for one consumer."""
+        if options.isolation == "process":
+            return self._isolated(options, broker, bell)
+        self._here.start()  # first: it alone makes sure that the user's module is loaded once
+        call = self._registrations()[options.source].call
+        hooks = Hooks(call.handler)
+        if options.isolation == "inline":
+            return Staff(
+                InlineWorkers(call, self.settings.prefetch, bell), hooks, _not_isolated("in the consumer's own thread", options)
+            )
+        if options.is_async:
+            from unpoison.workers.in_process_async import TaskWorkers  # noqa: PLC0415 - asyncio takes 60 ms to import
+
+            tasks = TaskWorkers(call, options.concurrency, bell, self._here.loop_thread().loop)
+            return Staff(tasks, hooks, _not_isolated("as tasks on one event loop", options))
+        workers = ThreadWorkers(call, options.concurrency, self.settings.prefetch, bell)
+        return Staff(workers, hooks, _not_isolated(f"in {counted(options.concurrency, 'thread')}", options))
+
+    def close(self) -> None:
+        self._here.close()
+        if self._template is not None:
+            self._template.close()
+
+    def _isolated(self, options: ConsumerOptions, broker: Broker, bell: Bell) -> Staff:
+        if self._template is None:
+            raise ConfigError(f"Consumer {options.source!r} asks for isolated workers, but its app cannot be imported by name.")
+        consumer = next(one for one in self._template.app.consumers if one.options.source == options.source)
+        consumer = wire.Consumer(options, consumer.needs_delivery, consumer.has_on_retry, consumer.has_on_dlq)
+        workers = IsolatedWorkers(consumer, self.settings, self._template, broker.ties, bell, self._deaths)
+        return Staff(workers, IsolatedHooks(consumer, self._template), _isolated_words(options, self._template))
+
+
+def _isolated_words(options: ConsumerOptions, template: Template) -> str:
+    each = ""
+    if options.lanes > 1:
+        each = f", each running up to {counted(options.lanes, 'task' if options.is_async else 'thread')}"
+    how = "isolated: a message that crashes or hangs costs its worker and nothing else"
+    processes = counted(options.processes, "worker process", "worker processes")
+    words = f"handlers run in {processes}{each}, {how}."
+    if not template.forks:
+        threads = ", ".join(sorted(set(template.app.threads))[:3])
+        words += (
+            f" Importing the app started threads ({threads}), so workers are not forked but started fresh: "
+            f"a new one takes as long as the import."
+        )
+    return words
+
+
+def _not_isolated(where: str, options: ConsumerOptions) -> str:
+    limit = "" if options.is_async or options.timeout is None else " The time limit cannot be enforced on code that is stuck."
+    return f"handlers run {where} of this process, not isolated: one that crashes takes it down.{limit}"

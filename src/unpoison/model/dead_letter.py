@@ -1,0 +1,108 @@
+"""What is known about a message that was given up on?"""
+
+import base64
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from unpoison.model.failure import Crash, ErrorClassification
+from unpoison.model.message import MOST_COUNTED, Counters, Message, Past
+
+
+class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
+    """One message given up on, with everything known about why.
+
+    `id` names the letter and is unique in its DLQ; `message.id` is the sender's and need not be. `state` is
+    "dead" while it waits for a person, then "replayed" or "discarded".
+    """
+
+    id: str = ""
+    message: Message
+    attempts: int
+    classification: str
+    rule: str
+    reason: str
+    error_type: str
+    error: str
+    traceback: str = ""
+    fingerprint: str = ""
+    first_failed_at: float
+    last_failed_at: float
+    consumer: str = ""
+    code_version: str | None = None
+    original: dict[str, str | int] = {}
+    crash: Crash | None = None
+    history: tuple[Past, ...] = ()
+    replays: int = 0
+    state: str = "dead"
+    note: str | None = None
+    owner: str | None = None
+
+    @property
+    def source(self) -> str:
+        return self.message.source
+
+    @property
+    def body(self) -> bytes:
+        return self.message.body
+
+    @property
+    def is_tombstone(self) -> bool:
+        """Whether the body was null, and not merely empty."""
+        return self.message.is_tombstone
+
+    def replayed(self) -> Counters:
+        """The counters that the message starts again with. One that took a process down runs alone until cleared."""
+        return counters_of_replay(self.classification, self.replays)
+
+    def as_json(self) -> dict[str, Any]:
+        """The letter as the command line prints it: text where the body is text, else base64 with its marker; null for a
+        tombstone."""
+        try:
+            body, encoding = self.message.body.decode(), None
+        except UnicodeDecodeError:
+            body, encoding = base64.b64encode(self.message.body).decode(), "base64"
+        return {
+            "id": self.id,
+            "message_id": self.message.id,
+            "source": self.message.source,
+            "key": self.message.key,
+            "body": None if self.is_tombstone else body,
+            **({"encoding": encoding} if encoding else {}),
+            "headers": dict(self.message.headers),
+            "attempts": self.attempts,
+            "classification": self.classification,
+            "rule": self.rule,
+            "reason": self.reason,
+            "error_type": self.error_type,
+            "error": self.error,
+            "traceback": self.traceback,
+            "fingerprint": self.fingerprint,
+            "first_failed_at": iso(self.first_failed_at),
+            "last_failed_at": iso(self.last_failed_at),
+            "consumer": self.consumer,
+            "code_version": self.code_version,
+            "original": self.original,
+            "crash": None if self.crash is None else msgspec.to_builtins(self.crash),
+            "history": [msgspec.to_builtins(past) | {"at": iso(past.at)} for past in self.history],
+            "replays": self.replays,
+            "state": self.state,
+            "note": self.note,
+            "owner": self.owner,
+        }
+
+
+def counters_of_replay(classification: str, replays: int) -> Counters:
+    """As `DeadLetter.replayed`, for whoever has read no more of a letter than this."""
+    replays = min(max(0, replays) + 1, MOST_COUNTED)  # another program's letter may say anything
+    if classification in (ErrorClassification.CRASH, ErrorClassification.LOST):
+        return Counters(replays=replays, unseen=1, alone=True)
+    return Counters(replays=replays)
+
+
+def iso(moment: float) -> str:
+    try:
+        return datetime.fromtimestamp(moment, UTC).isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError, OSError):
+        return str(moment)  # another program's letter may say anything

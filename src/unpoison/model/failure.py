@@ -1,0 +1,158 @@
+"""What ended an attempt badly, as plain data?
+
+A Failure is made where the exception still exists (in the worker) and travels as text from there: user
+exceptions are never pickled, since unpickling one runs user code in the consumer.
+"""
+
+import enum
+import hashlib
+import traceback as tracebacks
+from collections.abc import Iterable
+from pathlib import PurePath
+from types import CodeType, TracebackType
+from typing import NamedTuple
+
+import msgspec
+
+from unpoison.model.backoff import Backoff
+
+# Which kinds of failure are there?
+
+
+class ErrorClassification(enum.StrEnum):
+    """The kinds of failure, each with its own response."""
+
+    TRANSIENT = "transient"
+    THROTTLED = "throttled"
+    PERMANENT = "permanent"
+    INVALID = "invalid"
+    BUG = "bug"
+    CRASH = "crash"
+    LOST = "lost"
+    TIMEOUT = "timeout"
+    OUTAGE = "outage"
+    UNKNOWN = "unknown"
+
+
+class Meaning(NamedTuple):
+    """What an exception or a code means, and why, in words for the person on call."""
+
+    classification: ErrorClassification
+    why: str
+    retry_after: float | None = None
+
+
+TRANSIENT = ErrorClassification.TRANSIENT
+THROTTLED = ErrorClassification.THROTTLED
+PERMANENT = ErrorClassification.PERMANENT
+BUG = ErrorClassification.BUG
+UNKNOWN = ErrorClassification.UNKNOWN
+
+
+# (the part that gave this module its question)
+
+
+NAME_LIMIT = 300
+TEXT_LIMIT = 4_000
+TRACEBACK_LIMIT = 16_000
+
+
+class Crash(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known about a worker that died: the crash dossier of a dead letter."""
+
+    signal: str | None = None
+    exit_code: int | None = None
+    elapsed: float | None = None
+    peak_rss: int | None = None
+    stack: str = ""
+    log: str = ""
+    worker_age: float | None = None
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """Why an attempt ended badly: facts only, already classified.
+
+    `rule` names what classified it. `retry_after` is what the failing side asked for, in seconds.
+    `charged` is False where the start does not count as an attempt, `started` where the handler never ran.
+    `refused` holds the reason when user code said that there must be no retry. `max_attempts` and `backoff`
+    come from a per-exception policy and go before the consumer's own.
+
+    `blames_process` marks evidence against the worker's process (a crash, a time limit that ended the worker, memory or
+    descriptors used up): in a worker that others used it convicts nobody. `worker_damage` says what a check of the worker
+    found changed right after this failure, which may then be another message's doing.
+    """
+
+    classification: ErrorClassification
+    rule: str
+    type_name: str
+    text: str = ""
+    traceback: str = ""
+    fingerprint: str = ""
+    retry_after: float | None = None
+    charged: bool = True
+    discard: bool = False
+    started: bool = True
+    refused: str | None = None
+    max_attempts: int | None = None
+    backoff: Backoff | None = None
+    crash: Crash | None = None
+    blames_process: bool = False
+    worker_damage: str = ""
+
+
+def describe(error: BaseException) -> tuple[str, str, str]:
+    """Type name, text and traceback of an exception. Never raises, whatever its __str__ does."""
+    return type_name(type(error)), text_of(error), traceback_of(error)
+
+
+def type_name(kind: type) -> str:
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    return cap(name, NAME_LIMIT)
+
+
+def text_of(error: BaseException) -> str:
+    try:
+        return cap(str(error), TEXT_LIMIT)
+    except BaseException as broken:  # user code may raise anything, even from __str__
+        return f"<{type(error).__name__}: its text could not be read, {type(broken).__name__} was raised>"
+
+
+def traceback_of(error: BaseException) -> str:
+    try:
+        lines = tracebacks.format_exception(type(error), error, trace_of(error), limit=-30)
+        return cap("".join(lines), TRACEBACK_LIMIT)
+    except BaseException:  # formatting reads attributes of the exception and of every cause; frames are safe
+        return cap("".join(tracebacks.format_tb(trace_of(error), limit=-30)), TRACEBACK_LIMIT)
+
+
+def trace_of(error: BaseException) -> TracebackType | None:
+    """Where it was raised, unless its class stands in the way."""
+    try:
+        return error.__traceback__
+    except BaseException:
+        return None
+
+
+def cap(text: str, limit: int) -> str:
+    """Both ends of a long text, since the first line names and the last line explains."""
+    text = text.encode("utf-8", "replace").decode("utf-8")  # lone surrogates cannot be stored or sent
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]}\n… {len(text) - 2 * half} characters left out …\n{text[len(text) - half :]}"
+
+
+def fingerprint(kind: str, trace: TracebackType | None = None, places: Iterable[str] = ()) -> str:
+    """A short key that is equal for failures alike: the type and where it was raised, without line numbers.
+
+    Texts are left out: they hold ids and values of one message. Line numbers too, or each release of the
+    user's code would start new groups.
+    """
+    frames = [f"{PurePath(code.co_filename).name}:{code.co_name}" for code in _codes(trace)][-5:]
+    return hashlib.blake2b("|".join([kind, *places, *frames]).encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
+
+
+def _codes(trace: TracebackType | None) -> Iterable[CodeType]:
+    while trace is not None:
+        yield trace.tb_frame.f_code
+        trace = trace.tb_next

@@ -1,0 +1,51 @@
+"""How is a count said? "1 message", "2 messages", "12,345 dead letters"."""
+
+import json
+import re
+from typing import Any
+
+
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """The count with its noun. `plural` only where it is not the noun with an s."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
+# How is text shown that somebody else wrote?
+#
+# A payload, a message id or the text of an exception may hold anything: escape sequences that move the cursor or retitle the
+# window, characters that turn the direction of reading, invisible ones. What a terminal would act on is written out as `\x1b`
+# and the like, so that it can be seen and does nothing.
+
+
+_ACTS_ON_TERMINALS = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters but tab and newline; the upper ones are escape sequences of one byte
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # direction of reading
+    "\u200b\u2060\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"  # invisible
+    "\u2028\u2029\ud800-\udfff]"  # line ends of another kind; halves of characters, which cannot be printed
+)
+_LAYOUT = str.maketrans({"\n": r"\n", "\t": r"\t"})
+
+
+def visible(text: str) -> str:
+    """The text with everything written out that a terminal would act on. Lines and tabs stay."""
+    return _ACTS_ON_TERMINALS.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def one_line(text: str, limit: int | None = None) -> str:
+    """As `visible`, and without line ends; cut where it is longer than the limit."""
+    text = text if limit is None or len(text) <= limit else text[: limit - 1] + "…"
+    return visible(text).translate(_LAYOUT)
+
+
+def acts_on_terminals(body: bytes) -> bool:
+    """Whether a terminal would do more with these bytes than show them."""
+    try:
+        return _ACTS_ON_TERMINALS.search(body.decode()) is not None
+    except UnicodeDecodeError:
+        return True
+
+
+def json_text(value: Any, *, indent: int | None = 2) -> str:
+    """One JSON document, harmless on a terminal too: JSON has an escape for each of those characters."""
+    text = json.dumps(value, ensure_ascii=False, indent=indent, default=str)
+    return _ACTS_ON_TERMINALS.sub(lambda found: json.dumps(found[0])[1:-1], text)

@@ -1,0 +1,1 @@
+"""What a broker adapter must do, and the parts that adapters share."""

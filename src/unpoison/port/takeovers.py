@@ -1,0 +1,89 @@
+"""How is it said that messages came back from a consumer that vanished?
+
+One sentence for every broker. Some know whose messages they were; others only hand a message out again, and say nothing else.
+"""
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+
+import msgspec
+
+from unpoison.model.message import Counters
+from unpoison.model.wording import counted
+
+log = logging.getLogger("unpoison")
+
+TELL_EVERY = 1.0
+"""Seconds: what comes back one fetch after the other is told together."""
+
+
+class Takeover(msgspec.Struct, frozen=True):
+    """A consumer that vanished: its name (host:pid), since when it had been there, and how many messages it held, by source."""
+
+    who: str
+    since: float | None
+    held: Mapping[str, int]
+
+    def tell(self) -> None:
+        for source, count in self.held.items():
+            if count:
+                tell(source, count, self.who, self.since)
+
+
+def tell(source: str, count: int, who: str = "", since: float | None = None) -> None:
+    """These messages of a source came back."""
+    began = "" if since is None else f" (running since {_moment(since)})"
+    whom = (
+        f"consumer {who}{began}, which vanished"
+        if who
+        else "a consumer that vanished or lost its connection; the broker does not say which"
+    )
+    log.warning(
+        "Source %r: %s came back from %s. Which of them were running is not known, so all are started again; "
+        "nobody is charged for a first time.",
+        source,
+        counted(count, "message"),
+        whom,
+        extra={
+            "event": "takeover",
+            "source": source,
+            "count": count,
+            "from_consumer": who or None,
+            "since": None if since is None else datetime.fromtimestamp(since, UTC).isoformat(timespec="seconds"),
+        },
+    )
+
+
+class CameBack:
+    """Counts what a broker hands out again without saying whose it was, and tells it at most once a second."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, tell: Callable[[str, int], None] = tell) -> None:
+        self._clock, self._tell = clock, tell
+        self._counts: Counter[str] = Counter()
+        self._tells_after: dict[str, float] = {}
+
+    def note(self, source: str, count: int = 1) -> None:
+        if count:
+            self._counts[source] += count
+
+    def note_suspect(self, source: str, known: Counters, found: Counters) -> None:
+        """A message that must run alone was taken. More starts are on record than it tells of itself if one never ended."""
+        self.note(source, int(found.losses > known.losses))
+
+    def tell_due(self) -> None:
+        """To be called with every fetch, after what it found was noted."""
+        if self._counts:
+            for source in list(self._due()):
+                self._tells_after[source] = self._clock() + TELL_EVERY
+                self._tell(source, self._counts.pop(source))
+
+    def _due(self) -> Iterator[str]:
+        now = self._clock()
+        return (source for source in self._counts if now >= self._tells_after.get(source, float("-inf")))
+
+
+def _moment(moment: float) -> str:
+    return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

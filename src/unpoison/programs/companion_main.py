@@ -1,0 +1,35 @@
+"""What does the consumer process beside a web application do? It runs the app until the other end of the line is gone.
+
+python -m unpoison.programs.companion_main SOCKET_FD module:app URL, where URL is that of the application's SQLite file, or empty
+"""
+
+import logging
+import socket
+import sys
+import threading
+from functools import cache
+
+from unpoison.flow.run import Run
+from unpoison.flow.runnable import RunnableApp
+from unpoison.programs.importing import import_app
+
+
+def main() -> None:
+    line, reference, url = socket.socket(fileno=int(sys.argv[1])), sys.argv[2], sys.argv[3]
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    app = cache(lambda: import_app(reference))
+    made = RunnableApp.from_reference(reference, lambda: app().consumers, worker_hooks=lambda: app().worker_hooks(), url=url)
+    run = Run([made], is_dedicated=True)
+    threading.Thread(target=_stop_at_end_of_line, args=(line, run), name="unpoison-line", daemon=True).start()
+    run.serve()
+
+
+def _stop_at_end_of_line(line: socket.socket, run: Run) -> None:
+    try:
+        line.recv(1)
+    finally:
+        run.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""What does the template process do?
+
+It is a fresh interpreter that imports the app once, tells the consumer what is in it as plain data, and from then on
+forks workers, each with the app already imported. It stays free of threads and opens no connections, so that forking is
+safe and quick whatever the size of the consumer.
+
+A worker is forked twice, so that the consumer becomes its parent: the template's end does not end it, and the consumer
+learns first-hand how it ended.
+
+    python -m unpoison.programs.template SOCKET_FD CONSUMER_PID LOG_STYLE URL module:app            the template
+    python -m unpoison.programs.template SOCKET_FD CONSUMER_PID LOG_STYLE URL module:app SOURCE …   one worker, not forked
+
+URL is that of the consumer's SQLite file, or empty: the working directory may be another one than where the app was made.
+"""
+
+import os
+import signal
+import socket
+import sys
+import threading
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from unpoison.app import App
+from unpoison.decide.policy import PoisonPillHandler
+from unpoison.errors import ConfigError
+from unpoison.model.failure import describe
+from unpoison.programs.importing import import_app
+from unpoison.reporting import log_lines
+from unpoison.reporting.log_lines import LogStyle
+from unpoison.worker import wire
+from unpoison.worker.call import Registration
+from unpoison.worker.hook_worker import become_hook_worker
+from unpoison.worker.marks import Marks
+from unpoison.worker.worker_process import Place, become_worker, die_with
+
+
+def main() -> None:
+    sock, consumer = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
+    die_with(consumer)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)  # a stop of the whole group is the consumer's business
+    if style := LogStyle.parsed(sys.argv[3]):
+        log_lines.offer(style)
+    url = sys.argv[4]
+    sys.argv = [sys.argv[0], *sys.argv[5:]]
+    try:
+        app = import_app(sys.argv[1])
+        if url and app.settings.url.startswith("sqlite:"):
+            app.settings = replace(app.settings, url=url)
+    except BaseException as error:  # whatever happens there, the consumer has to tell it in one clear message
+        name, text, traceback = describe(error)
+        said = text if isinstance(error, ConfigError) else f"{sys.argv[1]!r} could not be imported: {name}: {text}"
+        wire.send(sock, wire.Broken(said, traceback))
+        sys.exit(1)
+    log_lines.replace_default()
+    if len(sys.argv) > 2:
+        _be_worker(sock, app, consumer, wire.Fork(sys.argv[2], int(sys.argv[3]), sys.argv[4] == "hooks"))
+    wire.send(sock, described(app))
+    _fork_on_demand(sock, app, consumer)
+
+
+def described(app: App) -> wire.Described:
+    """The app as plain data."""
+    return wire.Described(app.settings, [_consumer(registration) for registration in app.consumers.values()], other_threads())
+
+
+def _consumer(registration: Registration) -> wire.Consumer:
+    handler = registration.call.handler
+    overridden = type(handler).should_retry is not PoisonPillHandler.should_retry
+    return wire.Consumer(
+        registration.options,
+        needs_delivery=registration.call.wants_delivery or overridden,
+        has_on_retry=handler.on_retry is not None,
+        has_on_dlq=handler.on_dlq is not None,
+    )
+
+
+def other_threads() -> list[str]:
+    """The names of all threads but this one; those that Python does not know are named by the kernel."""
+    known = {thread.native_id: thread.name for thread in threading.enumerate()}
+    tasks = Path("/proc/self/task")
+    if not tasks.is_dir():
+        return [name for number, name in known.items() if number != threading.get_native_id()]
+    numbers = [int(task.name) for task in tasks.iterdir()]
+    return [
+        known.get(number) or (tasks / str(number) / "comm").read_text().strip()
+        for number in numbers
+        if number != threading.get_native_id()
+    ]
+
+
+def _fork_on_demand(sock: socket.socket, app: App, consumer: int) -> None:
+    while (received := wire.receive(sock, wire.to_template)) is not None:
+        fork, descriptors = received
+        wire.send(sock, wire.Forked(_fork_twice(sock, app, consumer, fork, descriptors)))
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def _fork_twice(sock: socket.socket, app: App, consumer: int, fork: wire.Fork, descriptors: list[int]) -> int:
+    """Fork a worker whose parent is the consumer: the process in between ends at once. Returns the worker's pid."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(BaseException):  # the app may have closed or replaced it
+            stream.flush()  # what was printed during the import would come out of every worker again
+    told, tell = os.pipe()
+    between = os.fork()
+    if between == 0:
+        between = os.getpid()
+        worker = os.fork()
+        if worker:
+            os.write(tell, worker.to_bytes(8, "little"))
+            os._exit(0)
+        sock.close()
+        os.close(tell)
+        os.close(told)
+        while os.getppid() == between:  # until the process in between has ended
+            os.sched_yield()
+        _start(app, consumer, fork, descriptors)  # ends at once if the consumer is gone, and somebody else is its parent now
+    os.close(tell)
+    os.waitpid(between, 0)
+    pid = int.from_bytes(os.read(told, 8), "little")
+    os.close(told)
+    return pid
+
+
+def _be_worker(sock: socket.socket, app: App, consumer: int, fork: wire.Fork) -> None:
+    """Started without forking: the descriptors come over the socket."""
+    received = wire.receive(sock, wire.to_template)
+    if received is None:
+        sys.exit(0)
+    sock.close()
+    _start(app, consumer, fork, received[1])
+
+
+def _start(app: App, consumer: int, fork: wire.Fork, descriptors: list[int]) -> Any:
+    registration = app.consumers[fork.source]
+    talk, shared, stack, log, out, err, *ties = descriptors
+    place = Place(socket.socket(fileno=talk), Marks(shared, registration.options.lanes), stack, log, (out, err), ties)
+    if fork.for_hooks:
+        become_hook_worker(place, registration, app.worker_hooks(), consumer)
+    become_worker(place, registration, app.worker_hooks(), consumer, app.settings.worker_memory)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What the consumer counts, logs and tells."""

@@ -1,0 +1,246 @@
+"""What is said about what happened: counts and log lines.
+
+The library logs to the logger "unpoison" and configures nothing; the command line does that. Each line says what happened,
+what it means and what happens next. Successes are counted, not logged. docs/cli.md lists the fields of events: they are part of
+what users rely on.
+"""
+
+import logging
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from unpoison.decide.policy import MessageMetadata
+from unpoison.errors import UnpoisonError
+from unpoison.model import verdict
+from unpoison.model.failure import Failure, describe
+from unpoison.model.message import Counters, Delivery
+from unpoison.model.verdict import Ruling
+from unpoison.model.wording import counted
+
+log = logging.getLogger("unpoison")
+
+NAMED = 20
+"""How many messages of a batch a log line names."""
+
+REMIND_EVERY = 60.0
+"""Seconds between two reminders while something stays broken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One failure, judged: everything there is to say about it."""
+
+    delivery: Delivery
+    counters: Counters
+    metadata: MessageMetadata
+    failure: Failure
+    ruling: Ruling
+    exception: BaseException | None = None
+
+
+@dataclass(slots=True)
+class Tally:
+    """How many messages ended how, since the consumer started."""
+
+    done: int = 0
+    retried: int = 0
+    dead: int = 0
+    discarded: int = 0
+    released: int = 0
+
+
+class Report:
+    """Counts and tells, for one app. Safe to use from several consumers' threads.
+
+    `names` are those of its sources that another app in this process has too, with what to call them.
+    """
+
+    def __init__(self, app: str = "", names: Mapping[str, str] | None = None) -> None:
+        self._app, self._names = app, names or {}
+        self._lock = threading.Lock()
+        self._tallies: defaultdict[str, Tally] = defaultdict(Tally)
+        self._broken_since: dict[str, tuple[float, float]] = {}
+        self._broken_by: dict[str, str] = {}
+        self._skipping: set[str] = set()
+
+    def tallies(self) -> dict[str, Tally]:
+        with self._lock:
+            return {self._name(source): tally for source, tally in self._tallies.items()}
+
+    def _name(self, source: str) -> str:
+        return self._names.get(source, source)
+
+    def _fields(self, event: str, source: str, **more: Any) -> dict[str, Any]:
+        """What goes with a log line: JSON lines show it."""
+        return {"event": event, "source": source} | ({"app": self._app} if self._app else {}) | more
+
+    def done(self, source: str, count: int) -> None:
+        with self._lock:
+            self._tallies[source].done += count
+
+    def skips_tombstones(self, source: str) -> None:
+        """Said once: a compacted topic may hold as many tombstones as it has keys."""
+        with self._lock:
+            if source in self._skipping:
+                return
+            self._skipping.add(source)
+        text = "Tombstones of %r are done without calling the handler (tombstones='skip'). This is said once."
+        log.info(text, self._name(source), extra=self._fields("tombstones-skipped", source))
+
+    def released(self, source: str, count: int, *, interrupted: bool) -> None:
+        if count == 0:
+            return
+        with self._lock:
+            self._tallies[source].released += count
+        how = "cut off by the stop and" if interrupted else "not started and"
+        what = counted(count, "message")
+        extra = self._fields("release", source, count=count)
+        log.info("Handed %s on %r back, %s not charged.", what, self._name(source), how, extra=extra)
+
+    def failed(self, event: Event, letter_id: str | None = None) -> None:
+        """Say what happens to the message now, and why. `letter_id` is that of its dead letter, if the broker has told it."""
+        delivery, failure = event.delivery, event.failure
+        where = f"Message {delivery.id!r} on {self._name(delivery.source)!r}"
+        error = f"{failure.type_name}: {_first_line(failure.text)}"
+        what = f"{event.ruling.classification}: {error}"
+        with self._lock:
+            tally = self._tallies[delivery.source]
+            match event.ruling.verdict:
+                case verdict.Retry(after, charged):
+                    tally.retried += 1
+                    soon, rule = after.total_seconds(), _first_line(event.ruling.rule)
+                    failed, again = f"{where} failed in attempt {delivery.attempt} ({what}).", f"Next attempt in {in_words(soon)}"
+                    text = f"{failed} {again} ({rule})." if charged else f"{failed} That is not charged ({rule}). {again}."
+                    log.warning("%s", text, extra=self._judged("retry", event, delay=soon, charged=charged))
+                case verdict.DeadLetter(reason):
+                    tally.dead += 1
+                    extra = self._judged("dead", event, letter_id=letter_id)
+                    see = f" To see it: unpoison dlq show {letter_id}" if letter_id else ""
+                    log.error("%s is a dead letter: %s. The error: %s.%s", where, reason, error.rstrip("."), see, extra=extra)
+                case verdict.Discard(reason):
+                    tally.discarded += 1
+                    log.info("%s was discarded by its handler: %s", where, reason, extra=self._judged("discard", event))
+
+    def _judged(self, name: str, event: Event, **more: Any) -> dict[str, Any]:
+        return self._fields(
+            name,
+            event.delivery.source,
+            message_id=event.delivery.id,
+            attempt=event.delivery.attempt,
+            classification=str(event.ruling.classification),
+            rule=event.ruling.rule,
+            error_type=event.failure.type_name,
+            fingerprint=event.failure.fingerprint,
+            **more,
+        )
+
+    def paused(self, source: str, error: UnpoisonError) -> None:
+        """The source stands still. Said once, and again every minute while it lasts."""
+        now = time.monotonic()
+        with self._lock:
+            self._broken_by[source] = str(error)
+            since, told = self._broken_since.get(source, (now, float("-inf")))
+            if now - told < REMIND_EVERY:
+                return
+            self._broken_since[source] = (since, now)
+        lasted = "" if since == now else f" It has lasted {now - since:.0f} s."
+        log.error(
+            "Source %r stands still, nothing of it is lost; trying again until it works.%s %s",
+            self._name(source),
+            lasted,
+            error,
+            extra=self._fields("pause", source),
+        )
+
+    def longest_pause(self) -> tuple[str, float, str] | None:
+        """The source that has been standing still for longest, for how many seconds, and why."""
+        with self._lock:
+            if not self._broken_since:
+                return None
+            source, (since, _) = min(self._broken_since.items(), key=lambda broken: broken[1][0])
+            return self._name(source), time.monotonic() - since, self._broken_by[source]
+
+    def waiting(self, source: str, what: str, **fields: object) -> None:
+        """Why a run that ends at emptiness goes on."""
+        log.info("Source %r is not empty yet: %s.", self._name(source), what, extra=self._fields("waiting", source, **fields))
+
+    def resumed(self, source: str) -> None:
+        if not self._broken_since:  # the ordinary case, without a lock
+            return
+        with self._lock:
+            broken = self._broken_since.pop(source, None)
+        if broken is not None:
+            lasted, extra = time.monotonic() - broken[0], self._fields("resume", source)
+            log.warning("Source %r goes on after %.1f s.", self._name(source), lasted, extra=extra)
+
+    def started(self, source: str, url: str, where: str) -> None:
+        """`url` has no passwords in it; `where` says where its handlers run."""
+        log.info("Consuming %r from %s; %s", self._name(source), url, where, extra=self._fields("start", source))
+
+    def ownership_lost(self, source: str, error: UnpoisonError) -> None:
+        log.warning("Source %r: %s", self._name(source), error, extra=self._fields("ownership-lost", source))
+
+    def given_up(self, delivery: Delivery, failure: Failure, error: Exception) -> None:
+        """A message was convicted, and the code that judges it failed on it too."""
+        with self._lock:
+            self._tallies[delivery.source].dead += 1
+        log.error(
+            "Message %r on %r is a dead letter: %s. Its letter says little, since judging it raised %s: %s. That is a bug in "
+            "unpoison: report the traceback.",
+            delivery.id,
+            self._name(delivery.source),
+            failure.rule,
+            *describe(error)[:2],
+            exc_info=error,
+            extra=self._fields(
+                "dead",
+                delivery.source,
+                message_id=delivery.id,
+                attempt=delivery.attempt,
+                classification=str(failure.classification),
+                rule=failure.rule,
+                error_type=failure.type_name,
+                fingerprint=failure.fingerprint,
+                letter_id=None,
+            ),
+        )
+
+    def broke(self, source: str, ids: Sequence[str], error: Exception) -> None:
+        """A consumer ends on a fault that nobody expected, with these messages in hand."""
+        named = ", ".join(map(repr, ids[:NAMED])) + (f" and {len(ids) - NAMED} more" if len(ids) > NAMED else "")
+        log.error(
+            "Source %r: its consumer ends on a fault that was not expected, %s: %s. Nothing is lost. It was at work on %s; "
+            "what it held comes back as if it had been killed. Start it again: if one message causes this, it will run alone and "
+            "end as a dead letter. This is a bug in unpoison: report the traceback.",
+            self._name(source),
+            *describe(error)[:2],
+            f"{counted(len(ids), 'message')} ({named})" if ids else "no message",
+            exc_info=error,
+            extra=self._fields("broken", source, message_ids=list(ids[:NAMED])),
+        )
+
+    def left_running(self, source: str, count: int) -> None:
+        log.warning(
+            "Still running after the grace period: %s on %r. Threads cannot be ended; it comes back when this process ends.",
+            counted(count, "message"),
+            self._name(source),
+            extra=self._fields("left-running", source, count=count),
+        )
+
+
+def _first_line(text: str) -> str:
+    line = text.strip().partition("\n")[0]
+    return line if len(line) <= 200 else line[:200] + "…"
+
+
+def in_words(seconds: float) -> str:
+    """A duration as a person says it: 0.35 s, 1.5 s, 90 s, 12 min, 5 h."""
+    if seconds < 1:
+        return f"{max(seconds, 0.01):.2g} s" if seconds > 0 else "0 s"
+    if seconds < 120:
+        return f"{seconds:.3g} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"

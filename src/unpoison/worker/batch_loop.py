@@ -1,0 +1,111 @@
+"""How does a worker run a batch, one message after the other, at the cost of microseconds?
+
+The order of writes is the whole point: since when, what, then the handler, then how it ended. Whenever this process
+dies, what stands in the shared memory says which message was running, which have ended and which never began.
+"""
+
+import resource
+import socket
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from unpoison.model.message import Delivery
+from unpoison.worker import fork_guard, wire
+from unpoison.worker.call import Call
+from unpoison.worker.health import Health
+from unpoison.worker.marks import BATCH, END, FAILED, HABITS, IDLE, LANES, Marks
+
+
+def serve_batches(sock: socket.socket, marks: Marks, call: Call) -> None:
+    """Until told to stop, or until something is wrong with this process: receive a batch, run it, say that it is over."""
+    run_delivery, health = call.prepared(), Health()
+    while (received := wire.receive(sock, wire.to_worker)) is not None:
+        said, _ = received
+        if not isinstance(said, wire.Run):
+            return
+        batch = _Batch(sock, marks, said, call, health)
+        if said.deliveries is None:
+            _run(batch, said.bodies, call.decode, call.function)
+        else:
+            _run(batch, said.deliveries, _as_it_is, run_delivery)
+        if not batch.is_leaving:
+            batch.check(len(said.bodies if said.deliveries is None else said.deliveries) - 1)
+        wire.send(sock, wire.Ended(said.slot, [], peak_memory(), batch.is_leaving))
+        if batch.is_leaving:
+            return
+
+
+class _Batch:
+    """A batch while it runs: how its failures are told, and whether the worker is still sound."""
+
+    def __init__(self, sock: socket.socket, marks: Marks, said: wire.Run, call: Call, health: Health) -> None:
+        self.marks, self.slot, self.code = marks, said.slot, said.code
+        self._sock, self._call, self._health = sock, call, health
+        self.check_result = call.check_result
+        self._unchecked = 0
+        self.is_leaving = False
+
+    def failed(self, index: int, item: Any, error: BaseException) -> None:
+        """Tell what happened, and check the worker: another message may have caused it."""
+        failure = self._call.failed(item if isinstance(item, Delivery) else _unnamed(item), error)
+        if damage := self.check(index):
+            failure = msgspec.structs.replace(failure, worker_damage=damage)
+        wire.send(self._sock, wire.Failed(self.slot, index, failure))
+        self.is_leaving = self.is_leaving or failure.blames_process
+
+    def check(self, index: int) -> str:
+        """Compare the worker with what it was; message `index` has just ended. Returns what has changed, in words."""
+        first, self._unchecked = self._unchecked, index + 1
+        damage = self._health.check(self.marks.words[HABITS]) if index >= first else None
+        if damage is None:
+            return ""
+        wire.send(self._sock, wire.Damaged(self.slot, first, index, str(damage), damage.reversible, damage.is_lasting))
+        self.is_leaving = self.is_leaving or damage.is_lasting
+        return str(damage)
+
+
+def _run(batch: _Batch, items: Iterable[Any], decode: Callable[[Any], Any], function: Callable[[Any], Any]) -> None:
+    """What is paid for every message. No call in here that is not needed, and no look-up that can be done before."""
+    words, outcomes, clock, copies = batch.marks.words, batch.marks.outcomes, time.monotonic_ns, fork_guard.copies
+    check_result = batch.check_result
+    since, what, end, code = LANES + 1, LANES, END + batch.slot, batch.code
+    first = at = batch.slot * BATCH
+    for item in items:
+        words[since] = clock()
+        at += 1
+        words[what] = at
+        if at - first > words[end]:  # looked at after claiming it: the consumer may take back what was not claimed
+            break
+        try:
+            result = function(decode(item))
+            if result is not None:
+                check_result(result)
+                result = None  # it may be large, and must not last until the next message has ended
+        except BaseException as error:  # SystemExit and KeyboardInterrupt too are failures of the message, not of the worker
+            fork_guard.end_copy()
+            batch.failed(at - 1 - first, item, error)
+            outcomes[at - 1] = FAILED
+            if batch.is_leaving:
+                break
+        else:
+            if copies:
+                fork_guard.end_copy()
+            outcomes[at - 1] = code
+    words[what] = IDLE
+
+
+def _as_it_is(delivery: Delivery) -> Delivery:
+    return delivery
+
+
+def _unnamed(body: bytes | None) -> Delivery:
+    """Stands in where the batch came as bare bodies: nothing that is asked about the failure needs more."""
+    return Delivery(0, "", "", body or b"")
+
+
+def peak_memory() -> int:
+    """Bytes of memory that this process has had at most."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -1,0 +1,151 @@
+"""How is a handler called so that nothing it does can escape?"""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from unpoison.body.guard import Decode
+from unpoison.body.json_text import Unfit
+from unpoison.body.signature import name_of
+from unpoison.decide.options import ConsumerOptions
+from unpoison.decide.policy import MessageMetadata, PoisonPillHandler
+from unpoison.errors import UnfinishedHandler
+from unpoison.model.failure import ErrorClassification, Failure, describe, fingerprint
+from unpoison.model.message import Delivery
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """The user's function with everything that is needed to call it with a raw body."""
+
+    function: Callable[..., Any]
+    decode: Decode
+    wants_delivery: bool
+    handler: PoisonPillHandler
+    timeout: float | None = None
+
+    def prepared(self) -> Callable[[Delivery], Any]:
+        """The shortest way from a delivery to the call: this is paid for every message."""
+        function, decode = self.function, self.decode
+        if self.wants_delivery:
+            return lambda delivery: function(decode(None if delivery.is_tombstone else delivery.body), delivery)
+        return lambda delivery: function(decode(None if delivery.is_tombstone else delivery.body))
+
+    def check_result(self, result: object) -> None:
+        """Raise if the handler returned work instead of doing it: its message must not count as done."""
+        if result is None:
+            return
+        if isinstance(result, Generator | AsyncGenerator):
+            kind = "an async generator" if isinstance(result, AsyncGenerator) else "a generator"
+            problem = f"{kind}, and nobody has looped over it"
+            remedy = "Loop over it in the handler"
+        elif isinstance(result, Awaitable):
+            problem = f"an awaitable of type {type(result).__name__}, and nobody has awaited it"
+            remedy = "Make the handler an async def and await it there"
+        else:
+            return
+        if isinstance(result, Generator | Coroutine):
+            with suppress(BaseException):  # what it does when it is closed is user code
+                result.close()  # or Python warns at some later time that it was never awaited
+        name = name_of(self.function)
+        raise UnfinishedHandler(f"Handler {name} returned {problem}: its work is not done. {remedy}, then replay.")
+
+    def failed(self, delivery: Delivery, error: BaseException) -> Failure:
+        """What happened, as data. User code that is asked about it may fail as well."""
+        if isinstance(error, Unfit):
+            return unfit(error)
+        error.__traceback__ = None if isinstance(error, UnfinishedHandler) else without_our_frames(error.__traceback__)
+        try:
+            return self.handler.failure(error, metadata_of(delivery))
+        except BaseException as broken:  # a classifier or should_retry of the user's raised
+            name, text, traceback = describe(error)
+            return Failure(
+                classification=ErrorClassification.UNKNOWN,
+                rule=f"unknown: the classifier itself raised {type(broken).__name__}, so it was not asked",
+                type_name=name,
+                text=text,
+                traceback=traceback,
+                fingerprint=fingerprint(name, error.__traceback__),
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """One @app.consumer. `options` may be read anywhere; `call` is user code and belongs to workers only."""
+
+    options: ConsumerOptions
+    call: Call
+
+
+def unfit(error: Unfit) -> Failure:
+    """A body that never reached the handler."""
+    return Failure(
+        classification=ErrorClassification.INVALID,
+        rule=error.rule,
+        type_name="unpoison.Unfit",
+        text=error.text,
+        fingerprint=fingerprint("invalid", places=(error.rule,)),
+        charged=False,
+        started=False,
+    )
+
+
+def without_our_frames(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback from the first line of the user's own code on: how unpoison called it explains nothing."""
+    first = trace
+    while first is not None and first.tb_frame.f_globals.get("__name__", "").startswith("unpoison."):
+        first = first.tb_next
+    return first or trace
+
+
+def metadata_of(delivery: Delivery, failure: Failure | None = None) -> MessageMetadata:
+    """What a policy may know about the attempt that has just failed."""
+    first, started = delivery.counters.first_failed_at, failure is None or failure.started
+    return MessageMetadata(
+        message_id=delivery.id,
+        attempt=delivery.attempt if started else max(1, delivery.counters.charged),
+        first_failure_time=None if first is None else datetime.fromtimestamp(first, UTC),
+        last_error=None if failure is None else f"{failure.type_name}: {failure.text}",
+    )
+
+
+# How is a function of the user's called that may be async?
+#
+# Its coroutine is run to its end before the call returns. All calls of one worker share one event loop, so that what one of
+# them opens (a pool, a session) can be used and closed by the others.
+
+
+if TYPE_CHECKING:
+    import asyncio
+
+
+class Awaiting:
+    """An event loop that runs only while a coroutine is awaited. Made when it is first needed: importing asyncio takes 60 ms."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def loop(self) -> "asyncio.AbstractEventLoop":
+        if self._loop is None:
+            import asyncio  # noqa: PLC0415 - see above
+
+            self._loop = asyncio.new_event_loop()
+        return self._loop
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> None:
+        """Call the function, and await what it returns if that can be awaited."""
+        result = function(*arguments)
+        if not isinstance(result, Awaitable):
+            return
+        try:
+            self.loop().run_until_complete(result)
+        finally:
+            if isinstance(result, Coroutine):
+                result.close()  # the loop may have refused it, being closed: Python would warn that nobody has awaited it
+
+    def close(self) -> None:
+        if self._loop is not None and not self._loop.is_running():
+            self._loop.close()

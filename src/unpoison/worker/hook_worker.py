@@ -1,0 +1,40 @@
+"""How are `on_dlq` and `on_retry` called in a process of their own, where they can neither stop nor hurt any message?"""
+
+from unpoison.decide.policy import PoisonPillHandler
+from unpoison.errors import RemoteFailure
+from unpoison.model.failure import describe
+from unpoison.worker import wire
+from unpoison.worker.call import Awaiting, Registration
+from unpoison.worker.fork_guard import leave
+from unpoison.worker.hooks import WorkerHooks
+from unpoison.worker.worker_process import Place, serve, settle_in
+
+
+def become_hook_worker(place: Place, registration: Registration, hooks: WorkerHooks, consumer: int) -> None:
+    """The life of a worker for hooks; never returns. It is a worker like the others: what they opened, hooks may use too."""
+    status = 1
+    try:
+        settle_in(place, consumer, None)
+        awaiting = Awaiting()
+        status = serve(place, hooks, lambda: _call_all(place, registration.call.handler, awaiting), awaiting)
+    finally:
+        leave(status)
+
+
+def _call_all(place: Place, handler: PoisonPillHandler, awaiting: Awaiting) -> None:
+    while (received := wire.receive(place.sock, wire.to_worker)) is not None and isinstance(received[0], wire.Hook):
+        _call(place, handler, received[0], awaiting)
+        wire.send(place.sock, wire.Ended(0))
+
+
+def _call(place: Place, handler: PoisonPillHandler, hook: wire.Hook, awaiting: Awaiting) -> None:
+    failure = hook.failure
+    try:
+        if hook.delay is not None and handler.on_retry:
+            awaiting.call(handler.on_retry, hook.message, hook.metadata, hook.delay)
+        elif hook.delay is None and handler.on_dlq:
+            remote = RemoteFailure(failure.type_name, failure.text, failure.traceback)
+            awaiting.call(handler.on_dlq, hook.message, hook.metadata, remote)
+    except BaseException as error:  # a hook is user code: it is reported and changes nothing
+        name, text, _ = describe(error)
+        wire.send(place.sock, wire.HookFailed(hook.message.id, f"{name}: {text}"))

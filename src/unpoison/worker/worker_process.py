@@ -1,0 +1,175 @@
+"""What does a worker process do?
+
+It calls `on_worker_start`, says that it is ready, and then runs what it is given until it is told to stop or its consumer
+is gone. It takes every precaution that its death costs one message and nothing else: see `settle_in`.
+"""
+
+import ctypes
+import faulthandler
+import gc
+import io
+import logging
+import os
+import random
+import resource
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+
+from unpoison.model.failure import describe
+from unpoison.reporting import log_lines
+from unpoison.worker import batch_loop, wire
+from unpoison.worker.call import Awaiting, Registration
+from unpoison.worker.fork_guard import leave, note_copy
+from unpoison.worker.hooks import WorkerHooks
+from unpoison.worker.marks import STACK_SIGNAL, Marks
+
+_PR_SET_PDEATHSIG = 1
+_LINE_BUFFERED = 1
+LOG_LINES = 50
+STACK_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Everything a worker process is given: its socket, its shared memory, where its last words and what it prints go, and
+    ties of ownership."""
+
+    sock: socket.socket
+    marks: Marks
+    stack: int
+    log: int
+    output: tuple[int, int]
+    ties: Sequence[int]
+
+
+def become_worker(place: Place, registration: Registration, hooks: WorkerHooks, consumer: int, memory: int | None) -> None:
+    """The life of a worker process; never returns."""
+    status = 1
+    try:
+        settle_in(place, consumer, memory)
+        awaiting = Awaiting()
+        server = _server(registration, awaiting)
+        status = serve(place, hooks, lambda: server(place.sock, place.marks, registration.call), awaiting)
+    finally:
+        leave(status)
+
+
+def settle_in(place: Place, consumer: int, memory: int | None) -> None:
+    """Make this process one that cannot hurt others, cannot outlive its consumer, and can be told apart when it dies."""
+    if os.getsid(0) != os.getpid():  # one that was not forked has it already
+        os.setsid()  # signals of the terminal stay away, and everything started from here can be killed together
+    die_with(consumer)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # A stop of the whole group is the consumer's business. No SIG_IGN: programs that the handler starts would inherit it.
+        signal.signal(number, _not_our_signal)
+        signal.siginterrupt(number, False)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # writing the core of a large worker would block its place for seconds
+    if memory is not None:
+        resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))  # unlike RLIMIT_AS this lets reserved, unused space pass
+    with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:  # noqa: PTH123 - pathlib is slower to import
+        file.write("1000")  # when the machine runs out of memory, the kernel is to take a worker, not the consumer
+    faulthandler.enable(place.stack, all_threads=True)
+    faulthandler.register(STACK_SIGNAL, place.stack, all_threads=True)
+    redirect_output(*place.output)
+    random.seed()
+    os.register_at_fork(after_in_child=lambda: _left_the_worker(place))
+    gc.freeze()
+
+
+def redirect_output(out: int, err: int) -> None:
+    """Print into these from now on, each line at once: what waits in a buffer is lost when this process is killed."""
+    for number, (stream, descriptor) in enumerate(((sys.stdout, out), (sys.stderr, err)), 1):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+        if isinstance(stream, io.TextIOWrapper):
+            # Nobody puts lines together on a terminal. With PYTHONUNBUFFERED, as containers have it, `print` would write a
+            # line and its end one by one, and those of two workers would mix.
+            stream.reconfigure(line_buffering=True, write_through=stream.write_through and not os.isatty(number))
+    libc = ctypes.CDLL(None)
+    with suppress(ValueError):  # a C library that has no such name
+        libc.setvbuf(ctypes.c_void_p.in_dll(libc, "stdout"), None, _LINE_BUFFERED, 0)
+
+
+def die_with(consumer: int) -> None:
+    """Have the kernel end this process when its parent, the consumer, ends. Checked once more: it may be gone already."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != consumer:
+        os._exit(0)
+
+
+def _not_our_signal(number: int, frame: object) -> None:
+    """A stop reaches the whole group; the consumer decides what it means for workers."""
+
+
+def _left_the_worker(place: Place) -> None:
+    """In a process that a handler forked: it must not speak as the worker, nor hold its messages."""
+    place.sock.close()
+    for descriptor in place.ties:
+        with suppress(OSError):
+            os.close(descriptor)
+    note_copy()
+
+
+def serve(place: Place, hooks: WorkerHooks, work: Callable[[], None], awaiting: Awaiting) -> int:
+    """Between on_worker_start and on_worker_stop, do the work until it is over. Returns the exit code of this process.
+
+    Async hooks run on the loop of `awaiting`, which is also that of async handlers.
+    """
+    try:
+        for function in hooks.start:
+            awaiting.call(function)
+    except BaseException as error:  # whatever it is, the consumer must hear why its workers do not start
+        name, text, traceback = describe(error)
+        wire.send(place.sock, wire.Broken(f"on_worker_start raised {name}: {text}", traceback))
+        return 1
+    keep_last_lines(place.log)
+    wire.send(place.sock, wire.Ready(os.getpid()))
+    try:
+        work()
+    finally:
+        for function in hooks.stop:
+            with suppress(BaseException):
+                awaiting.call(function)
+    return 0
+
+
+def _server(registration: Registration, awaiting: Awaiting) -> Callable[..., None]:
+    """What runs messages in this worker. asyncio is imported only where tasks need it: it takes longer than all the rest."""
+    if registration.options.is_async or registration.options.threads > 1:
+        from unpoison.worker import concurrent_loop  # noqa: PLC0415
+
+        return (
+            partial(concurrent_loop.serve_tasks, awaiting.loop())
+            if registration.options.is_async
+            else concurrent_loop.serve_threads
+        )
+    return batch_loop.serve_batches
+
+
+def keep_last_lines(descriptor: int) -> None:
+    """Called after on_worker_start, which may set logging up. Where nobody does, lines still reach standard error."""
+    log_lines.settle()
+    logging.getLogger().addHandler(LastLines(descriptor))
+
+
+class LastLines(logging.Handler):
+    """Keeps the last log lines where the consumer finds them after this process is gone."""
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__()
+        self._descriptor = descriptor
+        self._lines: list[bytes] = []
+        self._guard = threading.Lock()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with suppress(Exception), self._guard:
+            line = f"{record.levelname} {record.name}: {record.getMessage()}"[:500]
+            self._lines = [*self._lines, line.encode("utf-8", "replace")][-LOG_LINES:]
+            text = b"\n".join(self._lines)
+            os.pwrite(self._descriptor, len(text).to_bytes(8, "little") + text, 0)

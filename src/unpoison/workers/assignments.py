@@ -1,0 +1,325 @@
+"""What did a worker get, what has ended, and what was running when it died?
+
+A book is the consumer's record of one worker. It reads the worker's marks, and believes them only as far as they can be
+true: a worker that wrote over them has settled nothing.
+"""
+
+import random
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Protocol
+
+from unpoison.model.failure import Failure
+from unpoison.model.message import Delivery
+from unpoison.worker import wire
+from unpoison.worker.marks import BATCH, BATCHES, END, FAILED, IDLE, LANES
+from unpoison.workers.interface import Ended
+from unpoison.workers.process import Told, WorkerProcess
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A message whose handler is running, since when (CLOCK_MONOTONIC, ns), and in which lane."""
+
+    delivery: Delivery
+    since: int
+    lane: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Remains:
+    """What a dead worker leaves: what had ended, what was running, what never began.
+
+    `culprit` is the one that was certainly running; None if several may have been, or none was.
+    `is_sound` is False if the marks contradict themselves.
+    """
+
+    ended: Ended
+    running: Sequence[Running]
+    unstarted: Sequence[Delivery]
+    culprit: Running | None
+    is_sound: bool = True
+
+
+_body = attrgetter("body")
+
+
+def weight(deliveries: Iterable[Delivery]) -> int:
+    """Bytes in the bodies of these. Asked for every message on its way, so there is no Python in the loop."""
+    return sum(map(len, map(_body, deliveries)))
+
+
+class Book(Protocol):
+    """What a worker has in hand."""
+
+    def free(self) -> int:
+        """How many more batches (or lanes) it can take."""
+
+    def held(self) -> int:
+        """How many messages it has."""
+
+    def weight(self) -> int:
+        """How many bytes those are, about: what was taken back may still be counted."""
+
+    def give(self, deliveries: Sequence[Delivery]) -> Told:
+        """Hand these over. They are on the books only if the answer is yes."""
+
+    def heard(self, said: wire.Ended | wire.Failed) -> Ended | None:
+        """Take note of what the worker said; a result if something is over. Raises ValueError if that cannot be true."""
+
+    def candidates(self, said: wire.Damaged) -> Sequence[str]:
+        """The ids of the messages that may have done what the worker found."""
+
+    def running(self) -> Sequence[Running]:
+        """What runs at this moment, as the marks have it."""
+
+    def take_back(self) -> Sequence[Delivery]:
+        """What was not started and will not be. Only while the worker stands still."""
+
+    def remains(self) -> Remains:
+        """What is left. Only once the worker is certainly gone, and everything it said was heard."""
+
+
+@dataclass(slots=True)
+class _Batch:
+    slot: int
+    code: int
+    deliveries: Sequence[Delivery]
+    end: int
+    weight: int
+    failures: dict[int, Failure] = field(default_factory=dict)
+
+
+_CODES = [code for code in range(2, 256) if code not in IDLE.to_bytes(8)]
+"""Not a byte of IDLE, which a stray write may have from there."""
+
+
+def _new_code() -> int:
+    return random.choice(_CODES)  # noqa: S311 - against stray writes, not against attackers
+
+
+class BatchBook:
+    """For a worker that runs one message at a time, in batches."""
+
+    def __init__(self, process: WorkerProcess, needs_delivery: bool) -> None:
+        self._process, self._marks, self._needs_delivery = process, process.marks, needs_delivery
+        self._batches: list[_Batch] = []
+
+    def free(self) -> int:
+        return BATCHES - len(self._batches)
+
+    def held(self) -> int:
+        return sum(batch.end for batch in self._batches)
+
+    def weight(self) -> int:
+        return sum(batch.weight for batch in self._batches)
+
+    def give(self, deliveries: Sequence[Delivery]) -> Told:
+        slot = 0 if not self._batches or self._batches[0].slot == 1 else 1
+        batch = _Batch(slot, _new_code(), deliveries, len(deliveries), weight(deliveries))
+        self._marks.clear(slot, len(deliveries))
+        if self._needs_delivery:
+            said = wire.Run(slot, batch.code, [], [_unreceipted(delivery) for delivery in deliveries])
+        else:
+            said = wire.Run(slot, batch.code, [None if each.is_tombstone else each.body for each in deliveries])
+        told = self._process.tell(said)
+        if told is Told.YES:
+            self._batches.append(batch)
+        return told
+
+    def heard(self, said: wire.Ended | wire.Failed) -> Ended | None:
+        batch = next((batch for batch in self._batches if batch.slot == said.slot), None)
+        if batch is None:
+            raise ValueError(f"the worker speaks of a batch it does not have ({said.slot})")
+        if isinstance(said, wire.Failed):
+            if not 0 <= said.index < len(batch.deliveries):
+                raise ValueError(f"the worker speaks of a message it does not have ({said.index})")
+            batch.failures[said.index] = said.failure
+            return None
+        marks = self._marks.batch(batch.slot, batch.end)
+        self._batches.remove(batch)
+        if not batch.failures and marks == bytes([batch.code]) * batch.end:
+            return Ended(batch.deliveries[: batch.end])
+        if not self._is_believable(batch, marks, batch.end):
+            self._batches.insert(0, batch)
+            raise ValueError("the worker's marks do not match what it said")
+        return Ended(batch.deliveries[: batch.end], batch.failures)
+
+    def candidates(self, said: wire.Damaged) -> Sequence[str]:
+        batch = next((batch for batch in self._batches if batch.slot == said.slot), None)
+        return [] if batch is None else [each.id for each in batch.deliveries[: batch.end][max(0, said.first) : said.last + 1]]
+
+    def running(self) -> Sequence[Running]:
+        what, since = self._marks.running()
+        for batch in self._batches:
+            index = what - 1 - batch.slot * BATCH
+            if 0 <= index < batch.end and self._marks.outcomes[what - 1] == 0:
+                return [Running(batch.deliveries[index], since)]
+        return ()
+
+    def take_back(self) -> Sequence[Delivery]:
+        what, _ = self._marks.running()
+        taken: list[Delivery] = []
+        for batch in self._batches:
+            claimed = what - batch.slot * BATCH if 0 < what - batch.slot * BATCH <= batch.end else self._ended(batch)
+            taken += batch.deliveries[claimed : batch.end]
+            batch.end = claimed
+            self._marks.words[END + batch.slot] = claimed
+        return taken
+
+    def remains(self) -> Remains:
+        ended: list[Delivery] = []
+        failures: dict[int, Failure] = {}
+        unstarted: list[Delivery] = []
+        running, doubtful = list(self.running()), []
+        for batch in self._batches:
+            if not self._is_sound(batch):
+                doubtful += [Running(delivery, 0) for delivery in batch.deliveries[: batch.end]]
+                continue
+            over = self._ended(batch)
+            failures |= {len(ended) + index: failure for index, failure in batch.failures.items() if index < over}
+            ended += batch.deliveries[:over]
+            unstarted += [d for d in batch.deliveries[over : batch.end] if not running or d is not running[0].delivery]
+        self._batches.clear()
+        if doubtful:  # it wrote over its marks: nothing there is taken for ended, and each of them may have been running
+            named = [one.delivery for one in doubtful]
+            running = doubtful + [one for one in running if all(one.delivery is not delivery for delivery in named)]
+        return Remains(Ended(ended, failures), running, unstarted, running[0] if running and not doubtful else None, not doubtful)
+
+    def _is_sound(self, batch: _Batch) -> bool:
+        """Whether the marks can be true: they run in order, so those that ended are all before the one that is being run."""
+        what, _ = self._marks.running()
+        places = {each.slot: what - each.slot * BATCH for each in self._batches if 0 < what - each.slot * BATCH <= BATCH}
+        if what != IDLE and not places:
+            return False
+        over, marks = self._ended(batch), self._marks.batch(batch.slot, batch.end)
+        place = places.get(batch.slot)
+        is_in_place = over in (0, batch.end) if place is None else over in (place - 1, place)
+        is_empty_behind = not any(marks[over:]) and self._marks.is_empty_behind(batch.slot, len(batch.deliveries))
+        return is_in_place and is_empty_behind and self._is_believable(batch, marks, over)
+
+    def _ended(self, batch: _Batch) -> int:
+        """How many of a batch have ended: they run in order, so it is the stretch of marks before the first empty one."""
+        marks = self._marks.batch(batch.slot, batch.end)
+        return len(marks) if 0 not in marks else marks.index(0)
+
+    @staticmethod
+    def _is_believable(batch: _Batch, marks: bytes, count: int) -> bool:
+        """Every mark is this batch's success code, or a failure whose account arrived before it."""
+        return all(
+            (mark == batch.code and index not in batch.failures) or (mark == FAILED and index in batch.failures)
+            for index, mark in enumerate(marks[:count])
+        )
+
+
+LATELY = 20
+"""How many messages that ended in a worker with lanes are remembered, in case it turns out to be damaged."""
+
+
+@dataclass(slots=True)
+class _Lane:
+    delivery: Delivery
+    code: int
+    failure: Failure | None = None
+
+
+class LaneBook:
+    """For a worker that runs several messages at once, each in its lane."""
+
+    def __init__(self, process: WorkerProcess, *, shares_a_thread: bool) -> None:
+        self._process, self._marks, self._shares_a_thread = process, process.marks, shares_a_thread
+        self._lanes: dict[int, _Lane] = {}
+        self._lately: deque[str] = deque(maxlen=LATELY)
+
+    def free(self) -> int:
+        return self._marks.lanes - len(self._lanes)
+
+    def held(self) -> int:
+        return len(self._lanes)
+
+    def weight(self) -> int:
+        return weight(lane.delivery for lane in self._lanes.values())
+
+    def give(self, deliveries: Sequence[Delivery]) -> Told:
+        free = [lane for lane in range(self._marks.lanes) if lane not in self._lanes][: len(deliveries)]
+        codes = [_new_code() for _ in free]  # each its own: one that writes over all marks knows no other's
+        for lane in free:
+            self._marks.outcomes[lane] = 0
+            self._marks.words[LANES + 2 * lane + 1] = 0  # not begun
+        told = self._process.tell(wire.RunLanes(free, codes, [_unreceipted(delivery) for delivery in deliveries]))
+        if told is Told.YES:
+            given = zip(free, codes, deliveries, strict=True)
+            self._lanes |= {lane: _Lane(delivery, code) for lane, code, delivery in given}
+        return told
+
+    def heard(self, said: wire.Ended | wire.Failed) -> Ended | None:
+        if isinstance(said, wire.Failed):
+            self._lane(said.index).failure = said.failure
+            return None
+        over = [self._lane(number) for number in said.lanes]
+        if not all(self._is_over(number) for number in said.lanes):
+            raise ValueError("the worker's marks do not match what it said")
+        for number in said.lanes:
+            self._lately.append(self._lanes.pop(number).delivery.id)
+        return _ended(over)
+
+    def candidates(self, said: wire.Damaged) -> Sequence[str]:
+        return [*self._lately, *(lane.delivery.id for lane in self._lanes.values())]
+
+    def running(self) -> Sequence[Running]:
+        return [running for lane in self._lanes if (running := self._running(lane)) is not None]
+
+    def take_back(self) -> Sequence[Delivery]:
+        """Every message starts as soon as it is handed over, so there is nothing to take back."""
+        return ()
+
+    def remains(self) -> Remains:
+        over, unstarted, sound = [], [], True
+        running = list(self.running())
+        for number, lane in self._lanes.items():
+            what, _ = self._marks.running(number)
+            if self._is_over(number):
+                over.append(lane)
+            elif what == IDLE and not self._marks.outcomes[number]:
+                unstarted.append(lane.delivery)
+            elif all(one.lane != number for one in running):
+                # These are not marks of this lane's: whether it ended is not known, but it may have been running.
+                sound = False
+                running.append(Running(lane.delivery, 0, number))
+        self._lanes.clear()
+        return Remains(_ended(over), running, unstarted, self._culprit(running) if sound else None, sound)
+
+    def _is_over(self, number: int) -> bool:
+        """The lane is free again, and marked with its own success code, or as a failure whose account arrived before."""
+        lane, (what, since) = self._lanes[number], self._marks.running(number)
+        has_ended = what == IDLE and since != 0  # what never began cannot have ended, whatever was written over its mark
+        return has_ended and self._marks.outcomes[number] == (lane.code if lane.failure is None else FAILED)
+
+    def _culprit(self, running: Sequence[Running]) -> Running | None:
+        if self._shares_a_thread:
+            step = self._marks.stepping()
+            return next((one for one in running if one.lane == step), None)
+        return running[0] if len(running) == 1 else None
+
+    def _lane(self, number: int) -> _Lane:
+        if number not in self._lanes:
+            raise ValueError(f"the worker speaks of a lane it does not have ({number})")
+        return self._lanes[number]
+
+    def _running(self, number: int) -> Running | None:
+        what, since = self._marks.running(number)
+        is_running = what == 1 and not self._marks.outcomes[number]
+        return Running(self._lanes[number].delivery, since, number) if is_running else None
+
+
+def _ended(lanes: Sequence[_Lane]) -> Ended:
+    failures = {index: lane.failure for index, lane in enumerate(lanes) if lane.failure is not None}
+    return Ended([lane.delivery for lane in lanes], failures)
+
+
+def _unreceipted(delivery: Delivery) -> Delivery:
+    """As a worker gets it: without the broker's receipt, which may be anything. A plain tuple is data that a handler may need."""
+    d, receipt = delivery, delivery.receipt if type(delivery.receipt) is tuple else 0
+    return Delivery(receipt, d.source, d.id, d.body, d.key, d.headers, d.counters, d.is_tombstone, d.native)

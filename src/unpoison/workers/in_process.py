@@ -1,0 +1,249 @@
+"""How do handlers run in the consumer's own thread? For tests and benchmarks: nothing protects the consumer from them."""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from unpoison.errors import ConfigError
+from unpoison.model.failure import Failure, describe
+from unpoison.model.message import Delivery
+from unpoison.worker.call import Call
+from unpoison.worker.hooks import CLOSING, WorkerHooks
+from unpoison.workers.bell import Bell
+from unpoison.workers.interface import Ended, Endings, Interrupted
+
+TURN = 0.05
+"""Seconds after which a batch is interrupted to settle what has ended, so that slow handlers do not hold finished messages."""
+
+
+class InlineWorkers:
+    """Runs each message when `ended` is asked for."""
+
+    def __init__(self, call: Call, prefetch: int, bell: Bell) -> None:
+        self._call, self._bell = call, bell
+        self._prefetch = prefetch
+        self._queue: deque[Delivery] = deque()
+        self._pace = prefetch
+
+    def room(self) -> int:
+        return max(0, self._pace - len(self._queue))
+
+    def start(self, deliveries: Sequence[Delivery], fresh: Sequence[Delivery] = ()) -> None:
+        self._queue.extend(fresh)
+        self._queue.extend(deliveries)
+
+    def ended(self) -> Sequence[Ended]:
+        if not self._queue:
+            return ()
+        batch = list(self._queue)
+        failures: dict[int, Failure] = {}
+        exceptions: dict[int, BaseException] = {}
+        run, clock = self._call.prepared(), time.monotonic
+        began = clock()
+        stop = began + TURN
+        done = 0
+        for delivery in batch:
+            try:
+                self._call.check_result(run(delivery))
+            except BaseException as error:  # whatever it raises, SystemExit included, is this message's failure
+                failures[done] = self._call.failed(delivery, error)
+                exceptions[done] = error
+            done += 1
+            if clock() > stop:
+                break
+        self._adapt(done, clock() - began)
+        self._queue = deque(batch[done:])
+        return [Ended(batch[:done], failures, exceptions)]
+
+    def running(self) -> int:
+        return len(self._queue)
+
+    def wait(self, timeout: float) -> None:
+        self._bell.wait(timeout)
+
+    def surplus(self) -> Sequence[Delivery]:
+        return ()
+
+    def take_back(self) -> Sequence[Delivery]:
+        left = list(self._queue)
+        self._queue.clear()
+        return left
+
+    def interrupt(self) -> Interrupted:
+        return Interrupted()  # nothing runs between two turns
+
+    def close(self) -> None:
+        """Nothing is left behind."""
+
+    def _adapt(self, done: int, took: float) -> None:
+        """Take as many at a time as fit into a turn: quick handlers get full batches, slow ones do not hoard."""
+        fit = int(done * TURN / took) if took > 0 else self._prefetch
+        self._pace = max(1, min(self._prefetch, fit, self._pace * 2))
+
+
+# How do handlers run in threads of the consumer's process?
+#
+# A time limit cannot be enforced on a thread, and a handler that crashes takes the process with it; start-up says so.
+
+
+TARGET = 0.05
+"""Seconds of work to hold ready for each thread."""
+
+
+class ThreadWorkers:
+    """`concurrency` threads that take one message at a time from a shared queue."""
+
+    def __init__(self, call: Call, concurrency: int, prefetch: int, bell: Bell) -> None:
+        self._call, self._concurrency, self._prefetch, self._bell = call, concurrency, prefetch, bell
+        self._queue: deque[Delivery] = deque()
+        self._endings = Endings()
+        self._work = threading.Condition()
+        self._handed = 0
+        self._closed = False
+        self._average = TARGET
+        self._threads = [
+            threading.Thread(target=self._serve, name=f"unpoison-worker-{n}", daemon=True) for n in range(concurrency)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def room(self) -> int:
+        ahead = int(TARGET / self._average) if self._average > 0 else self._prefetch
+        return max(0, self._concurrency * (1 + min(self._prefetch, ahead)) - self._handed)
+
+    def start(self, deliveries: Sequence[Delivery], fresh: Sequence[Delivery] = ()) -> None:
+        with self._work:
+            self._handed += len(deliveries) + len(fresh)
+            self._queue.extend(fresh)
+            self._queue.extend(deliveries)
+            self._work.notify(len(deliveries) + len(fresh))
+
+    def ended(self) -> Sequence[Ended]:
+        ended = self._endings.collect()
+        self._handed -= sum(len(batch.deliveries) for batch in ended)
+        return ended
+
+    def running(self) -> int:
+        return self._handed
+
+    def wait(self, timeout: float) -> None:
+        self._bell.wait(timeout)
+
+    def surplus(self) -> Sequence[Delivery]:
+        return ()
+
+    def take_back(self) -> Sequence[Delivery]:
+        with self._work:
+            left = list(self._queue)
+            self._queue.clear()
+            self._handed -= len(left)
+            return left
+
+    def interrupt(self) -> Interrupted:
+        return Interrupted()  # a thread cannot be cut off
+
+    def close(self) -> None:
+        with self._work:
+            self._closed = True
+            self._work.notify_all()
+
+    def _serve(self) -> None:
+        run = self._call.prepared()
+        while True:
+            with self._work:
+                while not self._queue and not self._closed:
+                    self._work.wait()
+                if not self._queue:
+                    return
+                delivery = self._queue.popleft()
+            began = time.monotonic()
+            failure, error = None, None
+            try:
+                self._call.check_result(run(delivery))
+            except BaseException as raised:  # whatever it raises is this message's failure, never the thread's
+                failure, error = self._call.failed(delivery, raised), raised
+            self._average += 0.1 * (time.monotonic() - began - self._average)
+            self._endings.add(delivery, failure, error)
+            self._bell.ring()
+
+
+# What do handlers that run in the consumer's own process need around them? `on_worker_start` and `on_worker_stop`, once each.
+#
+# This process is then the worker of all its sources: the hooks run before the first message of any of them and after the last.
+# Async hooks run on the loop of the app's async handlers, so that what they open can be used there.
+
+
+if TYPE_CHECKING:
+    from unpoison.workers.in_process_async import LoopThread
+
+log = logging.getLogger("unpoison")
+
+
+class WorkerHere:
+    """This process as the worker of an app. Safe to use from several threads."""
+
+    def __init__(self, hooks: Callable[[], WorkerHooks], start_timeout: float) -> None:
+        self._hooks, self._start_timeout = hooks, start_timeout
+        self._lock = threading.RLock()
+        self._loop: LoopThread | None = None
+        self._is_started = False
+        self._problem: ConfigError | None = None
+
+    def start(self) -> None:
+        """Run the start hooks, unless that was done. Raises if one has failed: then no handler may start."""
+        with self._lock:
+            if not self._is_started:
+                hooks = self._hooks()
+                self._is_started = True
+                self._problem = self._start_problem(hooks)
+            if self._problem is not None:
+                raise self._problem
+
+    def loop_thread(self) -> "LoopThread":
+        """The loop of everything async, made when it is first needed."""
+        with self._lock:
+            if self._loop is None:
+                from unpoison.workers.in_process_async import LoopThread  # noqa: PLC0415 - asyncio takes 60 ms to import
+
+                self._loop = LoopThread()
+            return self._loop
+
+    def close(self) -> None:
+        """Run the stop hooks, if the start hooks have run."""
+        with self._lock:
+            if self._is_started and self._problem is None:
+                for function in self._hooks().stop:
+                    self._call_stop_hook(function)
+            self._is_started, self._problem = False, None
+            if self._loop is not None:
+                self._loop.close()
+                self._loop = None
+
+    def _start_problem(self, hooks: WorkerHooks) -> ConfigError | None:
+        try:
+            for function in hooks.start:
+                self._call(function, self._start_timeout, "start_timeout")
+        except BaseException as error:  # user code; SystemExit too must not let the other sources start
+            name, text, _ = describe(error)
+            problem = ConfigError(
+                f"on_worker_start raised {name}: {text}. No message was started. Fix it, then start this consumer again."
+            )
+            problem.__cause__ = error
+            return problem
+        return None
+
+    def _call_stop_hook(self, function: Callable[[], Any]) -> None:
+        try:
+            self._call(function, CLOSING, "the time there is at the end")
+        except BaseException as error:  # user code
+            name = type(error).__name__
+            log.exception("on_worker_stop raised %s. Messages are not affected; what it was to close may be left open.", name)
+
+    def _call(self, function: Callable[[], Any], limit: float, name: str) -> None:
+        """Call it here; await what it returns, if that can be awaited, on the loop."""
+        result = function()
+        if isinstance(result, Awaitable) and not self.loop_thread().has_finished(result, limit):
+            raise TimeoutError(f"it took more than {limit:g} s ({name})")

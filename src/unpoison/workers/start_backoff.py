@@ -1,0 +1,66 @@
+"""What happens when a worker cannot start, because `on_worker_start` raises, crashes or hangs?
+
+No message is charged for it. It is said once, and workers are tried again until one starts.
+"""
+
+import logging
+import time
+from collections.abc import Sequence
+
+from unpoison.decide.options import ConsumerOptions
+from unpoison.workers.pooled_worker import Seat
+
+log = logging.getLogger("unpoison")
+
+START_AGAIN = (0.1, 1.0, 5.0)
+"""Seconds before workers are tried again after one could not start; the last one repeats."""
+
+
+class Starting:
+    """The starts of the workers of one source."""
+
+    def __init__(self, options: ConsumerOptions, limit: float) -> None:
+        self._options, self._limit = options, limit
+        self._rounds = 0
+        self._again = 0.0
+
+    def is_due(self) -> bool:
+        return time.monotonic() >= self._again
+
+    def worked(self) -> None:
+        if self._rounds:
+            log.warning("Workers for %r start again.", self._options.name, extra=self._fields("workers-start"))
+        self._rounds, self._again = 0, 0.0
+
+    def failed(self, seat: Seat) -> None:
+        """This one ended before it was ready."""
+        crash = seat.process.autopsy(None)
+        self._wait(seat.problem or f"it ended ({crash.signal or f'exit code {crash.exit_code}'}) before it was ready")
+
+    def impossible(self, error: Exception) -> None:
+        """No process could be made: the template was killed and its app can no longer be imported, or the machine is full."""
+        self._wait(str(error))
+
+    def _wait(self, why: str) -> None:
+        """Those that were started together fail alike and count as one try."""
+        if not self.is_due():
+            return
+        self._again = time.monotonic() + START_AGAIN[min(self._rounds, len(START_AGAIN) - 1)]
+        self._rounds += 1
+        if self._rounds == 1:
+            log.error(
+                "A worker for %r could not start: %s. No message is charged for it; trying again until one starts.",
+                self._options.name,
+                why.rstrip("."),
+                extra=self._fields("workers-do-not-start"),
+            )
+
+    def _fields(self, event: str) -> dict[str, str]:
+        return {"event": event, "source": self._options.source}
+
+    def hanging(self, seats: Sequence[Seat]) -> Sequence[Seat]:
+        """Those that have been starting for too long."""
+        late = [seat for seat in seats if not seat.ready and time.monotonic() - seat.process.born > self._limit]
+        for seat in late:
+            seat.problem = f"on_worker_start took more than {self._limit:g} s (start_timeout)"
+        return late
