@@ -320,7 +320,7 @@ def _resident(pid: int) -> float:
 class _Nobody:
     """Stands where the broker would be: nothing here needs one."""
 
-    def ties(self) -> Sequence[int]:
+    def inherited_fds(self) -> Sequence[int]:
         return ()
 
 

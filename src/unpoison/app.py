@@ -16,7 +16,7 @@ from unpoison.deadletters.manager import DLQManager
 from unpoison.decide.options import UNSET, Settings, settings_from
 from unpoison.decide.policy import ErrorClassifier, PoisonPillHandler, Policy
 from unpoison.errors import ConfigError, PayloadError, seconds
-from unpoison.flow.companion import Companion, Guest
+from unpoison.flow.companion import Companion, InProcessConsumer
 from unpoison.flow.registration import check_has_source, check_source, register
 from unpoison.flow.run import Run
 from unpoison.flow.runnable import RunnableApp
@@ -236,9 +236,9 @@ class App:
         isolated = [source for source, registration in self.consumers.items() if registration.options.isolation == "process"]
         if isolated:
             reference = reference_to(self, self._home, isolated[0])
-            consumers: Companion | Guest = await asyncio.to_thread(Companion, reference, self.settings)
+            consumers: Companion | InProcessConsumer = await asyncio.to_thread(Companion, reference, self.settings)
         else:
-            consumers = Guest(self.runnable())
+            consumers = InProcessConsumer(self.runnable())
         try:
             yield
         finally:

@@ -150,10 +150,9 @@ def test_every_error_that_only_unpoison_makes_is_there():
 
 def test_every_finding_of_the_doctor_is_there_and_whether_it_loses_messages():
     package = ROOT / "src" / "unpoison"
-    files = [package / "findings.py", *package.glob("cli/doctor/*.py"), *package.glob("brokers/*/doctor*/*.py")]
     calls = [
         node
-        for path in [*files, *package.glob("brokers/*/doctor.py"), *package.glob("brokers/*/rights.py")]
+        for path in package.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "Finding"
     ]

@@ -11,7 +11,7 @@ from unpoison.brokers.nats.link import Link
 from unpoison.brokers.nats.url import address
 
 OURS = [
-    *(b"x-unpoison-" + name for name in (b"id", b"key", b"stamp", b"more", b"group", b"unseen", b"losses", b"alone", b"fresh")),
+    *(b"x-unpoison-" + name for name in (b"id", b"key", b"stamp", b"more", b"group", b"vanished", b"losses", b"alone", b"fresh")),
     *(b"x-unpoison-" + name for name in (b"interrupted", b"replays", b"first-failed-at", b"history", b"was-Nats-Msg-Id")),
     *(b"x-unpoison-" + name for name in (b"due", b"target", b"letter", b"source", b"error", b"reason")),
     b"x-delivery-attempts",

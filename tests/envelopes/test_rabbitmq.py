@@ -13,7 +13,7 @@ from unpoison.brokers.rabbitmq.table import Entry
 from unpoison.brokers.rabbitmq.writing import Copy
 
 OURS = [
-    *(b"x-unpoison-" + name for name in (b"stamp", b"key", b"id", b"unseen", b"losses", b"alone", b"fresh")),
+    *(b"x-unpoison-" + name for name in (b"stamp", b"key", b"id", b"vanished", b"losses", b"alone", b"fresh")),
     *(b"x-unpoison-" + name for name in (b"interrupted", b"replays", b"first-failed-at", b"history", b"letter", b"letter-id")),
     *(b"x-unpoison-" + name for name in (b"state", b"source", b"error", b"reason")),
     b"x-delivery-attempts",

@@ -361,7 +361,7 @@ def test_lock_held_by_a_process_that_the_consumer_left_behind(shop):
     def consume():
         broker = opened(shop, "orders")
         broker.fetch("orders", 10)
-        subprocess.Popen(["sleep", "600"], pass_fds=broker.ties(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        subprocess.Popen(["sleep", "600"], pass_fds=broker.inherited_fds(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         os._exit(0)
 
     with Child(consume) as consumer:

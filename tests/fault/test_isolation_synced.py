@@ -24,7 +24,7 @@ def test_taking_a_suspect_is_synced(tmp_path):
     broker = opened(tmp_path / "shop.db", "orders")
     broker.publish(given.messages("orders", 1))
     (delivery,) = broker.fetch("orders", 1)
-    broker.settle(Settlement(kept=[Kept(delivery, Counters(unseen=2, alone=True))]))
+    broker.settle(Settlement(kept=[Kept(delivery, Counters(vanished=2, alone=True))]))
     broker.fetch("orders", 1)  # an ordinary step, after which the connection does not sync any more
     statements = []
     broker._connection.set_trace_callback(lambda text: statements.append(text.lower().replace(" ", "")))
@@ -46,5 +46,5 @@ def test_the_start_of_a_suspect_is_in_the_file_before_its_handler_does_anything(
         with closing(sqlite3.connect(lab.folder / "copy" / "broker.db")) as copy:
             (text,) = copy.execute("select counters from unpoison_waiting where id = 'suspect'").fetchone()
         counters = msgspec.json.decode(text, type=Counters)
-        assert (counters.unseen, counters.losses, counters.alone) == (2, 1, True)
+        assert (counters.vanished, counters.losses, counters.alone) == (2, 1, True)
         assert f":{consumer.pid} and never ended" in counters.history[-1].error

@@ -38,7 +38,7 @@ def names(lab):
     kept = [
         Kept(held[2], Counters(attempts=1), 3600.0),
         Kept(held[3], Counters(attempts=1)),
-        Kept(held[4], Counters(unseen=1, alone=True)),
+        Kept(held[4], Counters(vanished=1, alone=True)),
     ]
     broker.settle(Settlement(gone=[held[0]], kept=kept, dead=[Dead(held[1], given.letter_of(held[1]))]))
     names = broker.session.names("orders")

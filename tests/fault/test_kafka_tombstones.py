@@ -84,7 +84,7 @@ def test_a_suspect_that_is_a_tombstone_is_still_one(lab):
     send(lab, ("customer-7", None))
     broker = lab.broker("orders")
     (delivery,) = broker.fetch("orders", 10)
-    broker.settle(Settlement(kept=[Kept(delivery, Counters(unseen=2, alone=True))]))
+    broker.settle(Settlement(kept=[Kept(delivery, Counters(vanished=2, alone=True))]))
     suspect = broker.take_suspect("orders", "here")
     assert (suspect.is_tombstone, suspect.body, suspect.key) == (True, b"", "customer-7")
 

@@ -155,7 +155,7 @@ def test_a_second_group_on_a_work_queue_is_told_that_it_would_get_nothing(lab):
         b"",
         b"NATS/1.0\r\nno colon here\r\n\r\n",
         b"NATS/1.0\r\nname: \xff\xfe\r\nname: twice\r\n\r\n",
-        b"NATS/1.0\r\nNats-Msg-Id: theirs\r\nx-unpoison-unseen: nonsense\r\nx-unpoison-history: {\r\n\r\n",
+        b"NATS/1.0\r\nNats-Msg-Id: theirs\r\nx-unpoison-vanished: nonsense\r\nx-unpoison-history: {\r\n\r\n",
     ],
     ids=["none", "no colon", "no text, twice", "ours and theirs"],
 )

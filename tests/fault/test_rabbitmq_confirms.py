@@ -103,7 +103,7 @@ def test_no_suspect_is_handed_out_before_its_start_is_on_record(lab, proxy, far)
     direct = lab.broker("orders")
     direct.publish(given.messages("orders", 1))
     (delivery,) = direct.fetch("orders", 1)
-    direct.settle(Settlement(kept=[Kept(delivery, Counters(unseen=2, alone=True))]))
+    direct.settle(Settlement(kept=[Kept(delivery, Counters(vanished=2, alone=True))]))
     proxy.withhold_confirms()
     taking = Beside(lambda: far.take_suspect("orders", "host-1"))
     wait_until(lambda: proxy.withheld > 0, lambda: "No confirm came")
@@ -125,7 +125,7 @@ def test_a_consumer_that_was_cut_off_without_a_word_cannot_settle_what_another_h
     wait_until(lambda: count(lab) == 1, lambda: "The server did not take it back", 60)
     near = lab.broker("orders")
     (again,) = near.fetch("orders", 1)
-    assert again.counters.unseen == 1
+    assert again.counters.vanished == 1
     wait_until(lambda: not held.receipt.holder.alive, lambda: "The one that was cut off noticed nothing", 60)
     proxy.thaw()
     with pytest.raises(OwnershipLost):

@@ -164,10 +164,10 @@ def test_a_queue_that_was_there_before_is_used_as_it_is_and_the_difference_is_to
 def test_on_a_classic_queue_returned_messages_are_counted_too(lab, raw):
     raw.queue_declare("orders", durable=True)
     lab.broker("orders").publish(given.messages("orders", 2))
-    for unseen in (0, 1, 2, 2):
+    for vanished in (0, 1, 2, 2):
         broker = lab.broker("orders")
         deliveries = broker.fetch("orders", 10)
-        assert [delivery.counters for delivery in deliveries] == [Counters(unseen=unseen)] * 2
+        assert [delivery.counters for delivery in deliveries] == [Counters(vanished=vanished)] * 2
         broker.close()
 
 
@@ -218,5 +218,5 @@ def test_if_what_came_back_cannot_be_counted_nothing_that_came_with_it_is_held_f
         publisher.publish(given.messages("orders", 2, first=2))
         with lab.nothing_can_be_published(), pytest.raises(BrokerUnavailable):
             broker.fetch("orders", 10)
-        back = {delivery.body: delivery.counters.unseen for delivery in broker.fetch("orders", 10)}
+        back = {delivery.body: delivery.counters.vanished for delivery in broker.fetch("orders", 10)}
         assert back == {b"0": 1, b"1": 1, b"2": 0, b"3": 0}

@@ -280,7 +280,7 @@ def test_a_suspect_is_not_charged_for_what_its_consumer_may_not_do(place, lost):
     broker.open([source], create=False, ring=lambda: None)
     given.publish(broker, given.messages(source, 2))
     first, second = broker.fetch(source, 2)
-    broker.settle(Settlement(kept=[Kept(first, Counters(alone=True, unseen=1))]))
+    broker.settle(Settlement(kept=[Kept(first, Counters(alone=True, vanished=1))]))
     wait_until(lambda: broker.has_suspect(source), lambda: "It is not there")
     try:
         place.permit(source, **lost)
@@ -294,7 +294,7 @@ def test_a_suspect_is_not_charged_for_what_its_consumer_may_not_do(place, lost):
         place.permit(source)
         assert broker.has_suspect(source)
         suspect = broker.take_suspect(source, "web-1:1")
-        assert suspect.counters == Counters(alone=True, unseen=1)
+        assert suspect.counters == Counters(alone=True, vanished=1)
         broker.settle(Settlement(gone=[suspect]))
         assert broker.fetch(source, 1) == []
     finally:

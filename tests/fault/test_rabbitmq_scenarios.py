@@ -87,14 +87,14 @@ def test_scenario_c_a_message_whose_consumer_died_is_counted_before_it_runs_agai
         threading.Event().wait()
 
     def handle(payload: object, delivery: Delivery) -> None:
-        effects.add(f"unseen {delivery.counters.unseen}, returned {delivery.returned}")
+        effects.add(f"vanished {delivery.counters.vanished}, returned {delivery.returned}")
 
     lab.app().publish("orders", 1)
     with Child(lambda: given.consumer(lab.app(), "orders", hold).run()) as child:
         holding.wait()
         child.kill()
     drained(given.consumer(lab.app(), "orders", handle))
-    assert effects.lines() == ["unseen 1, returned True"]
+    assert effects.lines() == ["vanished 1, returned True"]
 
 
 def test_a_message_larger_than_one_write_is_stored_and_comes_back_bit_for_bit(lab):
@@ -142,15 +142,15 @@ def test_a_letter_that_rabbitmq_wrote_after_a_replay_is_a_new_one(lab, raw):
 
 
 def test_while_a_worker_lives_the_server_gives_its_message_to_nobody_else(lab):
-    """The consumer is killed, and a process that could still run the message holds what `ties` named."""
+    """The consumer is killed, and a process that could still run the message holds what `inherited_fds` named."""
     lab.app().publish("orders", 1)
     told = lab.folder / "worker"
 
     def hold_and_die() -> None:
         broker = lab.broker("orders")
         assert len(broker.fetch("orders", 1)) == 1
-        ties = broker.ties()
-        told.write_text(str(subprocess.Popen(["sleep", "60"], pass_fds=ties).pid))
+        inherited_fds = broker.inherited_fds()
+        told.write_text(str(subprocess.Popen(["sleep", "60"], pass_fds=inherited_fds).pid))
         os.kill(os.getpid(), signal.SIGKILL)
 
     rung = threading.Event()

@@ -97,7 +97,7 @@ def test_a_backlog_that_a_killed_server_flags_is_drained_in_batches(lab, server,
     with Running(given.consumer(lab.app(), "orders", handle), until_empty=True):
         wait_until(lambda: len(seen) >= count, lambda: f"{len(seen)} of {count} came", 600)
     assert Counter(int(delivery.body) for delivery in seen) == Counter(range(count))
-    assert {(delivery.counters.unseen, delivery.counters.alone) for delivery in seen} == {(1, False)}
+    assert {(delivery.counters.vanished, delivery.counters.alone) for delivery in seen} == {(1, False)}
 
 
 @pytest.mark.long
@@ -279,5 +279,5 @@ def test_a_consumer_timeout_of_version_4_voids_what_was_held(tmp_path):
             with pytest.raises(OwnershipLost):
                 broker.settle(Settlement(gone=held))
             again = broker.fetch("orders", 2)
-            assert [(delivery.body, delivery.counters.unseen) for delivery in again] == [(b"0", 1), (b"1", 1)]
+            assert [(delivery.body, delivery.counters.vanished) for delivery in again] == [(b"0", 1), (b"1", 1)]
             broker.settle(Settlement(gone=again))

@@ -100,4 +100,4 @@ def test_what_a_killed_consumer_had_popped_comes_back(url):
         rung.set()
         back = given.fetched_when_rung(broker, "orders", rung)
         assert bodies(back) == [b"a", b"b"]
-        assert [delivery.counters.unseen for delivery in back] == [1, 1]
+        assert [delivery.counters.vanished for delivery in back] == [1, 1]

@@ -274,7 +274,7 @@ def test_the_start_of_a_suspect_is_on_disk_before_it_runs_where_the_server_can_s
     with opened(url) as broker, raw(url) as look:
         broker.publish(given.messages("orders", 1))
         (held,) = broker.fetch("orders", 1)
-        broker.settle(Settlement(kept=[Kept(held, Counters(unseen=2, alone=True))]))
+        broker.settle(Settlement(kept=[Kept(held, Counters(vanished=2, alone=True))]))
         assert broker.has_suspect("orders")
         before = waits(look)
         suspect = broker.take_suspect("orders", "here")

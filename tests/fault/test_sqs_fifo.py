@@ -145,7 +145,7 @@ def test_a_suspect_runs_alone_from_its_own_queue(lab):
     broker = lab.broker(SOURCE)
     broker.publish(outgoing(("killer", "a")))
     (delivery,) = broker.fetch(SOURCE, 1)
-    broker.settle(Settlement(kept=[Kept(delivery, Counters(unseen=2, alone=True))]))
+    broker.settle(Settlement(kept=[Kept(delivery, Counters(vanished=2, alone=True))]))
     assert broker.has_suspect(SOURCE)
     suspect = broker.take_suspect(SOURCE, "here")
     assert (suspect.body, suspect.key, suspect.counters.losses) == (b"killer", "a", 0)

@@ -187,7 +187,7 @@ def test_a_dead_poller_makes_nobody_a_suspect(lab):
     broker = lab.broker("orders")
     (delivery,) = broker.fetch("orders", 1)
     assert delivery.receipt.raw["MessageId"] == taken["MessageId"]
-    assert delivery.counters == Counters(unseen=1)
+    assert delivery.counters == Counters(vanished=1)
 
 
 def test_a_queue_that_somebody_deletes_is_made_anew(lab):

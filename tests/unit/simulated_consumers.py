@@ -257,4 +257,4 @@ class Process:
 def _short(delivery: Delivery) -> str:
     counters = delivery.counters
     flags = [name for name in ("alone", "fresh") if getattr(counters, name)]
-    return ", ".join([f"attempts {counters.attempts}", f"unseen {counters.unseen}", f"losses {counters.losses}", *flags])
+    return ", ".join([f"attempts {counters.attempts}", f"vanished {counters.vanished}", f"losses {counters.losses}", *flags])

@@ -62,8 +62,8 @@ class Life:
 
     def check_counters(self, counters: Counters, when: str) -> None:
         mine = (self.failures, min(2, self.losses_in_company), self.losses_alone, self.is_suspect, self.replays)
-        said = (counters.attempts, counters.unseen, counters.losses, counters.alone, counters.replays)
-        self.check(mine == said, f"counters {when} are {said}, but (attempts, unseen, losses, alone, replays) were {mine}")
+        said = (counters.attempts, counters.vanished, counters.losses, counters.alone, counters.replays)
+        self.check(mine == said, f"counters {when} are {said}, but (attempts, vanished, losses, alone, replays) were {mine}")
 
     def begin(self, delivery: Delivery, *, is_fresh: bool, is_stale: bool) -> End:
         """It is started now. A stale consumer holds an old delivery and does not know that it lost the message."""
@@ -178,7 +178,7 @@ def settled(lives: dict[str, Life], ended: Ended, now: float) -> None:
             life.outcome = "discarded"
         elif failure.started:
             life.has_failed(failure, now)
-    for n, alone in ended.shaken.items():
+    for n, alone in ended.bystanders.items():
         lives[ended.deliveries[n].id].was_shaken(alone=alone)
     if ended.aside:
         for delivery in ended.deliveries:

@@ -239,7 +239,7 @@ class Crew:
 
     def judge_deaths(self) -> None:
         for death in list(self.unjudged):
-            if not death.may_be_anothers_doing or self.floor.now - death.at > TOGETHER:
+            if not death.is_ambiguous or self.floor.now - death.at > TOGETHER:
                 self.unjudged.remove(death)
                 together = may_be_one_event(death, self.floor.deaths)
                 self.results.append(judge_death(death, "source", together=together))

@@ -13,7 +13,7 @@ from unpoison.decide.policy import Limits, MessageMetadata, PoisonPillHandler, P
 from unpoison.flow.settlement_builder import Judge
 from unpoison.model import verdict
 from unpoison.model.failure import ErrorClassification, Failure
-from unpoison.model.message import UNTRIED, Counters, Delivery, Past
+from unpoison.model.message import UNTRIED, Counters, Delivery, PastAttempt
 from unpoison.model.wording import counted
 from unpoison.reporting.report import Report
 from unpoison.testing import given as example
@@ -38,7 +38,7 @@ def delivery(**counters):
 any_counters = st.builds(
     Counters,
     attempts=st.integers(0, 7),
-    unseen=st.integers(0, 2),
+    vanished=st.integers(0, 2),
     losses=st.integers(0, 7),
     alone=st.booleans(),
     fresh=st.booleans(),
@@ -54,10 +54,10 @@ any_limits = st.builds(Limits, st.none() | st.integers(1, 6), by_policy=st.sampl
     [
         ({}, 0),
         ({"attempts": 2}, 2),
-        ({"unseen": 1}, 0),
-        ({"unseen": 2}, 1),
+        ({"vanished": 1}, 0),
+        ({"vanished": 2}, 1),
         ({"losses": 3}, 3),
-        ({"attempts": 1, "unseen": 2, "losses": 1}, 3),
+        ({"attempts": 1, "vanished": 2, "losses": 1}, 3),
         ({"interrupted": 4, "replays": 2}, 0),
     ],
 )
@@ -79,23 +79,23 @@ def test_held_against_a_message_are_seen_failures_losses_alone_and_one_for_two_l
         (5, {"attempts": 1, "fresh": True}, RUN_FRESH),
         (None, {"attempts": 1, "fresh": True}, RUN_FRESH),
         # Returned once: as usual while it has three attempts left, else alone.
-        (5, {"unseen": 1}, RUN),
-        (5, {"unseen": 1, "attempts": 2}, RUN),
-        (5, {"unseen": 1, "attempts": 2, "fresh": True}, RUN_FRESH),
-        (5, {"unseen": 1, "attempts": 3}, SET_ASIDE),
-        (3, {"unseen": 1}, RUN),
-        (3, {"unseen": 1, "attempts": 1}, SET_ASIDE),
-        (2, {"unseen": 1}, SET_ASIDE),
-        (1, {"unseen": 1}, SET_ASIDE),
-        (None, {"unseen": 1, "attempts": 100}, RUN),
+        (5, {"vanished": 1}, RUN),
+        (5, {"vanished": 1, "attempts": 2}, RUN),
+        (5, {"vanished": 1, "attempts": 2, "fresh": True}, RUN_FRESH),
+        (5, {"vanished": 1, "attempts": 3}, SET_ASIDE),
+        (3, {"vanished": 1}, RUN),
+        (3, {"vanished": 1, "attempts": 1}, SET_ASIDE),
+        (2, {"vanished": 1}, SET_ASIDE),
+        (1, {"vanished": 1}, SET_ASIDE),
+        (None, {"vanished": 1, "attempts": 100}, RUN),
         # Returned twice, or told to: alone, and a fresh worker is part of that.
-        (5, {"unseen": 2}, SET_ASIDE),
-        (None, {"unseen": 2}, SET_ASIDE),
+        (5, {"vanished": 2}, SET_ASIDE),
+        (None, {"vanished": 2}, SET_ASIDE),
         (5, {"alone": True}, SET_ASIDE),
-        (5, {"unseen": 2, "fresh": True}, SET_ASIDE),
+        (5, {"vanished": 2, "fresh": True}, SET_ASIDE),
         # It was on its way to running alone when it was lost again: not yet given up, for it has not run alone.
-        (5, {"unseen": 2, "attempts": 4}, SET_ASIDE),
-        (1, {"unseen": 2}, SET_ASIDE),
+        (5, {"vanished": 2, "attempts": 4}, SET_ASIDE),
+        (1, {"vanished": 2}, SET_ASIDE),
     ],
 )
 def test_a_message_fetched_among_others_starts_or_is_set_aside(limit, counters, expected):
@@ -104,7 +104,7 @@ def test_a_message_fetched_among_others_starts_or_is_set_aside(limit, counters, 
 
 @pytest.mark.parametrize(("limit", "used"), [(5, 5), (3, 5), (1, 1)])
 def test_a_message_whose_limit_was_lowered_meanwhile_is_given_up_without_a_start(limit, used):
-    past = Past(used, NOW, "transient", "ConnectionError: refused")
+    past = PastAttempt(used, NOW, "transient", "ConnectionError: refused")
     admission = attempts.admit(Counters(attempts=used, history=(past,)), limits(limit))
     assert isinstance(admission, GiveUp)
     given_up = admission.failure
@@ -116,11 +116,11 @@ def test_a_message_whose_limit_was_lowered_meanwhile_is_given_up_without_a_start
 @pytest.mark.parametrize(
     ("limit", "counters"),
     [
-        (5, {"unseen": 2}),
-        (5, {"unseen": 1, "attempts": 4}),
-        (5, {"unseen": 2, "attempts": 1, "losses": 2}),
-        (1, {"unseen": 1}),
-        (None, {"unseen": 2, "losses": 50}),
+        (5, {"vanished": 2}),
+        (5, {"vanished": 1, "attempts": 4}),
+        (5, {"vanished": 2, "attempts": 1, "losses": 2}),
+        (1, {"vanished": 1}),
+        (None, {"vanished": 2, "losses": 50}),
     ],
 )
 def test_a_suspect_with_attempts_left_runs(limit, counters):
@@ -130,11 +130,11 @@ def test_a_suspect_with_attempts_left_runs(limit, counters):
 @pytest.mark.parametrize(
     ("limit", "counters"),
     [
-        (5, {"unseen": 2, "losses": 4}),
-        (5, {"unseen": 1, "losses": 5}),
-        (5, {"unseen": 1, "attempts": 4, "losses": 1}),
-        (1, {"unseen": 1, "losses": 1}),
-        (2, {"unseen": 2, "losses": 1}),
+        (5, {"vanished": 2, "losses": 4}),
+        (5, {"vanished": 1, "losses": 5}),
+        (5, {"vanished": 1, "attempts": 4, "losses": 1}),
+        (1, {"vanished": 1, "losses": 1}),
+        (2, {"vanished": 2, "losses": 1}),
     ],
 )
 def test_a_suspect_whose_losses_reach_the_limit_is_given_up_as_lost(limit, counters):
@@ -146,12 +146,12 @@ def test_a_suspect_whose_losses_reach_the_limit_is_given_up_as_lost(limit, count
 
 
 def test_a_suspect_that_was_never_lost_alone_is_not_called_lost_when_the_limit_was_lowered():
-    admission = attempts.admit_alone(Counters(attempts=3, unseen=1, alone=True), limits(2))
+    admission = attempts.admit_alone(Counters(attempts=3, vanished=1, alone=True), limits(2))
     assert isinstance(admission, GiveUp)
     assert admission.failure.classification == "unknown"
 
 
-@pytest.mark.parametrize("counters", [Counters(attempts=5), Counters(unseen=2, losses=4, alone=True)])
+@pytest.mark.parametrize("counters", [Counters(attempts=5), Counters(vanished=2, losses=4, alone=True)])
 def test_what_is_given_up_without_a_start_is_a_dead_letter_that_counts_no_further_attempt(counters):
     admission = (attempts.admit_alone if counters.alone else attempts.admit)(counters, limits(5))
     message = Delivery(1, "orders", "m-1", b"", counters=counters)
@@ -163,28 +163,28 @@ def test_what_is_given_up_without_a_start_is_a_dead_letter_that_counts_no_furthe
 
 
 @pytest.mark.parametrize(
-    ("limit", "before", "unseen"),
+    ("limit", "before", "vanished"),
     [
-        (5, {"unseen": 2}, 2),
-        (5, {"unseen": 2, "attempts": 3}, 2),
-        (5, {"unseen": 1, "attempts": 4}, 1),
-        (5, {"unseen": 2, "attempts": 4}, 1),
-        (1, {"unseen": 2}, 1),
-        (None, {"unseen": 2, "attempts": 40}, 2),
+        (5, {"vanished": 2}, 2),
+        (5, {"vanished": 2, "attempts": 3}, 2),
+        (5, {"vanished": 1, "attempts": 4}, 1),
+        (5, {"vanished": 2, "attempts": 4}, 1),
+        (1, {"vanished": 2}, 1),
+        (None, {"vanished": 2, "attempts": 40}, 2),
     ],
 )
-def test_a_message_set_aside_keeps_its_losses_but_for_one_that_would_cost_it_its_last_attempt(limit, before, unseen):
+def test_a_message_set_aside_keeps_its_losses_but_for_one_that_would_cost_it_its_last_attempt(limit, before, vanished):
     after = attempts.set_aside(Counters(**before), limits(limit))
-    assert after == Counters(**before | {"unseen": unseen}, alone=True)
+    assert after == Counters(**before | {"vanished": vanished}, alone=True)
     assert attempts.admit_alone(after, limits(limit)) is RUN_FRESH
 
 
 def test_a_seen_failure_is_charged_and_dated():
     once = attempts.failed(UNTRIED, failure(), NOW)
-    assert once == Counters(attempts=1, first_failed_at=NOW, history=(Past(1, NOW, "transient", "Error: text"),))
+    assert once == Counters(attempts=1, first_failed_at=NOW, history=(PastAttempt(1, NOW, "transient", "Error: text"),))
     twice = attempts.failed(once, failure(ErrorClassification.TIMEOUT), NOW + 1)
     assert (twice.attempts, twice.first_failed_at, twice.fresh) == (2, NOW, False)
-    assert twice.history[1] == Past(2, NOW + 1, "timeout", "Error: text")
+    assert twice.history[1] == PastAttempt(2, NOW + 1, "timeout", "Error: text")
 
 
 @pytest.mark.parametrize("facts", [{"charged": False}, {"started": False}, {"charged": False, "started": False}])
@@ -229,12 +229,12 @@ def test_what_may_be_anothers_doing_convicts_nobody_in_a_worker_that_others_used
 
 
 def test_what_is_in_doubt_is_booked_like_a_loss_in_company_and_runs_fresh():
-    after = attempts.doubted(Counters(attempts=4, unseen=0), failure(**CRASH), NOW)
-    assert (after.attempts, after.unseen, after.fresh, after.charged) == (4, 1, True, 4)
+    after = attempts.doubted(Counters(attempts=4, vanished=0), failure(**CRASH), NOW)
+    assert (after.attempts, after.vanished, after.fresh, after.charged) == (4, 1, True, 4)
     assert after.history[-1].classification == "crash"
     assert attempts.admit(after, limits(5)) is SET_ASIDE
     assert attempts.admit(attempts.doubted(UNTRIED, failure(), NOW), limits(5)) is RUN_FRESH
-    assert attempts.doubted(Counters(unseen=2), failure(), NOW).unseen == 2
+    assert attempts.doubted(Counters(vanished=2), failure(), NOW).vanished == 2
 
 
 @pytest.mark.parametrize(("in_used_worker", "dead", "kept"), [(True, 0, 1), (False, 1, 0)])
@@ -251,22 +251,22 @@ def test_a_last_attempt_that_crashes_is_given_up_only_in_a_worker_of_its_own(in_
 def test_a_failure_in_a_damaged_worker_keeps_the_delay_it_would_have_had():
     ended = Ended([delivery()], {0: failure(worker_damage="umask", retry_after=7.0)}, in_used_worker=True)
     (kept,) = Judge(limits(), "host", None, lambda: NOW)([ended]).settlement.kept
-    assert (kept.after, kept.counters.attempts, kept.counters.unseen) == (7.0, 0, 1)
+    assert (kept.after, kept.counters.attempts, kept.counters.vanished) == (7.0, 0, 1)
 
 
 def test_a_seen_failure_forgets_nothing_that_is_known_of_losses():
-    before = Counters(attempts=1, unseen=2, losses=2, alone=True, fresh=True, interrupted=1, replays=1)
+    before = Counters(attempts=1, vanished=2, losses=2, alone=True, fresh=True, interrupted=1, replays=1)
     after = attempts.failed(before, failure(), NOW)
     assert after == Counters(
         attempts=2,
-        unseen=2,
+        vanished=2,
         losses=2,
         alone=True,
         fresh=True,
         interrupted=1,
         replays=1,
         first_failed_at=NOW,
-        history=(Past(5, NOW, "transient", "Error: text"),),
+        history=(PastAttempt(5, NOW, "transient", "Error: text"),),
     )
 
 
@@ -280,31 +280,31 @@ def test_the_history_keeps_the_first_and_the_latest_attempts():
 @pytest.mark.parametrize(
     ("before", "alone", "after"),
     [
-        ({}, True, {"unseen": 1, "alone": True}),
-        ({}, False, {"unseen": 1}),
-        ({"unseen": 1, "attempts": 2}, False, {"unseen": 2, "attempts": 2}),
-        ({"unseen": 2}, True, {"unseen": 2, "alone": True}),
-        ({"alone": True}, False, {"unseen": 1, "alone": True}),
+        ({}, True, {"vanished": 1, "alone": True}),
+        ({}, False, {"vanished": 1}),
+        ({"vanished": 1, "attempts": 2}, False, {"vanished": 2, "attempts": 2}),
+        ({"vanished": 2}, True, {"vanished": 2, "alone": True}),
+        ({"alone": True}, False, {"vanished": 1, "alone": True}),
     ],
 )
 def test_one_that_was_taken_down_by_others_is_not_charged_but_noted(before, alone, after):
-    assert attempts.shaken(Counters(**before), alone=alone) == Counters(**after)
+    assert attempts.bystander(Counters(**before), alone=alone) == Counters(**after)
 
 
 def test_one_that_a_planned_stop_cut_off_is_not_charged_but_noted():
-    once = attempts.interrupted(Counters(attempts=1, unseen=1), NOW)
-    assert once == Counters(attempts=1, unseen=1, interrupted=1, first_failed_at=NOW)
-    assert attempts.interrupted(once, NOW + 5) == Counters(attempts=1, unseen=1, interrupted=2, first_failed_at=NOW)
+    once = attempts.interrupted(Counters(attempts=1, vanished=1), NOW)
+    assert once == Counters(attempts=1, vanished=1, interrupted=1, first_failed_at=NOW)
+    assert attempts.interrupted(once, NOW + 5) == Counters(attempts=1, vanished=1, interrupted=2, first_failed_at=NOW)
 
 
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        ({}, {"unseen": 1}),
-        ({"unseen": 1, "attempts": 3}, {"unseen": 2, "attempts": 3}),
-        ({"unseen": 2}, {"unseen": 2}),
-        ({"fresh": True}, {"fresh": True, "unseen": 1}),
-        ({"unseen": 1, "losses": 1, "alone": True}, {"unseen": 1, "losses": 1, "alone": True}),
+        ({}, {"vanished": 1}),
+        ({"vanished": 1, "attempts": 3}, {"vanished": 2, "attempts": 3}),
+        ({"vanished": 2}, {"vanished": 2}),
+        ({"fresh": True}, {"fresh": True, "vanished": 1}),
+        ({"vanished": 1, "losses": 1, "alone": True}, {"vanished": 1, "losses": 1, "alone": True}),
     ],
 )
 def test_coming_back_counts_for_those_that_ran_in_company_and_is_on_record_already_for_a_suspect(before, after):
@@ -312,22 +312,22 @@ def test_coming_back_counts_for_those_that_ran_in_company_and_is_on_record_alrea
 
 
 def test_the_mark_of_a_suspect_says_who_started_it_and_when():
-    marked = Counters(attempts=1, unseen=2, losses=1, alone=True).marked("host-7", NOW)
-    assert (marked.attempts, marked.unseen, marked.losses, marked.alone) == (1, 2, 2, True)
-    assert marked.history == (Past(4, NOW, "lost", "started alone on host-7 and never ended: that process vanished"),)
+    marked = Counters(attempts=1, vanished=2, losses=1, alone=True).marked("host-7", NOW)
+    assert (marked.attempts, marked.vanished, marked.losses, marked.alone) == (1, 2, 2, True)
+    assert marked.history == (PastAttempt(4, NOW, "lost", "started alone on host-7 and never ended: that process vanished"),)
 
 
 @pytest.mark.parametrize(
     ("classification", "expected"),
     [
-        ("crash", Counters(unseen=1, alone=True, replays=3)),
-        ("lost", Counters(unseen=1, alone=True, replays=3)),
+        ("crash", Counters(vanished=1, alone=True, replays=3)),
+        ("lost", Counters(vanished=1, alone=True, replays=3)),
         ("timeout", Counters(replays=3)),
         ("permanent", Counters(replays=3)),
     ],
 )
 def test_a_replay_begins_anew_but_alone_if_the_message_took_a_process_down(classification, expected):
-    letter = example.letter_of(delivery(attempts=5, unseen=2, losses=1, replays=2))
+    letter = example.letter_of(delivery(attempts=5, vanished=2, losses=1, replays=2))
     assert msgspec.structs.replace(letter, classification=classification).replayed() == expected
 
 
@@ -336,7 +336,7 @@ def test_nothing_starts_above_the_limit_and_no_suspect_starts_in_company(counter
     admission = attempts.admit(counters, limits)
     if isinstance(admission, Run | RunFresh):
         assert not counters.alone
-        assert counters.unseen < 2
+        assert counters.vanished < 2
         assert limits.highest is None or counters.attempts < limits.highest
     alone = attempts.admit_alone(counters, limits)
     if isinstance(alone, RunFresh) and limits.highest is not None:
@@ -356,13 +356,13 @@ def test_no_counter_goes_down_and_no_flag_is_cleared(counters, charged, started,
     changed = [
         attempts.failed(counters, failure(charged=charged, started=started), NOW),
         attempts.doubted(counters, failure(charged=charged, started=started), NOW),
-        attempts.shaken(counters, alone=alone),
+        attempts.bystander(counters, alone=alone),
         attempts.interrupted(counters, NOW),
         counters.returned(),
         counters.marked("host", NOW),
     ]
     for after in changed:
-        for name in ("attempts", "unseen", "losses", "alone", "fresh", "interrupted", "replays", "charged"):
+        for name in ("attempts", "vanished", "losses", "alone", "fresh", "interrupted", "replays", "charged"):
             assert getattr(after, name) >= getattr(counters, name), name
         assert after.first_failed_at == counters.first_failed_at or counters.first_failed_at is None
         assert after.history[: len(counters.history)] == counters.history
@@ -385,7 +385,7 @@ def test_a_policy_with_a_higher_limit_is_heeded_to_the_end():
 
 
 def test_what_a_planned_stop_did_not_let_start_is_handed_back_as_it_came():
-    message = delivery(attempts=2, unseen=1)
+    message = delivery(attempts=2, vanished=1)
     judged = Judge(limits(), "host", None, lambda: NOW).released([message], [])
     assert [(kept.counters, kept.after) for kept in judged.settlement.kept] == [(message.counters, 0.0)]
     assert not judged.events

@@ -23,16 +23,16 @@ def death(*names, culprit=None, late=None, crash=KILLED, solo=False, sound=True,
 
 
 def judged(death, *, together=False):
-    """(who is charged, with what), and who is shaken: True for those that must run alone now."""
+    """(who is charged, with what), and who was a bystander: True for those that must run alone now."""
     ended = judge_death(death, "orders", together=together)
     names = [delivery.id for delivery in ended.deliveries]
     assert not ended.good()
     charged = [(names[n], str(failure.classification)) for n, failure in ended.failures.items()]
-    return charged, {names[n]: alone for n, alone in ended.shaken.items()}
+    return charged, {names[n]: alone for n, alone in ended.bystanders.items()}
 
 
 @pytest.mark.parametrize(
-    ("died", "together", "charged", "shaken"),
+    ("died", "together", "charged", "bystanders"),
     [
         (death("a", culprit="a"), False, [("a", "crash")], {}),
         (death("a", culprit="a", crash=EXITED), False, [("a", "crash")], {}),
@@ -64,8 +64,8 @@ def judged(death, *, together=False):
         "nothing was running",
     ],
 )
-def test_the_guilty_one_is_charged_and_nobody_else(died, together, charged, shaken):
-    assert judged(died, together=together) == (charged, shaken)
+def test_the_guilty_one_is_charged_and_nobody_else(died, together, charged, bystanders):
+    assert judged(died, together=together) == (charged, bystanders)
 
 
 @pytest.mark.parametrize("solo", [False, True])

@@ -4,10 +4,10 @@ import msgspec
 import pytest
 
 from unpoison.model.dead_letter import DeadLetter
-from unpoison.model.message import Counters, Message, Past
+from unpoison.model.message import Counters, Message, PastAttempt
 from unpoison.port.serialization import letter_within, restarted, tell
 
-HISTORY = (Past(1, 1.0, "transient", "OSError: no"), Past(2, 2.0, "transient", "OSError: still no"))
+HISTORY = (PastAttempt(1, 1.0, "transient", "OSError: no"), PastAttempt(2, 2.0, "transient", "OSError: still no"))
 
 
 def letter(classification="transient", **more):
@@ -33,7 +33,7 @@ def test_it_starts_with_the_counters_of_a_replay_and_the_history_of_the_letter()
 @pytest.mark.parametrize("classification", ["crash", "lost"])
 def test_one_that_took_a_process_down_runs_alone(classification):
     found = restarted(letter_within(letter(classification), 10_000).decode())
-    assert found == Counters(replays=1, unseen=1, alone=True, history=HISTORY)
+    assert found == Counters(replays=1, vanished=1, alone=True, history=HISTORY)
 
 
 @pytest.mark.parametrize("record", [None, "", "[1]", "{", "{}", b"\xff", {"classification": 3}, "[" * 100_000])
@@ -43,7 +43,7 @@ def test_a_record_that_cannot_be_read_still_gives_it_all_its_attempts(record):
 
 
 def test_a_history_that_somebody_made_longer_is_cut():
-    long = tuple(Past(n, 1.0, "bug", "x") for n in range(500))
+    long = tuple(PastAttempt(n, 1.0, "bug", "x") for n in range(500))
     assert restarted({"history": long} | {k: v for k, v in _fields().items() if k != "history"}).history == long[-20:]
 
 

@@ -131,7 +131,7 @@ def test_one_that_runs_alone_has_its_native_too():
     app, seen = App("memory://native-alone"), []
     store = MemoryBroker(app.settings.url).store
     with store.changed:
-        store.put(Delivery(0, "orders", "1", b"1", "k", counters=Counters(unseen=2, alone=True)), None)
+        store.put(Delivery(0, "orders", "1", b"1", "k", counters=Counters(vanished=2, alone=True)), None)
     drained(given.consumer(app, "orders", sync(seen)))
     assert seen == [Native(b"k")]
 

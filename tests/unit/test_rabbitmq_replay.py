@@ -6,7 +6,7 @@ from unpoison.brokers.rabbitmq import envelope, letters, properties, table
 from unpoison.brokers.rabbitmq.table import Entry
 from unpoison.brokers.rabbitmq.wire import Arrived
 from unpoison.model.dead_letter import DeadLetter
-from unpoison.model.message import Counters, Message, Past
+from unpoison.model.message import Counters, Message, PastAttempt
 
 HISTORY = "orders.dlq.history"
 SENDERS = [
@@ -40,7 +40,7 @@ def letter_in_the_dlq():
             "error": "no total",
             "first_failed_at": 1.0,
             "last_failed_at": 2.0,
-            "history": (Past(1, 1.0, "transient", "ConnectionError: gone"),),
+            "history": (PastAttempt(1, 1.0, "transient", "ConnectionError: gone"),),
         } | fields
         letter = DeadLetter(message=Message(message_id, "orders", b"{}"), **known)
         written = properties.read(letters.written(letter, seen, like, "orders-1"))

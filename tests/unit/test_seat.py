@@ -56,7 +56,7 @@ def test_a_message_that_begins_while_its_idle_worker_is_killed_is_not_charged(se
     assert seat.is_over()
     death = Deaths().note(seat, seat.laid_out())
     ended = judge_death(death, "orders", together=False)
-    assert (ended.failures, ended.shaken) == ({}, {0: False})
+    assert (ended.failures, ended.bystanders) == ({}, {0: False})
 
 
 def test_a_dying_worker_that_overwrote_its_marks_is_not_taken_for_an_idle_one(seat):

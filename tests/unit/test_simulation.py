@@ -142,13 +142,13 @@ def test_a_broken_promise_is_told_with_the_life_of_the_message(monkeypatch):
     assert told[0] == "seed 7: m0 (killer): a suspect's start is not on record"
     assert told[1].startswith("limit 2, ")
     assert [line.split(maxsplit=1)[1] for line in told[2:]] == [
-        "fetched by consumer 1 with attempts 0, unseen 0, losses 0",
+        "fetched by consumer 1 with attempts 0, vanished 0, losses 0",
         "starts in consumer 1",
         "kills its consumer process with everything in it",
         "consumer 1 was killed by a message",
-        "fetched by consumer 2 with attempts 0, unseen 1, losses 0",
+        "fetched by consumer 2 with attempts 0, vanished 1, losses 0",
         "is kept for another start, 0.00 s from now",
-        "taken by consumer 2 to run alone, with attempts 0, unseen 1, losses 0, alone",
+        "taken by consumer 2 to run alone, with attempts 0, vanished 1, losses 0, alone",
         "starts in consumer 2 alone",
     ]
 
@@ -169,26 +169,30 @@ BREAKS = {
     "a return is not counted": (Counters, "returned", lambda counters: counters),
     "a suspect's start is not recorded": (Counters, "marked", lambda counters, by, at: counters),
     "losses in company are free": (Counters, "charged", property(lambda counters: counters.attempts + counters.losses)),
-    "losses alone are free": (Counters, "charged", property(lambda counters: counters.attempts + max(0, counters.unseen - 1))),
+    "losses alone are free": (Counters, "charged", property(lambda counters: counters.attempts + max(0, counters.vanished - 1))),
     "a failure is free": (attempts, "failed", _changed(attempts.failed, attempts=lambda before, after: before.attempts)),
-    "a failure clears losses": (attempts, "failed", _changed(attempts.failed, unseen=lambda before, after: 0)),
+    "a failure clears losses": (attempts, "failed", _changed(attempts.failed, vanished=lambda before, after: 0)),
     "a crash is forgotten": (attempts, "failed", _changed(attempts.failed, fresh=lambda before, after: before.fresh)),
-    "the shaken go free": (attempts, "shaken", lambda counters, *, alone: counters),
-    "the shaken are charged": (attempts, "shaken", _changed(attempts.shaken, attempts=lambda before, after: after.attempts + 1)),
+    "the bystanders go free": (attempts, "bystander", lambda counters, *, alone: counters),
+    "the bystanders are charged": (
+        attempts,
+        "bystander",
+        _changed(attempts.bystander, attempts=lambda before, after: after.attempts + 1),
+    ),
     "a planned stop is charged": (
         attempts,
         "interrupted",
         _changed(attempts.interrupted, attempts=lambda b, after: b.attempts + 1),
     ),
     "suspects run in company": (attempts, "_is_suspect", lambda counters, limit: counters.alone),
-    "everything returned runs alone": (attempts, "_is_suspect", lambda counters, limit: counters.alone or counters.unseen > 0),
+    "everything returned runs alone": (attempts, "_is_suspect", lambda counters, limit: counters.alone or counters.vanished > 0),
     "a crash convicts in any worker": (attempts, "doubt", lambda failure, *_: failure.worker_damage),
     "a damaged worker convicts": (
         attempts,
         "doubt",
         lambda failure, *rest: _doubt(msgspec.structs.replace(failure, worker_damage=""), *rest),
     ),
-    "what is in doubt is free": (attempts, "doubted", _changed(attempts.doubted, unseen=lambda before, after: before.unseen)),
+    "what is in doubt is free": (attempts, "doubted", _changed(attempts.doubted, vanished=lambda before, after: before.vanished)),
     "what is in doubt is charged": (
         attempts,
         "doubted",
@@ -203,7 +207,7 @@ BREAKS = {
     "the limit is one too high": (policy, "_strictest", lambda own, metadata, policy: (own and own + 1, "nobody")),
     "a replayed killer runs in company": (DeadLetter, "replayed", lambda letter: Counters(replays=letter.replays + 1)),
     "deaths at one moment are looked at one by one": (simulated_workers, "may_be_one_event", lambda death, others: False),
-    "a death by another's hand is thought one's own": (deaths.Death, "may_be_anothers_doing", property(lambda death: False)),
+    "a death by another's hand is thought one's own": (deaths.Death, "is_ambiguous", property(lambda death: False)),
     "others run beside a suspect": (Alone, "enter", lambda alone, consumer: True),
     "nobody lets the others go on": (Alone, "done", lambda alone, consumer: None),
 }

@@ -48,7 +48,7 @@ def test_the_lock_file_of_an_owner_goes_when_it_was_taken_over(file):
     assert locks(file) == ["1"]
     first.close()
     (delivery,) = second.fetch("orders", 10)
-    assert delivery.counters == Counters(unseen=1)
+    assert delivery.counters == Counters(vanished=1)
     assert locks(file) == ["2"]
     assert query(file, "select no from unpoison_owners") == [(2,)]
     second.close()
@@ -102,7 +102,7 @@ def test_two_consumers_take_over_what_was_left_once(file, look_at_once):
     second, third = opened(file, "orders"), opened(file, "orders")
     taken = [*second.fetch("orders", 4), *third.fetch("orders", 10), *second.fetch("orders", 10)]
     assert sorted(int(delivery.body) for delivery in taken) == list(range(10))
-    assert all(delivery.counters == Counters(unseen=1) for delivery in taken)
+    assert all(delivery.counters == Counters(vanished=1) for delivery in taken)
     second.close()
     third.close()
 

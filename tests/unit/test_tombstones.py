@@ -150,7 +150,7 @@ def test_one_that_no_handler_takes_is_a_dead_letter_and_stays_a_tombstone_when_i
 
 
 @pytest.mark.parametrize(
-    "counters", [None, Counters(attempts=1), Counters(unseen=2, alone=True)], ids=["new", "retried", "suspect"]
+    "counters", [None, Counters(attempts=1), Counters(vanished=2, alone=True)], ids=["new", "retried", "suspect"]
 )
 def test_tombstones_can_be_skipped_wherever_they_wait(counters):
     app, seen = with_tombstone(f"tombstone-skip-{id(counters)}", counters=counters), []

@@ -91,7 +91,7 @@ class MemoryBroker:
                 self._bell.start()
         return ()
 
-    def ties(self) -> Sequence[int]:
+    def inherited_fds(self) -> Sequence[int]:
         return ()  # what this broker holds ends with its process anyway
 
     def publish(self, messages: Sequence[Outgoing]) -> Published:

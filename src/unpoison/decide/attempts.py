@@ -11,7 +11,7 @@ import msgspec
 
 from unpoison.decide.policy import Limits
 from unpoison.model.failure import ErrorClassification, Failure, fingerprint
-from unpoison.model.message import Counters, Past
+from unpoison.model.message import Counters, PastAttempt
 from unpoison.model.verdict import DeadLetter, Verdict
 from unpoison.model.wording import counted
 
@@ -73,13 +73,13 @@ def set_aside(counters: Counters, limits: Limits) -> Counters:
     on this way the second time and not running: held against it, that would use up the attempt it is to be cleared by.
     """
     is_last = limits.max_attempts is not None and counters.attempts >= limits.max_attempts - 1
-    return msgspec.structs.replace(counters, alone=True, unseen=min(1, counters.unseen) if is_last else counters.unseen)
+    return msgspec.structs.replace(counters, alone=True, vanished=min(1, counters.vanished) if is_last else counters.vanished)
 
 
 def failed(counters: Counters, failure: Failure, now: float) -> Counters:
     """After a start whose bad end was seen. It is charged unless the failure says otherwise."""
     charged = failure.charged and failure.started
-    past = Past(counters.charged + 1, now, str(failure.classification), f"{failure.type_name}: {failure.text}"[:300])
+    past = PastAttempt(counters.charged + 1, now, str(failure.classification), f"{failure.type_name}: {failure.text}"[:300])
     return msgspec.structs.replace(
         counters,
         attempts=counters.attempts + charged,
@@ -108,12 +108,12 @@ def doubted(counters: Counters, failure: Failure, now: float) -> Counters:
     """After a failure that may be another message's doing: booked like a loss in company, and the next start is in a fresh
     worker, where every failure counts."""
     booked = failed(counters, msgspec.structs.replace(failure, charged=False), now)
-    return msgspec.structs.replace(booked, unseen=min(2, counters.unseen + 1), fresh=True)
+    return msgspec.structs.replace(booked, vanished=min(2, counters.vanished + 1), fresh=True)
 
 
-def shaken(counters: Counters, *, alone: bool) -> Counters:
+def bystander(counters: Counters, *, alone: bool) -> Counters:
     """After something else brought the worker down in which this message was running."""
-    return msgspec.structs.replace(counters, unseen=min(2, counters.unseen + 1), alone=counters.alone or alone)
+    return msgspec.structs.replace(counters, vanished=min(2, counters.vanished + 1), alone=counters.alone or alone)
 
 
 def interrupted(counters: Counters, now: float) -> Counters:
@@ -139,7 +139,7 @@ def cut_off(counters: Counters) -> Failure:
 def _is_suspect(counters: Counters, limit: int | None) -> bool:
     """Whether it may have brought a consumer down more than once, or once with few attempts left."""
     few_left = limit is not None and counters.attempts > limit - 3
-    return counters.alone or counters.unseen >= 2 or (counters.unseen == 1 and few_left)
+    return counters.alone or counters.vanished >= 2 or (counters.vanished == 1 and few_left)
 
 
 def _used_up(counters: Counters, limit: int) -> Failure:
@@ -166,6 +166,6 @@ def _lost(counters: Counters) -> Failure:
     )
 
 
-def _capped(history: tuple[Past, ...]) -> tuple[Past, ...]:
+def _capped(history: tuple[PastAttempt, ...]) -> tuple[PastAttempt, ...]:
     half = HISTORY_LIMIT // 2
     return history if len(history) <= HISTORY_LIMIT else history[:half] + history[-half:]

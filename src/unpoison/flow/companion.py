@@ -72,7 +72,7 @@ class Companion:
             self._process, self._line = self._start()
 
 
-class Guest:
+class InProcessConsumer:
     """Consumers that run in a thread of the application itself, where nothing can be isolated (memory://)."""
 
     def __init__(self, app: RunnableApp) -> None:

@@ -105,7 +105,7 @@ class RunnableApp:
             raise ConfigError(f"Consumer {options.source!r} asks for isolated workers, but its app cannot be imported by name.")
         consumer = next(one for one in self._template.app.consumers if one.options.source == options.source)
         consumer = wire.Consumer(options, consumer.needs_delivery, consumer.has_on_retry, consumer.has_on_dlq)
-        workers = IsolatedWorkers(consumer, self.settings, self._template, broker.ties, bell, self._deaths)
+        workers = IsolatedWorkers(consumer, self.settings, self._template, broker.inherited_fds, bell, self._deaths)
         return Staff(workers, IsolatedHooks(consumer, self._template), _isolated_words(options, self._template))
 
 

@@ -132,12 +132,12 @@ class Judge:
         return Settlement(dead=[Dead(delivery, bare)])
 
     def _kept(self, batch: Ended) -> Sequence[Kept]:
-        """Those that start again without being charged: set aside to run alone, or shaken by what others did."""
+        """Those that start again without being charged: set aside, or in a worker that another message brought down."""
         if batch.aside:
             return [Kept(delivery, attempts.set_aside(delivery.counters, self.limits)) for delivery in batch.deliveries]
         return [
-            Kept(batch.deliveries[n], attempts.shaken(batch.deliveries[n].counters, alone=alone))
-            for n, alone in batch.shaken.items()
+            Kept(batch.deliveries[n], attempts.bystander(batch.deliveries[n].counters, alone=alone))
+            for n, alone in batch.bystanders.items()
         ]
 
     def _event(self, batch: Ended, n: int) -> Event:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from unpoison.model.failure import Crash, ErrorClassification
-from unpoison.model.message import MOST_COUNTED, Counters, Message, Past
+from unpoison.model.message import MOST_COUNTED, Counters, Message, PastAttempt
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,7 +33,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     code_version: str | None = None
     original: dict[str, str | int] = {}
     crash: Crash | None = None
-    history: tuple[Past, ...] = ()
+    history: tuple[PastAttempt, ...] = ()
     replays: int = 0
     state: str = "dead"
     note: str | None = None
@@ -97,7 +97,7 @@ def counters_of_replay(classification: str, replays: int) -> Counters:
     """As `DeadLetter.replayed`, for whoever has read no more of a letter than this."""
     replays = min(max(0, replays) + 1, MOST_COUNTED)  # another program's letter may say anything
     if classification in (ErrorClassification.CRASH, ErrorClassification.LOST):
-        return Counters(replays=replays, unseen=1, alone=True)
+        return Counters(replays=replays, vanished=1, alone=True)
     return Counters(replays=replays)
 
 

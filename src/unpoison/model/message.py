@@ -104,7 +104,7 @@ class Message(msgspec.Struct, frozen=True):
     is_tombstone: bool = False
 
 
-class Past(msgspec.Struct, frozen=True):
+class PastAttempt(msgspec.Struct, frozen=True):
     """One attempt that ended badly, as the dead letter tells it later."""
 
     attempt: Count
@@ -116,36 +116,36 @@ class Past(msgspec.Struct, frozen=True):
 class Counters(msgspec.Struct, frozen=True):
     """What travels with a message about its earlier starts. Only Done clears it.
 
-    `attempts` are starts whose bad end a living consumer saw and charged; `unseen` (0, 1 or 2) are times it
+    `attempts` are starts whose bad end a living consumer saw and charged; `vanished` (0, 1 or 2) are times it
     was lost together with its whole consumer, when it *may* have been running; `losses` are starts, alone in
     their consumer, that never ended.
     """
 
     attempts: Count = 0
-    unseen: Annotated[int, msgspec.Meta(ge=0, le=2)] = 0
+    vanished: Annotated[int, msgspec.Meta(ge=0, le=2)] = 0
     losses: Count = 0
     alone: bool = False
     fresh: bool = False
     interrupted: Count = 0
     replays: Count = 0
     first_failed_at: Moment | None = None
-    history: tuple[Past, ...] = ()
+    history: tuple[PastAttempt, ...] = ()
 
     @property
     def charged(self) -> int:
         """Starts held against the message; its limit is compared with this."""
-        return self.attempts + self.losses + max(0, self.unseen - 1)
+        return self.attempts + self.losses + max(0, self.vanished - 1)
 
     def returned(self) -> "Counters":
         """As they are when the message came back from a consumer that vanished.
 
         A message that was to run alone has its start on record already, so nothing is added for it.
         """
-        return self if self.alone else msgspec.structs.replace(self, unseen=min(2, self.unseen + 1))
+        return self if self.alone else msgspec.structs.replace(self, vanished=min(2, self.vanished + 1))
 
     def marked(self, by: str, at: float) -> "Counters":
         """As they are on record while the message runs alone: a start that never ends stays counted."""
-        start = Past(self.charged + 1, at, "lost", f"started alone on {by} and never ended: that process vanished")
+        start = PastAttempt(self.charged + 1, at, "lost", f"started alone on {by} and never ended: that process vanished")
         return msgspec.structs.replace(self, losses=self.losses + 1, history=(*self.history, start)[-20:])
 
 
@@ -178,7 +178,7 @@ class Delivery(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def returned(self) -> bool:
         """True if the message came back from a consumer that vanished: it may have run before."""
-        return self.counters.unseen > 0 or self.counters.losses > 0
+        return self.counters.vanished > 0 or self.counters.losses > 0
 
     @property
     def message(self) -> Message:

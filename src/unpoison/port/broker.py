@@ -186,7 +186,7 @@ class Broker(Protocol):
 
     capabilities: Capability
 
-    def ties(self) -> Sequence[int]:
+    def inherited_fds(self) -> Sequence[int]:
         """Descriptors that each process running this consumer's messages must hold, so that it keeps them while one lives."""
 
     def open(self, sources: Sequence[str], *, create: bool = True, ring: Ring | None = None) -> Sequence[Finding]:

@@ -137,8 +137,8 @@ def _be_worker(sock: socket.socket, app: App, consumer: int, fork: wire.Fork) ->
 
 def _start(app: App, consumer: int, fork: wire.Fork, descriptors: list[int]) -> Any:
     registration = app.consumers[fork.source]
-    talk, shared, stack, log, out, err, *ties = descriptors
-    place = Place(socket.socket(fileno=talk), Marks(shared, registration.options.lanes), stack, log, (out, err), ties)
+    talk, shared, stack, log, out, err, *inherited_fds = descriptors
+    place = Place(socket.socket(fileno=talk), Marks(shared, registration.options.lanes), stack, log, (out, err), inherited_fds)
     if fork.for_hooks:
         become_hook_worker(place, registration, app.worker_hooks(), consumer)
     become_worker(place, registration, app.worker_hooks(), consumer, app.settings.worker_memory)

@@ -178,7 +178,7 @@ def receive(sock: socket.socket, decoder: "msgspec.msgpack.Decoder[Decoded]") ->
     except ConnectionError:
         return None
     for descriptor in descriptors:
-        # A program that a handler starts must not hold the worker's socket, nor its ties of ownership.
+        # A program that a handler starts must not hold the worker's socket, nor its inherited descriptors.
         os.set_inheritable(descriptor, False)
     if not data:
         return None

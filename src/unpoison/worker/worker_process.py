@@ -38,14 +38,14 @@ STACK_BYTES = 64 * 1024
 @dataclass(frozen=True, slots=True)
 class Place:
     """Everything a worker process is given: its socket, its shared memory, where its last words and what it prints go, and
-    ties of ownership."""
+    inherited descriptors."""
 
     sock: socket.socket
     marks: Marks
     stack: int
     log: int
     output: tuple[int, int]
-    ties: Sequence[int]
+    inherited_fds: Sequence[int]
 
 
 def become_worker(place: Place, registration: Registration, hooks: WorkerHooks, consumer: int, memory: int | None) -> None:
@@ -110,7 +110,7 @@ def _not_our_signal(number: int, frame: object) -> None:
 def _left_the_worker(place: Place) -> None:
     """In a process that a handler forked: it must not speak as the worker, nor hold its messages."""
     place.sock.close()
-    for descriptor in place.ties:
+    for descriptor in place.inherited_fds:
         with suppress(OSError):
             os.close(descriptor)
     note_copy()

@@ -35,7 +35,7 @@ class Death:
     """It was ended for a message over its limit, or while nothing ran in it: one that began in that moment is not to blame."""
 
     @property
-    def may_be_anothers_doing(self) -> bool:
+    def is_ambiguous(self) -> bool:
         if self.was_mistaken:
             return False
         ran_alone = any(one.delivery.counters.alone for one in self.remains.running)
@@ -63,7 +63,7 @@ class Deaths:
 
     def is_settled(self, death: Death) -> bool:
         """True once it is known whether others died with it."""
-        return not death.may_be_anothers_doing or time.monotonic() - death.at > TOGETHER
+        return not death.is_ambiguous or time.monotonic() - death.at > TOGETHER
 
     def together(self, death: Death) -> bool:
         with self._lock:
@@ -76,23 +76,23 @@ class Deaths:
 
 def may_be_one_event(death: Death, others: Sequence[Death]) -> bool:
     """Whether the message behind another death may have killed this worker too, however its own one ended."""
-    return death.may_be_anothers_doing and any(other is not death and abs(other.at - death.at) <= TOGETHER for other in others)
+    return death.is_ambiguous and any(other is not death and abs(other.at - death.at) <= TOGETHER for other in others)
 
 
 def judge_death(death: Death, source: str, *, together: bool) -> Ended:
-    """Charge the culprit; note for the others that were running in it that they were shaken."""
+    """Charge the culprit; note for the others that were running in it that they were there."""
     remains = death.remains
     if death.was_mistaken:
-        return Ended([one.delivery for one in remains.running], shaken=dict.fromkeys(range(len(remains.running)), False))
+        return Ended([one.delivery for one in remains.running], bystanders=dict.fromkeys(range(len(remains.running)), False))
     only = remains.running[0] if death.was_solo and len(remains.running) == 1 else None  # whatever the marks say
     culprit = death.late or only or remains.culprit
     if together or culprit is None or not (remains.is_sound or only):
         company = [one.delivery for one in remains.running]
-        return Ended(company, shaken=dict.fromkeys(range(len(company)), True))
+        return Ended(company, bystanders=dict.fromkeys(range(len(company)), True))
     others = [one.delivery for one in remains.running if one.delivery is not culprit.delivery]
     failure = _timed_out(death, source) if death.late else _crashed(death, source)
-    shaken = dict.fromkeys(range(1, len(others) + 1), False)
-    return Ended([culprit.delivery, *others], {0: failure}, shaken=shaken, in_used_worker=not death.was_solo)
+    bystanders = dict.fromkeys(range(1, len(others) + 1), False)
+    return Ended([culprit.delivery, *others], {0: failure}, bystanders=bystanders, in_used_worker=not death.was_solo)
 
 
 def _crashed(death: Death, source: str) -> Failure:

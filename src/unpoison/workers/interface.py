@@ -17,7 +17,7 @@ from unpoison.model.message import Delivery
 class Ended:
     """Deliveries whose run has ended. All of them went well but those listed, by index, in `failures`.
 
-    `exceptions` holds the exceptions behind them where they still exist, which is in this process only. `shaken` are those
+    `exceptions` holds the exceptions behind them where they still exist, which is in this process only. `bystanders` are those
     that were running when something else brought their worker down: not to blame, but known to have been there. True
     means that they must run alone from now on. `aside` says that none of them was started: all are to run alone.
     `in_used_worker` says that other messages ran in the same worker process, before or beside these.
@@ -26,13 +26,13 @@ class Ended:
     deliveries: Sequence[Delivery]
     failures: Mapping[int, Failure] = field(default_factory=dict)
     exceptions: Mapping[int, BaseException] = field(default_factory=dict)
-    shaken: Mapping[int, bool] = field(default_factory=dict)
+    bystanders: Mapping[int, bool] = field(default_factory=dict)
     aside: bool = False
     in_used_worker: bool = False
 
     @property
     def is_clean(self) -> bool:
-        return not (self.failures or self.shaken or self.aside)
+        return not (self.failures or self.bystanders or self.aside)
 
     def one_by_one(self) -> "Sequence[Ended]":
         """The same, each delivery by itself; for those that were not started."""
@@ -47,7 +47,7 @@ class Ended:
             return self.deliveries
         if self.aside:
             return ()
-        return [delivery for n, delivery in enumerate(self.deliveries) if n not in self.failures and n not in self.shaken]
+        return [delivery for n, delivery in enumerate(self.deliveries) if n not in self.failures and n not in self.bystanders]
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,11 +42,17 @@ class IsolatedWorkers:
         consumer: wire.Consumer,
         settings: Settings,
         template: Template,
-        ties: Callable[[], Sequence[int]],
+        inherited_fds: Callable[[], Sequence[int]],
         bell: Bell,
         deaths: Deaths,
     ) -> None:
-        self._consumer, self._settings, self._template, self._ties, self._deaths = consumer, settings, template, ties, deaths
+        self._consumer, self._settings, self._template, self._ties, self._deaths = (
+            consumer,
+            settings,
+            template,
+            inherited_fds,
+            deaths,
+        )
         self._bell = bell
         self._wanted = consumer.options.processes
         self._seats: list[Seat] = []

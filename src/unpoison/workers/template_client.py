@@ -52,13 +52,13 @@ class Template:
         """False if workers are started as fresh interpreters, because importing the app started threads."""
         return not self.app.threads
 
-    def worker(self, consumer: wire.Consumer, ties: Sequence[int], *, for_hooks: bool = False) -> WorkerProcess:
+    def worker(self, consumer: wire.Consumer, inherited_fds: Sequence[int], *, for_hooks: bool = False) -> WorkerProcess:
         """A new worker for this consumer; it says by itself when it is ready."""
         with self._lock, process.COLLECTING:
             self._numbers += 1
             fork = wire.Fork(consumer.options.source, self._numbers, for_hooks)
             for _ in range(RENEWALS):
-                worker = self._worker(fork, consumer.options.lanes, ties)
+                worker = self._worker(fork, consumer.options.lanes, inherited_fds)
                 if worker is not None:
                     return worker
                 self._renew()
@@ -74,13 +74,13 @@ class Template:
                 if self._process.poll() is not None:  # another consumer's thread may have been quicker
                     self._renew()
 
-    def _worker(self, fork: wire.Fork, lanes: int, ties: Sequence[int]) -> WorkerProcess | None:
+    def _worker(self, fork: wire.Fork, lanes: int, inherited_fds: Sequence[int]) -> WorkerProcess | None:
         """None if the template is gone. What it was given is given up with it: it may have made a worker before it ended, and
         two workers must never share a socket."""
         ours, theirs = wire.pair()
         shared, stack, log = marks.create(lanes), os.memfd_create("unpoison-stack"), os.memfd_create("unpoison-log")
         out, err = self._relay.pipes()
-        given = (theirs.fileno(), shared, stack, log, out, err, *ties)
+        given = (theirs.fileno(), shared, stack, log, out, err, *inherited_fds)
         try:
             pid = self._forked(fork, given) if self.forks else self._started(fork, given)
             if pid is not None:

@@ -13,12 +13,12 @@ SLOW = 1.0
 CANCEL = 1.0
 """Seconds that a cancelled task gets to end before its worker is ended."""
 
-LOOK_AT_LEAST = 1.0
+MAX_LOOK_INTERVAL = 1.0
 """Seconds between two looks at the most."""
 
 LOOKS_PER_LIMIT = 4
 
-LOOK_AT_MOST = 0.005
+MIN_LOOK_INTERVAL = 0.005
 """Seconds between two looks at the least: workers with quick messages stir thousands of times a second."""
 
 LATE = 0.1
@@ -31,7 +31,7 @@ class Watch:
     def __init__(self, options: ConsumerOptions) -> None:
         self._limit = None if options.timeout is None else options.timeout + (CANCEL if options.is_async else 0.0)
         self._is_async = options.is_async
-        self._look_every = LOOK_AT_LEAST if self._limit is None else min(LOOK_AT_LEAST, self._limit / LOOKS_PER_LIMIT)
+        self._look_every = MAX_LOOK_INTERVAL if self._limit is None else min(MAX_LOOK_INTERVAL, self._limit / LOOKS_PER_LIMIT)
         self._next_look = time.monotonic() + self._look_every
         self._not_before = 0.0
         self._pauses: list[tuple[float, float]] = []
@@ -65,7 +65,7 @@ class Watch:
         if self._pauses:
             oldest = min((one.since / 1e9 for seat in seats for one in seat.book.running()), default=now)
             self._pauses = [(when, length) for when, length in self._pauses if when > oldest]
-        self._next_look, self._not_before = now + self._look_every, now + LOOK_AT_MOST
+        self._next_look, self._not_before = now + self._look_every, now + MIN_LOOK_INTERVAL
 
     def caught(self, seat: Seat) -> Running | None:
         """The message to be charged if it is still over its limit when looked at closely; the worker then stands still.
@@ -130,7 +130,7 @@ class Watch:
         began = one.since / 1e9
         slow = began + SLOW - now
         if self._limit is None:
-            return slow if slow > 0 else LOOK_AT_LEAST
+            return slow if slow > 0 else MAX_LOOK_INTERVAL
         late = began + self._limit + self._paused_since(began) - now
         return min(late, slow) if slow > 0 else late
 

@@ -66,7 +66,7 @@ class KafkaBroker:
         self.topology.created.clear()
         return findings
 
-    def ties(self) -> Sequence[int]:
+    def inherited_fds(self) -> Sequence[int]:
         return ()
 
     def publish(self, messages: Sequence[Outgoing]) -> Published:

@@ -22,7 +22,7 @@ from unpoison.model.message import (
     Counters,
     Delivery,
     Outgoing,
-    Past,
+    PastAttempt,
     text_headers,
 )
 from unpoison.port.reading import Unreadable, as_text, read_one, unreadable
@@ -39,7 +39,7 @@ MOST_HISTORY = 16 * 1024
 _OURS = (ATTEMPTS, b"x-unpoison-")
 _COUNTERS = {
     ATTEMPTS: "attempts",
-    b"x-unpoison-unseen": "unseen",
+    b"x-unpoison-vanished": "vanished",
     b"x-unpoison-losses": "losses",
     b"x-unpoison-alone": "alone",
     b"x-unpoison-fresh": "fresh",
@@ -200,7 +200,7 @@ def counted(counters: Counters) -> list[bytes]:
     return lines
 
 
-def _history(history: tuple[Past, ...]) -> bytes:
+def _history(history: tuple[PastAttempt, ...]) -> bytes:
     while len(data := msgspec.json.encode(history)) > MOST_HISTORY and len(history) > 1:
         history = history[1:]
     return data
@@ -284,7 +284,7 @@ def _counters(found: Mapping[bytes, bytes]) -> Counters:
                     read[field] = bool(number) if field in ("alone", "fresh") else number
     if HISTORY in found:
         with suppress(*UNREADABLE):
-            read["history"] = msgspec.json.decode(found[HISTORY], type=tuple[Past, ...])
+            read["history"] = msgspec.json.decode(found[HISTORY], type=tuple[PastAttempt, ...])
     return Counters(**read) if read else UNTRIED
 
 

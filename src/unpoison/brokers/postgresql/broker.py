@@ -82,9 +82,9 @@ class PostgreSQLBroker:
             self._presence.listen(lambda: self._listened, ring)
         return ()
 
-    def ties(self) -> Sequence[int]:
+    def inherited_fds(self) -> Sequence[int]:
         self._presence.own()
-        return self._presence.ties()
+        return self._presence.inherited_fds()
 
     def publish(self, messages: Sequence[Outgoing]) -> Published:
         refused = rows.unfit(messages) or without_source(messages, self.number)

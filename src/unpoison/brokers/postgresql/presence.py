@@ -82,7 +82,7 @@ class Presence:
                 self._register(self._connected())
         return self.no
 
-    def ties(self) -> Sequence[int]:
+    def inherited_fds(self) -> Sequence[int]:
         """The socket of the session that holds the lock: while a process has a copy of it, the session goes on."""
         with self._guard:
             return () if self._connection is None or self._pooled or self._connection.closed else (self._connection.fileno(),)

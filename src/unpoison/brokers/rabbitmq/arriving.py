@@ -73,7 +73,7 @@ def read_together(
 def read(source: str, subscription: Subscription, odd: Odd, message: Arrived) -> Delivery | Again:
     like, seen = envelope.opened(message)
     counters = _returned(odd.counters(source, seen), seen.returns)
-    if seen.wait > 0 or (seen.returns == FLAGGED and seen.counters.unseen == 0 and not seen.counters.alone):
+    if seen.wait > 0 or (seen.returns == FLAGGED and seen.counters.vanished == 0 and not seen.counters.alone):
         return Again(message, like, seen, counters)
     receipt = Receipt(subscription, message.tag, message.properties, message.route)
     return Delivery(receipt, source, seen.id, message.body, seen.key, seen.headers, counters)

@@ -91,7 +91,7 @@ class RabbitMQBroker:
     def _wake(self) -> None:
         self._ring()
 
-    def ties(self) -> Sequence[int]:
+    def inherited_fds(self) -> Sequence[int]:
         """While a worker lives, the server does not hand its messages to others, even if the consumer is gone."""
         return self.links.descriptors()
 

@@ -18,7 +18,7 @@ from unpoison.brokers.rabbitmq import properties, table
 from unpoison.brokers.rabbitmq.properties import Properties
 from unpoison.brokers.rabbitmq.table import Entry
 from unpoison.brokers.rabbitmq.wire import Arrived, read_route
-from unpoison.model.message import MOST_COUNTED, MOST_MOMENT, NO_HEADERS, UNTRIED, Counters, Delivery, Outgoing, Past
+from unpoison.model.message import MOST_COUNTED, MOST_MOMENT, NO_HEADERS, UNTRIED, Counters, Delivery, Outgoing, PastAttempt
 from unpoison.port.reading import Unreadable, as_text, read_one, unreadable
 from unpoison.port.serialization import UNREADABLE
 
@@ -43,7 +43,7 @@ ROUTING = (b"CC", b"BCC")
 
 _FIELDS = {
     ATTEMPTS: "attempts",
-    b"x-unpoison-unseen": "unseen",
+    b"x-unpoison-vanished": "vanished",
     b"x-unpoison-losses": "losses",
     b"x-unpoison-alone": "alone",
     b"x-unpoison-fresh": "fresh",
@@ -150,7 +150,7 @@ def counted(counters: Counters) -> list[Entry]:
     return entries
 
 
-def _history(history: tuple[Past, ...]) -> str:
+def _history(history: tuple[PastAttempt, ...]) -> str:
     while len(data := msgspec.json.encode(history)) > MOST_HEADERS // 4 and len(history) > 1:
         history = history[1:]
     return data.decode()
@@ -264,7 +264,7 @@ def _counters(found: Mapping[bytes, bytes]) -> Counters:
                 fields[field] = content
     if _HISTORY in found:
         with suppress(*UNREADABLE):  # somebody else's header of that name
-            fields["history"] = msgspec.json.decode(table.text(found[_HISTORY]), type=tuple[Past, ...])
+            fields["history"] = msgspec.json.decode(table.text(found[_HISTORY]), type=tuple[PastAttempt, ...])
     return Counters(**fields) if fields else UNTRIED
 
 

@@ -75,10 +75,10 @@ class RedisBroker:
             raise
         return found
 
-    def ties(self) -> Sequence[int]:
+    def inherited_fds(self) -> Sequence[int]:
         for source in self._opened:
             self._presence(source).own()
-        return [tie for presence in self._presences.values() for tie in presence.ties()]
+        return [fd for presence in self._presences.values() for fd in presence.inherited_fds()]
 
     def publish(self, messages: Sequence[Outgoing]) -> Published:
         if missing := without_source(messages, self._check):

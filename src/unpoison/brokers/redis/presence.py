@@ -81,7 +81,7 @@ class Presence:
         """The run of the server, as it is now."""
         return self._link.node(self._source).run
 
-    def ties(self) -> Sequence[int]:
+    def inherited_fds(self) -> Sequence[int]:
         """The socket that is subscribed: while a process has a copy of it, the server keeps the subscription."""
         with self._guard:
             return () if self._subscription is None or self._subscription.fileno() < 0 else (self._subscription.fileno(),)

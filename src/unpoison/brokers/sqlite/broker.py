@@ -93,9 +93,9 @@ class SQLiteBroker:
             self._bell = Bell(self.path, numbers, ring, self._notices_vanished, self._clock)
         return ()
 
-    def ties(self) -> Sequence[int]:
+    def inherited_fds(self) -> Sequence[int]:
         self._own()
-        return self._owner.ties()
+        return self._owner.inherited_fds()
 
     def publish(self, messages: Sequence[Outgoing]) -> Published:
         if missing := without_source(messages, self.number):

@@ -36,7 +36,7 @@ class Owner:
         _share(self._folder / str(self.no), file)
         fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
-    def ties(self) -> Sequence[int]:
+    def inherited_fds(self) -> Sequence[int]:
         """The lock's descriptor: whoever holds a copy of it keeps this owner alive."""
         return () if self._lock is None else (self._lock,)
 

@@ -51,7 +51,7 @@ class SQSBroker:
         self.session.created.clear()
         return findings
 
-    def ties(self) -> Sequence[int]:
+    def inherited_fds(self) -> Sequence[int]:
         return ()
 
     def publish(self, messages: Sequence[Outgoing]) -> Published:

@@ -74,7 +74,7 @@ def test_what_still_runs_when_the_grace_is_over_is_cut_off_and_not_charged(lab: 
             consumer.stop()
             assert consumer.said("Handed", "cut off", "not charged")
         counters = scene.waiting()["slow"].counters
-        assert (counters.attempts, counters.unseen, counters.losses, counters.interrupted) == (0, 0, 0, 1)
+        assert (counters.attempts, counters.vanished, counters.losses, counters.interrupted) == (0, 0, 0, 1)
 
 
 @pytest.mark.parametrize("style", STYLES)
@@ -87,7 +87,7 @@ def test_a_second_signal_ends_the_grace_at_once(lab: Lab, style: str) -> None:
             consumer.wait_for_line("draining")
             consumer.stop()
         counters = scene.waiting()["slow"].counters
-        assert (counters.attempts, counters.unseen, counters.losses, counters.interrupted) == (0, 0, 0, 1)
+        assert (counters.attempts, counters.vanished, counters.losses, counters.interrupted) == (0, 0, 0, 1)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

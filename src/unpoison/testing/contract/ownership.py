@@ -180,11 +180,11 @@ def test_a_clock_that_jumps_by_an_hour_takes_no_message_from_its_owner(lab: Lab,
 
 def test_what_a_connection_leaves_behind_comes_back_and_says_so(lab: Lab) -> None:
     lab.broker("orders").publish(given.messages("orders", 2))
-    for unseen in (0, 1, 2, 2):
+    for vanished in (0, 1, 2, 2):
         broker = lab.broker("orders")
         deliveries = broker.fetch("orders", 10)
-        assert [delivery.counters for delivery in deliveries] == [Counters(unseen=unseen)] * 2
-        assert all(delivery.returned == (unseen > 0) for delivery in deliveries)
+        assert [delivery.counters for delivery in deliveries] == [Counters(vanished=vanished)] * 2
+        assert all(delivery.returned == (vanished > 0) for delivery in deliveries)
         broker.close()
 
 
@@ -196,7 +196,7 @@ def test_a_loss_does_not_forget_earlier_attempts(lab: Lab) -> None:
     broker.fetch("orders", 10)
     broker.close()
     (returned,) = lab.broker("orders").fetch("orders", 10)
-    assert returned.counters == Counters(attempts=3, unseen=1, first_failed_at=12.5)
+    assert returned.counters == Counters(attempts=3, vanished=1, first_failed_at=12.5)
 
 
 def test_what_a_killed_consumer_held_is_taken_over_by_one_that_is_running(lab: Lab) -> None:
@@ -208,7 +208,7 @@ def test_what_a_killed_consumer_held_is_taken_over_by_one_that_is_running(lab: L
         threading.Event().wait()
 
     def handle(number: int, delivery: Delivery) -> None:
-        effects.add(f"{number} {delivery.counters.unseen} {delivery.attempt}")
+        effects.add(f"{number} {delivery.counters.vanished} {delivery.attempt}")
 
     app = given.consumer(lab.app(), "orders", handle)
     app.publish_many("orders", range(20))
@@ -250,7 +250,7 @@ def test_a_message_that_was_being_retried_when_its_consumer_was_killed_keeps_its
         threading.Event().wait()
 
     def handle(number: int, delivery: Delivery) -> None:
-        effects.add(f"attempt {delivery.attempt}, unseen {delivery.counters.unseen}")
+        effects.add(f"attempt {delivery.attempt}, vanished {delivery.counters.vanished}")
 
     lab.app().publish("orders", 1)
     with Child(lambda: given.consumer(lab.app(), "orders", fail_then_hold, backoff=Backoff.immediate()).run()) as child:
@@ -259,8 +259,8 @@ def test_a_message_that_was_being_retried_when_its_consumer_was_killed_keeps_its
     drained(given.consumer(lab.app(), "orders", handle))
     seen = effects.lines()
     if not lab.is_atomic and len(seen) > 1:  # killed before the server had read that the original may go
-        seen.remove("attempt 1, unseen 1")
-    assert seen == ["attempt 2, unseen 1"]
+        seen.remove("attempt 1, vanished 1")
+    assert seen == ["attempt 2, vanished 1"]
 
 
 def _fetched(broker: Broker, *, retried: bool) -> list[Delivery]:

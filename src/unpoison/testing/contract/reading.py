@@ -7,7 +7,7 @@ from unpoison.testing.lab import Lab
 from unpoison.testing.running import Journal, drained
 
 MARKER = "cannot-be-read"
-SUSPECT = Counters(unseen=2, alone=True)
+SUSPECT = Counters(vanished=2, alone=True)
 
 
 def test_a_message_that_cannot_be_read_is_a_dead_letter_wherever_it_waits(lab: Lab) -> None:

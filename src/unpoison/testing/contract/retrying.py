@@ -109,7 +109,7 @@ def test_counters_travel_with_a_retry(lab: Lab) -> None:
     for attempts in (1, 2, 3):
         (delivery,) = broker.fetch("orders", 10)
         assert delivery.counters == expected
-        expected = Counters(attempts=attempts, unseen=1, interrupted=2, replays=3, first_failed_at=12.5)
+        expected = Counters(attempts=attempts, vanished=1, interrupted=2, replays=3, first_failed_at=12.5)
         broker.settle(Settlement(kept=[Kept(delivery, expected)]))
 
 
