@@ -113,7 +113,7 @@ class PastAttempt(msgspec.Struct, frozen=True):
     error: str
 
 
-class Counters(msgspec.Struct, frozen=True):
+class Counters(msgspec.Struct, frozen=True, omit_defaults=True):
     """What travels with a message about its earlier starts. Only Done clears it.
 
     `attempts` are starts whose bad end a living consumer saw and charged; `vanished` (0, 1 or 2) are times it

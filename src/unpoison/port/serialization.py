@@ -1,26 +1,38 @@
-"""How are headers, counters and dead letters written down, wherever a broker stores them?
+"""Write headers, counters and dead letters as JSON text, and read them back.
 
-As JSON text, so that a person can read them with the broker's own tools.
+Text, so that a person can read it with the broker's own tools. Reading expects anything: anyone may write to a queue.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from unpoison.decide.attempts import HISTORY_LIMIT
 from unpoison.model.dead_letter import DeadLetter
+from unpoison.model.failure import ErrorClassification, fingerprint
 from unpoison.model.message import MOST_COUNTED, NO_HEADERS, UNTRIED, Counters, Message
 from unpoison.model.wording import counted
 from unpoison.port.reading import as_bytes, as_text, read_one, unreadable_letter
 
 UNREADABLE = (msgspec.MsgspecError, ValueError, TypeError, RecursionError)
-"""What reading a text may raise that somebody else has written: one nested too deeply is an error of its own kind."""
+"""What reading a text may raise that another program has written: one nested too deeply is an error of its own kind."""
 
 _headers = msgspec.json.Decoder(dict[str, str]).decode
 _counters = msgspec.json.Decoder(Counters).decode
 _record = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+STAMP, COUNTERS, ATTEMPTS = "x-unpoison-stamp", "x-unpoison-counters", "x-delivery-attempts"
+"""Headers of a copy: which message it is a copy of, its counters as one JSON text, and the starts already charged. Only the
+counters are read; the last one is for other tools. Counters without a stamp were written by another program and count nothing."""
+
+LETTER, LETTER_ID, STATE, GROUP = "x-unpoison-letter", "x-unpoison-letter-id", "x-unpoison-state", "x-unpoison-group"
+"""Headers of a dead letter: what is known about the failure as JSON, which letter it is, what became of it, and whose it is."""
+
+MOST_GIST = 500
+"""Characters of a header that tells in short why a message was given up."""
 
 
 def headers_text(headers: Mapping[str, str]) -> str | None:
@@ -31,12 +43,27 @@ def read_headers(text: str | bytes | None) -> Mapping[str, str]:
     return NO_HEADERS if text is None else _headers(text)
 
 
-def counters_text(counters: Counters) -> str | None:
-    return None if counters == UNTRIED else msgspec.json.encode(counters).decode()
+def counters_text(counters: Counters, most: int | None = None) -> str | None:
+    """Counters as JSON; None if there is nothing to tell. Of a history that takes more bytes than `most` the end is kept."""
+    if counters == UNTRIED:
+        return None
+    text = msgspec.json.encode(counters)
+    while most is not None and len(text) > most and counters.history:
+        counters = msgspec.structs.replace(counters, history=counters.history[1:])
+        text = msgspec.json.encode(counters)
+    return text.decode()
 
 
 def read_counters(text: str | bytes | None) -> Counters:
     return UNTRIED if text is None else _counters(text)
+
+
+def counters_or_untried(found: str | bytes | Mapping[str, Any] | None) -> Counters:
+    """Counters that anyone may have written, as JSON or decoded: what cannot be read counts nothing."""
+    try:
+        return msgspec.convert(found, Counters) if isinstance(found, Mapping) else read_counters(found)
+    except UNREADABLE:
+        return UNTRIED
 
 
 def record_text(letter: DeadLetter) -> str:
@@ -99,28 +126,92 @@ def letter_within(letter: DeadLetter, most: int) -> bytes:
     return data
 
 
-# What if a broker's own tool moves a dead letter back into its source?
-#
-# A shovel, the redrive of SQS or a console producer knows nothing of counters: the message comes with all its attempts used and
-# would be a dead letter again at once. Somebody wanted it to run, so it starts as a replay does, and keeps the letter's
-# history. An adapter calls this for a message in the source that carries the marks of a letter that waits.
+def letter_headers(letter: DeadLetter, most: int) -> dict[str, str]:
+    """What a dead letter tells beside its message: the gist in headers that people read, and all of it in one of `most` bytes."""
+    return {
+        "x-unpoison-source": letter.source,
+        "x-unpoison-error": _one_line(f"{letter.error_type}: {letter.error}"),
+        "x-unpoison-reason": _one_line(letter.reason),
+        LETTER: letter_within(letter, most).decode(),
+    }
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text[:MOST_GIST].split())
+
+
+def read_letter(record: str | bytes | Mapping[str, Any] | None, source: str = "") -> DeadLetter | None:
+    """A dead letter from its record, as JSON or decoded, without its message; None if this is no record of ours."""
+    if not record:
+        return None
+    try:
+        fields = msgspec.json.decode(record) if isinstance(record, str | bytes) else record
+        return msgspec.convert({**fields, "message": {"id": "", "source": source, "body": b""}}, DeadLetter)
+    except UNREADABLE:
+        return None
+
+
+def letter_of(
+    record: str | bytes | Mapping[str, Any] | None,
+    message: Message,
+    otherwise: Callable[[], DeadLetter],
+    *,
+    id_: str,
+    state: str,
+) -> DeadLetter:
+    """The letter of this message by its record, or `otherwise` where that is not ours. Never raises."""
+    letter = read_one(
+        record,
+        lambda record: read_letter(record, message.source) or otherwise(),
+        lambda _, error: unreadable_letter("", state, message, error),
+    )
+    return msgspec.structs.replace(letter, id=id_, state=state, message=message)
+
+
+def foreign_letter(
+    message: Message,
+    rule: str,
+    error_type: str,
+    at: float,
+    counters: Counters = UNTRIED,
+    *,
+    reason: str = "",
+    error: str = "",
+    traceback: str = "",
+    alike: str = "",
+    original: Mapping[str, str | int] = {},
+) -> DeadLetter:
+    """A dead letter that the server itself or another program wrote. `alike` is equal for those of one kind."""
+    return DeadLetter(
+        message=message,
+        attempts=counters.charged,
+        classification=str(ErrorClassification.UNKNOWN),
+        rule=rule,
+        reason=reason or rule,
+        error_type=error_type,
+        error=error or rule,
+        traceback=traceback,
+        fingerprint=fingerprint(alike or rule),
+        first_failed_at=counters.first_failed_at or at,
+        last_failed_at=at,
+        history=counters.history,
+        replays=counters.replays,
+        original=dict(original),
+    )
 
 
 log = logging.getLogger("unpoison")
 
-_NO_MESSAGE: dict[str, Any] = {"id": "", "source": "", "key": None, "headers": {}, "body": b""}
-
 
 def restarted(record: Mapping[str, Any] | str | bytes | None, replays: int = 0) -> Counters:
-    """The counters with which such a message starts.
+    """The counters of a dead letter that another tool has moved back into its source.
 
-    `record` is what the letter tells of itself, as JSON text or decoded. Where that cannot be read, all that is known are the
-    `replays` that the message counts.
+    A shovel, the redrive of SQS or a console producer knows nothing of counters: the message comes with all its attempts used and
+    would be a dead letter again at once. Somebody wanted it to run, so it starts as a replay does, with the letter's history.
+    Where its record cannot be read, all that is known are the `replays` that the message counts.
     """
-    try:
-        told = msgspec.json.decode(record) if isinstance(record, str | bytes) else record
-        letter = msgspec.convert({**told, "message": _NO_MESSAGE}, DeadLetter)  # type: ignore[dict-item]
-    except UNREADABLE:
+    letter = read_letter(record)
+    if letter is None:
         return Counters(replays=min(max(0, replays) + 1, MOST_COUNTED))
     return msgspec.structs.replace(letter.replayed(), history=letter.history[-HISTORY_LIMIT:])
 
