@@ -7,7 +7,7 @@ part too early (an unescaped / in a password) is refused here, since each client
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote
 
@@ -70,6 +70,50 @@ class BrokerURL(NamedTuple):
     def places(self, port: int, form: str, otherwise: str = "") -> list[tuple[str, int]]:
         """The hosts with their ports; without brackets around an IPv6 address. `otherwise` is meant where no host is named."""
         return [_place(text, self, port, form, otherwise) for text in self.hosts.split(",")]
+
+
+class Options:
+    """The options of a URL that are ours, each read once and checked. Raises ConfigError for one that does not exist."""
+
+    def __init__(self, parts: BrokerURL, known: Sequence[str], passed_on: Sequence[str] = ()) -> None:
+        self._given = parts.options()
+        if unknown := sorted(self._given.keys() - {*known, *passed_on}):
+            raise ConfigError(
+                f"{parts.shown!r} has the option {unknown[0]!r}, which does not exist. There are: "
+                f"{', '.join((*known, *passed_on))}."
+            )
+        self.passed_on = {name: value for name, value in self._given.items() if name in passed_on}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._given
+
+    def get(self, name: str) -> str | None:
+        return self._given.get(name)
+
+    def text(self, name: str, default: str, fits: Callable[[str], bool], rule: str) -> str:
+        """A name or the like. `rule` says what it must be."""
+        text = self._given.get(name, default)
+        if name in self._given and not fits(text):
+            raise ConfigError(f"{name}={text!r} in the URL {rule}")
+        return text
+
+    def whole(self, name: str, default: int, least: int, most: int, meaning: str) -> int:
+        text = self._given.get(name, str(default))
+        if name in self._given and not (text.isascii() and text.isdigit() and least <= int(text) <= most):
+            raise self._wrong(name, f"a whole number from {least} to {most:,}", meaning)
+        return int(text)
+
+    def seconds(self, name: str, default: float, least: float, most: float, meaning: str) -> float:
+        try:
+            value = float(self._given.get(name, default))
+        except ValueError:
+            value = float("nan")
+        if name in self._given and not least <= value <= most:
+            raise self._wrong(name, f"seconds from {least:g} to {most:,.0f}", meaning)
+        return value
+
+    def _wrong(self, name: str, wanted: str, meaning: str) -> ConfigError:
+        return ConfigError(f"{name} in the URL must be {wanted}, got {self._given[name]!r}. {meaning}")
 
 
 def scheme_of(url: str) -> str:
