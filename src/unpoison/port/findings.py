@@ -3,8 +3,9 @@
 The name of a finding never changes: people accept one by it. `loses` is for what loses messages or makes them go round for ever.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from shlex import quote
+from typing import Any, NamedTuple
 
 from unpoison.errors import ConfigError
 from unpoison.model.wording import counted
@@ -63,6 +64,34 @@ NAMES = (
     "many-dead-letters",
 )
 """What every broker with tables is looked at for. `cannot-look` is none of them: it says that one of the others was not asked."""
+
+
+class Check(NamedTuple):
+    """Something that can be wrong with a queue, stream, topic or table: when it is, what that means, and what to do.
+
+    `problem` and `fix` are templates of `str.format`, filled with the facts that `is_wrong` is asked about.
+    """
+
+    name: str
+    is_wrong: Callable[[Any], bool]
+    problem: str
+    fix: str
+    loses: bool = False
+    stops: bool = False
+
+
+def examine(checks: Iterable[Check], facts: Any) -> list[Finding]:
+    """What is wrong, by a table of checks. Templates name the facts as `{of.field}`, or `{of[field]}` of a mapping."""
+    return [
+        Finding(check.name, check.problem.format(of=facts), check.fix.format(of=facts), check.loses, check.stops)
+        for check in checks
+        if check.is_wrong(facts)
+    ]
+
+
+def names_of(*tables: Iterable[Check]) -> tuple[str, ...]:
+    """The names of all findings in these tables, each once."""
+    return tuple(dict.fromkeys(check.name for table in tables for check in table))
 
 
 def check_accepted(names: Sequence[str]) -> None:
