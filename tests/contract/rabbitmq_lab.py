@@ -38,7 +38,7 @@ class RabbitMQLab(Lab):
             f"unpoison.brokers.rabbitmq.{name}"
             for name in ("arriving", "broker", "deadletters", "queue_pass", "moving", "writing")
         ),
-        "unpoison.port.whole_dlq",
+        "unpoison.port.copying.whole_dlq",
     )
     readers = tuple(f"unpoison.brokers.rabbitmq.envelope.{name}" for name in ("look", "plain"))
 

@@ -66,7 +66,7 @@ class SQSLab(Lab):
 
     modules = (
         *(f"unpoison.brokers.sqs.{name}" for name in ("broker", "source", "settling", "moving", "deadletters", "operating")),
-        "unpoison.port.whole_dlq",
+        "unpoison.port.copying.whole_dlq",
     )
     readers = tuple(f"unpoison.brokers.sqs.envelope.{name}" for name in ("look", "plain"))
 

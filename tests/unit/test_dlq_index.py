@@ -13,8 +13,8 @@ from unpoison.brokers.rabbitmq.wire import Arrived
 from unpoison.errors import BrokerUnavailable
 from unpoison.model.message import Counters, Delivery
 from unpoison.port.broker import Dead
-from unpoison.port.dlq_index import IN_MEMORY, Entry, Index
-from unpoison.port.whole_dlq import AT_ONCE, MOST_BYTES, portions
+from unpoison.port.copying.dlq_index import IN_MEMORY, Entry, Index
+from unpoison.port.copying.whole_dlq import AT_ONCE, MOST_BYTES, portions
 from unpoison.testing import given
 
 

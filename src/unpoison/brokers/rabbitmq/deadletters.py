@@ -23,8 +23,8 @@ from unpoison.errors import BrokerUnavailable
 from unpoison.model.dead_letter import DeadLetter
 from unpoison.model.wording import counted
 from unpoison.port.broker import Progress
-from unpoison.port.dlq_index import Entry, Keep
-from unpoison.port.whole_dlq import MOST_BYTES, WholeDLQ, portions
+from unpoison.port.copying.dlq_index import Entry, Keep
+from unpoison.port.copying.whole_dlq import MOST_BYTES, WholeDLQ, portions
 
 AT_ONCE, UNCONFIRMED = 250, 20
 """Letters that are sent together, and how many times so many may be on their way."""

@@ -24,8 +24,8 @@ from unpoison.errors import BrokerUnavailable, UnpoisonError
 from unpoison.model.dead_letter import DeadLetter
 from unpoison.model.wording import counted
 from unpoison.port.broker import Progress
-from unpoison.port.dlq_index import Entry, Keep
-from unpoison.port.whole_dlq import WholeDLQ, portions
+from unpoison.port.copying.dlq_index import Entry, Keep
+from unpoison.port.copying.whole_dlq import WholeDLQ, portions
 
 DEAD, REPLAYED, DISCARDED = "dead", "replayed", "discarded"
 REQUESTS = 16

@@ -13,7 +13,7 @@ from itertools import islice
 
 from unpoison.model.dead_letter import DeadLetter
 from unpoison.port.broker import Broker, Progress
-from unpoison.port.copying.dlq_index import (DEAD, GONE, Entry, Index, Reading)
+from unpoison.port.copying.dlq_index import DEAD, GONE, Entry, Index, Reading
 
 AT_ONCE, MOST_BYTES = 5_000, 32 * 1024 * 1024
 """Letters that are moved before their originals are let go: so many, and no more bytes than that, since they are in memory."""
