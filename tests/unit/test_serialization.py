@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from unpoison.model.message import UNTRIED, Counters, Delivery, Message, Past
+from unpoison.model.message import UNTRIED, Counters, Delivery, Message, PastAttempt
 from unpoison.port.serialization import (
     LETTER,
     counters_or_untried,
@@ -16,7 +16,7 @@ from unpoison.port.serialization import (
 )
 from unpoison.testing import given
 
-PAST = tuple(Past(number, 1.0, "transient", "e" * 100) for number in range(1, 20))
+PAST = tuple(PastAttempt(number, 1.0, "transient", "e" * 100) for number in range(1, 20))
 
 
 def test_counters_are_one_text_that_says_only_what_there_is_to_say():
