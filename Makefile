@@ -2,13 +2,15 @@
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all lint format types contract proof sizes bench bench-peers kill-test servers docs recording constraints wheel clean no-python
+.PHONY: help setup demo test test-all durations lint format types contract proof sizes bench bench-peers kill-test servers docs recording constraints wheel clean no-python
 
 VENV ?= .venv
 RUN := $(VENV)/bin/python
 PYTHON ?=
 ARGS ?=
-# The tests of a file stay together: several of them share a server that is theirs alone, and one start of it is enough.
+SHARD ?=
+# The tests of a file stay together: several of them share a server that is theirs alone, and one start of it is enough. What stays
+# together in the contract's files: tests/shards.py.
 PYTEST = $(RUN) -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
 PROCESSES ?= 3
 export PYTHON
@@ -21,6 +23,7 @@ help:
 	@if [ -t 1 ]; then bold='\033[1m' plain='\033[0m'; fi; \
 	awk -F ':.*## ' -v b="$$bold" -v p="$$plain" '/^[a-z-]+:.*## / { printf "  %smake %-12s%s %s\n", b, $$1, p, $$2 }' $(MAKEFILE_LIST)
 	@printf '\n  PYTHON=python3.12   use this Python (3.11 or newer) instead of the newest one found\n'
+	@printf '  SHARD=2/6           of test-all and durations only the second of six parts\n'
 	@printf '  PROCESSES=2         so many test processes at a time instead of 3\n'
 	@printf "  ARGS='…'            passed on by test, contract, bench, bench-peers, kill-test, servers and demo\n"
 
@@ -32,8 +35,11 @@ demo: setup  ## watch poison messages being isolated, on a throw-away SQLite fil
 test: lint types  ## all that a change must pass: lint, types and every test
 	@$(PYTEST) $(ARGS)
 
-test-all: lint types  ## as test, and what takes longer: every promise on every server and version
-	@$(PYTEST) -m "not proof" $(ARGS)
+test-all: lint types  ## as test, and what takes longer: every promise on every server and version; SHARD=2/6 for a part
+	@$(PYTEST) -m "not proof" $(if $(SHARD),--shard $(SHARD)) $(ARGS)
+
+durations: setup  ## run test-all, or a SHARD of it, and write down how long tests take: by that they are split into shards
+	@$(PYTEST) -m "not proof" $(if $(SHARD),--shard $(SHARD)) --record-durations $(ARGS)
 
 lint: setup  ## style and formatting, without changing a file
 	@$(RUN) -m ruff check .
@@ -46,11 +52,11 @@ format: setup  ## put files into shape and fix what can be fixed safely
 types: setup  ## strict types, of the package and of the way people use it
 	@$(RUN) -m mypy
 
-contract: setup  ## the promises that every broker keeps
+contract: setup  ## the promises that every broker keeps; ARGS=--matrix prints which of them is tried where
 	@$(PYTEST) tests/contract $(ARGS)
 
 proof: setup  ## the long proofs: a kill at every single step, a thousand random kills, 10,000 worker deaths
-	@EVERY_KILL=1 $(RUN) -m pytest -n 2 tests/contract/test_contract.py -k killed_at --timeout 1800
+	@EVERY_KILL=1 $(RUN) -m pytest -n 2 tests/contract/test_kills.py -k sqlite --timeout 1800
 	@$(RUN) -m pytest tests -m proof --timeout 5400 $(ARGS)
 
 sizes: setup  ## files, functions and import chains, and which are too long

@@ -8,7 +8,7 @@ from hypothesis import settings
 
 from tests.architecture import report
 
-pytest_plugins = ["tests.servers_plugin"]
+pytest_plugins = ["tests.servers_plugin", "tests.shards"]
 
 # Settings of the person who runs the tests must not change what the tests see. Addresses of servers the plugin takes.
 for name in [name for name in os.environ if name.startswith("UNPOISON_") and not name.startswith("UNPOISON_TEST_")]:
@@ -23,6 +23,20 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 settings.register_profile("steady", derandomize=True, deadline=None)
 settings.register_profile("search", max_examples=2_000, deadline=None)
 settings.load_profile("steady")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--matrix", action="store_true", help="print which promises are tried on which brokers, and run nothing")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> int | None:
+    if not config.getoption("--matrix"):
+        return None
+    from tests.contract import matrix  # noqa: PLC0415 - loads the clients of all brokers
+
+    print("\n".join(matrix.table()))
+    return 0
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

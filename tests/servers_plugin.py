@@ -23,7 +23,14 @@ from servers.processes import Process
 
 # Taken out of the environment: an App warns of settings named UNPOISON_… that it does not know.
 ADDRESSES = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("UNPOISON_TEST_")}
-FIXTURES = {name.replace("-", "_").replace(".", "_"): name for name in servers.ENTRIES}
+
+
+def fixture_of(server: str) -> str:
+    """The name of the fixture that gives this server."""
+    return server.replace("-", "_").replace(".", "_")
+
+
+FIXTURES = {fixture_of(name): name for name in servers.ENTRIES}
 LOUD = "SERVER MISSING"
 OWNER = pytest.StashKey[Owner]()
 _missing: dict[str, str] = {}

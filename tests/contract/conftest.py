@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.labs import MemoryLab, SQLiteLab
+from tests.contract import matrix
 
 MEMORY_DISK = Path("/dev/shm")
 
@@ -18,7 +18,13 @@ def folder(tmp_path):
         yield Path(folder)
 
 
-@pytest.fixture(params=[SQLiteLab, MemoryLab], ids=["sqlite", "memory"])
+def pytest_generate_tests(metafunc):
+    """Each promise is a test on each row of the matrix that has it."""
+    if metafunc.function in matrix.EVERY:
+        metafunc.parametrize("lab", matrix.parameters(metafunc.function), indirect=True)
+
+
+@pytest.fixture
 def lab(request, folder):
-    with request.param(folder) as lab:
+    with request.param.lab(request, folder) as lab:
         yield lab

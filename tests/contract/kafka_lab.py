@@ -31,6 +31,7 @@ class KafkaLab(Lab):
         for name in ("broker", "source", "session", "asking", "deadletters", "books", "copies", "letters", "replays")
     )
     readers = ("unpoison.brokers.kafka.envelope.look", "unpoison.brokers.kafka.source.Source._deliveries")
+    shares_by_turns = False  # a connection gets partitions, and what is in them
 
     def __init__(
         self, server: Kafka | Cluster, folder: Path, *, partitions: int = 1, session_timeout: float = SESSION_TIMEOUT
@@ -117,3 +118,11 @@ class KafkaLab(Lab):
             return bool(entry.is_default) if size is None else entry.value == size
 
         wait_until(is_in_force, lambda: "Kafka does not know of the new limit")
+
+
+class SweptLab(KafkaLab):
+    """Deletes everything whenever it is closed: between two kills, when nothing that was made for the last one is needed."""
+
+    def close(self) -> None:
+        super().close()
+        self.delete()

@@ -17,13 +17,6 @@ from unpoison.port.broker import Broker
 from unpoison.testing import Lab
 from unpoison.testing.given import PLAIN_ID
 
-TAKEOVERS = ("owner", "lost", "killed", "second_signal", "handed_back")
-
-
-def waits_for_takeover(promise: str) -> bool:
-    """Whether this promise, told by its name, waits until a server takes back what a silent consumer held."""
-    return any(word in promise for word in TAKEOVERS)
-
 
 class SQLiteLab(Lab):
     """A file of its own."""

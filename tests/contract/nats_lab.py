@@ -21,13 +21,6 @@ ACK_WAIT, SHORT_ACK_WAIT = 30.0, 1.5
 """Seconds after which the server takes back what a killed consumer held. Only tests that wait for that have the short time: on a
 busy machine anybody may be silent for so long, and would lose its messages."""
 
-SILENT = ("stood_still", "gibibyte")
-"""Promises about isolated workers during which a consumer says nothing for seconds."""
-
-
-def isolated_ack_wait(promise: str) -> float:
-    return ACK_WAIT if any(word in promise for word in SILENT) else SHORT_ACK_WAIT
-
 
 class NATSLab(Lab):
     """An account of its own."""

@@ -66,8 +66,7 @@ class PostgreSQLLab(Lab):
                 connection.execute("drop trigger refuse on unpoison_dead")
                 connection.execute("drop function refuse")
 
-    def drop(self) -> None:
-        """Once nothing uses it any more."""
-        self.close()
+    def __exit__(self, *raised: object) -> None:
+        super().__exit__(*raised)
         with psycopg.connect(self.url, autocommit=True) as connection:
             connection.execute(f"drop schema {self._schema} cascade")

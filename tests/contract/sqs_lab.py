@@ -11,7 +11,6 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from servers.elasticmq import SQS
-from tests.contract.labs import waits_for_takeover
 from tests.contract.sqs_proxy import Proxy
 from unpoison.brokers.sqs.broker import SQSBroker
 from unpoison.model.message import Delivery, Native, Outgoing
@@ -56,11 +55,6 @@ VISIBILITY, SHORT_VISIBILITY = 30, 2
 machine any consumer may be silent for so long, and would lose its messages."""
 
 
-def visibility_for(promise: str) -> int:
-    """Seconds that fit a promise, told by its name."""
-    return SHORT_VISIBILITY if waits_for_takeover(promise) else VISIBILITY
-
-
 class SQSLab(Lab):
     """A prefix of its own."""
 
@@ -69,6 +63,7 @@ class SQSLab(Lab):
         "unpoison.port.copying.whole_dlq",
     )
     readers = tuple(f"unpoison.brokers.sqs.envelope.{name}" for name in ("look", "plain"))
+    similar_source = "orders-eu"  # the name of a queue has no dot
 
     def __init__(
         self,
@@ -157,41 +152,3 @@ class SQSLab(Lab):
             client, prefix = self._server.client(), self.queue("").name
             for url in client.list_queues(QueueNamePrefix=prefix).get("QueueUrls", []):
                 client.delete_queue(QueueUrl=url)
-
-
-NEED_A_PROXY = ("cannot_be_stored", "got_no_answer")
-"""Promises about what no server here does by itself."""
-
-ORDERED = (
-    "letters_of_one_batch_keep_their_order",
-    "letters_come_oldest_first",
-    "healthy_line_is_handled_in_the_order",
-    "replay_one_takes_the_oldest",
-    "empty_key_and_no_key",
-    "slow_message_does_not_hold_up",
-    "retry_waits_while_others_go_on",
-    "poison_message_does_not_stop_its_neighbours",
-    "stop_finishes_what_runs",
-    "a_hook_that_raises",
-    "cannot_be_stored",
-    "only_the_unsettled_part",
-)
-
-
-def order_matters(test: str) -> bool:
-    """Whether a promise counts on the order of messages. A standard queue keeps order as well as it can: moto does so always, and
-    ElasticMQ shuffles what was sent within one millisecond."""
-    return any(name in test for name in ORDERED)
-
-
-HEAVY = (
-    "test_two_operators_who_replay_the_oldest_take_different_letters",
-    "test_several_processes_handle_each_message_of_a_source_once",
-    "test_a_letter_that_two_threads_replay_and_purge_is_either_sent_or_purged",
-    "test_a_letter_that_two_processes_replay_and_purge_is_either_sent_or_purged",
-    "test_a_replay_of_messages_that_fail_again_ends",
-    "test_a_letter_that_is_not_there_is_named_in_the_error",
-    "test_a_purge_deletes_every_letter_of_its_source_and_sends_none",
-)
-"""Promises that take hundreds of requests; each costs milliseconds of a processor here and at the server. moto needs up to 0.3 s
-for ten messages while hundreds wait."""

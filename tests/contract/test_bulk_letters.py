@@ -10,11 +10,7 @@ import click.testing
 import pytest
 
 from tests.contract.bulk_costs import costs
-from tests.contract.kafka_lab import KafkaLab
-from tests.contract.labs import SQLiteLab
-from tests.contract.nats_lab import NATSLab
-from tests.contract.postgresql_lab import PostgreSQLLab
-from tests.contract.redis_lab import RedisLab
+from tests.contract.matrix import ROW
 from unpoison.cli.dlq import target
 from unpoison.cli.main import cli
 from unpoison.testing import given
@@ -25,18 +21,13 @@ FEW = 60
 """Requests that a command may take however many letters there are; 3,000 letters read one by one, or in pages of 40, are more."""
 BULK = LETTERS // 10
 
-BROKERS = {
-    "sqlite": lambda request, folder: SQLiteLab(folder),
-    "postgresql": lambda request, folder: PostgreSQLLab(folder, request.getfixturevalue("postgresql").url),
-    "redis": lambda request, folder: RedisLab(request.getfixturevalue("redis"), folder),
-    "nats": lambda request, folder: NATSLab(request.getfixturevalue("nats"), folder),
-    "kafka": lambda request, folder: KafkaLab(request.getfixturevalue("kafka"), folder),
-}
+BROKERS = ("sqlite", "postgresql", "redis", "nats", "kafka")
+"""Rows of the matrix whose DLQ need not be read as a whole. (The others: test_whole_dlq.py.)"""
 
 
 @pytest.fixture(params=BROKERS)
 def lab(request, folder):
-    with BROKERS[request.param](request, folder) as lab:
+    with ROW[request.param].lab(request, folder) as lab:
         lab.name = request.param
         given.dead_letters(lab, "orders", [f"{n:05}".encode() + b"x" * 2_000 for n in range(LETTERS)])
         yield lab

@@ -21,7 +21,6 @@ def lab(tmp_path, postgresql):
         with psycopg.connect(lab.url, autocommit=True) as connection:
             connection.execute("create table shipments (source text, number int)")
         yield lab
-        lab.drop()
 
 
 def consumer(lab, source, handle):

@@ -1,8 +1,9 @@
 """On what are promises tried? On a `Lab`: one fresh, empty broker, and its faults."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from enum import Flag, auto
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Self
@@ -14,6 +15,44 @@ from unpoison.model.message import Delivery, Native, Outgoing
 from unpoison.port.broker import Broker, Capability, Depth, Ring
 from unpoison.testing.isolation.diary import wait_until
 from unpoison.testing.unreadable import failing_on
+
+Promise = Callable[..., None]
+
+
+class Trait(Flag):
+    """What a promise asks of its lab beyond an empty broker. A fixture reads it: `traits_of(request.function)`."""
+
+    TAKEOVER = auto()
+    """It waits until the broker takes back what a silent consumer held. Let that take a second or two."""
+
+    SILENT = auto()
+    """A consumer says nothing for seconds and must keep its messages. Let a takeover take half a minute."""
+
+    ORDERED = auto()
+    """It counts on the order of messages."""
+
+    SEVERAL_CONSUMERS = auto()
+    """Several consumers share one source at the same time. A broker that shares out parts of a source needs several parts."""
+
+    PREFETCHED = auto()
+    """A consumer holds a hundred messages ready. A broker that hands out a few at a time needs several fetches at once."""
+
+    FAULTY_BROKER = auto()
+    """The broker refuses dead letters, or its answers get lost: `dead_letters_unwritable`, `losing_answers`."""
+
+
+def trait(traits: Trait) -> Callable[[Promise], Promise]:
+    """Declare what a promise asks of its lab."""
+
+    def declare(promise: Promise) -> Promise:
+        promise.traits = traits  # type: ignore[attr-defined]
+        return promise
+
+    return declare
+
+
+def traits_of(promise: Promise) -> Trait:
+    return getattr(promise, "traits", Trait(0))
 
 
 class Lab(ABC):
@@ -56,6 +95,12 @@ class Lab(ABC):
     def losing_answers(self, marker: bytes) -> AbstractContextManager[Broker]:
         """A connection that breaks once the broker has stored what holds these bytes: the answer does not arrive."""
         _skip("no answer of this broker can be lost")
+
+    similar_source: str = "orders.eu"
+    """The name of another source that begins like "orders" and goes on with what separates parts of a name."""
+
+    shares_by_turns: bool = True
+    """Whether of two connections that fetch by turns each gets what it asks for, while there is something."""
 
     lasting: tuple[str, ...] = ()
     """Of the native properties those that a retry, a dead letter and a replay keep."""

@@ -9,7 +9,7 @@ from unpoison.model.backoff import Backoff
 from unpoison.model.message import Delivery
 from unpoison.port.broker import Capability, Dead, Settlement
 from unpoison.testing import given
-from unpoison.testing.lab import Lab
+from unpoison.testing.lab import Lab, Trait, trait
 from unpoison.testing.running import drained
 
 UNDECODABLE = {
@@ -178,6 +178,7 @@ def test_a_replay_of_messages_that_fail_again_ends(lab: Lab) -> None:
     assert dlq.count() == 250
 
 
+@trait(Trait.ORDERED)
 def test_letters_come_oldest_first_and_looking_changes_nothing(lab: Lab) -> None:
     given.dead_letters(lab, "orders", [b"1", b"2", b"3"])
     dlq = lab.dlq("orders")
@@ -188,6 +189,7 @@ def test_letters_come_oldest_first_and_looking_changes_nothing(lab: Lab) -> None
     assert lab.broker("orders").depth("orders").empty
 
 
+@trait(Trait.ORDERED)
 def test_replay_one_takes_the_oldest_or_the_one_that_is_named(lab: Lab) -> None:
     given.dead_letters(lab, "orders", [b"1", b"2", b"3"])
     dlq = lab.dlq("orders")
@@ -268,6 +270,7 @@ def test_a_purge_does_not_stop_a_replayed_message(lab: Lab) -> None:
     assert [delivery.body for delivery in lab.broker("orders").fetch("orders", 10)] == [b"1"]
 
 
+@trait(Trait.ORDERED)
 def test_letters_of_one_batch_keep_their_order(lab: Lab) -> None:
     broker = lab.broker("orders")
     broker.publish(given.messages("orders", 5))

@@ -8,7 +8,7 @@ from unpoison.decide.policy import MessageMetadata, PoisonPillHandler
 from unpoison.model.backoff import Backoff
 from unpoison.model.message import Message
 from unpoison.testing import given
-from unpoison.testing.lab import Lab
+from unpoison.testing.lab import Lab, Trait, trait
 from unpoison.testing.processes import PATIENCE
 from unpoison.testing.running import Journal, Running, drained
 
@@ -36,6 +36,7 @@ def test_hooks_are_called_once_each_after_the_verdict_is_stored(lab: Lab) -> Non
     ]
 
 
+@trait(Trait.FAULTY_BROKER | Trait.ORDERED)
 def test_nothing_is_told_while_a_verdict_cannot_be_stored(lab: Lab) -> None:
     calls: list[bytes] = []
 
@@ -55,6 +56,7 @@ def test_nothing_is_told_while_a_verdict_cannot_be_stored(lab: Lab) -> None:
     assert calls == [b"1"]
 
 
+@trait(Trait.ORDERED)
 def test_a_hook_that_raises_is_reported_and_changes_nothing(lab: Lab) -> None:
     def on_dlq(message: Message, metadata: MessageMetadata, exc: BaseException) -> None:
         raise RuntimeError("the pager is broken")

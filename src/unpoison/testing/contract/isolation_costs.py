@@ -2,12 +2,13 @@
 
 from unpoison.testing.isolation import tree
 from unpoison.testing.isolation.scene import Scene
-from unpoison.testing.lab import Lab
+from unpoison.testing.lab import Lab, Trait, trait
 
 MIB = 1024 * 1024
 DEATHS = 200
 
 
+@trait(Trait.SILENT)
 def test_a_gibibyte_of_large_bodies_stays_within_the_memory_budget(lab: Lab) -> None:
     count, size = 200, 5 * MIB
     with Scene(lab, app="unpoison.testing.isolation.raw:app", concurrency=2) as scene:

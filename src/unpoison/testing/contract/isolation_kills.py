@@ -3,7 +3,7 @@
 import pytest
 
 from unpoison.testing.isolation.scene import Scene
-from unpoison.testing.lab import Lab
+from unpoison.testing.lab import Lab, Trait, trait
 
 GARBAGE = bytes(range(256))
 
@@ -22,6 +22,7 @@ def test_a_message_that_kills_every_process_of_its_consumer_is_dead_lettered_as_
         assert scene.depth().empty
 
 
+@trait(Trait.PREFETCHED)
 @pytest.mark.parametrize("consumers", [1, 3])
 def test_a_message_that_kills_its_consumer_by_pid_hurts_none_of_a_hundred_prefetched_ones(lab: Lab, consumers: int) -> None:
     with Scene(lab, max_attempts=3) as scene:

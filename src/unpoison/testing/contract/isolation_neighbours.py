@@ -10,7 +10,7 @@ import pytest
 from unpoison.testing.isolation import tree
 from unpoison.testing.isolation.diary import wait_until
 from unpoison.testing.isolation.scene import Scene
-from unpoison.testing.lab import Lab
+from unpoison.testing.lab import Lab, Trait, trait
 
 
 def test_a_hung_message_does_not_hold_its_batch_mates(lab: Lab) -> None:
@@ -41,6 +41,7 @@ def test_hung_messages_do_not_hold_what_another_consumer_could_run(lab: Lab) -> 
         assert scene.diary.starts() == dict.fromkeys([*quick, "hung"], 1)
 
 
+@trait(Trait.SILENT)
 @pytest.mark.parametrize("style", ["sync", "async"])
 def test_time_in_which_everything_stood_still_is_nobodys_running_time(lab: Lab, style: str) -> None:
     limit = 1.5

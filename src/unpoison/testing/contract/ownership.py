@@ -12,7 +12,7 @@ from unpoison.port.broker import Broker, Capability, Dead, Depth, Kept, Settleme
 from unpoison.testing import given
 from unpoison.testing.effects import Effects
 from unpoison.testing.isolation.diary import wait_until
-from unpoison.testing.lab import Lab
+from unpoison.testing.lab import Lab, Trait, trait
 from unpoison.testing.processes import PATIENCE, Child, Gate
 from unpoison.testing.running import Journal, Running, drained
 
@@ -25,6 +25,7 @@ SETTLEMENTS: dict[str, Callable[[list[Delivery]], Settlement]] = {
 }
 
 
+@trait(Trait.TAKEOVER)
 @pytest.mark.parametrize("settlement", SETTLEMENTS.values(), ids=SETTLEMENTS)
 @pytest.mark.parametrize("retried", [False, True], ids=["first start", "retried before"])
 def test_a_stale_owner_cannot_settle(lab: Lab, settlement: Callable[[list[Delivery]], Settlement], retried: bool) -> None:
@@ -45,6 +46,7 @@ def test_a_stale_owner_cannot_settle(lab: Lab, settlement: Callable[[list[Delive
     lab.expect_depth(other, "orders", Depth())
 
 
+@trait(Trait.TAKEOVER)
 @pytest.mark.parametrize("settlement", SETTLEMENTS.values(), ids=SETTLEMENTS)
 @pytest.mark.parametrize("retried", [False, True], ids=["first start", "retried before"])
 def test_a_stale_owner_that_took_new_messages_still_cannot_settle_the_old_ones(
@@ -67,6 +69,7 @@ def test_a_stale_owner_that_took_new_messages_still_cannot_settle_the_old_ones(
     lab.expect_depth(other, "orders", Depth())
 
 
+@trait(Trait.TAKEOVER)
 def test_what_an_owner_takes_after_it_lost_everything_is_not_lost_with_it(lab: Lab) -> None:
     lab.needs(Capability.FENCED)
     stale = lab.broker("orders")
@@ -77,6 +80,7 @@ def test_what_an_owner_takes_after_it_lost_everything_is_not_lost_with_it(lab: L
     assert {delivery.body for delivery in lab.broker("orders").fetch("orders", 10)} == {b"0", b"1"}
 
 
+@trait(Trait.TAKEOVER)
 def test_a_batch_of_which_a_part_was_lost_is_settled_for_the_rest(lab: Lab) -> None:
     lab.needs(Capability.FENCED)
     stale, other = lab.broker("orders"), lab.broker("orders")
@@ -93,6 +97,7 @@ def test_a_batch_of_which_a_part_was_lost_is_settled_for_the_rest(lab: Lab) -> N
     lab.expect_depth(other, "orders", Depth())
 
 
+@trait(Trait.TAKEOVER)
 def test_an_owner_that_lost_its_messages_is_told_when_it_asks_to_keep_them(lab: Lab) -> None:
     lab.needs(Capability.FENCED)
     broker = lab.broker("orders")
@@ -104,6 +109,7 @@ def test_an_owner_that_lost_its_messages_is_told_when_it_asks_to_keep_them(lab: 
         broker.extend(held)
 
 
+@trait(Trait.TAKEOVER)
 def test_an_owner_keeps_the_one_that_runs_alone_for_as_long_as_it_asks(lab: Lab) -> None:
     broker = lab.broker("orders")
     suspect = _suspect(broker)
@@ -113,6 +119,7 @@ def test_an_owner_keeps_the_one_that_runs_alone_for_as_long_as_it_asks(lab: Lab)
     lab.expect_depth(broker, "orders", Depth())
 
 
+@trait(Trait.TAKEOVER)
 def test_an_owner_that_lost_the_one_that_runs_alone_is_told_when_it_asks_to_keep_it(lab: Lab) -> None:
     lab.needs(Capability.FENCED)
     broker = lab.broker("orders")
@@ -122,6 +129,7 @@ def test_an_owner_that_lost_the_one_that_runs_alone_is_told_when_it_asks_to_keep
         broker.extend([suspect])
 
 
+@trait(Trait.TAKEOVER)
 def test_a_consumer_that_lost_its_messages_says_so_drops_its_results_and_goes_on(lab: Lab) -> None:
     lab.needs(Capability.FENCED)
     broker = lab.broker("orders")
@@ -166,6 +174,7 @@ def test_a_slow_handler_keeps_its_message(lab: Lab) -> None:
     assert sorted(seen) == [("quick", n) for n in range(1, 6)] + [("slow", 0)]
 
 
+@trait(Trait.TAKEOVER)
 @pytest.mark.parametrize("wrong_by", [HOUR, -HOUR], ids=["ahead", "behind"])
 def test_a_clock_that_jumps_by_an_hour_takes_no_message_from_its_owner(lab: Lab, wrong_by: float) -> None:
     owner, other = lab.broker("orders"), lab.broker("orders")
@@ -199,6 +208,7 @@ def test_a_loss_does_not_forget_earlier_attempts(lab: Lab) -> None:
     assert returned.counters == Counters(attempts=3, vanished=1, first_failed_at=12.5)
 
 
+@trait(Trait.TAKEOVER)
 def test_what_a_killed_consumer_held_is_taken_over_by_one_that_is_running(lab: Lab) -> None:
     lab.needs(Capability.SHARED | Capability.DURABLE)
     effects, holding = Effects(lab.folder), Gate("holding")
@@ -221,6 +231,7 @@ def test_what_a_killed_consumer_held_is_taken_over_by_one_that_is_running(lab: L
     assert effects.counted() == {f"{number} 1 1": 1 for number in range(20)}
 
 
+@trait(Trait.TAKEOVER)
 def test_a_waiting_consumer_is_told_when_a_killed_one_left_messages(lab: Lab) -> None:
     lab.needs(Capability.SHARED | Capability.DURABLE)
     holding, rung = Gate("holding"), threading.Event()
@@ -239,6 +250,7 @@ def test_a_waiting_consumer_is_told_when_a_killed_one_left_messages(lab: Lab) ->
     assert len(given.fetched_when_rung(broker, "orders", rung)) == 2
 
 
+@trait(Trait.TAKEOVER)
 def test_a_message_that_was_being_retried_when_its_consumer_was_killed_keeps_its_attempts(lab: Lab) -> None:
     lab.needs(Capability.SHARED | Capability.DURABLE)
     effects, holding = Effects(lab.folder), Gate("holding")

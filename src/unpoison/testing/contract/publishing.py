@@ -7,7 +7,7 @@ from unpoison.model.message import Outgoing
 from unpoison.port.broker import Broker, Capability, Settlement
 from unpoison.testing import given
 from unpoison.testing.isolation.diary import wait_until
-from unpoison.testing.lab import Lab
+from unpoison.testing.lab import Lab, Trait, trait
 
 UNANSWERED = b"unanswered"
 
@@ -78,6 +78,7 @@ def test_a_source_that_is_not_there_is_refused_where_nothing_may_be_made(lab: La
     assert len(_arrived(lab.broker("orders"), 0 if lab.is_atomic else 1)) == (0 if lab.is_atomic else 1)
 
 
+@trait(Trait.FAULTY_BROKER)
 def test_what_got_no_answer_is_unknown_and_can_be_sent_again_under_its_id(lab: Lab) -> None:
     messages = [Outgoing(str(number), "orders", b"%b %d" % (UNANSWERED, number)) for number in range(3)]
     with lab.losing_answers(UNANSWERED) as broker:

@@ -10,13 +10,14 @@ from unpoison.model.backoff import Backoff
 from unpoison.model.message import Counters, Delivery, Outgoing
 from unpoison.port.broker import Kept, Settlement
 from unpoison.testing import given
-from unpoison.testing.lab import Lab
+from unpoison.testing.lab import Lab, Trait, trait
 from unpoison.testing.processes import PATIENCE
 from unpoison.testing.running import Running, drained
 
 HOUR = 3600.0
 
 
+@trait(Trait.ORDERED)
 def test_a_poison_message_does_not_stop_its_neighbours(lab: Lab) -> None:
     handled: list[int] = []
 
@@ -32,6 +33,7 @@ def test_a_poison_message_does_not_stop_its_neighbours(lab: Lab) -> None:
     assert (tally.done, tally.retried, tally.dead) == (16, 8, 4)
 
 
+@trait(Trait.ORDERED)
 def test_a_retry_waits_while_others_go_on(lab: Lab) -> None:
     handled: list[int] = []
     others_done = threading.Event()

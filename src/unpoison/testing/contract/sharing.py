@@ -12,7 +12,7 @@ from unpoison.model.message import Delivery
 from unpoison.port.broker import Capability
 from unpoison.testing import given
 from unpoison.testing.effects import Effects
-from unpoison.testing.lab import Lab
+from unpoison.testing.lab import Lab, Trait, trait
 from unpoison.testing.processes import Child, Gate
 from unpoison.testing.running import Journal, drained
 
@@ -21,6 +21,7 @@ MESSAGES = 2000
 LATE = 200
 
 
+@trait(Trait.SEVERAL_CONSUMERS)
 def test_several_processes_handle_each_message_of_a_source_once(lab: Lab) -> None:
     lab.needs(Capability.SHARED)
     effects = Effects(lab.folder)

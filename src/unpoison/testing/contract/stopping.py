@@ -12,11 +12,12 @@ from unpoison.model.message import UNTRIED, Delivery
 from unpoison.port.broker import Capability, Depth, Kept, Settlement
 from unpoison.testing import given
 from unpoison.testing.effects import Effects
-from unpoison.testing.lab import Lab
+from unpoison.testing.lab import Lab, Trait, trait
 from unpoison.testing.processes import PATIENCE, Child, Gate
 from unpoison.testing.running import Journal, Running, drained
 
 
+@trait(Trait.ORDERED)
 def test_a_stop_finishes_what_runs_and_hands_the_rest_back_as_it_came(lab: Lab) -> None:
     started, may_end = threading.Event(), threading.Event()
     done: list[int] = []
@@ -72,6 +73,7 @@ def test_an_idle_consumer_ends_when_it_is_told_to(lab: Lab, number: signal.Signa
     lab.expect_depth(lab.broker("orders"), "orders", Depth())
 
 
+@trait(Trait.TAKEOVER)
 def test_a_second_signal_does_not_wait_for_a_handler_that_never_ends(lab: Lab) -> None:
     lab.needs(Capability.SHARED | Capability.DURABLE)
     started, draining, effects = Gate("started"), Gate("draining"), Effects(lab.folder)
@@ -96,6 +98,7 @@ def test_a_second_signal_does_not_wait_for_a_handler_that_never_ends(lab: Lab) -
     assert attempts == {"attempt 1, returned True": 1, "attempt 1, returned False": 5}, effects.lines()
 
 
+@trait(Trait.TAKEOVER)
 def test_what_was_handed_back_is_there_once_even_if_its_owner_ends_at_that_moment(lab: Lab) -> None:
     lab.needs(Capability.SHARED | Capability.DURABLE)
     effects = Effects(lab.folder)

@@ -10,13 +10,14 @@ from unpoison.errors import Permanent, UnpoisonError
 from unpoison.flow import consumer as flow
 from unpoison.reporting.report import Report
 from unpoison.testing import given
-from unpoison.testing.lab import Lab
+from unpoison.testing.lab import Lab, Trait, trait
 from unpoison.testing.processes import PATIENCE
 from unpoison.testing.running import Journal, Running, drained
 
 TRIES = 5
 
 
+@trait(Trait.FAULTY_BROKER | Trait.ORDERED)
 def test_while_dead_letters_cannot_be_stored_the_source_stands_still_and_then_goes_on(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -45,6 +46,7 @@ def test_while_dead_letters_cannot_be_stored_the_source_stands_still_and_then_go
     assert [letter.body for letter in lab.dlq("orders").letters()] == [b"1"]
 
 
+@trait(Trait.FAULTY_BROKER | Trait.ORDERED)
 def test_a_consumer_that_is_stopped_while_dead_letters_cannot_be_stored_loses_nothing(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,8 +12,8 @@ MOST = 36
 
 
 @pytest.fixture
-def lab(folder, kafka):
-    with KafkaLab(kafka, folder) as lab:
+def lab(tmp_path, kafka):
+    with KafkaLab(kafka, tmp_path) as lab:
         yield lab
 
 
