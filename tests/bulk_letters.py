@@ -9,9 +9,11 @@ from urllib.parse import urlsplit
 
 from unpoison.brokers import broker_for
 from unpoison.brokers.rabbitmq import properties
+from unpoison.brokers.rabbitmq.broker import RabbitMQBroker
 from unpoison.brokers.rabbitmq.envelope import Receipt as RabbitMQReceipt
 from unpoison.brokers.rabbitmq.moving import Moving
 from unpoison.brokers.sqs import copies, envelope
+from unpoison.brokers.sqs.broker import SQSBroker
 from unpoison.brokers.sqs.envelope import Receipt as SQSReceipt
 from unpoison.model.message import Delivery, Outgoing
 from unpoison.port.broker import Broker, Dead, Settlement
@@ -56,6 +58,7 @@ def _by_settling(broker: Broker, source: str) -> Write:
 
 
 def _into_rabbitmq(broker: Broker, source: str) -> Write:
+    assert isinstance(broker, RabbitMQBroker)
     moving = Moving(broker.links, lambda receipts: None)
 
     def write(letters: list[tuple[str, bytes]]) -> None:
@@ -67,6 +70,7 @@ def _into_rabbitmq(broker: Broker, source: str) -> Write:
 
 
 def _into_sqs(broker: Broker, source: str) -> Write:
+    assert isinstance(broker, SQSBroker)
     topic = broker.session.topic(source)
 
     def raw(id_: str, body: bytes) -> dict:

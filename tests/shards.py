@@ -12,7 +12,7 @@ seconds in durations.json; in that line the units of one server stand together, 
 import json
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -126,7 +126,7 @@ def pytest_xdist_make_scheduler(config, log):
 
 class _Recorder:
     def __init__(self) -> None:
-        self._seconds: Counter[str] = Counter()
+        self._seconds: dict[str, float] = defaultdict(float)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._seconds[unit_of(report.nodeid)] += report.duration

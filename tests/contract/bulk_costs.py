@@ -3,6 +3,7 @@
 import contextlib
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import psycopg
 
@@ -15,26 +16,26 @@ from unpoison.brokers.redis.connection import Link as Redis
 from unpoison.brokers.sqlite import broker as sqlite
 from unpoison.port import serialization
 
-REQUESTS = {
+REQUESTS: dict[str, list[tuple[Any, str]]] = {
     "postgresql": [(psycopg.Cursor, "execute"), (psycopg.Cursor, "executemany")],
     "redis": [(Redis, "try_all")],
     "nats": [(Link, "expect")],  # one for each question that is not the storing of a message
     "kafka": [(Session, "ends"), (Session, "store"), (Reader, "read")],
 }
-READ = [(serialization, "letter"), (nats_letters, "read"), (kafka_letters, "read")]
+READ: list[tuple[Any, str]] = [(stored, "letter"), (nats_letters, "read"), (kafka_letters, "read")]
 
 
 @contextlib.contextmanager
-def costs(broker: str, monkeypatch) -> Iterator[Counter[str]]:
+def costs(url: str, monkeypatch) -> Iterator[Counter[str]]:
     """How many requests were made, and how many letters were read, while the block lasted."""
-    found: Counter[str] = Counter()
+    broker, found = url.partition(":")[0], Counter[str]()
     with monkeypatch.context() as patches:
         for place, name in REQUESTS.get(broker, ()):
             patches.setattr(place, name, _counted(getattr(place, name), found, "requests"))
         for place, name in READ:
             patches.setattr(place, name, _counted(getattr(place, name), found, "letters"))
         if broker == "sqlite":
-            patches.setattr(sqlite, "connect", _traced(sqlite.connect, found))
+            patches.setattr(sqlite, "connect", _traced(vars(sqlite)["connect"], found))
         yield found
 
 

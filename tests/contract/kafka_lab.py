@@ -47,7 +47,7 @@ class KafkaLab(Lab):
         """The server's clock, as the connections of this process know it."""
         self._ahead += seconds
         told, ahead = self._now, self._ahead
-        Session.now = lambda session: told(session) + ahead
+        Session.now = lambda session: told(session) + ahead  # type: ignore[assignment]
 
     def close(self) -> None:
         super().close()

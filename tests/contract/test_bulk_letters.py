@@ -28,7 +28,6 @@ BROKERS = ("sqlite", "postgresql", "redis", "nats", "kafka")
 @pytest.fixture(params=BROKERS)
 def lab(request, folder):
     with ROW[request.param].lab(request, folder) as lab:
-        lab.name = request.param
         given.dead_letters(lab, "orders", [f"{n:05}".encode() + b"x" * 2_000 for n in range(LETTERS)])
         yield lab
 
@@ -38,7 +37,7 @@ def closed_afterwards(monkeypatch):
     """A command ends with its process and leaves its connection open; here it is closed."""
     opened = []
     with monkeypatch.context() as patches:
-        open_one = target.dead_letters_for
+        open_one = vars(target)["dead_letters_for"]
         patches.setattr(target, "dead_letters_for", lambda *a, **options: opened.append(open_one(*a, **options)) or opened[-1])
         yield
     for letters in opened:
@@ -47,7 +46,7 @@ def closed_afterwards(monkeypatch):
 
 def dlq(lab, monkeypatch, *arguments):
     """Run `unpoison dlq …`; returns what it printed as JSON, and its costs."""
-    with closed_afterwards(monkeypatch), costs(lab.name, monkeypatch) as found:
+    with closed_afterwards(monkeypatch), costs(lab.url, monkeypatch) as found:
         ended = click.testing.CliRunner().invoke(
             cli, ["dlq", *arguments, "--url", lab.url, "--source", "orders", "--json"], catch_exceptions=False
         )

@@ -10,7 +10,7 @@ from tests.bulk_letters import fill
 from tests.contract.rabbitmq_lab import ClassicLab, RabbitMQLab
 from tests.contract.sqs_lab import SQSLab
 from tests.contract.test_bulk_letters import closed_afterwards
-from unpoison.brokers.rabbitmq import queue_pass
+from unpoison.brokers.rabbitmq.queue_pass import QueuePass
 from unpoison.cli.main import cli
 from unpoison.testing import given
 from unpoison.testing.running import drained
@@ -38,6 +38,7 @@ def lab(request, folder):
 @pytest.fixture
 def sqs(folder, elasticmq):
     with SQSLab(elasticmq, folder, with_proxy=True) as lab:
+        assert lab.proxy is not None
         fill(lab.url, "orders", LETTERS, size=200)
         lab.proxy.seen.clear()
         yield lab
@@ -47,9 +48,8 @@ def sqs(folder, elasticmq):
 def taken(monkeypatch):
     """How many messages of each queue were taken, and how often the queue was gone through."""
     found = Counter()
-    whole = queue_pass.QueuePass
 
-    class Counted(whole):
+    class Counted(QueuePass):
         def arrived(self, message):
             before = self.taken
             super().arrived(message)

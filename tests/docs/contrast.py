@@ -47,7 +47,7 @@ def labels(picture: str, *, dark: bool) -> Iterator[Label]:
             point = float(element.get("x", "0")), float(element.get("y", "0")) - 4
             for words, looks in _runs(element, given, rules):
                 if re.search(r"\w", words):
-                    size = float(re.match(r"[\d.]+", looks.get("font-size", "14"))[0])  # type: ignore[index]
+                    size = float(re.match(r"[\d.]+", looks.get("font-size", "14"))[0])
                     large = size >= LARGE or (size >= LARGE_BOLD and looks.get("font-weight") in ("600", "bold"))
                     yield Label(words, looks.get("fill", "#000000"), _behind(point, boxes), large)
 
@@ -68,7 +68,9 @@ def _behind(point: tuple[float, float], boxes: list[Box]) -> str:
 
 def _given(element: ElementTree.Element, rules: Rules) -> dict[str, str]:
     """Attributes give way to rules, as in a browser, and the element's own rule to its classes'."""
-    looks = {name: element.attrib[name] for name in ("fill", "fill-opacity", "font-size") if name in element.attrib}
+    looks: dict[str, str] = {
+        name: element.attrib[name] for name in ("fill", "fill-opacity", "font-size") if name in element.attrib
+    }
     for selector in (element.tag.removeprefix(SVG), *(f".{name}" for name in element.get("class", "").split())):
         looks |= rules.get(selector, {})
     return looks

@@ -89,10 +89,10 @@ class VirtualHost:
                 assert line == "unpoison run module:app", line
                 self.run_once()
 
-    def rabbitmqctl(self, verb, *words):
+    def rabbitmqctl(self, verb, *given):
         """What rabbitmqctl does, over HTTP: it takes seconds to start. test_the_commands_are_real runs the real one."""
         options, rest = {}, []
-        words = list(words)
+        words = list(given)
         while words:
             word = words.pop(0)
             if word in ("-p", "--priority", "--apply-to"):

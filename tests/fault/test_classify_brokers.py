@@ -5,11 +5,12 @@ import contextlib
 from urllib.parse import urlsplit
 
 import amqp.exceptions
-import kombu
 import nats as nats_py
 import nats.js.errors as jetstream_errors
 import pika
 import pika.exceptions
+from kombu.connection import Connection
+from kombu.messaging import Producer
 
 from tests.unit.classifying import PERMANENT, TRANSIENT, check, raised
 
@@ -43,14 +44,12 @@ def test_what_rabbitmq_answers_to_pika(rabbitmq):
 
 
 def with_kombu(url, action):
-    with kombu.Connection(url, transport_options={"confirm_publish": True}) as connection:
+    with Connection(url, transport_options={"confirm_publish": True}) as connection:
         action(connection)
 
 
 def publish_to_missing_exchange(connection):
-    kombu.Producer(connection).publish(
-        {"id": 1}, exchange="nowhere", routing_key="x", retry=True, retry_policy={"max_retries": 1}
-    )
+    Producer(connection).publish({"id": 1}, exchange="nowhere", routing_key="x", retry=True, retry_policy={"max_retries": 1})
 
 
 def declare_otherwise(connection):

@@ -8,7 +8,7 @@ from unpoison.brokers import findings_for
 QUORUM = {"x-queue-type": "quorum"}
 LETTERS = {"x-dead-letter-exchange": "dlx", "x-dead-letter-routing-key": "orders"}
 SAFE = {**QUORUM, **LETTERS, "x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish", "x-delivery-limit": 100}
-POLICIES = {
+POLICIES: dict[str, tuple[str, dict, bool]] = {
     "dlq-limit": (r"^orders\.dlq$", {"delivery-limit": 5}, True),
     "dlq-expires": (r"^orders\.dlq$", {"message-ttl": 60_000, "overflow": "reject-publish"}, True),
     "dlq-sends-back": (

@@ -53,7 +53,7 @@ def server(tmp_path_factory):
     """Whoever comes in without a login may do everything; `shop` and `guest` what they are given."""
     certificate, key = make_certificate(tmp_path_factory.mktemp("certificate"))
     with private_or_skip("kafka", settings=secured(certificate, key)) as server:
-        server.certificate = certificate
+        vars(server)["certificate"] = certificate
         yield server
 
 

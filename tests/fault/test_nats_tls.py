@@ -20,7 +20,7 @@ def server():
         server.hand_over(key)
         server.stop()
         server.start({"tls": f'{{ cert_file: "{certificate}", key_file: "{key}" }}'})
-        server.certificate = certificate
+        vars(server)["certificate"] = certificate
         yield server
 
 

@@ -1,5 +1,7 @@
 """RabbitMQ closes the channel over one message that it does not take, and says nothing of the others."""
 
+import re
+
 import pytest
 
 from tests.contract.rabbitmq_lab import RabbitMQLab
@@ -44,7 +46,7 @@ def test_one_message_that_is_too_large_takes_no_other_one_with_it(lab):
 
 
 def test_a_server_that_does_not_tell_its_limit_is_asked_one_by_one(lab, monkeypatch):
-    monkeypatch.setattr(publishing, "_LIMIT", publishing.re.compile("no such words"))
+    monkeypatch.setattr(publishing, "_LIMIT", re.compile("no such words"))
     outcome = lab.broker("orders").publish(messages())
     assert {number: refused.refusal for number, refused in outcome.refused.items()} == dict.fromkeys((1, 4), Refusal.OTHER)
     assert not outcome.unknown

@@ -331,7 +331,9 @@ def test_a_login_that_is_refused_in_the_middle_of_a_run_pauses_it(place, monkeyp
     with Running(app) as running:
         wait_until(lambda: done == [1], lambda: "Nothing was handled")
         place.server.http("DELETE", f"/api/users/{place.user}")
-        running.run._consumers[0]._broker.links.part_lost()  # the server ends the connections of a deleted user, most of the time
+        broker = running.run._consumers[0]._broker
+        assert isinstance(broker, RabbitMQBroker)
+        broker.links.part_lost()  # the server ends the connections of a deleted user, most of the time
         wait_until(lambda: any("refuses user" in text for text in said), lambda: f"It said {said}")
         place.password("secret")
         place.permit(source)

@@ -31,7 +31,7 @@ def server():
                 "ssl_options.keyfile": str(key),
             }
         )
-        server.tls_port, server.certificate = port, certificate
+        vars(server).update(tls_port=port, certificate=certificate)
         yield server
 
 

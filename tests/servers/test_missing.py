@@ -95,9 +95,9 @@ def apt(monkeypatch, tmp_path) -> list[dict]:
 
     monkeypatch.setattr(places, "POLICY", tmp_path / "policy-rc.d")
     monkeypatch.setattr(places, "_run", run)
-    monkeypatch.setattr(places.os, "getuid", lambda: 0)
+    monkeypatch.setattr("os.getuid", lambda: 0)
     monkeypatch.setattr(places, "state_folder", lambda: tmp_path)
-    monkeypatch.setattr(places.shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
     return calls
 
 
@@ -126,7 +126,7 @@ def test_a_policy_that_a_killed_installation_has_left_goes(apt):
 
 
 def test_without_root_it_is_said_what_is_missing(apt, monkeypatch):
-    monkeypatch.setattr(places.os, "getuid", lambda: 1000)
+    monkeypatch.setattr("os.getuid", lambda: 1000)
     with pytest.raises(ServerMissing, match=r"Run: sudo apt-get install --no-install-recommends no-such-package"):
         NOWHERE.get()
     assert apt == []

@@ -33,6 +33,7 @@ def dead_process() -> Process:
     with subprocess.Popen(SLEEPER) as child:
         process = Process.of(child.pid)
         child.kill()
+    assert process is not None
     return process
 
 

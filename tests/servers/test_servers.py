@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import closing
+from typing import Any
 
 import nats
 import pika
@@ -108,7 +109,7 @@ class Logged:
             return record.value().decode()
 
 
-KEPT = {
+KEPT: dict[str, Any] = {
     "postgresql": Row,
     "pgbouncer": Row,
     "rabbitmq": Queued,

@@ -43,9 +43,10 @@ def losing_names():
     for file in Path(unpoison.__file__).parent.rglob("*.py"):
         calls = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call)]
         for call in calls:
-            named = getattr(call.func, "id", "") == "Finding" and isinstance(call.args[0], ast.Constant)
-            if named and any(each.arg == "loses" for each in call.keywords):
-                yield call.args[0].value
+            if getattr(call.func, "id", "") != "Finding" or not any(each.arg == "loses" for each in call.keywords):
+                continue
+            if isinstance(name := call.args[0], ast.Constant):
+                yield name.value
 
 
 def test_every_finding_that_loses_messages_stops_a_start_or_there_is_a_reason_why_not():

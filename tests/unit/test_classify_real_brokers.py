@@ -8,7 +8,6 @@ import amqp.exceptions
 import confluent_kafka
 import confluent_kafka.error
 import confluent_kafka.serialization
-import kombu
 import kombu.exceptions
 import kombu.serialization
 import nats
@@ -17,6 +16,7 @@ import nats.js.errors
 import pika
 import pika.exceptions
 import pytest
+from kombu.connection import Connection
 
 from tests.unit import classifying
 from tests.unit.classifying import BUG, PERMANENT, THROTTLED, TRANSIENT, UNKNOWN, check, raised, table
@@ -27,7 +27,7 @@ closed_port = pytest.fixture(classifying.closed_port)
 
 def test_a_rabbitmq_server_that_is_away_is_transient(closed_port):
     def by_kombu():
-        with kombu.Connection(f"amqp://guest:guest@127.0.0.1:{closed_port}//") as connection:
+        with Connection(f"amqp://guest:guest@127.0.0.1:{closed_port}//") as connection:
             connection.ensure_connection(max_retries=1, interval_start=0, interval_step=0, interval_max=0)
 
     check(raised(pika.BlockingConnection, pika.ConnectionParameters("127.0.0.1", closed_port)), TRANSIENT)

@@ -491,4 +491,4 @@ def test_the_public_shape_is_the_one_that_is_promised():
     assert dataclasses.astuple(MessageMetadata("m")) == ("m", 1, None, None, None)
     assert PoisonPillHandler().max_attempts == 5
     assert {kind.value for kind in ErrorClassification} >= {"transient", "permanent", "unknown"}
-    assert ErrorClassification.TRANSIENT == "transient"
+    assert ErrorClassification.TRANSIENT == "transient"  # type: ignore[comparison-overlap]

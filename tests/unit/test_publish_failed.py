@@ -2,8 +2,10 @@
 
 import pickle
 import sqlite3
+from typing import Any
 
 import pytest
+from psycopg import errors
 
 from unpoison.brokers.postgresql import publishing as on_postgresql
 from unpoison.brokers.sqlite import publishing as on_sqlite
@@ -18,7 +20,7 @@ MESSAGES = [Outgoing(f"id-{number}", "orders", b"x") for number in range(6)]
 LARGE = Refused(Refusal.TOO_LARGE, "It has 9 bytes too many.")
 
 
-def failed(outcome: Published, messages=MESSAGES) -> Exception:
+def failed(outcome: Published, messages=MESSAGES) -> Any:
     with pytest.raises(Exception) as caught:  # noqa: PT011 - which one it is, is looked at
         check(messages, outcome)
     return caught.value
@@ -122,12 +124,12 @@ def test_sqlite_knows_nothing_for_certain_only_if_a_commit_has_failed(code, comm
 @pytest.mark.parametrize(
     ("kind", "committing", "refusal"),
     [
-        (on_postgresql.errors.OperationalError, True, None),
-        (on_postgresql.errors.AdminShutdown, True, None),
-        (on_postgresql.errors.OperationalError, False, Refusal.NOT_SENT),
-        (on_postgresql.errors.DiskFull, True, Refusal.NO_ROOM),
-        (on_postgresql.errors.CheckViolation, False, Refusal.UNFIT),
-        (on_postgresql.errors.InsufficientPrivilege, False, Refusal.NOT_PERMITTED),
+        (errors.OperationalError, True, None),
+        (errors.AdminShutdown, True, None),
+        (errors.OperationalError, False, Refusal.NOT_SENT),
+        (errors.DiskFull, True, Refusal.NO_ROOM),
+        (errors.CheckViolation, False, Refusal.UNFIT),
+        (errors.InsufficientPrivilege, False, Refusal.NOT_PERMITTED),
     ],
 )
 def test_postgresql_knows_nothing_for_certain_only_if_a_commit_got_no_answer(kind, committing, refusal):

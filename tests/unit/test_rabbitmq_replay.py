@@ -87,7 +87,7 @@ def test_a_message_with_a_long_id_keeps_it(letter_in_the_dlq, read_in_full):
     assert sent(arrived) == read_in_full(arrived)
 
 
-@pytest.mark.parametrize("missing", [letters.RECORD, letters.LETTER, letters.STATE, envelope.STAMP], ids=bytes.decode)
+@pytest.mark.parametrize("missing", [envelope.RECORD, envelope.LETTER, envelope.STATE, envelope.STAMP], ids=bytes.decode)
 def test_a_letter_that_lacks_what_we_write_is_read_in_full(letter_in_the_dlq, missing):
     arrived = letter_in_the_dlq()
     like = properties.read(arrived.properties)
@@ -98,7 +98,7 @@ def test_a_letter_that_lacks_what_we_write_is_read_in_full(letter_in_the_dlq, mi
 def test_a_record_that_another_program_wrote_is_read_in_full(letter_in_the_dlq):
     arrived = letter_in_the_dlq()
     like = properties.read(arrived.properties)
-    foreign = [table.entry("x-unpoison-letter", "[1]") if each.name == letters.RECORD else each for each in like.headers.entries]
+    foreign = [table.entry("x-unpoison-letter", "[1]") if each.name == envelope.RECORD else each for each in like.headers.entries]
     arrived = Arrived(1, True, properties.write(like.id, foreign), b"{}")
     alone, _, headers, _ = sent(arrived)
     assert not alone

@@ -8,11 +8,10 @@ from unpoison.brokers.kafka import envelope as kafka
 from unpoison.brokers.nats import envelope as nats
 from unpoison.brokers.rabbitmq import envelope as rabbitmq
 from unpoison.brokers.sqs import envelope as sqs
-from unpoison.decide.attempts import admit
-from unpoison.decide.policy import Limits
-from unpoison.model.dead_letter import iso
-from unpoison.model.message import UNTRIED, Delivery
-from unpoison.port.reading import as_bytes, as_text, read_all, unreadable
+from unpoison.deadletters.record import iso
+from unpoison.handler import Limits
+from unpoison.message import UNTRIED, Delivery
+from unpoison.reading import Unreadable, as_bytes, as_text, read_all, unreadable
 
 
 def delivery_of(number: int) -> Delivery:
@@ -27,10 +26,12 @@ def test_only_the_message_that_cannot_be_read_is_unreadable():
     found = read_all([1, 0, 2], lambda numbers: [delivery_of(number) for number in numbers], delivery_of, given_up)
     assert [each.receipt for each in found] == [1, 0, 2]
     assert [each.body for each in found] == [b"body", b"\xff", b"body"]
-    failure = found[1].failure
+    unreadable = found[1]
+    assert isinstance(unreadable, Unreadable)
+    failure = unreadable.failure
     assert (failure.classification, failure.rule, failure.started, failure.charged) == ("invalid", "unreadable", False, False)
     assert failure.text == "It was not started: reading its envelope raised ZeroDivisionError: integer division or modulo by zero"
-    assert found[1].envelope == r"{'header': b'\xfe'}"
+    assert unreadable.envelope == r"{'header': b'\xfe'}"
 
 
 def test_a_batch_without_a_fault_is_read_at_once():

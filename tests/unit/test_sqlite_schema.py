@@ -37,7 +37,7 @@ def test_a_file_of_an_older_version_is_brought_up_to_date_and_keeps_its_messages
     broker.publish(given.messages("orders", 3))
     broker.close()
     newer = (*schema.MIGRATIONS, "alter table unpoison_line add column colour text; create table unpoison_new (a integer)")
-    monkeypatch.setattr(schema.migrate, "__kwdefaults__", {**schema.migrate.__kwdefaults__, "migrations": newer})
+    monkeypatch.setattr(schema.migrate, "__kwdefaults__", {**(schema.migrate.__kwdefaults__ or {}), "migrations": newer})
     broker = opened(file, "orders")
     assert query(file, "select version from unpoison_version") == [(NEWEST + 1,)]
     assert query(file, "select count(colour), count(*) from unpoison_line") == [(0, 3)]

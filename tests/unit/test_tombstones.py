@@ -179,6 +179,6 @@ def test_a_person_reads_that_a_letter_is_a_tombstone():
 
     drained(given.consumer(app, "orders", ship))
     (letter,) = app.dlq("orders").peek()
-    screen = Console(file=io.StringIO(), width=200)
-    print_letter(letter, screen)
-    assert "\nBody: null, a tombstone\n" in screen.file.getvalue()
+    screen = io.StringIO()
+    print_letter(letter, Console(file=screen, width=200))
+    assert "\nBody: null, a tombstone\n" in screen.getvalue()

@@ -22,7 +22,7 @@ class Seat(SimpleNamespace):
         super().__init__(retiring=False, put_back=set(), failing=set(), book=self, process=SimpleNamespace(pid=pid, marks=marks))
         self.did_it = []
 
-    def __hash__(self):
+    def __hash__(self) -> int:  # type: ignore[override]
         return id(self)
 
     def candidates(self, said):

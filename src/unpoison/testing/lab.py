@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from enum import Flag, auto
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NoReturn, Self
 
 from unpoison.app import App
@@ -175,7 +174,7 @@ class Lab(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
 
