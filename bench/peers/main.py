@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from bench.harness import machine
 from bench.harness.child import scratch
-from bench.peers import baselines, brokers, environments, growing, killing, measuring, page, results, words
+from bench.peers import baselines, brokers, draining, killing, measuring, page, results, words, workers
 from bench.peers.brokers import Broker
 from bench.peers.results import Drained, Growth, Killed, KillTest
 from bench.peers.setups import BROKERS, Setup, known
@@ -45,7 +45,7 @@ def drain(asked: argparse.Namespace) -> int:
     wanted = measuring.Asked(asked.rounds, asked.patience, asked.share, asked.side or ())
     kept = results.read(results.RESULTS, dict[str, Drained]) or {}
     for broker in _brokers(asked.only, baselines.available()):
-        unfinished = environments.cache() / f"unfinished-{broker}.json"
+        unfinished = workers.cache() / f"unfinished-{broker}.json"
         unfinished.parent.mkdir(parents=True, exist_ok=True)
         if asked.again:
             unfinished.unlink(missing_ok=True)
@@ -79,7 +79,7 @@ def kill_test(asked: argparse.Namespace) -> int:
         with _left_out_if_missing(broker), brokers.running(broker) as running:
             kept.versions[broker] = running.version
             for setup in (setup for setup in chosen if setup.broker == broker):
-                environments.make(setup.peer, tell)
+                workers.make(setup.peer, tell)
                 try:
                     kept.outcomes[setup.name] = [_killed(setup, running, number + 1, asked.runs) for number in range(asked.runs)]
                 except WorkerFailed as error:
@@ -102,17 +102,17 @@ def growth(asked: argparse.Namespace) -> int:
     kept.day, kept.machine = datetime.datetime.now(datetime.UTC).date().isoformat(), machine.described(scratch())
     for broker in _brokers(asked.only, set(BROKERS)):
         with _left_out_if_missing(broker), brokers.running(broker) as running:
-            kept.sizes[broker] = growing.grown(running, asked.patience, tell, asked.largest)
+            kept.sizes[broker] = draining.grown(running, asked.patience, tell, asked.largest)
         kept.sizes = _in_order(kept.sizes)
-        if asked.largest == growing.SIZES[-1]:
+        if asked.largest == draining.SIZES[-1]:
             results.write(results.GROWTH, kept)
     return 0
 
 
 def make_environments(asked: argparse.Namespace) -> int:
     for peer in asked.only or PEER_NAMES:
-        environments.make(peer, tell)
-        tell(f"{peer}: {environments.python(peer)}")
+        workers.make(peer, tell)
+        tell(f"{peer}: {workers.python(peer)}")
     return 0
 
 
@@ -166,7 +166,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         measured.add_argument("--rounds", type=int, default=3, metavar="N", help="3 unless told otherwise")
         measured.add_argument("--patience", type=float, default=0.0, metavar="SECONDS", help="wait so long for a quiet machine")
         measured.add_argument("--again", action="store_true", help="do not go on with a run that was interrupted")
-        measured.add_argument("--largest", type=int, default=growing.SIZES[-1], help="growth: no queue longer than this")
+        measured.add_argument("--largest", type=int, default=draining.SIZES[-1], help="growth: no queue longer than this")
     killed = command("kill-test", "what everybody does with a message that kills its worker", kill_test)
     killed.add_argument("--only", action="append", metavar="NAME", help="a setup or a broker; may be repeated")
     killed.add_argument("--runs", type=int, default=3, metavar="N", help="of each setup, 3 unless told otherwise")

@@ -15,7 +15,7 @@ import msgspec
 from bench.harness import machine
 from bench.harness.child import scratch
 from bench.harness.rounds import Rounds
-from bench.peers import baselines, brokers, draining, environments, results
+from bench.peers import baselines, brokers, draining, results, workers
 from bench.peers.brokers import Broker
 from bench.peers.results import Cell, Drained
 from bench.peers.setups import known
@@ -52,7 +52,7 @@ def measured(name: str, asked: Asked, unfinished: Path, tell: Tell) -> Drained:
     """All rounds on one broker. What an interrupted run has left in `unfinished` is not measured again."""
     for setup in known().drain:
         if setup.broker == name and (not asked.sides or setup.name in asked.sides):
-            environments.make(setup.peer, tell)
+            workers.make(setup.peer, tell)
     with brokers.running(name) as broker:
         found = results.read(unfinished, Drained) if asked.is_kept else None
         today = datetime.datetime.now(datetime.UTC).date().isoformat()

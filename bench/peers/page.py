@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench.peers import charts, environments, results, tables, words
+from bench.peers import charts, results, tables, words, workers
 from bench.peers.results import GONE, Drained, Growth, KillTest
 from bench.peers.setups import BROKERS, NAMES, OURS, PEERS, Setup, known
 
@@ -117,7 +117,7 @@ def _settings() -> Iterator[str]:
     for peer in known().peer:
         setups = [setup for setup in known().drain if setup.peer == peer.name]
         tried = [setup for setup in known().kill if setup.peer == peer.name]
-        version = environments.versions(peer.name).get(peer.package, "") if peer.name != "unpoison" else ""
+        version = workers.versions(peer.name).get(peer.package, "") if peer.name != "unpoison" else ""
         yield f"### {peer.title} {version}".strip()
         if peer.offers:
             yield f"Reasons to choose it: {peer.offers}."

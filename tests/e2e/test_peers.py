@@ -5,7 +5,7 @@ import sqlite3
 import msgspec
 import pytest
 
-from bench.peers import brokers, draining, environments, growing, killing, measuring, remains, tables
+from bench.peers import brokers, draining, killing, measuring, remains, tables, workers
 from bench.peers.kit import work
 from bench.peers.results import Cell
 from bench.peers.setups import known
@@ -30,7 +30,7 @@ def sqlite():
 
 
 def test_a_full_queue_is_drained_and_nothing_is_left(sqlite):
-    cell = draining.drained(growing.setup("sqlite"), sqlite, 300)
+    cell = draining.drained(draining.setup("sqlite"), sqlite, 300)
     assert 0 < cell.messages < 300  # the first ones begin the clock
     assert cell.seconds > 0
     assert cell.left == 0
@@ -39,7 +39,7 @@ def test_a_full_queue_is_drained_and_nothing_is_left(sqlite):
 def test_messages_that_nobody_acknowledged_are_counted(sqlite):
     """A worker that handles everything and then forgets to say so."""
     forgets = 'python -c "import work; [work.handle(work.order(n)) for n in range(50)]; import time; time.sleep(60)"'
-    setup = msgspec.structs.replace(growing.setup("sqlite"), worker=forgets)
+    setup = msgspec.structs.replace(draining.setup("sqlite"), worker=forgets)
     assert draining.drained(setup, sqlite, 50).left == 50
 
 
@@ -58,7 +58,7 @@ def test_messages_that_nobody_acknowledged_are_counted(sqlite):
     ids=["ends", "twice"],
 )
 def test_a_worker_that_fails_is_no_measurement(sqlite, worker, says):
-    setup = msgspec.structs.replace(growing.setup("sqlite"), worker=worker)
+    setup = msgspec.structs.replace(draining.setup("sqlite"), worker=worker)
     with pytest.raises(WorkerFailed) as caught:
         draining.drained(setup, sqlite, 20)
     assert says in str(caught.value)
@@ -84,7 +84,7 @@ def test_a_worker_that_always_dies_is_given_up(sqlite, monkeypatch):
 @pytest.mark.long
 def test_cost_and_memory_of_a_queue_are_found(sqlite):
     said = []
-    [small, large] = growing.grown(sqlite, 0.0, said.append, largest=10_000)
+    [small, large] = draining.grown(sqlite, 0.0, said.append, largest=10_000)
     assert (small.messages, large.messages) == (1_000, 10_000)
     assert large.seconds > 0
     assert large.cpu > 0
@@ -105,7 +105,7 @@ def test_a_run_that_was_interrupted_goes_on_where_it_was(monkeypatch, tmp_path):
         return take
 
     monkeypatch.setattr(measuring, "sides_of", lambda *_: {name: side(name) for name in ("raw", "unpoison", "huey-sqlite")})
-    monkeypatch.setattr(environments, "make", lambda *_: None)
+    monkeypatch.setattr(workers, "make", lambda *_: None)
     unfinished, asked = tmp_path / "unfinished.json", measuring.Asked(rounds=2)
     with pytest.raises(KeyboardInterrupt):
         measuring.measured("sqlite", asked, unfinished, lambda _: None)
@@ -121,7 +121,7 @@ def test_a_side_that_fails_twice_is_left_out_and_named(monkeypatch, tmp_path):
 
     sides = {"raw": lambda: Cell(10, 1.0, 0.1, 0.1), "huey-sqlite": fails}
     monkeypatch.setattr(measuring, "sides_of", lambda *_: sides)
-    monkeypatch.setattr(environments, "make", lambda *_: None)
+    monkeypatch.setattr(workers, "make", lambda *_: None)
     found = measuring.measured("sqlite", measuring.Asked(rounds=1), tmp_path / "unfinished.json", lambda _: None)
     assert set(found.cells) == {"raw"}
     assert found.failed == {"huey-sqlite": "huey-sqlite: the worker has ended"}
@@ -159,7 +159,7 @@ def test_rows_come_with_their_state(tmp_path):
 @pytest.mark.long
 def test_a_peer_in_its_own_environment(sqlite):
     [setup] = [setup for setup in known().drain if setup.name == "huey-sqlite"]
-    environments.make("huey", print)
+    workers.make("huey", print)
     cell = draining.drained(setup, sqlite, 300)
     assert cell.left == 0
     found = killing.put_to_the_test(kill_setup("huey-sqlite", silence=5.0), sqlite)

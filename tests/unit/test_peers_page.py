@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from bench.peers import charts, environments, page, results, tables, words
+from bench.peers import charts, page, results, tables, words, workers
 from bench.peers.results import Cell, Drained, Grown, Growth, Killed, KillTest
 from bench.peers.setups import PEERS, known
 
@@ -174,7 +174,7 @@ def test_every_setup_has_an_app_a_peer_and_pinned_packages(setup):
     assert setup.app.exists()
     assert setup.peer in {peer.name for peer in known().peer}
     if setup.peer != "unpoison":
-        lines = [line for line in environments.requirements(setup.peer).read_text().splitlines() if not line.startswith("#")]
+        lines = [line for line in workers.requirements(setup.peer).read_text().splitlines() if not line.startswith("#")]
         assert lines
         assert all(re.fullmatch(r"[\w.-]+==[\w.]+", line) for line in lines)
 
@@ -187,9 +187,9 @@ def test_every_peer_is_measured_and_killed():
 
 def test_other_packages_are_another_environment(monkeypatch, tmp_path):
     listed = tmp_path / "requirements.txt"
-    monkeypatch.setattr(environments, "requirements", lambda _: listed)
+    monkeypatch.setattr(workers, "requirements", lambda _: listed)
     listed.write_text("# a comment\nhuey==1.0\n")
-    before = environments.python("huey")
+    before = workers.python("huey")
     listed.write_text("# a comment\nhuey==2.0\n")
-    assert environments.python("huey") != before
-    assert environments.versions("huey") == {"huey": "2.0"}
+    assert workers.python("huey") != before
+    assert workers.versions("huey") == {"huey": "2.0"}
