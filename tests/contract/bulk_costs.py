@@ -22,7 +22,7 @@ REQUESTS: dict[str, list[tuple[Any, str]]] = {
     "nats": [(Link, "expect")],  # one for each question that is not the storing of a message
     "kafka": [(Session, "ends"), (Session, "store"), (Reader, "read")],
 }
-READ: list[tuple[Any, str]] = [(stored, "letter"), (nats_letters, "read"), (kafka_letters, "read")]
+READ: list[tuple[Any, str]] = [(serialization, "letter"), (nats_letters, "read"), (kafka_letters, "read")]
 
 
 @contextlib.contextmanager

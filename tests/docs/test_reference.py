@@ -10,6 +10,7 @@ import tomllib
 from datetime import timedelta
 
 import unpoison
+import unpoison.flow.settlement_builder
 from tests.docs.pages import ROOT, blocks
 from unpoison import App, Backoff, PoisonPillHandler
 from unpoison.body.json_text import Unfit

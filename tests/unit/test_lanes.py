@@ -6,13 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from unpoison.failure import ErrorClassification, Failure
-from unpoison.message import Delivery
-from unpoison.workers import wire
-from unpoison.workers.books import LaneBook
-from unpoison.workers.health import Damage
-from unpoison.workers.lanes import Lanes
-from unpoison.workers.marks import Marks, create
+from unpoison.model.failure import ErrorClassification, Failure
+from unpoison.model.message import Delivery
+from unpoison.worker import wire
+from unpoison.worker.concurrent_loop import Lanes
+from unpoison.worker.health import Damage
+from unpoison.worker.marks import Marks, create
+from unpoison.workers.assignments import LaneBook
 from unpoison.workers.process import Told
 
 MOVED = Damage(["working directory"], ["working directory"], is_lasting=False)

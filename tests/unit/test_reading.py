@@ -8,10 +8,11 @@ from unpoison.brokers.kafka import envelope as kafka
 from unpoison.brokers.nats import envelope as nats
 from unpoison.brokers.rabbitmq import envelope as rabbitmq
 from unpoison.brokers.sqs import envelope as sqs
-from unpoison.deadletters.record import iso
-from unpoison.handler import Limits
-from unpoison.message import UNTRIED, Delivery
-from unpoison.reading import Unreadable, as_bytes, as_text, read_all, unreadable
+from unpoison.decide.attempts import admit
+from unpoison.decide.policy import Limits
+from unpoison.model.dead_letter import iso
+from unpoison.model.message import UNTRIED, Delivery
+from unpoison.port.reading import Unreadable, as_bytes, as_text, read_all, unreadable
 
 
 def delivery_of(number: int) -> Delivery:
