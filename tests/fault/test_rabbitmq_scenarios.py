@@ -16,9 +16,8 @@ from unpoison.model.backoff import Backoff
 from unpoison.model.message import Delivery, Outgoing
 from unpoison.port.broker import Kept, Settlement
 from unpoison.testing import given
-from unpoison.testing.effects import Effects
 from unpoison.testing.isolation.diary import wait_until
-from unpoison.testing.processes import Child, Gate
+from unpoison.testing.processes import Child, Effects, Gate
 from unpoison.testing.running import drained
 
 

@@ -13,8 +13,7 @@ import pytest
 from unpoison import App, BrokerUnavailable, Permanent
 from unpoison.flow import consumer as flow
 from unpoison.testing import given
-from unpoison.testing.effects import Effects
-from unpoison.testing.processes import Child, Gate
+from unpoison.testing.processes import Child, Effects, Gate
 from unpoison.testing.running import Journal, Running
 
 LARGE = b"x" * 100_000

@@ -1,11 +1,15 @@
 """On what are promises tried? On a `Lab`: one fresh, empty broker, and its faults."""
 
+import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from enum import Flag, auto
 from pathlib import Path
 from typing import Any, NoReturn, Self
+from unittest.mock import patch
+
+import msgspec
 
 from unpoison.app import App
 from unpoison.brokers import broker_for
@@ -13,7 +17,6 @@ from unpoison.deadletters.manager import DLQManager
 from unpoison.model.message import Delivery, Native, Outgoing
 from unpoison.port.broker import Broker, Capability, Depth, Ring
 from unpoison.testing.isolation.diary import wait_until
-from unpoison.testing.unreadable import failing_on
 
 Promise = Callable[..., None]
 
@@ -182,3 +185,52 @@ def _skip(why: str) -> NoReturn:
     import pytest  # noqa: PLC0415 - processes that only play a part in a promise start faster without it
 
     pytest.skip(why)
+
+
+class ReadingFault(Exception):
+    """Stands for a fault of our own in the code that reads messages."""
+
+
+@contextmanager
+def failing_on(marker: bytes, functions: Sequence[str]) -> Iterator[None]:
+    """While this lasts these functions raise when an argument of theirs holds these bytes."""
+    with ExitStack() as patches:
+        for name in functions:
+            owner, attribute = _owner(name)
+            patches.enter_context(patch.object(owner, attribute, _failing(getattr(owner, attribute), marker)))
+        yield
+
+
+def _owner(name: str) -> tuple[Any, str]:
+    """The module or class that holds what this name says, and under which attribute."""
+    path, _, attribute = name.rpartition(".")
+    try:
+        return importlib.import_module(path), attribute
+    except ModuleNotFoundError:
+        owner, inner = _owner(path)
+        return getattr(owner, inner), attribute
+
+
+def _failing(function: Callable[..., Any], marker: bytes) -> Callable[..., Any]:
+    def failing(*arguments: Any) -> Any:
+        if any(_holds(each, marker) for each in arguments):
+            raise ReadingFault("this message cannot be read")
+        return function(*arguments)
+
+    return failing
+
+
+def _holds(value: Any, marker: bytes) -> bool:
+    """Whether a native message, or a batch of them, holds these bytes."""
+    if isinstance(value, bytes):
+        return marker in value
+    if isinstance(value, str):
+        return marker.decode() in value
+    if isinstance(value, Mapping):
+        return any(_holds(each, marker) for each in value.values())
+    if isinstance(value, list | tuple):
+        return any(_holds(each, marker) for each in value)
+    if isinstance(value, msgspec.Struct):
+        return _holds(msgspec.structs.astuple(value), marker)
+    content = getattr(value, "value", None)  # a record of Kafka
+    return callable(content) and _holds(content(), marker)

@@ -1,12 +1,13 @@
-"""What one message does to its worker convicts no other, and an ordinary failure costs no worker."""
+"""What a message does to its worker convicts no other, an ordinary failure costs no worker, and nothing is left over."""
 
 from collections import Counter
 from typing import Any
 
 import pytest
 
+from unpoison.testing.isolation import tree
 from unpoison.testing.isolation.scene import Scene
-from unpoison.testing.lab import Lab
+from unpoison.testing.lab import Lab, Trait, trait
 
 styles = pytest.mark.parametrize("style", ["sync", "threads", "async"])
 
@@ -48,11 +49,11 @@ def test_a_damaged_worker_convicts_nobody(
         assert any("'guilty'" in line.message for line in told)
 
 
-@pytest.mark.parametrize("deed", ["run_out", "run_out_of_descriptors"])
-def test_what_speaks_against_the_process_is_looked_at_again_in_a_fresh_worker(lab: Lab, deed: str) -> None:
+@pytest.mark.parametrize("action", ["run_out", "run_out_of_descriptors"])
+def test_what_speaks_against_the_process_is_looked_at_again_in_a_fresh_worker(lab: Lab, action: str) -> None:
     with Scene(lab, max_attempts=2, concurrency=1) as scene:
         others = scene.healthy(10)
-        scene.publish({"once": {"do": [deed, "nothing"]}, "always": {"do": deed}})
+        scene.publish({"once": {"do": [action, "nothing"]}, "always": {"do": action}})
         others += scene.healthy(10, "after")
         scene.drained()
         assert set(scene.letters()) == {"always"}
@@ -124,3 +125,45 @@ def test_what_handlers_change_in_every_worker_is_their_habit_and_left_alone(lab:
         assert len(consumer.said("change the environment of their workers")) == 1
         assert len(consumer.said("was damaged by one of its messages")) <= 2
     assert scene.letters() == {}
+
+
+# Large bodies, and hundreds of dead workers, leave the consumer as it was: no memory, no descriptor, no process is left over.
+
+
+MIB = 1024 * 1024
+DEATHS = 200
+
+
+@trait(Trait.SILENT)
+def test_a_gibibyte_of_large_bodies_stays_within_the_memory_budget(lab: Lab) -> None:
+    count, size = 200, 5 * MIB
+    with Scene(lab, style="raw", concurrency=2) as scene:
+        quick = scene.healthy(1000)  # by these the consumer learns that it may hold hundreds ready
+        large = [f"large-{n}" for n in range(count)]
+        for n in range(0, count, 20):
+            scene.publish(dict.fromkeys(large[n : n + 20], b"x" * size))
+        with scene.consumer() as consumer:
+            scene.diary.wait_for_done([*quick, *large])
+            peak = tree.peak_memory(consumer.pid)
+        assert scene.diary.starts() == dict.fromkeys([*quick, *large], 1)
+        assert {entry.note for entry in scene.diary.entries("start") if entry.id in large} == {str(size)}
+        assert peak < 256 * MIB, f"the consumer needed {peak // MIB} MiB"
+
+
+def test_hundreds_of_dead_workers_leave_no_descriptor_and_no_zombie(lab: Lab) -> None:
+    with Scene(lab, max_attempts=1, concurrency=2) as scene:
+        first = scene.healthy(20, "first")
+        with scene.consumer() as consumer:
+            scene.diary.wait_for_done(first)
+            tree.expect_children(consumer.pid, 4)
+            template = tree.template_of(consumer.pid)
+            before = (tree.descriptors(consumer.pid), tree.descriptors(template))
+            scene.publish({f"poison-{n}": {"do": ["exit", "segfault"][n % 2]} for n in range(DEATHS)})
+            last = scene.healthy(20, "last")
+            scene.diary.wait_for_done(last)
+            scene.wait_for_dead(DEATHS)
+            tree.expect_children(consumer.pid, 4)
+            tree.expect_no_zombie(consumer.pid)
+            assert tree.template_of(consumer.pid) == template
+            after = (tree.descriptors(consumer.pid), tree.descriptors(template))
+            assert after <= before, f"descriptors of consumer and template were {before} and are {after}"

@@ -1,9 +1,11 @@
-"""A message that takes its worker down is charged for each start; its neighbours run once, and the consumer lives on."""
+"""A message that takes its worker down is charged for each start, alone, and its dead letter tells how the worker ended."""
 
+import time
 from typing import Any
 
 import pytest
 
+from unpoison.model.failure import Crash
 from unpoison.testing.isolation import tree
 from unpoison.testing.isolation.diary import wait_until
 from unpoison.testing.isolation.scene import Scene
@@ -28,11 +30,11 @@ DEATHS = {
 }
 
 
-@pytest.mark.parametrize(("deed", "argument", "classification"), DEATHS.values(), ids=DEATHS)
-def test_a_message_that_takes_its_worker_down_is_charged_alone(lab: Lab, deed: str, argument: Any, classification: str) -> None:
+@pytest.mark.parametrize(("action", "argument", "classification"), DEATHS.values(), ids=DEATHS)
+def test_a_message_that_takes_its_worker_down_is_charged_alone(lab: Lab, action: str, argument: Any, classification: str) -> None:
     with Scene(lab, max_attempts=LIMIT, timeout=0.5) as scene:
         healthy = scene.healthy(30, "before")
-        scene.publish({"poison": {"do": deed, "how": argument}})
+        scene.publish({"poison": {"do": action, "how": argument}})
         healthy += scene.healthy(30, "after")
         with scene.consumer() as consumer:
             consumer.wait_for_line("'poison'", "is a dead letter")
@@ -85,10 +87,10 @@ def test_an_async_handler_that_forks_and_waits_runs_none_of_its_neighbours_twice
         assert scene.diary.done() == dict.fromkeys([*waiting, "forking"], 1)
 
 
-@pytest.mark.parametrize("deed", ["leave_subprocess", "leave_shell", "fork_and_stay", "close_and_return"])
-def test_nothing_that_a_handler_leaves_behind_outlives_its_worker(lab: Lab, deed: str) -> None:
+@pytest.mark.parametrize("action", ["leave_subprocess", "leave_shell", "fork_and_stay", "close_and_return"])
+def test_nothing_that_a_handler_leaves_behind_outlives_its_worker(lab: Lab, action: str) -> None:
     with Scene(lab, settings={"recycle_messages": 5}, concurrency=1) as scene:
-        scene.publish({f"leaving-{n}": {"do": deed} for n in range(3)})
+        scene.publish({f"leaving-{n}": {"do": action} for n in range(3)})
         ids = [f"leaving-{n}" for n in range(3)] + scene.healthy(20)
         with scene.consumer() as consumer:
             scene.diary.wait_for_done(ids)
@@ -168,3 +170,77 @@ def assert_only_the_poison_paid(scene: Scene, healthy: list[str], consumer: int)
     assert set(scene.letters()) == {"poison"}
     assert scene.depth().empty
     assert {entry.consumer for entry in scene.diary.entries()} == {consumer}, "the consumer was restarted"
+
+
+# A dead letter of a crash or a timeout tells how the worker ended: enough to find the line that did it.
+
+
+def dossier(scene: Scene, id_: str) -> Crash:
+    crash = scene.letters()[id_].crash
+    assert crash is not None, f"the letter of {id_!r} has no crash dossier"
+    return crash
+
+
+def test_the_letter_of_a_crash_tells_signal_memory_stack_log_and_age(lab: Lab) -> None:
+    began = time.monotonic()
+    with Scene(lab, max_attempts=2, concurrency=1) as scene:
+        scene.publish({"poison": {"do": "log_and_segfault", "how": 80}})
+        scene.drained()
+        crash = dossier(scene, "poison")
+        lasted = time.monotonic() - began
+        assert (crash.signal, crash.exit_code) == ("SIGSEGV", None)
+        assert crash.elapsed is not None
+        assert crash.worker_age is not None
+        assert 0 < crash.elapsed <= crash.worker_age <= lasted
+        assert crash.peak_rss is not None
+        assert 80 * MIB < crash.peak_rss < 1000 * MIB
+        assert "a_function_of_the_shop" in crash.stack
+        lines = crash.log.splitlines()
+        assert lines[-1] == "WARNING shop: line 99 before the end"
+        assert 10 <= len(lines) <= 100
+        letter = scene.letters()["poison"]
+        assert "SIGSEGV" in letter.reason
+        assert "a_function_of_the_shop" in letter.traceback
+        assert [past.classification for past in letter.history] == ["crash", "crash"]
+
+
+def test_the_letter_of_an_exit_tells_the_exit_code(lab: Lab) -> None:
+    with Scene(lab, max_attempts=1) as scene:
+        scene.publish({"poison": {"do": "exit", "how": 42}})
+        scene.drained()
+        crash = dossier(scene, "poison")
+        assert (crash.signal, crash.exit_code) == (None, 42)
+        assert "42" in scene.letters()["poison"].reason
+
+
+def test_the_letter_of_a_timeout_tells_where_it_hung(lab: Lab) -> None:
+    limit = 0.5
+    with Scene(lab, max_attempts=1, timeout=limit, concurrency=1) as scene:
+        scene.publish({"loop": {"do": "loop"}, "stuck": {"do": "get_stuck"}})
+        scene.drained()
+        for id_, place in (("loop", "in loop"), ("stuck", "in get_stuck")):
+            crash = dossier(scene, id_)
+            assert place in crash.stack
+            assert crash.elapsed is not None
+            assert crash.elapsed >= limit
+            assert crash.worker_age is not None
+            assert crash.peak_rss is not None
+            assert scene.letters()[id_].classification == "timeout"
+
+
+def test_the_stack_of_a_crash_is_that_of_the_crash_and_not_of_an_earlier_look(lab: Lab) -> None:
+    with Scene(lab, max_attempts=1, timeout=0.5, concurrency=1) as scene:
+        scene.healthy(3, "near-miss", do="end_when_looked_at")
+        scene.publish({"poison": {"do": "log_and_segfault", "how": 1}})
+        scene.drained()
+        stack = dossier(scene, "poison").stack
+        assert "a_function_of_the_shop" in stack
+        assert "end_when_looked_at" not in stack
+
+
+def test_in_async_the_letters_of_crash_and_timeout_have_a_dossier_too(lab: Lab) -> None:
+    with Scene(lab, style="async", max_attempts=1, timeout=0.5, concurrency=4) as scene:
+        scene.publish({"crash": {"do": "log_and_segfault", "how": 1}, "loop": {"do": "loop"}})
+        scene.drained()
+        assert (dossier(scene, "crash").signal, "a_function_of_the_shop" in dossier(scene, "crash").stack) == ("SIGSEGV", True)
+        assert "in loop" in dossier(scene, "loop").stack

@@ -48,7 +48,7 @@ BY_TURNS = {
 @pytest.mark.parametrize("limit", [1, 2, 3, 5])
 def test_messages_that_raise_and_kill_by_turns_start_at_most_once_more_than_their_limit(lab: Lab, limit: int) -> None:
     with Scene(lab, max_attempts=limit) as scene:
-        scene.publish({id_: {"do": deeds} for id_, deeds in BY_TURNS.items()})
+        scene.publish({id_: {"do": actions} for id_, actions in BY_TURNS.items()})
         healthy = scene.healthy(5)
         scene.supervised()
         starts = scene.diary.starts()

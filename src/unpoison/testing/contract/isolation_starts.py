@@ -1,4 +1,4 @@
-"""Workers open in `on_worker_start` what they need, and close it in `on_worker_stop`. A start that fails costs no message."""
+"""User code runs in workers: what `on_worker_start` opens, hooks, classifiers, policies. If it fails, no consumer is hurt."""
 
 import signal
 from pathlib import Path
@@ -7,12 +7,11 @@ import pytest
 
 from unpoison.testing.isolation import tree
 from unpoison.testing.isolation.diary import wait_until
-from unpoison.testing.isolation.scene import Scene
+from unpoison.testing.isolation.scene import SCRIPTED_APP, Scene
 from unpoison.testing.lab import Lab
 
 MIB = 1024 * 1024
-WITH_HOOKS = "unpoison.testing.isolation.poisons_with_hooks:app"
-BROKEN = "unpoison.testing.isolation.broken:app"
+WITH_HOOKS = "unpoison.testing.isolation.scripted_app_with_hooks:app"
 
 
 def test_on_worker_start_and_stop_run_in_every_worker(lab: Lab) -> None:
@@ -88,17 +87,17 @@ IMPORTS = {
 
 @pytest.mark.parametrize(("problem", "words"), IMPORTS.items(), ids=IMPORTS)
 def test_an_app_that_fails_hangs_or_crashes_while_it_is_imported_is_one_clear_error(lab: Lab, problem: str, words: str) -> None:
-    with Scene(lab, app=BROKEN, also={"import": problem, "start_timeout": 0.5 if problem == "hang" else 30}) as scene:
+    with Scene(lab, also={"import": problem, "start_timeout": 0.5 if problem == "hang" else 30}) as scene:
         with scene.consumer() as consumer:
             assert consumer.wait() == 1
         (line,) = [line for line in consumer.log() if line.level == "CRITICAL"]
         assert words in line.message
-        assert BROKEN in line.message
+        assert SCRIPTED_APP in line.message
         assert "\n" not in line.message.strip()
 
 
 def test_a_consumer_that_is_killed_while_its_app_is_imported_leaves_no_process(lab: Lab) -> None:
-    with Scene(lab, app=BROKEN, also={"import": "hang"}) as scene:
+    with Scene(lab, also={"import": "hang"}) as scene:
         for _ in range(3):
             with scene.consumer() as consumer:
                 wait_until(lambda: tree.template_of(consumer.pid), lambda: "there is no template")
@@ -108,7 +107,7 @@ def test_a_consumer_that_is_killed_while_its_app_is_imported_leaves_no_process(l
 
 
 def test_a_template_that_cannot_be_replaced_is_tried_again_while_workers_go_on(lab: Lab) -> None:
-    with Scene(lab, app=BROKEN, also={"import": "deploy"}, max_attempts=3, concurrency=2) as scene:
+    with Scene(lab, also={"import": "deploy"}, max_attempts=3, concurrency=2) as scene:
         with scene.consumer() as consumer:
             scene.diary.wait_for_done(scene.healthy(5, "before"))
             scene.open_gate("broken")
@@ -125,7 +124,7 @@ def test_a_template_that_cannot_be_replaced_is_tried_again_while_workers_go_on(l
 
 
 def test_an_app_that_starts_a_thread_on_import_still_isolates_and_says_how(lab: Lab) -> None:
-    with Scene(lab, app="unpoison.testing.isolation.threaded:app", max_attempts=2, concurrency=1) as scene:
+    with Scene(lab, style="beside thread", max_attempts=2, concurrency=1) as scene:
         scene.publish({"poison": {"do": "segfault"}})
         ids = scene.healthy(10)
         consumer = scene.drained()
@@ -145,3 +144,94 @@ def test_a_consumer_with_more_than_a_thousand_open_files_still_serves(lab: Lab) 
         scene.drained()
         assert set(scene.letters()) == {"poison", "stuck"}
         assert scene.diary.done() == dict.fromkeys(ids, 1)
+
+
+# All user code runs in workers: hooks, classifiers, policies. What it does there changes no verdict and hurts no consumer.
+
+
+def test_hooks_run_in_a_worker_once_for_each_verdict_after_it_was_settled(lab: Lab) -> None:
+    with Scene(lab, app=WITH_HOOKS, max_attempts=3) as scene:
+        scene.publish({"raising": {"do": "raise", "how": "no"}, "crashing": {"do": "segfault"}, "garbage": b"\xff"})
+        ids = scene.healthy(10)
+        consumer = scene.drained()
+        for id_ in ("raising", "crashing"):
+            retries = [entry for entry in scene.diary.entries("on_retry") if entry.id == id_]
+            assert [(entry.attempt, entry.note) for entry in retries] == [(1, "0"), (2, "0")]
+        dead = scene.diary.entries("on_dlq")
+        assert sorted(entry.id for entry in dead) == ["crashing", "garbage", "raising"]
+        assert all(int(entry.note.rpartition("letters: ")[2]) >= 1 for entry in dead), "a hook was called before the settle"
+        notes = {entry.id: entry.note for entry in dead}
+        assert notes["raising"].startswith("ConnectionError: no;")
+        assert "SIGSEGV" in notes["crashing"]
+        pids = {entry.worker for entry in scene.diary.entries() if entry.what in ("on_retry", "on_dlq")}
+        assert consumer.pid not in pids
+        assert {entry.consumer for entry in dead} == {consumer.pid}
+        opened = {entry.worker for entry in scene.diary.entries("worker-start")}
+        assert pids <= opened, "a hook ran where on_worker_start had not"
+        assert set(scene.diary.done()) == set(ids)
+
+
+@pytest.mark.parametrize("how", ["raise", "crash", "leave"])
+@pytest.mark.parametrize("hook", ["on_retry", "on_dlq"])
+def test_a_hook_that_raises_or_crashes_is_reported_and_changes_nothing(lab: Lab, hook: str, how: str) -> None:
+    with Scene(lab, app=WITH_HOOKS, max_attempts=2, also={hook: how}) as scene:
+        poisons = [f"poison-{n}" for n in range(3)]
+        scene.publish({id_: {"do": "raise", "how": "no"} for id_ in poisons})
+        ids = scene.healthy(10)
+        consumer = scene.drained()
+        assert {id_: letter.classification for id_, letter in scene.letters().items()} == dict.fromkeys(poisons, "transient")
+        assert scene.diary.starts() == dict.fromkeys(poisons, 2) | dict.fromkeys(ids, 1)
+        assert sorted(entry.id for entry in scene.diary.entries(hook)) == poisons
+        assert len(consumer.said("A hook for message")) == 3
+        assert {entry.consumer for entry in scene.diary.entries("start")} == {consumer.pid}
+
+
+def test_a_hook_that_hangs_holds_up_no_message_and_no_stop(lab: Lab) -> None:
+    with Scene(lab, app=WITH_HOOKS, max_attempts=1, also={"on_dlq": "hang"}) as scene:
+        poisons = [f"poison-{n}" for n in range(3)]
+        scene.publish({id_: {"do": "raise"} for id_ in poisons})
+        ids = scene.healthy(10)
+        with scene.consumer() as consumer:
+            scene.diary.wait_for_done(ids)
+            for id_ in poisons:
+                consumer.wait_for_line(f"'{id_}'", "is a dead letter")
+        assert set(scene.letters()) == set(poisons)
+        assert "Traceback" not in consumer.text()
+
+
+def test_classifiers_policies_and_should_retry_run_in_workers_and_decide(lab: Lab) -> None:
+    with Scene(lab, app=WITH_HOOKS, max_attempts=4) as scene:
+        scene.publish(
+            {
+                "told": {"do": "raise", "how": "classify me"},
+                "own": {"do": "raise", "how": "of our own"},
+                "refused": {"do": "raise", "how": "never again"},
+                "policy": {"do": "time_out"},
+                "plain": {"do": "raise", "how": "plain"},
+            }
+        )
+        ids = scene.healthy(5)
+        consumer = scene.drained()
+        assert scene.diary.starts() == {"told": 1, "own": 1, "refused": 1, "policy": 1, "plain": 4, **dict.fromkeys(ids, 1)}
+        letters = scene.letters()
+        assert letters["told"].classification == "permanent"
+        assert letters["own"].classification == "invalid"
+        assert "Careful.classify_error said invalid" in letters["own"].rule
+        assert "Careful.should_retry said no" in letters["refused"].rule
+        assert "the policy for this exception" in letters["policy"].reason
+        asked = [entry for what in ("classify", "classify_error", "should_retry") for entry in scene.diary.entries(what)]
+        assert {entry.consumer for entry in asked} == {consumer.pid}, "user code ran in the consumer"
+        assert {(entry.id, entry.attempt) for entry in scene.diary.entries("should_retry") if entry.id == "plain"} == {
+            ("plain", attempt) for attempt in (1, 2, 3, 4)
+        }
+
+
+@pytest.mark.parametrize("asked", ["classify", "should_retry"])
+def test_a_classifier_that_crashes_costs_its_own_message_and_no_other(lab: Lab, asked: str) -> None:
+    with Scene(lab, app=WITH_HOOKS, max_attempts=2, also={asked: "crash"}) as scene:
+        scene.publish({"poison": {"do": "raise"}})
+        ids = scene.healthy(20)
+        consumer = scene.drained()
+        assert {id_: letter.classification for id_, letter in scene.letters().items()} == {"poison": "crash"}
+        assert scene.diary.starts() == {"poison": 2, **dict.fromkeys(ids, 1)}
+        assert {entry.consumer for entry in scene.diary.entries("start")} == {consumer.pid}

@@ -8,9 +8,9 @@ from unpoison.model.backoff import Backoff
 from unpoison.model.message import Delivery, Outgoing
 from unpoison.port.broker import Capability, Depth
 from unpoison.testing import given
-from unpoison.testing.effects import Effects
 from unpoison.testing.kill_points import sweep
 from unpoison.testing.lab import Lab
+from unpoison.testing.processes import Effects
 from unpoison.testing.running import drained
 
 SURVIVES = Capability.DURABLE | Capability.SHARED

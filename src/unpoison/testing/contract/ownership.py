@@ -1,6 +1,9 @@
-"""A message has one owner at a time, and an owner keeps it for as long as it lives."""
+"""A message has one owner at a time, which keeps it for as long as it lives; and it can be told who that is."""
 
+import os
+import socket
 import threading
+import time
 from collections.abc import Callable
 
 import pytest
@@ -8,12 +11,11 @@ import pytest
 from unpoison.errors import OwnershipLost
 from unpoison.model.backoff import Backoff
 from unpoison.model.message import Counters, Delivery
-from unpoison.port.broker import Broker, Capability, Dead, Depth, Kept, Settlement
+from unpoison.port.broker import Broker, Capability, Dead, Depth, ExplainsWaits, Kept, Settlement
 from unpoison.testing import given
-from unpoison.testing.effects import Effects
 from unpoison.testing.isolation.diary import wait_until
 from unpoison.testing.lab import Lab, Trait, trait
-from unpoison.testing.processes import PATIENCE, Child, Gate
+from unpoison.testing.processes import PATIENCE, Child, Effects, Gate
 from unpoison.testing.running import Journal, Running, drained
 
 HOUR = 3600.0
@@ -308,3 +310,44 @@ def _suspect(broker: Broker) -> Delivery:
 
     wait_until(is_taken, lambda: "None can be taken to run alone")
     return taken[0]
+
+
+# It can be told what a source waits for, and from whom messages came back.
+
+
+def test_it_is_said_how_many_messages_came_back_from_a_consumer_that_vanished(lab: Lab) -> None:
+    handled: list[int] = []
+    app = given.consumer(lab.app(), "orders", handled.append, schema=int)
+    app.publish_many("orders", range(3))
+    with Journal() as journal:
+        vanishing = lab.broker("orders")
+        assert len(vanishing.fetch("orders", 10)) == 3
+        vanishing.close()
+        drained(app)
+        said = journal.of("takeover")
+    assert sorted(handled) == [0, 1, 2]
+    assert sum(int(line.removeprefix("Source 'orders': ").split()[0]) for line in said) == 3, said
+    assert all("vanished" in line for line in said)
+
+
+def test_a_broker_that_can_tells_when_the_next_message_is_due(lab: Lab) -> None:
+    broker = lab.broker("orders")
+    if not isinstance(broker, ExplainsWaits):
+        pytest.skip("this broker does not say what is delayed until when")
+    broker.publish([*given.messages("orders", 1, delay=600), *given.messages("orders", 1, delay=7200)])
+    assert not broker.fetch("orders", 10)
+    due = broker.waits("orders").due
+    assert due is not None
+    assert 500 < due - time.time() < 700
+
+
+def test_a_broker_that_can_tells_which_other_consumers_hold_messages(lab: Lab) -> None:
+    lab.needs(Capability.EXACT_DEPTH)
+    broker, other = lab.broker("orders"), lab.broker("orders")
+    assert isinstance(broker, ExplainsWaits)
+    assert isinstance(other, ExplainsWaits)
+    other.publish(given.messages("orders", 2))
+    assert len(other.fetch("orders", 10)) == 2
+    me = f"{socket.gethostname()}:{os.getpid()}" if Capability.SHARED in lab.capabilities else "another consumer of this process"
+    assert broker.waits("orders").holders == (me,)
+    assert other.waits("orders").holders == (), "it is not waiting for itself"

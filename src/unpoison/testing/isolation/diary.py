@@ -1,6 +1,6 @@
 """What did handlers really do, in which process, and in which order?
 
-Each line is written with one call before the deed and stays, even if the deed takes the whole machine's processes down.
+Each line is written with one call before the action and stays, even if the action takes the whole machine's processes down.
 """
 
 import os
@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from unpoison.model.message import Delivery
-from unpoison.testing.effects import Effects
+from unpoison.testing.processes import Effects
 
 PATIENCE = 30.0
 """Seconds after which waiting is given up, so that a broken promise fails instead of hanging."""

@@ -22,14 +22,14 @@ from unpoison.testing.isolation.diary import PATIENCE, Diary, wait_until
 from unpoison.testing.isolation.plan import SOURCE, Plan
 from unpoison.testing.lab import Lab
 
-POISONS = "unpoison.testing.isolation.poisons:app"
+SCRIPTED_APP = "unpoison.testing.isolation.scripted_app:app"
 A_MOMENT = 2.0
 
 
 class Scene:
     """One source, its handlers' diary, and any number of consumers. Leaving it checks that no process is left running."""
 
-    def __init__(self, lab: Lab, *, app: str = POISONS, style: str = "sync", **options: Any) -> None:
+    def __init__(self, lab: Lab, *, app: str = SCRIPTED_APP, style: str = "sync", **options: Any) -> None:
         lab.needs(Capability.SHARED | Capability.DURABLE)
         self._lab = lab
         self.is_atomic = lab.is_atomic

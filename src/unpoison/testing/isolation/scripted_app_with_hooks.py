@@ -11,7 +11,7 @@ from unpoison.model.backoff import Backoff
 from unpoison.model.failure import ErrorClassification
 from unpoison.model.message import Message
 from unpoison.testing.isolation.plan import SOURCE
-from unpoison.testing.isolation.poisons import diary, handle, scene
+from unpoison.testing.isolation.scripted_app import diary, handle, scene
 
 app = App(scene.url, **scene.settings)
 

@@ -1,4 +1,4 @@
-"""What harm can a handler do in its own process? Each function is a deed that a message's body can name.
+"""What can a handler do to its own process? Each function is an action that a message's body can name: `ACTIONS`.
 
 All take one argument, the body's "how", and most have no use for it.
 """
@@ -24,7 +24,7 @@ from unpoison.worker.marks import LANES
 
 MIB = 1024 * 1024
 
-Deed = Callable[[Any], None]
+Action = Callable[[Any], None]
 
 
 def nothing(_: Any) -> None:
@@ -246,3 +246,43 @@ def _size_of_stack_file() -> int:
             if "memfd:unpoison-stack" in str(link.readlink()):
                 return os.fstat(int(link.name)).st_size
     return 0
+
+
+ACTIONS: dict[str, Action] = {"raise": complain, "exit": leave} | {
+    action.__name__: action
+    for action in (
+        nothing,
+        work,
+        block,
+        time_out,
+        give_up,
+        sys_exit,
+        segfault,
+        log_and_segfault,
+        die,
+        abort,
+        allocate,
+        loop,
+        get_stuck,
+        match,
+        overflow,
+        end_when_looked_at,
+        fork,
+        fork_and_stay,
+        close,
+        close_and_return,
+        close_stdout,
+        close_descriptor,
+        change_folder,
+        change_environment,
+        speak,
+        stay_home,
+        run_out,
+        run_out_of_descriptors,
+        leave_subprocess,
+        leave_orphan,
+        leave_shell,
+        overwrite,
+    )
+}
+"""By the name that stands in a body."""
