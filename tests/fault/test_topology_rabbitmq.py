@@ -6,8 +6,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.doctor.rabbitmq_vhost import VirtualHost
 from tests.fault.planned_topology import Shop, run_script
-from tests.fault.rabbitmq_vhost import VirtualHost
 from unpoison.brokers import needs_for
 from unpoison.brokers.rabbitmq.ladder import rung
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.fault.rabbitmq_vhost import until
+from tests.doctor.rabbitmq_vhost import until
 from unpoison.brokers import findings_for
 
 QUORUM = {"x-queue-type": "quorum"}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.fault.rabbitmq_vhost import VirtualHost
+from tests.doctor.rabbitmq_vhost import VirtualHost
 
 
 @pytest.fixture

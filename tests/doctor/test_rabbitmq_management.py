@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from tests.fault.rabbitmq_vhost import VirtualHost
+from tests.doctor.rabbitmq_vhost import VirtualHost
 from unpoison.brokers.rabbitmq.doctor.examining import known_sources
 from unpoison.brokers.rabbitmq.doctor.management import Management, Unanswered
 from unpoison.brokers.rabbitmq.doctor.server import of_alarms

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from tests.fault.rabbitmq_vhost import OLD, VirtualHost, until
+from tests.doctor.rabbitmq_vhost import OLD, VirtualHost, until
 from tests.servers_plugin import private_or_skip
 from unpoison.brokers import findings_for
 from unpoison.brokers.rabbitmq.broker import RabbitMQBroker
