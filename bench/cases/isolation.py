@@ -23,6 +23,7 @@ from bench.harness import child, machine
 from bench.harness.figures import Goal, Row, Sample, Spread, compared
 from bench.harness.registry import benchmark
 from bench.harness.rounds import Rounds
+from unpoison import App
 from unpoison.body.guard import decoder
 from unpoison.flow.run import Run
 from unpoison.flow.runnable import RunnableApp
@@ -225,6 +226,17 @@ def deaths(folder: Path, *, with_spare: bool) -> list[float]:
 
 def drained(folder: Path) -> Sample:
     return drained_from(f"sqlite:///{folder}/unpoison.db", folder, DRAINED)
+
+
+def published_to(url: str, batches: int, at_a_time: int) -> Sample:
+    """Publish so many batches of orders, after one message that makes the source."""
+    app, payloads = App(url), [orders.order(number) for number in range(at_a_time)]
+    app.publish("orders", {})
+    with child.Stopwatch() as watch:
+        for _ in range(batches):
+            app.publish_many("orders", payloads)
+    app.close()
+    return watch.sample(batches * at_a_time)
 
 
 def drained_from(url: str, folder: Path, count: int, *, since_first: bool = False) -> Sample:

@@ -23,7 +23,7 @@ import msgspec
 from confluent_kafka import Consumer, ConsumerGroupState, KafkaException, Message, Producer
 
 from bench.cases import orders
-from bench.cases.isolation import drained_from, settle_in
+from bench.cases.isolation import drained_from, published_to, settle_in
 from bench.harness import child
 from bench.harness.figures import Goal, Row, Sample, Spread, compared
 from bench.harness.registry import benchmark
@@ -197,13 +197,7 @@ def raw_publish(_: Path, url: str) -> Sample:
 
 
 def unpoison_publish(_: Path, url: str) -> Sample:
-    app, payloads = App(url), [orders.order(number) for number in range(AT_A_TIME)]
-    app.publish("orders", {})
-    with child.Stopwatch() as watch:
-        for _round in range(BATCHES):
-            app.publish_many("orders", payloads)
-    app.close()
-    return watch.sample(BATCHES * AT_A_TIME)
+    return published_to(url, BATCHES, AT_A_TIME)
 
 
 def _producer(url: str) -> tuple[Producer, str]:

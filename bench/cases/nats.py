@@ -16,13 +16,12 @@ import nats
 from nats.js.api import AckPolicy, ConsumerConfig, RetentionPolicy, StreamConfig
 
 from bench.cases import orders
-from bench.cases.isolation import drained_from
+from bench.cases.isolation import drained_from, published_to
 from bench.harness import child
 from bench.harness.figures import Goal, Row, Sample, compared
 from bench.harness.registry import benchmark
 from bench.harness.rounds import Rounds
 from bench.harness.serving import served
-from unpoison import App
 from unpoison.body.payload import new_ids
 
 MESSAGES = 30_000
@@ -124,13 +123,7 @@ async def _publish(url: str) -> Sample:
 
 
 def unpoison_publish(_: Path, url: str) -> Sample:
-    app, payloads = App(url), [orders.order(number) for number in range(AT_A_TIME)]
-    app.publish("orders", {})
-    with child.Stopwatch() as watch:
-        for _ in range(BATCHES):
-            app.publish_many("orders", payloads)
-    app.close()
-    return watch.sample(BATCHES * AT_A_TIME)
+    return published_to(url, BATCHES, AT_A_TIME)
 
 
 async def _opened(url: str) -> tuple[Any, Any]:

@@ -14,13 +14,12 @@ import msgspec
 import psycopg
 
 from bench.cases import orders
-from bench.cases.isolation import drained_from
+from bench.cases.isolation import drained_from, published_to
 from bench.harness import child
-from bench.harness.figures import Goal, Row, Sample, Spread, compared
+from bench.harness.figures import Goal, Row, Sample, beside_first, compared
 from bench.harness.registry import benchmark
 from bench.harness.rounds import Rounds
 from bench.harness.serving import served
-from unpoison import App
 from unpoison.body.payload import new_ids
 from unpoison.brokers.postgresql.broker import PostgreSQLBroker
 from unpoison.model.message import Outgoing
@@ -77,17 +76,7 @@ def growth(rounds: Rounds) -> Sequence[Row]:
         }
         open_one = partial(child.run, "postgresql:probed", Sample, url=_filled(server.url, SIZES[0]), is_open_elsewhere=True)
         taken = rounds.interleaved(sides | {"1,000 waiting, a transaction open elsewhere": open_one})
-    first = taken[f"{SIZES[0]:,} waiting"]
-    return [
-        Row(
-            label,
-            Spread.of([1e6 / sample.rate for sample in samples]),
-            "µs per message",
-            ratio=Spread.of([one.rate / sample.rate for one, sample in zip(first, samples, strict=True)]),
-            goal=None if samples is first else Goal("ratio", "≤", 1.25),
-        )
-        for label, samples in taken.items()
-    ]
+    return beside_first(taken)
 
 
 def raw_drain(_: Path, url: str) -> Sample:
@@ -120,13 +109,7 @@ def raw_publish(_: Path, url: str) -> Sample:
 
 
 def unpoison_publish(_: Path, url: str) -> Sample:
-    app, payloads = App(_fresh(url)), [orders.order(number) for number in range(AT_A_TIME)]
-    app.publish("orders", {})
-    with child.Stopwatch() as watch:
-        for _ in range(BATCHES):
-            app.publish_many("orders", payloads)
-    app.close()
-    return watch.sample(BATCHES * AT_A_TIME)
+    return published_to(_fresh(url), BATCHES, AT_A_TIME)
 
 
 def probed(_: Path, url: str, is_open_elsewhere: bool = False) -> Sample:

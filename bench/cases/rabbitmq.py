@@ -14,13 +14,12 @@ import msgspec
 import pika
 
 from bench.cases import orders
-from bench.cases.isolation import drained_from
+from bench.cases.isolation import drained_from, published_to
 from bench.harness import child
-from bench.harness.figures import Goal, Row, Sample, Spread, compared
+from bench.harness.figures import Goal, Row, Sample, beside_first, compared
 from bench.harness.registry import benchmark
 from bench.harness.rounds import Rounds
 from bench.harness.serving import served
-from unpoison import App
 from unpoison.body.payload import new_ids
 from unpoison.brokers.rabbitmq.broker import RabbitMQBroker
 from unpoison.model.message import Outgoing
@@ -67,17 +66,7 @@ def growth(rounds: Rounds) -> Sequence[Row]:
             for size in SIZES
         }
         taken = rounds.interleaved(sides)
-    first = taken[f"{SIZES[0]:,} waiting"]
-    return [
-        Row(
-            label,
-            Spread.of([1e6 / sample.rate for sample in samples]),
-            "µs per message",
-            ratio=Spread.of([one.rate / sample.rate for one, sample in zip(first, samples, strict=True)]),
-            goal=None if samples is first else Goal("ratio", "≤", 1.25),
-        )
-        for label, samples in taken.items()
-    ]
+    return beside_first(taken)
 
 
 def probed(_: Path, url: str) -> Sample:
@@ -153,13 +142,7 @@ def raw_publish(_: Path, url: str) -> Sample:
 
 
 def unpoison_publish(_: Path, url: str) -> Sample:
-    app, payloads = App(url), [orders.order(number) for number in range(AT_A_TIME)]
-    app.publish("orders", {})
-    with child.Stopwatch() as watch:
-        for _ in range(BATCHES):
-            app.publish_many("orders", payloads)
-    app.close()
-    return watch.sample(BATCHES * AT_A_TIME)
+    return published_to(url, BATCHES, AT_A_TIME)
 
 
 class _Confirmed:

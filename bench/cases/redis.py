@@ -5,21 +5,19 @@ them: without that question it would not be as safe. It publishes with pipelined
 private one that writes its append-only file and syncs it every second.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 import redis as client
 
-import servers
 from bench.cases import orders
-from bench.cases.isolation import drained_from
-from bench.harness import child, machine
+from bench.cases.isolation import drained_from, published_to
+from bench.harness import child
 from bench.harness.figures import Goal, Row, Sample, compared
 from bench.harness.registry import benchmark
 from bench.harness.rounds import Rounds
-from unpoison import App
+from bench.harness.serving import served
 from unpoison.body.payload import new_ids
 from unpoison.brokers.redis.keys import keys_of
 from unpoison.brokers.redis.scripts import GONE
@@ -34,7 +32,7 @@ GROUP, OWNER = "unpoison", "loop"
 @benchmark("redis-drain", "Redis drained with isolation on, one worker, beside a loop by hand", rounds=5)
 def drain(rounds: Rounds) -> Sequence[Row]:
     baseline, ours = "redis-py: XREADGROUP 100, run, end by script", "unpoison, isolated worker"
-    with _server() as server:
+    with served("redis") as server:
         sides = {
             baseline: lambda: child.run("redis:raw_drain", Sample, url=server.fresh()),
             ours: lambda: child.run("redis:unpoison_drain", Sample, url=server.fresh()),
@@ -45,7 +43,7 @@ def drain(rounds: Rounds) -> Sequence[Row]:
 @benchmark("redis-publish-many", "publish_many to Redis, 1,000 messages at a time, beside pipelined XADD", rounds=5)
 def publish_many(rounds: Rounds) -> Sequence[Row]:
     baseline, ours = "redis-py: pipeline of 1,000 XADD", "unpoison publish_many"
-    with _server() as server:
+    with served("redis") as server:
         sides = {
             baseline: lambda: child.run("redis:raw_publish", Sample, url=server.fresh()),
             ours: lambda: child.run("redis:unpoison_publish", Sample, url=server.fresh()),
@@ -86,13 +84,7 @@ def raw_publish(_: Path, url: str) -> Sample:
 
 
 def unpoison_publish(_: Path, url: str) -> Sample:
-    app, payloads = App(url), [orders.order(number) for number in range(AT_A_TIME)]
-    app.publish("orders", {})
-    with child.Stopwatch() as watch:
-        for _ in range(BATCHES):
-            app.publish_many("orders", payloads)
-    app.close()
-    return watch.sample(BATCHES * AT_A_TIME)
+    return published_to(url, BATCHES, AT_A_TIME)
 
 
 def _publish(connection: "client.Redis", payloads: Sequence[object]) -> None:
@@ -101,12 +93,3 @@ def _publish(connection: "client.Redis", payloads: Sequence[object]) -> None:
     for id_, payload in zip(new_ids(len(payloads)), payloads, strict=True):
         pipeline.xadd("orders", {"id": id_, "body": encode(payload)})
     pipeline.execute()
-
-
-@contextmanager
-def _server() -> Iterator[servers.Server]:
-    with servers.private("redis") as server:
-        process = server.server_process()
-        machine.servers[:] = [process.pid] if process else []
-        yield server
-    machine.servers.clear()

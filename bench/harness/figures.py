@@ -1,7 +1,7 @@
 """What is a measurement, and when does it meet its goal? Plain values, kept as JSON between a run and the docs."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -110,4 +110,19 @@ def compared(samples: dict[str, list[Sample]], baseline: str, goals: dict[str, G
             goal=goals.get(label),
         )
         for label, taken in samples.items()
+    ]
+
+
+def beside_first(taken: Mapping[str, Sequence[Sample]]) -> list[Row]:
+    """What a message costs on each side, beside the first one; a quarter more at most."""
+    first = next(iter(taken.values()))
+    return [
+        Row(
+            label,
+            Spread.of([1e6 / sample.rate for sample in samples]),
+            "µs per message",
+            ratio=Spread.of([one.rate / sample.rate for one, sample in zip(first, samples, strict=True)]),
+            goal=None if samples is first else Goal("ratio", "≤", 1.25),
+        )
+        for label, samples in taken.items()
     ]

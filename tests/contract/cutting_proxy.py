@@ -2,10 +2,13 @@
 
 import socket
 import threading
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
+
+from unpoison.port.broker import Broker
 
 
 class CuttingProxy:
@@ -68,3 +71,15 @@ def _hang_up(each: socket.socket) -> None:
     with suppress(OSError):
         each.shutdown(socket.SHUT_RDWR)
     each.close()
+
+
+@contextmanager
+def opened_through(proxy: CuttingProxy, connect: Callable[[str], Broker]) -> Iterator[Broker]:
+    """A connection through the proxy, with "orders" opened."""
+    with proxy:
+        broker = connect(proxy.url)
+        broker.open(["orders"])
+        try:
+            yield broker
+        finally:
+            broker.close()

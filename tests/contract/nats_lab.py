@@ -2,11 +2,11 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from servers.nats import NATS
-from tests.contract.cutting_proxy import CuttingProxy
+from tests.contract.cutting_proxy import CuttingProxy, opened_through
 from unpoison.brokers.nats import wire
 from unpoison.brokers.nats.broker import NATSBroker
 from unpoison.brokers.nats.link import Link
@@ -74,15 +74,8 @@ class NATSLab(Lab):
         link.close()
         return Native(None, tuple(headers), {"subject": "orders", "stream": "orders", "sequence": 1})
 
-    @contextmanager
-    def losing_answers(self, marker: bytes) -> Iterator[Broker]:
-        with CuttingProxy(self.url, marker) as proxy:
-            broker = NATSBroker(proxy.url)
-            broker.open(["orders"])
-            try:
-                yield broker
-            finally:
-                broker.close()
+    def losing_answers(self, marker: bytes) -> AbstractContextManager[Broker]:
+        return opened_through(CuttingProxy(self.url, marker), NATSBroker)
 
     @contextmanager
     def dead_letters_unwritable(self) -> Iterator[None]:

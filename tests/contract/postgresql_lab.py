@@ -3,13 +3,13 @@
 import itertools
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
 import psycopg
 
-from tests.contract.cutting_proxy import CuttingProxy
+from tests.contract.cutting_proxy import CuttingProxy, opened_through
 from unpoison.brokers.postgresql.broker import PostgreSQLBroker
 from unpoison.brokers.postgresql.takeover import take_over
 from unpoison.model.message import Delivery, Outgoing
@@ -46,15 +46,8 @@ class PostgreSQLLab(Lab):
         """PostgreSQL's text cannot hold this character."""
         return Outgoing("a\x00b", "orders", b"x")
 
-    @contextmanager
-    def losing_answers(self, marker: bytes) -> Iterator[Broker]:
-        with CuttingProxy(self.url, marker, b"COMMIT") as proxy:
-            broker = PostgreSQLBroker(proxy.url)
-            broker.open(["orders"])
-            try:
-                yield broker
-            finally:
-                broker.close()
+    def losing_answers(self, marker: bytes) -> AbstractContextManager[Broker]:
+        return opened_through(CuttingProxy(self.url, marker, b"COMMIT"), PostgreSQLBroker)
 
     @contextmanager
     def dead_letters_unwritable(self) -> Iterator[None]:

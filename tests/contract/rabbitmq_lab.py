@@ -3,13 +3,13 @@
 import socket
 import struct
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 from servers.errors import ServerFailed
 from servers.rabbitmq import RabbitMQ as Server
-from tests.contract.cutting_proxy import CuttingProxy
+from tests.contract.cutting_proxy import CuttingProxy, opened_through
 from unpoison.brokers.rabbitmq import properties
 from unpoison.brokers.rabbitmq.broker import RabbitMQBroker
 from unpoison.brokers.rabbitmq.properties import Properties
@@ -87,15 +87,8 @@ class RabbitMQLab(Lab):
         told = {**dict(PROPERTIES), "priority": 4, "timestamp": 1_700_000_000, "message_id": "theirs", "expiration": None}
         return Native(None, tuple(headers), {**told, "exchange": "", "routing_key": "orders", "delivery_mode": 2})
 
-    @contextmanager
-    def losing_answers(self, marker: bytes) -> Iterator[Broker]:
-        with CuttingProxy(self.url, marker) as proxy:
-            broker = RabbitMQBroker(proxy.url)
-            broker.open(["orders"])
-            try:
-                yield broker
-            finally:
-                broker.close()
+    def losing_answers(self, marker: bytes) -> AbstractContextManager[Broker]:
+        return opened_through(CuttingProxy(self.url, marker), RabbitMQBroker)
 
     @contextmanager
     def dead_letters_unwritable(self) -> Iterator[None]:

@@ -2,12 +2,12 @@
 
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from servers.redis import Redis as Server
-from tests.contract.cutting_proxy import CuttingProxy
+from tests.contract.cutting_proxy import CuttingProxy, opened_through
 from unpoison.brokers.redis import scripts
 from unpoison.brokers.redis.broker import RedisBroker
 from unpoison.model.message import Delivery, Native, Outgoing
@@ -58,15 +58,8 @@ class RedisLab(Lab):
         text = entry.decode() if isinstance(entry, bytes) else entry
         return Native(key, tuple(headers), {"stream_id": text, "fields": [list(pair) for pair in pairs]})
 
-    @contextmanager
-    def losing_answers(self, marker: bytes) -> Iterator[Broker]:
-        with CuttingProxy(self.url, marker) as proxy:
-            broker = RedisBroker(proxy.url)
-            broker.open(["orders"])
-            try:
-                yield broker
-            finally:
-                broker.close()
+    def losing_answers(self, marker: bytes) -> AbstractContextManager[Broker]:
+        return opened_through(CuttingProxy(self.url, marker), RedisBroker)
 
     @contextmanager
     def dead_letters_unwritable(self) -> Iterator[None]:
