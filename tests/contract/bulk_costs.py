@@ -11,7 +11,7 @@ from unpoison.brokers.kafka import letters as kafka_letters
 from unpoison.brokers.kafka.reading import Reader
 from unpoison.brokers.kafka.session import Session
 from unpoison.brokers.nats import letters as nats_letters
-from unpoison.brokers.nats.link import Link
+from unpoison.brokers.nats.connection import Connection
 from unpoison.brokers.redis.connection import Link as Redis
 from unpoison.brokers.sqlite import broker as sqlite
 from unpoison.port import serialization
@@ -19,7 +19,7 @@ from unpoison.port import serialization
 REQUESTS: dict[str, list[tuple[Any, str]]] = {
     "postgresql": [(psycopg.Cursor, "execute"), (psycopg.Cursor, "executemany")],
     "redis": [(Redis, "try_all")],
-    "nats": [(Link, "expect")],  # one for each question that is not the storing of a message
+    "nats": [(Connection, "expect")],  # one for each question that is not the storing of a message
     "kafka": [(Session, "ends"), (Session, "store"), (Reader, "read")],
 }
 READ: list[tuple[Any, str]] = [(serialization, "letter"), (nats_letters, "read"), (kafka_letters, "read")]

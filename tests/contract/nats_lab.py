@@ -9,7 +9,7 @@ from servers.nats import NATS
 from tests.contract.cutting_proxy import CuttingProxy, opened_through
 from unpoison.brokers.nats import wire
 from unpoison.brokers.nats.broker import NATSBroker
-from unpoison.brokers.nats.link import Link
+from unpoison.brokers.nats.connection import Connection
 from unpoison.brokers.nats.url import address
 from unpoison.model.message import Delivery, Native, Outgoing
 from unpoison.port.broker import Broker, Capability
@@ -27,7 +27,7 @@ class NATSLab(Lab):
 
     modules = tuple(
         f"unpoison.brokers.nats.{name}"
-        for name in ("broker", "source", "session", "deadletters", "claims", "writing", "consuming")
+        for name in ("broker", "source", "client", "deadletters", "claims", "writing", "subscription")
     )
     readers = tuple(f"unpoison.brokers.nats.envelope.{name}" for name in ("look", "plain"))
 
@@ -40,15 +40,15 @@ class NATSLab(Lab):
     def steal(self, broker: Broker, deliveries: Sequence[Delivery]) -> None:
         """As if this process had been paused: nothing is renewed until the server has taken back what it held."""
         assert isinstance(broker, NATSBroker)
-        keeper = broker._keeper
+        keeper = broker.sources._keeper
         assert keeper is not None
         renew, keeper._renew = keeper._renew, lambda: None
-        for source in broker._sources.values():
+        for source in broker.sources.known.values():
             for pulled in source.pulled:
                 pulled.cancel()  # else what is taken from it would come straight to it again
         try:
             wait_until(
-                lambda: not any(each.receipt.holder.holds(each.receipt.reply) for each in deliveries),
+                lambda: not any(each.receipt.holder.held([each.receipt]) for each in deliveries),
                 lambda: "It still believes to hold them",
             )
             # The server's promise to us ends a little later than we believe in it, and it tells nobody when.
@@ -67,11 +67,11 @@ class NATSLab(Lab):
         """NATS has no keys."""
         self.broker("orders")
         block = b"NATS/1.0\r\n" + b"".join(b"%s: %s\r\n" % (name.encode(), value) for name, value in headers) + b"\r\n"
-        link = Link(address(self.url))
-        reply, future = link.expect()
-        link.send(wire.publication(b"orders", reply, block, body))
-        assert b"error" not in link.wait(future, "publishing")[1]
-        link.close()
+        connection = Connection(address(self.url))
+        reply, future = connection.expect()
+        connection.send(wire.publication(b"orders", reply, block, body))
+        assert b"error" not in connection.wait(future, "publishing")[1]
+        connection.close()
         return Native(None, tuple(headers), {"subject": "orders", "stream": "orders", "sequence": 1})
 
     def losing_answers(self, marker: bytes) -> AbstractContextManager[Broker]:
@@ -89,6 +89,6 @@ class NATSLab(Lab):
     def _limit(self, size: int, stream: str = "dlq") -> None:
         broker = self.broker("orders")
         assert isinstance(broker, NATSBroker)
-        name = getattr(broker.session.topic("orders").names, stream)
-        config = broker.session.link().ask(f"STREAM.INFO.{name}")["config"]
-        broker.session.link().ask(f"STREAM.UPDATE.{name}", config | {"max_msg_size": size})
+        name = getattr(broker.client.topic("orders").names, stream)
+        config = broker.client.connection().ask(f"STREAM.INFO.{name}")["config"]
+        broker.client.connection().ask(f"STREAM.UPDATE.{name}", config | {"max_msg_size": size})

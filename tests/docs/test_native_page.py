@@ -7,8 +7,8 @@ import pytest
 from tests.docs.pages import ROOT
 from unpoison.brokers.kafka import native as kafka
 from unpoison.brokers.kafka.source import Receipt as KafkaReceipt
+from unpoison.brokers.nats import envelope as nats
 from unpoison.brokers.nats import envelope as nats_envelope
-from unpoison.brokers.nats import native as nats
 from unpoison.brokers.postgresql import rows as postgresql
 from unpoison.brokers.rabbitmq import envelope as rabbitmq_envelope
 from unpoison.brokers.rabbitmq import native as rabbitmq

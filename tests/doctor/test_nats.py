@@ -4,7 +4,7 @@ import pytest
 
 from tests.contract.nats_lab import NATSLab
 from unpoison.brokers import checks_for, findings_for
-from unpoison.brokers.nats.link import Link
+from unpoison.brokers.nats.connection import Connection
 from unpoison.brokers.nats.url import address
 from unpoison.errors import BrokerUnavailable, ConfigError
 from unpoison.testing import given
@@ -22,9 +22,9 @@ def lab(tmp_path, nats):
 
 @pytest.fixture
 def raw(lab):
-    link = Link(address(lab.url))
-    yield link
-    link.close()
+    connection = Connection(address(lab.url))
+    yield connection
+    connection.close()
 
 
 def found(lab, *sources):
@@ -169,16 +169,16 @@ def test_an_account_that_is_nearly_full_is_told(private_server):
     server = private_server("nats", settings={"accounts": f"{{ small: {account} }}", "jetstream.sync_interval": "always"})
     url = f"nats://small:small@127.0.0.1:{server.port}"
     full = f"{url}?monitor=http://127.0.0.1:{server.ports['http']}"
-    link = Link(address(url))
+    connection = Connection(address(url))
     try:
-        link.ask("STREAM.CREATE.shop", {"name": "shop", "subjects": ["shop"]})
+        connection.ask("STREAM.CREATE.shop", {"name": "shop", "subjects": ["shop"]})
         assert list(findings_for(full)) == []
-        link.request(b"shop", b"x" * 60_000, "publishing")
+        connection.request(b"shop", b"x" * 60_000, "publishing")
         assert [each.name for each in findings_for(full)] == ["storage-nearly-full"]
-        link.ask("STREAM.PURGE.shop")
+        connection.ask("STREAM.PURGE.shop")
         assert list(findings_for(full)) == []
     finally:
-        link.close()
+        connection.close()
 
 
 def test_an_older_server_is_told_and_a_newer_one_is_the_fix(nats_2_9, lab):

@@ -7,7 +7,7 @@ from tests.contract.nats_lab import NATSLab
 from tests.envelopes.generated import SIMPLE, STEADY, each_alone, envelopes, junk
 from tests.envelopes.surviving import can_be_looked_at, survives
 from unpoison.brokers.nats import wire
-from unpoison.brokers.nats.link import Link
+from unpoison.brokers.nats.connection import Connection
 from unpoison.brokers.nats.url import address
 
 OURS = [
@@ -25,15 +25,15 @@ BATCHES = envelopes(some.tuples(some.sampled_from(OURS), junk))
 
 def send(lab, batch, subject=None):
     broker = lab.broker("orders")
-    names = broker.session.topic("orders").names
-    link = Link(address(lab.url))
+    names = broker.client.topic("orders").names
+    connection = Connection(address(lab.url))
     for number, each in enumerate(batch):
         lines = [b"%s%s%s" % (name, b"" if name == b"no colon" else b": ", value) for name, value in each.fields]
         block = b"NATS/1.0\r\n" + b"".join(line + b"\r\n" for line in lines) + b"\r\n" if lines else b""
-        reply, future = link.expect()
-        link.send(wire.publication((subject or (lambda _: "orders"))(names).encode(), reply, block, each.body(number)))
-        assert b"error" not in link.wait(future, "publishing")[1]
-    link.close()
+        reply, future = connection.expect()
+        connection.send(wire.publication((subject or (lambda _: "orders"))(names).encode(), reply, block, each.body(number)))
+        assert b"error" not in connection.wait(future, "publishing")[1]
+    connection.close()
 
 
 @STEADY

@@ -9,7 +9,8 @@ import pytest
 
 from unpoison import App, BulkStopped
 from unpoison.brokers.kafka import asking, reading, session
-from unpoison.brokers.nats import link, looking, writing
+from unpoison.brokers.nats import connection as nats_connection
+from unpoison.brokers.nats import stream_reading, writing
 from unpoison.brokers.postgresql import connection
 from unpoison.deadletters import manager
 from unpoison.testing import given
@@ -23,8 +24,8 @@ SHORT = 2.0
 def short_limits(monkeypatch):
     monkeypatch.setattr(manager, "PAGE", PAGE)
     monkeypatch.setattr(connection, "ANSWER_WITHIN", SHORT)
-    monkeypatch.setattr(link.Link.wait, "__defaults__", (SHORT,))
-    monkeypatch.setattr(looking, "ANSWER_TIMEOUT", SHORT)
+    monkeypatch.setattr(nats_connection.Connection.wait, "__defaults__", (SHORT,))
+    monkeypatch.setattr(stream_reading, "ANSWER_TIMEOUT", SHORT)
     monkeypatch.setattr(writing, "CONFIRM_TIMEOUT", SHORT)
     monkeypatch.setattr(asking, "ASK_FOR", SHORT)
     monkeypatch.setattr(asking, "AGREED_WITHIN", SHORT)

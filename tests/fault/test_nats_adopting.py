@@ -9,7 +9,7 @@ from tests.contract.nats_lab import NATSLab
 from unpoison import App
 from unpoison.brokers import findings_for
 from unpoison.brokers.nats import wire
-from unpoison.brokers.nats.link import Link
+from unpoison.brokers.nats.connection import Connection
 from unpoison.brokers.nats.url import address
 from unpoison.errors import ConfigError
 from unpoison.flow import consumer
@@ -29,9 +29,9 @@ def lab(tmp_path, nats):
 
 @pytest.fixture
 def raw(lab):
-    link = Link(address(lab.url))
-    yield link
-    link.close()
+    connection = Connection(address(lab.url))
+    yield connection
+    connection.close()
 
 
 def make(raw, name="shop", subjects=("orders",), **settings):

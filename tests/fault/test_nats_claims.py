@@ -19,7 +19,7 @@ def lab(tmp_path, nats):
 @pytest.mark.parametrize("command", ["replay_all", "purge"])
 def test_what_another_operator_has_claimed_is_neither_sent_nor_deleted(lab, claimed, command):
     given.dead_letters(lab, "orders", [str(n).encode() for n in range(LETTERS)])
-    other = Claims(lab.broker("orders").session, "orders")
+    other = Claims(lab.broker("orders").client, "orders")
     assert other.take(claimed, "discarded") == claimed
     dlq = lab.dlq("orders")
     result = getattr(dlq, command)()

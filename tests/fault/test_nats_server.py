@@ -10,7 +10,7 @@ import pytest
 from tests.contract.nats_lab import SHORT_ACK_WAIT, NATSLab
 from tests.servers_plugin import private_or_skip
 from unpoison.brokers.nats.broker import NATSBroker
-from unpoison.brokers.nats.consuming import ACK
+from unpoison.brokers.nats.subscription import ACK
 from unpoison.errors import BrokerUnavailable, ConfigError, OwnershipLost
 from unpoison.model.backoff import Backoff
 from unpoison.model.message import Counters, Delivery
@@ -110,7 +110,7 @@ def test_a_consumer_that_is_cut_off_for_too_long_knows_that_it_lost_its_messages
     broker.publish(given.messages("orders", 2))
     held = list(broker.fetch("orders", 10))
     with server.down():
-        wait_until(lambda: not any(each.receipt.holder.holds(each.receipt.reply) for each in held), lambda: "It holds them")
+        wait_until(lambda: not any(each.receipt.holder.held([each.receipt]) for each in held), lambda: "It holds them")
     with pytest.raises(OwnershipLost):
         broker.settle(Settlement(gone=held))
     seen: list[int] = []
@@ -125,7 +125,7 @@ def test_a_late_acknowledgement_that_reaches_the_server_all_the_same_loses_nothi
     (held,) = stale.fetch("orders", 1)
     lab.steal(stale, [held])
     (taken,) = owner.fetch("orders", 1)
-    held.receipt.holder.tell([held.receipt.reply], ACK)
+    held.receipt.holder.send([held.receipt.handle], ACK)
     owner.settle(Settlement(kept=[Kept(taken, Counters(attempts=1))]))
     (again,) = owner.fetch("orders", 10)
     assert (again.body, again.counters.attempts) == (b"0", 1)
@@ -156,12 +156,12 @@ def test_a_stream_that_was_deleted_is_made_anew(lab):
     broker = lab.broker("orders")
     assert list(broker.fetch("orders", 1)) == []
     for stream in ("orders", "orders_unpoison_RETRIES", "orders_DLQ"):
-        broker.session.link().ask(f"STREAM.DELETE.{stream}")
+        broker.client.connection().ask(f"STREAM.DELETE.{stream}")
     publisher = lab.app()
     publisher.publish("orders", 1)
     seen: list[int] = []
     app = given.consumer(lab.app(), "orders", seen.append, schema=int)
-    broker.session.link().ask("STREAM.DELETE.orders")
+    broker.client.connection().ask("STREAM.DELETE.orders")
     publisher.publish("orders", 2)
     drained(app)
     assert seen == [2]
@@ -170,8 +170,8 @@ def test_a_stream_that_was_deleted_is_made_anew(lab):
 def test_a_consumer_of_the_server_that_was_deleted_is_made_anew(lab):
     broker = lab.broker("orders")
     broker.publish(given.messages("orders", 1))
-    broker.session.link().ask("CONSUMER.DELETE.orders.unpoison")
-    with pytest.raises(BrokerUnavailable, match="made anew"):
+    broker.client.connection().ask("CONSUMER.DELETE.orders.unpoison")
+    with pytest.raises(BrokerUnavailable, match="created again"):
         broker.fetch("orders", 1)
     assert [delivery.body for delivery in broker.fetch("orders", 1)] == [b"0"]
 
@@ -182,7 +182,7 @@ def test_a_login_that_is_refused_is_told_apart_from_a_server_that_is_gone(lab, s
 
 
 def cut(broker: NATSBroker) -> None:
-    link = broker.session.link()
-    writer = link._client._transport._io_writer
+    connection = broker.client.connection()
+    writer = connection._client._transport._io_writer
     writer.transport.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
-    wait_until(lambda: not link.is_open, lambda: "It is connected")
+    wait_until(lambda: not connection.is_open, lambda: "It is connected")

@@ -60,7 +60,7 @@ def test_only_what_is_missing_is_printed_and_an_existing_stream_is_used(nats):
     broker.open(["orders"])
     assert [step.kind for step in needs_for(url, ["orders"]).missing()] == ["rights"]
     wide = {"name": "SHOP", "subjects": ["shop.>"], "storage": "file"}
-    broker.session.link().ask("STREAM.CREATE.SHOP", wide, "making a stream")
+    broker.client.connection().ask("STREAM.CREATE.SHOP", wide, "making a stream")
     broker.close()
     missing = [step.name for step in needs_for(url, ["shop.mail"]).missing()]
     assert missing[:3] == ["shop_mail_unpoison_RETRIES", "shop_mail_DLQ", "unpoison_shop_mail of SHOP"]

@@ -33,8 +33,11 @@ def test_rabbitmq(text):
 
 def test_nats(text):
     assert nats.more(text) == nats.More()
-    assert nats._counters({nats.HISTORY: text}) == UNTRIED
-    assert nats_letters._known("orders", {nats_letters.RECORD: text}) is None
+    where = nats.Place("orders", "", 1, 1, 1, 0)
+    block = nats.block([b"x-unpoison-stamp: orders:1:0", nats.COUNTERS + b": " + text, nats_letters.RECORD + b": " + text])
+    assert nats.look(block, where).counters == UNTRIED
+    letter = nats_letters.read("orders", where, block, b"body", number=1, state="dead", group="billing").letter
+    assert (letter.error_type, letter.body) == ("nats.Unknown", b"body")
 
 
 def test_kafka(text):

@@ -94,7 +94,7 @@ ADAPTERS = {
             "NATSBroker",
             "unpoison.brokers.nats.deadletters",
             "NATSDeadLetters",
-            doctor="unpoison.brokers.nats.doctor.examining",
+            doctor="unpoison.brokers.nats.doctor",
             names="unpoison.brokers.nats.names",
             provisioning="unpoison.brokers.nats.provisioning",
         ),

@@ -1,20 +1,20 @@
-"""Which operator deals with a letter?
+"""Decide which operator deals with a letter: the one whose *claim* is stored.
 
-The one whose *claim* is stored: the server stores one for each letter, and whoever comes second is refused. An operator answers
-under a name of its own for as long as it lives; claims of one that does not are finished by the next operator.
+The server stores one claim for each letter and refuses a second one. An operator answers under a name of its own for as long as
+it lives; claims of one that does not answer are finished by the next operator.
 """
 
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from unpoison.brokers.nats import envelope, wire
-from unpoison.brokers.nats.lane import here
-from unpoison.brokers.nats.link import NO_RESPONDERS, Link
-from unpoison.brokers.nats.looking import Looked, count, read
+from unpoison.brokers.nats.client import Client
+from unpoison.brokers.nats.connection import NO_RESPONDERS, Connection
 from unpoison.brokers.nats.names import Names
-from unpoison.brokers.nats.session import Session
-from unpoison.brokers.nats.writing import WRONG_LAST_SEQUENCE, Copy, unique
+from unpoison.brokers.nats.stream_reading import Looked, count, read
+from unpoison.brokers.nats.writing import WRONG_LAST_SEQUENCE, Copy
 from unpoison.errors import BrokerUnavailable
+from unpoison.port.copying.ids import unique
 
 FIRST = envelope.line(b"Nats-Expected-Last-Subject-Sequence", 0)
 """Stored only if nothing was stored under this subject before."""
@@ -31,13 +31,13 @@ class Claim(NamedTuple):
 class Claims:
     """The claims on letters of one DLQ."""
 
-    def __init__(self, session: Session, source: str) -> None:
-        self._session, self._source = session, source
-        self._me: tuple[Link, str] | None = None
+    def __init__(self, client: Client, source: str) -> None:
+        self._client, self._source = client, source
+        self._me: tuple[Connection, str] | None = None
 
     @property
     def _names(self) -> Names:
-        return self._session.topic(self._source).names
+        return self._client.topic(self._source).names
 
     @property
     def _all(self) -> str:
@@ -45,11 +45,11 @@ class Claims:
 
     def there(self) -> dict[int, Claim]:
         """All that are there, by letter."""
-        link, stream = self._session.link(), self._names.dlq
-        if not count(link, stream, self._all):
+        connection, stream = self._client.connection(), self._names.dlq
+        if not count(connection, stream, self._all):
             return {}
         found = {}
-        for each in read(link, stream, self._all):
+        for each in read(connection, stream, self._all):
             state, _, operator = each.body.decode("utf-8", "replace").partition(" ")
             found[letter_number(each)] = Claim(state, operator, each.place.number)
         return found
@@ -57,42 +57,42 @@ class Claims:
     def take(self, numbers: Sequence[int], state: str) -> list[int]:
         """Claim these letters; returns those that nobody else had claimed."""
         block, text = envelope.block([FIRST]), f"{state} {self._operator()}".encode()
-        refused = store_first(self._session, self._names, [Copy(f"{self._names.claim}.{no}", block, text) for no in numbers])
+        refused = store_first(self._client, self._names, [Copy(f"{self._names.claim}.{no}", block, text) for no in numbers])
         return [no for index, no in enumerate(numbers) if index not in refused]
 
     def release(self, numbers: Collection[int]) -> None:
         """Remove the claims on these letters: in one request if there are no others, else one by one."""
         if not numbers:
             return
-        link, stream = self._session.link(), self._names.dlq
+        connection, stream = self._client.connection(), self._names.dlq
         # Asked for first: a claim that is stored after this is not touched, and one stored before it is counted.
-        last = link.ask(f"STREAM.INFO.{stream}", what="looking at claims")["state"]["last_seq"]
-        if count(link, stream, self._all) == len(numbers):
-            link.ask(f"STREAM.PURGE.{stream}", {"filter": self._all, "seq": last + 1}, "removing claims")
+        last = connection.ask(f"STREAM.INFO.{stream}", what="looking at claims")["state"]["last_seq"]
+        if count(connection, stream, self._all) == len(numbers):
+            connection.ask(f"STREAM.PURGE.{stream}", {"filter": self._all, "seq": last + 1}, "removing claims")
             return
         questions = [(f"STREAM.PURGE.{stream}", {"filter": f"{self._names.claim}.{no}"}) for no in numbers]
-        link.ask_all(questions, "removing claims")
+        connection.ask_all(questions, "removing claims")
 
     def is_there(self, operator: str) -> bool:
         """Whether this operator still lives."""
         if self._me is not None and operator == self._me[1]:
             return False  # what is left of our own was cut off by an error
-        block, _ = self._session.link().request(_asked(operator), b"", "asking for another operator")
+        block, _ = self._client.connection().request(_asked(operator), b"", "asking for another operator")
         return wire.status(block) != NO_RESPONDERS
 
     def _operator(self) -> str:
         """The name under which this one answers, for as long as its connection lasts."""
-        link = self._session.link()
-        if self._me is None or self._me[0] is not link:
+        connection = self._client.connection()
+        if self._me is None or self._me[0] is not connection:
             name = unique()
-            link.subscribe(_asked(name), lambda _, reply, __, ___: here(link, reply))
-            self._me = (link, name)
+            connection.subscribe(_asked(name), lambda _, reply, __, ___: connection.answer(reply, b"here"))
+            self._me = (connection, name)
         return self._me[1]
 
 
-def store_first(session: Session, names: Names, copies: Sequence[Copy]) -> set[int]:
+def store_first(client: Client, names: Names, copies: Sequence[Copy]) -> set[int]:
     """Store each unless its subject has something; returns those that were stored before."""
-    refused = session.store(copies)
+    refused = client.store(copies)
     failed = [why for why in refused.values() if why.code != WRONG_LAST_SEQUENCE]
     if failed:
         raise BrokerUnavailable(f"Nothing was taken from {names.dlq!r}: NATS refuses to store there: {failed[0].text}.")

@@ -15,11 +15,11 @@ from contextlib import suppress
 from unpoison.brokers.nats import envelope, letters
 from unpoison.brokers.nats.broker import NATSBroker
 from unpoison.brokers.nats.claims import FIRST, Claims, letter_number, store_first
-from unpoison.brokers.nats.consuming import FORGETS_SINCE
+from unpoison.brokers.nats.connection import NO_MESSAGE, Connection, Refused
 from unpoison.brokers.nats.letters import RECORD, Found
-from unpoison.brokers.nats.link import NO_MESSAGE, Link, Refused
-from unpoison.brokers.nats.looking import AT_ONCE, Looked, count, looked, pages, read
 from unpoison.brokers.nats.names import Names
+from unpoison.brokers.nats.stream_reading import AT_ONCE, Looked, count, looked, pages, read
+from unpoison.brokers.nats.subscription import FORGETS_SINCE
 from unpoison.brokers.nats.writing import Copy
 from unpoison.model.dead_letter import DeadLetter
 
@@ -35,14 +35,14 @@ class NATSDeadLetters:
 
     def __init__(self, broker: NATSBroker, source: str) -> None:
         self.broker, self._source = broker, source
-        self._claims = Claims(broker.session, source)
+        self._claims = Claims(broker.client, source)
 
     def count(self, state: str = DEAD) -> int:
-        there = count(self._link, self._names.dlq, self._subjects(state))
+        there = count(self._connection, self._names.dlq, self._subjects(state))
         return there - (len(self._half_done()) if state == DEAD else 0)
 
     def freeze(self) -> str:
-        info = self._link.ask(f"STREAM.INFO.{self._names.dlq}", what="looking at the DLQ")
+        info = self._connection.ask(f"STREAM.INFO.{self._names.dlq}", what="looking at the DLQ")
         return f"{self._source}-{info['state']['last_seq']}"
 
     def browse(
@@ -91,12 +91,12 @@ class NATSDeadLetters:
     # Looking.
 
     @property
-    def _link(self) -> Link:
-        return self.broker.session.link()
+    def _connection(self) -> Connection:
+        return self.broker.client.connection()
 
     @property
     def _names(self) -> Names:
-        return self.broker.session.topic(self._source).names
+        return self.broker.client.topic(self._source).names
 
     def _subjects(self, state: str) -> str:
         return {DEAD: self._names.dead, REPLAYED: f"{self._names.replays}.*", DISCARDED: f"{self._names.discarded}.*"}[state]
@@ -112,7 +112,7 @@ class NATSDeadLetters:
         return each.place.number if state == DEAD else letter_number(each)
 
     def _read(self, subjects: str, start: int = 1, limit: int | None = None, bodies: bool = True) -> list[Looked]:
-        return read(self._link, self._names.dlq, subjects, start=start, limit=limit, bodies=bodies)
+        return read(self._connection, self._names.dlq, subjects, start=start, limit=limit, bodies=bodies)
 
     def _page(self, state: str, first: int, limit: int, bodies: bool = True) -> list[Looked]:
         """Letters in this state whose number is `first` or above."""
@@ -136,7 +136,7 @@ class NATSDeadLetters:
     def _with_message(self, state: str, id_: str, hidden: Collection[int]) -> list[DeadLetter]:
         """Letters of the message with this id: the headers of all are looked at."""
         found = []
-        for page in pages(self._link, self._names.dlq, self._subjects(state), bodies=False):
+        for page in pages(self._connection, self._names.dlq, self._subjects(state), bodies=False):
             found += [each for each in page if id_.encode() in each.block and envelope.look(each.block, each.place).id == id_]
         numbers = [self._letter_number(each, state) for each in found]
         return [letter for number in numbers for letter in self._found_one(state, number, hidden)]
@@ -145,7 +145,7 @@ class NATSDeadLetters:
         """Those of these letters that are there, and perhaps others between them, page by page."""
         if _is_dense(numbers):
             count = max(numbers) - min(numbers) + 1
-            yield from pages(self._link, self._names.dlq, self._names.dead, start=min(numbers), limit=count, bodies=bodies)
+            yield from pages(self._connection, self._names.dlq, self._names.dead, start=min(numbers), limit=count, bodies=bodies)
             return
         for first in range(0, len(numbers), AT_ONCE):
             yield self._one_by_one(numbers[first : first + AT_ONCE])
@@ -153,7 +153,7 @@ class NATSDeadLetters:
     def _one_by_one(self, numbers: Sequence[int]) -> list[Looked]:
         questions = [(f"STREAM.MSG.GET.{self._names.dlq}", {"seq": number}) for number in numbers]
         found = []
-        for answer in self._link.ask_each(questions, "reading letters"):
+        for answer in self._connection.ask_each(questions, "reading letters"):
             if not isinstance(answer, Refused):
                 found.append(looked(self._names.dlq, answer["message"]))
             elif answer.code != NO_MESSAGE:
@@ -168,7 +168,7 @@ class NATSDeadLetters:
         """Letters that are stored as replayed or discarded already, and not yet deleted as dead."""
         notes = [self._subjects(state).removesuffix("*") for state in (REPLAYED, DISCARDED)]
         claims = self._claims.there()
-        return {number for number in claims if any(count(self._link, self._names.dlq, f"{note}{number}") for note in notes)}
+        return {number for number in claims if any(count(self._connection, self._names.dlq, f"{note}{number}") for note in notes)}
 
     # Changing.
 
@@ -190,7 +190,7 @@ class NATSDeadLetters:
             there += [each.place.number for each in page]
             kept = [each for each in page if claims.get(each.place.number) in makers]
             copies = [makers[claims[each.place.number]](self._letter(each, DEAD)) for each in kept]
-            store_first(self.broker.session, self._names, copies)
+            store_first(self.broker.client, self._names, copies)
         numbers = [number for number in there if number in claims]
         if _is_dense(list(claims)) and self._are_oldest(numbers, there):
             self._purge(self._names.dead, max(numbers) + 1)
@@ -222,12 +222,12 @@ class NATSDeadLetters:
         """Whether there are no other letters up to the last of these; `there` are all between the first and the last."""
         if (
             not numbers
-            or self._link.version < FORGETS_SINCE
+            or self._connection.version < FORGETS_SINCE
             or any(number < max(numbers) for number in set(there) - set(numbers))
         ):
             return False
         question = {"next_by_subj": self._names.dead, "seq": 1}
-        oldest = self._link.ask(f"STREAM.MSG.GET.{self._names.dlq}", question, "looking for the oldest letter")
+        oldest = self._connection.ask(f"STREAM.MSG.GET.{self._names.dlq}", question, "looking for the oldest letter")
         return bool(oldest["message"]["seq"] == min(numbers))
 
     def _purge(self, subjects: str, end: int) -> int:
@@ -235,12 +235,12 @@ class NATSDeadLetters:
         if end <= 1:
             return 0
         question = {"filter": subjects} if end == LAST_NUMBER else {"filter": subjects, "seq": end}
-        return int(self._link.ask(f"STREAM.PURGE.{self._names.dlq}", question, "removing letters")["purged"])
+        return int(self._connection.ask(f"STREAM.PURGE.{self._names.dlq}", question, "removing letters")["purged"])
 
     def _delete(self, numbers: Iterable[int]) -> None:
         endpoint = f"STREAM.MSG.DELETE.{self._names.dlq}"
         questions = [(endpoint, {"seq": number, "no_erase": True}) for number in numbers]
-        for answer in self._link.ask_each(questions, "removing letters"):
+        for answer in self._connection.ask_each(questions, "removing letters"):
             if isinstance(answer, Refused) and answer.code not in GONE and "not found" not in answer.text:
                 raise answer
 
@@ -248,7 +248,7 @@ class NATSDeadLetters:
         """Those that have a consumer of replays."""
         names: list[str] = []
         while True:
-            answer = self._link.ask(f"CONSUMER.NAMES.{self._names.dlq}", {"offset": len(names)}, "looking at replays")
+            answer = self._connection.ask(f"CONSUMER.NAMES.{self._names.dlq}", {"offset": len(names)}, "looking at replays")
             names += answer.get("consumers") or []
             if not answer.get("consumers") or len(names) >= answer["total"]:
                 return set(names)
@@ -256,7 +256,7 @@ class NATSDeadLetters:
     def _handled_up_to(self, group: str) -> int:
         """The number up to which the group's consumer has let replays go."""
         with suppress(Refused):
-            info = self._link.ask(f"CONSUMER.INFO.{self._names.dlq}.{group}", what="looking at replays")
+            info = self._connection.ask(f"CONSUMER.INFO.{self._names.dlq}.{group}", what="looking at replays")
             return int(info["ack_floor"]["stream_seq"])
         return 0
 

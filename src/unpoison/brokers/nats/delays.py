@@ -1,6 +1,6 @@
-"""How does a message wait, for any time, in nobody's way?
+"""Have a message wait for its time without holding up others.
 
-As a copy under a subject of its own, beside the retries. Servers from 2.12 on deliver it themselves at its time: a
+It waits as a copy under a subject of its own, beside the retries. Servers from 2.12 on deliver it themselves at its time: a
 *schedule*. Older ones take the same flag and never fire, so there it is ours to do: one more consumer on those copies, which
 hands each back to the server until its time has come and then moves it on. The source itself is never asked to wait: a
 delayed message would hold one of its places, and its count would be forgotten.
@@ -8,18 +8,68 @@ delayed message would hold one of its places, and its count would be forgotten.
 
 import math
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
 
 import msgspec
 
-from unpoison.brokers.nats import clock, envelope
-from unpoison.brokers.nats.consuming import NAK, Subscription
+from unpoison.brokers.nats import envelope
+from unpoison.brokers.nats.connection import Connection
 from unpoison.brokers.nats.envelope import Arrived, line, place
 from unpoison.brokers.nats.names import Names
-from unpoison.brokers.nats.writing import Copy, No, unique
+from unpoison.brokers.nats.subscription import NAK, Subscription
+from unpoison.brokers.nats.writing import Copy, No
 from unpoison.errors import BrokerUnavailable, UnpoisonError
+from unpoison.port.copying.ids import unique
 from unpoison.port.reading import as_text
+
+MEASURE_AGAIN = 60.0
+
+
+class Clock:
+    """The server's clock, seen from here. Delays go by it: the clocks of our hosts may differ by minutes."""
+
+    def __init__(self) -> None:
+        self._ahead = 0.0
+        self._measured_at: float | None = None
+
+    def now(self, connection: Connection, names: Names) -> float:
+        started = time.monotonic()
+        if self._measured_at is None or started - self._measured_at > MEASURE_AGAIN:
+            told = _told(connection, names)
+            self._ahead = told - time.time()
+            self._measured_at = started
+        return time.time() + self._ahead
+
+
+def _told(connection: Connection, names: Names) -> float:
+    """Newer servers put the time on every answer; with older ones a message is stored, looked at and removed."""
+    answer = connection.ask(f"STREAM.INFO.{names.dlq}", what="asking for the time")
+    if "ts" in answer:
+        return moment(answer["ts"])
+    subject = f"{names.starts}.clock-{unique()}"
+    connection.request(subject.encode(), b"", "asking for the time")
+    message: Any = connection.ask(f"STREAM.MSG.GET.{names.dlq}", {"last_by_subj": subject}, "asking for the time")["message"]
+    connection.ask(f"STREAM.MSG.DELETE.{names.dlq}", {"seq": message["seq"], "no_erase": True}, "asking for the time")
+    return moment(message["time"])
+
+
+def moment(text: str) -> float:
+    """A time as the server writes it, with nanoseconds."""
+    head, _, rest = text.rstrip("Z").partition(".")
+    return datetime.fromisoformat(head).replace(tzinfo=UTC).timestamp() + float(f"0.{rest or 0}")
+
+
+def text(moment_: float) -> str:
+    """A time as the server reads it."""
+    return datetime.fromtimestamp(moment_, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+# (the part that gave this module its question)
+
 
 DUE, TARGET = b"x-unpoison-due", b"x-unpoison-target"
 AT_ONCE = 100
@@ -31,7 +81,7 @@ def schedule(names: Names, due: float, target: str, *, native: bool) -> tuple[st
     """Subject and headers of a copy that is to be at `target` when its time has come, by the server's clock."""
     subject = f"{names.later}.{unique()}"
     if native:
-        at = clock.text(math.ceil(due * 1000) / 1000)
+        at = text(math.ceil(due * 1000) / 1000)
         return subject, [line(b"Nats-Schedule", f"@at {at}"), line(b"Nats-Schedule-Target", target)]
     return subject, [line(DUE, repr(due)), line(TARGET, target)]
 
@@ -76,14 +126,14 @@ class Mover:
         if ready:
             refused = self._store([_moved(each, self._targets) for each in ready])
             stored = [each.reply for number, each in enumerate(ready) if number not in refused]
-            pulled.finish(stored)
+            pulled.acknowledge(stored)
             if refused:
                 raise BrokerUnavailable(f"NATS refused delayed messages: {next(iter(refused.values())).text}.")
         for each in arrived:
             if due[each.reply] > now:
                 delay = msgspec.json.encode({"delay": math.ceil((due[each.reply] - now) * 1e9)})
-                pulled.tell([each.reply], NAK + b" " + delay)
-        pulled.forget(due)
+                pulled.send([each.reply], NAK + b" " + delay)
+        pulled.leases.forget(due)
         return len(arrived)
 
     def close(self) -> None:

@@ -1,52 +1,34 @@
-"""What travels with a message, and how does it become a Delivery?
+"""Read and write the headers that travel with a message.
 
-Headers: `x-unpoison-id` is the sender's id, `x-delivery-attempts` the starts already charged, `x-unpoison-…` the other counters;
-`x-unpoison-stamp` names a copy for good: the place of the first original. Counters without a stamp are not ours. NATS gives a
-meaning to headers that begin with `Nats-` (deduplicate, roll up, expire), so a copy carries the sender's under another name. What
-a header cannot hold, such as a line break, is JSON in `x-unpoison-more`. Blocks are kept as bytes: what the client would alter,
-or refuse, stays as it was.
+`x-unpoison-id` is the sender's id. A copy has `x-unpoison-counters` (JSON) and `x-unpoison-stamp`, the place of the first
+original; counters without a stamp are not ours. NATS gives a meaning to headers that begin with `Nats-` (deduplicate, roll up,
+expire), so a copy carries the sender's under another name. What a header cannot hold, such as a line break, is JSON in
+`x-unpoison-more`. Header blocks are kept as bytes: what the client would alter, or refuse, stays as it was.
 """
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from unpoison.brokers.nats.wire import CRLF, VERSION
-from unpoison.model.message import (
-    MOST_COUNTED,
-    MOST_MOMENT,
-    NO_HEADERS,
-    UNTRIED,
-    Counters,
-    Delivery,
-    Outgoing,
-    PastAttempt,
-    text_headers,
-)
+from unpoison.model.message import NO_HEADERS, UNTRIED, Counters, Delivery, Native, Outgoing, text_headers
+from unpoison.port.copying.settling import Receipt
 from unpoison.port.reading import Unreadable, as_text, read_one, unreadable
-from unpoison.port.serialization import UNREADABLE
+from unpoison.port.serialization import UNREADABLE, counters_or_untried, counters_text
 
 ID, KEY, STAMP, MORE, GROUP = b"x-unpoison-id", b"x-unpoison-key", b"x-unpoison-stamp", b"x-unpoison-more", b"x-unpoison-group"
-ATTEMPTS, HISTORY, WAS = b"x-delivery-attempts", b"x-unpoison-history", b"x-unpoison-was-"
+ATTEMPTS, COUNTERS, WAS = b"x-delivery-attempts", b"x-unpoison-counters", b"x-unpoison-was-"
 MESSAGE_ID = b"Nats-Msg-Id"
 FIRST_LINE = VERSION + CRLF
 PLAIN = FIRST_LINE + ID + b": "
 """How the block of a message begins that we published and that has no other header."""
 
-MOST_HISTORY = 16 * 1024
+MOST_COUNTERS = 16 * 1024
+"""Bytes of the counters with their history: headers count towards what the server takes at most."""
+
 _OURS = (ATTEMPTS, b"x-unpoison-")
-_COUNTERS = {
-    ATTEMPTS: "attempts",
-    b"x-unpoison-vanished": "vanished",
-    b"x-unpoison-losses": "losses",
-    b"x-unpoison-alone": "alone",
-    b"x-unpoison-fresh": "fresh",
-    b"x-unpoison-interrupted": "interrupted",
-    b"x-unpoison-replays": "replays",
-    b"x-unpoison-first-failed-at": "first_failed_at",
-}
 
 
 class Place(NamedTuple):
@@ -61,7 +43,7 @@ class Place(NamedTuple):
     stored_at: int
 
     def __str__(self) -> str:
-        """Unique for good: a stream that was deleted and made anew counts from 1 again."""
+        """Unique for good: a stream that was deleted and created again counts from 1 again."""
         return f"{self.stream}:{self.number}:{self.stored_at}"
 
 
@@ -85,14 +67,6 @@ class Arrived(NamedTuple):
     block: bytes
     body: bytes
     until: float
-
-
-class Receipt(msgspec.Struct, frozen=True, eq=False):
-    """How a message is found again when it is settled: who holds it, and where the server wants to hear about it."""
-
-    holder: Any
-    reply: bytes
-    block: bytes
 
 
 class More(msgspec.Struct, omit_defaults=True):
@@ -167,7 +141,7 @@ def copied(seen: Seen, old: bytes, counters: Counters, extra: Sequence[bytes] = 
     """The header block of a copy: what the sender wrote, with these counters."""
     lines = kept(old)
     if not any(each.startswith((ID + b":", MORE + b":")) for each in lines):
-        lines.append(line(ID, seen.id))  # somebody else's, which had a place instead of a name
+        lines.append(line(ID, seen.id))  # another program's, which had a place instead of a name
     return block([*lines, *counted(counters), line(STAMP, seen.stamp), *extra])
 
 
@@ -187,23 +161,9 @@ def kept(old: bytes) -> list[bytes]:
 
 
 def counted(counters: Counters) -> list[bytes]:
-    """Counters as headers; those that are nought are left out."""
-    if counters == UNTRIED:
-        return []
-    lines = [line(ATTEMPTS, counters.attempts)]
-    for name, field in _COUNTERS.items():
-        content = getattr(counters, field)
-        if field != "attempts" and content not in (0, None, False):
-            lines.append(line(name, int(content) if isinstance(content, bool) else repr(content)))
-    if counters.history:
-        lines.append(HISTORY + b": " + _history(counters.history))
-    return lines
-
-
-def _history(history: tuple[PastAttempt, ...]) -> bytes:
-    while len(data := msgspec.json.encode(history)) > MOST_HISTORY and len(history) > 1:
-        history = history[1:]
-    return data
+    """Counters as headers."""
+    text = counters_text(counters, MOST_COUNTERS)
+    return [] if text is None else [line(ATTEMPTS, counters.attempts), COUNTERS + b": " + text.encode()]
 
 
 def fields(old: bytes) -> dict[bytes, bytes]:
@@ -246,7 +206,7 @@ def look(old: bytes, where: Place) -> Seen:
     stamp = as_text(found[STAMP]) if STAMP in found else str(where)
     if has_foreign_attempts(old):
         headers[as_text(ATTEMPTS)] = as_text(found[ATTEMPTS])
-    return Seen(id_, key, headers or NO_HEADERS, stamp, _counters(found) if STAMP in found else UNTRIED)
+    return Seen(id_, key, headers or NO_HEADERS, stamp, counters_or_untried(found.get(COUNTERS)) if STAMP in found else UNTRIED)
 
 
 def has_foreign_attempts(old: bytes) -> bool:
@@ -268,24 +228,9 @@ def senders(headers: Sequence[tuple[bytes, bytes]], *, is_copy: bool) -> list[tu
 
 def more(raw: bytes | None) -> More:
     """What no line could hold."""
-    with suppress(*UNREADABLE):  # somebody else's header of that name
+    with suppress(*UNREADABLE):  # another program's header of that name
         return More() if raw is None else msgspec.json.decode(raw, type=More)
     return More()
-
-
-def _counters(found: Mapping[bytes, bytes]) -> Counters:
-    read: dict[str, Any] = {}
-    for name, field in _COUNTERS.items():
-        if name in found:
-            with suppress(ValueError):
-                is_moment = field == "first_failed_at"
-                number = float(found[name]) if is_moment else int(found[name])
-                if 0 <= number <= (MOST_MOMENT if is_moment else MOST_COUNTED):
-                    read[field] = bool(number) if field in ("alone", "fresh") else number
-    if HISTORY in found:
-        with suppress(*UNREADABLE):
-            read["history"] = msgspec.json.decode(found[HISTORY], type=tuple[PastAttempt, ...])
-    return Counters(**read) if read else UNTRIED
 
 
 def returned(counters: Counters, delivered: int) -> Counters:
@@ -293,3 +238,28 @@ def returned(counters: Counters, delivered: int) -> Counters:
     for _ in range(min(2, delivered - 1)):
         counters = counters.returned()
     return counters
+
+
+_BILLION = 10**9
+
+
+def native(delivery: Delivery) -> Native:
+    """What NATS itself says about a message. Of a retry: what it said about the original."""
+    receipt: Receipt = delivery.receipt
+    where = place(receipt.handle)
+    if is_plain(receipt.envelope):
+        return Native(properties=_properties(delivery.source, where.stream, where.number, where.stored_at))
+    found_pairs = pairs(receipt.envelope)
+    found = dict(reversed(found_pairs))
+    rest = more(found.get(MORE))
+    key = found.get(KEY, None if rest.key is None else rest.key.encode())
+    headers = [*senders(found_pairs, is_copy=STAMP in found), *((name, text.encode()) for name, text in rest.headers.items())]
+    if has_foreign_attempts(receipt.envelope):
+        headers.append((as_text(ATTEMPTS), found[ATTEMPTS]))
+    stream, number, stored_at = look(receipt.envelope, where).stamp.rsplit(":", 2)
+    return Native(key, tuple(headers), _properties(delivery.source, stream, int(number), int(stored_at)))
+
+
+def _properties(source: str, stream: str, number: int, stored_at: int) -> dict[str, str | int | float]:
+    """A source is one subject, so that is what the message was published to."""
+    return {"subject": source, "stream": stream, "sequence": number, "timestamp": stored_at / _BILLION}

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from shlex import quote
 from typing import Any, NamedTuple
 
-from unpoison.brokers.nats import planned_streams
-from unpoison.brokers.nats.link import Link, Refused
+from unpoison.brokers.nats import topology
+from unpoison.brokers.nats.connection import Connection, Refused
 from unpoison.brokers.nats.names import Names, check_name
 from unpoison.brokers.nats.topology import CONSUMER_NOT_FOUND, STREAM_NOT_FOUND, work_consumer
 from unpoison.brokers.nats.url import Address, address
@@ -52,11 +52,11 @@ def needs(url: str, sources: Sequence[str], user: str | None = None) -> Needs:
     named = [Names(source, where.group) for source in sources]
     unseen, version = "", NEWEST
     try:
-        link = Link(where)
+        connection = Connection(where)
         try:
-            version, known = link.version, [_look(link, names) for names in named]
+            version, known = connection.version, [_look(connection, names) for names in named]
         finally:
-            link.close()
+            connection.close()
     except UnpoisonError as error:
         unseen, known = str(error), [There(names) for names in named]
     steps = [step for there in known for step in _of_source(there, where, version)]
@@ -94,10 +94,10 @@ def _work_stream(there: There) -> str:
 def _of_source(there: There, where: Address, version: tuple[int, int]) -> Iterator[Step]:
     names, why = there.names, f"for source {there.names.source!r}: "
     wanted = [
-        (planned_streams.retries(names, where, version), "its retries"),
-        (planned_streams.letters(names, where), "its dead letters"),
+        (topology.retries(names, where, version), "its retries"),
+        (topology.letters(names, where), "its dead letters"),
     ]
-    work = planned_streams.work(names, where)
+    work = topology.work(names, where)
     if there.stream is None:
         wanted.insert(0, (work, "its messages"))
     else:
@@ -106,9 +106,9 @@ def _of_source(there: There, where: Address, version: tuple[int, int]) -> Iterat
         command = f"stream {config['name']} {quote(json.dumps(config))}"
         yield Step("stream", config["name"], f"{why}{purpose}.", (command,), config["name"] in there.streams)
     name = there.work_consumer or work_consumer(names, work, None)
-    consumers = [(_work_stream(there), planned_streams.consumer(name, names.source, where.ack_wait))]
-    has_schedules = version >= planned_streams.SCHEDULES_SINCE
-    consumers += planned_streams.own_consumers(names, where.ack_wait, has_schedules=has_schedules)
+    consumers = [(_work_stream(there), topology.consumer(name, names.source, where.ack_wait))]
+    has_schedules = version >= topology.SCHEDULES_SINCE
+    consumers += topology.own_consumers(names, where.ack_wait, has_schedules=has_schedules)
     for stream, config in consumers:
         durable = config["durable_name"]
         command = f"consumer {stream} {durable} {quote(json.dumps(config))}"
@@ -123,21 +123,23 @@ def _rights(known: Sequence[There], where: Address, user: str) -> Step:
     return Step("rights", user, why, lines)
 
 
-def _look(link: Link, names: Names) -> There:
-    found = link.ask("STREAM.NAMES", {"subject": names.source}, f"looking for the stream of {names.source}")["streams"] or []
-    stream = None if not found else _config(link, f"STREAM.INFO.{found[0]}")
-    known = None if stream is None else _config(link, f"CONSUMER.INFO.{stream['name']}.{names.group}")
+def _look(connection: Connection, names: Names) -> There:
+    found = (
+        connection.ask("STREAM.NAMES", {"subject": names.source}, f"looking for the stream of {names.source}")["streams"] or []
+    )
+    stream = None if not found else _config(connection, f"STREAM.INFO.{found[0]}")
+    known = None if stream is None else _config(connection, f"CONSUMER.INFO.{stream['name']}.{names.group}")
     name = "" if stream is None else work_consumer(names, stream, known)
     places = [(names.retries, each) for each in ("again", "suspects", "later")] + [(names.dlq, names.group)]
     places += [] if stream is None else [(str(stream["name"]), name)]
-    consumers = frozenset(place for place in places if _config(link, f"CONSUMER.INFO.{'.'.join(place)}") is not None)
-    streams = frozenset(each for each in (names.retries, names.dlq) if _config(link, f"STREAM.INFO.{each}") is not None)
+    consumers = frozenset(place for place in places if _config(connection, f"CONSUMER.INFO.{'.'.join(place)}") is not None)
+    streams = frozenset(each for each in (names.retries, names.dlq) if _config(connection, f"STREAM.INFO.{each}") is not None)
     return There(names, stream, streams, consumers, name)
 
 
-def _config(link: Link, question: str) -> Mapping[str, Any] | None:
+def _config(connection: Connection, question: str) -> Mapping[str, Any] | None:
     try:
-        return dict(link.ask(question, what=f"asking for {question}")["config"])
+        return dict(connection.ask(question, what=f"asking for {question}")["config"])
     except Refused as refused:
         if refused.code not in (STREAM_NOT_FOUND, CONSUMER_NOT_FOUND):
             raise

@@ -1,4 +1,4 @@
-"""What became of each message that was published?
+"""Publish messages, and say what became of each; make the copies that are stored for retries and dead letters.
 
 The stream that stored a message answers, and a server that did not store it says why. If the connection is lost first, or the
 time is over, the message may be stored.
@@ -6,14 +6,57 @@ time is over, the message may be stored.
 
 from collections.abc import Mapping, Sequence
 
-from unpoison.brokers.nats import copies
-from unpoison.brokers.nats.link import NO_RESPONDERS
-from unpoison.brokers.nats.session import Session
+from unpoison.brokers.nats import envelope, letters
+from unpoison.brokers.nats.client import Client
+from unpoison.brokers.nats.connection import NO_RESPONDERS
+from unpoison.brokers.nats.envelope import MESSAGE_ID, line, place
 from unpoison.brokers.nats.topology import Topic
 from unpoison.brokers.nats.writing import DENIED, NO_ANSWER, NOT_SENT, Copy, No
 from unpoison.errors import BrokerUnavailable, ConfigError, PayloadError, Refusal
 from unpoison.model.message import Outgoing
-from unpoison.port.broker import STORED, Published, Refused, not_sent, without_source
+from unpoison.port.broker import STORED, Dead, Kept, Published, Refused, not_sent, without_source
+from unpoison.port.copying.settling import Receipt
+
+
+def outgoing(client: Client, topic: Topic, message: Outgoing, limit: int) -> Copy:
+    """What is stored for a message that is published. `limit` is how many bytes the server takes."""
+    target = topic.names.again if message.delay > 0 else message.source
+    subject, extra = client.schedule(topic, message.delay, target)
+    block = envelope.published(message, extra)
+    size = len(block) + len(message.body)
+    if size > limit:
+        raise PayloadError(
+            f"Message {message.id!r} has {size:,} bytes with its headers; this NATS server takes {limit:,} at most (max_payload)."
+        )
+    return Copy(subject, block, message.body)
+
+
+def copy_of(client: Client, item: Kept | Dead) -> Copy:
+    """What is stored for a message that is kept for another start, or given up."""
+    return _kept(client, item) if isinstance(item, Kept) else _letter(client, item)
+
+
+def _kept(client: Client, item: Kept) -> Copy:
+    """Named after where the original is: sent again, since an answer got lost, it is stored once."""
+    receipt: Receipt = item.delivery.receipt
+    where = place(receipt.handle)
+    topic = client.topic(item.delivery.source)
+    target = topic.names.suspects if item.counters.alone else topic.names.again
+    subject, extra = client.schedule(topic, item.after, target)
+    seen = envelope.look_safely(receipt.envelope, where)
+    block = envelope.copied(seen, receipt.envelope, item.counters, [*extra, line(MESSAGE_ID, where)])
+    return Copy(subject, block, item.delivery.body)
+
+
+def _letter(client: Client, item: Dead) -> Copy:
+    receipt: Receipt = item.delivery.receipt
+    names = client.topic(item.delivery.source).names
+    seen = envelope.look_safely(receipt.envelope, place(receipt.handle))
+    return Copy(names.dead, letters.written(item.letter, seen, receipt.envelope, names.group), item.delivery.body)
+
+
+# (the part that gave this module its question)
+
 
 _REFUSALS = {
     DENIED: Refusal.NOT_PERMITTED,
@@ -24,23 +67,23 @@ _REFUSALS = {
 }
 
 
-def publish(session: Session, messages: Sequence[Outgoing]) -> Published:
+def publish(client: Client, messages: Sequence[Outgoing]) -> Published:
     """Store these; says what became of each. Raises BrokerUnavailable only if nothing was sent."""
     topics: dict[str, Topic] = {}
-    refused = without_source(messages, lambda source: topics.update({source: session.topic(source)}))
-    limit = session.link().max_payload
+    refused = without_source(messages, lambda source: topics.update({source: client.topic(source)}))
+    limit = client.connection().max_payload
     wanted: dict[int, Copy] = {}
     for number, message in enumerate(messages):
         if number not in refused:
             try:
-                wanted[number] = copies.outgoing(session, topics[message.source], message, limit)
+                wanted[number] = outgoing(client, topics[message.source], message, limit)
             except PayloadError as error:
                 refused[number] = not_sent(error, Refusal.TOO_LARGE)
             except BrokerUnavailable as error:
                 refused[number] = not_sent(error)
-    failed = _send(session, messages, wanted)
-    created = tuple(session.created)
-    session.created.clear()
+    failed = _send(client, messages, wanted)
+    created = tuple(client.created)
+    client.created.clear()
     if not failed and not refused:
         return Published(created=created) if created else STORED
     unknown = {number: _told(why) for number, why in failed.items() if why.code == NO_ANSWER}
@@ -49,17 +92,17 @@ def publish(session: Session, messages: Sequence[Outgoing]) -> Published:
     return Published(refused, unknown, created)
 
 
-def _send(session: Session, messages: Sequence[Outgoing], wanted: Mapping[int, Copy]) -> dict[int, No]:
-    """Why some of these are not stored. What no stream took is sent once more, after its stream was made anew."""
+def _send(client: Client, messages: Sequence[Outgoing], wanted: Mapping[int, Copy]) -> dict[int, No]:
+    """Why some of these are not stored. What no stream took is sent once more, after its stream was created again."""
     numbers = list(wanted)
-    failed = {numbers[index]: why for index, why in session.store(list(wanted.values())).items()}
+    failed = {numbers[index]: why for index, why in client.store(list(wanted.values())).items()}
     lost = [number for number, why in failed.items() if why.code == NO_RESPONDERS]
     if not lost:
         return failed
     try:
         for source in {messages[number].source for number in lost}:
-            session.remake(source)
-        again = session.store([wanted[number] for number in lost])
+            client.remake(source)
+        again = client.store([wanted[number] for number in lost])
     except (ConfigError, BrokerUnavailable) as error:
         return failed | dict.fromkeys(lost, No(NO_RESPONDERS, str(error)))
     stored = [number for index, number in enumerate(lost) if index not in again]

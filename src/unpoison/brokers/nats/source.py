@@ -1,24 +1,20 @@
-"""What has this process of one source, and in which order does it take messages?
-
-From three durable consumers: the source itself, what is to be started again, and letters that were replayed.
-"""
+"""Take the messages of one source, from three durable consumers: the source itself, what is to be started again, and letters that
+were replayed."""
 
 import logging
 import threading
-import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from unpoison.brokers.nats import envelope, letters
-from unpoison.brokers.nats.consuming import NAK, Subscription
+from unpoison.brokers.nats.client import Client
 from unpoison.brokers.nats.delays import Mover
-from unpoison.brokers.nats.envelope import Arrived, Receipt, Seen, place
-from unpoison.brokers.nats.lane import Lane
-from unpoison.brokers.nats.session import Session
-from unpoison.errors import UnpoisonError
+from unpoison.brokers.nats.envelope import Arrived, Seen, place
+from unpoison.brokers.nats.subscription import Subscription
+from unpoison.brokers.nats.suspects import Suspects
 from unpoison.model.message import Counters, Delivery
 from unpoison.port import serialization
+from unpoison.port.copying.settling import Receipt
 from unpoison.port.reading import read_all
 from unpoison.port.takeovers import CameBack
 
@@ -33,40 +29,39 @@ FOREIGN_ATTEMPTS = (
 class Source:
     """One source, as far as this process consumes it."""
 
-    def __init__(self, name: str, session: Session, ring: Callable[[], None]) -> None:
+    def __init__(self, name: str, client: Client, ring: Callable[[], None]) -> None:
         self.name = name
-        topic = session.topic(name)
+        topic = client.topic(name)
         self.work, self.again, self.replays = (
-            Subscription(*at, session.link, ring) for at in (topic.work, topic.again, topic.replays)
+            Subscription(*at, client.connection, ring) for at in (topic.work, topic.again, topic.replays)
         )
-        self.lane = Lane(topic, session.link, ring)
+        self.suspects = Suspects(topic, client, ring)
         self.came_back, self.moved_back = CameBack(), CameBack(tell=serialization.tell)
         self._told_foreign = False
         self.filled: set[Subscription] = set()
         """Where we have stored something ourselves since we last looked."""
-        self.ack_wait = min(at.ack_wait for at in (topic.work, topic.again, topic.replays, topic.suspects))
+        self.promised = min(at.ack_wait for at in (topic.work, topic.again, topic.replays, topic.suspects))
         self._mover: Mover | None = None
         if topic.later is not None:
             rung = threading.Event()
-            later = Subscription(*topic.later, session.link, rung.set)
+            later = Subscription(*topic.later, client.connection, rung.set)
             targets = (topic.names.again, topic.names.suspects)
-            self._mover = Mover(later, session.store, lambda: session.now(topic), rung, targets)
+            self._mover = Mover(later, client.store, lambda: client.now(topic), rung, targets)
 
     @property
     def pulled(self) -> tuple[Subscription, ...]:
         return self.work, self.again, self.replays
 
     @property
-    def holders(self) -> tuple[Subscription, ...]:
-        return *self.pulled, self.lane.subscription
+    def _all(self) -> tuple[Subscription, ...]:
+        return *self.pulled, self.suspects.subscription
 
     @property
     def is_late(self) -> bool:
-        """Whether something was held for longer than the server has promised."""
-        return any(each.is_late for each in self.holders)
+        return any(each.leases.is_late for each in self._all)
 
     def is_left_alone(self, after: float) -> bool:
-        return any(each.is_left_alone(min(after, self.work.lasts / 2)) for each in self.pulled)
+        return any(each.is_left_alone(min(after, self.work.leases.lasts / 2)) for each in self.pulled)
 
     def fetch(self, limit: int) -> list[Delivery]:
         """Some of those that came by themselves, then what is ready: new ones first, and retries if there is room."""
@@ -119,34 +114,32 @@ class Source:
             self.moved_back.note(self.name)
             return serialization.restarted(record, seen.counters.replays)
         if not self._told_foreign and envelope.has_foreign_attempts(block):
-            self._told_foreign = True  # once for each source: whoever writes it does so on every message
+            self._told_foreign = True  # once for each source: a program that writes it does so on every message
             log.warning(FOREIGN_ATTEMPTS, self.name, seen.id, extra={"event": "foreign-attempts", "source": self.name})
         return seen.counters
 
     def verify(self) -> None:
-        for each in self.holders:
+        for each in self._all:
             each.verify()
 
     def renew(self) -> None:
-        for each in self.holders:
+        for each in self._all:
             each.verify()
             each.renew()
-        self.lane.show()
+        self.suspects.show()
 
-    def unfetched(self) -> list[Delivery]:
-        """What waits here and was not fetched; nothing more comes until the next fetch."""
+    def stop_listening(self) -> None:
+        """What we hand back goes there."""
+        self.again.cancel()
+
+    def unfetched(self) -> Iterator[list[Delivery]]:
         for each in self.pulled:
             each.cancel()
-        return [delivery for each in self.pulled for delivery in self._admitted(each, each.take(len(each.buffer)))]
+        yield [delivery for each in self.pulled for delivery in self._admitted(each, each.take(len(each.buffer)))]
 
     def give_up(self) -> None:
-        """What is still ours goes back at once, as from a consumer that vanished; what is not is left as it is."""
-        now = time.monotonic()
-        for each in self.holders:
-            replies = [reply for reply, until in list(each.held.items()) if until > now]
-            each.held.clear()
-            with suppress(UnpoisonError):
-                each.tell(replies, NAK)
+        for each in self._all:
+            each.give_up()
 
     def close(self) -> None:
         if self._mover is not None:

@@ -6,26 +6,82 @@ it is deleted: it may have taken other subjects, and kept messages for others.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from unpoison.brokers.nats import planned_streams
-from unpoison.brokers.nats.doctor import settings
-from unpoison.brokers.nats.link import Link, Refused
+from unpoison.brokers.nats import checks
+from unpoison.brokers.nats.connection import Connection, Refused
 from unpoison.brokers.nats.names import Names, check_name
-from unpoison.brokers.nats.planned_streams import SECOND
+from unpoison.brokers.nats.url import Address
 from unpoison.errors import ConfigError
 from unpoison.model.wording import counted
 from unpoison.port.broker import Finding
 
-SCHEDULES_SINCE = planned_streams.SCHEDULES_SINCE
+# Which streams and consumers does a source need, with which settings? Pure: names in, configurations out.
+
+
+SCHEDULES_SINCE = (2, 12)
+MOST_PENDING = 100_000
+"""Messages that may be handed out and unsettled at once, by all processes together."""
+
+SECOND = 1_000_000_000
+DUPLICATES = 120 * SECOND
+DUPLICATE_LETTERS = 3600 * SECOND
+
+
+def work(names: Names, address: Address) -> dict[str, Any]:
+    """The stream of a source, where no stream takes its subject."""
+    return _made(address, names.base, [names.source], retention="workqueue", duplicate_window=DUPLICATES)
+
+
+def retries(names: Names, address: Address, version: tuple[int, int]) -> dict[str, Any]:
+    subjects = [names.again, names.suspects, f"{names.later}.*"]
+    # The server takes no schedules in a stream that refuses new messages when it is full; without limits it is never full.
+    flags = {"allow_msg_schedules": True, "discard": "old"} if version >= SCHEDULES_SINCE else {}
+    return _made(address, names.retries, subjects, retention="workqueue", duplicate_window=DUPLICATES, **flags)
+
+
+def letters(names: Names, address: Address) -> dict[str, Any]:
+    kinds = [f"{names.claim}.*", f"{names.replays}.*", f"{names.discarded}.*", f"unpoison.starts.*.{names.source}.*"]
+    return _made(address, names.dlq, [names.dead, *kinds], retention="limits", duplicate_window=DUPLICATE_LETTERS)
+
+
+def _made(address: Address, name: str, subjects: list[str], **more: Any) -> dict[str, Any]:
+    """A stream as we would make it: on disk, and full rather than forgetful."""
+    return {"name": name, "subjects": subjects, "storage": "file", "discard": "new", "num_replicas": address.replicas, **more}
+
+
+def consumer(name: str, subject: str, ack_wait: float) -> dict[str, Any]:
+    """A consumer as we would make it. Without a limit of deliveries: the server would stop at it and tell nobody."""
+    return {
+        "durable_name": name,
+        "filter_subject": subject,
+        "ack_policy": "explicit",
+        "ack_wait": int(ack_wait * SECOND),
+        "max_deliver": -1,
+        "max_ack_pending": MOST_PENDING,
+    }
+
+
+def own_consumers(names: Names, ack_wait: float, *, has_schedules: bool) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Those on the streams that are ours alone, each with its stream."""
+    yield names.retries, consumer("again", names.again, ack_wait)
+    yield names.retries, consumer("suspects", names.suspects, ack_wait)
+    yield names.dlq, consumer(names.group, f"{names.replay}.*", ack_wait) | {"deliver_policy": "new"}
+    if not has_schedules:
+        yield names.retries, consumer("later", f"{names.later}.*", 30.0) | {"max_ack_pending": -1}
+
+
+# (the part that gave this module its question)
+
+
 STREAM_NOT_FOUND, CONSUMER_NOT_FOUND, NAME_IN_USE, OVERLAP, CONSUMER_EXISTS = 10059, 10014, 10058, 10065, (10148, 10013, 10105)
 NOT_UNIQUE = (10099, 10100)
 MADE_WITH = ("name", "subjects", "retention", "storage")
 """Settings of a stream by which one that we have made is told from others."""
 
 
-class At(NamedTuple):
+class DurableConsumer(NamedTuple):
     """A durable consumer."""
 
     stream: str
@@ -37,11 +93,11 @@ class Topic(NamedTuple):
     """What there is for one source."""
 
     names: Names
-    work: At
-    again: At
-    replays: At
-    suspects: At
-    later: At | None
+    work: DurableConsumer
+    again: DurableConsumer
+    replays: DurableConsumer
+    suspects: DurableConsumer
+    later: DurableConsumer | None
     """Who waits for delays to be over; None where the server does so itself."""
 
 
@@ -49,8 +105,8 @@ class Topology:
     """Makes and checks streams and consumers over one connection. `created` gets the sources that were not there before,
     `adopted` the streams of sources that are not as we would have made them."""
 
-    def __init__(self, link: Link, *, create: bool, created: set[str], adopted: dict[str, str]) -> None:
-        self.link, self._create, self._created, self._adopted = link, create, created, adopted
+    def __init__(self, connection: Connection, *, create: bool, created: set[str], adopted: dict[str, str]) -> None:
+        self.connection, self._create, self._created, self._adopted = connection, create, created, adopted
         self._topics: dict[str, Topic] = {}
         self._missing: list[tuple[str, str]] = []
         """What may not be made here, with the command for each."""
@@ -70,7 +126,7 @@ class Topology:
         if source in self._topics:
             return []
         check_name(source)
-        names = Names(source, self.link.address.group)
+        names = Names(source, self.connection.address.group)
         self._missing = []
         findings: list[Finding] = []
         stream = self._work_stream(names, findings)
@@ -100,13 +156,13 @@ class Topology:
 
     @property
     def _ack_wait(self) -> float:
-        return self.link.address.ack_wait
+        return self.connection.address.ack_wait
 
     def _work_stream(self, names: Names, findings: list[Finding]) -> Mapping[str, Any]:
         """The stream that takes the subject, whatever it is called; else one of our own."""
         if (there := self.stream_of(names.source)) is not None:
-            config = self.link.ask(f"STREAM.INFO.{there}", what=f"looking at stream {there}")["config"]
-            findings += settings.work_stream(config, names.source)
+            config = self.connection.ask(f"STREAM.INFO.{there}", what=f"looking at stream {there}")["config"]
+            findings += checks.work_stream(config, names.source)
             if any(config.get(name) != value for name, value in self._work(names).items() if name in MADE_WITH):
                 self._adopted[names.source] = there
             return dict(config)
@@ -120,22 +176,22 @@ class Topology:
         return made
 
     def stream_of(self, subject: str) -> str | None:
-        found = self.link.ask("STREAM.NAMES", {"subject": subject}, f"looking for the stream of {subject}")["streams"] or []
+        found = self.connection.ask("STREAM.NAMES", {"subject": subject}, f"looking for the stream of {subject}")["streams"] or []
         return str(found[0]) if found else None
 
     def _work(self, names: Names) -> dict[str, Any]:
-        return planned_streams.work(names, self.link.address)
+        return work(names, self.connection.address)
 
     def _retries(self, names: Names) -> dict[str, Any]:
-        return planned_streams.retries(names, self.link.address, self.link.version)
+        return retries(names, self.connection.address, self.connection.version)
 
     def _letters(self, names: Names) -> dict[str, Any]:
-        return planned_streams.letters(names, self.link.address)
+        return letters(names, self.connection.address)
 
     def _stream(self, wanted: dict[str, Any], findings: list[Finding]) -> Mapping[str, Any]:
         name = wanted["name"]
         try:
-            config = self.link.ask(f"STREAM.INFO.{name}", what=f"looking at stream {name}")["config"]
+            config = self.connection.ask(f"STREAM.INFO.{name}", what=f"looking at stream {name}")["config"]
         except Refused as refused:
             if refused.code != STREAM_NOT_FOUND:
                 raise
@@ -146,7 +202,7 @@ class Topology:
                 f"Stream {name!r} was there before and does not take the subject {missing[0]!r}. Add it with: "
                 f"nats stream edit {name} --subjects={','.join([*(config.get('subjects') or []), *missing])}"
             )
-        findings += settings.own_stream(config)
+        findings += checks.own_stream(config)
         return dict(config)
 
     def _create_stream(self, wanted: dict[str, Any]) -> Mapping[str, Any]:
@@ -155,10 +211,10 @@ class Topology:
             self._missing.append((f"stream {name}", f"nats stream add --config=<(echo '{json.dumps(wanted)}')"))
             return wanted
         try:
-            return dict(self.link.ask(f"STREAM.CREATE.{name}", wanted, f"making stream {name}")["config"])
+            return dict(self.connection.ask(f"STREAM.CREATE.{name}", wanted, f"making stream {name}")["config"])
         except Refused as refused:
             if refused.code == NAME_IN_USE:  # somebody was faster
-                return dict(self.link.ask(f"STREAM.INFO.{name}", what=f"looking at stream {name}")["config"])
+                return dict(self.connection.ask(f"STREAM.INFO.{name}", what=f"looking at stream {name}")["config"])
             if refused.code != OVERLAP:
                 raise
             raise ConfigError(
@@ -166,26 +222,26 @@ class Topology:
                 f"See: nats stream ls --subject='{wanted['subjects'][0]}'"
             ) from None
 
-    def _work_consumer(self, names: Names, stream: Mapping[str, Any], findings: list[Finding]) -> At:
+    def _work_consumer(self, names: Names, stream: Mapping[str, Any], findings: list[Finding]) -> DurableConsumer:
         name = work_consumer(names, stream, self._known(stream["name"], names.group))
         return self._consumer(stream["name"], _consumer(name, names.source, self._ack_wait), findings)
 
     def _known(self, stream: str, name: str) -> Mapping[str, Any] | None:
         try:
-            return dict(self.link.ask(f"CONSUMER.INFO.{stream}.{name}", what=f"looking at consumer {name}")["config"])
+            return dict(self.connection.ask(f"CONSUMER.INFO.{stream}.{name}", what=f"looking at consumer {name}")["config"])
         except Refused as refused:
             if refused.code not in (CONSUMER_NOT_FOUND, STREAM_NOT_FOUND):
                 raise
             return None
 
-    def _consumer(self, stream: str, wanted: dict[str, Any], findings: list[Finding]) -> At:
+    def _consumer(self, stream: str, wanted: dict[str, Any], findings: list[Finding]) -> DurableConsumer:
         name = wanted["durable_name"]
         config = self._known(stream, name)
         if config is None:
             config = self._create_consumer(stream, wanted)
         else:
-            findings += settings.consumer(stream, config, wanted["filter_subject"], self._ack_wait)
-        return At(stream, name, config["ack_wait"] / SECOND)
+            findings += checks.consumer(stream, config, wanted["filter_subject"], self._ack_wait)
+        return DurableConsumer(stream, name, config["ack_wait"] / SECOND)
 
     def _create_consumer(self, stream: str, wanted: dict[str, Any]) -> Mapping[str, Any]:
         name = wanted["durable_name"]
@@ -195,7 +251,9 @@ class Topology:
             return wanted
         question = {"stream_name": stream, "config": wanted, "action": "create"}
         try:
-            return dict(self.link.ask(f"CONSUMER.DURABLE.CREATE.{stream}.{name}", question, f"making consumer {name}")["config"])
+            return dict(
+                self.connection.ask(f"CONSUMER.DURABLE.CREATE.{stream}.{name}", question, f"making consumer {name}")["config"]
+            )
         except Refused as refused:
             if refused.code in NOT_UNIQUE:
                 raise ConfigError(
@@ -210,7 +268,7 @@ class Topology:
 
 
 def _consumer(name: str, subject: str, ack_wait: float) -> dict[str, Any]:
-    return planned_streams.consumer(name, subject, ack_wait)
+    return consumer(name, subject, ack_wait)
 
 
 def work_consumer(names: Names, stream: Mapping[str, Any], known: Mapping[str, Any] | None) -> str:

@@ -1,11 +1,10 @@
-"""How is a message stored for certain?
+"""Store messages, and know that they are stored.
 
 Published with a reply subject: the stream that stored it answers there. A whole batch is written at once and the answers are
 counted. A copy has a `Nats-Msg-Id`, so that one which is sent again, since its answer got lost, is not stored twice.
 """
 
 import itertools
-import os
 import threading
 import time
 from collections.abc import Iterable, Sequence
@@ -14,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from unpoison.brokers.nats import wire
-from unpoison.brokers.nats.link import NO_RESPONDERS, Link
+from unpoison.brokers.nats.connection import NO_RESPONDERS, Connection
 from unpoison.errors import BrokerUnavailable
 
 CONFIRM_TIMEOUT = 30.0
@@ -84,14 +83,14 @@ class Batch:
 class Writer:
     """Stores messages over one connection."""
 
-    def __init__(self, link: Link) -> None:
-        self.link = link
-        self._inbox = link.new_inbox()
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self._inbox = connection.new_inbox()
         self._batches: dict[bytes, Batch] = {}
         self._numbers = itertools.count()
-        link.subscribe(self._inbox + b".*", self._answered)
-        link.when_lost(self._lost)
-        link.when_denied(self._denied)
+        connection.subscribe(self._inbox + b".*", self._answered)
+        connection.when_lost(self._lost)
+        connection.when_denied(self._denied)
 
     def store(self, copies: Sequence[Copy], answers: dict[int, bytes] | None = None) -> dict[int, No]:
         """Store these; returns why some are not, or are not known to be. Raises only if nothing was sent. `answers` is filled
@@ -122,7 +121,7 @@ class Writer:
         try:
             prefix = b"%s.%s-" % (self._inbox, name)
             frame = wire.publication
-            self.link.send(
+            self.connection.send(
                 b"".join(
                     [
                         frame(copy.subject.encode(), prefix + b"%d" % number, copy.block, copy.body)
@@ -141,8 +140,8 @@ class Writer:
             if time.monotonic() >= ends:
                 batch.unanswered(f"NATS has not confirmed it within {CONFIRM_TIMEOUT:g} s")
                 return
-        if self.link.lost is not None:
-            batch.unanswered(f"NATS did not confirm it: {self.link.lost}")
+        if self.connection.lost is not None:
+            batch.unanswered(f"NATS did not confirm it: {self.connection.lost}")
 
     # Called in the loop's thread.
 
@@ -164,13 +163,3 @@ class Writer:
 def stored_as(answer: bytes) -> int:
     """The number under which the server has stored a message, by what it said then."""
     return int(msgspec.json.decode(answer)["seq"])
-
-
-_process, _count, _pid = [os.urandom(6).hex()], itertools.count(), [os.getpid()]
-
-
-def unique() -> str:
-    """A name that nothing else has."""
-    if os.getpid() != _pid[0]:  # a forked child must not go on with its parent's numbers
-        _pid[0], _process[0] = os.getpid(), os.urandom(6).hex()
-    return f"{_process[0]}{next(_count):x}"

@@ -22,33 +22,35 @@ LONGEST_TICK = 0.5
 GIVE_BACK_AFTER = 2.0
 """Seconds that a message waits here unfetched before others may have it."""
 
+H = TypeVar("H", bound=Hashable)
 
-class Leases:
+
+class Leases(Generic[H]):
     """What is held of one queue, by handle. `promised` is how long the server leaves a message to us after it last heard of it;
     `longest`, how long it does so in all. Several threads may use it."""
 
     def __init__(self, promised: float, longest: float | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self.lasts = SURE * promised
         self._longest, self._clock, self._lock = longest, clock, threading.Lock()
-        self.until: dict[Hashable, float] = {}
-        self._ends: dict[Hashable, float] = {}
+        self.until: dict[H, float] = {}
+        self._ends: dict[H, float] = {}
 
     def __len__(self) -> int:
         return len(self.until)
 
-    def take(self, handles: Iterable[Hashable], since: float) -> None:
+    def take(self, handles: Iterable[H], since: float) -> None:
         """Hold these, which were asked for at that moment."""
         handles = list(handles)
         self.hold(dict.fromkeys(handles, since + self.lasts))
         if self._longest is not None:
             self._ends.update(dict.fromkeys(handles, since + self._longest))
 
-    def hold(self, until: Mapping[Hashable, float]) -> None:
+    def hold(self, until: Mapping[H, float]) -> None:
         """Hold these until then."""
         with self._lock:
             self.until.update(until)
 
-    def holds(self, handle: Hashable) -> bool:
+    def holds(self, handle: H) -> bool:
         return self.until.get(handle, 0.0) > self._clock()
 
     def held(self, receipts: Sequence[Receipt]) -> list[Receipt]:
@@ -61,21 +63,21 @@ class Leases:
         """Whether something was held for longer than the server has promised."""
         return bool(self.until) and min(list(self.until.values())) <= self._clock()
 
-    def forget(self, handles: Iterable[Hashable]) -> None:
+    def forget(self, handles: Iterable[H]) -> None:
         """These are gone."""
         with self._lock:
             for handle in handles:
                 self.until.pop(handle, None)
                 self._ends.pop(handle, None)
 
-    def lose(self, handles: Iterable[Hashable]) -> None:
+    def lose(self, handles: Iterable[H]) -> None:
         """These belong to another consumer by now."""
         with self._lock:
             for handle in handles:
                 if handle in self.until:
                     self.until[handle] = 0.0
 
-    def renewable(self, within: float = float("inf")) -> list[Hashable]:
+    def renewable(self, within: float = float("inf")) -> list[H]:
         """What is ours, could be kept for longer, and else ends within so many seconds; the most urgent first."""
         now = self._clock()
         due = [(until, handle) for handle, until in list(self.until.items()) if now < until < now + within]
@@ -83,11 +85,11 @@ class Leases:
             due = [(until, handle) for until, handle in due if self._ends.get(handle, 0.0) > now + self.lasts / SURE]
         return [handle for _, handle in sorted(due, key=lambda each: each[0])]
 
-    def left(self, handles: Iterable[Hashable]) -> float:
+    def left(self, handles: Iterable[H]) -> float:
         """Seconds for which all of these could still be held."""
         return min((self._ends[handle] for handle in handles if handle in self._ends), default=float("inf")) - self._clock()
 
-    def renewed(self, handles: Iterable[Hashable], asked_at: float) -> None:
+    def renewed(self, handles: Iterable[H], asked_at: float) -> None:
         """The server has confirmed that these are ours for another while. An answer that came too late renews nothing: the server
         may have given the message to another consumer before it heard us, and said yes all the same."""
         with self._lock:
@@ -97,7 +99,7 @@ class Leases:
                 if until is not None:  # else it was settled meanwhile
                     self.until[handle] = asked_at + self.lasts if until > answered_at else 0.0
 
-    def give_up(self) -> list[Hashable]:
+    def give_up(self) -> list[H]:
         """Hold nothing any more. Returns what was still ours."""
         with self._lock:
             now = self._clock()

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import msgspec
 
 from unpoison.brokers.nats import wire
-from unpoison.brokers.nats.clock import moment
-from unpoison.brokers.nats.consuming import FORGETS_SINCE
+from unpoison.brokers.nats.connection import ANSWER_TIMEOUT, NO_MESSAGE, Connection, Refused
+from unpoison.brokers.nats.delays import moment
 from unpoison.brokers.nats.envelope import Place, place
-from unpoison.brokers.nats.link import ANSWER_TIMEOUT, NO_MESSAGE, Link, Refused
 from unpoison.brokers.nats.names import fits
+from unpoison.brokers.nats.subscription import FORGETS_SINCE
 from unpoison.errors import BrokerUnavailable
 
 AT_ONCE = 250
@@ -36,40 +36,40 @@ class Looked(NamedTuple):
 
 
 def read(
-    link: Link, stream: str, subjects: str, *, start: int = 1, limit: int | None = None, bodies: bool = True
+    connection: Connection, stream: str, subjects: str, *, start: int = 1, limit: int | None = None, bodies: bool = True
 ) -> list[Looked]:
     """The messages on these subjects from number `start` on, in their order."""
-    return [each for page in pages(link, stream, subjects, start=start, limit=limit, bodies=bodies) for each in page]
+    return [each for page in pages(connection, stream, subjects, start=start, limit=limit, bodies=bodies) for each in page]
 
 
 def pages(
-    link: Link, stream: str, subjects: str, *, start: int = 1, limit: int | None = None, bodies: bool = True
+    connection: Connection, stream: str, subjects: str, *, start: int = 1, limit: int | None = None, bodies: bool = True
 ) -> Iterator[list[Looked]]:
     """The same, page by page: all of them may be more than memory holds."""
-    if link.version < FORGETS_SINCE:
-        yield _one_by_one(link, stream, subjects, start, limit)
+    if connection.version < FORGETS_SINCE:
+        yield _one_by_one(connection, stream, subjects, start, limit)
         return
-    with _consumer(link, stream, subjects, start, bodies) as (made, there):
+    with _consumer(connection, stream, subjects, start, bodies) as (made, there):
         left = there if limit is None else min(limit, there)
         while left > 0:
             wanted = min(AT_ONCE, left)
-            part = _Look(link, f"{stream}.{made}", wanted).wait()
+            part = _Look(connection, f"{stream}.{made}", wanted).wait()
             yield part
             if len(part) < wanted:
                 break
             left -= wanted
 
 
-def count(link: Link, stream: str, subjects: str) -> int:
+def count(connection: Connection, stream: str, subjects: str) -> int:
     """How many messages there are on these subjects."""
-    if "*" in subjects and link.version >= FORGETS_SINCE:
+    if "*" in subjects and connection.version >= FORGETS_SINCE:
         # Anything else would name each subject, and letters that were dealt with have one each.
-        with _consumer(link, stream, subjects, 1, bodies=False) as (_, there):
+        with _consumer(connection, stream, subjects, 1, bodies=False) as (_, there):
             return int(there)
     found, named = 0, 0
     while True:
         question = {"subjects_filter": subjects, "offset": named}
-        answer = link.ask(f"STREAM.INFO.{stream}", question, f"counting messages in stream {stream}")
+        answer = connection.ask(f"STREAM.INFO.{stream}", question, f"counting messages in stream {stream}")
         part = answer["state"].get("subjects") or {}
         found, named = found + sum(part.values()), named + len(part)
         if not part or named >= answer.get("total", 0):
@@ -77,7 +77,7 @@ def count(link: Link, stream: str, subjects: str) -> int:
 
 
 @contextmanager
-def _consumer(link: Link, stream: str, subjects: str, start: int, bodies: bool) -> Iterator[tuple[str, int]]:
+def _consumer(connection: Connection, stream: str, subjects: str, start: int, bodies: bool) -> Iterator[tuple[str, int]]:
     """A consumer for the moment: its name, and how many messages there are for it."""
     config = {
         "ack_policy": "none",
@@ -90,23 +90,23 @@ def _consumer(link: Link, stream: str, subjects: str, start: int, bodies: bool) 
         "inactive_threshold": 60 * SECOND,
     }
     what = f"reading stream {stream}"
-    answer = link.ask(f"CONSUMER.CREATE.{stream}", {"stream_name": stream, "config": config}, what)
+    answer = connection.ask(f"CONSUMER.CREATE.{stream}", {"stream_name": stream, "config": config}, what)
     try:
         yield answer["name"], answer["num_pending"]
     finally:
         with suppress(BrokerUnavailable):  # the server deletes it by itself, later
-            link.ask(f"CONSUMER.DELETE.{stream}.{answer['name']}", what=what)
+            connection.ask(f"CONSUMER.DELETE.{stream}.{answer['name']}", what=what)
 
 
-def _one_by_one(link: Link, stream: str, subjects: str, start: int, limit: int | None) -> list[Looked]:
+def _one_by_one(connection: Connection, stream: str, subjects: str, start: int, limit: int | None) -> list[Looked]:
     """Every number there is: what they know of a subject is wrong too, once messages were deleted from the middle."""
-    state = link.ask(f"STREAM.INFO.{stream}", what=f"reading stream {stream}")["state"]
+    state = connection.ask(f"STREAM.INFO.{stream}", what=f"reading stream {stream}")["state"]
     found: list[Looked] = []
     number = max(start, state["first_seq"], 1)
     while number <= state["last_seq"] and (limit is None or len(found) < limit):
         questions = [(f"STREAM.MSG.GET.{stream}", {"seq": number + more}) for more in range(AT_ONCE)]
         number += AT_ONCE
-        for answer in link.ask_each(questions, f"reading stream {stream}"):
+        for answer in connection.ask_each(questions, f"reading stream {stream}"):
             if isinstance(answer, Refused):
                 if answer.code != NO_MESSAGE:
                     raise answer
@@ -124,23 +124,23 @@ def looked(stream: str, message: Any) -> Looked:
 class _Look:
     """One page."""
 
-    def __init__(self, link: Link, consumer: str, wanted: int) -> None:
-        self._link, self._wanted = link, wanted
+    def __init__(self, connection: Connection, consumer: str, wanted: int) -> None:
+        self._connection, self._wanted = connection, wanted
         self._found: list[Looked] = []
         self._done = threading.Event()
-        inbox = link.new_inbox()
-        self._number = link.subscribe(inbox, self._arrived)
-        endpoint = f"{link.address.api}.CONSUMER.MSG.NEXT.{consumer}".encode()
-        link.send(wire.publication(endpoint, inbox, b"", msgspec.json.encode({"batch": wanted, "expires": SECOND})))
-        link.when_lost(self._done.set)
+        inbox = connection.new_inbox()
+        self._number = connection.subscribe(inbox, self._arrived)
+        endpoint = f"{connection.address.api}.CONSUMER.MSG.NEXT.{consumer}".encode()
+        connection.send(wire.publication(endpoint, inbox, b"", msgspec.json.encode({"batch": wanted, "expires": SECOND})))
+        connection.when_lost(self._done.set)
 
     def wait(self) -> list[Looked]:
         in_time = self._done.wait(ANSWER_TIMEOUT)
-        if self._link.is_open:
-            self._link.unsubscribe(self._number)
-            self._link.forget(self._number)
-        if not in_time or not self._link.is_open:
-            why = self._link.lost or f"nothing came within {ANSWER_TIMEOUT:g} s"
+        if self._connection.is_open:
+            self._connection.unsubscribe(self._number)
+            self._connection.forget(self._number)
+        if not in_time or not self._connection.is_open:
+            why = self._connection.lost or f"nothing came within {ANSWER_TIMEOUT:g} s"
             raise BrokerUnavailable(f"NATS did not hand out what is in the stream: {why}.")
         return self._found
 

@@ -8,21 +8,55 @@ import asyncio
 import itertools
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from nats import errors
 from nats.aio.client import Client
 
 from unpoison.brokers.nats import wire
-from unpoison.brokers.nats.loop import loop_thread
 from unpoison.brokers.nats.url import Address
 from unpoison.brokers.nats.wire import Sink
 from unpoison.errors import BrokerUnavailable, ConfigError
 from unpoison.port.broker_url import without_secrets
+
+# Where does the asynchronous client run? On one event loop in one thread of this process, whoever calls.
+
+
+T = TypeVar("T")
+
+
+class LoopThread:
+    """An event loop that runs for as long as the process does."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, name="unpoison-nats", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T], timeout: float) -> T:
+        """Have this done there; returns what it returns."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(timeout)
+
+
+_lock = threading.Lock()
+_threads: list[LoopThread] = []
+
+
+def loop_thread() -> LoopThread:
+    """The one of this process. A forked child inherits no thread and gets its own."""
+    with _lock:
+        if not _threads or _threads[-1].pid != os.getpid():
+            _threads.append(LoopThread())
+        return _threads[-1]
+
+
+# (the part that gave this module its question)
+
 
 CONNECT_TIMEOUT = 5
 ANSWER_TIMEOUT = 10.0
@@ -39,7 +73,7 @@ class Refused(BrokerUnavailable):
         super().__init__(f"NATS refuses {what}: {text} (code {code}).")
 
 
-class Link:
+class Connection:
     """One connection."""
 
     def __init__(self, address: Address, on_lost: Callable[[], None] = lambda: None, known: Sequence[str] = ()) -> None:
@@ -176,6 +210,11 @@ class Link:
             raise BrokerUnavailable(f"The connection to NATS at {self.address.shown} broke: {self.lost}.")
         with suppress(RuntimeError):  # the loop ends with the process
             self._thread.loop.call_soon_threadsafe(wire.write, self._client, data)
+
+    def answer(self, reply: bytes, body: bytes) -> None:
+        """Answer a client that asks, if it wants to hear."""
+        if reply and self.is_open:
+            self.send(wire.publication(reply, b"", b"", body))
 
     def later(self, seconds: float, call: Callable[[], None]) -> None:
         """Call this in the loop's thread after so long."""

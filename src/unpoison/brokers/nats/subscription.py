@@ -1,23 +1,25 @@
-"""How do messages of one durable consumer get here, and not more of them than are wanted?
+"""Pull the messages of one durable consumer, and no more of them than are wanted.
 
-They are pulled. What is ready is asked for without waiting: one question, and the server's last word tells that nothing more
-is there. When it was less than wanted, one request for a single message is left with the server, as a bell. Each message is
-ours for `ack_wait` from then on, counted from before we asked, and longer for as long as the server confirms that it heard
-us.
+What is ready is asked for without waiting: one request, and the server's last answer says that there is no more. When less came
+than was wanted, one request for a single message is left with the server, as a bell. Each message is ours for `ack_wait`, counted
+from before we asked, and for longer while the server confirms that it heard us.
 """
 
 import itertools
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import msgspec
 
 from unpoison.brokers.nats import wire
+from unpoison.brokers.nats.connection import ANSWER_TIMEOUT, NO_RESPONDERS, Connection, Refused
 from unpoison.brokers.nats.envelope import Arrived, place
-from unpoison.brokers.nats.link import ANSWER_TIMEOUT, NO_RESPONDERS, Link, Refused
-from unpoison.errors import BrokerUnavailable
+from unpoison.errors import BrokerUnavailable, UnpoisonError
+from unpoison.port.copying.leases import Leases
+from unpoison.port.copying.settling import ALL_LET_GO, LetGo, Receipt
 
 BELL_LASTS = 15.0
 FORGETS_SINCE = (2, 12)
@@ -32,15 +34,12 @@ MOST_BYTES = 16 * 1024 * 1024
 
 A_MOMENT = 0.02
 
-SURE = 0.8
-"""Of `ack_wait` a part is kept back: an answer may be on its way for a while."""
-
 ACK, NAK, PROGRESS = b"+ACK", b"-NAK", b"+WPI"
 SHUTDOWN = 409
 
 
 class Pull:
-    """One question for what is ready."""
+    """One request for what is ready."""
 
     def __init__(self, limit: int) -> None:
         self.missing = limit
@@ -52,18 +51,19 @@ class Pull:
 
 
 class Subscription:
-    """One durable consumer, as far as this process has its messages."""
+    """One durable consumer, as far as this process has its messages: a `Holder` of the kit."""
 
     def __init__(
-        self, stream: str, consumer: str, ack_wait: float, connect: Callable[[], Link], ring: Callable[[], None]
+        self, stream: str, consumer: str, ack_wait: float, connect: Callable[[], Connection], ring: Callable[[], None]
     ) -> None:
-        self.stream, self.consumer, self.lasts = stream, consumer, SURE * ack_wait
+        self.stream, self.consumer = stream, consumer
+        self.leases = Leases[bytes](ack_wait)
+        self.held = self.leases.held
         self._connect, self._ring = connect, ring
         self.buffer: deque[Arrived] = deque()
-        self.held: dict[bytes, float] = {}
         self._numbers = itertools.count()
-        self._link: Link | None = None
-        self._verified: Link | None = None
+        self._connection: Connection | None = None
+        self._verified: Connection | None = None
         self._now = self._bell = b""
         self._subscribed: list[bytes] = []
         self._pull: Pull | None = None
@@ -76,20 +76,20 @@ class Subscription:
     def name(self) -> str:
         return f"{self.stream}.{self.consumer}"
 
-    # Called by whoever consumes.
+    # Called by the consumer.
 
     def ask(self, limit: int) -> Pull:
         """Ask for what is ready, at most so many."""
-        link = self._linked()
+        connection = self._connected()
         self._pull = pull = Pull(limit)
         pull.name = b"%d" % next(self._numbers)
-        most = max(MOST_BYTES, 2 * link.max_payload)
-        self._request(link, b"%s.%s" % (self._now, pull.name), {"batch": limit, "no_wait": True, "max_bytes": most})
+        most = max(MOST_BYTES, 2 * connection.max_payload)
+        self._request(connection, b"%s.%s" % (self._now, pull.name), {"batch": limit, "no_wait": True, "max_bytes": most})
         return pull
 
     def wait(self, pull: Pull) -> None:
-        """Return once everything that was ready is in the buffer."""
-        is_old = self._link is not None and self._link.is_open and self._link.version < FORGETS_SINCE
+        """Wait until everything that was ready is in the buffer."""
+        is_old = self._connection is not None and self._connection.is_open and self._connection.version < FORGETS_SINCE
         in_time = pull.done.wait(SILENCE if is_old else ANSWER_TIMEOUT)
         self._pull = None
         if not in_time and not is_old:
@@ -112,115 +112,109 @@ class Subscription:
         """Have the next message come by itself, and ring."""
         now = time.monotonic()
         if not self.buffer and now >= self._bell_until:
-            link = self._linked()
-            lasts = self._bell_lasts if link.version >= FORGETS_SINCE else min(BRIEFLY, self._bell_lasts)
+            connection = self._connected()
+            lasts = self._bell_lasts if connection.version >= FORGETS_SINCE else min(BRIEFLY, self._bell_lasts)
             self._bell_until = now + lasts + BRIEFLY
             self._rang.clear()
             expires = int(lasts * 1e9)
-            self._request(link, b"%s.%d" % (self._bell, next(self._numbers)), {"batch": 1, "expires": expires})
+            self._request(connection, b"%s.%d" % (self._bell, next(self._numbers)), {"batch": 1, "expires": expires})
 
     def listen_closely(self) -> None:
-        """Wait a moment for what was stored just now: the consumer may hear of it later than whoever stored it."""
+        """Wait a moment for what was stored just now: the durable consumer may hear of it later than we do."""
         self.listen()
         self._rang.wait(A_MOMENT)
 
     @property
     def is_listening(self) -> bool:
         """Whether what becomes ready comes by itself; then nothing was ready before."""
-        link = self._link
-        return link is not None and link.is_open and time.monotonic() < self._bell_until
+        connection = self._connection
+        return connection is not None and connection.is_open and time.monotonic() < self._bell_until
 
     def take(self, limit: int) -> list[Arrived]:
         """From the buffer, in the order they came. They are held from now on."""
         self._taken_at = now = time.monotonic()
         taken: list[Arrived] = []
         while self.buffer and len(taken) < limit:
-            arrived = self.buffer[0]
-            if arrived.until > now:  # else it waited here for too long and is somebody else's by now
-                self.held[arrived.reply] = arrived.until
+            arrived = self.buffer.popleft()
+            if arrived.until > now:  # else it waited here for too long, and another consumer may have it
                 taken.append(arrived)
-            self.buffer.popleft()
+        self.leases.hold({arrived.reply: arrived.until for arrived in taken})
         return taken
 
     def is_left_alone(self, after: float) -> bool:
-        """Whether messages wait here and nobody has fetched any for so long."""
+        """Whether messages wait here and none was fetched for so long."""
         return bool(self.buffer) and time.monotonic() - self._taken_at > after
-
-    def holds(self, reply: bytes) -> bool:
-        return self.held.get(reply, 0.0) > time.monotonic()
 
     def verify(self) -> None:
         """After a new connection: a server that was killed may have forgotten its latest deliveries. It makes them again."""
-        link = self._connect()
-        if link is self._verified:
+        connection = self._connect()
+        if connection is self._verified:
             return
-        if self.held:
-            info = link.ask(f"CONSUMER.INFO.{self.name}", what=f"looking at consumer {self.name}")
-            for reply in list(self.held):
-                if place(reply).turn > info["delivered"]["consumer_seq"]:
-                    self.held[reply] = 0.0
-        self._verified = link
+        if len(self.leases):
+            info = connection.ask(f"CONSUMER.INFO.{self.name}", what=f"looking at consumer {self.name}")
+            delivered = info["delivered"]["consumer_seq"]
+            self.leases.lose([reply for reply in list(self.leases.until) if place(reply).turn > delivered])
+        self._verified = connection
 
-    @property
-    def is_late(self) -> bool:
-        """Whether something here was held for longer than the server has promised."""
-        return bool(self.held) and min(list(self.held.values())) <= time.monotonic()
-
-    def tell(self, replies: Sequence[bytes], word: bytes) -> None:
-        """Say this about all of them. Returns once the server has confirmed the last one, and so all before it."""
+    def send(self, replies: Sequence[bytes], word: bytes) -> None:
+        """Acknowledge these, or the like. Returns once the server has confirmed the last one, and so all before it."""
         if replies:
-            link = self._connect()
-            reply, future = link.expect()
-            link.send(wire.answers(replies, word, reply))
-            link.wait(future, f"acknowledging messages of {self.name}")
+            connection = self._connect()
+            reply, future = connection.expect()
+            connection.send(wire.answers(replies, word, reply))
+            connection.wait(future, f"acknowledging messages of {self.name}")
 
-    def finish(self, replies: Sequence[bytes]) -> None:
+    def let_go(self, receipts: Sequence[Receipt]) -> LetGo:
+        self.acknowledge([receipt.handle for receipt in receipts])
+        return ALL_LET_GO
+
+    def acknowledge(self, replies: Sequence[bytes]) -> None:
         """Let these go."""
-        self.tell(replies, ACK)
-        self.forget(replies)
-
-    def forget(self, replies: Iterable[bytes]) -> None:
-        for reply in replies:
-            self.held.pop(reply, None)
+        self.send(replies, ACK)
+        self.leases.forget(replies)
 
     def renew(self) -> None:
         """Keep what is held for another while."""
         asked_at = time.monotonic()
-        replies = [reply for reply, until in list(self.held.items()) if until > asked_at]
-        self.tell(replies, PROGRESS)
-        for reply in replies:
-            if reply in self.held:
-                self.held[reply] = max(self.held[reply], asked_at + self.lasts)
+        replies = self.leases.renewable()
+        self.send(replies, PROGRESS)
+        self.leases.renewed(replies, asked_at)
+
+    def give_up(self) -> None:
+        """Return what is still ours at once, as from a consumer that vanished."""
+        replies = self.leases.give_up()
+        with suppress(UnpoisonError):
+            self.send(replies, NAK)
 
     def cancel(self) -> None:
         """Get no more. What was on its way is in the buffer when this returns."""
-        link, bell_until = self._link, self._bell_until
-        if link is not None and link.is_open and link.version < FORGETS_SINCE:
+        connection, bell_until = self._connection, self._bell_until
+        if connection is not None and connection.is_open and connection.version < FORGETS_SINCE:
             self._rang.wait(max(0.0, bell_until - time.monotonic()))
-        self._link, self._bell_until = None, 0.0
-        if link is not None and link.is_open and self._subscribed:
+        self._connection, self._bell_until = None, 0.0
+        if connection is not None and connection.is_open and self._subscribed:
             for number in self._subscribed:
-                link.unsubscribe(number)
-            link.flush()
+                connection.unsubscribe(number)
+            connection.flush()
             for number in self._subscribed:
-                link.forget(number)
+                connection.forget(number)
 
-    def _linked(self) -> Link:
-        link = self._connect()
-        if link is not self._link:
-            self._link, self._bell_until = link, 0.0
-            self._now, self._bell = link.new_inbox(), link.new_inbox()
+    def _connected(self) -> Connection:
+        connection = self._connect()
+        if connection is not self._connection:
+            self._connection, self._bell_until = connection, 0.0
+            self._now, self._bell = connection.new_inbox(), connection.new_inbox()
             self._subscribed = [
-                link.subscribe(self._now + b".*", self._arrived_now),
-                link.subscribe(self._bell + b".*", self._arrived_later),
+                connection.subscribe(self._now + b".*", self._arrived_now),
+                connection.subscribe(self._bell + b".*", self._arrived_later),
             ]
-            link.when_lost(self._lost)
-            link.when_denied(self._denied)
-        return link
+            connection.when_lost(self._lost)
+            connection.when_denied(self._denied)
+        return connection
 
-    def _request(self, link: Link, reply: bytes, wanted: dict[str, object]) -> None:
-        endpoint = f"{link.address.api}.CONSUMER.MSG.NEXT.{self.stream}.{self.consumer}".encode()
-        link.send(wire.publication(endpoint, reply, b"", msgspec.json.encode(wanted)))
+    def _request(self, connection: Connection, reply: bytes, wanted: dict[str, object]) -> None:
+        endpoint = f"{connection.address.api}.CONSUMER.MSG.NEXT.{self.stream}.{self.consumer}".encode()
+        connection.send(wire.publication(endpoint, reply, b"", msgspec.json.encode(wanted)))
 
     # Called in the loop's thread.
 
@@ -232,7 +226,7 @@ class Subscription:
                 pull.done.set()
             return
         asked_at = time.monotonic() if pull is None else pull.asked_at
-        self.buffer.append(Arrived(reply, block, body, asked_at + self.lasts))
+        self.buffer.append(Arrived(reply, block, body, asked_at + self.leases.lasts))
         if pull is not None:
             pull.missing -= 1
             if pull.missing == 0:
@@ -243,7 +237,7 @@ class Subscription:
     def _arrived_later(self, subject: bytes, reply: bytes, block: bytes, body: bytes) -> None:
         self._bell_until = 0.0
         if reply:
-            self.buffer.append(Arrived(reply, block, body, time.monotonic() + self.lasts))
+            self.buffer.append(Arrived(reply, block, body, time.monotonic() + self.leases.lasts))
         self._rang.set()
         self._ring()
 

@@ -4,15 +4,15 @@ import threading
 from collections.abc import Callable, Sequence
 
 from unpoison.brokers.nats import delays
-from unpoison.brokers.nats.clock import Clock
-from unpoison.brokers.nats.link import Link, Refused
+from unpoison.brokers.nats.connection import Connection, Refused
+from unpoison.brokers.nats.delays import Clock
 from unpoison.brokers.nats.topology import STREAM_NOT_FOUND, Topic, Topology
 from unpoison.brokers.nats.url import Address
 from unpoison.brokers.nats.writing import Copy, No, Writer
 from unpoison.errors import BrokerUnavailable
 
 
-class Session:
+class Client:
     """Makes a new connection whenever the last one is lost and somebody needs one."""
 
     def __init__(self, address: Address, wake: Callable[[], None]) -> None:
@@ -20,7 +20,7 @@ class Session:
         self.create = True
         self.is_open = False
         self._lock = threading.RLock()
-        self._link: Link | None = None
+        self._connection: Connection | None = None
         self._writer: Writer | None = None
         self._topology: Topology | None = None
         self._known: list[str] = []
@@ -29,29 +29,29 @@ class Session:
         self._adopted: dict[str, str] = {}
         self._clock = Clock()
 
-    def link(self) -> Link:
+    def connection(self) -> Connection:
         with self._lock:
-            if self._link is None or not self._link.is_open:
+            if self._connection is None or not self._connection.is_open:
                 if not self.is_open:
                     raise BrokerUnavailable(f"The connection to {self.address.shown} is not open. Call open() first.")
-                if self._link is not None:
-                    self._known = self._link.known
-                self._link = Link(self.address, self._wake, self._known)
+                if self._connection is not None:
+                    self._known = self._connection.known
+                self._connection = Connection(self.address, self._wake, self._known)
                 self._writer, self._topology = None, None
-            return self._link
+            return self._connection
 
     def writer(self) -> Writer:
         with self._lock:
-            link = self.link()
+            connection = self.connection()
             if self._writer is None:
-                self._writer = Writer(link)
+                self._writer = Writer(connection)
             return self._writer
 
     def topology(self) -> Topology:
         with self._lock:
-            link = self.link()
+            connection = self.connection()
             if self._topology is None:
-                self._topology = Topology(link, create=self.create, created=self.created, adopted=self._adopted)
+                self._topology = Topology(connection, create=self.create, created=self.created, adopted=self._adopted)
             return self._topology
 
     def topic(self, source: str) -> Topic:
@@ -74,7 +74,7 @@ class Session:
 
     def now(self, topic: Topic) -> float:
         """By the server's clock."""
-        return self._clock.now(self.link(), topic.names)
+        return self._clock.now(self.connection(), topic.names)
 
     def schedule(self, topic: Topic, delay: float, target: str) -> tuple[str, list[bytes]]:
         """Subject and headers for a copy that is to be at `target` after so long."""
@@ -85,6 +85,6 @@ class Session:
     def close(self) -> None:
         self.is_open = False
         with self._lock:
-            if self._link is not None:
-                self._link.close()
-            self._link = self._writer = self._topology = None
+            if self._connection is not None:
+                self._connection.close()
+            self._connection = self._writer = self._topology = None

@@ -1,0 +1,244 @@
+"""What is wrong with this account, as far as this user may see? Everything is asked; nothing is made, taken or acknowledged."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from http.client import HTTPException
+from typing import Any
+from urllib.error import URLError
+from urllib.parse import urlsplit
+from urllib.request import urlopen
+
+from unpoison.brokers.nats import checks
+from unpoison.brokers.nats.connection import Connection, Refused
+from unpoison.brokers.nats.names import Names, fits
+from unpoison.brokers.nats.topology import CONSUMER_NOT_FOUND, SCHEDULES_SINCE, STREAM_NOT_FOUND, filters, work_consumer
+from unpoison.brokers.nats.url import address
+from unpoison.errors import ConfigError
+from unpoison.model.wording import counted
+from unpoison.port import findings
+from unpoison.port.broker import Finding
+
+# What about the server itself, as far as it tells, puts messages at risk?
+#
+# How often it syncs to disk is told only by its monitoring port: looked for on the host of the URL at 8222, or where `monitor=`
+# says.
+
+
+SERVER_NAMES = ("sync-delayed", "storage-nearly-full", "no-schedules")
+NEARLY = 0.9
+PATIENCE = 3.0
+SECOND = 1_000_000_000
+
+
+def findings_of(connection: Connection) -> Iterator[Finding]:
+    yield from _of_version(connection)
+    yield from _of_space(connection.ask("INFO", what="looking at the account"))
+    yield from _of_disk(connection)
+
+
+def _of_version(connection: Connection) -> Iterator[Finding]:
+    if connection.version < SCHEDULES_SINCE:
+        version = ".".join(map(str, connection.version))
+        yield Finding(
+            "no-schedules",
+            f"NATS {version} delivers nothing at its time by itself. Retries and delayed messages wait in a stream all the same, "
+            f"but move on only while a consumer of unpoison runs.",
+            "Run NATS 2.12 or later; streams named *_RETRIES from before keep to the old way until they are made anew.",
+        )
+
+
+def _of_space(account: dict[str, Any]) -> Iterator[Finding]:
+    used, most = account.get("storage", 0), account.get("limits", {}).get("max_storage", -1)
+    if 0 < most < used / NEARLY:
+        yield Finding(
+            "storage-nearly-full",
+            f"This account uses {used:,} of {most:,} bytes on disk. When none are left nothing can be published, retried or "
+            f"dead-lettered, and every source stands still.",
+            "Raise max_file for the account, or see what takes the space: nats stream report",
+        )
+
+
+def _of_disk(connection: Connection) -> Iterator[Finding]:
+    first = urlsplit(connection.address.servers[0])
+    url = connection.address.monitor or f"http://{first.hostname}:8222"
+    try:
+        with urlopen(f"{url}/varz", timeout=PATIENCE) as answer:  # noqa: S310 - an address that the user gave
+            config = json.loads(answer.read())["jetstream"]["config"]
+    except (URLError, OSError, HTTPException, ValueError, KeyError) as error:
+        fix = "Start the server with -m 8222, or name its monitoring port in the URL: ?monitor=http://host:8222"
+        yield findings.cannot_look("how often the server syncs to disk", f"{url} does not answer: {error}.", fix)
+        return
+    if not config.get("sync_always"):
+        interval = config.get("sync_interval", 120 * SECOND) / SECOND
+        yield Finding(
+            "sync-delayed",
+            f"The server syncs to disk every {interval:g} s: a power cut of all its copies takes what was confirmed since. "
+            f"A kill of the server alone takes nothing.",
+            "In a cluster keep several copies: ?replicas=3. On a single server, if that is too much:\n"
+            "jetstream { sync_interval: always }",
+        )
+
+
+# What about NATS loses messages, or holds them up?
+
+
+# (the part that gave this module its question)
+
+
+NAMES = (
+    *SERVER_NAMES,
+    *checks.NAMES,
+    "consumer-unusable",
+    "work-queue-taken",
+    "streams-missing",
+    "schedules-off",
+    "single-copy",
+    "source-missing",
+    "many-dead-letters",
+)
+DEEP = ()
+
+
+def examine(  # every broker is asked the same
+    url: str,
+    sources: Sequence[str],
+    longest: float | None,  # noqa: ARG001
+    *,
+    deep: bool = False,  # noqa: ARG001
+) -> Sequence[Finding]:
+    """All that is found in this account. Nothing here takes long, so `deep` adds nothing."""
+    with closing(Connection(address(url))) as connection:
+        found = list(findings_of(connection))
+        streams = {each["config"]["name"]: each for each in _streams(connection)}
+        known = _sources(streams)
+        known |= {name: stream for name in sources if (stream := _taking(name, streams)) is not None}
+        found += findings.of_sources(sources, known.keys(), connection.address.shown)
+        for source in sources or known:
+            if source in known:
+                found += _of_source(connection, Names(source, connection.address.group), known[source], streams)
+        return found
+
+
+def known_sources(url: str) -> Sequence[str]:
+    """The sources that this account has been used for."""
+    with closing(Connection(address(url))) as connection:
+        return sorted(_sources({each["config"]["name"]: each for each in _streams(connection)}))
+
+
+def _streams(connection: Connection) -> Iterator[Mapping[str, Any]]:
+    offset = 0
+    while True:
+        answer = connection.ask("STREAM.LIST", {"offset": offset}, "listing streams")
+        page = answer.get("streams") or []
+        yield from page
+        offset += len(page)
+        if not page or offset >= answer["total"]:
+            return
+
+
+def _sources(streams: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """The streams of the sources that unpoison has used: those with a DLQ."""
+    dead = "unpoison.dead."
+    subjects = [subject for each in streams.values() for subject in each["config"].get("subjects") or []]
+    names = [subject.removeprefix(dead) for subject in subjects if subject.startswith(dead)]
+    return {name: stream for name in names if (stream := _taking(name, streams)) is not None}
+
+
+def _taking(subject: str, streams: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    for stream in streams.values():
+        if any(fits(subject, pattern) for pattern in stream["config"].get("subjects") or []):
+            return stream
+    return None
+
+
+def _of_source(
+    connection: Connection, names: Names, work: Mapping[str, Any], streams: Mapping[str, Mapping[str, Any]]
+) -> Iterator[Finding]:
+    config = work["config"]
+    yield from checks.work_stream(config, names.source)
+    yield from _of_copies(config, work)
+    missing = [name for name in (names.retries, names.dlq) if name not in streams]
+    if missing:
+        yield Finding(
+            "streams-missing",
+            f"Source {names.source!r} of group {names.group!r} lacks {counted(len(missing), 'stream')} that unpoison uses: "
+            f"{', '.join(missing)}.",
+            "The first publish or run makes them; an app with create=False does not start, and its error has the commands.",
+        )
+    for name in (names.retries, names.dlq):
+        if name in streams:
+            yield from checks.own_stream(streams[name]["config"])
+    if names.retries in streams:
+        yield from _of_schedules(connection, streams[names.retries]["config"])
+    yield from _of_consumers(connection, names, config)
+    if names.dlq not in streams:
+        return
+    info = connection.ask(f"STREAM.INFO.{names.dlq}", {"subjects_filter": names.dead}, "counting letters")
+    dead = sum((info["state"].get("subjects") or {}).values())
+    yield from findings.of_dead_letters({names.source: dead}, connection.address.shown)
+
+
+def _of_copies(config: Mapping[str, Any], stream: Mapping[str, Any]) -> Iterator[Finding]:
+    if stream.get("cluster", {}).get("name") and config.get("num_replicas", 1) == 1:
+        yield Finding(
+            "single-copy",
+            f"Stream {config['name']!r} is on one server of the cluster only: while that is down nothing can be published or "
+            f"consumed, and its disk is all there is.",
+            f"nats stream edit {config['name']} --replicas=3",
+        )
+
+
+def _of_schedules(connection: Connection, config: Mapping[str, Any]) -> Iterator[Finding]:
+    if connection.version >= SCHEDULES_SINCE and config.get("allow_msg_schedules") is not True:
+        yield Finding(
+            "schedules-off",
+            f"Stream {config['name']!r} was made by an older server and has no schedules: what waits in it moves on only while "
+            f"a consumer of unpoison runs.",
+            f"Once it is empty delete it, and it is made anew:\nnats stream rm {config['name']}",
+        )
+
+
+def _of_consumers(connection: Connection, names: Names, stream: Mapping[str, Any]) -> Iterator[Finding]:
+    """About each consumer that unpoison uses; one that is missing is made at the next start."""
+    own = work_consumer(names, stream, _consumer(connection, stream["name"], names.group))
+    used = [
+        (stream["name"], own, names.source),
+        (names.retries, "again", names.again),
+        (names.retries, "suspects", names.suspects),
+        (names.dlq, names.group, f"{names.replay}.*"),
+    ]
+    for place, name, subject in used:
+        config = _consumer(connection, place, name)
+        try:
+            if config is not None:
+                yield from checks.consumer(place, config, subject, float("inf"))
+            elif place == stream["name"] and stream.get("retention") == "workqueue":
+                yield from _of_others(connection, names, place)
+        except ConfigError as error:
+            fix = "Use another group in the URL, as in ?group=billing; what it needs is made."
+            yield Finding("consumer-unusable", str(error), fix, stops=True)
+
+
+def _consumer(connection: Connection, stream: str, name: str) -> Mapping[str, Any] | None:
+    try:
+        return dict(connection.ask(f"CONSUMER.INFO.{stream}.{name}", what=f"looking at consumer {name}")["config"])
+    except Refused as refused:
+        if refused.code not in (CONSUMER_NOT_FOUND, STREAM_NOT_FOUND):
+            raise
+        return None
+
+
+def _of_others(connection: Connection, names: Names, stream: str) -> Iterator[Finding]:
+    """About a consumer of another program on a work queue, where no second one can take the same messages."""
+    found = connection.ask(f"CONSUMER.LIST.{stream}", {}, f"listing consumers of {stream}").get("consumers") or []
+    for each in found:
+        if any(not taken or fits(names.source, taken) for taken in filters(each["config"])):
+            yield Finding(
+                "work-queue-taken",
+                f"Stream {stream!r} is a work queue, and its consumer {each['name']!r} takes {names.source!r}: the server lets "
+                f"no second consumer have the same messages, so group {names.group!r} cannot start.",
+                f"Use that consumer, as in ?group={each['name']}, or have the stream keep messages for all (retention limits).",
+                stops=True,
+            )
+            return

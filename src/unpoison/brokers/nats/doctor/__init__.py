@@ -1,1 +1,0 @@
-"""What about NATS loses messages, or holds them up?"""
