@@ -1,127 +1,150 @@
-"""What about an existing stream or consumer loses messages, or is not as we would have made it? Pure: settings in, findings
-out."""
+"""What can be wrong with a stream or a consumer that was there before. Pure: settings in, findings out."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from unpoison.errors import ConfigError
 from unpoison.port.broker import Finding
+from unpoison.port.findings import Check, examine, names_of
 
 SECOND = 1_000_000_000
 FEW_PENDING = 256
 SHORT_ACK_WAIT = 5.0
-NAMES = (
-    "stream-in-memory",
-    "stream-without-acks",
-    "stream-drops-messages",
-    "retries-expire",
-    "delivery-limit",
-    "few-pending",
-    "short-ack-wait",
-    "consumer-paused",
+LIMITS = ("max_msgs", "max_bytes", "max_msgs_per_subject")
+
+
+class Stream(NamedTuple):
+    """What the checks need to know about a stream."""
+
+    config: Mapping[str, Any]
+    source: str = ""
+
+    @property
+    def name(self) -> str:
+        return str(self.config["name"])
+
+    @property
+    def limits(self) -> str:
+        """Those that are set."""
+        found = [f"{limit} {self.config[limit]}" for limit in LIMITS if self.config.get(limit, -1) > 0]
+        return ", ".join([*found, f"max_age {self.max_age / SECOND:g} s"] if self.max_age > 0 else found)
+
+    @property
+    def max_age(self) -> int:
+        return int(self.config.get("max_age", 0))
+
+    @property
+    def drops(self) -> bool:
+        """Whether it deletes messages that were not handled."""
+        return bool(self.max_age > 0 or (self.limits and self.config.get("discard", "old") == "old"))
+
+
+class Consumer(NamedTuple):
+    """What the checks need to know about a durable consumer. `wanted_wait` is the ack_wait that we would have set."""
+
+    stream: str
+    config: Mapping[str, Any]
+    wanted_wait: float
+
+    @property
+    def name(self) -> str:
+        return str(self.config.get("durable_name") or self.config.get("name", ""))
+
+    @property
+    def shown(self) -> str:
+        return f"Consumer {self.name!r} of stream {self.stream!r}"
+
+    @property
+    def ack_wait(self) -> float:
+        return float(self.config.get("ack_wait", 30 * SECOND) / SECOND)
+
+
+OF_ANY_STREAM = (
+    Check(
+        "stream-in-memory",
+        lambda stream: stream.config.get("storage", "file") != "file",
+        "Stream {of.name!r} is kept in memory: a restart of the server loses everything in it.",
+        "The storage of a stream cannot be changed. Create it again with storage file, after: nats stream backup {of.name}",
+        loses=True,
+    ),
 )
+OF_WORK_STREAMS = (
+    *OF_ANY_STREAM,
+    Check(
+        "stream-without-acks",
+        lambda stream: bool(stream.config.get("no_ack")),
+        "Stream {of.name!r} confirms nothing (no_ack): a publisher to {of.source!r} cannot know what was stored.",
+        "nats stream edit {of.name} --ack",
+        loses=True,
+    ),
+    Check(
+        "stream-drops-messages",
+        lambda stream: stream.drops,
+        "Stream {of.name!r} drops messages that were not handled yet once they pass {of.limits}.",
+        "Have limits far above any backlog, or refuse new messages instead: nats stream edit {of.name} --discard=new",
+    ),
+)
+OF_OWN_STREAMS = (
+    *OF_ANY_STREAM,
+    Check(
+        "retries-expire",
+        lambda stream: stream.drops,
+        "Stream {of.name!r} has {of.limits} set: retries that wait, or dead letters, are deleted by it without a word.",
+        "nats stream edit {of.name} --max-age=0 --max-msgs=-1 --max-bytes=-1 --discard=new",
+        loses=True,
+    ),
+)
+OF_CONSUMERS = (
+    Check(
+        "delivery-limit",
+        lambda consumer: consumer.config.get("max_deliver", -1) > 0,
+        "{of.shown} has max_deliver {of.config[max_deliver]}: a message that was handed out so often, also to consumers that "
+        "were killed, stays in the stream and is never delivered again.",
+        "nats consumer edit {of.stream} {of.name} --max-deliver=-1",
+        loses=True,
+    ),
+    Check(
+        "few-pending",
+        lambda consumer: 0 < consumer.config.get("max_ack_pending", -1) < FEW_PENDING,
+        "{of.shown} hands out at most {of.config[max_ack_pending]} messages at once, to all processes (max_ack_pending).",
+        "nats consumer edit {of.stream} {of.name} --max-pending=10000",
+    ),
+    Check(
+        "short-ack-wait",
+        lambda consumer: consumer.ack_wait < min(SHORT_ACK_WAIT, consumer.wanted_wait),
+        "{of.shown} waits {of.ack_wait:g} s to hear from a consumer (ack_wait): one that is paused for longer loses its "
+        "messages, and they run twice.",
+        "nats consumer edit {of.stream} {of.name} --wait=30s",
+    ),
+    Check(
+        "consumer-paused",
+        lambda consumer: bool(consumer.config.get("pause_until")),
+        "{of.shown} is paused until {of.config[pause_until]}: nothing is delivered before.",
+        "nats consumer resume {of.stream} {of.name}",
+    ),
+)
+NAMES = names_of(OF_WORK_STREAMS, OF_OWN_STREAMS, OF_CONSUMERS)
 
 
 def work_stream(config: Mapping[str, Any], source: str) -> list[Finding]:
-    """About a stream that was there before."""
-    name = config["name"]
-    findings = _in_memory(config)
-    if config.get("no_ack"):
-        findings.append(
-            Finding(
-                "stream-without-acks",
-                f"Stream {name!r} confirms nothing (no_ack): whoever publishes to {source!r} cannot know what was stored.",
-                f"nats stream edit {name} --ack",
-                loses=True,
-            )
-        )
-    numbers = ("max_msgs", "max_bytes", "max_msgs_per_subject")
-    limits = [f"{limit} {config[limit]}" for limit in numbers if config.get(limit, -1) > 0]
-    limits += [f"max_age {config['max_age'] / SECOND:g} s"] if config.get("max_age", 0) > 0 else []
-    if limits and (config.get("discard", "old") == "old" or config.get("max_age", 0) > 0):
-        findings.append(
-            Finding(
-                "stream-drops-messages",
-                f"Stream {name!r} drops messages that nobody has handled yet once they pass {', '.join(limits)}.",
-                f"Have limits far above any backlog, or refuse new messages instead: nats stream edit {name} --discard=new",
-            )
-        )
-    return findings
+    """About the stream of a source."""
+    return examine(OF_WORK_STREAMS, Stream(config, source))
 
 
 def own_stream(config: Mapping[str, Any]) -> list[Finding]:
     """About a stream in which retries, delays or dead letters are kept."""
-    name = config["name"]
-    findings = _in_memory(config)
-    limits = [limit for limit in ("max_age", "max_msgs", "max_bytes", "max_msgs_per_subject") if config.get(limit, -1) > 0]
-    if config.get("max_age", 0) > 0 or (limits and config.get("discard", "old") == "old"):
-        findings.append(
-            Finding(
-                "retries-expire",
-                f"Stream {name!r} has {limits[0]} set: retries that wait, or dead letters, are deleted by it without a word.",
-                f"nats stream edit {name} --max-age=0 --max-msgs=-1 --max-bytes=-1 --discard=new",
-                loses=True,
-            )
-        )
-    return findings
-
-
-def _in_memory(config: Mapping[str, Any]) -> list[Finding]:
-    if config.get("storage", "file") == "file":
-        return []
-    name = config["name"]
-    problem = f"Stream {name!r} is kept in memory: a restart of the server loses everything in it."
-    fix = f"The storage of a stream cannot be changed. Make it anew with storage file, after: nats stream backup {name}"
-    return [Finding("stream-in-memory", problem, fix, loses=True)]
+    return examine(OF_OWN_STREAMS, Stream(config))
 
 
 def consumer(stream: str, config: Mapping[str, Any], subject: str, wanted_wait: float) -> list[Finding]:
-    """About a consumer that was there before. Raises ConfigError if we cannot work with it."""
-    name = config.get("durable_name") or config.get("name", "")
-    what = f"Consumer {name!r} of stream {stream!r}"
-    _refuse(config, what, subject)
-    edit = f"nats consumer edit {stream} {name}"
-    findings = [*_of_limits(config, what, edit), *_of_waiting(config, what, edit, wanted_wait)]
-    if config.get("pause_until"):
-        findings.append(
-            Finding(
-                "consumer-paused",
-                f"{what} is paused until {config['pause_until']}: nothing is delivered before.",
-                f"nats consumer resume {stream} {name}",
-            )
-        )
-    return findings
+    """About a durable consumer. Raises ConfigError if we cannot work with it."""
+    found = Consumer(stream, config, wanted_wait)
+    _refuse(found, subject)
+    return examine(OF_CONSUMERS, found)
 
 
-def _of_limits(config: Mapping[str, Any], what: str, edit: str) -> Iterator[Finding]:
-    if config.get("max_deliver", -1) > 0:
-        yield Finding(
-            "delivery-limit",
-            f"{what} has max_deliver {config['max_deliver']}: a message that was handed out so often, also to consumers that "
-            f"were killed, stays in the stream and is never delivered again.",
-            f"{edit} --max-deliver=-1",
-            loses=True,
-        )
-    if 0 < config.get("max_ack_pending", -1) < FEW_PENDING:
-        yield Finding(
-            "few-pending",
-            f"{what} hands out at most {config['max_ack_pending']} messages at once, to all processes (max_ack_pending).",
-            f"{edit} --max-pending=10000",
-        )
-
-
-def _of_waiting(config: Mapping[str, Any], what: str, edit: str, wanted_wait: float) -> Iterator[Finding]:
-    ack_wait = config.get("ack_wait", 30 * SECOND) / SECOND
-    if ack_wait < min(SHORT_ACK_WAIT, wanted_wait):
-        yield Finding(
-            "short-ack-wait",
-            f"{what} waits {ack_wait:g} s to hear from a consumer (ack_wait): one that is paused for longer loses its "
-            f"messages, and they run twice.",
-            f"{edit} --wait=30s",
-        )
-
-
-def _refuse(config: Mapping[str, Any], what: str, subject: str) -> None:
+def _refuse(consumer: Consumer, subject: str) -> None:
+    config = consumer.config
     filters = [each for each in (config.get("filter_subjects") or [config.get("filter_subject", "")]) if each]
     if config.get("deliver_subject"):
         problem = f"pushes to {config['deliver_subject']!r}, and unpoison pulls"
@@ -133,4 +156,6 @@ def _refuse(config: Mapping[str, Any], what: str, subject: str) -> None:
         problem = f"takes {', '.join(filters)}, and {subject!r} is wanted"
     else:
         return
-    raise ConfigError(f"{what} {problem}. It is left as it is: name another one with ?group=NAME, which is then made.")
+    raise ConfigError(
+        f"{consumer.shown} {problem}. It is left as it is: name another one with ?group=NAME, which is then created."
+    )

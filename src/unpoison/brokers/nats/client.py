@@ -1,4 +1,4 @@
-"""What does everything else of one user of the server share? The connection that is open now, and what hangs on it."""
+"""What one user of the server shares: the connection that is open now, and what depends on it."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ from unpoison.errors import BrokerUnavailable
 
 
 class Client:
-    """Makes a new connection whenever the last one is lost and somebody needs one."""
+    """Makes a new connection when the last one is lost and one is needed."""
 
     def __init__(self, address: Address, wake: Callable[[], None]) -> None:
         self.address, self._wake = address, wake
@@ -59,7 +59,7 @@ class Client:
             return self.topology().topic(source)
 
     def remake(self, source: str) -> None:
-        """Somebody deleted a stream or a consumer: it is made anew unless that is not wanted."""
+        """Create a stream or consumer again that was deleted, unless create=False forbids it."""
         with self._lock:
             self.topology().forget(source)
             try:

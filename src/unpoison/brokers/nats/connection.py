@@ -1,7 +1,7 @@
-"""How is one connection used from any thread?
+"""One connection, used from any thread. The asynchronous client runs on one event loop in one thread of this process.
 
-It is made, used and lost; a lost one is never revived: whoever needs one next makes a new one, to any server of the cluster
-that was known by then. Deliveries outlive it: the server goes by the reply subject, not by the connection.
+A lost connection is never revived: the next call that needs one makes a new one, to any server of the cluster that is known by
+then. Deliveries outlive it: the server goes by the reply subject, not by the connection.
 """
 
 import asyncio
@@ -22,9 +22,6 @@ from unpoison.brokers.nats.url import Address
 from unpoison.brokers.nats.wire import Sink
 from unpoison.errors import BrokerUnavailable, ConfigError
 from unpoison.port.broker_url import without_secrets
-
-# Where does the asynchronous client run? On one event loop in one thread of this process, whoever calls.
-
 
 T = TypeVar("T")
 
@@ -53,9 +50,6 @@ def loop_thread() -> LoopThread:
         if not _threads or _threads[-1].pid != os.getpid():
             _threads.append(LoopThread())
         return _threads[-1]
-
-
-# (the part that gave this module its question)
 
 
 CONNECT_TIMEOUT = 5

@@ -1,9 +1,9 @@
-"""How are dead letters looked at, sent again and removed in NATS?
+"""Look at dead letters, send them again and remove them.
 
 Nobody can change a stored message, and nothing joins two steps. So an operator first writes down what is to be done with a
-letter, as a *claim*: the server stores one claim per letter, whoever comes second is refused. Then it is done, each step
+letter, as a *claim*: the server stores one claim per letter and refuses a second one. Then it is done, each step
 such that a second time changes nothing: the letter is stored as replayed or discarded, deleted as dead, and the claim
-removed. Whoever has claims answers under a name of its own; what is claimed by one who does not, since it was killed, the
+removed. An operator with claims answers under a name of its own; claims of one that was killed, and does not answer, the
 next look finishes.
 
 A replayed letter is the message that is sent again: consumers get it from there, and it stays as history.

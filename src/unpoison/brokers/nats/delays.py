@@ -68,9 +68,6 @@ def text(moment_: float) -> str:
     return datetime.fromtimestamp(moment_, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-# (the part that gave this module its question)
-
-
 DUE, TARGET = b"x-unpoison-due", b"x-unpoison-target"
 AT_ONCE = 100
 IDLE = 5.0
@@ -107,7 +104,7 @@ class Mover:
         while not self._ended.is_set():
             self._rung.clear()
             moved = 0
-            with suppress(UnpoisonError):  # whoever consumes reports it
+            with suppress(UnpoisonError):  # the consumer reports it
                 moved = self._move()
             if not moved and not self._ended.is_set():
                 self._rung.wait(IDLE)

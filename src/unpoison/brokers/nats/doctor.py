@@ -1,4 +1,4 @@
-"""What is wrong with this account, as far as this user may see? Everything is asked; nothing is made, taken or acknowledged."""
+"""Find what is wrong with this account, as far as this user may see. It only asks: nothing is created, taken or acknowledged."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,75 +19,10 @@ from unpoison.model.wording import counted
 from unpoison.port import findings
 from unpoison.port.broker import Finding
 
-# What about the server itself, as far as it tells, puts messages at risk?
-#
-# How often it syncs to disk is told only by its monitoring port: looked for on the host of the URL at 8222, or where `monitor=`
-# says.
-
-
-SERVER_NAMES = ("sync-delayed", "storage-nearly-full", "no-schedules")
-NEARLY = 0.9
-PATIENCE = 3.0
-SECOND = 1_000_000_000
-
-
-def findings_of(connection: Connection) -> Iterator[Finding]:
-    yield from _of_version(connection)
-    yield from _of_space(connection.ask("INFO", what="looking at the account"))
-    yield from _of_disk(connection)
-
-
-def _of_version(connection: Connection) -> Iterator[Finding]:
-    if connection.version < SCHEDULES_SINCE:
-        version = ".".join(map(str, connection.version))
-        yield Finding(
-            "no-schedules",
-            f"NATS {version} delivers nothing at its time by itself. Retries and delayed messages wait in a stream all the same, "
-            f"but move on only while a consumer of unpoison runs.",
-            "Run NATS 2.12 or later; streams named *_RETRIES from before keep to the old way until they are made anew.",
-        )
-
-
-def _of_space(account: dict[str, Any]) -> Iterator[Finding]:
-    used, most = account.get("storage", 0), account.get("limits", {}).get("max_storage", -1)
-    if 0 < most < used / NEARLY:
-        yield Finding(
-            "storage-nearly-full",
-            f"This account uses {used:,} of {most:,} bytes on disk. When none are left nothing can be published, retried or "
-            f"dead-lettered, and every source stands still.",
-            "Raise max_file for the account, or see what takes the space: nats stream report",
-        )
-
-
-def _of_disk(connection: Connection) -> Iterator[Finding]:
-    first = urlsplit(connection.address.servers[0])
-    url = connection.address.monitor or f"http://{first.hostname}:8222"
-    try:
-        with urlopen(f"{url}/varz", timeout=PATIENCE) as answer:  # noqa: S310 - an address that the user gave
-            config = json.loads(answer.read())["jetstream"]["config"]
-    except (URLError, OSError, HTTPException, ValueError, KeyError) as error:
-        fix = "Start the server with -m 8222, or name its monitoring port in the URL: ?monitor=http://host:8222"
-        yield findings.cannot_look("how often the server syncs to disk", f"{url} does not answer: {error}.", fix)
-        return
-    if not config.get("sync_always"):
-        interval = config.get("sync_interval", 120 * SECOND) / SECOND
-        yield Finding(
-            "sync-delayed",
-            f"The server syncs to disk every {interval:g} s: a power cut of all its copies takes what was confirmed since. "
-            f"A kill of the server alone takes nothing.",
-            "In a cluster keep several copies: ?replicas=3. On a single server, if that is too much:\n"
-            "jetstream { sync_interval: always }",
-        )
-
-
-# What about NATS loses messages, or holds them up?
-
-
-# (the part that gave this module its question)
-
-
 NAMES = (
-    *SERVER_NAMES,
+    "sync-delayed",
+    "storage-nearly-full",
+    "no-schedules",
     *checks.NAMES,
     "consumer-unusable",
     "work-queue-taken",
@@ -98,6 +33,8 @@ NAMES = (
     "many-dead-letters",
 )
 DEEP = ()
+NEARLY = 0.9
+PATIENCE = 3.0
 
 
 def examine(  # every broker is asked the same
@@ -109,7 +46,7 @@ def examine(  # every broker is asked the same
 ) -> Sequence[Finding]:
     """All that is found in this account. Nothing here takes long, so `deep` adds nothing."""
     with closing(Connection(address(url))) as connection:
-        found = list(findings_of(connection))
+        found = list(_of_server(connection))
         streams = {each["config"]["name"]: each for each in _streams(connection)}
         known = _sources(streams)
         known |= {name: stream for name in sources if (stream := _taking(name, streams)) is not None}
@@ -195,12 +132,12 @@ def _of_schedules(connection: Connection, config: Mapping[str, Any]) -> Iterator
             "schedules-off",
             f"Stream {config['name']!r} was made by an older server and has no schedules: what waits in it moves on only while "
             f"a consumer of unpoison runs.",
-            f"Once it is empty delete it, and it is made anew:\nnats stream rm {config['name']}",
+            f"Once it is empty delete it, and it is created again:\nnats stream rm {config['name']}",
         )
 
 
 def _of_consumers(connection: Connection, names: Names, stream: Mapping[str, Any]) -> Iterator[Finding]:
-    """About each consumer that unpoison uses; one that is missing is made at the next start."""
+    """About each consumer that unpoison uses; one that is missing is created at the next start."""
     own = work_consumer(names, stream, _consumer(connection, stream["name"], names.group))
     used = [
         (stream["name"], own, names.source),
@@ -216,7 +153,7 @@ def _of_consumers(connection: Connection, names: Names, stream: Mapping[str, Any
             elif place == stream["name"] and stream.get("retention") == "workqueue":
                 yield from _of_others(connection, names, place)
         except ConfigError as error:
-            fix = "Use another group in the URL, as in ?group=billing; what it needs is made."
+            fix = "Use another group in the URL, as in ?group=billing; what it needs is created."
             yield Finding("consumer-unusable", str(error), fix, stops=True)
 
 
@@ -242,3 +179,53 @@ def _of_others(connection: Connection, names: Names, stream: str) -> Iterator[Fi
                 stops=True,
             )
             return
+
+
+def _of_server(connection: Connection) -> Iterator[Finding]:
+    yield from _of_version(connection)
+    yield from _of_space(connection.ask("INFO", what="looking at the account"))
+    yield from _of_disk(connection)
+
+
+def _of_version(connection: Connection) -> Iterator[Finding]:
+    if connection.version < SCHEDULES_SINCE:
+        version = ".".join(map(str, connection.version))
+        yield Finding(
+            "no-schedules",
+            f"NATS {version} delivers nothing at its time by itself. Retries and delayed messages wait in a stream all the same, "
+            f"but move on only while a consumer of unpoison runs.",
+            "Run NATS 2.12 or later; streams named *_RETRIES from before keep to the old way until they are created again.",
+        )
+
+
+def _of_space(account: dict[str, Any]) -> Iterator[Finding]:
+    used, most = account.get("storage", 0), account.get("limits", {}).get("max_storage", -1)
+    if 0 < most < used / NEARLY:
+        yield Finding(
+            "storage-nearly-full",
+            f"This account uses {used:,} of {most:,} bytes on disk. When none are left nothing can be published, retried or "
+            f"dead-lettered, and every source stands still.",
+            "Raise max_file for the account, or see what takes the space: nats stream report",
+        )
+
+
+def _of_disk(connection: Connection) -> Iterator[Finding]:
+    """How often the server syncs to disk is told only by its monitoring port: at 8222, or where `monitor=` says."""
+    first = urlsplit(connection.address.servers[0])
+    url = connection.address.monitor or f"http://{first.hostname}:8222"
+    try:
+        with urlopen(f"{url}/varz", timeout=PATIENCE) as answer:  # noqa: S310 - an address that the user gave
+            config = json.loads(answer.read())["jetstream"]["config"]
+    except (URLError, OSError, HTTPException, ValueError, KeyError) as error:
+        fix = "Start the server with -m 8222, or name its monitoring port in the URL: ?monitor=http://host:8222"
+        yield findings.cannot_look("how often the server syncs to disk", f"{url} does not answer: {error}.", fix)
+        return
+    if not config.get("sync_always"):
+        interval = config.get("sync_interval", 120 * checks.SECOND) / checks.SECOND
+        yield Finding(
+            "sync-delayed",
+            f"The server syncs to disk every {interval:g} s: a power cut of all its copies takes what was confirmed since. "
+            f"A kill of the server alone takes nothing.",
+            "In a cluster keep several copies: ?replicas=3. On a single server, if that is too much:\n"
+            "jetstream { sync_interval: always }",
+        )

@@ -1,4 +1,4 @@
-"""What is called how in NATS?
+"""The names of streams, consumers and subjects in NATS.
 
 A source is a subject. For the source `orders` and the group `unpoison`:
 

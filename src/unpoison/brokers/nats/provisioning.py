@@ -1,4 +1,4 @@
-"""What must an administrator create in JetStream, and what must the app's user be allowed to do there?"""
+"""What an administrator must create in JetStream, and what the app's user must be allowed to do there."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence

@@ -55,9 +55,6 @@ def _letter(client: Client, item: Dead) -> Copy:
     return Copy(names.dead, letters.written(item.letter, seen, receipt.envelope, names.group), item.delivery.body)
 
 
-# (the part that gave this module its question)
-
-
 _REFUSALS = {
     DENIED: Refusal.NOT_PERMITTED,
     NOT_SENT: Refusal.NOT_SENT,

@@ -1,4 +1,4 @@
-"""How is a stream read without changing anything?
+"""Read a stream without changing anything.
 
 Through a consumer for the moment, which acknowledges nothing. Older servers miscount for such a one once messages were
 deleted: there each message is asked for by itself.

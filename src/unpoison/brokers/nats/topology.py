@@ -1,8 +1,8 @@
-"""Which streams and consumers does a source need, and what if they are there already?
+"""Create the streams and consumers that a source needs, and check those that are there already.
 
-What is missing is made; what is there is never changed. A difference that matters is a finding, with the value in it and the
-way out; one that we cannot work with is an error at start-up. A stream of the source that we did not make is not made anew when
-it is deleted: it may have taken other subjects, and kept messages for others.
+What is missing is created; what is there is never changed. A difference that matters is a finding, with the value in it and the
+way out; one that we cannot work with is an error at start-up. A stream of the source that we did not create is not created again
+when it is deleted: it may have taken other subjects, and kept messages for others.
 """
 
 import json
@@ -16,9 +16,6 @@ from unpoison.brokers.nats.url import Address
 from unpoison.errors import ConfigError
 from unpoison.model.wording import counted
 from unpoison.port.broker import Finding
-
-# Which streams and consumers does a source need, with which settings? Pure: names in, configurations out.
-
 
 SCHEDULES_SINCE = (2, 12)
 MOST_PENDING = 100_000
@@ -72,9 +69,6 @@ def own_consumers(names: Names, ack_wait: float, *, has_schedules: bool) -> Iter
         yield names.retries, consumer("later", f"{names.later}.*", 30.0) | {"max_ack_pending": -1}
 
 
-# (the part that gave this module its question)
-
-
 STREAM_NOT_FOUND, CONSUMER_NOT_FOUND, NAME_IN_USE, OVERLAP, CONSUMER_EXISTS = 10059, 10014, 10058, 10065, (10148, 10013, 10105)
 NOT_UNIQUE = (10099, 10100)
 MADE_WITH = ("name", "subjects", "retention", "storage")
@@ -118,7 +112,7 @@ class Topology:
         return self._topics[source]
 
     def forget(self, source: str) -> None:
-        """Somebody deleted what belongs to it."""
+        """Look for it again: what belongs to it was deleted."""
         self._topics.pop(source, None)
 
     def ensure(self, source: str) -> list[Finding]:
@@ -213,7 +207,7 @@ class Topology:
         try:
             return dict(self.connection.ask(f"STREAM.CREATE.{name}", wanted, f"making stream {name}")["config"])
         except Refused as refused:
-            if refused.code == NAME_IN_USE:  # somebody was faster
+            if refused.code == NAME_IN_USE:  # another process was faster
                 return dict(self.connection.ask(f"STREAM.INFO.{name}", what=f"looking at stream {name}")["config"])
             if refused.code != OVERLAP:
                 raise

@@ -1,4 +1,4 @@
-"""How are many messages read and written at the cost of a few?
+"""Read and write many messages at the cost of a few.
 
 The client makes the connection, logs in, keeps it alive. What passes through is read here: its own parser takes each message
 through a queue and a task, which costs more than everything else together. Whole batches are written as one piece of bytes.
