@@ -3,12 +3,12 @@
 from unpoison.brokers.kafka import runs
 from unpoison.brokers.kafka.asking import Place
 from unpoison.brokers.kafka.names import PARTITIONS, TIERS, Names
-from unpoison.brokers.kafka.session import Session
+from unpoison.brokers.kafka.asking import Asking
 
 DELAYED = frozenset(partition for partition, _ in TIERS)
 
 
-def unfinished(session: Session, group: str, places: list[Place]) -> dict[Place, tuple[int, int]]:
+def unfinished(session: Asking, group: str, places: list[Place]) -> dict[Place, tuple[int, int]]:
     """For each partition: how many messages are not done, and how many of these may have been started."""
     ends, begins = session.ends(places), session.ends(places, first=True)
     committed = session.committed(group, places)
@@ -22,7 +22,7 @@ def unfinished(session: Session, group: str, places: list[Place]) -> dict[Place,
     return found
 
 
-def counts(session: Session, names: Names, partitions: int) -> tuple[int, int, int]:
+def counts(session: Asking, names: Names, partitions: int) -> tuple[int, int, int]:
     """Ready, delayed, and held by somebody."""
     main = unfinished(session, names.group, [(names.topic, number) for number in range(partitions)])
     retry = unfinished(session, names.retry_group, [(names.retry, number) for number in range(PARTITIONS)])
