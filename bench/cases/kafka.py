@@ -31,7 +31,7 @@ from bench.harness.rounds import Rounds
 from bench.harness.serving import served
 from unpoison import App
 from unpoison.body.payload import new_ids
-from unpoison.brokers.kafka.session import Session
+from unpoison.brokers.kafka.connection import Session
 from unpoison.brokers.kafka.url import address
 
 MESSAGES, WORKED = 250_000, 100_000

@@ -8,8 +8,8 @@ from typing import Any
 import psycopg
 
 from unpoison.brokers.kafka import letters as kafka_letters
+from unpoison.brokers.kafka.connection import Session
 from unpoison.brokers.kafka.reading import Reader
-from unpoison.brokers.kafka.session import Session
 from unpoison.brokers.nats import letters as nats_letters
 from unpoison.brokers.nats.connection import Connection
 from unpoison.brokers.redis.connection import Link as Redis

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from servers.kafka import Kafka
 from servers.kafka_cluster import Cluster
 from unpoison.brokers.kafka.broker import KafkaBroker
-from unpoison.brokers.kafka.session import Session
+from unpoison.brokers.kafka.connection import Session
 from unpoison.brokers.kafka.url import address
 from unpoison.model.message import Delivery, Native, Outgoing
 from unpoison.port.broker import Broker
@@ -28,9 +28,19 @@ class KafkaLab(Lab):
 
     modules = tuple(
         f"unpoison.brokers.kafka.{name}"
-        for name in ("broker", "source", "session", "asking", "deadletters", "books", "copies", "letters", "replays")
+        for name in (
+            "broker",
+            "subscription",
+            "connection",
+            "cluster_queries",
+            "deadletters",
+            "letter_states",
+            "publishing",
+            "letters",
+            "replays",
+        )
     )
-    readers = ("unpoison.brokers.kafka.envelope.look", "unpoison.brokers.kafka.source.Source._deliveries")
+    readers = ("unpoison.brokers.kafka.envelope.look", "unpoison.brokers.kafka.subscription.Source._deliveries")
     shares_by_turns = False  # a connection gets partitions, and what is in them
 
     def __init__(

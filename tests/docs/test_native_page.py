@@ -5,8 +5,8 @@ import re
 import pytest
 
 from tests.docs.pages import ROOT
-from unpoison.brokers.kafka import native as kafka
-from unpoison.brokers.kafka.source import Receipt as KafkaReceipt
+from unpoison.brokers.kafka import envelope as kafka
+from unpoison.brokers.kafka.subscription import Receipt as KafkaReceipt
 from unpoison.brokers.nats import envelope as nats
 from unpoison.brokers.nats import envelope as nats_envelope
 from unpoison.brokers.postgresql import rows as postgresql

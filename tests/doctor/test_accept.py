@@ -12,7 +12,7 @@ from confluent_kafka.admin import NewTopic
 from tests.contract.kafka_lab import KafkaLab
 from tests.contract.sqs_lab import SQSLab
 from unpoison import App
-from unpoison.brokers.kafka.session import Session
+from unpoison.brokers.kafka.connection import Session
 from unpoison.brokers.kafka.url import address as kafka_address
 from unpoison.brokers.nats.connection import Connection
 from unpoison.brokers.nats.url import address as nats_address

@@ -9,8 +9,8 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from tests.contract.kafka_lab import KafkaLab
 from unpoison.brokers import checks_for, findings_for
-from unpoison.brokers.kafka.doctor import cutting
-from unpoison.brokers.kafka.session import Session
+from unpoison.brokers.kafka import doctor
+from unpoison.brokers.kafka.connection import Session
 from unpoison.brokers.kafka.url import address
 from unpoison.errors import BrokerUnavailable
 from unpoison.testing import given
@@ -164,7 +164,7 @@ def test_many_dead_letters_are_told_until_they_are_gone(lab):
 
 
 def test_retries_that_are_done_with_are_told_until_they_are_cut_and_nothing_else_is(lab, names, monkeypatch):
-    monkeypatch.setattr(cutting, "MANY", 5)
+    monkeypatch.setattr(doctor, "MANY", 5)
     app, seen = lab.app(), []
     given.consumer(app, "orders", seen.append)
     for number in range(6):
@@ -181,7 +181,7 @@ def test_retries_that_are_done_with_are_told_until_they_are_cut_and_nothing_else
 @pytest.mark.long
 def test_a_body_that_only_the_retry_topic_has_is_not_cut(lab, names, monkeypatch):
     """The letter of a message that came from there was too large for the DLQ."""
-    monkeypatch.setattr(cutting, "MANY", 1)
+    monkeypatch.setattr(doctor, "MANY", 1)
     app = lab.app()
     given.consumer(app, "orders", reject)
     app.publish("orders", "small", delay=0.05)

@@ -12,7 +12,7 @@ from servers.kafka_cluster import cluster
 from tests.contract.kafka_lab import KafkaLab
 from tests.servers_plugin import skip_or_fail
 from unpoison.brokers import findings_for
-from unpoison.brokers.kafka.planned_topics import copies
+from unpoison.brokers.kafka.topology import copies
 from unpoison.errors import BrokerUnavailable, Permanent
 from unpoison.model.backoff import Backoff
 from unpoison.model.message import Delivery

@@ -9,8 +9,8 @@ import weakref
 import pytest
 
 from tests.contract.kafka_lab import KafkaLab
-from unpoison.brokers.kafka import committed
-from unpoison.brokers.kafka.session import Session
+from unpoison.brokers.kafka import cluster_queries
+from unpoison.brokers.kafka.connection import Session
 from unpoison.brokers.kafka.url import address
 from unpoison.errors import BrokerUnavailable
 from unpoison.testing import given
@@ -105,9 +105,11 @@ def test_it_is_asked_by_processes_with_many_open_files(session):
 
 
 def test_whoever_looks_at_many_groups_keeps_a_few_clients_only(session):
-    for number in range(2 * committed.MOST):
+    for number in range(2 * cluster_queries.MOST):
         session.committed(f"group-{number}", [("nothing", 0)])
-    assert list(session._committed._clients) == [f"group-{number}" for number in range(committed.MOST, 2 * committed.MOST)]
+    assert list(session._committed._clients) == [
+        f"group-{number}" for number in range(cluster_queries.MOST, 2 * cluster_queries.MOST)
+    ]
 
 
 def test_a_session_that_nobody_has_any_more_is_gone_at_once(lab):

@@ -11,9 +11,9 @@ from confluent_kafka import Producer
 from tests.contract.kafka_lab import KafkaLab
 from unpoison import App
 from unpoison.brokers import findings_for
+from unpoison.brokers.kafka.commit_metadata import untagged
 from unpoison.brokers.kafka.committing import Commits
-from unpoison.brokers.kafka.runs import untagged
-from unpoison.brokers.kafka.session import Session
+from unpoison.brokers.kafka.connection import Session
 from unpoison.brokers.kafka.url import address
 from unpoison.errors import BrokerUnavailable, ConfigError, OwnershipLost, Permanent
 from unpoison.model.backoff import Backoff

@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 from tests.contract.kafka_lab import KafkaLab
 from tests.e2e.command_line import unpoison
 from unpoison.brokers import leftovers_for, move_back
-from unpoison.brokers.kafka import copies, leaving, replays
+from unpoison.brokers.kafka import leaving, publishing, replays
 from unpoison.brokers.kafka.envelope import Copy
 from unpoison.brokers.kafka.names import REPLAYS
 from unpoison.brokers.kafka.url import address
@@ -140,14 +140,14 @@ def test_what_its_holder_has_settled_and_what_an_operator_was_too_late_to_send_i
     broker = lab.broker("orders")
     (delivery,) = [each for each in broker.fetch("orders", 10) if each.body == b"5"]
     part, record = delivery.receipt.part, broker._sources["orders"].record(delivery.receipt)
-    ref, settled = copies.held(names, part, record, "gone")
-    _, running = copies.held(names, part, record, "gone too")
+    ref, settled = publishing.held(names, part, record, "gone")
+    _, running = publishing.held(names, part, record, "gone too")
     sent = Copy(names.retry, b"replayed", None, (), REPLAYS)
     late = replays.claimed(Copy(names.retry, b"late", None, (), REPLAYS), "nonce", 0)
     stop = replays.stop((names.retry, REPLAYS), "nonce")
     broker.close()
     (before,) = leftovers_for(lab.url)
-    lab.broker().session.must_store([settled, running, copies.note(names, ref), sent, stop, late], "preparing")
+    lab.broker().session.must_store([settled, running, publishing.note(names, ref), sent, stop, late], "preparing")
     (left,) = leftovers_for(lab.url)
     assert left.waiting == before.waiting + 2  # running, sent
     assert move_back(lab.url, left, 30.0) == left.waiting

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from tests.contract.kafka_lab import KafkaLab
-from unpoison.brokers.kafka.session import Session
+from unpoison.brokers.kafka.connection import Session
 from unpoison.errors import LetterNotFound
 from unpoison.model.failure import ErrorClassification
 from unpoison.port.broker import Dead, Settlement

@@ -26,7 +26,7 @@ from tests.fault.certificates import make_certificate
 from tests.servers_plugin import private_or_skip
 from unpoison.app import App
 from unpoison.brokers import findings_for
-from unpoison.brokers.kafka import connecting
+from unpoison.brokers.kafka import errors
 from unpoison.errors import BrokerUnavailable, ConfigError
 from unpoison.model.backoff import Backoff
 from unpoison.model.message import Delivery
@@ -103,7 +103,7 @@ def test_messages_go_both_ways_over_tls(server, form):
 @pytest.fixture
 def no_last_look(monkeypatch):
     """The long wait at the end is not needed to hear why nobody answers."""
-    monkeypatch.setattr(connecting, "LOOKS", connecting.LOOKS[:-1])
+    monkeypatch.setattr(errors, "LOOKS", errors.LOOKS[:-1])
 
 
 @pytest.mark.usefixtures("no_last_look")
@@ -169,7 +169,7 @@ def add_scram_user(server, name: str) -> None:
 
 @pytest.mark.long
 def test_a_login_that_is_revoked_while_a_consumer_has_nothing_to_do_is_told(server, monkeypatch):
-    monkeypatch.setattr(connecting, "GONE_FOR", 300.0)  # not that the server was gone for a moment
+    monkeypatch.setattr(errors, "GONE_FOR", 300.0)  # not that the server was gone for a moment
     prefix, handled = fresh(), []
     add_scram_user(server, "temp")
     allow(server, prefix, "temp", documented())

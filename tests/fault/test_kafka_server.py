@@ -10,7 +10,7 @@ import pytest
 
 from tests.contract.kafka_lab import KafkaLab
 from tests.servers_plugin import private_or_skip
-from unpoison.brokers.kafka import connecting
+from unpoison.brokers.kafka import errors
 from unpoison.errors import BrokerUnavailable, Permanent
 from unpoison.model.backoff import Backoff
 from unpoison.model.message import Counters, Delivery
@@ -97,7 +97,7 @@ def test_a_consumer_goes_on_after_a_kill_of_the_server(lab, server):
 
 @pytest.mark.parametrize("how", ["killed", "frozen"])
 def test_a_consumer_that_has_nothing_to_do_tells_that_nobody_is_there_and_goes_on(lab, server, how, monkeypatch):
-    monkeypatch.setattr(connecting, "GONE_FOR", 1.0)
+    monkeypatch.setattr(errors, "GONE_FOR", 1.0)
     handled: list[int] = []
     app = given.consumer(lab.app(), "orders", handled.append, schema=int, isolation="thread")
     app.publish("orders", 1)

@@ -6,8 +6,8 @@ from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType
 
 from tests.contract.kafka_lab import KafkaLab
 from unpoison.app import App
-from unpoison.brokers.kafka import planned_topics
-from unpoison.brokers.kafka.session import Session
+from unpoison.brokers.kafka import topology
+from unpoison.brokers.kafka.connection import Session
 from unpoison.brokers.kafka.url import address
 from unpoison.errors import ConfigError, Permanent, PublishFailed
 from unpoison.flow import consumer
@@ -49,7 +49,7 @@ class Admin:
         wait_until(lambda: not self.topics() & set(topics), lambda: f"{self.topics()} are there")
 
     def make(self, *topics, **changed):
-        wanted = planned_topics.planned(self.names, self.session.address)
+        wanted = topology.planned(self.names, self.session.address)
         for answer in self.session.admin.create_topics([changed.get(name, wanted[name]) for name in topics]).values():
             answer.result(10)
         wait_until(lambda: set(topics) <= self.topics(), lambda: f"{self.topics()} are there")

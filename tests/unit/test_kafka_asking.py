@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from unpoison.brokers.kafka import asking, troubles
-from unpoison.brokers.kafka.session import Session
+from unpoison.brokers.kafka import cluster_queries, errors
+from unpoison.brokers.kafka.connection import Session
 from unpoison.brokers.kafka.url import address
 from unpoison.errors import BrokerUnavailable
 
@@ -30,8 +30,8 @@ class Admin:
 
 @pytest.fixture
 def session(monkeypatch):
-    monkeypatch.setattr(asking, "ADMIN_LASTS", 0.0)
-    monkeypatch.setattr(asking, "AGREED_WITHIN", 0.2)
+    monkeypatch.setattr(cluster_queries, "ADMIN_LASTS", 0.0)
+    monkeypatch.setattr(cluster_queries, "AGREED_WITHIN", 0.2)
     return Session(address("kafka://127.0.0.1:1"))
 
 
@@ -53,7 +53,7 @@ def test_a_partition_whose_leader_never_answers_ends_nowhere(session):
 
 def test_no_answer_in_time_is_an_error_of_kafkas():
     with pytest.raises(KafkaException) as raised:
-        troubles.answered(Future(), 0.001)
+        errors.answered(Future(), 0.001)
     assert raised.value.args[0].code() == KafkaError._TIMED_OUT
 
 
@@ -71,7 +71,7 @@ def partition(leader, isrs):
 )
 def test_what_was_not_confirmed_says_what_was_in_the_way(found, why):
     error = KafkaError(KafkaError._MSG_TIMED_OUT)
-    told = troubles.unconfirmed(error, "orders", SimpleNamespace(partitions={0: found})).str()
+    told = errors.unconfirmed(error, "orders", SimpleNamespace(partitions={0: found})).str()
     assert told.startswith(error.str())
     assert why in told
     assert why or told == error.str()

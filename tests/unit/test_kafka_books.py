@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from unpoison.brokers.kafka.books import Books, Claim, Settled
+from unpoison.brokers.kafka.letter_states import Books, Claim, Settled
 from unpoison.brokers.kafka.names import Names
 from unpoison.errors import BrokerUnavailable
 

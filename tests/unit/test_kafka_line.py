@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from unpoison.brokers.kafka.connecting import Connecting
-from unpoison.brokers.kafka.line import Line
-from unpoison.brokers.kafka.part import Part
+from unpoison.brokers.kafka.errors import Connecting
+from unpoison.brokers.kafka.group_member import Line
+from unpoison.brokers.kafka.partition import Part
 from unpoison.brokers.kafka.url import address
 from unpoison.errors import BrokerUnavailable
 

@@ -6,8 +6,8 @@ from unittest.mock import patch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unpoison.brokers.kafka import runs
-from unpoison.brokers.kafka.part import Part
+from unpoison.brokers.kafka import commit_metadata
+from unpoison.brokers.kafka.partition import Part
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Owner:
 
     def give(self, most):
         self.part.give(most % 4)
-        state = runs.read(*self.part.confirmed) if self.part.confirmed else runs.State({}, set(), 0, {})
+        state = commit_metadata.read(*self.part.confirmed) if self.part.confirmed else commit_metadata.State({}, set(), 0, {})
         assert set(self.part.hand) <= state.started, "started above the last confirmed mark"
 
     def settle(self, which):
@@ -73,7 +73,7 @@ class Owner:
     def check(self, position):
         if position is None:
             return
-        state = runs.read(*position)
+        state = commit_metadata.read(*position)
         lost = {offset for offset in self.unfinished if offset < state.top and offset not in state.levels}
         assert not lost, f"{position} leaves out {sorted(lost)}"
 
@@ -82,9 +82,9 @@ STEPS = st.tuples(st.sampled_from(["arrive", "wake", "commit", "give", "settle",
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.lists(STEPS, max_size=80), st.sampled_from([runs.LONGEST, 70, 50]))
+@given(st.lists(STEPS, max_size=80), st.sampled_from([commit_metadata.LONGEST, 70, 50]))
 def test_what_is_committed_leaves_nothing_out_that_is_not_done(steps, room):
-    with patch.object(runs, "LONGEST", room):  # also where what is to be said does not fit
+    with patch.object(commit_metadata, "LONGEST", room):  # also where what is to be said does not fit
         owner = Owner()
         for name, number in steps:
             argument = number % 2 == 0 if name in ("arrive", "commit") else number

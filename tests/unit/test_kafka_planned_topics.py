@@ -3,7 +3,7 @@
 import pytest
 
 from unpoison.brokers.kafka.names import Names
-from unpoison.brokers.kafka.planned_topics import commands, planned
+from unpoison.brokers.kafka.topology import commands, planned
 from unpoison.brokers.kafka.url import address
 
 WHERE, NAMES = address("kafka://localhost:9092?group=billing"), Names("orders", "billing")

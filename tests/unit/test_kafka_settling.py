@@ -7,8 +7,8 @@ import pytest
 from unpoison.brokers.kafka.broker import KafkaBroker
 from unpoison.brokers.kafka.committing import Commits
 from unpoison.brokers.kafka.names import Names
-from unpoison.brokers.kafka.part import Part
-from unpoison.brokers.kafka.source import Receipt
+from unpoison.brokers.kafka.partition import Part
+from unpoison.brokers.kafka.subscription import Receipt
 from unpoison.model.message import Counters, Delivery
 from unpoison.port.broker import Kept
 

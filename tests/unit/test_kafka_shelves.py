@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from unpoison.brokers.kafka.names import HELD, Names
-from unpoison.brokers.kafka.part import Part
-from unpoison.brokers.kafka.shelves import Retries
+from unpoison.brokers.kafka.partition import Part
+from unpoison.brokers.kafka.waiting import Retries
 
 NAMES = Names("orders", "unpoison")
 

@@ -1,8 +1,7 @@
 """A consumer that has just taken a partition over starts few messages before what became of them is confirmed."""
 
 from tests.unit.test_kafka_part import Read
-from unpoison.brokers.kafka.part import Part
-from unpoison.brokers.kafka.slow_start import AFTER_A_LOSS, AT_FIRST, SlowStart
+from unpoison.brokers.kafka.partition import AFTER_A_LOSS, AT_FIRST, Part, SlowStart
 
 A_STEP = AFTER_A_LOSS * 1.01
 

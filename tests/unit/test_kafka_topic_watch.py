@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from unpoison.brokers.kafka import runs, topic_watch
-from unpoison.brokers.kafka.topic_watch import MISSING, UNKNOWN, TopicWatch
+from unpoison.brokers.kafka import commit_metadata, topology
+from unpoison.brokers.kafka.topology import MISSING, UNKNOWN, TopicWatch
 
 GONE = KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
 SILENT = KafkaException(KafkaError(KafkaError._TIMED_OUT))
@@ -17,8 +17,8 @@ DENIED = KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
 @pytest.fixture
 def looks(monkeypatch):
     """A watch, and how it looks once more: each look gets the next answer."""
-    monkeypatch.setattr(topic_watch, "LOOK_EVERY", 0.0)
-    monkeypatch.setattr(topic_watch, "LOOK_AGAIN", 0.0)
+    monkeypatch.setattr(topology, "LOOK_EVERY", 0.0)
+    monkeypatch.setattr(topology, "LOOK_AGAIN", 0.0)
     asked: list[Future] = []
 
     def describe_topics(_, **__):
@@ -83,6 +83,6 @@ def test_a_server_without_ids_has_topics_all_the_same(looks):
 
 @pytest.mark.parametrize("id_", ["8HEYWX9aSw2RiyU99I0gSA", "ab+/-_9aSw2RiyU99I0gSA", ""])
 def test_a_text_is_read_with_and_without_the_id_of_its_topic(id_):
-    text = runs.text(5, [(5, "A"), (7, "b")], 9, {5: [runs.Start("host @x:1", 1.0)]})
-    assert runs.untagged(runs.tagged(text, id_)) == (text, id_)
-    assert runs.read(5, runs.tagged(text, id_)) == runs.read(5, text)
+    text = commit_metadata.text(5, [(5, "A"), (7, "b")], 9, {5: [commit_metadata.Start("host @x:1", 1.0)]})
+    assert commit_metadata.untagged(commit_metadata.tagged(text, id_)) == (text, id_)
+    assert commit_metadata.read(5, commit_metadata.tagged(text, id_)) == commit_metadata.read(5, text)

@@ -115,7 +115,7 @@ ADAPTERS = {
             "KafkaBroker",
             "unpoison.brokers.kafka.deadletters",
             "KafkaDeadLetters",
-            doctor="unpoison.brokers.kafka.doctor.examining",
+            doctor="unpoison.brokers.kafka.doctor",
             has_adopted=True,
             names="unpoison.brokers.kafka.names",
             provisioning="unpoison.brokers.kafka.provisioning",

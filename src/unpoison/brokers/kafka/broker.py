@@ -13,20 +13,18 @@ from functools import partial
 import msgspec
 from confluent_kafka import Consumer, KafkaError, KafkaException
 
-from unpoison.brokers.kafka import copies, letters
-from unpoison.brokers.kafka.books import DEAD, Books
-from unpoison.brokers.kafka.connecting import RARELY_POLLED
-from unpoison.brokers.kafka.depth import counts
-from unpoison.brokers.kafka.envelope import Copy
-from unpoison.brokers.kafka.native import native
-from unpoison.brokers.kafka.part import Part
+from unpoison.brokers.kafka import letters, publishing
+from unpoison.brokers.kafka.cluster_queries import counts
+from unpoison.brokers.kafka.connection import Session
+from unpoison.brokers.kafka.envelope import Copy, native
+from unpoison.brokers.kafka.errors import RARELY_POLLED, told
+from unpoison.brokers.kafka.letter_states import DEAD, Books
+from unpoison.brokers.kafka.partition import Part
 from unpoison.brokers.kafka.publishing import publish
 from unpoison.brokers.kafka.reading import Reader
-from unpoison.brokers.kafka.session import Session
-from unpoison.brokers.kafka.source import Places, Source, by_part
-from unpoison.brokers.kafka.topic_settings import differences, warn_of_losses
+from unpoison.brokers.kafka.subscription import Places, Source, by_part
+from unpoison.brokers.kafka.topic_checks import differences, warn_of_losses
 from unpoison.brokers.kafka.topology import Topology
-from unpoison.brokers.kafka.troubles import told
 from unpoison.brokers.kafka.url import address
 from unpoison.errors import BrokerUnavailable, OwnershipLost
 from unpoison.model.message import Delivery, Outgoing
@@ -125,7 +123,7 @@ class KafkaBroker:
     def _finish(self, source: Source, done: Places, back: Sequence[Kept]) -> None:
         refs = source.finish(done)
         if refs:
-            self.session.must_store([copies.note(source.names, ref) for ref in refs], "telling what is done")
+            self.session.must_store([publishing.note(source.names, ref) for ref in refs], "telling what is done")
         if self._stored:
             self._stored.difference_update((part, offset) for part, offsets in done.items() for offset in offsets)
         if back:
@@ -139,7 +137,7 @@ class KafkaBroker:
         if away:
             self._store(source, away)
             refs = source.finish(by_part([each.delivery for each in away]))
-            self.session.must_store([copies.note(source.names, ref) for ref in refs], "telling what is given back")
+            self.session.must_store([publishing.note(source.names, ref) for ref in refs], "telling what is given back")
         source.put_back(by_part([each.delivery for each in back if each not in away]))
 
     def _store(self, source: Source, moved: Sequence[Kept | Dead]) -> None:
@@ -181,7 +179,7 @@ class KafkaBroker:
         if isinstance(item, Kept):
             if item.after > 0:
                 self.session.learn_the_time(source.names.states)
-            return copies.kept(source.names, item, record, self.session.now())
+            return publishing.kept(source.names, item, record, self.session.now())
         return letters.written(source.names, item.letter, record, how)
 
     def extend(self, deliveries: Sequence[Delivery]) -> None:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from unpoison.brokers.kafka.part import Part
-from unpoison.brokers.kafka.troubles import is_final, lacking, told
+from unpoison.brokers.kafka.errors import is_final, lacking, told
+from unpoison.brokers.kafka.partition import Part
 from unpoison.errors import BrokerUnavailable
 
 RETRY_AFTER = 0.2

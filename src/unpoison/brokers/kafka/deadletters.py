@@ -15,13 +15,12 @@ from contextlib import closing
 from confluent_kafka import Consumer
 
 from unpoison.brokers.kafka import envelope, letters, replays
-from unpoison.brokers.kafka.asking import Place
-from unpoison.brokers.kafka.books import DEAD, PURGED, Books, Claim, Drop, Entry, Settled, nonce_of
 from unpoison.brokers.kafka.broker import KafkaBroker
-from unpoison.brokers.kafka.envelope import BODY_AT, Copy
+from unpoison.brokers.kafka.cluster_queries import Place
+from unpoison.brokers.kafka.envelope import BODY_AT, Copy, Record
+from unpoison.brokers.kafka.letter_states import DEAD, PURGED, Books, Claim, Drop, Entry, Settled, nonce_of
 from unpoison.brokers.kafka.letters import GROUP
 from unpoison.brokers.kafka.names import LANE, PARTITIONS, REPLAYS
-from unpoison.brokers.kafka.record import Record
 from unpoison.errors import BrokerUnavailable, PayloadError
 from unpoison.model.dead_letter import DeadLetter
 

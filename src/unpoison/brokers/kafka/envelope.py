@@ -6,16 +6,39 @@ without one were written by another program and count nothing.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
+from confluent_kafka import KafkaError
 
-from unpoison.brokers.kafka.record import Pairs, Record
-from unpoison.model.message import NO_HEADERS, UNTRIED, Counters
+from unpoison.model.message import NO_HEADERS, UNTRIED, Counters, Delivery, Native
 from unpoison.port.reading import as_text, read_one
 from unpoison.port.serialization import UNREADABLE, counters_text, read_counters, restarted
+
+# What is a record, once it was read? The client's own class says that everything of it may be missing, as it is before.
+
+
+Pairs = Sequence[tuple[str, bytes | None]]
+
+
+class Record(Protocol):
+    """A record of a topic, or an error in the place of one."""
+
+    def topic(self) -> str: ...
+    def partition(self) -> int: ...
+    def offset(self) -> int: ...
+    def key(self) -> bytes | None: ...
+    def value(self) -> bytes | None: ...
+    def headers(self) -> Pairs | None: ...
+    def error(self) -> KafkaError | None: ...
+    def timestamp(self) -> tuple[int, int]: ...
+    def __len__(self) -> int: ...
+
+
+# (the part that gave this module its question)
+
 
 ID, STAMP, COUNTERS, ATTEMPTS = "x-unpoison-id", "x-unpoison-stamp", "x-unpoison-counters", "x-delivery-attempts"
 DUE, WRITTEN, HOLDER, REF = "x-unpoison-due", "x-unpoison-timestamp", "x-unpoison-holder", "x-unpoison-ref"
@@ -60,7 +83,7 @@ def stamp(record: Record) -> str:
     return f"{record.topic()}/{record.partition()}/{record.offset()}@{record.timestamp()[1]}"
 
 
-def place(stamp: str) -> dict[str, str | int]:
+def original_position(stamp: str) -> dict[str, str | int]:
     """Where the original stood, from its stamp; nothing if that is somebody else's header of that name."""
     where, _, at = stamp.rpartition("@")
     topic, _, rest = where.rpartition("/")
@@ -174,3 +197,33 @@ def copied(record: Record, seen: Seen, counters: Counters, extra: Mapping[str, A
         **extra,
     }
     return [*theirs(record), *((name, str(value).encode()) for name, value in ours.items())]
+
+
+# What does Kafka itself say about a message? Of a retry: what it said about the original.
+
+
+_CLOCKS = ("none", "create", "log_append")
+"""The types of timestamps, by their numbers in the client."""
+
+
+def native(delivery: Delivery) -> Native:
+    record: Record = delivery.receipt.record
+    is_copy = STAMP in [name for name, _ in pairs(record)]
+    place = original_position(look_safely(record).stamp) if is_copy else {}
+    return Native(record.key(), tuple(theirs(record)), _of_copy(record, place) if place else _of_original(record))
+
+
+def _of_original(record: Record) -> dict[str, Any]:
+    kind, written = record.timestamp()
+    return {
+        "topic": record.topic(),
+        "partition": record.partition(),
+        "offset": record.offset(),
+        "timestamp": written / 1000 if kind else None,
+        "timestamp_type": _CLOCKS[kind],
+    }
+
+
+def _of_copy(record: Record, place: dict[str, Any]) -> dict[str, Any]:
+    kind = int(field(record, CLOCK) or 0)
+    return {**place, "timestamp": place["timestamp"] / 1000 if kind else None, "timestamp_type": _CLOCKS[kind]}

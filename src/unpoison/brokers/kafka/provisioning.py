@@ -19,11 +19,11 @@ from confluent_kafka.admin import (
     TopicMetadata,
 )
 
-from unpoison.brokers.kafka.asking import ANSWER_WITHIN
 from unpoison.brokers.kafka.broker import KafkaBroker
+from unpoison.brokers.kafka.cluster_queries import ANSWER_WITHIN
+from unpoison.brokers.kafka.errors import answered
 from unpoison.brokers.kafka.names import Names
-from unpoison.brokers.kafka.planned_topics import planned
-from unpoison.brokers.kafka.troubles import answered
+from unpoison.brokers.kafka.topology import planned
 from unpoison.brokers.kafka.url import Address
 from unpoison.errors import BrokerUnavailable
 from unpoison.port.provisioning import Needs, Step, no_user

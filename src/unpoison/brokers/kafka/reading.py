@@ -6,12 +6,11 @@ from typing import cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from unpoison.brokers.kafka.asking import Place
-from unpoison.brokers.kafka.connecting import RARELY_POLLED
+from unpoison.brokers.kafka.cluster_queries import Place
+from unpoison.brokers.kafka.connection import Session
+from unpoison.brokers.kafka.envelope import Record
+from unpoison.brokers.kafka.errors import RARELY_POLLED, lacking, told, unavailable
 from unpoison.brokers.kafka.names import Names
-from unpoison.brokers.kafka.record import Record
-from unpoison.brokers.kafka.session import Session
-from unpoison.brokers.kafka.troubles import lacking, told, unavailable
 from unpoison.errors import BrokerUnavailable
 
 BATCH = 500

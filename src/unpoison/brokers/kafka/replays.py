@@ -10,12 +10,11 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from unpoison.brokers.kafka.asking import Place
-from unpoison.brokers.kafka.envelope import Copy, field, is_number
-from unpoison.brokers.kafka.part import Part
+from unpoison.brokers.kafka.cluster_queries import Place
+from unpoison.brokers.kafka.connection import Session
+from unpoison.brokers.kafka.envelope import Copy, Record, field, is_number
+from unpoison.brokers.kafka.partition import Part
 from unpoison.brokers.kafka.reading import Reader
-from unpoison.brokers.kafka.record import Record
-from unpoison.brokers.kafka.session import Session
 from unpoison.errors import BrokerUnavailable
 
 CLAIM, STOP = "x-unpoison-claim", "x-unpoison-stop"

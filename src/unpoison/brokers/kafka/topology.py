@@ -5,18 +5,76 @@ was there and is no more is not made again: only its owner knows what it was lik
 """
 
 import logging
+import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import TopicMetadata
+from confluent_kafka.admin import NewTopic, TopicDescription, TopicMetadata
 
-from unpoison.brokers.kafka.asking import ANSWER_WITHIN
+from unpoison.brokers.kafka.cluster_queries import ANSWER_WITHIN, ASK_FOR
+from unpoison.brokers.kafka.connection import Session
+from unpoison.brokers.kafka.errors import DENIED, answered, lacking, told, unavailable
 from unpoison.brokers.kafka.names import PARTITIONS, Names
-from unpoison.brokers.kafka.planned_topics import commands, contents, planned
-from unpoison.brokers.kafka.session import Session
-from unpoison.brokers.kafka.troubles import DENIED, answered, lacking, told, unavailable
+from unpoison.brokers.kafka.url import Address
 from unpoison.errors import BrokerUnavailable, ConfigError
+
+# Which topics does a source need, with which settings? Pure: names in, topics and the commands that make them out.
+
+
+NOT_COMPACTED = {"cleanup.policy": "delete"}
+"""The default of a cluster may be another: of messages with equal keys only the last would be kept."""
+KEPT_FOR_EVER = NOT_COMPACTED | {"retention.ms": "-1", "retention.bytes": "-1"}
+LARGE = {"max.message.bytes": str(16 * 1024 * 1024)}
+LARGER = {"max.message.bytes": str(18 * 1024 * 1024)}
+"""A letter is its message and more."""
+SERVER_TIME = {"message.timestamp.type": "LogAppendTime"}
+
+
+def planned(names: Names, address: Address, found: Mapping[str, TopicMetadata] = {}) -> dict[str, NewTopic]:
+    """The topics of a source as they are made; `found` are those that are there.
+
+    Ours have as many copies as a source that is there already: what a retry or a dead letter stands for must not be lost more
+    easily than its message.
+    """
+    configs = {names.topic: (address.partitions, NOT_COMPACTED | LARGE)}
+    if names.group_name:
+        configs[names.retry] = (PARTITIONS, KEPT_FOR_EVER | LARGER | SERVER_TIME)
+    configs[names.dlq] = (1, KEPT_FOR_EVER | LARGER)
+    configs[names.states] = (1, SERVER_TIME | {"cleanup.policy": "compact"})
+    replicas = address.replicas
+    if replicas < 0 and names.topic in found:
+        replicas = copies(found[names.topic])
+    return {name: NewTopic(name, partitions, replicas, config=config) for name, (partitions, config) in configs.items()}
+
+
+def commands(topics: Collection[NewTopic], address: Address) -> Iterator[str]:
+    """How an administrator makes these. Where no number is given the server decides."""
+    for topic in topics:
+        numbers = {"--partitions": topic.num_partitions, "--replication-factor": topic.replication_factor}
+        options = [f"{option} {number}" for option, number in numbers.items() if number > 0]
+        options += [f"--config {name}={value}" for name, value in (topic.config or {}).items()]
+        server = f"--bootstrap-server {address.options['bootstrap.servers']}"
+        yield " ".join(["kafka-topics.sh", server, "--create", "--topic", topic.topic, *options])
+
+
+def contents(names: Names, topic: str) -> str:
+    """What was in a topic that is gone."""
+    return {
+        names.retry: "what waited in it for another start is gone",
+        names.dlq: "the dead letters in it are gone",
+        names.states: "letters that were replayed or discarded before count as dead again",
+    }.get(topic, "its messages are gone")
+
+
+def copies(topic: TopicMetadata) -> int:
+    """On how many servers each of its messages is."""
+    return min(len(partition.replicas) for partition in topic.partitions.values())
+
+
+# (the part that gave this module its question)
+
 
 log = logging.getLogger("unpoison")
 
@@ -159,3 +217,80 @@ class Topology:
                 )
             time.sleep(0.02)
         return found
+
+
+# Are the topics of a source still there, and still the same ones?
+#
+# The client does not say: after a topic was deleted it waits in silence, and in one that was made again it reads on at the old
+# offset, past messages that nobody has handled. The server gives each topic an id of its own, so we ask for that.
+
+
+LOOK_EVERY = 1.0
+LOOK_AGAIN = 0.2
+"""Seconds until a change is looked at once more: a server that has just started may not know all topics yet."""
+MISSING = "missing"
+UNKNOWN = ""
+"""The id where the server has none (before 2.8)."""
+NULL = "AAAAAAAAAAAAAAAAAAAAAA"
+"""How a server without ids answers."""
+
+
+class TopicWatch:
+    """Looks once a second, without making anybody wait; from whatever threads call `tick`."""
+
+    def __init__(self, session: Session, topics: Sequence[str]) -> None:
+        self._session, self._topics = session, topics
+        self._lock = threading.Lock()
+        self._asked: Mapping[str, Future[TopicDescription]] = {}
+        self._not_before = 0.0
+        self._ids: dict[str, str] = {}
+        self._doubted: dict[str, str] = {}
+        self.missing: frozenset[str] = frozenset()
+        self.replaced: set[str] = set()
+        """Topics that are others than before, and that somebody else has made, until one has looked how."""
+
+    def id_of(self, topic: str) -> str | None:
+        """The id of a topic as it is now, or MISSING; None before the first answer."""
+        return self._ids.get(topic)
+
+    def look_soon(self) -> None:
+        """Something speaks for a change."""
+        self._not_before = 0.0
+
+    def forget_missing(self) -> None:
+        """They are there again, as somebody has seen: what they are is for the next look."""
+        with self._lock:
+            self._ids = {name: id_ for name, id_ in self._ids.items() if id_ != MISSING}
+            self.missing = frozenset()
+        self.look_soon()
+
+    def tick(self) -> None:
+        if time.monotonic() < self._not_before and not self._asked:
+            return
+        with self._lock:
+            if self._asked:
+                if all(answer.done() for answer in self._asked.values()):
+                    answers, self._asked = self._asked, {}
+                    self._not_before = time.monotonic() + (LOOK_AGAIN if self._learn(answers) else LOOK_EVERY)
+            elif time.monotonic() >= self._not_before:
+                self._asked = self._session.admin.describe_topics(TopicCollection(list(self._topics)), request_timeout=ASK_FOR)
+
+    def _learn(self, answers: Mapping[str, "Future[TopicDescription]"]) -> bool:
+        """Whether there is a change that is to be looked at once more."""
+        found = {name: id_ for name, answer in answers.items() if (id_ := _id(answer)) is not None}
+        changed = {name: id_ for name, id_ in found.items() if self._ids.get(name, id_) != id_}
+        before = dict(self._ids)
+        self._ids |= {name: id_ for name, id_ in found.items() if name not in changed or self._doubted.get(name) == id_}
+        self._doubted = {name: id_ for name, id_ in changed.items() if self._ids[name] != id_}
+        self.missing = frozenset(name for name, id_ in self._ids.items() if id_ == MISSING)
+        self.replaced |= {name for name, id_ in self._ids.items() if before.get(name, id_) != id_ != MISSING}
+        return bool(self._doubted)
+
+
+def _id(answer: "Future[TopicDescription]") -> str | None:
+    """None if nobody has answered: then it is as it was."""
+    try:
+        id_ = str(answer.result(0).topic_id)
+    except KafkaException as error:
+        return MISSING if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART else None
+    return UNKNOWN if id_ == NULL else id_

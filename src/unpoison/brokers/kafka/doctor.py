@@ -1,24 +1,89 @@
 """What is wrong with these topics, as far as this user may see? Everything is asked; nothing is made, joined or committed."""
 
 import difflib
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import ResourceType, TopicMetadata
 
-from unpoison.brokers.kafka.books import DEAD
+from unpoison.brokers.kafka import envelope, topic_checks
 from unpoison.brokers.kafka.broker import KafkaBroker
-from unpoison.brokers.kafka.doctor import copies, cutting, settings
-from unpoison.brokers.kafka.doctor.settings import Settings
-from unpoison.brokers.kafka.names import Names, groups_of, used_sources
-from unpoison.brokers.kafka.planned_topics import commands, planned
-from unpoison.brokers.kafka.topic_settings import settings_of
-from unpoison.brokers.kafka.troubles import told, unavailable
+from unpoison.brokers.kafka.cluster_queries import Place
+from unpoison.brokers.kafka.envelope import BODY_AT
+from unpoison.brokers.kafka.errors import told, unavailable
+from unpoison.brokers.kafka.letter_states import DEAD
+from unpoison.brokers.kafka.names import LANE, REPLAYS, Names, groups_of, used_sources
+from unpoison.brokers.kafka.topic_checks import Settings, settings_of
+from unpoison.brokers.kafka.topology import commands, planned
+from unpoison.model.wording import counted
 from unpoison.port import findings
 from unpoison.port.broker import Finding
 
-NAMES = (*settings.NAMES, *copies.NAMES, *cutting.NAMES, "topics-missing", "source-missing", "many-dead-letters")
+# How much of the retry topic is done with, and how far can it be cut without losing anything?
+#
+# Nothing there expires, since a retry may wait for any time. Below what its group has committed everything is done; only a
+# letter that was too large for the DLQ may still have its body there.
+
+
+CUTTING_NAMES = ("settled-retries",)
+MANY = 1_000_000
+
+
+def of_retries(broker: KafkaBroker, names: Names, partitions: int) -> Iterator[Finding]:
+    """Those in which a replay that was cut off is looked for are left alone; there are few in them."""
+    places = [(names.retry, number) for number in range(partitions) if number not in (LANE, REPLAYS)]
+    begins = broker.session.ends(places, first=True)
+    # Asked before the DLQ is read: what was done by then has its letter there already.
+    committed = {place: offset for place, (offset, _) in broker.session.committed(names.retry_group, places).items()}
+    if sum(max(0, offset - begins[place]) for place, offset in committed.items()) < MANY:
+        return
+    needed = _bodies(broker, names)
+    cuts = {place: min(offset, needed.get(place, offset)) for place, offset in committed.items()}
+    count = sum(max(0, offset - begins[place]) for place, offset in cuts.items())
+    yield Finding(
+        "settled-retries",
+        f"Topic {names.retry!r} keeps {counted(count, 'record')} of messages that are done: that costs space and nothing else.",
+        f"kafka-delete-records.sh --offset-json-file cut.json, with this in cut.json: {_cut_file(cuts, begins)}",
+    )
+
+
+def _bodies(broker: KafkaBroker, names: Names) -> dict[Place, int]:
+    """The first offset in each partition at which the body of a letter that waits is."""
+    found: dict[Place, int] = {}
+    waiting = {(entry.place, entry.offset) for entry in broker.books(names.source).entries.values() if entry.state == DEAD}
+    stretches = {place: (min(at), max(at) + 1) for place in {place for place, _ in waiting} if (at := _of(waiting, place))}
+    for record in broker.reader.read(stretches):
+        where = envelope.field(record, BODY_AT)
+        if where is None or ((record.topic(), record.partition()), record.offset()) not in waiting:
+            continue
+        topic, partition, offset = where.rsplit("/", 2)
+        place = (topic, int(partition))
+        found[place] = min(int(offset), found.get(place, int(offset)))
+    return found
+
+
+def _of(waiting: set[tuple[Place, int]], place: Place) -> list[int]:
+    return [offset for known, offset in waiting if known == place]
+
+
+def _cut_file(cuts: Mapping[Place, int], begins: Mapping[Place, int]) -> str:
+    partitions = [
+        {"topic": topic, "partition": number, "offset": offset}
+        for (topic, number), offset in sorted(cuts.items())
+        if offset > begins[topic, number]
+    ]
+    return json.dumps({"partitions": partitions, "version": 1})
+
+
+# What `unpoison doctor` looks for in Kafka.
+
+
+# (the part that gave this module its question)
+
+
+NAMES = (*topic_checks.NAMES, *topic_checks.COPIES_NAMES, *CUTTING_NAMES, "topics-missing", "source-missing", "many-dead-letters")
 DEEP = ()
 
 Topics = Mapping[str, TopicMetadata]
@@ -77,13 +142,13 @@ def _of_source(broker: KafkaBroker, names: Names, topics: Topics) -> Iterator[Fi
         return
     yield from _of_losses(broker, names, there, known)
     if names.dlq in there:
-        yield from settings.of_sizes(names, known[names.topic], known[names.dlq])
+        yield from topic_checks.of_sizes(names, known[names.topic], known[names.dlq])
         dead = sum(entry.state == DEAD for entry in broker.books(names.source).entries.values())
         yield from findings.of_dead_letters({names.source: dead}, broker.session.address.shown)
     if names.group_name and names.retry in there:
         partitions = len(there[names.retry].partitions)
-        yield from settings.of_retry(names, known[names.retry], partitions)
-        yield from cutting.of_retries(broker, names, partitions)
+        yield from topic_checks.of_retry(names, known[names.retry], partitions)
+        yield from of_retries(broker, names, partitions)
 
 
 def _of_missing(broker: KafkaBroker, names: Names, there: Topics) -> Iterator[Finding]:
@@ -116,21 +181,21 @@ def adopted(url: str, source: str) -> Sequence[Finding]:
 
 def _of_losses(broker: KafkaBroker, names: Names, there: Topics, known: Mapping[str, Settings]) -> Iterator[Finding]:
     """What in the settings of those topics that are there loses messages. The source is one of them."""
-    yield from settings.of_source(names.topic, known[names.topic])
+    yield from topic_checks.of_source(names.topic, known[names.topic])
     for name, each in known.items():
         if name == names.states:
-            yield from settings.of_states(name, each)
+            yield from topic_checks.of_states(name, each)
         elif name != names.topic:
-            yield from settings.of_own(name, each)
-        yield from settings.of_elections(name, each)
-    yield from copies.of_copies(there, broker.session.cluster().brokers)
-    yield from copies.of_sync(known)
+            yield from topic_checks.of_own(name, each)
+        yield from topic_checks.of_elections(name, each)
+    yield from topic_checks.of_copies(there, broker.session.cluster().brokers)
+    yield from topic_checks.of_sync(known)
 
 
 def _of_server(broker: KafkaBroker) -> Iterator[Finding]:
     try:
         nodes = broker.session.cluster().brokers
-        yield from settings.of_server(settings_of(broker.session, ResourceType.BROKER, str(min(nodes))))
+        yield from topic_checks.of_server(settings_of(broker.session, ResourceType.BROKER, str(min(nodes))))
     except KafkaException as error:
         right = "kafka-acls.sh --add --cluster --operation DescribeConfigs --allow-principal User:NAME"
         yield findings.cannot_look("the settings of the server", f"{told(error.args[0])}.", right)

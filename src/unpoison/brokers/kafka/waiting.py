@@ -9,14 +9,13 @@ import itertools
 import time
 from collections.abc import Sequence
 
-from unpoison.brokers.kafka import copies, envelope
-from unpoison.brokers.kafka.envelope import HOLDER, REF, due
-from unpoison.brokers.kafka.line import Line
+from unpoison.brokers.kafka import envelope, publishing
+from unpoison.brokers.kafka.connection import Session
+from unpoison.brokers.kafka.envelope import HOLDER, REF, Record, due
+from unpoison.brokers.kafka.group_member import Line
 from unpoison.brokers.kafka.names import AGAIN, HELD, LANE, REPLAYS, Names
-from unpoison.brokers.kafka.part import Part
-from unpoison.brokers.kafka.record import Record
+from unpoison.brokers.kafka.partition import Part
 from unpoison.brokers.kafka.replays import Stops
-from unpoison.brokers.kafka.session import Session
 from unpoison.errors import BrokerUnavailable
 
 LOOK_FOR_HOLDERS = 0.5
@@ -34,7 +33,9 @@ class Handing:
 
     def hand_over(self, part: Part) -> None:
         with self._line.changed:
-            moved = {offset: copies.held(self._names, part, record, self._session.name) for offset, record in part.hand.items()}
+            moved = {
+                offset: publishing.held(self._names, part, record, self._session.name) for offset, record in part.hand.items()
+            }
         refused = self._session.store([copy for _, copy in moved.values()])
         settled: list[str] = []
         with self._line.changed:
@@ -46,7 +47,7 @@ class Handing:
                     continue
                 part.away[offset] = (ref, part.hand[offset])
                 part.finish(offset)
-        self._session.store([copies.note(self._names, ref) for ref in settled])
+        self._session.store([publishing.note(self._names, ref) for ref in settled])
 
 
 class Straight(Handing):

@@ -1,8 +1,17 @@
 """What about the settings of a topic or a server loses messages? Pure: settings in, findings out."""
 
-from collections.abc import Iterator, Mapping
+import json
+import logging
+from collections.abc import Collection, Iterator, Mapping
 
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import ConfigResource, PartitionMetadata, ResourceType, TopicMetadata
+
+from unpoison.brokers.kafka.cluster_queries import ANSWER_WITHIN, Asking
+from unpoison.brokers.kafka.errors import answered
 from unpoison.brokers.kafka.names import PARTITIONS, Names
+from unpoison.brokers.kafka.topology import copies
+from unpoison.model.wording import counted
 from unpoison.port.broker import Finding
 
 NAMES = (
@@ -115,3 +124,95 @@ def of_server(settings: Settings) -> Iterator[Finding]:
 
 def change(topic: str, settings: str) -> str:
     return f"kafka-configs.sh --alter --entity-type topics --entity-name {topic} --add-config {settings}"
+
+
+# Are retries and dead letters kept on as many servers as their messages? Pure: what is there in, findings out.
+#
+# What a copy stands for must not be lost more easily than the message was.
+
+
+COPIES_NAMES = ("fewer-copies", "fewer-in-sync")
+IN_SYNC = "min.insync.replicas"
+
+
+def of_copies(topics: Mapping[str, TopicMetadata], nodes: Collection[int]) -> Iterator[Finding]:
+    """On how many servers each topic is, the source first; `nodes` are the servers that are there."""
+    (source, known), *ours = topics.items()
+    wanted = copies(known)
+    for name, topic in ours:
+        if (count := copies(topic)) < wanted:
+            yield Finding(
+                "fewer-copies",
+                f"Topic {name!r} is on {_servers(count)} and {source!r} on {_servers(wanted)}: retries or dead letters are lost "
+                f"with {_servers(count)}, and while that many are away {source!r} stands still.",
+                f"kafka-reassign-partitions.sh --execute --reassignment-json-file copies.json, with this in copies.json: "
+                f"{_spread(name, topic, wanted, sorted(nodes))}",
+                loses=True,
+            )
+
+
+def _spread(name: str, topic: TopicMetadata, wanted: int, nodes: list[int]) -> str:
+    partitions = [
+        {"topic": name, "partition": number, "replicas": _replicas(topic.partitions[number], wanted, nodes)}
+        for number in sorted(topic.partitions)
+    ]
+    return json.dumps({"partitions": partitions, "version": 1})
+
+
+def _replicas(partition: PartitionMetadata, wanted: int, nodes: list[int]) -> list[int]:
+    """Those that have it, whose first one goes on leading, and as many more as it takes: others for each partition."""
+    at = partition.id % len(nodes)
+    more = [node for node in nodes[at:] + nodes[:at] if node not in partition.replicas]
+    return [*partition.replicas, *more][: max(wanted, len(partition.replicas))]
+
+
+def of_sync(topics: Mapping[str, Settings]) -> Iterator[Finding]:
+    """How many servers must have a record before it counts as stored; the source first."""
+    (source, known), *ours = topics.items()
+    wanted = int(known[IN_SYNC])
+    for name, settings in ours:
+        if (count := int(settings[IN_SYNC])) < wanted:
+            yield Finding(
+                "fewer-in-sync",
+                f"Topic {name!r} confirms a record that is on no more than {_servers(count)}, and {source!r} only what is on "
+                f"{_servers(wanted)} ({IN_SYNC}): a retry or a dead letter can be lost where its message could not.",
+                change(name, f"{IN_SYNC}={wanted}"),
+                loses=True,
+            )
+
+
+def _servers(count: int) -> str:
+    return counted(count, "server")
+
+
+# How are topics set up that are there already, and what of that differs from how we would make them?
+
+
+log = logging.getLogger("unpoison")
+
+
+def settings_of(asking: Asking, kind: ResourceType, name: str) -> Mapping[str, str]:
+    """Of a topic or a server. Raises KafkaException where this user may not see them."""
+    (answer,) = asking.admin.describe_configs([ConfigResource(kind, name)], request_timeout=ANSWER_WITHIN).values()
+    return {each.name: each.value for each in answered(answer, 2 * ANSWER_WITHIN).values()}
+
+
+def differences(asking: Asking, names: Names) -> list[Finding]:
+    """What a consumer should know when it starts. What loses messages is not among it: that is asked for apart (`adopted`)."""
+    try:
+        topic, retry, dlq = (settings_of(asking, ResourceType.TOPIC, name) for name in (names.topic, names.retry, names.dlq))
+    except KafkaException:
+        return []  # who looks for losses says that this user may not see them
+    return [*of_sizes(names, topic, dlq), *of_retry(names, retry, PARTITIONS)]
+
+
+def warn_of_losses(asking: Asking, names: Names, topics: Collection[str]) -> None:
+    """Of topics that somebody else has made while a consumer runs: a consumer that starts later would be refused."""
+    for name in (each for each in (names.retry, names.dlq, names.states) if each in topics):
+        try:
+            found = settings_of(asking, ResourceType.TOPIC, name)
+        except KafkaException:
+            continue
+        for finding in of_states(name, found) if name == names.states else of_own(name, found):
+            extra = {"event": "finding", "source": names.source, "finding": finding.name}
+            log.error("Source %r: %s %s", names.source, finding.problem, finding.fix, extra=extra)

@@ -7,19 +7,35 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_INVALID, Consumer, KafkaError, KafkaException, TopicPartition
 
-from unpoison.brokers.kafka import runs
+from unpoison.brokers.kafka import commit_metadata
 from unpoison.brokers.kafka.committing import ANSWER_WITHIN, RETRY_AFTER, Commits
-from unpoison.brokers.kafka.connecting import ALL_DOWN, Connecting
-from unpoison.brokers.kafka.part import Part
-from unpoison.brokers.kafka.record import Record
-from unpoison.brokers.kafka.shelf import Shelf
-from unpoison.brokers.kafka.slow_start import AFTER_A_LOSS, OTHERWISE, SlowStart
-from unpoison.brokers.kafka.topic_watch import TopicWatch
-from unpoison.brokers.kafka.troubles import told
+from unpoison.brokers.kafka.envelope import Record
+from unpoison.brokers.kafka.errors import ALL_DOWN, Connecting, told
+from unpoison.brokers.kafka.partition import AFTER_A_LOSS, OTHERWISE, Part, SlowStart
+from unpoison.brokers.kafka.topology import TopicWatch
+
+
+class Shelf(Protocol):
+    """What a topic's messages wait for."""
+
+    def arrange(self, part: Part, records: Sequence[Record]) -> None:
+        """Put records that were read where they wait."""
+
+    def sleep(self) -> float:
+        """Seconds until the next one's time has come."""
+
+    def tick(self) -> None:
+        """Now and then, in the keeper: look for what need not wait any longer."""
+
+    def hand_over(self, part: Part) -> None:
+        """The partition goes to another consumer while some of its messages are in somebody's hand here."""
+
+    def close(self) -> None:
+        """In the keeper, when it ends: nobody else may close what it uses."""
 
 
 class Sharing:
@@ -149,7 +165,7 @@ class Sharing:
 
     def _is_of_another(self, committed: TopicPartition) -> bool:
         """Whether it was committed for a topic of this name that was deleted since."""
-        id_ = runs.untagged(committed.metadata)[1]
+        id_ = commit_metadata.untagged(committed.metadata)[1]
         return committed.offset >= 0 and bool(id_ and self.topic_id) and id_ != self.topic_id
 
     def _begin_at_first(self, consumer: Consumer, part: Part) -> bool:

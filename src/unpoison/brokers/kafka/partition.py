@@ -14,15 +14,66 @@ No lock here: a Line has one for all its partitions.
 """
 
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from operator import methodcaller
+from time import monotonic
 
 from confluent_kafka import TopicPartition
 
-from unpoison.brokers.kafka import runs
-from unpoison.brokers.kafka.record import Record
-from unpoison.brokers.kafka.runs import LARGE, SMALL, Start
-from unpoison.brokers.kafka.slow_start import SlowStart
+from unpoison.brokers.kafka import commit_metadata
+from unpoison.brokers.kafka.commit_metadata import LARGE, SMALL, Start
+from unpoison.brokers.kafka.envelope import Record
+
+# How many messages of a partition may be started before the server has confirmed what became of the ones before?
+#
+# Settling does not wait for a commit, so a consumer that is killed repeats all that was done since the last confirmed one. That
+# matters most right after a partition was taken over from a consumer that vanished: it may have been killed by a message that
+# comes again soon. So a new owner begins with few messages at a time and soon doubles that, later after a loss than otherwise.
+
+
+AT_FIRST = 8
+WITHOUT_LIMIT = 1_000
+AFTER_A_LOSS, OTHERWISE = 0.05, 0.02
+"""Seconds after which twice as many may be started. It goes by time and not by what is done: slow handlers must not wait for each
+other. There is no limit any more after seven times as long."""
+
+
+class SlowStart:
+    """Of one partition, since its first message was handed out here."""
+
+    def __init__(self, doubles_every: float, clock: Callable[[], float] = monotonic) -> None:
+        self._doubles_every, self._clock = doubles_every, clock
+        self._since: float | None = None
+        self._held_back_at: int | None = None
+
+    @property
+    def is_over(self) -> bool:
+        return self._window() >= WITHOUT_LIMIT
+
+    def admit(self, wanted: int, unconfirmed: int) -> int:
+        """How many of these may be started, while so many others are started or done and not confirmed."""
+        if self._since is None:
+            self._since = self._clock()
+        window = self._window()
+        admitted = min(wanted, max(0, window - unconfirmed))
+        self._held_back_at = window if admitted < wanted else None
+        return admitted
+
+    def has_grown(self) -> bool:
+        """Whether there is room again for what was held back. True once for each time that it grows."""
+        if self._held_back_at is None or self._window() <= self._held_back_at:
+            return False
+        self._held_back_at = None
+        return True
+
+    def _window(self) -> int:
+        if self._since is None:
+            return AT_FIRST
+        return min(WITHOUT_LIMIT, AT_FIRST << min(10, int((self._clock() - self._since) / self._doubles_every)))
+
+
+# (the part that gave this module its question)
+
 
 _offset = methodcaller("offset")
 
@@ -72,7 +123,7 @@ class Part:
         self.is_known = True
         if committed < 0:
             return 0
-        state = runs.read(committed, metadata)
+        state = commit_metadata.read(committed, metadata)
         self.first = self.next = committed
         self.high, self.known_top = state.top - 1, state.top
         self.expected = {
@@ -80,7 +131,7 @@ class Part:
             for offset, level in state.levels.items()
         }
         self.starts = state.starts
-        self.confirmed = (committed, runs.untagged(metadata)[0])
+        self.confirmed = (committed, commit_metadata.untagged(metadata)[0])
         return len(state.started | state.starts.keys())
 
     def arrive(self, records: Sequence[Record]) -> Sequence[Record]:
@@ -240,9 +291,9 @@ class Part:
             self.high = max(high, *map(_offset, self.marking[-1:] if self.in_order else self.marking))
         top = max(self.high + 1, lowest)
         if started == top - lowest and not (self.levels or self.starts):
-            return lowest, runs.whole(f"{started}A" if started else "")
+            return lowest, commit_metadata.whole(f"{started}A" if started else "")
         found = self._text(lowest, top)
-        if len(found) > runs.LONGEST // 2 and self.marking:
+        if len(found) > commit_metadata.LONGEST // 2 and self.marking:
             # Room is left for what those that run now will leave behind: before the text is shorter, nothing starts that is not
             # in it already.
             self.fresh.extendleft(reversed([each for each in self.marking if each.offset() > high]))
@@ -251,7 +302,7 @@ class Part:
         return lowest, found
 
     def _text(self, lowest: int, top: int) -> str:
-        return runs.text(lowest, self._letters(top), top, self.starts)
+        return commit_metadata.text(lowest, self._letters(top), top, self.starts)
 
     def _letters(self, top: int) -> list[tuple[int, str]]:
         levels = self.levels
@@ -273,7 +324,7 @@ class Part:
         self.told = 0
 
     def place(self, position: tuple[int, str]) -> TopicPartition:
-        return TopicPartition(self.topic, self.number, position[0], runs.tagged(position[1], self.topic_id))
+        return TopicPartition(self.topic, self.number, position[0], commit_metadata.tagged(position[1], self.topic_id))
 
     def abandon(self) -> None:
         """Its topic was deleted, and with it what nobody has started."""

@@ -18,12 +18,11 @@ from typing import Any
 
 import msgspec
 
-from unpoison.brokers.kafka.asking import Place
-from unpoison.brokers.kafka.envelope import ID, LETTER_ID, STAMP, Copy, pairs, text
+from unpoison.brokers.kafka.cluster_queries import Place
+from unpoison.brokers.kafka.connection import Session
+from unpoison.brokers.kafka.envelope import ID, LETTER_ID, STAMP, Copy, Record, pairs, text
 from unpoison.brokers.kafka.names import Names
 from unpoison.brokers.kafka.reading import Reader
-from unpoison.brokers.kafka.record import Record
-from unpoison.brokers.kafka.session import Session
 from unpoison.port.serialization import UNREADABLE
 
 DEAD, PURGED = "dead", "purged"

@@ -16,11 +16,11 @@ from typing import Any, cast
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from unpoison.brokers.kafka.committing import ANSWER_WITHIN
-from unpoison.brokers.kafka.part import Part
-from unpoison.brokers.kafka.record import Record
-from unpoison.brokers.kafka.sharing import Sharing
-from unpoison.brokers.kafka.topic_watch import MISSING
-from unpoison.brokers.kafka.troubles import DENIED, is_final, lacking, told
+from unpoison.brokers.kafka.envelope import Record
+from unpoison.brokers.kafka.errors import DENIED, is_final, lacking, told
+from unpoison.brokers.kafka.partition import Part
+from unpoison.brokers.kafka.rebalancing import Sharing
+from unpoison.brokers.kafka.topology import MISSING
 
 POLL, POLL_WHEN_BUSY = 0.02, 0.001
 """Seconds. While one thread is in the client no other can use it, so whoever settles something is heard between two polls."""

@@ -14,11 +14,10 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from unpoison.brokers.kafka.asking import ANSWER_WITHIN, Asking
-from unpoison.brokers.kafka.connecting import Connecting
+from unpoison.brokers.kafka.cluster_queries import ANSWER_WITHIN, Asking
 from unpoison.brokers.kafka.envelope import Copy
+from unpoison.brokers.kafka.errors import LATE, Connecting, lacking, told, unconfirmed
 from unpoison.brokers.kafka.names import Names, check_name
-from unpoison.brokers.kafka.troubles import LATE, lacking, told, unconfirmed
 from unpoison.brokers.kafka.url import Address
 from unpoison.errors import BrokerUnavailable
 from unpoison.model.wording import counted

@@ -9,15 +9,14 @@ from operator import attrgetter
 import msgspec
 
 from unpoison.brokers.kafka import envelope
-from unpoison.brokers.kafka.copies import counters_of
-from unpoison.brokers.kafka.envelope import ID, due
-from unpoison.brokers.kafka.line import Line
-from unpoison.brokers.kafka.part import Part
-from unpoison.brokers.kafka.record import Record
-from unpoison.brokers.kafka.runs import Start
-from unpoison.brokers.kafka.session import Session
-from unpoison.brokers.kafka.shelves import Retries, Straight
-from unpoison.brokers.kafka.topic_watch import TopicWatch
+from unpoison.brokers.kafka.commit_metadata import Start
+from unpoison.brokers.kafka.connection import Session
+from unpoison.brokers.kafka.envelope import ID, Record, due
+from unpoison.brokers.kafka.group_member import Line
+from unpoison.brokers.kafka.partition import Part
+from unpoison.brokers.kafka.publishing import counters_of
+from unpoison.brokers.kafka.topology import TopicWatch
+from unpoison.brokers.kafka.waiting import Retries, Straight
 from unpoison.model.message import Delivery
 from unpoison.port import serialization
 from unpoison.port.reading import Unreadable, read_all, read_one, unreadable

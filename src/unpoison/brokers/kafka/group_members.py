@@ -18,7 +18,7 @@ import msgspec
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConsumerGroupDescription
 
-from unpoison.brokers.kafka.troubles import answered
+from unpoison.brokers.kafka.errors import answered
 from unpoison.errors import BrokerUnavailable
 
 STARTS_WITHIN = 10.0
@@ -36,7 +36,7 @@ class Question(msgspec.Struct):
     within: float
 
 
-class Told(msgspec.Struct):
+class Reply(msgspec.Struct):
     members: list[Member] = []
     refused: tuple[int, str] | None = None
 
@@ -60,7 +60,7 @@ class Describing:
             raise KafkaException(KafkaError(*told.refused))
         return told.members
 
-    def _ask(self, question: Question) -> Told:
+    def _ask(self, question: Question) -> Reply:
         process = self._process = self._process or self._start()
         assert process.stdin is not None  # noqa: S101 - both are pipes
         assert process.stdout is not None  # noqa: S101
@@ -72,11 +72,11 @@ class Describing:
             raise TimeoutError
         if not (line := process.stdout.readline()):
             raise EOFError
-        return msgspec.json.decode(line, type=Told)
+        return msgspec.json.decode(line, type=Reply)
 
     def _start(self) -> "subprocess.Popen[bytes]":
         # A group of its own, since Ctrl+C is for us: it ends when we close its input, or are gone.
-        command = [sys.executable, "-m", "unpoison.brokers.kafka.describing"]
+        command = [sys.executable, "-m", "unpoison.brokers.kafka.group_members"]
         pipe = subprocess.PIPE
         try:
             process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, start_new_session=True)  # noqa: S603
@@ -108,19 +108,21 @@ def answer() -> None:
     admin = AdminClient(msgspec.json.decode(sys.stdin.buffer.readline()))
     for line in sys.stdin.buffer:
         question = msgspec.json.decode(line, type=Question)
-        sys.stdout.buffer.write(msgspec.json.encode(_told(admin, question)) + b"\n")
+        sys.stdout.buffer.write(msgspec.json.encode(_reply(admin, question)) + b"\n")
         sys.stdout.buffer.flush()
 
 
-def _told(admin: AdminClient, question: Question) -> Told:
+def _reply(admin: AdminClient, question: Question) -> Reply:
     found: Future[ConsumerGroupDescription]
     try:
         (found,) = admin.describe_consumer_groups([question.group], request_timeout=question.within).values()
         members = answered(found, 2 * question.within).members
     except KafkaException as error:
         why: KafkaError = error.args[0]
-        return Told() if why.code() == KafkaError.GROUP_ID_NOT_FOUND else Told(refused=(why.code(), why.str()))
-    return Told([Member(each.client_id, sorted({place.topic for place in each.assignment.topic_partitions})) for each in members])
+        return Reply() if why.code() == KafkaError.GROUP_ID_NOT_FOUND else Reply(refused=(why.code(), why.str()))
+    return Reply(
+        [Member(each.client_id, sorted({place.topic for place in each.assignment.topic_partitions})) for each in members]
+    )
 
 
 if __name__ == "__main__":

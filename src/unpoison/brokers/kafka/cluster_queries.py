@@ -6,17 +6,70 @@ not seen the old order.
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, ClusterMetadata, OffsetSpec
 
-from unpoison.brokers.kafka.committed import Committed
-from unpoison.brokers.kafka.connecting import Connecting
-from unpoison.brokers.kafka.describing import Describing, Member
-from unpoison.brokers.kafka.troubles import LATE, Answer, answered, lacking, unavailable
+from unpoison.brokers.kafka import commit_metadata
+from unpoison.brokers.kafka.errors import LATE, RARELY_POLLED, Answer, Connecting, answered, lacking, unavailable
+from unpoison.brokers.kafka.group_members import Describing, Member
+from unpoison.brokers.kafka.names import PARTITIONS, TIERS, Names
 from unpoison.brokers.kafka.url import Address
+
+# What has a group committed, as somebody sees it who is not in it?
+#
+# librdkafka has a question of its own for that, which ends the process when the group has just gone to another server
+# (confluentinc/librdkafka#5040): with every restart of a cluster. A client that names the group and never joins it asks as its
+# members do, and finds the other server by itself.
+
+
+MOST = 8
+"""Each has a few threads and connections. Somebody who looks at many groups in turn makes some anew."""
+
+
+class Committed:
+    """Asks for one session; from several threads, one after the other."""
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        # Nobody polls, and what is said to nobody would be kept for ever.
+        self._settings = {name: value for name, value in settings.items() if not callable(value)} | {
+            "enable.auto.commit": False,
+            **RARELY_POLLED,
+        }
+        self._lock = threading.Lock()
+        self._clients: dict[str, Consumer] = {}
+
+    def ask(self, group: str, places: Sequence[TopicPartition], within: float) -> Sequence[TopicPartition]:
+        with self._lock:
+            found: list[TopicPartition] = self._client(group).committed(list(places), timeout=within)
+        if failed := next((each.error for each in found if each.error), None):
+            raise KafkaException(failed)
+        return found
+
+    def _client(self, group: str) -> Consumer:
+        client = self._clients.pop(group, None)
+        if client is None:
+            while len(self._clients) >= MOST:
+                self._drop(next(iter(self._clients)))  # the one that nobody has used for the longest time
+            client = Consumer(self._settings | {"group.id": group})
+        self._clients[group] = client
+        return client
+
+    def _drop(self, group: str) -> None:
+        with suppress(KafkaException, RuntimeError):
+            self._clients.pop(group).close()
+
+    def close(self) -> None:
+        with self._lock:
+            for group in list(self._clients):
+                self._drop(group)
+
+
+# (the part that gave this module its question)
+
 
 ANSWER_WITHIN = 10.0
 AGREED_WITHIN = 15.0
@@ -158,3 +211,33 @@ class Asking:
         self._describing.close()
         with self._asking:
             self._admin, self._replaced = None, []
+
+
+# How many messages of a source are where?
+
+
+DELAYED = frozenset(partition for partition, _ in TIERS)
+
+
+def unfinished(session: Asking, group: str, places: list[Place]) -> dict[Place, tuple[int, int]]:
+    """For each partition: how many messages are not done, and how many of these may have been started."""
+    ends, begins = session.ends(places), session.ends(places, first=True)
+    committed = session.committed(group, places)
+    found = {}
+    for place in places:
+        offset, metadata = committed.get(place, (begins[place], None))
+        state = commit_metadata.read(offset, metadata)
+        known = sum(begins[place] <= each < ends[place] for each in state.levels)
+        behind = max(0, ends[place] - max(state.top, begins[place]))
+        found[place] = (known + behind, len(state.started))
+    return found
+
+
+def counts(session: Asking, names: Names, partitions: int) -> tuple[int, int, int]:
+    """Ready, delayed, and held by somebody."""
+    main = unfinished(session, names.group, [(names.topic, number) for number in range(partitions)])
+    retry = unfinished(session, names.retry_group, [(names.retry, number) for number in range(PARTITIONS)])
+    delayed = sum(count for (_, number), (count, _) in retry.items() if number in DELAYED)
+    leased = sum(started for _, started in (*main.values(), *retry.values()))
+    total = sum(count for count, _ in (*main.values(), *retry.values()))
+    return max(0, total - delayed - leased), delayed, min(leased, total)

@@ -1,1 +1,0 @@
-"""What `unpoison doctor` looks for in Kafka."""
