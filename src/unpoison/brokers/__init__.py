@@ -68,7 +68,7 @@ ADAPTERS = {
             "RabbitMQBroker",
             "unpoison.brokers.rabbitmq.deadletters",
             "RabbitMQDeadLetters",
-            doctor="unpoison.brokers.rabbitmq.doctor.examining",
+            doctor="unpoison.brokers.rabbitmq.doctor.examine",
             has_adopted=True,
             names="unpoison.brokers.rabbitmq.topology",
             provisioning="unpoison.brokers.rabbitmq.provisioning",

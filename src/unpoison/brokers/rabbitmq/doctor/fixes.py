@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from shlex import quote
 from typing import Any
 
-from unpoison.brokers.rabbitmq.doctor.seen import Place, Policy, Seen
+from unpoison.brokers.rabbitmq.management import Place, Policy, Seen
 from unpoison.brokers.rabbitmq.topology import BACKSTOP, DLX
 
 HARMFUL = (

@@ -8,10 +8,10 @@ from contextlib import closing
 from functools import partial
 from shlex import quote
 
+from unpoison.brokers.rabbitmq import provisioning
 from unpoison.brokers.rabbitmq.connection import Link
-from unpoison.brokers.rabbitmq.doctor import any_queue, delays, lanes, letters, looking, rights, server, sources, times
-from unpoison.brokers.rabbitmq.doctor.management import Management, Unanswered
-from unpoison.brokers.rabbitmq.doctor.seen import Family, Place, queues_of, sources_in
+from unpoison.brokers.rabbitmq.doctor import queues, server, sources
+from unpoison.brokers.rabbitmq.management import Family, Management, Place, Unanswered, queues_of, sources_in
 from unpoison.brokers.rabbitmq.topology import LOCKED, NOT_FOUND, check_name
 from unpoison.brokers.rabbitmq.url import Address, address
 from unpoison.errors import BrokerUnavailable, ConfigError
@@ -19,7 +19,7 @@ from unpoison.port import findings
 from unpoison.port.broker import Finding
 
 NAMES = tuple(
-    name for module in (server, looking, sources, any_queue, letters, lanes, delays, times, rights) for name in module.NAMES
+    name for module in (server, queues, sources, queues, queues, queues, server, sources, provisioning) for name in module.NAMES
 )
 DEEP = ()
 
@@ -104,16 +104,16 @@ def _cannot_ask(management: Management, why: str, sources: Sequence[str]) -> Fin
 
 
 def _by_amqp(link: Link, where: Address, source: str, place: Place | None) -> Iterator[Finding]:
-    code = looking.look(link, source).code
+    code = queues.look(link, source).code
     if code == NOT_FOUND:
         if place is None:
-            yield looking.missing(where, source)
+            yield queues.missing(where, source)
         else:
             yield from findings.of_sources([source], _others(place), where.shown)
         return
     if code == LOCKED and place is None:
-        yield looking.exclusive(source)
-    yield from looking.findings_of(link, where, source)
+        yield queues.exclusive(source)
+    yield from queues.by_amqp(link, where, source)
 
 
 def _others(place: Place) -> list[str]:
@@ -130,22 +130,22 @@ def _checks(where: Address, place: Place, chosen: Sequence[str]) -> dict[str, Ch
     return {
         "alarms": partial(server.of_alarms, place.management),
         "feature flags": partial(server.of_flags, place.management, place.version),
-        "the exchange of dead letters": partial(letters.of_exchange, place),
+        "the exchange of dead letters": partial(queues.of_exchange, place),
         "the queues of sources": lambda: (each for family in families for each in _of_family(place, family)),
-        "the queues of delays": partial(delays.findings_of, place),
-        "the rights of this user": partial(rights.findings_of, where, place.management, chosen),
+        "the queues of delays": partial(server.of_delays, place),
+        "the rights of this user": partial(provisioning.of_rights, where, place.management, chosen),
     }
 
 
 def _of_family(place: Place, family: Family) -> Iterator[Finding]:
     for seen in family.there():
-        yield from any_queue.findings_of(place, seen)
+        yield from queues.of_any_queue(place, seen)
     if family.queue is not None:
-        yield from sources.findings_of(place, family.queue)
-    yield from letters.findings_of(place, family)
+        yield from sources.of_source(place, family.queue)
+    yield from queues.of_letters(place, family)
     if family.lane is not None:
-        yield from lanes.findings_of(place, family.lane)
-    yield from times.findings_of(place, [each for each in (family.queue, family.lane) if each is not None])
+        yield from queues.of_suspects(place, family.lane)
+    yield from sources.of_timeouts(place, [each for each in (family.queue, family.lane) if each is not None])
 
 
 def _every(checks: dict[str, Check]) -> list[Finding]:
