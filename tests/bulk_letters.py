@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 from unpoison.brokers import broker_for
 from unpoison.brokers.rabbitmq import properties
 from unpoison.brokers.rabbitmq.broker import RabbitMQBroker
+from unpoison.brokers.rabbitmq.copies import Copies
 from unpoison.brokers.rabbitmq.envelope import Receipt as RabbitMQReceipt
-from unpoison.brokers.rabbitmq.moving import Moving
 from unpoison.brokers.sqs import copies, envelope
 from unpoison.brokers.sqs.broker import SQSBroker
 from unpoison.brokers.sqs.envelope import Receipt as SQSReceipt
@@ -59,11 +59,11 @@ def _by_settling(broker: Broker, source: str) -> Write:
 
 def _into_rabbitmq(broker: Broker, source: str) -> Write:
     assert isinstance(broker, RabbitMQBroker)
-    moving = Moving(broker.links, lambda receipts: None)
+    moving = Copies(broker.connections, lambda receipts: None)
 
     def write(letters: list[tuple[str, bytes]]) -> None:
         deliveries = [Delivery(RabbitMQReceipt(None, 0, properties.write(id_, [])), source, id_, body) for id_, body in letters]
-        batch = broker.links.store([moving._letter_copy(Dead(each, given.letter_of(each))) for each in deliveries])
+        batch = broker.connections.store([moving._letter_copy(Dead(each, given.letter_of(each))) for each in deliveries])
         assert all(batch.stored(number) for number in range(len(letters)))
 
     return write

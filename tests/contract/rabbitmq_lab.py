@@ -12,8 +12,8 @@ from servers.rabbitmq import RabbitMQ as Server
 from tests.contract.cutting_proxy import CuttingProxy, opened_through
 from unpoison.brokers.rabbitmq import properties
 from unpoison.brokers.rabbitmq.broker import RabbitMQBroker
+from unpoison.brokers.rabbitmq.header_table import Header
 from unpoison.brokers.rabbitmq.properties import Properties
-from unpoison.brokers.rabbitmq.table import Entry
 from unpoison.brokers.rabbitmq.writing import Copy
 from unpoison.model.message import Delivery, Native, Outgoing
 from unpoison.port.broker import Broker, Ring
@@ -55,17 +55,18 @@ class RabbitMQLab(Lab):
         """The connection is cut, and the server has put everything back. (Until it has noticed, nobody has taken anything.)"""
         assert isinstance(broker, RabbitMQBroker)
         holder, queue = deliveries[0].receipt.holder, deliveries[0].receipt.holder._queue
-        link = holder._channel.link
+        connection = holder._channel.connection
         # An answer on the same channel: the acks before it have arrived.
         holder._channel.ask(lambda channel, done: channel.queue_declare(queue, passive=True, callback=done), "counting")
-        link.wire._transport._sock.shutdown(socket.SHUT_RDWR)
+        connection.wire._transport._sock.shutdown(socket.SHUT_RDWR)
         wait_until(
-            lambda: not link.is_open and not any(each.receipt.holder.alive for each in deliveries), lambda: "It is connected"
+            lambda: not connection.is_open and not any(each.receipt.holder.alive for each in deliveries),
+            lambda: "It is connected",
         )
         looking = RabbitMQBroker(self.url)
         looking.open([])
         try:
-            ready = lambda: looking.links.topology().count(queue)[0]  # noqa: E731
+            ready = lambda: looking.connections.topology().count(queue)[0]  # noqa: E731
             wait_until(lambda: ready() >= len(deliveries), lambda: "They did not come back")
         finally:
             looking.close()
@@ -80,10 +81,10 @@ class RabbitMQLab(Lab):
         """RabbitMQ has no keys. Two headers of one name are more than most clients write, and as much as the server takes."""
         broker = self.broker("orders")
         assert isinstance(broker, RabbitMQBroker)
-        entries = [Entry(name.encode(), b"S" + struct.pack(">I", len(value)) + value) for name, value in headers]
+        entries = [Header(name.encode(), b"S" + struct.pack(">I", len(value)) + value) for name, value in headers]
         texts = [(name, bytes((len(text),)) + text.encode()) for name, text in PROPERTIES]
         like = Properties(others=(*texts, ("priority", b"\x04"), ("timestamp", (1_700_000_000).to_bytes(8))))
-        assert broker.links.store([Copy("", "orders", properties.write("theirs", entries, like), body)]).stored(0)
+        assert broker.connections.store([Copy("", "orders", properties.write("theirs", entries, like), body)]).stored(0)
         told = {**dict(PROPERTIES), "priority": 4, "timestamp": 1_700_000_000, "message_id": "theirs", "expiration": None}
         return Native(None, tuple(headers), {**told, "exchange": "", "routing_key": "orders", "delivery_mode": 2})
 

@@ -10,8 +10,8 @@ from unpoison.brokers.kafka.subscription import Receipt as KafkaReceipt
 from unpoison.brokers.nats import envelope as nats
 from unpoison.brokers.nats import envelope as nats_envelope
 from unpoison.brokers.postgresql import rows as postgresql
+from unpoison.brokers.rabbitmq import envelope as rabbitmq
 from unpoison.brokers.rabbitmq import envelope as rabbitmq_envelope
-from unpoison.brokers.rabbitmq import native as rabbitmq
 from unpoison.brokers.redis import envelope as redis
 from unpoison.brokers.sqlite import rows as sqlite
 from unpoison.brokers.sqs import envelope as sqs_envelope

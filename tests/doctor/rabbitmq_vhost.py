@@ -46,7 +46,7 @@ class VirtualHost:
         broker = RabbitMQBroker(self.url)
         broker.open(sources or ("orders",))
         if level is not None:
-            broker.links.ladder().ensure(level)
+            broker.connections.ladder().ensure(level)
         broker.close()
 
     @contextmanager

@@ -109,7 +109,7 @@ def use(url):
     """All that a consumer does needs no more rights."""
     broker = RabbitMQBroker(url)
     broker.open(["orders"])
-    broker.links.ladder().ensure(0)
+    broker.connections.ladder().ensure(0)
     broker.has_suspect("orders")
     broker.publish([Outgoing("1", "orders", b"{}", delay=0.1)])
     broker.fetch("orders", 1)

@@ -9,7 +9,7 @@ from tests.contract.rabbitmq_lab import RabbitMQLab
 from tests.envelopes.generated import STEADY, each_alone, envelopes, junk
 from tests.envelopes.surviving import can_be_looked_at, survives
 from unpoison.brokers.rabbitmq import properties
-from unpoison.brokers.rabbitmq.table import Entry
+from unpoison.brokers.rabbitmq.header_table import Header
 from unpoison.brokers.rabbitmq.writing import Copy
 
 OURS = [
@@ -66,10 +66,10 @@ BATCHES = envelopes(
 def send(lab, batch, queue="orders"):
     broker = lab.broker("orders")
     copies = [
-        Copy("", queue, properties.write(None, [Entry(*field) for field in each.fields]), each.body(number))
+        Copy("", queue, properties.write(None, [Header(*field) for field in each.fields]), each.body(number))
         for number, each in enumerate(batch)
     ]
-    stored = broker.links.store(copies)
+    stored = broker.connections.store(copies)
     assert all(map(stored.stored, range(len(copies))))
     broker.close()
 

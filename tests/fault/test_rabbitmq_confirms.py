@@ -67,7 +67,7 @@ def retried(delivery):
 
 
 def count(lab, queue="orders"):
-    return lab.broker("orders").links.topology().count(queue)[0]
+    return lab.broker("orders").connections.topology().count(queue)[0]
 
 
 def test_no_original_is_let_go_before_its_copy_is_confirmed(lab, proxy, far):

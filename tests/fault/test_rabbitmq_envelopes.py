@@ -10,9 +10,9 @@ import pika
 import pytest
 
 from tests.contract.rabbitmq_lab import ClassicLab, RabbitMQLab
-from unpoison.brokers.rabbitmq import properties, table
+from unpoison.brokers.rabbitmq import header_table, properties
 from unpoison.brokers.rabbitmq.broker import RabbitMQBroker
-from unpoison.brokers.rabbitmq.table import Entry
+from unpoison.brokers.rabbitmq.header_table import Header
 from unpoison.brokers.rabbitmq.writing import Copy
 from unpoison.errors import BrokerUnavailable, Permanent
 from unpoison.model.backoff import Backoff
@@ -22,7 +22,7 @@ from unpoison.testing import given
 from unpoison.testing.processes import PATIENCE
 from unpoison.testing.running import Running, drained
 
-IN_MICROSECONDS = Entry(b"sent", b"T" + struct.pack(">Q", 1_700_000_000_000_000))
+IN_MICROSECONDS = Header(b"sent", b"T" + struct.pack(">Q", 1_700_000_000_000_000))
 
 
 @pytest.fixture
@@ -38,17 +38,17 @@ def raw(lab):
     connection.close()
 
 
-def put(lab: RabbitMQLab, queue: str, body: bytes, *entries: Entry) -> None:
+def put(lab: RabbitMQLab, queue: str, body: bytes, *entries: Header) -> None:
     """A message with headers that no client would write."""
     broker = RabbitMQBroker(lab.url)
     broker.open(["orders"])
-    batch = broker.links.store([Copy("", queue, properties.write("foreign", list(entries)), body)])
+    batch = broker.connections.store([Copy("", queue, properties.write("foreign", list(entries)), body)])
     assert batch.stored(0)
     broker.close()
 
 
 def test_a_header_that_the_client_cannot_decode_stops_nobody_and_survives_unchanged(lab):
-    put(lab, "orders", b"1", IN_MICROSECONDS, Entry(b"broken", b"S" + struct.pack(">I", 2) + b"\xff\xfe"))
+    put(lab, "orders", b"1", IN_MICROSECONDS, Header(b"broken", b"S" + struct.pack(">I", 2) + b"\xff\xfe"))
     seen: list[Delivery] = []
 
     def handle(payload: int, delivery: Delivery) -> None:
@@ -67,7 +67,7 @@ def test_a_header_that_the_client_cannot_decode_stops_nobody_and_survives_unchan
     (again,) = broker.fetch("orders", 1)
     entries = properties.read(again.receipt.properties).headers.entries
     assert IN_MICROSECONDS in entries
-    assert Entry(b"broken", b"S" + struct.pack(">I", 2) + b"\xff\xfe") in entries
+    assert Header(b"broken", b"S" + struct.pack(">I", 2) + b"\xff\xfe") in entries
 
 
 def test_a_handler_sees_every_property_and_the_types_of_headers(lab, raw):
@@ -136,8 +136,8 @@ def test_a_handler_sees_every_property_and_the_types_of_headers(lab, raw):
 
 
 def test_a_copy_leaves_the_headers_of_the_broker_behind(lab):
-    count = table.entry("x-delivery-count", 17)
-    put(lab, "orders", b"1", count, table.entry("x-first-death-queue", "elsewhere"), table.entry("mine", "1"))
+    count = header_table.header("x-delivery-count", 17)
+    put(lab, "orders", b"1", count, header_table.header("x-first-death-queue", "elsewhere"), header_table.header("mine", "1"))
     broker = lab.broker("orders")
     (delivery,) = broker.fetch("orders", 1)
     assert delivery.counters == Counters(), "a count that came with the message was believed"

@@ -11,7 +11,7 @@ from tests.contract.rabbitmq_lab import RabbitMQLab
 from tests.e2e.command_line import unpoison
 from unpoison.app import App
 from unpoison.brokers.rabbitmq.broker import RabbitMQBroker
-from unpoison.brokers.rabbitmq.ladder import LEVELS
+from unpoison.brokers.rabbitmq.delays import LEVELS
 from unpoison.errors import BrokerUnavailable, ConfigError, Permanent, PublishFailed
 from unpoison.flow import consumer as flow
 from unpoison.model.backoff import Backoff
@@ -38,7 +38,7 @@ class Restricted:
         self.permit("orders")
         made = RabbitMQBroker(self.lab.url)
         made.open([])
-        made.links.ladder().ensure(LEVELS - 1)
+        made.connections.ladder().ensure(LEVELS - 1)
         made.close()
 
     @property
@@ -82,7 +82,7 @@ class Restricted:
     def wait_until_nothing_is_delayed(self):
         broker = RabbitMQBroker(self.lab.url)
         broker.open([])
-        wait_until(lambda: broker.links.ladder().waiting() == 0, lambda: "Something is left in the queues that delay")
+        wait_until(lambda: broker.connections.ladder().waiting() == 0, lambda: "Something is left in the queues that delay")
         broker.close()
 
     def end_test(self):
@@ -206,7 +206,7 @@ def test_a_delay_queue_that_is_not_bound_is_told(place, exchange, to, arguments)
 def _mend(place, source):
     broker = RabbitMQBroker(place.lab.url)
     broker.open([source])
-    broker.links.ladder().ensure(0)
+    broker.connections.ladder().ensure(0)
     broker.close()
     place.permit(source)
 
@@ -284,7 +284,7 @@ def test_a_suspect_is_not_charged_for_what_its_consumer_may_not_do(place, lost):
     wait_until(lambda: broker.has_suspect(source), lambda: "It is not there")
     try:
         place.permit(source, **lost)
-        broker.links.writer().renew()  # a channel remembers for a while what it was permitted
+        broker.connections.writer().renew()  # a channel remembers for a while what it was permitted
         for _ in range(5):
             with pytest.raises(BrokerUnavailable, match="grant this right"):
                 broker.take_suspect(source, "web-1:1")
@@ -310,7 +310,7 @@ def test_a_suspect_that_could_not_be_started_is_handed_back_uncharged_by_a_stop(
     broker.settle(Settlement(kept=[Kept(delivery, Counters(alone=True))]))
     wait_until(lambda: broker.has_suspect(source), lambda: "It is not there")
     place.permit(source, write="^dlx$")
-    broker.links.writer().renew()
+    broker.connections.writer().renew()
     with pytest.raises(BrokerUnavailable, match="grant this right"):
         broker.take_suspect(source, "web-1:1")
     place.permit(source)
@@ -333,7 +333,7 @@ def test_a_login_that_is_refused_in_the_middle_of_a_run_pauses_it(place, monkeyp
         place.server.http("DELETE", f"/api/users/{place.user}")
         broker = running.run._consumers[0]._broker
         assert isinstance(broker, RabbitMQBroker)
-        broker.links.part_lost()  # the server ends the connections of a deleted user, most of the time
+        broker.connections.part_lost()  # the server ends the connections of a deleted user, most of the time
         wait_until(lambda: any("refuses user" in text for text in said), lambda: f"It said {said}")
         place.password("secret")
         place.permit(source)

@@ -112,7 +112,7 @@ def test_if_the_thread_of_a_connection_ends_everybody_who_waits_on_it_is_told(la
     def fall_over() -> None:
         raise RuntimeError("a bug in the client")
 
-    held.receipt.holder.link.post(fall_over)
+    held.receipt.holder.connection.post(fall_over)
     wait_until(lambda: not held.receipt.holder.alive, lambda: "What was held still looks held")
     with pytest.raises(OwnershipLost):
         broker.settle(Settlement(gone=[held]))

@@ -8,7 +8,7 @@ from servers.ports import free_port
 from tests.fault.certificates import make_certificate
 from tests.servers_plugin import private_or_skip
 from unpoison.app import App
-from unpoison.brokers.rabbitmq.consuming import FULL
+from unpoison.brokers.rabbitmq.subscription import FULL
 from unpoison.errors import BrokerUnavailable
 from unpoison.testing import given
 from unpoison.testing.running import drained

@@ -9,7 +9,7 @@ import pytest
 from tests.doctor.rabbitmq_vhost import VirtualHost
 from tests.fault.planned_topology import Shop, run_script
 from unpoison.brokers import needs_for
-from unpoison.brokers.rabbitmq.ladder import rung
+from unpoison.brokers.rabbitmq.delays import rung
 
 
 @pytest.fixture

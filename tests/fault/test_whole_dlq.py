@@ -44,7 +44,7 @@ def ready(lab):
     broker = RabbitMQBroker(lab.url)
     broker.open([])
     try:
-        return queue_pass.waiting_in(broker.links.topology().link, "orders.dlq")
+        return queue_pass.waiting_in(broker.connections.topology().connection, "orders.dlq")
     finally:
         broker.close()
 
@@ -69,7 +69,7 @@ def test_a_consumer_of_the_dlq_that_holds_letters_does_not_stop_a_look(lab, monk
     monkeypatch.setattr(queue_pass, "QUIET", 0.2)
     other = RabbitMQBroker(lab.url)
     other.open([])
-    beside = queue_pass.QueuePass(other.links.topology().link, "orders.dlq", lambda message: None)
+    beside = queue_pass.QueuePass(other.connections.topology().connection, "orders.dlq", lambda message: None)
     consume = queue_pass.QueuePass._consume
 
     def later(self, credit):

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from unpoison.brokers.rabbitmq import letters, properties, table
+from unpoison.brokers.rabbitmq import header_table, letters, properties
+from unpoison.brokers.rabbitmq.copies import Copies
 from unpoison.brokers.rabbitmq.envelope import Receipt
-from unpoison.brokers.rabbitmq.moving import Moving
 from unpoison.brokers.rabbitmq.wire import Arrived
 from unpoison.errors import BrokerUnavailable
 from unpoison.model.message import Counters, Delivery
@@ -101,16 +101,26 @@ def test_pages_go_on_behind_a_letter_that_was_dealt_with_meanwhile():
 FOREIGN = [
     Arrived(1, False, properties.write("theirs", []), b"body"),
     Arrived(1, True, properties.write(None, []), b"body"),
-    Arrived(1, True, properties.write("x", [table.entry("x-unpoison-stamp", "s"), table.entry("x-unpoison-replays", 2)]), b""),
-    Arrived(1, False, properties.write("x", [table.entry("x-unpoison-state", "replayed")]), b"body"),
-    Arrived(1, False, properties.write("x", [table.entry("x-unpoison-letter-id", "")]), b"body"),
-    Arrived(1, False, properties.write("x", [table.entry("x-unpoison-letter-id", 7), table.entry("x-unpoison-id", "y")]), b"b"),
+    Arrived(
+        1,
+        True,
+        properties.write("x", [header_table.header("x-unpoison-stamp", "s"), header_table.header("x-unpoison-replays", 2)]),
+        b"",
+    ),
+    Arrived(1, False, properties.write("x", [header_table.header("x-unpoison-state", "replayed")]), b"body"),
+    Arrived(1, False, properties.write("x", [header_table.header("x-unpoison-letter-id", "")]), b"body"),
+    Arrived(
+        1,
+        False,
+        properties.write("x", [header_table.header("x-unpoison-letter-id", 7), header_table.header("x-unpoison-id", "y")]),
+        b"b",
+    ),
 ]
 
 
 def own():
     delivery = Delivery(Receipt(None, 0, properties.write("mine", [])), "orders", "mine", b"1", counters=Counters(replays=1))
-    copy = Moving(None, None)._letter_copy(Dead(delivery, given.letter_of(delivery)))
+    copy = Copies(None, None)._letter_copy(Dead(delivery, given.letter_of(delivery)))
     return Arrived(1, False, copy.properties, copy.body)
 
 

@@ -8,7 +8,7 @@ from unpoison import App, Delivery, Native
 from unpoison.brokers.memory import MemoryBroker
 from unpoison.brokers.nats import envelope as nats
 from unpoison.brokers.rabbitmq import envelope as rabbitmq
-from unpoison.brokers.rabbitmq import table
+from unpoison.brokers.rabbitmq import header_table
 from unpoison.brokers.rabbitmq.wire import Arrived
 from unpoison.model.message import Counters, Outgoing, as_text, text_headers
 from unpoison.port.reading import unreadable, with_native
@@ -158,7 +158,7 @@ def test_what_unpoison_publishes_without_key_and_headers_takes_the_short_way():
     published = rabbitmq.published(bare)
     assert rabbitmq.is_plain(published)
     assert not rabbitmq.is_plain(rabbitmq.published(with_key))
-    assert not rabbitmq.is_plain(rabbitmq.published(bare, [table.entry("x", "1")]))
+    assert not rabbitmq.is_plain(rabbitmq.published(bare, [header_table.header("x", "1")]))
     assert rabbitmq.plain("orders", Arrived(1, False, published, b"1", b"\x00\x06orders"), None).id == "id-1"
     assert nats.is_plain(nats.published(bare))
     assert not nats.is_plain(nats.published(with_key))

@@ -1,7 +1,7 @@
 """Notes of delays: enough of them that none is missed, and no more."""
 
 from unpoison.brokers.rabbitmq import properties
-from unpoison.brokers.rabbitmq.delayed import MARGIN, SLACK, DelayNotes
+from unpoison.brokers.rabbitmq.delays import MARGIN, SLACK, DelayNotes
 
 
 def noted(notes, **delays):

@@ -5,14 +5,14 @@ from collections import Counter
 
 import pytest
 
-from unpoison.brokers.rabbitmq import table
-from unpoison.brokers.rabbitmq.acks import Acks
-from unpoison.brokers.rabbitmq.ladder import LONGEST, rung, way
+from unpoison.brokers.rabbitmq import header_table
+from unpoison.brokers.rabbitmq.delays import LONGEST, rung, way
+from unpoison.brokers.rabbitmq.subscription import AckRanges
 
 
 def told(delay: float) -> float:
     """How long a message with this delay waits, all rounds together."""
-    headers = {entry.name.decode(): table.value(entry.value) for entry in way(delay).headers}
+    headers = {entry.name.decode(): header_table.value(entry.value) for entry in way(delay).headers}
     rest = headers.pop("x-unpoison-wait", 0.0)
     now = sum(digit * 10 ** int(name.removeprefix("unpoison-d")) for name, digit in headers.items()) / 10
     return now + (told(rest) if rest else 0.0)
@@ -25,7 +25,7 @@ def test_a_delay_is_kept_to_the_tenth_of_a_second_and_never_shortened(delay):
 
 def test_the_last_queue_of_every_way_leads_home():
     for tenths in range(1, 3000):
-        headers = {entry.name: table.value(entry.value) for entry in way(tenths / 10).headers}
+        headers = {entry.name: header_table.value(entry.value) for entry in way(tenths / 10).headers}
         assert 1 <= headers[b"unpoison-d0"] <= 10
 
 
@@ -43,7 +43,7 @@ def test_five_hundred_jittered_delays_do_not_come_back_together():
 
 
 def test_a_finished_stretch_takes_one_ack():
-    acks = Acks(clock=lambda: 0.0)
+    acks = AckRanges(clock=lambda: 0.0)
     assert acks.finish([2, 3], enough=100) == []
     assert acks.finish([1], enough=100) == [(3, True)]
     assert acks.finish([4], enough=100) == [(4, False)]
@@ -51,7 +51,7 @@ def test_a_finished_stretch_takes_one_ack():
 
 def test_a_slow_message_holds_nobody_hostage_and_is_never_acked_for():
     now = 0.0
-    acks = Acks(clock=lambda: now)
+    acks = AckRanges(clock=lambda: now)
     assert acks.finish([2, 3], enough=100) == []
     now = 0.06
     assert acks.finish([5], enough=100) == [(2, False), (3, False), (5, False)]

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from unpoison.brokers.rabbitmq import envelope
-from unpoison.brokers.rabbitmq.consuming import Subscription
-from unpoison.brokers.rabbitmq.envelope import FLAGGED, Receipt, Seen
+from unpoison.brokers.rabbitmq.envelope import FLAGGED, Envelope, Receipt
 from unpoison.brokers.rabbitmq.properties import Properties
+from unpoison.brokers.rabbitmq.subscription import Subscription
 from unpoison.brokers.rabbitmq.wire import Arrived
 from unpoison.model.message import Counters, Delivery
 from unpoison.port import serialization
@@ -20,14 +20,14 @@ from unpoison.port.takeovers import CameBack
 log = logging.getLogger("unpoison")
 
 
-class Odd:
+class ForeignMessages:
     """Says what was seen: letters that were moved back once a second, a strange header once for a source."""
 
     def __init__(self) -> None:
         self._moved = CameBack(tell=serialization.tell)
         self._told: set[str] = set()
 
-    def counters(self, source: str, seen: Seen) -> Counters:
+    def counters(self, source: str, seen: Envelope) -> Counters:
         """Those that a message in its source starts with."""
         if seen.stamp is None and seen.senders_attempts is not None and source not in self._told:
             self._told.add(source)
@@ -40,7 +40,7 @@ class Odd:
     def tell_due(self) -> None:
         self._moved.tell_due()
 
-    def _tell(self, source: str, seen: Seen) -> None:
+    def _tell(self, source: str, seen: Envelope) -> None:
         log.warning(
             "Source %r: message %r came with a header x-delivery-attempts: %s that unpoison did not write. The handler sees it; "
             "it is not counted, so the message has all its attempts. Said once for this source.",
@@ -51,18 +51,18 @@ class Odd:
         )
 
 
-class Again(NamedTuple):
+class StoreAgain(NamedTuple):
     """A message that is to be stored anew."""
 
     arrived: Arrived
     like: Properties
-    seen: Seen
+    seen: Envelope
     counters: Counters
 
 
 def read_together(
-    source: str, subscription: Subscription, one: Callable[[Arrived], Delivery | Again], arrived: Sequence[Arrived]
-) -> list[Delivery | Again]:
+    source: str, subscription: Subscription, one: Callable[[Arrived], Delivery | StoreAgain], arrived: Sequence[Arrived]
+) -> list[Delivery | StoreAgain]:
     plain, is_plain = envelope.plain, envelope.is_plain
     return [
         plain(source, message, subscription) if not message.redelivered and is_plain(message.properties) else one(message)
@@ -70,11 +70,11 @@ def read_together(
     ]
 
 
-def read(source: str, subscription: Subscription, odd: Odd, message: Arrived) -> Delivery | Again:
+def read(source: str, subscription: Subscription, foreign: ForeignMessages, message: Arrived) -> Delivery | StoreAgain:
     like, seen = envelope.opened(message)
-    counters = _returned(odd.counters(source, seen), seen.returns)
+    counters = _returned(foreign.counters(source, seen), seen.returns)
     if seen.wait > 0 or (seen.returns == FLAGGED and seen.counters.vanished == 0 and not seen.counters.alone):
-        return Again(message, like, seen, counters)
+        return StoreAgain(message, like, seen, counters)
     receipt = Receipt(subscription, message.tag, message.properties, message.route)
     return Delivery(receipt, source, seen.id, message.body, seen.key, seen.headers, counters)
 

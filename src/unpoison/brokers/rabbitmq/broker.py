@@ -14,18 +14,17 @@ from typing import cast
 
 import msgspec
 
-from unpoison.brokers.rabbitmq import envelope, starts
-from unpoison.brokers.rabbitmq.arriving import Again, Odd, read, read_together
+from unpoison.brokers.rabbitmq import envelope, suspects
+from unpoison.brokers.rabbitmq.arriving import ForeignMessages, StoreAgain, read, read_together
 from unpoison.brokers.rabbitmq.checking import check_consumer, check_operator
 from unpoison.brokers.rabbitmq.connection import Refused
-from unpoison.brokers.rabbitmq.consuming import Subscription
-from unpoison.brokers.rabbitmq.envelope import FLAGGED, Receipt
-from unpoison.brokers.rabbitmq.holding import GIVE_BACK_AFTER, Holding
-from unpoison.brokers.rabbitmq.links import Links
-from unpoison.brokers.rabbitmq.moving import Moving, why
-from unpoison.brokers.rabbitmq.native import native
+from unpoison.brokers.rabbitmq.connections import Connections
+from unpoison.brokers.rabbitmq.copies import Copies, why_not_stored
+from unpoison.brokers.rabbitmq.envelope import FLAGGED, Receipt, native
+from unpoison.brokers.rabbitmq.held import GIVE_BACK_AFTER, Held
 from unpoison.brokers.rabbitmq.publishing import publish
-from unpoison.brokers.rabbitmq.topology import NOT_FOUND, SourceDeleted, busy_of, check_name, delayed_of, dlq_of, lane_of
+from unpoison.brokers.rabbitmq.subscription import Subscription
+from unpoison.brokers.rabbitmq.topology import NOT_FOUND, SourceDeleted, busy_of, check_name, delayed_of, dlq_of, suspects_of
 from unpoison.brokers.rabbitmq.url import address
 from unpoison.brokers.rabbitmq.wire import Arrived
 from unpoison.brokers.rabbitmq.writing import Copy
@@ -49,21 +48,21 @@ class RabbitMQBroker:
     def __init__(self, url: str) -> None:
         self._lock = threading.RLock()
         self._ring: Ring = lambda: None
-        self.links = Links(address(url), self._wake)
-        self._holding = Holding(self.links, self._wake, self._give_back_unfetched)
-        self._moving = Moving(self.links, self._holding.finish)
+        self.connections = Connections(address(url), self._wake)
+        self._held = Held(self.connections, self._wake, self._give_back_unfetched)
+        self._copies = Copies(self.connections, self._held.finish)
         self._came_back = CameBack()
-        self._odd = Odd()
-        self._troubles: dict[str, Refused] = {}
+        self._foreign = ForeignMessages()
+        self._errors: dict[str, Refused] = {}
         """Why suspects of a source cannot be looked at or taken: said by the next fetch, since nobody else would say it."""
 
     def open(self, sources: Sequence[str], *, create: bool = True, ring: Ring | None = None) -> Sequence[Finding]:
-        self.links.open(create=create)
+        self.connections.open(create=create)
         self._ring = ring or self._ring
         try:
             findings = [finding for source in sources for finding in self._have(source, is_consumed=ring is not None)]
-            self.links.created.clear()
-            self.links.writer()  # now, and not with the first dead letter
+            self.connections.created.clear()
+            self.connections.writer()  # now, and not with the first dead letter
         except Refused as error:
             self.close()
             if not error.is_forbidden:
@@ -73,16 +72,16 @@ class RabbitMQBroker:
         except BaseException:
             self.close()
             raise
-        self.links.started()
+        self.connections.started()
         return findings
 
     def _have(self, source: str, *, is_consumed: bool) -> Sequence[Finding]:
         """Whoever has no bell only looks at dead letters: that needs less, and no source."""
         check_name(source)
-        if not self.links.creates:
-            (check_consumer if is_consumed else check_operator)(self.links, source)
+        if not self.connections.creates:
+            (check_consumer if is_consumed else check_operator)(self.connections, source)
         try:
-            return self.links.topology().ensure(source)
+            return self.connections.topology().ensure(source)
         except SourceDeleted:
             if is_consumed:
                 raise
@@ -93,22 +92,22 @@ class RabbitMQBroker:
 
     def inherited_fds(self) -> Sequence[int]:
         """While a worker lives, the server does not hand its messages to others, even if the consumer is gone."""
-        return self.links.descriptors()
+        return self.connections.descriptors()
 
     def publish(self, messages: Sequence[Outgoing]) -> Published:
-        return publish(self.links, messages)
+        return publish(self.connections, messages)
 
     def fetch(self, source: str, limit: int) -> Sequence[Delivery]:
         with self._lock:
-            if source in self._troubles:
-                raise self._troubles[source].with_traceback(None)
-            subscription = self._holding.subscription(source)
+            if source in self._errors:
+                raise self._errors[source].with_traceback(None)
+            subscription = self._held.subscription(source)
             try:
                 found = self._fetch(source, subscription, limit) if limit > 0 else ()
             except Refused as refused:
-                raise self._holding.queue_deleted(source) if refused.code == NOT_FOUND else refused from None
+                raise self._held.queue_deleted(source) if refused.code == NOT_FOUND else refused from None
             self._came_back.tell_due()
-            self._odd.tell_due()
+            self._foreign.tell_due()
             return found
 
     def _fetch(self, source: str, subscription: Subscription, limit: int) -> Sequence[Delivery]:
@@ -134,64 +133,66 @@ class RabbitMQBroker:
 
     def _admitted(self, source: str, subscription: Subscription, arrived: Sequence[Arrived]) -> list[Delivery]:
         """Deliveries. What came back flagged and uncounted, or has to wait longer, is stored anew first and comes again."""
-        one = partial(read, source, subscription, self._odd)
+        one = partial(read, source, subscription, self._foreign)
         together = partial(read_together, source, subscription, one)
         found = read_all(arrived, together, one, partial(envelope.not_read, source, subscription))
-        again = [each for each in found if type(each) is Again]
+        again = [each for each in found if type(each) is StoreAgain]
         if not again:
             return cast("list[Delivery]", found)
-        notes = self.links.notes.needed({source: max(each.seen.wait for each in again)})
+        notes = self.connections.notes.needed({source: max(each.seen.wait for each in again)})
         self._store_anew(subscription, [(each.arrived, self._again(source, each)) for each in again], notes)
         return [each for each in found if isinstance(each, Delivery)]
 
-    def _again(self, source: str, each: "Again") -> Copy:
-        where, extra = self.links.route(source, each.seen.wait)
+    def _again(self, source: str, each: StoreAgain) -> Copy:
+        where, extra = self.connections.route(source, each.seen.wait)
         return Copy(*where, envelope.copied(each.seen, each.like, each.counters, extra=extra), each.arrived.body)
 
     def _store_anew(self, subscription: Subscription, again: Sequence[tuple[Arrived, Copy]], notes: Sequence[Copy]) -> None:
-        batch = self.links.store([*(copy for _, copy in again), *notes])
+        batch = self.connections.store([*(copy for _, copy in again), *notes])
         stored = [message.tag for number, (message, _) in enumerate(again) if batch.stored(number)]
         subscription.finish(stored)
         if len(stored) < len(again):
-            raise BrokerUnavailable(f"RabbitMQ refused copies of {counted(len(again) - len(stored), 'message')}. {why(batch)}")
+            raise BrokerUnavailable(
+                f"RabbitMQ refused copies of {counted(len(again) - len(stored), 'message')}. {why_not_stored(batch)}"
+            )
 
     def has_suspect(self, source: str) -> bool:
         with self._lock:
-            if self._holding.has_kept(source):
+            if self._held.has_kept(source):
                 return True
             with self._noting(source):
-                return self.links.topology().count(lane_of(source))[0] > 0
+                return self.connections.topology().count(suspects_of(source))[0] > 0
 
     @contextmanager
     def _noting(self, source: str) -> Iterator[None]:
-        self._troubles.pop(source, None)
+        self._errors.pop(source, None)
         try:
             yield
         except Refused as refused:
             if refused.is_forbidden or refused.code == NOT_FOUND:  # else the connection is gone, which every fetch says itself
-                self._troubles[source] = refused
+                self._errors[source] = refused
             raise
 
     def take_suspect(self, source: str, by: str) -> Delivery | None:
         with self._lock, self._noting(source):
-            lane = self._holding.lane(source)
-            arrived = lane.take()
+            channel = self._held.suspects_channel(source)
+            arrived = channel.take()
             if arrived is None:
                 return None
-            opened = read_one(arrived, envelope.opened, partial(envelope.not_read, source, lane))
+            opened = read_one(arrived, envelope.opened, partial(envelope.not_read, source, channel))
             if isinstance(opened, Unreadable):
                 return opened  # it is not started
             seen = opened[1]
             stamp, losses = seen.stamp or seen.id, 1 if seen.returns == FLAGGED else seen.returns
             counters = msgspec.structs.replace(seen.counters, alone=True)
             try:
-                counters = starts.lost(self.links.topology(), source, stamp, counters, losses)
-                self.links.store([starts.note(source, starts.Start(stamp, by, time.time()))])
+                counters = suspects.with_lost_starts(self.connections.topology(), source, stamp, counters, losses)
+                self.connections.store([suspects.note(source, suspects.Start(stamp, by, time.time()))])
             except BaseException:
-                lane.keep(arrived)  # put back, it would be counted as a start that never was
+                channel.keep(arrived)  # put back, it would be counted as a start that never was
                 raise
             self._came_back.note_suspect(source, seen.counters, counters)
-            receipt = Receipt(lane, arrived.tag, arrived.properties, arrived.route)
+            receipt = Receipt(channel, arrived.tag, arrived.properties, arrived.route)
             return Delivery(receipt, source, seen.id, arrived.body, seen.key, seen.headers, counters)
 
     def settle(self, settlement: Settlement) -> Sequence[str | None]:
@@ -202,25 +203,25 @@ class RabbitMQBroker:
             moved = [*(each.delivery.receipt for each in kept), *(each.delivery.receipt for each in dead)]
             handed_back = self._stop_consuming(kept)
             if moved:
-                self._moving.move(kept, dead)
-                self._moving.forget(moved)
-            self._holding.finish([receipt for receipt in (*gone, *moved) if not self._moving.has_moved(receipt)])
-            letter_ids = [self._moving.letter_id(each.delivery.receipt) for each in settlement.dead]
-            self._moving.settled()
+                self._copies.move(kept, dead)
+                self._copies.forget(moved)
+            self._held.finish([receipt for receipt in (*gone, *moved) if not self._copies.has_moved(receipt)])
+            letter_ids = [self._copies.letter_id(each.delivery.receipt) for each in settlement.dead]
+            self._copies.settled()
             for subscription in handed_back:
                 subscription.wait_until_let_go()
             asked = len(settlement.gone) + len(settlement.kept) + len(settlement.dead)
             if len(gone) + len(moved) < asked:
-                raise self._holding.told_lost()
+                raise self._held.told_lost()
             return letter_ids
 
     def _is_ours(self, delivery: Delivery) -> bool:
-        return self._holding.holds(delivery.receipt) or self._moving.has_moved(delivery.receipt)
+        return self._held.holds(delivery.receipt) or self._copies.has_moved(delivery.receipt)
 
     def _stop_consuming(self, kept: Sequence[Kept]) -> list[Subscription]:
         """What is handed back is for others: it would come straight to us again while we have credit."""
         back = [each for each in kept if not each.after and each.counters.attempts == each.delivery.counters.attempts]
-        subscriptions = [self._holding.subscriptions.get(source) for source in {each.delivery.source for each in back}]
+        subscriptions = [self._held.subscriptions.get(source) for source in {each.delivery.source for each in back}]
         alive = [subscription for subscription in subscriptions if subscription is not None and subscription.alive]
         for subscription in alive:
             with suppress(Refused):  # its queue is gone: nothing will come from there
@@ -230,7 +231,7 @@ class RabbitMQBroker:
     def extend(self, deliveries: Sequence[Delivery]) -> None:
         with self._lock:
             if not all(map(self._is_ours, deliveries)):
-                raise self._holding.told_lost()
+                raise self._held.told_lost()
 
     def depth(self, source: str) -> Depth:
         with self._lock:
@@ -242,17 +243,17 @@ class RabbitMQBroker:
 
     def _depth(self, source: str) -> Depth:
         """From where messages come to where they go, so that one that moves meanwhile is seen at least once."""
-        topology = self.links.topology()
+        topology = self.connections.topology()
         topology.ensure(source)
-        _, held = self._holding.count(source)
+        _, held = self._held.count(source)
         # What waits is shared by all sources: without a note of ours none of it is of this one.
-        delayed = self.links.ladder().waiting() if topology.count(delayed_of(source))[0] else 0
-        suspects, _ = topology.count(lane_of(source))
+        delayed = self.connections.ladder().waiting() if topology.count(delayed_of(source))[0] else 0
+        alone, _ = topology.count(suspects_of(source))
         ready, _ = topology.count(source)
-        here, _ = self._holding.count(source)
-        busy = topology.count(busy_of(source))[1] - self._holding.is_marked(source)
+        here, _ = self._held.count(source)
+        busy = topology.count(busy_of(source))[1] - self._held.is_marked(source)
         dead, _ = topology.count(dlq_of(source))
-        return Depth(ready + suspects + here, delayed, held + max(0, busy), dead)
+        return Depth(ready + alone + here, delayed, held + max(0, busy), dead)
 
     def _give_back_unfetched(self) -> None:
         with suppress(UnpoisonError), self._lock:
@@ -260,7 +261,7 @@ class RabbitMQBroker:
 
     def _give_back(self, left_alone: float = 0.0) -> None:
         """Have others get what waits here, as it was: a plain return would be counted against messages that never started."""
-        for source, subscription in self._holding.subscriptions.items():
+        for source, subscription in self._held.subscriptions.items():
             if not subscription.alive or (left_alone and not subscription.is_left_alone(left_alone)):
                 continue
             subscription.cancel()
@@ -269,21 +270,21 @@ class RabbitMQBroker:
 
     def _give_back_suspects(self) -> None:
         """Those that were taken and could not be started: put back as they are, they would be counted as started."""
-        for source, lane in self._holding.lanes.items():
-            if lane.alive and lane.kept is not None:
-                like, seen = envelope.opened_safely(lane.kept)
+        for source, channel in self._held.suspects_channels.items():
+            if channel.alive and channel.kept is not None:
+                like, seen = envelope.opened_safely(channel.kept)
                 losses = seen.counters.losses + max(0, seen.returns)
                 counters = msgspec.structs.replace(seen.counters, alone=True, losses=losses)
-                copy = Copy("", lane_of(source), envelope.copied(seen, like, counters), lane.kept.body)
-                if self.links.store([copy]).stored(0):
-                    lane.finish([lane.kept.tag])
+                copy = Copy("", suspects_of(source), envelope.copied(seen, like, counters), channel.kept.body)
+                if self.connections.store([copy]).stored(0):
+                    channel.finish([channel.kept.tag])
 
     def close(self) -> None:
         with self._lock:
-            if self.links.is_pushing:
+            if self.connections.is_pushing:
                 with suppress(UnpoisonError):
                     self._give_back()
             with suppress(UnpoisonError):
                 self._give_back_suspects()
-            self._holding.let_all_go()
-            self.links.close()
+            self._held.let_all_go()
+            self.connections.close()

@@ -12,45 +12,45 @@ Asked at start-up, so that all of it is told in one error, and none of it by the
 
 from collections.abc import Callable, Iterator
 
-from unpoison.brokers.rabbitmq import properties, table
+from unpoison.brokers.rabbitmq import header_table, properties
 from unpoison.brokers.rabbitmq.connection import Refused
-from unpoison.brokers.rabbitmq.ladder import LEVELS, exchange_of, rung, rungs
-from unpoison.brokers.rabbitmq.links import Links
+from unpoison.brokers.rabbitmq.connections import Connections
+from unpoison.brokers.rabbitmq.delays import LEVELS, exchange_of, rung, rungs
 from unpoison.brokers.rabbitmq.topology import (
     DLX,
     NOT_FOUND,
     busy_of,
     dlq_of,
     history_of,
-    lane_of,
     lock_of,
     native_names,
     starts_of,
+    suspects_of,
 )
 from unpoison.brokers.rabbitmq.writing import Batch, Copy
 from unpoison.errors import BrokerUnavailable, ConfigError
 
-PROBE = table.entry("x-unpoison-probe", True)
+PROBE = header_table.header("x-unpoison-probe", True)
 NAMED = 3
 """How many of many things of one kind are named."""
 
 
-def check_consumer(links: Links, source: str) -> None:
+def check_consumer(connections: Connections, source: str) -> None:
     """Raises ConfigError with everything that a consumer of this source lacks."""
-    checking = _Checking(links, source)
+    checking = _Checking(connections, source)
     checking.look_for_queues(native_names("", source, consumed=True))
     checking.look_for_exchanges(DLX)
     checking.look_for_delays()
-    checking.try_reading(source, lane_of(source), starts_of(source), busy_of(source))
+    checking.try_reading(source, suspects_of(source), starts_of(source), busy_of(source))
     checking.try_writing("", DLX, *map(exchange_of, range(LEVELS)))
     checking.try_bindings()
-    links.writer().renew()  # a channel remembers for a while what it was permitted
+    connections.writer().renew()  # a channel remembers for a while what it was permitted
     checking.tell(f"Source {source!r} cannot be consumed, and with create=False nothing is made")
 
 
-def check_operator(links: Links, source: str) -> None:
+def check_operator(connections: Connections, source: str) -> None:
     """Raises ConfigError with everything that is lacking for a look at the dead letters of this source."""
-    checking = _Checking(links, source)
+    checking = _Checking(connections, source)
     needed = (dlq_of(source), history_of(source), lock_of(source))
     checking.look_for_queues(needed)
     checking.try_reading(*needed)
@@ -58,8 +58,8 @@ def check_operator(links: Links, source: str) -> None:
 
 
 class _Checking:
-    def __init__(self, links: Links, source: str) -> None:
-        self._links, self._topology, self._source = links, links.topology(), source
+    def __init__(self, connections: Connections, source: str) -> None:
+        self._connections, self._topology, self._source = connections, connections.topology(), source
         self._there: set[str] = set()
         self._missing: list[str] = []
         self._missing_delays: list[str] = []
@@ -138,14 +138,14 @@ class _Checking:
     def _delayed(self, level: int, digit: int) -> Copy:
         """A message for one queue of a level, that goes the shortest way home from there."""
         digits = {**dict.fromkeys(range(1, level), 0), 0: 1, level: digit}
-        entries = [PROBE, *(table.entry(f"unpoison-d{place}", value) for place, value in digits.items())]
+        entries = [PROBE, *(header_table.header(f"unpoison-d{place}", value) for place, value in digits.items())]
         return Copy(exchange_of(level), busy_of(self._source), properties.expiring(0, entries), b"")
 
     def _is_unbound(self, copies: list[Copy]) -> bool:
         return bool(self._stored(copies).unroutable)
 
     def _stored(self, copies: list[Copy], *, may_close: bool = False) -> Batch:
-        batch, trouble = self._links.try_to_store(copies)
+        batch, trouble = self._connections.try_to_store(copies)
         if batch.broken is not None and not (may_close and batch.closed):
             raise BrokerUnavailable(trouble)
         return batch
@@ -156,10 +156,10 @@ class _Checking:
         missing = ", ".join([*self._missing, *_few(self._missing_delays)])
         told = [f"{what}."]
         if missing:
-            told.append(f"Missing in {self._links.shown}: {missing}.")
+            told.append(f"Missing in {self._connections.shown}: {missing}.")
         if self._lacking:
             lacking = [f"{right} on {name!r}" for name, right in self._lacking.items()]
-            told.append(f"User {self._links.user!r} lacks: {', '.join(_few(lacking, 20))}.")
+            told.append(f"User {self._connections.user!r} lacks: {', '.join(_few(lacking, 20))}.")
         told.append(
             "Have an administrator run the script that `unpoison plan-topology module:app` prints: it makes and grants all of it."
         )

@@ -18,7 +18,7 @@ from urllib.parse import quote
 from pika import exceptions
 from pika.channel import Channel as PikaChannel
 
-from unpoison.brokers.rabbitmq.troubles import explained, reason, version
+from unpoison.brokers.rabbitmq.errors import explained, reason, version
 from unpoison.brokers.rabbitmq.url import Address
 from unpoison.brokers.rabbitmq.wire import Tap, Wire
 from unpoison.errors import BrokerUnavailable
@@ -64,7 +64,7 @@ def _never_mind() -> bool:
     return False
 
 
-class Link:
+class Connection:
     """One connection, opened when this returns. `on_lost` is called in its thread when it breaks."""
 
     def __init__(self, address: Address, name: str, on_lost: Callable[[], None] = lambda: None) -> None:
@@ -230,18 +230,18 @@ class Link:
 class Channel:
     """One channel, opened when this returns."""
 
-    def __init__(self, link: Link, tap: Tap | None, on_closed: Callable[[], None]) -> None:
-        self.link, self._on_closed = link, on_closed
+    def __init__(self, connection: Connection, tap: Tap | None, on_closed: Callable[[], None]) -> None:
+        self.connection, self._on_closed = connection, on_closed
         self.closed: Refused | None = None
         self._asked: set[Future[Any]] = set()
-        self._pika: PikaChannel = link.ask(self._open, "opening a channel")
+        self._pika: PikaChannel = connection.ask(self._open, "opening a channel")
         self.number: int = self._pika.channel_number
         if tap is not None:
-            link.ask(self._attach(tap), "opening a channel")
+            connection.ask(self._attach(tap), "opening a channel")
 
     @property
     def is_open(self) -> bool:
-        return self.closed is None and self.link.is_open
+        return self.closed is None and self.connection.is_open
 
     def ask(
         self, question: Callable[[PikaChannel, Callable[[Any], None]], object], what: str, unless: Unless = _never_mind
@@ -258,7 +258,7 @@ class Channel:
                 question(self._pika, lambda value: _set(answer, value))
 
         try:
-            return self.link.ask(begin, what, unless).result(0)
+            return self.connection.ask(begin, what, unless).result(0)
         except exceptions.ChannelWrongStateError:
             raise self.closed or Refused(0, "the channel is closed") from None
         finally:
@@ -268,17 +268,17 @@ class Channel:
         """Write frames of this channel; at once if this is the connection's own thread, so that nothing overtakes them."""
 
         def write() -> None:
-            if self.closed is None and self.link.wire.is_open:
-                self.link.wire.emit(frames)
+            if self.closed is None and self.connection.wire.is_open:
+                self.connection.wire.emit(frames)
 
-        if self.link.is_own_thread():
+        if self.connection.is_own_thread():
             write()
         else:
-            self.link.post(write)
+            self.connection.post(write)
 
     def on_cancel(self, call: Callable[[], None]) -> None:
         """Have this called when the server cancels a consumer of this channel."""
-        self.link.ask(lambda done: done(self._pika.add_on_cancel_callback(lambda _: call())), "watching a channel")
+        self.connection.ask(lambda done: done(self._pika.add_on_cancel_callback(lambda _: call())), "watching a channel")
 
     def close(self) -> None:
         """End it and return once the server has put back what was held on it."""
@@ -292,21 +292,21 @@ class Channel:
                 self._pika.close()
 
         with suppress(BrokerUnavailable):  # then it is closed in any case
-            self.link.ask(begin, "closing a channel")
+            self.connection.ask(begin, "closing a channel")
 
     def _open(self, done: Callable[[Any], None]) -> None:
-        channel = self.link.wire.channel(on_open_callback=done)
+        channel = self.connection.wire.channel(on_open_callback=done)
         channel.add_on_close_callback(self._ended)
 
     def _attach(self, tap: Tap) -> Callable[[Callable[[Any], None]], None]:
         def begin(done: Callable[[Any], None]) -> None:
-            self.link.wire.tap(self.number, tap)
+            self.connection.wire.tap(self.number, tap)
             done(None)
 
         return begin
 
     def _ended(self, channel: PikaChannel, reason: BaseException) -> None:
-        self.link.wire.tap(channel.channel_number, None)
+        self.connection.wire.tap(channel.channel_number, None)
         self.end(str(getattr(reason, "reply_text", reason)), getattr(reason, "reply_code", 0))
 
     def end(self, why: str, code: int = 0) -> None:
@@ -314,7 +314,7 @@ class Channel:
         if self.closed is not None:
             return
         self.closed = Refused(code, why)
-        self.link.forget(self)
+        self.connection.forget(self)
         for answer in list(self._asked):
             _fail(answer, self.closed)
         self._on_closed()

@@ -5,6 +5,7 @@ A queue cannot be searched, so a look takes letters and puts them back (queue_pa
 DLQ: a crash in between is seen there, and it is not sent twice.
 """
 
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,11 +13,11 @@ from functools import partial
 
 from unpoison.brokers.rabbitmq import letters
 from unpoison.brokers.rabbitmq.broker import RabbitMQBroker
+from unpoison.brokers.rabbitmq.connection import IN_USE, Channel, Connection, Refused
+from unpoison.brokers.rabbitmq.copies import why_not_stored
 from unpoison.brokers.rabbitmq.letters import Found
-from unpoison.brokers.rabbitmq.moving import why
-from unpoison.brokers.rabbitmq.operating import locked
 from unpoison.brokers.rabbitmq.queue_pass import QueuePass, waiting_in
-from unpoison.brokers.rabbitmq.topology import dlq_of, history_of, lane_of
+from unpoison.brokers.rabbitmq.topology import Topology, dlq_of, history_of, lock_of, suspects_of
 from unpoison.brokers.rabbitmq.wire import Arrived
 from unpoison.brokers.rabbitmq.writing import Batch, Copy
 from unpoison.errors import BrokerUnavailable
@@ -25,6 +26,52 @@ from unpoison.model.wording import counted
 from unpoison.port.broker import Progress
 from unpoison.port.copying.dlq_index import Entry, Keep
 from unpoison.port.copying.whole_dlq import MOST_BYTES, WholeDLQ, portions
+
+# How do two people who work on one DLQ not get into each other's way?
+#
+# Letters can only be looked at by taking them out for a moment; whoever looks meanwhile would see nothing. So each look and
+# each change is done under a lock that the server keeps: the one consumer that an empty queue may have, which ends with its
+# connection. Nothing is declared for it, since that is a right which not everybody has.
+
+
+PATIENCE = 120.0
+ASK_AGAIN = 0.02
+
+
+@contextmanager
+def locked(topology: Topology, source: str) -> Iterator[None]:
+    """Nobody else works on the dead letters of this source in the meantime."""
+    ends = time.monotonic() + PATIENCE
+    while (lock := _lock(topology.connection, lock_of(source))) is None:
+        if time.monotonic() > ends:
+            raise BrokerUnavailable(
+                f"Somebody else has been working on the dead letters of {source!r} for {PATIENCE:g} s. Try again later."
+            )
+        time.sleep(ASK_AGAIN)
+    try:
+        yield
+    finally:
+        lock.close()
+
+
+def _lock(connection: Connection, queue: str) -> Channel | None:
+    """The channel that has the lock as long as it is open; None if another has it."""
+    channel = connection.channel()
+    try:
+        channel.ask(lambda pika, done: pika.basic_consume(queue, _never, auto_ack=True, exclusive=True, callback=done), "locking")
+    except Refused as refused:
+        if IN_USE in refused.text:
+            return None
+        raise
+    return channel
+
+
+def _never(*_: object) -> None:
+    """Nothing is ever in this queue."""
+
+
+# (the part that gave this module its question)
+
 
 AT_ONCE, UNCONFIRMED = 250, 20
 """Letters that are sent together, and how many times so many may be on their way."""
@@ -40,14 +87,14 @@ class RabbitMQDeadLetters(WholeDLQ):
 
 def _counted(broker: RabbitMQBroker, source: str) -> int:
     """Under the lock: letters that somebody looks at are in no count."""
-    topology = broker.links.topology()
+    topology = broker.connections.topology()
     with locked(topology, source):
-        return waiting_in(topology.link, dlq_of(source))
+        return waiting_in(topology.connection, dlq_of(source))
 
 
 @contextmanager
 def _reading(broker: RabbitMQBroker, source: str) -> Iterator["LettersReading"]:
-    with locked(broker.links.topology(), source):
+    with locked(broker.connections.topology(), source):
         reading = LettersReading(broker, source)
         try:
             yield reading
@@ -62,7 +109,7 @@ class LettersReading:
 
     def __init__(self, broker: RabbitMQBroker, source: str) -> None:
         self._broker, self._source = broker, source
-        self._link = broker.links.topology().link
+        self._connection = broker.connections.topology().connection
         self.history = history_of(source)
         self._keep: Keep = _nobody
         self._passes: dict[str, QueuePass] = {}
@@ -70,7 +117,7 @@ class LettersReading:
         self._is_source_there = False
 
     def _begin(self, queue: str, states: Sequence[str]) -> QueuePass:
-        self._passes[queue] = made = QueuePass(self._link, queue, partial(self._receive, queue, states))
+        self._passes[queue] = made = QueuePass(self._connection, queue, partial(self._receive, queue, states))
         return made
 
     def _receive(self, queue: str, states: Sequence[str], arrived: Arrived) -> None:
@@ -98,7 +145,7 @@ class LettersReading:
             self._check_source()
             self._is_source_there = True
         make = self._again if state == "replayed" else partial(self._note, state)
-        writer, parts = self._broker.links.writer(), portions(chosen, AT_ONCE)
+        writer, parts = self._broker.connections.writer(), portions(chosen, AT_ONCE)
         unconfirmed: deque[tuple[Sequence[Entry], Batch]] = deque()
         stored = 0
         failed: Batch | None = None
@@ -116,21 +163,21 @@ class LettersReading:
         if failed is not None:
             raise BrokerUnavailable(
                 f"Taken from {dlq_of(self._source)!r}: {counted(stored, 'letter')}. Still there: {len(chosen) - stored:,}. "
-                f"{why(failed)}"
+                f"{why_not_stored(failed)}"
             )
 
     def _check_source(self) -> None:
         """Have the queues that letters go back to: without them what the history keeps as sent would be nowhere else."""
-        topology = self._broker.links.topology()
+        topology = self._broker.connections.topology()
         topology.renew(self._source)
-        for queue in (self._source, lane_of(self._source)):
+        for queue in (self._source, suspects_of(self._source)):
             if not topology.is_there(queue):
                 raise topology.deleted(self._source)
 
     def _again(self, entry: Entry, data: bytes) -> Copy:
         arrived = unpacked(data)
         made = letters.again(self._source, arrived, entry.id, self.history)
-        return Copy("", lane_of(self._source) if made.alone else self._source, made.properties, arrived.body)
+        return Copy("", suspects_of(self._source) if made.alone else self._source, made.properties, arrived.body)
 
     def _note(self, state: str, entry: Entry, data: bytes) -> Copy:
         found = self._read(entry, data)

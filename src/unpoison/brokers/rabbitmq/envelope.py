@@ -14,12 +14,23 @@ from typing import Any
 
 import msgspec
 
-from unpoison.brokers.rabbitmq import properties, table
+from unpoison.brokers.rabbitmq import header_table, properties
+from unpoison.brokers.rabbitmq.header_table import Header
 from unpoison.brokers.rabbitmq.properties import Properties
-from unpoison.brokers.rabbitmq.table import Entry
 from unpoison.brokers.rabbitmq.wire import Arrived, read_route
-from unpoison.model.message import MOST_COUNTED, MOST_MOMENT, NO_HEADERS, UNTRIED, Counters, Delivery, Outgoing, PastAttempt
-from unpoison.port.reading import Unreadable, as_text, read_one, unreadable
+from unpoison.model.message import (
+    MOST_COUNTED,
+    MOST_MOMENT,
+    NO_HEADERS,
+    UNTRIED,
+    Counters,
+    Delivery,
+    Native,
+    Outgoing,
+    PastAttempt,
+    as_text,
+)
+from unpoison.port.reading import Unreadable, read_one, unreadable
 from unpoison.port.serialization import UNREADABLE
 
 STAMP, KEY, ATTEMPTS, REST = b"x-unpoison-stamp", b"x-unpoison-key", b"x-delivery-attempts", b"x-unpoison-wait"
@@ -63,7 +74,7 @@ MOST_HEADERS = 64 * 1024
 _process, _count = os.urandom(6).hex(), itertools.count()
 
 
-class Seen(msgspec.Struct):
+class Envelope(msgspec.Struct):
     """What the envelope of one message says."""
 
     id: str
@@ -93,42 +104,44 @@ def stamp() -> str:
 _pid = [os.getpid()]
 
 
-def published(message: Outgoing, extra: Sequence[Entry] = ()) -> bytes:
+def published(message: Outgoing, extra: Sequence[Header] = ()) -> bytes:
     """The properties of a new message."""
-    entries = [*extra, *(table.entry(name, text) for name, text in message.headers.items())]
-    entries.append(table.entry("x-unpoison-stamp", stamp()))
+    entries = [*extra, *(header_table.header(name, text) for name, text in message.headers.items())]
+    entries.append(header_table.header("x-unpoison-stamp", stamp()))
     if message.key is not None:
-        entries.append(table.entry("x-unpoison-key", message.key))
+        entries.append(header_table.header("x-unpoison-key", message.key))
     return _written(message.id, entries)
 
 
-def copied(seen: Seen, like: Properties, counters: Counters, *, extra: list[Entry] | None = None) -> bytes:
+def copied(seen: Envelope, like: Properties, counters: Counters, *, extra: list[Header] | None = None) -> bytes:
     """The properties of a copy: what the sender wrote, with these counters."""
     entries = [*kept(like), *counted(counters), *(extra or ())]
-    entries.append(table.entry("x-unpoison-stamp", seen.stamp or stamp()))
+    entries.append(header_table.header("x-unpoison-stamp", seen.stamp or stamp()))
     if seen.key is not None:
-        entries.append(table.entry("x-unpoison-key", seen.key))
+        entries.append(header_table.header("x-unpoison-key", seen.key))
     if seen.expiration is not None:
-        entries.append(table.entry(EXPIRATION.decode(), seen.expiration))
+        entries.append(header_table.header(EXPIRATION.decode(), seen.expiration))
     if seen.senders_attempts is not None:
-        entries.append(Entry(SENDERS_ATTEMPTS, seen.senders_attempts))
+        entries.append(Header(SENDERS_ATTEMPTS, seen.senders_attempts))
     if seen.route is not None:
-        entries += [table.entry(name.decode(), text) for name, text in zip((EXCHANGE, ROUTING_KEY), seen.route, strict=True)]
+        entries += [
+            header_table.header(name.decode(), text) for name, text in zip((EXCHANGE, ROUTING_KEY), seen.route, strict=True)
+        ]
     return _written(seen.id, entries, like)
 
 
-def also_to(queue: str) -> Entry:
+def also_to(queue: str) -> Header:
     """Has one message stored in this queue too, and takes itself off on the way."""
-    return Entry(b"BCC", table.array([queue]))
+    return Header(b"BCC", header_table.array([queue]))
 
 
-def _written(id_: str, entries: list[Entry], like: Properties = properties.NONE) -> bytes:
+def _written(id_: str, entries: list[Header], like: Properties = properties.NONE) -> bytes:
     if len(id_.encode()) > 255:  # what a short string of AMQP can hold
-        return properties.write(None, [*entries, table.entry("x-unpoison-id", id_)], like)
+        return properties.write(None, [*entries, header_table.header("x-unpoison-id", id_)], like)
     return properties.write(id_, entries, like)
 
 
-def kept(like: Properties) -> list[Entry]:
+def kept(like: Properties) -> list[Header]:
     """The sender's own headers, as they came."""
     return [each for each in like.headers.entries if is_senders(each.name) and each.name not in ROUTING]
 
@@ -138,15 +151,15 @@ def is_senders(name: bytes) -> bool:
     return not name.startswith(BROKERS) and not name.startswith(_OURS)
 
 
-def counted(counters: Counters) -> list[Entry]:
+def counted(counters: Counters) -> list[Header]:
     """Counters as headers; those that are nought are left out."""
-    entries = [table.entry("x-delivery-attempts", counters.attempts)] if counters != UNTRIED else []
+    entries = [header_table.header("x-delivery-attempts", counters.attempts)] if counters != UNTRIED else []
     for name, field in _FIELDS.items():
         content = getattr(counters, field)
         if field != "attempts" and content not in (0, None, False):
-            entries.append(table.entry(name.decode(), content))
+            entries.append(header_table.header(name.decode(), content))
     if counters.history:
-        entries.append(table.entry("x-unpoison-history", _history(counters.history)))
+        entries.append(header_table.header("x-unpoison-history", _history(counters.history)))
     return entries
 
 
@@ -156,18 +169,18 @@ def _history(history: tuple[PastAttempt, ...]) -> str:
     return data.decode()
 
 
-def opened(arrived: Arrived) -> tuple[Properties, Seen]:
+def opened(arrived: Arrived) -> tuple[Properties, Envelope]:
     """The properties of a message, and what they say. May raise."""
     like = properties.read(arrived.properties)
     return like, look(arrived, like)
 
 
-def opened_safely(arrived: Arrived) -> tuple[Properties, Seen]:
+def opened_safely(arrived: Arrived) -> tuple[Properties, Envelope]:
     """As `opened`; of a message that cannot be read, only its body is known."""
 
-    def bare(arrived: Arrived, _: Exception) -> tuple[Properties, Seen]:
+    def bare(arrived: Arrived, _: Exception) -> tuple[Properties, Envelope]:
         like = read_one(arrived.properties, properties.read, lambda *_: properties.NONE)
-        return like, Seen(_unnamed(arrived), None, NO_HEADERS, None, UNTRIED, 0, 0.0, route_of(arrived.route, {}))
+        return like, Envelope(_unnamed(arrived), None, NO_HEADERS, None, UNTRIED, 0, 0.0, route_of(arrived.route, {}))
 
     return read_one(arrived, opened, bare)
 
@@ -182,20 +195,20 @@ def _unnamed(arrived: Arrived) -> str:
     return f"unnamed-{hashlib.blake2b(arrived.body, digest_size=8).hexdigest()}"
 
 
-def look(arrived: Arrived, like: Properties) -> Seen:
+def look(arrived: Arrived, like: Properties) -> Envelope:
     """Read an envelope, whatever is in it: what we do not understand is as if it were not there. May raise."""
     found = {each.name: each.value for each in like.headers.entries}
-    headers = {as_text(each.name): table.text(each.value) for each in like.headers.entries if is_senders(each.name)}
-    key = table.text(found[KEY]) if KEY in found else None
-    named = table.text(found[LONG_ID]) if LONG_ID in found else like.id
-    own = table.text(found[STAMP]) if STAMP in found else None
+    headers = {as_text(each.name): header_table.text(each.value) for each in like.headers.entries if is_senders(each.name)}
+    key = header_table.text(found[KEY]) if KEY in found else None
+    named = header_table.text(found[LONG_ID]) if LONG_ID in found else like.id
+    own = header_table.text(found[STAMP]) if STAMP in found else None
     # Every copy of ours has a stamp. Without one, counters are somebody else's headers of those names.
     senders = found.get(SENDERS_ATTEMPTS if own else ATTEMPTS)
     if senders is not None:
-        headers[ATTEMPTS.decode()] = table.text(senders)
+        headers[ATTEMPTS.decode()] = header_table.text(senders)
     wait = _number(found.get(REST), (float, int), 0.0)
     wait = wait if 0 < wait <= MOST_MOMENT else 0.0  # else somebody else's header of that name
-    return Seen(
+    return Envelope(
         id=named if named is not None else own or _unnamed(arrived),
         key=key,
         headers=headers or NO_HEADERS,
@@ -212,9 +225,9 @@ def look(arrived: Arrived, like: Properties) -> Seen:
 
 def _letter(found: Mapping[bytes, bytes]) -> str | None:
     """What tells that it is a letter that nobody has sent again. A replay of ours says so in its state."""
-    if LETTER not in found or STATE not in found or table.text(found[STATE]) not in NOT_SENT_AGAIN:
+    if LETTER not in found or STATE not in found or header_table.text(found[STATE]) not in NOT_SENT_AGAIN:
         return None
-    return table.text(found[RECORD]) if RECORD in found else ""
+    return header_table.text(found[RECORD]) if RECORD in found else ""
 
 
 NOT_SENT_AGAIN = ("dead", "discarded")
@@ -223,7 +236,7 @@ NOT_SENT_AGAIN = ("dead", "discarded")
 def _expiration(found: Mapping[bytes, bytes], like: Properties) -> str | None:
     """RabbitMQ takes it off a message that has expired, and notes it."""
     if EXPIRATION in found:
-        return table.text(found[EXPIRATION])
+        return header_table.text(found[EXPIRATION])
     if like.expiration is not None:
         return like.expiration
     noted = last_death(found).get("original-expiration") if b"x-death" in found else None
@@ -233,7 +246,7 @@ def _expiration(found: Mapping[bytes, bytes], like: Properties) -> str | None:
 def route_of(route: bytes, found: Mapping[bytes, bytes]) -> tuple[str, str] | None:
     """Exchange and routing key of the original: from its headers, else from how it arrived."""
     if EXCHANGE in found and ROUTING_KEY in found:
-        return table.text(found[EXCHANGE]), table.text(found[ROUTING_KEY])
+        return header_table.text(found[EXCHANGE]), header_table.text(found[ROUTING_KEY])
     if route:
         return read_route(route)  # a delay of ours leads to its queue by the default exchange, as a plain publish does
     death = last_death(found)
@@ -243,7 +256,7 @@ def route_of(route: bytes, found: Mapping[bytes, bytes]) -> tuple[str, str] | No
 
 def last_death(headers: Mapping[bytes, bytes]) -> dict[str, Any]:
     """What RabbitMQ noted when it last dead-lettered this message; empty if it never did, or somebody else wrote the header."""
-    deaths = table.value(headers[b"x-death"]) if b"x-death" in headers else []
+    deaths = header_table.value(headers[b"x-death"]) if b"x-death" in headers else []
     return deaths[0] if isinstance(deaths, list) and deaths and isinstance(deaths[0], dict) else {}
 
 
@@ -264,12 +277,12 @@ def _counters(found: Mapping[bytes, bytes]) -> Counters:
                 fields[field] = content
     if _HISTORY in found:
         with suppress(*UNREADABLE):  # somebody else's header of that name
-            fields["history"] = msgspec.json.decode(table.text(found[_HISTORY]), type=tuple[PastAttempt, ...])
+            fields["history"] = msgspec.json.decode(header_table.text(found[_HISTORY]), type=tuple[PastAttempt, ...])
     return Counters(**fields) if fields else UNTRIED
 
 
 def _number(raw: bytes | None, kinds: tuple[type, ...], otherwise: Any) -> Any:
-    content = None if raw is None else table.value(raw)
+    content = None if raw is None else header_table.value(raw)
     return content if type(content) in kinds else otherwise
 
 
@@ -301,3 +314,35 @@ def plain(source: str, arrived: Arrived, holder: object) -> Delivery:
         data[at + 1 :].decode("utf-8", "backslashreplace"),
         arrived.body,
     )
+
+
+# What does RabbitMQ itself say about a message? Of a retry: what it said about the original, as far as a copy keeps it.
+
+
+_UNSET = dict.fromkeys(properties.PLAIN_FIELDS)
+_PERSISTENT = 2
+
+
+def native(delivery: Delivery) -> Native:
+    receipt: Receipt = delivery.receipt
+    if receipt.route and is_plain(receipt.properties):
+        known = {"message_id": delivery.id, "delivery_mode": _PERSISTENT, **_route(read_route(receipt.route))}
+        return Native(properties={**_UNSET, **known})
+    told, (entries, _) = properties.all_fields(receipt.properties)
+    found = {each.name: each.value for each in entries}
+    if LONG_ID in found:
+        told["message_id"] = delivery.id
+    if EXPIRATION in found:
+        told["expiration"] = header_table.text(found[EXPIRATION])
+    headers = [(as_text(name), header_table.native(value)) for name, value in entries if is_senders(name)]
+    if attempts := found.get(SENDERS_ATTEMPTS if STAMP in found else ATTEMPTS):
+        headers.append((ATTEMPTS.decode(), header_table.native(attempts)))
+    return Native(
+        header_table.native(found[KEY]) if KEY in found else None,
+        tuple(headers),
+        {**told, **_route(route_of(receipt.route, found) or (None, None))},
+    )
+
+
+def _route(route: tuple[str | None, str | None]) -> dict[str, str | None]:
+    return {"exchange": route[0], "routing_key": route[1]}

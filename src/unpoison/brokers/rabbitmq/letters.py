@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from unpoison.brokers.rabbitmq import envelope, properties, table
-from unpoison.brokers.rabbitmq.envelope import LETTER, MOST_HEADERS, RECORD, STATE, Seen
+from unpoison.brokers.rabbitmq import envelope, header_table, properties
+from unpoison.brokers.rabbitmq.envelope import LETTER, MOST_HEADERS, RECORD, STATE, Envelope
+from unpoison.brokers.rabbitmq.header_table import Header
 from unpoison.brokers.rabbitmq.properties import Properties
-from unpoison.brokers.rabbitmq.table import Entry
 from unpoison.brokers.rabbitmq.wire import Arrived
 from unpoison.model.dead_letter import DeadLetter, counters_of_replay
 from unpoison.model.failure import ErrorClassification
@@ -33,29 +33,29 @@ def new_id(source: str) -> str:
     return f"{source}-{_last[0]:014x}{envelope.stamp()}"
 
 
-def written(letter: DeadLetter, seen: Seen, like: Properties, letter_id: str, state: str = "dead") -> bytes:
+def written(letter: DeadLetter, seen: Envelope, like: Properties, letter_id: str, state: str = "dead") -> bytes:
     """The properties of a letter."""
     counters = Counters(attempts=letter.attempts, replays=letter.replays)
     letter = msgspec.structs.replace(letter, original={**letter.original, **_original(letter.source, seen)})
-    return envelope.copied(seen, like, counters, extra=told(letter, letter_id, state))
+    return envelope.copied(seen, like, counters, extra=letter_headers(letter, letter_id, state))
 
 
-def _original(source: str, seen: Seen) -> dict[str, str | int]:
+def _original(source: str, seen: Envelope) -> dict[str, str | int]:
     """Where the message came from; if that is not known, it was published to its queue like all that unpoison sends."""
     exchange, routing_key = seen.route or ("", source)
     expiration: dict[str, str | int] = {} if seen.expiration is None else {"expiration": seen.expiration}
     return {"exchange": exchange, "routing_key": routing_key, **expiration}
 
 
-def told(letter: DeadLetter, letter_id: str, state: str) -> list[Entry]:
+def letter_headers(letter: DeadLetter, letter_id: str, state: str) -> list[Header]:
     """What is known about a letter, as headers."""
     return [
-        table.entry("x-unpoison-letter-id", letter_id),
-        table.entry("x-unpoison-state", state),
-        table.entry("x-unpoison-source", letter.source),
-        table.entry("x-unpoison-error", f"{letter.error_type}: {letter.error}"[:500]),
-        table.entry("x-unpoison-reason", letter.reason[:500]),
-        table.entry("x-unpoison-letter", letter_within(letter, MOST_HEADERS // 2).decode()),
+        header_table.header("x-unpoison-letter-id", letter_id),
+        header_table.header("x-unpoison-state", state),
+        header_table.header("x-unpoison-source", letter.source),
+        header_table.header("x-unpoison-error", f"{letter.error_type}: {letter.error}"[:500]),
+        header_table.header("x-unpoison-reason", letter.reason[:500]),
+        header_table.header("x-unpoison-letter", letter_within(letter, MOST_HEADERS // 2).decode()),
     ]
 
 
@@ -64,7 +64,7 @@ class Found(msgspec.Struct):
 
     arrived: Arrived
     like: Properties
-    seen: Seen
+    seen: Envelope
     letter: DeadLetter
 
 
@@ -82,7 +82,7 @@ def read(source: str, arrived: Arrived, states: Collection[str] = ("dead",)) -> 
         lambda _, error: unreadable_letter("", "dead", message, error),
     )
     id_ = _own_id(headers) or _foreign_id(source, arrived, headers, seen.stamp)
-    state = table.text(headers[STATE]) if STATE in headers else "dead"
+    state = header_table.text(headers[STATE]) if STATE in headers else "dead"
     return Found(arrived, like, seen, msgspec.structs.replace(letter, id=id_, state=state, message=message))
 
 
@@ -91,7 +91,9 @@ def _is_left_over(source: str, headers: Mapping[bytes, bytes], states: Collectio
     the source had been moved back there by another tool."""
     if STATE not in headers:
         return False
-    return table.text(headers[STATE]) not in states or (_DEATH in headers and envelope.last_death(headers).get("queue") == source)
+    return header_table.text(headers[STATE]) not in states or (
+        _DEATH in headers and envelope.last_death(headers).get("queue") == source
+    )
 
 
 class SentAgain(NamedTuple):
@@ -108,7 +110,7 @@ def again(source: str, arrived: Arrived, letter_id: str, history: str) -> SentAg
         return ours
     found = read(source, arrived)
     counters = found.letter.replayed()
-    noted = [envelope.also_to(history), *told(found.letter, letter_id, "replayed")]
+    noted = [envelope.also_to(history), *letter_headers(found.letter, letter_id, "replayed")]
     return SentAgain(counters.alone, envelope.copied(found.seen, found.like, counters, extra=noted))
 
 
@@ -117,20 +119,20 @@ def _ours_again(arrived: Arrived, letter_id: str, history: str) -> SentAgain | N
     here. May raise."""
     like = properties.read(arrived.properties)
     headers = dict(like.headers.entries)
-    if not headers.keys() >= _WRITTEN or _DEATH in headers or table.text(headers[STATE]) != "dead":
+    if not headers.keys() >= _WRITTEN or _DEATH in headers or header_table.text(headers[STATE]) != "dead":
         return None
-    known = _decoded_gist(table.text(headers[RECORD]))
+    known = _decoded_gist(header_table.text(headers[RECORD]))
     counters = counters_of_replay(known.classification, known.replays)
     entries = [each for each in like.headers.entries if each[0] not in _RENEWED and not each[0].startswith(_NOT_COPIED)]
-    entries.append(table.entry("x-unpoison-letter-id", letter_id))
+    entries.append(header_table.header("x-unpoison-letter-id", letter_id))
     entries += _renewed(counters, history)
     return SentAgain(counters.alone, properties.write(like.id, entries, like))
 
 
 @lru_cache(maxsize=64)
-def _renewed(counters: Counters, history: str) -> tuple[Entry, ...]:
+def _renewed(counters: Counters, history: str) -> tuple[Header, ...]:
     """The same for most letters of a replay."""
-    return (*envelope.counted(counters), envelope.also_to(history), table.entry("x-unpoison-state", "replayed"))
+    return (*envelope.counted(counters), envelope.also_to(history), header_table.header("x-unpoison-state", "replayed"))
 
 
 class _Gist(msgspec.Struct):
@@ -170,10 +172,10 @@ def _brief(source: str, arrived: Arrived, states: Collection[str]) -> Brief:
     like = properties.read(arrived.properties)
     found = {each.name: each.value for each in like.headers.entries if each.name in _BRIEF}
     is_ours = not _is_left_over(source, found, states)
-    state = table.text(found[STATE]) if STATE in found and is_ours else "dead"
-    stamp = table.text(found[envelope.STAMP]) if envelope.STAMP in found else None
+    state = header_table.text(found[STATE]) if STATE in found and is_ours else "dead"
+    stamp = header_table.text(found[envelope.STAMP]) if envelope.STAMP in found else None
     id_ = (_own_id(found) if is_ours else "") or _foreign_id(source, arrived, found, stamp)
-    message_id = table.text(found[envelope.LONG_ID]) if envelope.LONG_ID in found else like.id
+    message_id = header_table.text(found[envelope.LONG_ID]) if envelope.LONG_ID in found else like.id
     if message_id is None:
         message_id = stamp or envelope.look(arrived, like).id
     replays = found.get(_REPLAYS)
@@ -191,14 +193,14 @@ def _known(source: str, headers: dict[bytes, bytes]) -> DeadLetter | None:
         return None
     bare: dict[str, Any] = {"id": "", "source": source, "key": None, "headers": {}, "body": b""}
     try:
-        return msgspec.convert({**msgspec.json.decode(table.text(headers[RECORD])), "message": bare}, DeadLetter)
+        return msgspec.convert({**msgspec.json.decode(header_table.text(headers[RECORD])), "message": bare}, DeadLetter)
     except UNREADABLE:
         return None  # somebody else's header of that name
 
 
 def _own_id(headers: Mapping[bytes, bytes]) -> str:
     """The id that we gave it. An empty one is not ours: pages could not go on behind it."""
-    return table.text(headers[LETTER]) if LETTER in headers else ""
+    return header_table.text(headers[LETTER]) if LETTER in headers else ""
 
 
 def _foreign_id(source: str, arrived: Arrived, headers: Mapping[bytes, bytes], stamp: str | None) -> str:
@@ -221,7 +223,7 @@ _ENDS = {
 """What RabbitMQ says in x-death, and what it means."""
 
 
-def _foreign(message: Message, headers: dict[bytes, bytes], seen: Seen) -> DeadLetter:
+def _foreign(message: Message, headers: dict[bytes, bytes], seen: Envelope) -> DeadLetter:
     """For what RabbitMQ itself gave up, or another program: all that is known is in x-death."""
     death = envelope.last_death(headers)
     why = str(death.get("reason", "unknown"))

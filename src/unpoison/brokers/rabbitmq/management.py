@@ -14,7 +14,7 @@ from urllib.error import HTTPError
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 from urllib.request import HTTPRedirectHandler, HTTPSHandler, ProxyHandler, Request, build_opener
 
-from unpoison.brokers.rabbitmq.topology import busy_of, delayed_of, dlq_of, history_of, lane_of, lock_of, starts_of
+from unpoison.brokers.rabbitmq.topology import busy_of, delayed_of, dlq_of, history_of, lock_of, starts_of, suspects_of
 from unpoison.brokers.rabbitmq.url import Address
 from unpoison.errors import ConfigError
 
@@ -41,7 +41,7 @@ class Management:
 
     def __init__(self, address: Address, timeout: float = TIMEOUT) -> None:
         self._timeout = timeout
-        parts = _place(address)
+        parts = _api_url(address)
         login = address.parameters.credentials
         self.user = unquote(parts.username) if parts.username else str(login.username)
         password = unquote(parts.password) if parts.password else str(login.password)
@@ -72,7 +72,7 @@ class Management:
                 raise Unanswered(f"{self.shown} answered {error.code} {error.reason}.") from None
 
 
-def _place(address: Address) -> SplitResult:
+def _api_url(address: Address) -> SplitResult:
     if address.management is None:
         scheme = "https" if address.parameters.ssl_options else "http"
         host = str(address.parameters.host)
@@ -107,7 +107,7 @@ def _reason(error: Exception) -> str:
 
 # What is a queue really like, once its arguments, its policy and the operator's policy are put together?
 #
-# Of each kind one policy applies to a queue: the matching one with the highest priority. Where several places set a number the
+# Of each kind one policy applies to a queue: the matching one with the highest priority. Where several settings set a number the
 # smallest counts, so that a policy can undo what the queue was made with; elsewhere the argument counts before the operator's
 # policy, and that before the policy.
 
@@ -139,7 +139,7 @@ class Policy(NamedTuple):
             return False
 
 
-class Seen(NamedTuple):
+class FoundQueue(NamedTuple):
     """A queue that is there."""
 
     name: str
@@ -151,33 +151,35 @@ class Seen(NamedTuple):
     policy: Policy | None = None
     operator: Policy | None = None
     role: str = "source"
-    """What it is for: source, dlq, history, lane, notes or delay."""
+    """What it is for: source, dlq, history, suspects, notes or delay."""
 
-    def places(self, key: str) -> dict[str, Any]:
+    def settings(self, key: str) -> dict[str, Any]:
         """Where a setting is made, in words, and to what."""
-        places = {f"its argument x-{key}": self.arguments.get(f"x-{key}")}
+        found = {f"its argument x-{key}": self.arguments.get(f"x-{key}")}
         for kind, policy in (("operator policy", self.operator), ("policy", self.policy)):
             if policy is not None:
-                places[f"the {kind} {policy.name!r}"] = policy.definition.get(key)
-        return {place: value for place, value in places.items() if value is not None}
+                found[f"the {kind} {policy.name!r}"] = policy.definition.get(key)
+        return {place: value for place, value in found.items() if value is not None}
 
     def number(self, key: str) -> int | None:
-        return min(_numbers(self.places(key).values()), default=None)
+        return min(_numbers(self.settings(key).values()), default=None)
 
     def text(self, key: str) -> str | None:
-        return next(map(str, self.places(key).values()), None)
+        return next(map(str, self.settings(key).values()), None)
 
     def by(self, key: str) -> str:
         """Where a number that counts comes from, in words."""
         value = self.number(key)
-        return next((f"by {place}" for place, set_to in self.places(key).items() if set_to == value), "by RabbitMQ's own default")
+        return next(
+            (f"by {place}" for place, set_to in self.settings(key).items() if set_to == value), "by RabbitMQ's own default"
+        )
 
     def limit(self, version: tuple[int, int]) -> int | None:
         """Deliveries after which the server gives a message up. None: never."""
         if self.kind != "quorum":
             return None
         given = self.number("delivery-limit")
-        if given is None and not self.places("delivery-limit") and version >= (4, 0):
+        if given is None and not self.settings("delivery-limit") and version >= (4, 0):
             return DEFAULT_LIMIT
         return given
 
@@ -191,37 +193,37 @@ class Family(NamedTuple):
     """The queues of one source, as far as they are there."""
 
     source: str
-    queue: Seen | None
-    dlq: Seen | None
-    history: Seen | None
-    lane: Seen | None
-    starts: Seen | None
-    busy: Seen | None
-    delayed: Seen | None
-    lock: Seen | None
+    main: FoundQueue | None
+    dlq: FoundQueue | None
+    history: FoundQueue | None
+    suspects: FoundQueue | None
+    starts: FoundQueue | None
+    busy: FoundQueue | None
+    delayed: FoundQueue | None
+    lock: FoundQueue | None
 
-    def there(self) -> list[Seen]:
-        return [each for each in self[1:] if isinstance(each, Seen)]
+    def there(self) -> list[FoundQueue]:
+        return [each for each in self[1:] if isinstance(each, FoundQueue)]
 
 
-class Place(NamedTuple):
+class VirtualHost(NamedTuple):
     """Everything in one virtual host that was asked for."""
 
-    vhost: str
+    name: str
     shown: str
     version: tuple[int, int]
     message_ttl: float | None
     dlq_ttl: float | None
     longest: float | None
     management: Management
-    queues: Mapping[str, Seen]
+    queues: Mapping[str, FoundQueue]
 
     def family(self, source: str) -> Family:
         roles = {
             source: "source",
             dlq_of(source): "dlq",
             history_of(source): "history",
-            lane_of(source): "lane",
+            suspects_of(source): "suspects",
             starts_of(source): "notes",
             busy_of(source): "notes",
             delayed_of(source): "notes",
@@ -229,7 +231,7 @@ class Place(NamedTuple):
         }
         return Family(source, *(self.queue(name, role) for name, role in roles.items()))
 
-    def queue(self, name: str, role: str) -> Seen | None:
+    def queue(self, name: str, role: str) -> FoundQueue | None:
         found = self.queues.get(name)
         return None if found is None else found._replace(role=role)
 
@@ -243,17 +245,17 @@ class Place(NamedTuple):
         return self.management.get(path) or ()
 
 
-def queues_of(management: Management) -> dict[str, Seen]:
+def queues_of(management: Management) -> dict[str, FoundQueue]:
     """All queues of the virtual host, with what applies to them."""
     policies = _policies(management, "policies")
     operators = _policies(management, "operator-policies")
     rows = management.get(f"queues/{management.vhost}?{LIST}")
     if rows is None:
         raise Unanswered(f"{management.shown} knows no such virtual host: it belongs to another server.")
-    seen = {}
+    found = {}
     for row in rows:
         name, kind = row["name"], row.get("type", "classic")
-        seen[name] = Seen(
+        found[name] = FoundQueue(
             name,
             kind,
             bool(row.get("durable")),
@@ -263,13 +265,13 @@ def queues_of(management: Management) -> dict[str, Seen]:
             _applied(policies, name, kind),
             _applied(operators, name, kind),
         )
-    return seen
+    return found
 
 
 def sources_in(queues: Iterable[str]) -> list[str]:
     """The sources that unpoison has been used with."""
     names = set(queues)
-    return sorted(name for name in names if lane_of(name) in names or busy_of(name) in names)
+    return sorted(name for name in names if suspects_of(name) in names or busy_of(name) in names)
 
 
 def _policies(management: Management, kind: str) -> list[Policy]:

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from unpoison.brokers.rabbitmq.table import Entry, Table, join, split
+from unpoison.brokers.rabbitmq.header_table import Header, HeaderTable, join, split
 from unpoison.model.message import as_text
 
 _FIELDS = (
@@ -44,7 +44,7 @@ class Properties(msgspec.Struct, frozen=True):
     """The fields we read, and the others as they came."""
 
     id: str | None = None
-    headers: Table = Table()
+    headers: HeaderTable = HeaderTable()
     expiration: str | None = None
     others: tuple[tuple[str, bytes], ...] = ()
 
@@ -53,7 +53,7 @@ NONE = Properties()
 
 
 def read(data: bytes) -> Properties:
-    id_, headers, expiration = None, Table(), None
+    id_, headers, expiration = None, HeaderTable(), None
     others: list[tuple[str, bytes]] = []
     for name, raw in fields(data):
         if name == "headers":
@@ -77,10 +77,10 @@ def fields(data: bytes) -> Iterator[tuple[str, bytes]]:
         at = end
 
 
-def told(data: bytes) -> tuple[dict[str, str | int | None], Table]:
+def all_fields(data: bytes) -> tuple[dict[str, str | int | None], HeaderTable]:
     """All fields as text or numbers, with None for those that are not set, and the headers."""
     found: dict[str, str | int | None] = dict.fromkeys(PLAIN_FIELDS)
-    headers = Table()
+    headers = HeaderTable()
     for name, raw in fields(data):
         if name == "headers":
             headers = split(raw[4:])
@@ -100,7 +100,7 @@ def _length(name: str, data: bytes, at: int) -> int:
     return int(4 + struct.unpack_from(">I", data, at)[0]) if name == "headers" else 1 + data[at]
 
 
-def expiring(seconds: float, entries: Sequence[Entry] = ()) -> bytes:
+def expiring(seconds: float, entries: Sequence[Header] = ()) -> bytes:
     """Properties of a message that the server deletes after so long."""
     return write(None, list(entries), Properties(others=(("expiration", _short(str(min(MOST, int(seconds * 1000))))),)))
 
@@ -115,7 +115,7 @@ def _short(text: str) -> bytes:
     return bytes((len(data),)) + data
 
 
-def write(id_: str | None, entries: list[Entry], like: Properties = NONE) -> bytes:
+def write(id_: str | None, entries: list[Header], like: Properties = NONE) -> bytes:
     """Properties of a persistent message: these headers, this id, and the other fields of `like`."""
     fields = dict(like.others)
     fields["delivery_mode"] = _PERSISTENT

@@ -14,8 +14,8 @@ from urllib.parse import quote as quoted
 
 import msgspec
 
-from unpoison.brokers.rabbitmq.connection import Link
-from unpoison.brokers.rabbitmq.ladder import LEVELS, Binding, bindings_of, exchange_of, queue_of, rung, rungs
+from unpoison.brokers.rabbitmq.connection import Connection
+from unpoison.brokers.rabbitmq.delays import LEVELS, Binding, bindings_of, exchange_of, queue_of, rung, rungs
 from unpoison.brokers.rabbitmq.management import Management, Unanswered
 from unpoison.brokers.rabbitmq.topology import DLX, Queue, Topology, check_name, dlq_of, made_of, native_names, queues
 from unpoison.brokers.rabbitmq.url import Address, address
@@ -272,11 +272,11 @@ def _given(management: Management, user: str) -> Mapping[str, str] | None:
 
 def _by_amqp(where: Address, sources: Sequence[str], why: str) -> There:
     try:
-        with closing(Link(where, "look")) as link:
-            topology = Topology(link, create=False, message_ttl=None, dlq_ttl=None, known=set(), created=set())
+        with closing(Connection(where, "look")) as connection:
+            topology = Topology(connection, create=False, message_ttl=None, dlq_ttl=None, known=set(), created=set())
             wanted = [name for source in sources for name in native_names("", source, consumed=True)]
             wanted += [rung(level, digit) for level in range(LEVELS) for digit in rungs(level)]
             exchanges = {name for name in (DLX, *map(exchange_of, range(LEVELS))) if topology.exists(name)}
-            return There({name for name in wanted if topology.is_there(name)}, exchanges, set(), None, link.version[:2])
+            return There({name for name in wanted if topology.is_there(name)}, exchanges, set(), None, connection.version[:2])
     except UnpoisonError as error:
         return There(set(), set(), set(), None, vhost=False, unseen=f"{error} {why}")

@@ -12,9 +12,9 @@ from functools import partial
 from unpoison.brokers.rabbitmq import envelope
 from unpoison.brokers.rabbitmq.connection import ACCESS_REFUSED
 from unpoison.brokers.rabbitmq.connection import Refused as ChannelClosed
-from unpoison.brokers.rabbitmq.holding import remake
-from unpoison.brokers.rabbitmq.links import Links
-from unpoison.brokers.rabbitmq.moving import why
+from unpoison.brokers.rabbitmq.connections import Connections
+from unpoison.brokers.rabbitmq.copies import why_not_stored
+from unpoison.brokers.rabbitmq.held import create_again
 from unpoison.brokers.rabbitmq.topology import NOT_FOUND, check_name
 from unpoison.brokers.rabbitmq.writing import Batch, Copy
 from unpoison.errors import BrokerUnavailable, ConfigError, Refusal
@@ -24,30 +24,30 @@ from unpoison.port.broker import STORED, Published, Refused, not_sent, without_s
 _LIMIT = re.compile(r"message size \d+ .*max size (\d+)")
 
 
-def publish(links: Links, messages: Sequence[Outgoing]) -> Published:
+def publish(connections: Connections, messages: Sequence[Outgoing]) -> Published:
     """Store these; says what became of each. Raises BrokerUnavailable only if nothing was sent."""
-    sending = _Sending(links, messages)
-    sending.refused.update(without_source(messages, partial(_have, links)))
+    sending = _Sending(connections, messages)
+    sending.refused.update(without_source(messages, partial(_have, connections)))
     for number, message in enumerate(messages):
         if number not in sending.refused:
             sending.prepare(number, message)
     sending.note_delays()
     sending.send(list(sending.copies))
-    created = tuple(links.created)
-    links.created.clear()
+    created = tuple(connections.created)
+    connections.created.clear()
     if sending.refused or sending.unknown or created:
         return Published(sending.refused, sending.unknown, created)
     return STORED
 
 
-def _have(links: Links, source: str) -> None:
+def _have(connections: Connections, source: str) -> None:
     """Have the queues of this source. Where nothing may be made, the server's answer to each message tells whether it is there:
     whoever only publishes may lack the right to look."""
-    if not links.creates:
+    if not connections.creates:
         check_name(source)
         return
     try:
-        links.topology().ensure(source)
+        connections.topology().ensure(source)
     except ChannelClosed as error:
         raise (ConfigError(str(error)) if error.is_forbidden else error) from None
 
@@ -55,9 +55,9 @@ def _have(links: Links, source: str) -> None:
 class _Sending:
     """One call of publish, with what is known so far about each message."""
 
-    def __init__(self, links: Links, messages: Sequence[Outgoing]) -> None:
-        self._links, self._messages = links, messages
-        self._most_headers = links.topology().link.frame_max - 32
+    def __init__(self, connections: Connections, messages: Sequence[Outgoing]) -> None:
+        self._connections, self._messages = connections, messages
+        self._most_headers = connections.topology().connection.frame_max - 32
         self.copies: dict[int, Copy] = {}
         self.refused: dict[int, Refused] = {}
         self.unknown: dict[int, str] = {}
@@ -65,7 +65,7 @@ class _Sending:
 
     def prepare(self, number: int, message: Outgoing) -> None:
         try:
-            where, extra = self._links.route(message.source, message.delay)
+            where, extra = self._connections.route(message.source, message.delay)
         except (ConfigError, BrokerUnavailable) as error:
             self.refused[number] = not_sent(error)
             return
@@ -79,7 +79,7 @@ class _Sending:
     def send(self, numbers: Sequence[int]) -> None:
         """Have it known of each of these what became of it. Raises BrokerUnavailable only if nothing was sent."""
         if numbers:
-            batch, trouble = self._links.try_to_store([self.copies[number] for number in numbers])
+            batch, trouble = self._connections.try_to_store([self.copies[number] for number in numbers])
             if not batch.all_stored:
                 self._sort_out(numbers, batch, trouble)
 
@@ -90,15 +90,15 @@ class _Sending:
         for message in map(self._messages.__getitem__, delayed):
             delays[message.source] = max(message.delay, delays.get(message.source, 0.0))
         try:
-            if notes := self._links.notes.needed(delays):
-                self._links.store(notes)
+            if notes := self._connections.notes.needed(delays):
+                self._connections.store(notes)
         except BrokerUnavailable as error:
             for number in delayed:
                 del self.copies[number]
                 self.refused[number] = not_sent(error)
 
     def _sort_out(self, numbers: Sequence[int], batch: Batch, trouble: str) -> None:
-        no_room = Refused(Refusal.NO_ROOM, why(batch))
+        no_room = Refused(Refusal.NO_ROOM, why_not_stored(batch))
         self.refused.update((numbers[index], no_room) for index in batch.refused)
         left = [numbers[index] for index in sorted(batch.unanswered())]
         if batch.closed is None:
@@ -130,11 +130,11 @@ class _Sending:
         """Somebody deleted their queues: these are made anew, once, and what was for them is sent again."""
         if not numbers:
             return
-        told = Refused(Refusal.NO_SUCH_SOURCE, why(batch))
-        if not self._has_remade and self._links.creates:
+        told = Refused(Refusal.NO_SUCH_SOURCE, why_not_stored(batch))
+        if not self._has_remade and self._connections.creates:
             self._has_remade = True
             try:
-                remake(self._links, {self._messages[number].source for number in numbers})
+                create_again(self._connections, {self._messages[number].source for number in numbers})
                 self.send(numbers)
             except (ConfigError, BrokerUnavailable) as error:
                 told = not_sent(error, Refusal.NO_SUCH_SOURCE)

@@ -18,8 +18,8 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
-from unpoison.brokers.rabbitmq.acks import Acks
-from unpoison.brokers.rabbitmq.connection import ANSWER_TIMEOUT, Channel, Link, Refused
+from unpoison.brokers.rabbitmq.connection import ANSWER_TIMEOUT, Channel, Connection, Refused
+from unpoison.brokers.rabbitmq.subscription import AckRanges
 from unpoison.brokers.rabbitmq.wire import Arrived, ack_frames, get_frame
 from unpoison.errors import BrokerUnavailable, UnpoisonError
 from unpoison.model.wording import counted
@@ -48,19 +48,19 @@ class QueuePass:
     """One channel on a queue. `receive` is given each message, in the connection's thread. With `exclusive`, for a queue that is
     known to be small, nobody else consumes from it meanwhile."""
 
-    def __init__(self, link: Link, queue: str, receive: Receive, *, exclusive: bool = False) -> None:
-        self._link, self._queue, self._receive, self._exclusive = link, queue, receive, exclusive
+    def __init__(self, connection: Connection, queue: str, receive: Receive, *, exclusive: bool = False) -> None:
+        self._connection, self._queue, self._receive, self._exclusive = connection, queue, receive, exclusive
         self.taken = 0
         self._credit = self._consumers = self._finished = 0
         self._wanted = 0
         self._came_back = False
-        self._acks = Acks()
+        self._acks = AckRanges()
         self._error: Exception | None = None
         self._is_void = False
         self._news = threading.Event()
-        self._channel = link.channel(self, self._void)
+        self._channel = connection.channel(self, self._void)
         self._channel.on_cancel(self._void)
-        self.total = waiting_in(link, queue)
+        self.total = waiting_in(connection, queue)
 
     def take(self, most: int | None = None, progress: Progress | None = None) -> bool:
         """Return once so many messages are taken, or all that were there when the pass began. True if there are no more.
@@ -120,10 +120,10 @@ class QueuePass:
             self._channel.close()
             self._wait_for(self.total - self._finished)
             return
-        self._link.hang_up()
+        self._connection.hang_up()
 
     def _wait_for(self, expected: int) -> None:
-        channel = self._channel = self._link.channel()
+        channel = self._channel = self._connection.channel()
         try:
             before, since = -1, time.monotonic()
             while (ready := self._ready()) < expected and time.monotonic() - since < BACK_WITHIN:
@@ -149,7 +149,7 @@ class QueuePass:
     def _has_no_more(self, taken: int) -> bool:
         """Whether nothing is left there, and nothing on its way: what was sent before an answer is here before it."""
         try:
-            return waiting_in(self._link, self._queue) == 0 and self._ready() == 0 and self.taken == taken
+            return waiting_in(self._connection, self._queue) == 0 and self._ready() == 0 and self.taken == taken
         except Refused:
             raise
         except BrokerUnavailable as silent:
@@ -211,11 +211,11 @@ class QueuePass:
 class _First:
     """Asks for the first message of a queue: a quorum queue that is busy for 250 ms says that it has none when it is counted."""
 
-    def __init__(self, link: Link, queue: str) -> None:
+    def __init__(self, connection: Connection, queue: str) -> None:
         self._answered = threading.Event()
         self._is_there = False
         self._queue = queue
-        self._channel = link.channel(self, self._answered.set)
+        self._channel = connection.channel(self, self._answered.set)
 
     def is_there(self) -> bool:
         """It stays where it is."""
@@ -246,11 +246,11 @@ class _First:
         """Nothing is published on this channel."""
 
 
-def waiting_in(link: Link, queue: str) -> int:
+def waiting_in(connection: Connection, queue: str) -> int:
     """How many messages are ready in a queue. None is only believed if asking for one finds none."""
-    channel, ends = link.channel(), time.monotonic() + STALLED
+    channel, ends = connection.channel(), time.monotonic() + STALLED
     try:
-        while (ready := _ready(channel, queue)) == 0 and _First(link, queue).is_there():
+        while (ready := _ready(channel, queue)) == 0 and _First(connection, queue).is_there():
             if time.monotonic() > ends:
                 raise BrokerUnavailable(
                     f"RabbitMQ has not counted the messages of {queue!r} for {STALLED:g} s: it is overloaded, or the queue has "
@@ -268,10 +268,10 @@ def _ready(channel: Channel, queue: str) -> int:
     return int(answer.method.message_count)
 
 
-def taken_and_put_back(link: Link, queue: str, *, exclusive: bool = False) -> list[Arrived]:
+def taken_and_put_back(connection: Connection, queue: str, *, exclusive: bool = False) -> list[Arrived]:
     """Everything in a queue that is known to be small. It stays there."""
     found: list[Arrived] = []
-    looking = QueuePass(link, queue, found.append, exclusive=exclusive)
+    looking = QueuePass(connection, queue, found.append, exclusive=exclusive)
     try:
         looking.take()
     finally:

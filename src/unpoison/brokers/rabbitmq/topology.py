@@ -15,14 +15,54 @@ it. A queue that was there before has bindings and arguments that we do not know
 and what is published to its exchanges would vanish.
 """
 
+import re
 import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from unpoison.brokers.rabbitmq.connection import Channel, Link, Refused
-from unpoison.brokers.rabbitmq.differences import PRECONDITION_FAILED, difference, name_of
+from unpoison.brokers.rabbitmq.connection import Channel, Connection, Refused
 from unpoison.errors import BrokerUnavailable, ConfigError
 from unpoison.port.broker import Finding
+
+# How is a queue that was there before told from the one that we would make, and does the difference lose messages?
+
+
+PRECONDITION_FAILED = 406
+
+
+def difference(what: str, name: str, refused: Refused) -> Finding:
+    if refused.code != PRECONDITION_FAILED:
+        raise refused
+    told = refused.text.removeprefix("PRECONDITION_FAILED - ")
+    return Finding(
+        name,
+        f"{what} was there before and differs from what unpoison would make: {told}. It is used as it is.",
+        "To have it made anew: stop producers and consumers, move its messages away (shovel), delete it, start again. "
+        "What a policy can set needs no such thing: rabbitmqctl set_policy.",
+        loses=not name.endswith("-differs"),
+    )
+
+
+_LOSING = {
+    "durable": "queue-not-durable",
+    "auto_delete": "queue-auto-delete",
+    "x-expires": "queue-expires",
+    "x-message-ttl": "messages-expire",
+}
+"""Differences that lose messages, as the doctor calls them. The server names the first difference only; the management API, where
+it answers, tells the rest."""
+
+
+def name_of(queue: str, told: str) -> str:
+    found = re.search(r"inequivalent arg '([\w-]+)'.* received (?:none|.*) but current is (?!none)", told)
+    name = _LOSING.get(found[1], "") if found else ""
+    if found and found[1] == "x-queue-type" and "'stream'" in told.partition("current is")[2]:
+        return "stream-queue"
+    return "dlq-expires" if name == "messages-expire" and queue.endswith(".dlq") else name or "queue-differs"
+
+
+# (the part that gave this module its question)
+
 
 DLX = "dlx"
 BACKSTOP = 100
@@ -50,7 +90,7 @@ def dlq_of(source: str) -> str:
     return f"{source}.dlq"
 
 
-def lane_of(source: str) -> str:
+def suspects_of(source: str) -> str:
     return f"{source}.suspects"
 
 
@@ -93,7 +133,7 @@ def native_names(url: str, source: str, *, consumed: bool) -> dict[str, str]:  #
         source: "its messages",
         dlq_of(source): "its dead letters",
         history_of(source): "what became of dead letters",
-        lane_of(source): "messages that run alone",
+        suspects_of(source): "messages that run alone",
         starts_of(source): "who started those",
         busy_of(source): "who holds messages",
         delayed_of(source): "until when messages are delayed",
@@ -121,7 +161,7 @@ def queues(source: str, version: tuple[int, int], message_ttl: float | None, dlq
                 **_ttl(message_ttl),
             },
         ),
-        Queue(lane_of(source), kept),
+        Queue(suspects_of(source), kept),
         Queue(history_of(source), {**kept, "x-max-length": HISTORY}),
         Queue(starts_of(source), {"x-queue-type": "classic", "x-max-length": STARTS}),
         Queue(busy_of(source), {"x-queue-type": "classic", "x-max-length": 1}),
@@ -140,7 +180,7 @@ class Topology:
 
     def __init__(
         self,
-        link: Link,
+        connection: Connection,
         *,
         create: bool,
         message_ttl: float | None,
@@ -148,7 +188,7 @@ class Topology:
         known: set[str],
         created: set[str],
     ) -> None:
-        self.link, self._create, self._known, self._created = link, create, known, created
+        self.connection, self._create, self._known, self._created = connection, create, known, created
         self._message_ttl, self._dlq_ttl = message_ttl, dlq_ttl
         self._channel: Channel | None = None
 
@@ -174,7 +214,7 @@ class Topology:
             self._exchange(made_of(source))
             self._created.add(source)
         findings = self._exchange(DLX)
-        for queue in queues(source, self.link.version, self._message_ttl, self._dlq_ttl):
+        for queue in queues(source, self.connection.version, self._message_ttl, self._dlq_ttl):
             findings += self._queue(queue)
         self._ask(lambda channel, done: channel.queue_bind(dlq_of(source), DLX, source, callback=done), "binding")
         return findings
@@ -209,7 +249,7 @@ class Topology:
     def check_read(self, queue: str) -> None:
         """Raises Refused if this user may not consume from a queue. Nothing is consumed: RabbitMQ looks at the right first and
         at the arguments second, and no priority is called so."""
-        channel = self.link.channel()
+        channel = self.connection.channel()
         arguments = {"x-priority": "none"}
         try:
             channel.ask(lambda pika, done: pika.basic_consume(queue, _never, arguments=arguments, callback=done), "asking")
@@ -265,7 +305,7 @@ class Topology:
     def _ask(self, question: Any, what: str) -> Any:
         """On a channel for questions; the server closes it when it refuses, so the next one may need a new one."""
         if self._channel is None or not self._channel.is_open:
-            self._channel = self.link.channel()
+            self._channel = self.connection.channel()
         return self._channel.ask(question, what)
 
 

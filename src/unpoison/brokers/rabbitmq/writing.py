@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from unpoison.brokers.rabbitmq.connection import Channel, Link, Refused
+from unpoison.brokers.rabbitmq.connection import Channel, Connection, Refused
 from unpoison.brokers.rabbitmq.wire import Arrived, publish_frames
 from unpoison.errors import BrokerUnavailable
 from unpoison.model.wording import counted
@@ -81,8 +81,8 @@ class Batch:
 class Writer:
     """A connection to publish on."""
 
-    def __init__(self, link: Link) -> None:
-        self.link = link
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
         self._lock = threading.Lock()
         self._batches: list[Batch] = []
         self._next = 1
@@ -97,7 +97,7 @@ class Writer:
             batch = Batch(copies, self._next)
             self._next += len(copies)
             self._batches.append(batch)
-            frames = [publish_frames(channel.number, *copy, self.link.frame_max) for copy in copies]
+            frames = [publish_frames(channel.number, *copy, self.connection.frame_max) for copy in copies]
         for part in _parts(frames):
             channel.send(part)
         if not channel.is_open:
@@ -109,11 +109,11 @@ class Writer:
         begun = time.monotonic()
         ends = begun + timeout
         while not batch.done.wait(min(1.0, max(0.0, ends - time.monotonic()))):
-            is_blocked = self.link.blocked is not None and time.monotonic() > begun + BLOCKED_TIMEOUT
+            is_blocked = self.connection.blocked is not None and time.monotonic() > begun + BLOCKED_TIMEOUT
             if is_blocked or time.monotonic() >= ends:
                 why = (
-                    f"it accepts nothing at the moment ({self.link.blocked})"
-                    if self.link.blocked
+                    f"it accepts nothing at the moment ({self.connection.blocked})"
+                    if self.connection.blocked
                     else f"no answer in {timeout:g} s"
                 )
                 raise BrokerUnavailable(
@@ -135,13 +135,13 @@ class Writer:
             old.close()
 
     def close(self) -> None:
-        self.link.close()
+        self.connection.close()
 
     def _open(self) -> Channel:
         if self._channel is not None and self._channel.is_open:
             return self._channel
         self._batches, self._next, self._low, self._acked = [], 1, 1, set()
-        channel = self.link.channel(self, self._break)
+        channel = self.connection.channel(self, self._break)
         channel.ask(lambda pika, done: pika.confirm_delivery(_never, callback=done), "asking for confirms")
         self._channel = channel
         return channel
@@ -184,7 +184,7 @@ class Writer:
 
     def _break(self) -> None:
         refused: Refused | None = self._channel.closed if self._channel is not None else None
-        why = refused.text if refused is not None else self.link.lost or "the channel was closed"
+        why = refused.text if refused is not None else self.connection.lost or "the channel was closed"
         batches, self._batches = self._batches, []
         for batch in batches:
             batch.broken = why

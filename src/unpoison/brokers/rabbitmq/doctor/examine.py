@@ -9,9 +9,9 @@ from functools import partial
 from shlex import quote
 
 from unpoison.brokers.rabbitmq import provisioning
-from unpoison.brokers.rabbitmq.connection import Link
+from unpoison.brokers.rabbitmq.connection import Connection
 from unpoison.brokers.rabbitmq.doctor import queues, server, sources
-from unpoison.brokers.rabbitmq.management import Family, Management, Place, Unanswered, queues_of, sources_in
+from unpoison.brokers.rabbitmq.management import Family, Management, Unanswered, VirtualHost, queues_of, sources_in
 from unpoison.brokers.rabbitmq.topology import LOCKED, NOT_FOUND, check_name
 from unpoison.brokers.rabbitmq.url import Address, address
 from unpoison.errors import BrokerUnavailable, ConfigError
@@ -44,25 +44,25 @@ def examine(  # every broker is asked the same
     for source in sources:
         check_name(source)
     management = Management(where)
-    with closing(Link(where, "doctor")) as link:
-        found = list(server.of_link(link))
+    with closing(Connection(where, "doctor")) as connection:
+        found = list(server.of_connection(connection))
         try:
-            place = _place(where, link, management, longest)
+            vhost = _virtual_host(where, connection, management, longest)
         except Unanswered as why:
             found.append(_cannot_ask(management, str(why), sources))
-            return [*found, *(each for source in sources for each in _by_amqp(link, where, source, None))]
-        chosen = sources or sources_in(place.queues)
-        found += [each for source in chosen for each in _by_amqp(link, where, source, place)]
-        return found + _every(_checks(where, place, chosen))
+            return [*found, *(each for source in sources for each in _by_amqp(connection, where, source, None))]
+        chosen = sources or sources_in(vhost.queues)
+        found += [each for source in chosen for each in _by_amqp(connection, where, source, vhost)]
+        return found + _every(_checks(where, vhost, chosen))
 
 
 def known_sources(url: str) -> Sequence[str]:
     """The sources that this virtual host has been used for. Only the management API can list queues."""
     where = address(url)
     management = Management(where)
-    with closing(Link(where, "doctor")) as link:
+    with closing(Connection(where, "doctor")) as connection:
         try:
-            return sources_in(_place(where, link, management, None).queues)
+            return sources_in(_virtual_host(where, connection, management, None).queues)
         except Unanswered as why:
             told = _cannot_ask(management, str(why), ())
             raise ConfigError(
@@ -74,22 +74,22 @@ def known_sources(url: str) -> Sequence[str]:
 def adopted(url: str, source: str) -> Sequence[Finding]:
     """As far as the management API tells, and soon: who cannot reach it must not wait for that at every start."""
     where = address(url)
-    with closing(Link(where, "start")) as link:
+    with closing(Connection(where, "start")) as connection:
         try:
-            place = _place(where, link, Management(where, START_WITHIN), None)
-            return list(_of_family(place, place.family(source)))
+            vhost = _virtual_host(where, connection, Management(where, START_WITHIN), None)
+            return list(_of_family(vhost, vhost.family(source)))
         except Unanswered as why:
             raise BrokerUnavailable(f"{why} To see more, {OPTION}") from None
 
 
-def _place(where: Address, link: Link, management: Management, longest: float | None) -> Place:
+def _virtual_host(where: Address, connection: Connection, management: Management, longest: float | None) -> VirtualHost:
     """What the management API knows, if it is that of this server."""
     said = management.get("overview") or {}
-    names = said.get("cluster_name"), (link.wire.server_properties or {}).get("cluster_name")
+    names = said.get("cluster_name"), (connection.wire.server_properties or {}).get("cluster_name")
     if names[0] != names[1]:
         raise Unanswered(f"At {management.shown} another server answers: {names[0]!r} and not {names[1]!r}.")
     ttls = where.message_ttl, where.dlq_ttl
-    return Place(where.vhost, where.shown, link.version, *ttls, longest, management, queues_of(management))
+    return VirtualHost(where.vhost, where.shown, connection.version, *ttls, longest, management, queues_of(management))
 
 
 def _cannot_ask(management: Management, why: str, sources: Sequence[str]) -> Finding:
@@ -103,49 +103,49 @@ def _cannot_ask(management: Management, why: str, sources: Sequence[str]) -> Fin
     return findings.cannot_look(what, f"They are seen through the management API only. {why}", fix)
 
 
-def _by_amqp(link: Link, where: Address, source: str, place: Place | None) -> Iterator[Finding]:
-    code = queues.look(link, source).code
+def _by_amqp(connection: Connection, where: Address, source: str, vhost: VirtualHost | None) -> Iterator[Finding]:
+    code = queues.look(connection, source).code
     if code == NOT_FOUND:
-        if place is None:
+        if vhost is None:
             yield queues.missing(where, source)
         else:
-            yield from findings.of_sources([source], _others(place), where.shown)
+            yield from findings.of_sources([source], _others(vhost), where.shown)
         return
-    if code == LOCKED and place is None:
+    if code == LOCKED and vhost is None:
         yield queues.exclusive(source)
-    yield from queues.by_amqp(link, where, source)
+    yield from queues.by_amqp(connection, where, source)
 
 
-def _others(place: Place) -> list[str]:
+def _others(vhost: VirtualHost) -> list[str]:
     """The queues that may be meant: not those that unpoison has made beside its sources."""
-    ours = {seen.name for source in place.queues for seen in place.family(source).there() if seen.role != "source"}
-    return [name for name in place.queues if name not in ours and not name.startswith("unpoison.delay.")]
+    ours = {queue.name for source in vhost.queues for queue in vhost.family(source).there() if queue.role != "source"}
+    return [name for name in vhost.queues if name not in ours and not name.startswith("unpoison.delay.")]
 
 
 Check = Callable[[], Iterator[Finding]]
 
 
-def _checks(where: Address, place: Place, chosen: Sequence[str]) -> dict[str, Check]:
-    families = [place.family(source) for source in chosen]
+def _checks(where: Address, vhost: VirtualHost, chosen: Sequence[str]) -> dict[str, Check]:
+    families = [vhost.family(source) for source in chosen]
     return {
-        "alarms": partial(server.of_alarms, place.management),
-        "feature flags": partial(server.of_flags, place.management, place.version),
-        "the exchange of dead letters": partial(queues.of_exchange, place),
-        "the queues of sources": lambda: (each for family in families for each in _of_family(place, family)),
-        "the queues of delays": partial(server.of_delays, place),
-        "the rights of this user": partial(provisioning.of_rights, where, place.management, chosen),
+        "alarms": partial(server.of_alarms, vhost.management),
+        "feature flags": partial(server.of_flags, vhost.management, vhost.version),
+        "the exchange of dead letters": partial(queues.of_exchange, vhost),
+        "the queues of sources": lambda: (each for family in families for each in _of_family(vhost, family)),
+        "the queues of delays": partial(server.of_delays, vhost),
+        "the rights of this user": partial(provisioning.of_rights, where, vhost.management, chosen),
     }
 
 
-def _of_family(place: Place, family: Family) -> Iterator[Finding]:
-    for seen in family.there():
-        yield from queues.of_any_queue(place, seen)
-    if family.queue is not None:
-        yield from sources.of_source(place, family.queue)
-    yield from queues.of_letters(place, family)
-    if family.lane is not None:
-        yield from queues.of_suspects(place, family.lane)
-    yield from sources.of_timeouts(place, [each for each in (family.queue, family.lane) if each is not None])
+def _of_family(vhost: VirtualHost, family: Family) -> Iterator[Finding]:
+    for queue in family.there():
+        yield from queues.of_any_queue(vhost, queue)
+    if family.main is not None:
+        yield from sources.of_source(vhost, family.main)
+    yield from queues.of_letters(vhost, family)
+    if family.suspects is not None:
+        yield from queues.of_suspects(vhost, family.suspects)
+    yield from sources.of_timeouts(vhost, [each for each in (family.main, family.suspects) if each is not None])
 
 
 def _every(checks: dict[str, Check]) -> list[Finding]:

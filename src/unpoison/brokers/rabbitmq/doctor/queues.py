@@ -5,10 +5,10 @@ from shlex import quote
 from typing import NamedTuple
 
 from unpoison.brokers.rabbitmq import provisioning
-from unpoison.brokers.rabbitmq.connection import ACCESS_REFUSED, Link, Refused
+from unpoison.brokers.rabbitmq.connection import ACCESS_REFUSED, Connection, Refused
 from unpoison.brokers.rabbitmq.doctor.fixes import mended, remade, removal
-from unpoison.brokers.rabbitmq.management import Family, Place, Seen
-from unpoison.brokers.rabbitmq.topology import DLX, NOT_FOUND, dlq_of, lane_of, native_names
+from unpoison.brokers.rabbitmq.management import Family, FoundQueue, VirtualHost
+from unpoison.brokers.rabbitmq.topology import DLX, NOT_FOUND, dlq_of, native_names, suspects_of
 from unpoison.brokers.rabbitmq.url import Address
 from unpoison.port import findings
 from unpoison.port.broker import Finding
@@ -30,9 +30,9 @@ class Look(NamedTuple):
     said: str = ""
 
 
-def look(link: Link, queue: str) -> Look:
+def look(connection: Connection, queue: str) -> Look:
     """Changes nothing: a queue that is not there is not made."""
-    channel = link.channel()
+    channel = connection.channel()
     try:
         answer = channel.ask(lambda pika, done: pika.queue_declare(queue, passive=True, callback=done), "looking").method
         return Look(int(answer.message_count), int(answer.consumer_count))
@@ -42,18 +42,18 @@ def look(link: Link, queue: str) -> Look:
         channel.close()
 
 
-def by_amqp(link: Link, where: Address, source: str) -> Iterator[Finding]:
+def by_amqp(connection: Connection, where: Address, source: str) -> Iterator[Finding]:
     """About a source that is there."""
-    looks = {name: look(link, name) for name in native_names("", source, consumed=True)}
+    looks = {name: look(connection, name) for name in native_names("", source, consumed=True)}
     forbidden = [name for name in looks if looks[name].code == ACCESS_REFUSED]
     if forbidden:
         yield provisioning.refused(where, source, looks[forbidden[0]].said)
         return
     yield from _of_missing(source, looks)
-    if looks[lane_of(source)].consumers:
+    if looks[suspects_of(source)].consumers:
         yield Finding(
             "suspects-consumed",
-            f"{looks[lane_of(source)].consumers} consumers of another make take messages from {lane_of(source)!r}, which "
+            f"{looks[suspects_of(source)].consumers} consumers of another make take messages from {suspects_of(source)!r}, which "
             "unpoison pulls one at a time. What they take was under suspicion: it runs there uncounted, and if it kills them, "
             "for ever.",
             f"End them; to see who they are:\nrabbitmqctl list_consumers -p {quote(where.vhost)}",
@@ -118,91 +118,91 @@ ANY_QUEUE = (
 )
 
 
-def of_any_queue(place: Place, seen: Seen) -> Iterator[Finding]:
-    yield from _of_lasting(place, seen)
-    if seen.kind == "stream":
+def of_any_queue(vhost: VirtualHost, queue: FoundQueue) -> Iterator[Finding]:
+    yield from _of_lasting(vhost, queue)
+    if queue.kind == "stream":
         yield Finding(
             "stream-queue",
-            f"Queue {seen.name!r} is a stream: acknowledging removes nothing from it, and a consumer begins with what comes "
+            f"Queue {queue.name!r} is a stream: acknowledging removes nothing from it, and a consumer begins with what comes "
             "next. What was there before is never run, and nothing that was run ever leaves it.",
             "Consume a quorum queue that is bound to the same exchange, under a name of its own; or, if the stream can be spared:"
-            f"\n{remade(place, seen).splitlines()[-1]}",
+            f"\n{remade(vhost, queue).splitlines()[-1]}",
             loses=True,
         )
-    elif seen.role != "notes":
-        yield from _of_length(place, seen)
-        if seen.role in ("source", "lane"):
-            yield from _of_age(place, seen)
+    elif queue.role != "notes":
+        yield from _of_length(vhost, queue)
+        if queue.role in ("source", "suspects"):
+            yield from _of_age(vhost, queue)
 
 
-def _of_lasting(place: Place, seen: Seen) -> Iterator[Finding]:
-    if seen.exclusive:
-        yield exclusive(seen.name)
+def _of_lasting(vhost: VirtualHost, queue: FoundQueue) -> Iterator[Finding]:
+    if queue.exclusive:
+        yield exclusive(queue.name)
         return
-    if not seen.durable:
+    if not queue.durable:
         yield Finding(
             "queue-not-durable",
-            f"Queue {seen.name!r} is not durable: a restart of the server deletes it with all its messages.",
-            remade(place, seen),
+            f"Queue {queue.name!r} is not durable: a restart of the server deletes it with all its messages.",
+            remade(vhost, queue),
             loses=True,
         )
-    if seen.auto_delete:
+    if queue.auto_delete:
         yield Finding(
             "queue-auto-delete",
-            f"Queue {seen.name!r} deletes itself, with all its messages, when its last consumer leaves: at a deploy, a crash "
+            f"Queue {queue.name!r} deletes itself, with all its messages, when its last consumer leaves: at a deploy, a crash "
             "or a cut connection.",
-            remade(place, seen),
+            remade(vhost, queue),
             loses=True,
         )
-    expires = seen.number("expires")
+    expires = queue.number("expires")
     if expires is not None:
         yield Finding(
             "queue-expires",
-            f"Queue {seen.name!r} is deleted, with all its messages, when nobody has consumed it for {_seconds(expires)} "
-            f"({seen.by('expires')}). An outage that long is enough; queues of unpoison that nobody consumes never have a "
+            f"Queue {queue.name!r} is deleted, with all its messages, when nobody has consumed it for {_seconds(expires)} "
+            f"({queue.by('expires')}). An outage that long is enough; queues of unpoison that nobody consumes never have a "
             "consumer.",
-            mended(place, seen, "expires"),
+            mended(vhost, queue, "expires"),
             loses=True,
         )
 
 
-def _of_length(place: Place, seen: Seen) -> Iterator[Finding]:
-    limits = [(key, value) for key in ("max-length", "max-length-bytes") if (value := seen.number(key)) is not None]
-    if not limits or seen.role == "history":
+def _of_length(vhost: VirtualHost, queue: FoundQueue) -> Iterator[Finding]:
+    limits = [(key, value) for key in ("max-length", "max-length-bytes") if (value := queue.number(key)) is not None]
+    if not limits or queue.role == "history":
         return
     key, value = limits[0]
-    most = f"{value:,} {'messages' if key == 'max-length' else 'bytes'} ({seen.by(key)})"
-    refuses = str(seen.text("overflow")).startswith("reject-publish")
+    most = f"{value:,} {'messages' if key == 'max-length' else 'bytes'} ({queue.by(key)})"
+    refuses = str(queue.text("overflow")).startswith("reject-publish")
     if not refuses:
-        what = "its oldest messages, which were confirmed," if seen.role != "dlq" else "the oldest dead letters"
+        what = "its oldest messages, which were confirmed," if queue.role != "dlq" else "the oldest dead letters"
         yield Finding(
             "length-limit-drops",
-            f"Queue {seen.name!r} holds at most {most}. When it is full RabbitMQ drops {what} to make room, and says so to "
+            f"Queue {queue.name!r} holds at most {most}. When it is full RabbitMQ drops {what} to make room, and says so to "
             "nobody.",
-            mended(place, seen, "overflow" if seen.role == "source" else key),
+            mended(vhost, queue, "overflow" if queue.role == "source" else key),
             loses=True,
         )
-    elif seen.role != "source":
+    elif queue.role != "source":
         yield Finding(
             "length-limit-refuses",
-            f"Queue {seen.name!r} holds at most {most} and refuses more. Once it is full, what should go there cannot, and the "
+            f"Queue {queue.name!r} holds at most {most} and refuses more. Once it is full, what should go there cannot, and the "
             f"sources stand still; nothing is lost.",
-            mended(place, seen, key),
+            mended(vhost, queue, key),
         )
 
 
-def _of_age(place: Place, seen: Seen) -> Iterator[Finding]:
-    ttl, leads = seen.number("message-ttl"), seen.text("dead-letter-exchange")
-    meant = place.message_ttl if seen.role == "source" else None
+def _of_age(vhost: VirtualHost, queue: FoundQueue) -> Iterator[Finding]:
+    ttl, leads = queue.number("message-ttl"), queue.text("dead-letter-exchange")
+    meant = vhost.message_ttl if queue.role == "source" else None
     if ttl is None or (meant is not None and leads is not None and ttl >= meant * 1000):
         return
     end = "is deleted" if leads is None else f"goes to the exchange {leads!r}"
-    fix = mended(place, seen, "message-ttl")
-    if seen.role == "source" and leads is not None:
+    fix = mended(vhost, queue, "message-ttl")
+    if queue.role == "source" and leads is not None:
         fix = f"If it is meant, add message_ttl={ttl / 1000:.10g} to the URL. If not: {fix[0].lower()}{fix[1:]}"
     yield Finding(
         "messages-expire",
-        f"A message that waits in {seen.name!r} for {_seconds(ttl)} ({seen.by('message-ttl')}) {end} without ever being "
+        f"A message that waits in {queue.name!r} for {_seconds(ttl)} ({queue.by('message-ttl')}) {end} without ever being "
         f"started: a backlog, or an outage of the consumers, is enough.",
         fix,
         loses=True,
@@ -219,22 +219,22 @@ def _seconds(milliseconds: int) -> str:
 SUSPECTS = ("suspects-not-quorum", "suspects-limit")
 
 
-def of_suspects(place: Place, seen: Seen) -> Iterator[Finding]:
-    if seen.kind == "classic":
+def of_suspects(vhost: VirtualHost, queue: FoundQueue) -> Iterator[Finding]:
+    if queue.kind == "classic":
         yield Finding(
             "suspects-not-quorum",
-            f"{seen.name!r} is a classic queue, which does not count how often a message was started and came back. One that "
+            f"{queue.name!r} is a classic queue, which does not count how often a message was started and came back. One that "
             "kills its consumer never reaches its limit: it does so for ever.",
-            remade(place, seen),
+            remade(vhost, queue),
             loses=True,
         )
-    limit = seen.limit(place.version)
+    limit = queue.limit(vhost.version)
     if limit is not None:
         yield Finding(
             "suspects-limit",
-            f"{seen.name!r} has a delivery limit of {limit} ({seen.by('delivery-limit')}): a message whose starts never end is "
+            f"{queue.name!r} has a delivery limit of {limit} ({queue.by('delivery-limit')}): a message whose starts never end is "
             f"deleted there, without a dead letter, unless its own limit of attempts comes first.",
-            mended(place, seen, "delivery-limit"),
+            mended(vhost, queue, "delivery-limit"),
             loses=True,
         )
 
@@ -247,8 +247,8 @@ DEAD_LETTERS = ("dlq-unbound", "dlx-differs", "dlq-limit", "dlq-expires", "dlq-s
 START_ONE = "Start a consumer anew, which makes it:\nunpoison run module:app"
 
 
-def of_exchange(place: Place) -> Iterator[Finding]:
-    found = place.exchange(DLX)
+def of_exchange(vhost: VirtualHost) -> Iterator[Finding]:
+    found = vhost.exchange(DLX)
     if found is None:
         return
     differs = [f"its type is {found['type']}"] if found["type"] not in ("direct", "topic") else []
@@ -260,24 +260,24 @@ def of_exchange(place: Place) -> Iterator[Finding]:
             f"The exchange {DLX!r} is not the durable direct one that unpoison would make: {', and '.join(differs)}. A fanout or "
             "headers exchange gives the letters of one source to the DLQs of all; one that does not last is gone, with its "
             "bindings, after a restart, and sources stand still at their next dead letter.",
-            f"Delete it with its bindings and start all consumers anew, which makes it again:\n{removal(place, DLX)}",
+            f"Delete it with its bindings and start all consumers anew, which makes it again:\n{removal(vhost, DLX)}",
         )
 
 
-def of_letters(place: Place, family: Family) -> Iterator[Finding]:
+def of_letters(vhost: VirtualHost, family: Family) -> Iterator[Finding]:
     if family.dlq is not None:
-        yield from _of_binding(place, family)
-        yield from _of_staying(place, family.dlq)
-    for seen in (family.dlq, family.history):
-        if seen is not None:
-            yield from _of_looking(place, seen)
+        yield from _of_binding(vhost, family)
+        yield from _of_staying(vhost, family.dlq)
+    for queue in (family.dlq, family.history):
+        if queue is not None:
+            yield from _of_looking(vhost, queue)
 
 
-def _of_binding(place: Place, family: Family) -> Iterator[Finding]:
-    if family.queue is None:
+def _of_binding(vhost: VirtualHost, family: Family) -> Iterator[Finding]:
+    if family.main is None:
         return
     dlq = dlq_of(family.source)
-    if not any((each["destination"], each["routing_key"]) == (dlq, family.source) for each in place.bindings(DLX)):
+    if not any((each["destination"], each["routing_key"]) == (dlq, family.source) for each in vhost.bindings(DLX)):
         yield Finding(
             "dlq-unbound",
             f"{dlq!r} is not bound to the exchange {DLX!r} with the key {family.source!r}. A dead letter of {family.source!r} "
@@ -286,39 +286,39 @@ def _of_binding(place: Place, family: Family) -> Iterator[Finding]:
         )
 
 
-def _of_looking(place: Place, seen: Seen) -> Iterator[Finding]:
-    limit = seen.limit(place.version)
+def _of_looking(vhost: VirtualHost, queue: FoundQueue) -> Iterator[Finding]:
+    limit = queue.limit(vhost.version)
     if limit is not None:
         yield Finding(
             "dlq-limit",
-            f"{seen.name!r} has a delivery limit of {limit} ({seen.by('delivery-limit')}). Letters can only be looked at by "
+            f"{queue.name!r} has a delivery limit of {limit} ({queue.by('delivery-limit')}). Letters can only be looked at by "
             f"taking them out and putting them back, which counts: look {limit + 1} has them deleted, with RabbitMQ 4.3 maybe "
             "the first look, since a letter brings its count along.",
-            mended(place, seen, "delivery-limit"),
+            mended(vhost, queue, "delivery-limit"),
             loses=True,
         )
 
 
-def _of_staying(place: Place, seen: Seen) -> Iterator[Finding]:
-    ttl, leads = seen.number("message-ttl"), seen.text("dead-letter-exchange")
+def _of_staying(vhost: VirtualHost, queue: FoundQueue) -> Iterator[Finding]:
+    ttl, leads = queue.number("message-ttl"), queue.text("dead-letter-exchange")
     if ttl is None:
         return
-    after = f"after {ttl / 1000:,.10g} s ({seen.by('message-ttl')})"
+    after = f"after {ttl / 1000:,.10g} s ({queue.by('message-ttl')})"
     if leads is not None:
         yield Finding(
             "dlq-sends-back",
-            f"{seen.name!r} hands its letters on to the exchange {leads!r} {after}. If that leads back to the source, a "
+            f"{queue.name!r} hands its letters on to the exchange {leads!r} {after}. If that leads back to the source, a "
             "message that always fails goes round for ever; in any case nobody finds it in the DLQ.",
-            f"unpoison retries with a backoff of its own. {mended(place, seen, 'message-ttl')}",
+            f"unpoison retries with a backoff of its own. {mended(vhost, queue, 'message-ttl')}",
             loses=True,
         )
-    elif place.dlq_ttl is None or ttl < place.dlq_ttl * 1000:
-        said = "The URL has no dlq_ttl" if place.dlq_ttl is None else f"The URL has dlq_ttl={place.dlq_ttl:g}"
+    elif vhost.dlq_ttl is None or ttl < vhost.dlq_ttl * 1000:
+        said = "The URL has no dlq_ttl" if vhost.dlq_ttl is None else f"The URL has dlq_ttl={vhost.dlq_ttl:g}"
         yield Finding(
             "dlq-expires",
-            f"Letters in {seen.name!r} are deleted {after}, whether somebody has looked or not. {said}, so this is not what "
+            f"Letters in {queue.name!r} are deleted {after}, whether somebody has looked or not. {said}, so this is not what "
             "was meant.",
-            f"If it is meant, add dlq_ttl={ttl / 1000:.10g} to the URL. If not: {_lower(mended(place, seen, 'message-ttl'))}",
+            f"If it is meant, add dlq_ttl={ttl / 1000:.10g} to the URL. If not: {_lower(mended(vhost, queue, 'message-ttl'))}",
             loses=True,
         )
 

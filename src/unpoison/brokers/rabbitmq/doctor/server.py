@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import msgspec
 
-from unpoison.brokers.rabbitmq.connection import Link
+from unpoison.brokers.rabbitmq.connection import Connection
+from unpoison.brokers.rabbitmq.delays import LEVELS, exchange_of, queue_of, rung, rungs
 from unpoison.brokers.rabbitmq.doctor.fixes import mended, remade, removal
 from unpoison.brokers.rabbitmq.doctor.queues import of_any_queue
-from unpoison.brokers.rabbitmq.ladder import LEVELS, exchange_of, queue_of, rung, rungs
-from unpoison.brokers.rabbitmq.management import Management, Place, Seen
+from unpoison.brokers.rabbitmq.management import FoundQueue, Management, VirtualHost
 from unpoison.port.broker import Finding
 
 SERVER = ("server-too-old", "server-unmaintained", "heartbeat-off", "feature-flag-off", "memory-alarm", "disk-alarm")
@@ -22,10 +22,10 @@ FLAGS = ("quorum_queue", "stream_queue")
 """What at-least-once dead-lettering, and so every delay, rests on. From 4.0 on they cannot be off."""
 
 
-def of_link(link: Link) -> Iterator[Finding]:
+def of_connection(connection: Connection) -> Iterator[Finding]:
     """What a connection tells."""
-    version = ".".join(map(str, link.version))
-    if link.version < OLDEST:
+    version = ".".join(map(str, connection.version))
+    if connection.version < OLDEST:
         yield Finding(
             "server-too-old",
             f"The server runs RabbitMQ {version}; unpoison needs {'.'.join(map(str, OLDEST))}. Before that a quorum queue "
@@ -34,14 +34,14 @@ def of_link(link: Link) -> Iterator[Finding]:
             "Upgrade the server, one minor version after the other:\nrabbitmq-diagnostics server_version",
             loses=True,
         )
-    elif link.version < MAINTAINED:
+    elif connection.version < MAINTAINED:
         yield Finding(
             "server-unmaintained",
             f"The server runs RabbitMQ {version}. The 3.x versions get no fixes from their makers any more, unless they are "
             "paid for.",
             "Plan the way to 4.x; all feature flags have to be enabled first:\nrabbitmqctl enable_feature_flag all",
         )
-    if not link.wire.params.heartbeat:
+    if not connection.wire.params.heartbeat:
         yield Finding(
             "heartbeat-off",
             "The connection has no heartbeat: a consumer whose host or network is gone is not noticed for hours, and all that "
@@ -98,24 +98,24 @@ DELAYS = ("delay-queue-differs", "delay-queues-missing", "delay-cut-short")
 ARGUMENTS = ("x-message-ttl", "x-dead-letter-exchange", "x-dead-letter-strategy")
 
 
-def of_delays(place: Place) -> Iterator[Finding]:
+def of_delays(vhost: VirtualHost) -> Iterator[Finding]:
     """About the queues that all sources of this virtual host share, as far as they have been needed."""
     for level in range(LEVELS):
-        yield from _of_exchange(place, level)
+        yield from _of_exchange(vhost, level)
     found: dict[tuple[str, str], list[Finding]] = {}
     for level in range(LEVELS):
         for digit in rungs(level):
-            seen = place.queue(rung(level, digit), "delay")
-            for each in () if seen is None else _of_rung(place, level, digit, seen):
+            queue = vhost.queue(rung(level, digit), "delay")
+            for each in () if queue is None else _of_rung(vhost, level, digit, queue):
                 found.setdefault((each.name, each.fix), []).append(each)
     for first, *others in found.values():
         more = f" So it is with {len(others)} more of the queues of delays." if others else ""
         yield msgspec.structs.replace(first, problem=first.problem + more)
 
 
-def _of_exchange(place: Place, level: int) -> Iterator[Finding]:
+def _of_exchange(vhost: VirtualHost, level: int) -> Iterator[Finding]:
     name = exchange_of(level)
-    found = place.exchange(name)
+    found = vhost.exchange(name)
     if found is None:
         return
     if found["type"] != "headers":
@@ -123,11 +123,11 @@ def _of_exchange(place: Place, level: int) -> Iterator[Finding]:
             "delay-queue-differs",
             f"The exchange {name!r} is of type {found['type']} and not headers, as unpoison would make it: delayed messages and "
             "retries go the wrong way, or nowhere, and their source stands still.",
-            f"Delete it and start the consumers anew, which make it again:\n{removal(place, name)}",
+            f"Delete it and start the consumers anew, which make it again:\n{removal(vhost, name)}",
             loses=True,
         )
         return
-    bound = {each["destination"] for each in place.bindings(name)}
+    bound = {each["destination"] for each in vhost.bindings(name)}
     wanted = [rung(level, digit) for digit in rungs(level)] + ([exchange_of(level - 1)] if level else [])
     missing = [each for each in wanted if each not in bound]
     if missing:
@@ -139,37 +139,37 @@ def _of_exchange(place: Place, level: int) -> Iterator[Finding]:
         )
 
 
-def _of_rung(place: Place, level: int, digit: int, seen: Seen) -> Iterator[Finding]:
+def _of_rung(vhost: VirtualHost, level: int, digit: int, queue: FoundQueue) -> Iterator[Finding]:
     should = queue_of(level, digit).arguments
-    given = {key: (seen.arguments.get(key), should[key]) for key in ARGUMENTS}
+    given = {key: (queue.arguments.get(key), should[key]) for key in ARGUMENTS}
     differs = [f"{key} is {is_!r} and not {ought!r}" for key, (is_, ought) in given.items() if is_ != ought]
     if differs:
         yield Finding(
             "delay-queue-differs",
-            f"Queue {seen.name!r} was made by something else: {', '.join(differs)}. Messages that wait there do not come back "
+            f"Queue {queue.name!r} was made by something else: {', '.join(differs)}. Messages that wait there do not come back "
             "at their time, or never.",
-            remade(place, seen),
+            remade(vhost, queue),
             loses=True,
         )
         return
-    if (key := seen.text("dead-letter-routing-key")) is not None:
+    if (key := queue.text("dead-letter-routing-key")) is not None:
         yield Finding(
             "delay-queue-differs",
-            f"Queue {seen.name!r} sends every message that has waited there to {key!r} and not back to its source "
-            f"(dead-letter-routing-key, {_place(seen)}).",
-            mended(place, seen, "dead-letter-routing-key"),
+            f"Queue {queue.name!r} sends every message that has waited there to {key!r} and not back to its source "
+            f"(dead-letter-routing-key, {_set_by(queue)}).",
+            mended(vhost, queue, "dead-letter-routing-key"),
             loses=True,
         )
-    ttl, meant = seen.number("message-ttl"), should["x-message-ttl"]
+    ttl, meant = queue.number("message-ttl"), should["x-message-ttl"]
     if ttl is not None and ttl < meant:
         yield Finding(
             "delay-cut-short",
-            f"Messages wait in {seen.name!r} for {ttl / 1000:g} s and not {meant / 1000:g} s ({seen.by('message-ttl')}): "
+            f"Messages wait in {queue.name!r} for {ttl / 1000:g} s and not {meant / 1000:g} s ({queue.by('message-ttl')}): "
             "retries come early, and the backoff does not hold.",
-            mended(place, seen, "message-ttl"),
+            mended(vhost, queue, "message-ttl"),
         )
-    yield from of_any_queue(place, seen)
+    yield from of_any_queue(vhost, queue)
 
 
-def _place(seen: Seen) -> str:
-    return "by " + next(iter(seen.places("dead-letter-routing-key")))
+def _set_by(queue: FoundQueue) -> str:
+    return "by " + next(iter(queue.settings("dead-letter-routing-key")))

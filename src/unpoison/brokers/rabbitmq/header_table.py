@@ -30,34 +30,34 @@ _LONG, _TEXT = frozenset(b"SxAF"), ord("S")
 _length = struct.Struct(">I").unpack_from
 
 
-class Entry(NamedTuple):
+class Header(NamedTuple):
     """One header: its name, and its value with the byte before it that tells the kind."""
 
     name: bytes
     value: bytes
 
 
-_new_entry = tuple.__new__  # half the time of calling Entry, which is most of what a pass over many letters takes
+_new_header = tuple.__new__  # half the time of calling Entry, which is most of what a pass over many letters takes
 
 
-class Table(NamedTuple):
+class HeaderTable(NamedTuple):
     """The entries that could be told apart, and the rest if there is one that could not."""
 
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[Header, ...] = ()
     rest: bytes = b""
 
 
-def split(data: bytes) -> Table:
-    entries: list[Entry] = []
+def split(data: bytes) -> HeaderTable:
+    entries: list[Header] = []
     start, end = 0, len(data)
     while start < end:
         at = start + 1 + data[start]
         size = _size(data, at)
         if size is None or at + size > end:
-            return Table(tuple(entries), data[start:])
-        entries.append(_new_entry(Entry, (data[start + 1 : at], data[at : at + size])))
+            return HeaderTable(tuple(entries), data[start:])
+        entries.append(_new_header(Header, (data[start + 1 : at], data[at : at + size])))
         start = at + size
-    return Table(tuple(entries))
+    return HeaderTable(tuple(entries))
 
 
 def _size(data: bytes, at: int) -> int | None:
@@ -70,7 +70,7 @@ def _size(data: bytes, at: int) -> int | None:
     return _WIDTHS.get(kind)
 
 
-def join(entries: Iterable[Entry], rest: bytes = b"") -> bytes:
+def join(entries: Iterable[Header], rest: bytes = b"") -> bytes:
     data = b"".join([bytes((len(name),)) + name + value for name, value in entries]) + rest
     return struct.pack(">I", len(data)) + data
 
@@ -141,8 +141,8 @@ def text(raw: bytes) -> str:
     return raw[5:].decode("utf-8", "backslashreplace") if raw[0] == _TEXT else as_text(value(raw))
 
 
-def entry(name: str, content: str | float) -> Entry:
-    return Entry(name.encode(), _encoded(content))
+def header(name: str, content: str | float) -> Header:
+    return Header(name.encode(), _encoded(content))
 
 
 def _encoded(content: str | float) -> bytes:

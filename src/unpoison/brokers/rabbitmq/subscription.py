@@ -14,10 +14,75 @@ from contextlib import suppress
 from itertools import count, islice
 from typing import Any
 
-from unpoison.brokers.rabbitmq.acks import HOLE_LASTS, Acks
-from unpoison.brokers.rabbitmq.connection import Link, Unanswered
+from unpoison.brokers.rabbitmq.connection import Connection, Unanswered
 from unpoison.brokers.rabbitmq.wire import Arrived, ack_frames
 from unpoison.errors import BrokerUnavailable
+
+# Which acknowledgements are due, if one can speak for many?
+#
+# A finished stretch without a hole in it takes one cumulative ack. What is finished beyond the first hole is acked one by one,
+# in one write, once enough has gathered or the hole has lasted: one slow message holds nobody hostage.
+
+
+HOLE_LASTS = 0.05
+"""Seconds after which a hole is no longer waited for."""
+
+Ack = tuple[int, bool]
+"""A tag, and whether it speaks for all before it."""
+
+
+class AckRanges:
+    """The tags of one channel, from 1."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._next = 1
+        self._finished: set[int] = set()
+        self._singly: set[int] = set()
+        self._since = 0.0
+
+    def finish(self, tags: Iterable[int], enough: int) -> list[Ack]:
+        """These have ended; returns what is to be acked now. `enough` finished ones beyond a hole do not wait for it."""
+        if not self._finished:
+            self._since = self._clock()
+        self._finished.update(tags)
+        acks = self._prefix()
+        if self._finished and (len(self._finished) >= enough or self._clock() - self._since >= HOLE_LASTS):
+            acks += self.flush()
+        return acks
+
+    def flush(self) -> list[Ack]:
+        """Ack all that is finished, hole or not."""
+        acks = [(tag, False) for tag in sorted(self._finished)]
+        self._singly |= self._finished
+        self._finished.clear()
+        return acks
+
+    @property
+    def is_waiting(self) -> bool:
+        return bool(self._finished)
+
+    def _prefix(self) -> list[Ack]:
+        start = self._next
+        finished, singly = self._finished, self._singly
+        last = 0
+        while True:
+            if self._next in finished:
+                finished.discard(self._next)
+                last = self._next
+            elif self._next in singly:
+                singly.discard(self._next)
+            else:
+                break
+            self._next += 1
+        if last == 0:
+            return []
+        self._since = self._clock()
+        return [(last, last > start)]
+
+
+# (the part that gave this module its question)
+
 
 LOOKS = 50
 MAX_CREDIT = 65535
@@ -31,7 +96,7 @@ class Subscription:
 
     def __init__(
         self,
-        link: Link,
+        connection: Connection,
         queue: str,
         ring: Callable[[], None] = lambda: None,
         on_arrival: Callable[[], None] = lambda: None,
@@ -42,12 +107,12 @@ class Subscription:
     ) -> None:
         self._check = check
         self._queue, self._ring, self._on_arrival, self._on_void = queue, ring, on_arrival, on_void
-        self.link, self._pauses = link, pauses
+        self.connection, self._pauses = connection, pauses
         self.buffer: deque[Arrived] = deque()
         self.held: set[int] = set()
         self.alive = True
         self.deleted = False
-        self._acks = Acks()
+        self._acks = AckRanges()
         self._lock = threading.Lock()
         self._consumers: list[str] = []
         self._names = count()
@@ -56,7 +121,7 @@ class Subscription:
         self._rung = False
         self._timer = False
         self._taken_at = time.monotonic()
-        self._channel = link.channel(self, self._void)
+        self._channel = connection.channel(self, self._void)
         self._channel.on_cancel(self._void)
 
     # Called in the connection's thread.
@@ -84,9 +149,9 @@ class Subscription:
         """Nothing is pulled on this channel."""
 
     def _read_or_wait(self) -> None:
-        self.link.wire.pause(self.is_full)
+        self.connection.wire.pause(self.is_full)
         if not self.is_full:  # a fetch between the two would have seen no pause to end
-            self.link.wire.pause(False)
+            self.connection.wire.pause(False)
 
     def _void(self) -> None:
         """The server took everything back: a late ack would be ignored, or end the channel."""
@@ -160,8 +225,8 @@ class Subscription:
         for _ in taken:
             self.buffer.popleft()
         self._bytes_out += sum([len(message.body) for message in taken])
-        if self.link.wire.is_paused:
-            self.link.post(self._read_or_wait)
+        if self.connection.wire.is_paused:
+            self.connection.post(self._read_or_wait)
         self._taken_at = time.monotonic()
         return taken
 
@@ -175,7 +240,7 @@ class Subscription:
     def _read_on(self) -> None:
         """From now on without a limit in bytes: an answer is needed, and it comes after whatever is on the way."""
         self._pauses = False
-        self.link.post(self._read_or_wait)
+        self.connection.post(self._read_or_wait)
 
     def is_left_alone(self, after: float) -> bool:
         """Whether messages wait here and nobody has fetched any for so long."""
@@ -192,7 +257,7 @@ class Subscription:
             if acks:
                 self._channel.send(ack_frames(self._channel.number, acks))
         if starts_timer:
-            self._channel.link.later(HOLE_LASTS, self._flush)
+            self._channel.connection.later(HOLE_LASTS, self._flush)
 
     def wait_until_let_go(self) -> None:
         """Return once the server has let go of what was finished here: this process may be about to end.

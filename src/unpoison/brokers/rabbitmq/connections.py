@@ -9,17 +9,16 @@ lost everything is, because whoever is told of a loss drops everything.
 import threading
 from collections.abc import Callable, Sequence
 
-from unpoison.brokers.rabbitmq.connection import Link
-from unpoison.brokers.rabbitmq.delayed import DelayNotes
-from unpoison.brokers.rabbitmq.ladder import Ladder, way
-from unpoison.brokers.rabbitmq.table import Entry
+from unpoison.brokers.rabbitmq.connection import Connection
+from unpoison.brokers.rabbitmq.delays import DelayNotes, Ladder, way
+from unpoison.brokers.rabbitmq.header_table import Header
 from unpoison.brokers.rabbitmq.topology import Topology
 from unpoison.brokers.rabbitmq.url import Address
 from unpoison.brokers.rabbitmq.writing import Batch, Copy, Writer
 from unpoison.errors import BrokerUnavailable, ConfigError
 
 
-class Links:
+class Connections:
     """`on_lost` is called, from any thread, when something that was held is lost."""
 
     def __init__(self, address: Address, on_lost: Callable[[], None]) -> None:
@@ -27,8 +26,8 @@ class Links:
         self._lock = threading.RLock()
         self._is_open, self._create = False, True
         self._is_started = False
-        self._asking: Link | None = None
-        self._pushing: Link | None = None
+        self._asking: Connection | None = None
+        self._pushing: Connection | None = None
         self._topology: Topology | None = None
         self._ladder: Ladder | None = None
         self._writer: Writer | None = None
@@ -50,9 +49,9 @@ class Links:
         """Whether what is missing is made."""
         return self._create
 
-    def _connected(self, name: str, on_lost: Callable[[], None] = lambda: None) -> Link:
+    def _connected(self, name: str, on_lost: Callable[[], None] = lambda: None) -> Connection:
         try:
-            return Link(self._address, name, on_lost)
+            return Connection(self._address, name, on_lost)
         except ConfigError as error:
             if not self._is_started:
                 raise
@@ -63,10 +62,10 @@ class Links:
             if not self._is_open:
                 raise BrokerUnavailable(f"The connection to {self._address.shown} is not open. Call open() first.")
             if self._asking is None or not self._asking.is_open or self._topology is None:
-                self._asking = link = self._connected("control", self.part_lost)
+                self._asking = connection = self._connected("control", self.part_lost)
                 where = self._address
                 self._topology = Topology(
-                    link,
+                    connection,
                     create=self._create,
                     message_ttl=where.message_ttl,
                     dlq_ttl=where.dlq_ttl,
@@ -82,7 +81,7 @@ class Links:
             self._ladder = Ladder(topology)
         return self._ladder
 
-    def pushing(self) -> Link:
+    def pushing(self) -> Connection:
         with self._lock:
             if self._pushing is None or not self._pushing.is_open:
                 self._pushing = self._connected("consumer", self.part_lost)
@@ -94,7 +93,7 @@ class Links:
 
     def writer(self) -> Writer:
         with self._lock:
-            if self._writer is None or not self._writer.link.is_open:
+            if self._writer is None or not self._writer.connection.is_open:
                 self._writer = Writer(self._connected("publisher"))
             return self._writer
 
@@ -121,7 +120,7 @@ class Links:
             return batch, str(error)
         return batch, ""
 
-    def route(self, queue: str, delay: float) -> tuple[tuple[str, str], list[Entry]]:
+    def route(self, queue: str, delay: float) -> tuple[tuple[str, str], list[Header]]:
         """Exchange and routing key for a message that is to be in this queue after so long, and the headers for the way."""
         if delay <= 0:
             return ("", queue), []
@@ -131,21 +130,21 @@ class Links:
 
     def descriptors(self) -> Sequence[int]:
         """Of the connections on which messages are held: while a process has copies of them the server sees no end."""
-        found = [link.descriptor() for link in (self._pushing, self._asking) if link is not None]
+        found = [connection.descriptor() for connection in (self._pushing, self._asking) if connection is not None]
         return [descriptor for descriptor in found if descriptor is not None]
 
     def part_lost(self) -> None:
         """Have everything go back."""
-        for link in (self._pushing, self._asking):
-            if link is not None and link.is_open:
-                link.hang_up()
+        for connection in (self._pushing, self._asking):
+            if connection is not None and connection.is_open:
+                connection.hang_up()
         self._on_lost()
 
     def close(self) -> None:
         with self._lock:
             self._is_open = self._is_started = False
-            for link in (self._pushing, self._asking, self._writer):
-                if link is not None:
-                    link.close()
+            for connection in (self._pushing, self._asking, self._writer):
+                if connection is not None:
+                    connection.close()
             self._asking = self._pushing = self._topology = self._ladder = self._writer = None
             self._known = set()

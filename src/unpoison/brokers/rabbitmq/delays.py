@@ -9,13 +9,15 @@ The queues hand on at-least-once: a message leaves one only when the next has co
 """
 
 import math
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from unpoison.brokers.rabbitmq import properties
 from unpoison.brokers.rabbitmq.connection import Refused
-from unpoison.brokers.rabbitmq.differences import PRECONDITION_FAILED
-from unpoison.brokers.rabbitmq.table import Entry, entry
-from unpoison.brokers.rabbitmq.topology import Queue, Topology
+from unpoison.brokers.rabbitmq.header_table import Header, header
+from unpoison.brokers.rabbitmq.topology import PRECONDITION_FAILED, Queue, Topology, delayed_of
+from unpoison.brokers.rabbitmq.writing import Copy
 from unpoison.errors import BrokerUnavailable
 
 LEVELS = 7
@@ -28,7 +30,7 @@ class Way(NamedTuple):
 
     level: int
     exchange: str
-    headers: list[Entry]
+    headers: list[Header]
 
 
 def way(delay: float) -> Way:
@@ -37,9 +39,9 @@ def way(delay: float) -> Way:
     now = min(tenths, LONGEST)
     digits = _digits(now)
     level = max(place for place, digit in enumerate(digits) if digit)
-    headers = [entry(f"unpoison-d{place}", digit) for place, digit in enumerate(digits[: level + 1])]
+    headers = [header(f"unpoison-d{place}", digit) for place, digit in enumerate(digits[: level + 1])]
     if tenths > now:
-        headers.append(entry("x-unpoison-wait", (tenths - now) / 10))
+        headers.append(header("x-unpoison-wait", (tenths - now) / 10))
     return Way(level, exchange_of(level), headers)
 
 
@@ -145,3 +147,36 @@ class Ladder:
             bind = "queue_bind" if bound.to_kind == "queue" else "exchange_bind"
             more = (bound.to, exchange, bound.key, dict(bound.arguments))
             ask(lambda channel, done, b=bind, m=more: getattr(channel, b)(*m, callback=done), "binding")
+
+
+# Until when are messages of a source delayed?
+#
+# The queues that delay are shared by all sources of a virtual host; RabbitMQ tells how many messages are in them, and not
+# whose. So whoever delays a message leaves a note in `<queue>.delayed` that expires a little after the message is back. While
+# no note is there, nothing that waits is of this source. One note stands for all that is back before it expires, so there are
+# few.
+
+
+MARGIN, SLACK = 2.0, 1.0
+"""Seconds that a note lives on after its message should be back, and how many of them are kept for a server that is busy."""
+
+
+class DelayNotes:
+    """The notes of one process."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._covered: dict[str, float] = {}
+
+    def needed(self, delays: Mapping[str, float]) -> list[Copy]:
+        """The notes to store beside messages that are delayed by so many seconds at most, by source."""
+        now, found = self._clock(), []
+        for source, delay in delays.items():
+            if delay > 0 and now + delay > self._covered.get(source, float("-inf")):
+                self._covered[source] = now + delay + MARGIN - SLACK
+                found.append(Copy("", delayed_of(source), properties.expiring(delay + MARGIN), b""))
+        return found
+
+    def forget(self) -> None:
+        """Some may not be stored."""
+        self._covered.clear()

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from unpoison.brokers.rabbitmq import envelope, letters
-from unpoison.brokers.rabbitmq.envelope import Receipt, Seen
-from unpoison.brokers.rabbitmq.links import Links
+from unpoison.brokers.rabbitmq.connections import Connections
+from unpoison.brokers.rabbitmq.envelope import Envelope, Receipt
 from unpoison.brokers.rabbitmq.properties import Properties
-from unpoison.brokers.rabbitmq.topology import DLX, lane_of
+from unpoison.brokers.rabbitmq.topology import DLX, suspects_of
 from unpoison.brokers.rabbitmq.wire import Arrived
 from unpoison.brokers.rabbitmq.writing import MAKE_AGAIN, Batch, Copy
 from unpoison.errors import BrokerUnavailable
@@ -21,11 +21,11 @@ from unpoison.port.broker import Dead, Kept
 LetGo = Callable[[Sequence[Receipt]], None]
 
 
-class Moving:
+class Copies:
     """The copies that one consumer stores. `let_go` lets originals go whose copies are stored."""
 
-    def __init__(self, links: Links, let_go: LetGo) -> None:
-        self._links, self._let_go = links, let_go
+    def __init__(self, connections: Connections, let_go: LetGo) -> None:
+        self._connections, self._let_go = connections, let_go
         self._sent: dict[Receipt, tuple[Batch, int]] = {}
         self._moved: set[Receipt] = set()
         self._letter_ids: dict[Receipt, str] = {}
@@ -49,9 +49,9 @@ class Moving:
         try:
             self._store(new, self._notes(kept))
             for batch in {id(self._sent[receipt][0]): self._sent[receipt][0] for receipt in receipts}.values():
-                self._links.writer().wait(batch)
+                self._connections.writer().wait(batch)
         except BrokerUnavailable:
-            self._links.notes.forget()
+            self._connections.notes.forget()
             raise
         stored = [receipt for receipt in receipts if self._is_stored(receipt)]
         if len(stored) < len(receipts):
@@ -59,7 +59,7 @@ class Moving:
             self._let_go(stored)
             self.forget(stored)
             self._moved.update(stored)
-            raise BrokerUnavailable(why(failed))
+            raise BrokerUnavailable(why_not_stored(failed))
 
     def _store(self, new: Sequence[tuple[Receipt, Copy]], notes: Sequence[Copy]) -> None:
         """First what goes straight to a queue, then what waits, then letters, each once the former is confirmed: if we may not
@@ -69,7 +69,7 @@ class Moving:
         straight += [each for each in new if not each[1].exchange]
         waiting = [each for each in new if each[1].exchange not in ("", DLX)]
         groups = [group for group in (straight, waiting, [each for each in new if each[1].exchange == DLX]) if group]
-        writer = self._links.writer()
+        writer = self._connections.writer()
         for group in groups:
             batch = writer.submit([copy for _, copy in group])
             self._sent.update((receipt, (batch, number)) for number, (receipt, _) in enumerate(group) if receipt is not None)
@@ -80,7 +80,7 @@ class Moving:
         delays: dict[str, float] = {}
         for each in kept:
             delays[each.delivery.source] = max(each.after, delays.get(each.delivery.source, 0.0))
-        return self._links.notes.needed(delays)
+        return self._connections.notes.needed(delays)
 
     def forget(self, receipts: Sequence[Receipt]) -> None:
         """These were let go."""
@@ -106,8 +106,8 @@ class Moving:
     def _kept_copy(self, kept: Kept) -> Copy:
         delivery = kept.delivery
         like, seen = _opened(delivery)
-        home = lane_of(delivery.source) if kept.counters.alone else delivery.source
-        where, extra = self._links.route(home, kept.after)
+        home = suspects_of(delivery.source) if kept.counters.alone else delivery.source
+        where, extra = self._connections.route(home, kept.after)
         return Copy(*where, envelope.copied(seen, like, kept.counters, extra=extra), delivery.body)
 
     def _letter_copy(self, dead: Dead) -> Copy:
@@ -118,12 +118,12 @@ class Moving:
         return Copy(DLX, delivery.source, data, delivery.body)
 
 
-def _opened(delivery: Delivery) -> tuple[Properties, Seen]:
+def _opened(delivery: Delivery) -> tuple[Properties, Envelope]:
     receipt: Receipt = delivery.receipt
     return envelope.opened_safely(Arrived(receipt.tag, False, receipt.properties, delivery.body, receipt.route))
 
 
-def why(batch: Batch) -> str:
+def why_not_stored(batch: Batch) -> str:
     if batch.broken is not None:
         return f"The connection broke: {batch.broken}."
     if batch.unroutable:
