@@ -9,7 +9,7 @@ from pathlib import Path
 from unpoison.brokers.memory import MemoryBroker
 from unpoison.brokers.sqlite.broker import SQLiteBroker
 from unpoison.brokers.sqlite.file import path_of
-from unpoison.brokers.sqlite.takeover import take_over
+from unpoison.brokers.sqlite.owner import take_over
 from unpoison.errors import BrokerUnavailable
 from unpoison.model.dead_letter import DeadLetter
 from unpoison.model.message import Delivery, Outgoing

@@ -7,7 +7,8 @@ from contextlib import closing
 from tests.docs.pages import ROOT, blocks
 from tests.docs.test_reference import table
 from unpoison import App
-from unpoison.brokers.sqlite.file import BUSY_TIMEOUT, LOG_LIMIT
+from unpoison.brokers.sqlite.errors import BUSY_TIMEOUT
+from unpoison.brokers.sqlite.file import LOG_LIMIT
 
 PAGE = (ROOT / "docs" / "sqlite.md").read_text()
 SECTION = PAGE.partition("\n## Looking inside")[2].partition("\n## ")[0]

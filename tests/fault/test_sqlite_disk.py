@@ -167,7 +167,7 @@ def _may_be_written(folder, allowed):
 
 
 def test_a_program_that_holds_the_file_for_too_long_is_named_and_waited_for(tmp_path, monkeypatch):
-    monkeypatch.setattr("unpoison.brokers.sqlite.file.BUSY_TIMEOUT", 0.05)
+    monkeypatch.setattr("unpoison.brokers.sqlite.errors.BUSY_TIMEOUT", 0.05)
     file = tmp_path / "shop.db"
     with closing(App(f"sqlite:///{file}")) as app, closing(sqlite3.connect(file, isolation_level=None)) as program:
         handled = []

@@ -8,7 +8,7 @@ import pytest
 from psycopg import errors
 
 from unpoison.brokers.postgresql import publishing as on_postgresql
-from unpoison.brokers.sqlite import publishing as on_sqlite
+from unpoison.brokers.sqlite import errors as on_sqlite
 from unpoison.classify.classifier import classify
 from unpoison.errors import BrokerUnavailable, ConfigError, PayloadError, PublishedMessage, PublishFailed, Refusal
 from unpoison.flow.sending import check, published

@@ -7,7 +7,7 @@ from hypothesis import strategies as some
 
 from tests.unit.sqlite_files import opened, query
 from unpoison.brokers.sqlite import rows
-from unpoison.brokers.sqlite.leases import Leases, runs
+from unpoison.brokers.sqlite.owner import Leases, runs
 from unpoison.model.message import Counters, Outgoing
 from unpoison.port.broker import Depth, Kept, Settlement
 from unpoison.testing import given

@@ -13,14 +13,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from unpoison.brokers.sqlite import publishing, rows
+from unpoison.brokers.sqlite import errors, rows
 from unpoison.brokers.sqlite.bell import Bell
-from unpoison.brokers.sqlite.depth import depth_of, waits_of
-from unpoison.brokers.sqlite.file import connect, explained, path_of
-from unpoison.brokers.sqlite.leases import Leases
-from unpoison.brokers.sqlite.owner import Owner
+from unpoison.brokers.sqlite.errors import explained
+from unpoison.brokers.sqlite.file import connect, path_of
+from unpoison.brokers.sqlite.owner import Leases, Owner, take_over
+from unpoison.brokers.sqlite.rows import depth_of, waits_of
 from unpoison.brokers.sqlite.schema import POSITIONS, migrate
-from unpoison.brokers.sqlite.takeover import take_over
 from unpoison.errors import BrokerUnavailable, ConfigError, OwnershipLost
 from unpoison.model.message import Delivery, Outgoing
 from unpoison.port.broker import (
@@ -108,7 +107,7 @@ class SQLiteBroker:
                 committing = True
         except BrokerUnavailable as error:
             largest = self._connected().getlimit(sqlite3.SQLITE_LIMIT_LENGTH)
-            return publishing.failed(messages, error, largest, committing=committing)
+            return errors.failed(messages, error, largest, committing=committing)
         created, self._created = self._created, []
         return Published(created=created) if created else STORED
 

@@ -5,16 +5,13 @@ import re
 import sqlite3
 import stat
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-from unpoison.errors import BrokerUnavailable, ConfigError
+from unpoison.brokers.sqlite import errors
+from unpoison.errors import ConfigError
 from unpoison.port.broker_url import masked
-
-BUSY_TIMEOUT = 30.0
-"""Seconds that a writer waits for its turn. Ours take under a millisecond: only a foreign program can hold the file so long."""
 
 LOG_LIMIT = 64 * 2**20
 """Bytes that the log is cut down to whenever everything in it has been moved to the file."""
@@ -79,8 +76,8 @@ def connect(path: str, *, create: bool = True) -> sqlite3.Connection:
     refuse_network(path, kind_of_file_system(folder))
     if create:
         _make_private(path)
-    with explained(path):
-        connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT, isolation_level=None, check_same_thread=False)
+    with errors.explained(path):
+        connection = sqlite3.connect(path, timeout=errors.BUSY_TIMEOUT, isolation_level=None, check_same_thread=False)
         try:
             _prepare(connection, path)
         except BaseException:
@@ -121,7 +118,7 @@ def must_exist(path: str) -> None:
 def _switched_to_wal(connection: sqlite3.Connection) -> str:
     """The mode it is in now. When several processes make a new file at once, SQLite lets one switch and tells the others that it
     is locked, without waiting; so it is asked again."""
-    until = time.monotonic() + BUSY_TIMEOUT
+    until = time.monotonic() + errors.BUSY_TIMEOUT
     while True:
         try:
             return str(connection.execute("pragma journal_mode=wal").fetchone()[0])
@@ -129,34 +126,6 @@ def _switched_to_wal(connection: sqlite3.Connection) -> str:
             if "locked" not in str(error) or time.monotonic() > until:
                 raise
             time.sleep(0.005)
-
-
-@contextmanager
-def explained(path: str) -> Iterator[None]:
-    """Turn SQLite's short words into what they mean for a queue, and what to do."""
-    try:
-        yield
-    except sqlite3.DatabaseError as error:
-        raise BrokerUnavailable(f"SQLite file {path!r}: {error}. {_meaning(str(error))}") from error
-    except OSError as error:
-        raise BrokerUnavailable(
-            f"SQLite file {path!r}: the lock files beside it cannot be used ({error}). Nothing is lost. "
-            f"Check space, owner and mode of {path + '-owners'!r}."
-        ) from error
-
-
-def _meaning(error: str) -> str:
-    if "full" in error:
-        return "The disk is full: nothing more can be stored, nothing is lost. Free some space."
-    if "readonly" in error:
-        return "The file or its folder cannot be written by this user: nothing is lost. Check owner, mode and mount."
-    if "locked" in error or "busy" in error:
-        return f"Another program held a write transaction for more than {BUSY_TIMEOUT:g} s. End it; nothing is lost."
-    if "not a database" in error or "malformed" in error:
-        return "The file is not an intact SQLite database. Point the URL at another file, or restore it from a backup."
-    if "unable to open" in error:
-        return "Check that it is a file and no folder, and that this user may write it and the folder it is in."
-    return "Nothing that was not confirmed has been taken for done."
 
 
 def kind_of_file_system(folder: Path, mounts: str = "/proc/self/mountinfo") -> str:

@@ -5,11 +5,15 @@ SQLite may have written all of it.
 """
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from unpoison.errors import BrokerUnavailable, Refusal
 from unpoison.model.message import Outgoing
 from unpoison.port.broker import Published, Refused, all_or_none
+
+BUSY_TIMEOUT = 30.0
+"""Seconds that a writer waits for its turn. Ours take under a millisecond: only a foreign program can hold the file so long."""
 
 _REFUSALS = {
     sqlite3.SQLITE_TOOBIG: Refusal.TOO_LARGE,
@@ -23,6 +27,34 @@ _REFUSALS = {
 
 _UNDONE = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_READONLY)
 """With these a commit has not happened: what it had to write was not written."""
+
+
+@contextmanager
+def explained(path: str) -> Iterator[None]:
+    """Turn SQLite's short words into what they mean for a queue, and what to do."""
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        raise BrokerUnavailable(f"SQLite file {path!r}: {error}. {_meaning(str(error))}") from error
+    except OSError as error:
+        raise BrokerUnavailable(
+            f"SQLite file {path!r}: the lock files beside it cannot be used ({error}). Nothing is lost. "
+            f"Check space, owner and mode of {path + '-owners'!r}."
+        ) from error
+
+
+def _meaning(error: str) -> str:
+    if "full" in error:
+        return "The disk is full: nothing more can be stored, nothing is lost. Free some space."
+    if "readonly" in error:
+        return "The file or its folder cannot be written by this user: nothing is lost. Check owner, mode and mount."
+    if "locked" in error or "busy" in error:
+        return f"Another program held a write transaction for more than {BUSY_TIMEOUT:g} s. End it; nothing is lost."
+    if "not a database" in error or "malformed" in error:
+        return "The file is not an intact SQLite database. Point the URL at another file, or restore it from a backup."
+    if "unable to open" in error:
+        return "Check that it is a file and no folder, and that this user may write it and the folder it is in."
+    return "Nothing that was not confirmed has been taken for done."
 
 
 def failed(messages: Sequence[Outgoing], error: BrokerUnavailable, largest: int, *, committing: bool) -> Published:
