@@ -11,7 +11,7 @@ import psycopg
 
 from tests.contract.cutting_proxy import CuttingProxy, opened_through
 from unpoison.brokers.postgresql.broker import PostgreSQLBroker
-from unpoison.brokers.postgresql.takeover import take_over
+from unpoison.brokers.postgresql.owner import take_over
 from unpoison.model.message import Delivery, Outgoing
 from unpoison.port.broker import Broker
 from unpoison.testing import Lab
@@ -27,7 +27,7 @@ create trigger refuse before insert on unpoison_dead execute function refuse()
 class PostgreSQLLab(Lab):
     """A schema of its own in a database that tests share."""
 
-    modules = tuple(f"unpoison.brokers.postgresql.{name}" for name in ("broker", "deadletters", "presence", "rows", "takeover"))
+    modules = tuple(f"unpoison.brokers.postgresql.{name}" for name in ("broker", "deadletters", "owner", "rows"))
     readers = tuple(f"unpoison.brokers.postgresql.rows.{name}" for name in ("_new_ones", "_waiting_ones"))
 
     def __init__(self, folder: Path, server: str) -> None:
@@ -40,7 +40,7 @@ class PostgreSQLLab(Lab):
         """As a takeover by a consumer that finds the owner gone."""
         assert isinstance(broker, PostgreSQLBroker)
         with psycopg.connect(self.url) as connection:
-            assert take_over(connection, broker._presence.no)
+            assert take_over(connection, broker._owner.no)
 
     def refused_message(self, broker: Broker) -> Outgoing:
         """PostgreSQL's text cannot hold this character."""

@@ -9,9 +9,8 @@ import pytest
 
 from tests.servers_plugin import private_or_skip
 from unpoison.brokers import findings_for
-from unpoison.brokers.postgresql import schema
+from unpoison.brokers.postgresql import schema, server_checks
 from unpoison.brokers.postgresql.broker import PostgreSQLBroker
-from unpoison.brokers.postgresql.doctor import activity
 from unpoison.errors import BrokerUnavailable
 from unpoison.model.message import Outgoing
 from unpoison.port.findings import MANY_DEAD
@@ -82,7 +81,7 @@ def test_nothing_can_be_written_while_it_looks(url, monkeypatch):
         connection.execute("delete from unpoison_line")
         yield
 
-    monkeypatch.setattr(activity, "CHECKS", {"something": write})
+    monkeypatch.setattr(server_checks, "CHECKS", {"something": write})
     with pytest.raises(BrokerUnavailable, match="cannot execute DELETE in a read-only transaction"):
         found(url)
 
@@ -245,7 +244,7 @@ def test_vanished_consumer(url):
     broker.publish([Outgoing(str(n), "orders", b"{}") for n in range(3)])
     assert len(broker.fetch("orders", 10)) == 3
     assert found(url) == {}, "it is alive"
-    broker._presence.close()  # as if its processes had ended
+    broker._owner.close()  # as if its processes had ended
     until(["vanished-consumer"], url)
     assert "held 3 messages" in found(url)["vanished-consumer"].problem
     other = open_broker(url)
@@ -266,7 +265,7 @@ def test_many_dead_letters(url):
 
 
 def test_long_transaction(url, monkeypatch):
-    monkeypatch.setattr(activity, "LONG", 0.0)
+    monkeypatch.setattr(server_checks, "LONG", 0.0)
     with closing(psycopg.connect(url, application_name="report")) as long, psycopg.connect(url, autocommit=True) as pause:
         long.execute("select 1")
         pause.execute("select pg_advisory_lock(1)")
@@ -280,7 +279,7 @@ def test_long_transaction(url, monkeypatch):
 
 
 def test_idle_in_transaction(url, monkeypatch):
-    monkeypatch.setattr(activity, "LONG", 0.0)
+    monkeypatch.setattr(server_checks, "LONG", 0.0)
     with closing(psycopg.connect(url)) as forgotten:
         forgotten.execute("select 1")
         finding = until(["idle-in-transaction"], url)["idle-in-transaction"]
@@ -313,7 +312,7 @@ def test_sessions_that_this_role_may_not_see_are_said_to_be_unseen(url):
 
 
 def test_old_prepared_transaction(url, monkeypatch):
-    monkeypatch.setattr(activity, "LONG", 0.0)
+    monkeypatch.setattr(server_checks, "LONG", 0.0)
     run(url, "begin", "insert into unpoison_sources (name) values ('x')", "prepare transaction 'it''s old'")
     finding = found(url)["old-prepared-transaction"]
     mend(url, finding)
@@ -325,7 +324,7 @@ def test_transaction_ids_running_out(url, monkeypatch):
     with psycopg.connect(url) as connection:
         age = "select age(datfrozenxid) from pg_database where datname = current_database()"
         (before,) = connection.execute(age).fetchone()
-    monkeypatch.setattr(activity, "OLD_IDS", before - 30)
+    monkeypatch.setattr(server_checks, "OLD_IDS", before - 30)
     finding = found(url)["transaction-ids-running-out"]
     mend(url, finding)
     assert found(url) == {}

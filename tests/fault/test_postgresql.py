@@ -8,8 +8,8 @@ import pytest
 
 from unpoison.brokers.postgresql import rows
 from unpoison.brokers.postgresql.broker import PostgreSQLBroker
+from unpoison.brokers.postgresql.owner import take_over
 from unpoison.brokers.postgresql.schema import MIGRATIONS, migrate, statements
-from unpoison.brokers.postgresql.takeover import take_over
 from unpoison.errors import BrokerUnavailable, ConfigError, OwnershipLost, PublishFailed, Refusal
 from unpoison.model.message import Outgoing
 from unpoison.port.broker import Depth, Kept, Settlement
@@ -90,7 +90,7 @@ def test_a_takeover_does_not_take_a_late_one_for_started(open_broker, url):
         assert ids(gone.fetch("orders", 10)) == ["first", "last"]
         late.commit()
     with broker.session.transaction() as run:  # before any fetch has looked for late ones
-        assert take_over(run, gone._presence.no)
+        assert take_over(run, gone._owner.no)
     assert {each.id: each.returned for each in everything(broker)} == {"first": True, "last": True, "late": False}
 
 
@@ -171,7 +171,7 @@ def test_a_lost_connection_is_made_again_and_what_is_held_stays_held(open_broker
     publish(broker, "one", "two")
     held = broker.fetch("orders", 1)
     cut(url)
-    while True:  # the connection of its presence is made again by its own thread
+    while True:  # the connection of its owner is made again by its own thread
         try:
             got = broker.fetch("orders", 1)
         except BrokerUnavailable:
@@ -211,7 +211,7 @@ def test_a_consumer_whose_connection_was_cut_and_whose_messages_were_taken_over_
     broker, other = open_broker(), open_broker()
     publish(broker, "one")
     held = broker.fetch("orders", 1)
-    broker._presence._closed.set()  # its thread does not come back, as on a host that stands still
+    broker._owner._closed.set()  # its thread does not come back, as on a host that stands still
     cut(url)
     while not (taken := fetched(other)):
         pass
@@ -244,7 +244,7 @@ def test_behind_a_pooler_messages_are_published_fetched_settled_and_taken_over(p
     held = first.fetch("orders", 2)
     first.settle(Settlement([held[0]], [Kept(held[1], held[1].counters)]))
     assert sorted(ids(everything(first))) == ["three", "two"]
-    first._presence.close()  # it vanishes; there is no lock here that would tell
+    first._owner.close()  # it vanishes; there is no lock here that would tell
     assert second.fetch("orders", 10) == []
     with second.session.use() as run:
         run.execute("update unpoison_owners set until = statement_timestamp()")
@@ -291,7 +291,7 @@ def test_a_consumer_that_the_server_does_not_hear_of_any_more_is_taken_for_gone(
 
 
 def test_a_consumer_says_again_and_again_that_it_is_alive(open_broker, monkeypatch):
-    monkeypatch.setattr("unpoison.brokers.postgresql.presence.LEASE", 0.3)
+    monkeypatch.setattr("unpoison.brokers.postgresql.owner.LEASE", 0.3)
     broker = open_broker()
     publish(broker, "one")
     broker.fetch("orders", 1)

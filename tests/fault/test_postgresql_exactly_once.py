@@ -17,7 +17,7 @@ SHIP = "insert into shipments values (%s, %s)"
 @pytest.fixture
 def lab(tmp_path, postgresql):
     with PostgreSQLLab(tmp_path, postgresql.url) as lab:
-        lab.modules = (*lab.modules, "unpoison.brokers.postgresql.transaction", __name__)
+        lab.modules = (*lab.modules, "unpoison.brokers.postgresql", __name__)
         with psycopg.connect(lab.url, autocommit=True) as connection:
             connection.execute("create table shipments (source text, number int)")
         yield lab
@@ -48,7 +48,7 @@ def shipped(lab, source):
 def test_effects_happen_exactly_once_though_the_consumer_is_killed_at_any_line(lab, monkeypatch):
     # What the killed one held is looked for at every fetch: else each of some hundred kills costs half a second of waiting.
     monkeypatch.setattr("unpoison.brokers.postgresql.broker.TAKEOVER_EVERY", 0.0)
-    monkeypatch.setattr("unpoison.brokers.postgresql.presence.LOOK_EVERY", 0.02)
+    monkeypatch.setattr("unpoison.brokers.postgresql.owner.LOOK_EVERY", 0.02)
 
     def prepare(source):
         lab.app().publish_many(source, range(2))

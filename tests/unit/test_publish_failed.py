@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from psycopg import errors
 
-from unpoison.brokers.postgresql import publishing as on_postgresql
+from unpoison.brokers.postgresql import errors as on_postgresql
 from unpoison.brokers.sqlite import errors as on_sqlite
 from unpoison.classify.classifier import classify
 from unpoison.errors import BrokerUnavailable, ConfigError, PayloadError, PublishedMessage, PublishFailed, Refusal

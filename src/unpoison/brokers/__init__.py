@@ -56,7 +56,7 @@ ADAPTERS = {
             "unpoison.brokers.postgresql.deadletters",
             "PostgreSQLDeadLetters",
             "unpoison.brokers.postgresql.schema",
-            "unpoison.brokers.postgresql.doctor.examining",
+            "unpoison.brokers.postgresql.doctor",
             has_adopted=True,
             provisioning="unpoison.brokers.postgresql.provisioning",
         ),

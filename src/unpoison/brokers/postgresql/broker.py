@@ -13,12 +13,11 @@ from operator import attrgetter
 from typing import Any
 
 from unpoison.brokers.postgresql import rows
-from unpoison.brokers.postgresql.connection import Session, parameters, where
-from unpoison.brokers.postgresql.depth import depth_of, waits_of
-from unpoison.brokers.postgresql.presence import Presence, vanished
-from unpoison.brokers.postgresql.publishing import failed
+from unpoison.brokers.postgresql.connection import Session, parameters
+from unpoison.brokers.postgresql.errors import failed
+from unpoison.brokers.postgresql.owner import Owner, take_over, vanished
+from unpoison.brokers.postgresql.rows import depth_of, waits_of
 from unpoison.brokers.postgresql.schema import NEW_SOURCE, Connection, migrate, source_statement
-from unpoison.brokers.postgresql.takeover import take_over
 from unpoison.errors import BrokerUnavailable, ConfigError, OwnershipLost
 from unpoison.model.message import Delivery, Outgoing
 from unpoison.port.broker import (
@@ -34,6 +33,7 @@ from unpoison.port.broker import (
     by_source,
     without_source,
 )
+from unpoison.port.broker_url import masked
 from unpoison.port.reading import Unreadable
 from unpoison.port.serialization import counters_text
 
@@ -56,9 +56,9 @@ class PostgreSQLBroker:
 
     def __init__(self, url: str) -> None:
         parameters(url)  # a URL that cannot be understood is refused here
-        self.where = where(url)
+        self.where = masked(url)
         self._session = Session(url)
-        self._presence = Presence(url)
+        self._owner = Owner(url)
         self._create = True
         self._sources: dict[str, int] = {}
         self._created: list[str] = []  # sources that publishing has made, until it has said so
@@ -79,12 +79,12 @@ class PostgreSQLBroker:
             self.close()
             raise
         if ring is not None:
-            self._presence.listen(lambda: self._listened, ring)
+            self._owner.listen(lambda: self._listened, ring)
         return ()
 
     def inherited_fds(self) -> Sequence[int]:
-        self._presence.own()
-        return self._presence.inherited_fds()
+        self._owner.own()
+        return self._owner.inherited_fds()
 
     def publish(self, messages: Sequence[Outgoing]) -> Published:
         refused = rows.unfit(messages) or without_source(messages, self.number)
@@ -106,7 +106,7 @@ class PostgreSQLBroker:
         self._take_over_from_the_vanished()
         if limit < 1:
             return ()
-        self._presence.own()
+        self._owner.own()
         deliveries: list[Delivery] = []
         if number in self._has_waiting:
             # Retries and returns go first, but to no more than half: a flood of them must not starve new messages.
@@ -118,7 +118,7 @@ class PostgreSQLBroker:
         if len(deliveries) < limit and room > 0 and number in self._has_waiting:
             deliveries += self._fetch_waiting(source, number, limit - len(deliveries), room)
         if not deliveries:
-            self._presence.arm()
+            self._owner.arm()
         return deliveries
 
     def has_suspect(self, source: str) -> bool:
@@ -132,7 +132,7 @@ class PostgreSQLBroker:
 
     def take_suspect(self, source: str, by: str) -> Delivery | None:
         number = self.number(source)
-        self._presence.own()
+        self._owner.own()
         with self._session.transaction() as run:
             found = self._take_waiting(run, source, number, 1, alone=True)
             for suspect in found:
@@ -177,7 +177,7 @@ class PostgreSQLBroker:
         with self._session.use() as run:
             for source, batch in _by_source(deliveries).items():
                 positions, numbers = _split(batch)
-                values = (self.number(source), positions, numbers, self._presence.no)
+                values = (self.number(source), positions, numbers, self._owner.no)
                 if run.execute(query, values).fetchone() != (len(batch),):
                     raise self._lost()
 
@@ -189,12 +189,12 @@ class PostgreSQLBroker:
     def waits(self, source: str) -> Waits:
         number = self.number(source)
         with self._session.use() as run:
-            return waits_of(run, number, self._presence.no)
+            return waits_of(run, number, self._owner.no)
 
     def close(self) -> None:
-        if self._presence.no:
+        if self._owner.no:
             self._sign_off()
-        self._presence.close()
+        self._owner.close()
         self._session.close()
 
     @property
@@ -229,7 +229,7 @@ class PostgreSQLBroker:
         return (int(found[0]),)
 
     def _fetch_line(self, source: str, number: int, limit: int, room: int) -> list[Delivery]:
-        values = {"source": number, "owner": self._presence.no, "limit": limit, "bytes": room}
+        values = {"source": number, "owner": self._owner.no, "limit": limit, "bytes": room}
         with self._session.use() as run:
             with run.pipeline():  # one message to the server, and one back
                 run.execute("begin isolation level read committed")
@@ -240,7 +240,7 @@ class PostgreSQLBroker:
             if found:
                 self._note_waiting(number, there_are=found[0][5])
                 self._remaining[found[0][0]] = len(found)
-                return rows.of_line(source, self._presence.no, found)
+                return rows.of_line(source, self._owner.no, found)
             is_alive, has_waiting = run.execute(rows.LOOK, values).fetchone() or (True, False)
         self._note_waiting(number, there_are=has_waiting)
         if not is_alive:
@@ -256,15 +256,15 @@ class PostgreSQLBroker:
     def _take_waiting(
         self, run: Connection, source: str, number: int, limit: int, room: int = rows.FETCH_BYTES, *, alone: bool = False
     ) -> list[Delivery]:
-        values = {"source": number, "owner": self._presence.no, "limit": limit, "bytes": room, "alone": alone}
-        return rows.of_waiting(source, self._presence.no, run.execute(rows.FETCH_WAITING, values, binary=True).fetchall())
+        values = {"source": number, "owner": self._owner.no, "limit": limit, "bytes": room, "alone": alone}
+        return rows.of_waiting(source, self._owner.no, run.execute(rows.FETCH_WAITING, values, binary=True).fetchall())
 
     def _note_waiting(self, number: int, *, there_are: bool) -> None:
         (self._has_waiting.add if there_are else self._has_waiting.discard)(number)
 
     def _move(self, run: Connection, settlement: Settlement) -> tuple[int, list[int | None]]:
         """How many were kept, and the number of each dead letter."""
-        owner = self._presence.no
+        owner = self._owner.no
         settled = sum(rows.keep(run, kept, owner, self.number(kept.delivery.source)) for kept in settlement.kept)
         buried = [rows.bury(run, dead, owner, self.number(dead.delivery.source)) for dead in settlement.dead]
         for source in {kept.delivery.source for kept in settlement.kept}:
@@ -282,20 +282,20 @@ class PostgreSQLBroker:
                 values = {"source": self.number(source), "positions": positions, "ended": ended}
                 removed += _number(run.execute(rows.GONE, values).fetchone())
             if numbers:
-                removed += run.execute(rows.GONE_WAITING, {"numbers": numbers, "owner": self._presence.no}).rowcount
+                removed += run.execute(rows.GONE_WAITING, {"numbers": numbers, "owner": self._owner.no}).rowcount
         return removed
 
     def _settled_by_handlers(self, deliveries: Sequence[Delivery]) -> int:
         """How many of these their handlers have settled, each in its own transaction: these are done, whatever came after."""
         leases, ats = [[receipt[field] for receipt in map(_receipt, deliveries)] for field in (0, 1)]
         with self._session.use() as run:
-            return run.execute(rows.GONE_ALREADY, {"leases": leases, "ats": ats, "owner": self._presence.no}).rowcount
+            return run.execute(rows.GONE_ALREADY, {"leases": leases, "ats": ats, "owner": self._owner.no}).rowcount
 
     def _check_ownership(self) -> None:
         with self._session.use() as run:
-            if run.execute("select 1 from unpoison_owners where no = %s", (self._presence.no,)).fetchone() is None:
+            if run.execute("select 1 from unpoison_owners where no = %s", (self._owner.no,)).fetchone() is None:
                 self._remaining.clear()
-                self._presence.lost()
+                self._owner.lost()
                 raise self._lost()
 
     def _lost(self) -> OwnershipLost:
@@ -311,7 +311,7 @@ class PostgreSQLBroker:
             "and not exists (select from unpoison_waiting where owner = %(no)s)"
         )
         with suppress(BrokerUnavailable), self._session.use() as run:
-            run.execute(leave, {"no": self._presence.no})
+            run.execute(leave, {"no": self._owner.no})
 
     def _take_over_from_the_vanished(self) -> None:
         now = time.monotonic()
@@ -319,7 +319,7 @@ class PostgreSQLBroker:
             return
         self._looked_for_vanished = now
         with self._session.use() as run:
-            for owner in vanished(run, self._presence.no):
+            for owner in vanished(run, self._owner.no):
                 with run.transaction():
                     takeover = take_over(run, owner)
                 if takeover is not None:

@@ -11,6 +11,7 @@ import psycopg
 from psycopg import conninfo
 from psycopg.pq import TransactionStatus
 
+from unpoison.brokers.postgresql.errors import explained
 from unpoison.brokers.postgresql.schema import Connection
 from unpoison.errors import BrokerUnavailable, ConfigError
 from unpoison.port.broker_url import check_port, masked, parse, without_secrets
@@ -41,9 +42,9 @@ def parameters(url: str) -> dict[str, Any]:
         found = conninfo.conninfo_to_dict(url)
     except psycopg.Error as error:
         said = without_secrets(str(error).strip(), url)
-        raise ConfigError(f"{where(url)!r} is not a PostgreSQL URL ({said}). It looks like {FORM}") from None
+        raise ConfigError(f"{masked(url)!r} is not a PostgreSQL URL ({said}). It looks like {FORM}") from None
     for port in filter(None, str(found.get("port", "")).split(",")):
-        check_port(port, where(url), FORM)
+        check_port(port, masked(url), FORM)
     return _DEFAULTS | found
 
 
@@ -61,38 +62,6 @@ def is_pooled(connection: Connection) -> bool:
     """Whether a pooler answers: its sessions are not ours, so nothing may be kept in one. It cannot know the server's process."""
     row = connection.execute("select pg_backend_pid()").fetchone()
     return row is None or row[0] != connection.info.backend_pid
-
-
-def where(url: str) -> str:
-    """The URL without its password."""
-    return masked(url)
-
-
-@contextmanager
-def explained(url: str) -> Iterator[None]:
-    """Turn PostgreSQL's words into what they mean for a queue, and what to do."""
-    try:
-        yield
-    except psycopg.Error as error:
-        text = without_secrets(" ".join(str(error).split()), url)
-        raise BrokerUnavailable(f"PostgreSQL at {where(url)!r}: {text}. {_meaning(error)}") from error
-
-
-def _meaning(error: psycopg.Error) -> str:
-    errors = psycopg.errors
-    match error:
-        case errors.InsufficientPrivilege() | errors.ReadOnlySqlTransaction():
-            return "This user may not write here: nothing is lost. Grant it the rights that docs/postgresql.md lists."
-        case errors.UndefinedTable() | errors.UndefinedColumn():
-            return "The tables of unpoison are not there. Run: unpoison migrate URL"
-        case errors.DiskFull():
-            return "The disk of the server is full: nothing more can be stored, nothing is lost. Free some space."
-        case errors.LockNotAvailable() | errors.QueryCanceled():
-            return "Another session holds what this needs, or a time limit was reached. Nothing is lost; it is tried again."
-        case psycopg.OperationalError():
-            return "Nothing that was not confirmed has been taken for done. Check that the server runs and can be reached."
-        case _:
-            return "Nothing that was not confirmed has been taken for done."
 
 
 class Session:
@@ -152,7 +121,7 @@ class Session:
                 if not is_late.is_set():
                     raise
                 raise BrokerUnavailable(
-                    f"PostgreSQL at {where(self._url)!r} did not answer within {ANSWER_WITHIN:g} s ({what}). It may be "
+                    f"PostgreSQL at {masked(self._url)!r} did not answer within {ANSWER_WITHIN:g} s ({what}). It may be "
                     f"overloaded, or another session may hold these rows. Nothing that was not confirmed has been taken for done."
                 ) from None
             finally:
@@ -172,7 +141,7 @@ class Session:
 
     def _connected(self) -> Connection:
         if self._is_closed:
-            raise BrokerUnavailable(f"PostgreSQL at {where(self._url)!r} is not open. Call open() first.")
+            raise BrokerUnavailable(f"PostgreSQL at {masked(self._url)!r} is not open. Call open() first.")
         if self._connection is None or self._connection.closed:
             connection = connect(self._url)
             (found,) = connection.execute("select current_setting('synchronous_commit')").fetchone() or ("on",)

@@ -8,9 +8,11 @@ import psycopg
 from psycopg import conninfo, sql
 
 from unpoison.brokers.postgresql import schema
-from unpoison.brokers.postgresql.connection import connect, explained, parameters, where
-from unpoison.brokers.postgresql.doctor.tables import SEQUENCE, TABLES
+from unpoison.brokers.postgresql.connection import connect, parameters
+from unpoison.brokers.postgresql.doctor import SEQUENCE, TABLES
+from unpoison.brokers.postgresql.errors import explained
 from unpoison.errors import UnpoisonError
+from unpoison.port.broker_url import masked
 from unpoison.port.provisioning import Needs, Step, no_user
 
 SETUP = """\
@@ -54,7 +56,7 @@ def needs(url: str, sources: Sequence[str], user: str | None = None) -> Needs:
     database = conninfo.make_conninfo(**{name: known[name] for name in PLACE if known.get(name)})
     setup = SETUP.format(database=quote(database)).splitlines()
     notes = () if user else (no_user("a role"),)
-    return Needs(f"PostgreSQL at {where(url)}", steps, tuple(setup), there.unseen, notes)
+    return Needs(f"PostgreSQL at {masked(url)}", steps, tuple(setup), there.unseen, notes)
 
 
 def _tables(there: There) -> Step:

@@ -12,7 +12,7 @@ from typing import Any
 from unpoison.brokers.postgresql.schema import Connection
 from unpoison.errors import Refusal
 from unpoison.model.message import NO_HEADERS, UNTRIED, Delivery, Native, Outgoing, native_of_text
-from unpoison.port.broker import Dead, Kept, Refused
+from unpoison.port.broker import Dead, Depth, Kept, Refused, Waits
 from unpoison.port.reading import Unreadable, read_all, unreadable
 from unpoison.port.serialization import counters_text, headers_text, read_counters, read_headers, record_text
 
@@ -121,7 +121,7 @@ GONE_ALREADY = """
 delete from unpoison_settled using unnest(%(leases)s::bigint[], %(ats)s::bigint[]) as wanted (lease, at)
 where owner = %(owner)s and unpoison_settled.lease = wanted.lease and unpoison_settled.at = wanted.at
 """
-"""What handlers have settled in transactions of their own: see transaction.py."""
+"""What handlers have settled in transactions of their own: see `settle` in __init__.py."""
 
 KEEP_LINE = f"""
 with taken as (
@@ -254,3 +254,44 @@ def _with_nul(message: Outgoing) -> Refused | None:
             why = f"{name} {text!r} contains the character NUL, which PostgreSQL cannot store. Send it without."
             return Refused(Refusal.UNFIT, why)
     return None
+
+
+# How many messages of a source are where in a PostgreSQL database?
+
+
+_COUNT = """
+select
+    (select count(*) from unpoison_line where source = %(source)s),
+    (select count(*) from unpoison_leases, unpoison_line
+        where unpoison_leases.source = %(source)s and unpoison_line.source = %(source)s and position between first and last
+        and pg_visible_in_snapshot(xid, seen)),
+    (select count(*) from unpoison_waiting where source = %(source)s and owner is null and due <= statement_timestamp()),
+    (select count(*) from unpoison_waiting where source = %(source)s and owner is null and due > statement_timestamp()),
+    (select count(*) from unpoison_waiting where source = %(source)s and owner is not null),
+    (select count(*) from unpoison_dead where source = %(source)s and state = 'dead')
+"""
+"""One statement sees one moment: a message on its way from here to there is counted once."""
+
+
+def depth_of(run: Connection, source: int) -> Depth:
+    row = run.execute(_COUNT, {"source": source}).fetchone() or (0,) * 6
+    line, leased, due, delayed, taken, dead = map(int, row)
+    return Depth(ready=line - leased + due, delayed=delayed, leased=leased + taken, dead=dead)
+
+
+_NEXT_DUE = """
+select extract(epoch from min(due))::float8 from unpoison_waiting
+where source = %(source)s and owner is null and due > statement_timestamp()
+"""
+_HOLDERS = """
+select host, pid from unpoison_owners where no <> %(me)s and (
+    no in (select owner from unpoison_leases where source = %(source)s)
+    or no in (select owner from unpoison_waiting where source = %(source)s and owner is not null)) order by no
+"""
+
+
+def waits_of(run: Connection, source: int, but_owner: int) -> Waits:
+    """When the next message is due, and who holds some, besides this owner."""
+    values = {"source": source, "me": but_owner}
+    (due,) = run.execute(_NEXT_DUE, values).fetchone() or (None,)
+    return Waits(due, tuple(f"{host}:{pid}" for host, pid in run.execute(_HOLDERS, values).fetchall()))

@@ -1,18 +1,26 @@
-"""What is wrong with the tables of unpoison in a database, or with the messages in them?"""
+"""What is wrong with this database, as far as this role may see? Everything is asked in transactions that cannot write."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from functools import partial
 
+import psycopg
 from psycopg import sql
 
-from unpoison.brokers.postgresql import schema
-from unpoison.brokers.postgresql.presence import vanished
+from unpoison.brokers.postgresql import schema, server_checks
+from unpoison.brokers.postgresql.connection import connect, parameters
+from unpoison.brokers.postgresql.errors import explained
+from unpoison.brokers.postgresql.owner import vanished
 from unpoison.brokers.postgresql.schema import Connection
 from unpoison.port import findings
 from unpoison.port.broker import Finding
+from unpoison.port.broker_url import masked
 
-NAMES = ("unlogged-tables", "missing-rights", "autovacuum-off-for-table")
+# What is wrong with the tables of unpoison in a database, or with the messages in them?
+
+
+TABLE_FINDINGS = ("unlogged-tables", "missing-rights", "autovacuum-off-for-table")
 
 TABLES = (*re.findall(r"create table (\w+)", "".join(schema.MIGRATIONS)), "unpoison_version")
 SEQUENCE = "unpoison_positions"
@@ -128,3 +136,75 @@ def _of_vanished(run: Connection) -> Iterator[Finding]:
 def _of_dead_letters(sources: Sequence[str], shown: str, run: Connection) -> Iterator[Finding]:
     counts = {name: count for name, count in run.execute(_DEAD).fetchall() if not sources or name in sources}
     yield from findings.of_dead_letters(counts, shown)
+
+
+# (the part that gave this module its question)
+
+
+NAMES = (*server_checks.SETTINGS_FINDINGS, *TABLE_FINDINGS, *server_checks.ACTIVITY_FINDINGS, *findings.NAMES)
+DEEP = ()
+
+Check = Callable[[Connection], Iterator[Finding]]
+
+
+def examine(  # every broker is asked the same
+    url: str,
+    sources: Sequence[str],
+    longest: float | None,  # noqa: ARG001
+    *,
+    deep: bool = False,  # noqa: ARG001
+) -> Sequence[Finding]:
+    """All that is found in this database. Nothing here takes long, so `deep` adds nothing."""
+    parameters(url)
+    shown = masked(url)
+    with explained(url), closing(connect(url)) as connection:
+        found = _every(connection, {"the settings of the server": partial(server_checks.of_settings, shown)})
+        version = _version(connection, shown, found)
+        if version == 0:
+            found += _every(connection, {"the rights of this role": partial(may_create, shown)})
+        elif version is not None:
+            found += _every(connection, checks(sources, shown))
+        return found + _every(connection, server_checks.ACTIVITY_CHECKS)
+
+
+def known_sources(url: str) -> Sequence[str]:
+    """The sources that this database has been used for."""
+    parameters(url)
+    with explained(url), closing(connect(url)) as connection:
+        if schema.version(connection) == 0:
+            return []
+        return [name for (name,) in connection.execute("select name from unpoison_sources order by name").fetchall()]
+
+
+def adopted(url: str, source: str) -> Sequence[Finding]:  # noqa: ARG001 - all sources share the tables
+    with explained(url), closing(connect(url)) as connection:
+        return _every(connection, {"whether the tables survive a crash": of_storage})
+
+
+def _version(connection: Connection, shown: str, found: list[Finding]) -> int | None:
+    """The version of the tables, with what it means noted. None if this role may not ask."""
+    versions: list[int] = []
+
+    def look(run: Connection) -> Iterator[Finding]:
+        versions.append(schema.version(run))
+        yield from findings.of_version(versions[0], len(schema.MIGRATIONS), shown)
+
+    found += _every(connection, {"the version of the tables": look})
+    return versions[0] if versions else None
+
+
+def _every(connection: Connection, checks: dict[str, Check]) -> list[Finding]:
+    """Each check by itself: one that this role may not make does not keep the others from being made."""
+    found: list[Finding] = []
+    for what, check in checks.items():
+        try:
+            with connection.transaction():
+                connection.execute("set transaction read only")
+                found += check(connection)
+        except psycopg.errors.InsufficientPrivilege as error:
+            said = str(error.diag.message_primary or error)
+            fix = (
+                "Ask as a role that may read the tables of unpoison, or grant this one the rights that docs/postgresql.md lists."
+            )
+            found.append(findings.cannot_look(what, f"The server said: {said}.", fix))
+    return found

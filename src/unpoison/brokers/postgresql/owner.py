@@ -11,15 +11,21 @@ import select
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import psycopg
 
-from unpoison.brokers.postgresql.connection import connect, explained, is_pooled
+from unpoison.brokers.postgresql.connection import connect, is_pooled
+from unpoison.brokers.postgresql.errors import explained
 from unpoison.brokers.postgresql.schema import Connection
 from unpoison.errors import UnpoisonError
+from unpoison.model.message import UNTRIED
 from unpoison.port.broker import Ring
+from unpoison.port.reading import read_one
+from unpoison.port.serialization import counters_text, read_counters
+from unpoison.port.takeovers import Takeover
 
 LEASE = 30.0
 """Seconds after which a consumer that says nothing, and whose lock says nothing either, is taken for gone."""
@@ -51,7 +57,7 @@ def vanished(connection: Connection, but: int) -> list[int]:
     return [no for (no,) in connection.execute(_GONE, (but,)).fetchall()]
 
 
-class Presence:
+class Owner:
     """This consumer at the server: its number as an owner, and its ear."""
 
     def __init__(self, url: str) -> None:
@@ -119,7 +125,7 @@ class Presence:
         if self._thread is None:
             self._closed.clear()
             self._hang_up, self._wake = os.pipe()
-            self._thread = threading.Thread(target=self._live, name="unpoison-postgresql-presence", daemon=True)
+            self._thread = threading.Thread(target=self._live, name="unpoison-postgresql-owner", daemon=True)
             self._thread.start()
 
     def _register(self, connection: Connection) -> None:
@@ -215,3 +221,46 @@ class Presence:
         if self._is_armed:
             self._is_armed = False
             self._ring()
+
+
+# What happens to the messages of a consumer that vanished?
+#
+# They come back as *returned*: whether they had been started is not known.
+
+
+_MOVE = """
+with lease as (delete from unpoison_leases where owner = %(owner)s returning first, last, source, seen),
+left_over as (
+    delete from unpoison_line using lease where unpoison_line.source = lease.source and position between first and last
+    and pg_visible_in_snapshot(xid, seen)
+    returning unpoison_line.source, id, key, headers, body, published)
+insert into unpoison_waiting (source, due, counters, id, key, headers, body, published)
+select source, statement_timestamp(), %(counters)s, id, key, headers, body, published from left_over
+returning source
+"""
+
+
+def take_over(run: Connection, owner: int) -> Takeover | None:
+    """Give everything that this owner held back to its sources, in a transaction of the caller's. None if it is done already.
+
+    Its entry goes first: a fetch of its own that is under way either has ended by then, and is seen here, or finds no entry.
+    """
+    leave = "delete from unpoison_owners where no = %s returning host, pid, extract(epoch from since)::float8"
+    gone = run.execute(leave, (owner,)).fetchone()
+    if gone is None:
+        return None
+    run.execute("delete from unpoison_settled where owner = %s", (owner,))
+    moved = run.execute(_MOVE, {"owner": owner, "counters": counters_text(UNTRIED.returned())})
+    held = Counter(source for (source,) in moved.fetchall())
+    waiting = "select no, source, counters from unpoison_waiting where owner = %s for update"
+    for no, source, text in run.execute(waiting, (owner,)).fetchall():
+        held[source] += 1
+        back = "update unpoison_waiting set owner = null, due = statement_timestamp(), counters = %s where no = %s"
+        # What cannot be read stays as it is; the fetch that finds it makes it a dead letter.
+        counters = read_one(text, lambda each: counters_text(read_counters(each).returned()), lambda each, _: each)
+        run.execute(back, (counters, no))
+    names: dict[int, str] = dict(
+        run.execute("select no, name from unpoison_sources where no = any (%s)", (list(held),)).fetchall()
+    )
+    host, pid, since = gone
+    return Takeover(f"{host}:{pid}", since, {names[source]: count for source, count in held.items()})

@@ -1,1 +1,0 @@
-"""What about a PostgreSQL database loses messages, or holds them up?"""
