@@ -19,7 +19,7 @@ from bench.harness.registry import benchmark
 from bench.harness.rounds import Rounds
 from bench.harness.serving import served
 from unpoison.body.payload import new_ids
-from unpoison.brokers.redis.keys import keys_of
+from unpoison.brokers.redis.names import keys_of
 from unpoison.brokers.redis.scripts import GONE
 
 MESSAGES = 50_000

@@ -12,7 +12,7 @@ from unpoison.brokers.kafka.connection import Session
 from unpoison.brokers.kafka.reading import Reader
 from unpoison.brokers.nats import letters as nats_letters
 from unpoison.brokers.nats.connection import Connection
-from unpoison.brokers.redis.connection import Link as Redis
+from unpoison.brokers.redis.connection import Connection as Redis
 from unpoison.brokers.sqlite import broker as sqlite
 from unpoison.port import serialization
 

@@ -9,7 +9,7 @@ import pytest
 from tests.fault.redis_parts import opened, raw
 from tests.servers_plugin import private_or_skip
 from unpoison.brokers import checks_for, findings_for
-from unpoison.brokers.redis.doctor import sources
+from unpoison.brokers.redis import doctor
 from unpoison.errors import BrokerUnavailable
 from unpoison.port.broker import Dead, Settlement
 from unpoison.port.findings import MANY_DEAD
@@ -190,7 +190,7 @@ def test_messages_that_are_merely_consumed_are_not_taken_for_trimmed(url):
 
 
 def test_a_stream_that_grows_for_other_groups_is_found_and_what_may_be_cut_off_is_named(url, monkeypatch):
-    monkeypatch.setattr(sources, "GROWN", 5)
+    monkeypatch.setattr(doctor, "GROWN", 5)
     with opened(url) as ours, opened(f"{url}?group=billing") as others, raw(url) as look:
         ours.publish(given.messages("orders", 10))
         ours.settle(Settlement(gone=ours.fetch("orders", 10)))

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.contract.redis_lab import RedisLab
-from unpoison.brokers.redis.keys import LATER_MESSAGES
+from unpoison.brokers.redis.names import LATER_MESSAGES
 from unpoison.errors import BrokerUnavailable, PublishFailed, Refusal
 from unpoison.testing import given
 

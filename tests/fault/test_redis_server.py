@@ -14,7 +14,7 @@ from tests.fault.certificates import make_certificate
 from tests.fault.redis_parts import bodies, opened, raw
 from tests.servers_plugin import private_or_skip
 from unpoison import App
-from unpoison.brokers.redis import presence
+from unpoison.brokers.redis import owner
 from unpoison.brokers.redis.broker import RedisBroker
 from unpoison.errors import BrokerUnavailable, ConfigError, OwnershipLost
 from unpoison.model.backoff import Backoff
@@ -163,7 +163,7 @@ def pings(other):
 
 
 def test_a_consumer_that_was_silent_for_too_long_is_fenced(url, monkeypatch):
-    monkeypatch.setattr(presence, "LEASE", 0.2)
+    monkeypatch.setattr(owner, "LEASE", 0.2)
     with opened(url) as silent, opened(url) as other:
         silent.publish(given.messages("orders", 2))
         held = silent.fetch("orders", 10)
@@ -192,7 +192,7 @@ RIGHTS = ["resetchannels", "-info", "-@pubsub"]
 
 @pytest.mark.parametrize("missing", RIGHTS)
 def test_a_user_without_some_rights_is_served_and_its_consumers_are_noticed_by_their_silence(url, missing, monkeypatch):
-    monkeypatch.setattr(presence, "LEASE", 0.5)
+    monkeypatch.setattr(owner, "LEASE", 0.5)
     with raw(url) as tool:
         tool.execute_command("ACL", "SETUSER", "poor", "reset", "on", ">secret", "&*", "~*", "+@all", missing)
     poor = url.replace("//", "//poor:secret@")

@@ -6,29 +6,89 @@ not see it as a second message. Every change is a script, so it is one step; eac
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 import msgspec
 
-from unpoison.brokers.redis import scripts, settling
-from unpoison.brokers.redis.connection import Link
-from unpoison.brokers.redis.envelope import native
-from unpoison.brokers.redis.fetching import Fetching, NotOurs
-from unpoison.brokers.redis.keys import DLQ, HELD, OWNERS, keys_of
-from unpoison.brokers.redis.nodes import Command
-from unpoison.brokers.redis.openings import check_kind, make_group, open_source
-from unpoison.brokers.redis.presence import Presence
+from unpoison.brokers.redis import envelope, scripts
+from unpoison.brokers.redis.connection import Command, Connection
+from unpoison.brokers.redis.envelope import fields_of_letter, native
+from unpoison.brokers.redis.fetching import Fetcher, NotOurs
+from unpoison.brokers.redis.names import DLQ, HELD, OWNERS, keys_of
+from unpoison.brokers.redis.owner import Owner, take_over, waits_of
 from unpoison.brokers.redis.publishing import publish
-from unpoison.brokers.redis.takeover import take_over
+from unpoison.brokers.redis.topology import check_kind, make_group, open_source
 from unpoison.brokers.redis.url import address
-from unpoison.brokers.redis.waits import waits_of
 from unpoison.errors import BrokerUnavailable, OwnershipLost
 from unpoison.model.message import Delivery, Outgoing
 from unpoison.port.broker import Capability, Depth, Finding, Kept, Published, Ring, Settlement, Waits, all_or_none, without_source
 from unpoison.port.reading import Unreadable
 from unpoison.port.serialization import counters_text
+
+# How is a settlement told to the server?
+#
+# One script for each kind of verdict, copies first: each message is copied and let go in one step. Nearly always there is one
+# script for the whole batch, since nearly all messages are done.
+
+
+def commands(settlement: Settlement, keys: Mapping[str, Sequence[str]], group: str) -> Iterator[tuple[str, str, Command]]:
+    """What to run, one after the other, with the source and the owner it is about. Each tells how many messages were lost."""
+    for (source, owner), rows in _letters(settlement, group).items():
+        yield source, owner, scripts.BURY(keys[source], group, owner, *rows)
+    for (source, owner), rows in _kept(settlement).items():
+        yield source, owner, scripts.KEEP(keys[source], group, owner, *rows)
+    for (source, owner), batch in by_owner(settlement.gone).items():
+        entries, waiting = split(batch)
+        yield source, owner, scripts.GONE(keys[source], group, owner, len(entries), *entries, *waiting)
+
+
+def moved(settlement: Settlement) -> Iterator[Delivery]:
+    """Every message that a settlement is about."""
+    yield from settlement.gone
+    yield from (kept.delivery for kept in settlement.kept)
+    yield from (dead.delivery for dead in settlement.dead)
+
+
+def by_owner(deliveries: Sequence[Delivery]) -> dict[tuple[str, str], Sequence[Delivery]]:
+    """Nearly always all of one source and one owner: then nothing is copied."""
+    owners = {(delivery.source, delivery.receipt.owner) for delivery in deliveries}
+    if len(owners) == 1:
+        return {owners.pop(): deliveries}
+    return {
+        owner: [delivery for delivery in deliveries if (delivery.source, delivery.receipt.owner) == owner] for owner in owners
+    }
+
+
+def split(deliveries: Sequence[Delivery]) -> tuple[list[bytes], list[bytes]]:
+    """Entries of the stream, and numbers of those that wait."""
+    receipts = [delivery.receipt for delivery in deliveries]
+    return [each.no for each in receipts if not each.is_waiting], [each.no for each in receipts if each.is_waiting]
+
+
+def _letters(settlement: Settlement, group: str) -> dict[tuple[str, str], list[Any]]:
+    rows: dict[tuple[str, str], list[Any]] = {}
+    for dead in settlement.dead:
+        receipt = dead.delivery.receipt
+        letter = fields_of_letter(dead.letter, receipt.fields, group, receipt.no)
+        row = [int(receipt.is_waiting), receipt.no, len(letter), *letter]
+        rows.setdefault((dead.delivery.source, receipt.owner), []).extend(row)
+    return rows
+
+
+def _kept(settlement: Settlement) -> dict[tuple[str, str], list[Any]]:
+    rows: dict[tuple[str, str], list[Any]] = {}
+    for kept in settlement.kept:
+        receipt = kept.delivery.receipt
+        text, blob = counters_text(kept.counters) or "", envelope.blob_of(kept.delivery)
+        row = [int(receipt.is_waiting), receipt.no, round(kept.after * 1000), int(kept.counters.alone), text, blob]
+        rows.setdefault((kept.delivery.source, receipt.owner), []).extend(row)
+    return rows
+
+
+# (the part that gave this module its question)
+
 
 TAKEOVER_EVERY = 0.5
 """Seconds between two looks for consumers that vanished."""
@@ -52,14 +112,14 @@ class RedisBroker:
 
     def __init__(self, url: str) -> None:
         self.address = address(url)
-        self.link = Link(self.address)
+        self.link = Connection(self.address)
         self._create = True
         self._keys: dict[str, tuple[str, ...]] = {}
-        self._presences: dict[str, Presence] = {}
+        self._presences: dict[str, Owner] = {}
         self._opened: set[str] = set()
         self._created: set[str] = set()
         """Sources that were not there when something was first published to them, until that was said."""
-        self._fetching = Fetching(self.link, self._keys)
+        self._fetching = Fetcher(self.link, self._keys)
         self._looked_for_vanished: dict[str, float] = {}
 
     def open(self, sources: Sequence[str], *, create: bool = True, ring: Ring | None = None) -> Sequence[Finding]:
@@ -127,14 +187,14 @@ class RedisBroker:
     def settle(self, settlement: Settlement) -> Sequence[str | None]:
         lost: list[tuple[str, str]] = []
         numbers: dict[tuple[str, str], Iterator[bytes]] = {}
-        for source, owner, command in settling.commands(settlement, self._keys, self.address.group):
+        for source, owner, command in commands(settlement, self._keys, self.address.group):
             told = self._run(settlement, source, owner, command)
             if isinstance(told, list):  # of dead letters, with their numbers
                 told, *found = told
                 numbers[source, owner] = iter(found)
             if told:
                 lost.append((source, owner))
-        self._fetching.settled(list(settling.moved(settlement)) if settlement.kept or settlement.dead else settlement.gone)
+        self._fetching.settled(list(moved(settlement)) if settlement.kept or settlement.dead else settlement.gone)
         if lost:
             raise self._lost(*lost[0])
         places = [(dead.delivery.source, dead.delivery.receipt.owner) for dead in settlement.dead]
@@ -148,8 +208,8 @@ class RedisBroker:
 
     def extend(self, deliveries: Sequence[Delivery]) -> None:
         """Nothing to prolong: this consumer says by itself that it is alive. Only tells when something was lost."""
-        for (source, owner), batch in settling.by_owner(deliveries).items():
-            entries, waiting = settling.split(batch)
+        for (source, owner), batch in by_owner(deliveries).items():
+            entries, waiting = split(batch)
             commands: list[Command] = [("HEXISTS", self._keys[source][OWNERS], owner)]
             commands += [("XPENDING", source, self.address.group, no, no, 1, owner) for no in entries]
             commands += [("HGET", self._keys[source][HELD], no) for no in waiting]
@@ -203,12 +263,12 @@ class RedisBroker:
         self._opened.add(source)
         return found
 
-    def _presence(self, source: str) -> Presence:
+    def _presence(self, source: str) -> Owner:
         if source not in self._opened:
             self._open(source)
         if source not in self._presences:
             is_list = source in self.address.lists
-            self._presences[source] = Presence(self.link.finder, self.link, self._keys[source], is_list=is_list)
+            self._presences[source] = Owner(self.link.finder, self.link, self._keys[source], is_list=is_list)
         return self._presences[source]
 
     def _ask(self, source: str, command: Command) -> Any:

@@ -5,18 +5,167 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+import hiredis
 import redis
+from redis.crc import key_slot
+from redis.sentinel import Sentinel
 
-from unpoison.brokers.redis.explaining import explained, word
-from unpoison.brokers.redis.nodes import Command, Finder, Node
+from unpoison.brokers.redis.errors import MEANINGS, explained, word
 from unpoison.brokers.redis.scripts import BY_SHA
 from unpoison.brokers.redis.url import Address
 from unpoison.errors import BrokerUnavailable
 
+# Which server has a key, and how is it talked to?
+
+
+Command = tuple[Any, ...]
+
+
+class Node:
+    """A connection that is made, with what is known about the server at its other end."""
+
+    def __init__(self, connection: Any) -> None:  # a redis.Connection, most of which comes without types
+        self.connection = connection
+        self._owed, self._late = 0, list[Any]()
+        self.connection.connect()
+        told = self._about()
+        self.run = told.get("run_id", "-")
+        """Changes when the server is started again; "-" if this user may not know."""
+        self.version = tuple(int(part) for part in told.get("redis_version", "0").split(".") if part.isdigit())
+        self.is_cluster = told.get("redis_mode", "") == "cluster"
+
+    def _about(self) -> dict[str, str]:
+        found = self.ask([("INFO", "server")])[0]
+        if isinstance(found, Exception):
+            hello = self.ask([("HELLO",)])[0]
+            flat = [] if isinstance(hello, Exception) else [each.decode() if isinstance(each, bytes) else "" for each in hello]
+            told = dict(zip(flat[::2], flat[1::2], strict=False))
+            return {"redis_version": told.get("version", "0"), "redis_mode": told.get("mode", "")}
+        return dict(line.split(":", 1) for line in found.decode().splitlines() if ":" in line)
+
+    def ask(self, commands: Sequence[Command]) -> list[Any]:
+        """The answers to all of these, sent at once. Errors of the server are among them, as values."""
+        self._collect_late()
+        self.send(commands)
+        return [self.answer() for _ in commands]
+
+    def ask_ahead(self, command: Command, ahead: Sequence[Command]) -> Any:
+        """The answer to the first; those to the others are waited for when they are wanted: see `late`."""
+        self._collect_late()
+        self.send([command, *ahead])
+        answer = self.answer()
+        self._owed, self._late = len(ahead), []
+        return answer
+
+    def late(self) -> list[Any]:
+        """The answers that `ask_ahead` did not wait for; nothing if this connection owes none."""
+        self._collect_late()
+        found, self._late = self._late, []
+        return found
+
+    def _collect_late(self) -> None:
+        while self._owed:
+            self._late.append(self.answer())
+            self._owed -= 1
+
+    def send(self, commands: Sequence[Command]) -> None:
+        packed = [hiredis.pack_command(command) for command in commands]
+        self.connection.send_packed_command(packed if len(packed) == 1 else [b"".join(packed)], check_health=False)
+
+    def answer(self) -> Any:
+        try:
+            return self.connection.read_response(disable_decoding=True, disconnect_on_error=True)
+        except redis.ResponseError as error:
+            return error
+
+    def fileno(self) -> int:
+        sock = self.connection._sock  # noqa: SLF001 - there is no other way to wait for it together with others
+        return -1 if sock is None else int(sock.fileno())
+
+    def close(self) -> None:
+        with suppress(redis.RedisError, OSError):
+            self.connection.disconnect()
+
+
+class Finder:
+    """Where is the server that has a key? The one in the URL, the master as sentinels say, or the node of a cluster."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self.is_cluster: bool | None = None
+        self._slots: list[tuple[int, int, str, int]] = []
+
+    def connect(self, key: str) -> Node:
+        """A new connection to the server that has this key."""
+        if self.is_cluster is None:
+            node = self._any()
+            self.is_cluster = node.is_cluster
+            if not node.is_cluster:
+                return node
+            node.close()
+        if not self.is_cluster:
+            return self._any()
+        return Node(self.address.connection(*self.place(key)))
+
+    def place(self, key: str) -> tuple[str, int]:
+        """The node of a cluster that has the slot of this key. Outside of a cluster all keys have one place."""
+        if not self.is_cluster:
+            return ("", 0)
+        if not self._slots:
+            self._slots = self._read_slots()
+        slot = key_slot(key.encode())
+        for first, last, host, port in self._slots:
+            if first <= slot <= last:
+                return host, port
+        self._slots = []
+        raise BrokerUnavailable(
+            f"Redis at {self.address.shown!r}: no node has slot {slot}, that of {key!r}. {MEANINGS['CLUSTERDOWN']}"
+        )
+
+    def forget(self) -> None:
+        """Something has moved: ask anew."""
+        self._slots = []
+
+    def _any(self) -> Node:
+        if self.address.service is not None:
+            return Node(self.address.connection(*self._master(self.address.service)))
+        problem: Exception | None = None
+        for host, port in self.address.hosts:
+            try:
+                return Node(self.address.connection(host, port))
+            except (redis.ConnectionError, redis.TimeoutError) as error:
+                problem = error
+        raise problem or redis.ConnectionError("no host")
+
+    def _master(self, service: str) -> tuple[str, int]:
+        timeouts = {name: self.address.options[name] for name in ("socket_timeout", "socket_connect_timeout")}
+        sentinel = Sentinel(self.address.hosts, sentinel_kwargs=timeouts | self.address.sentinel_options)  # type: ignore[no-untyped-call]
+        try:
+            host, port = sentinel.discover_master(service)  # type: ignore[no-untyped-call]
+        finally:
+            for each in sentinel.sentinels:
+                each.close()
+        return str(host), int(port)
+
+    def _read_slots(self) -> list[tuple[int, int, str, int]]:
+        node = self._any()
+        try:
+            found = node.ask([("CLUSTER", "SLOTS")])[0]
+            if isinstance(found, Exception):
+                raise found
+            here = node.connection.host
+            return [(first, last, master[0].decode() or here, master[1]) for first, last, master, *_ in found]
+        finally:
+            node.close()
+
+
+# (the part that gave this module its question)
+
+
 _GONE_ELSEWHERE = ("READONLY", "MOVED", "ASK", "CLUSTERDOWN", "LOADING")
 
 
-class Link:
+class Connection:
     """Connections that may be used from any thread, and are made anew when they were lost. One, or one for each node."""
 
     def __init__(self, address: Address) -> None:

@@ -9,10 +9,18 @@ from typing import Any
 
 from unpoison.brokers.redis import scripts
 from unpoison.brokers.redis.broker import RedisBroker
-from unpoison.brokers.redis.envelope import blob_of_message
-from unpoison.brokers.redis.keys import DISCARDED, DLQ, REPLAYED
-from unpoison.brokers.redis.letters import group_of, letter_of, number, original_of, padded, unpadded
-from unpoison.brokers.redis.netstrings import packed, unpacked
+from unpoison.brokers.redis.envelope import (
+    blob_of_message,
+    group_of,
+    letter_of,
+    number,
+    original_of,
+    packed,
+    padded,
+    unpacked,
+    unpadded,
+)
+from unpoison.brokers.redis.names import DISCARDED, DLQ, REPLAYED
 from unpoison.model.dead_letter import DeadLetter
 from unpoison.port import serialization
 

@@ -12,14 +12,51 @@ from typing import Any
 import redis
 
 from unpoison.brokers.redis import envelope, scripts
-from unpoison.brokers.redis.connection import Link
-from unpoison.brokers.redis.explaining import explained, word
-from unpoison.brokers.redis.hands import Hand
-from unpoison.brokers.redis.nodes import Command
-from unpoison.brokers.redis.openings import make_group
-from unpoison.brokers.redis.presence import Presence
+from unpoison.brokers.redis.connection import Command, Connection
+from unpoison.brokers.redis.errors import explained, word
+from unpoison.brokers.redis.owner import Owner
+from unpoison.brokers.redis.topology import make_group
 from unpoison.errors import BrokerUnavailable
 from unpoison.model.message import Delivery
+
+# What has this consumer really got?
+#
+# An answer can be lost on its way: then the server has handed out messages that nobody here knows of, and since this consumer
+# is alive nobody would ever take them over. So it notes what has reached it, and after a fetch that failed asks for the rest.
+
+
+class Received:
+    """What one owner has got of one source."""
+
+    def __init__(self, owner: str) -> None:
+        self.owner = owner
+        self.is_sure = True
+        """False from the moment something is asked for until it has come: whether it was handed out is not known then."""
+        self.last = b"0-0"
+        """The newest entry that has come. A group is given entries in their order, so what was missed lies behind it."""
+        self.waiting: set[bytes] = set()
+        """The numbers of those that waited and are here now."""
+        self.stock: list[Delivery] = []
+        """What was read ahead and nobody has asked for yet."""
+        self.ahead = 0
+        """How many the server was asked for ahead, and its answer was not looked at yet."""
+
+    def got(self, deliveries: Sequence[Delivery]) -> None:
+        for delivery in reversed(deliveries):
+            if not delivery.receipt.is_waiting:
+                self.last = max(self.last, delivery.receipt.no, key=_sortable)
+                break
+        self.waiting.update(delivery.receipt.no for delivery in deliveries if delivery.receipt.is_waiting)
+        self.is_sure = True
+
+
+def _sortable(no: bytes) -> tuple[int, int]:
+    first, _, second = no.partition(b"-")
+    return int(first), int(second)
+
+
+# (the part that gave this module its question)
+
 
 log = logging.getLogger("unpoison")
 
@@ -44,19 +81,19 @@ class NotOurs(Exception):
         super().__init__(owner)
 
 
-class Fetching:
+class Fetcher:
     """What comes in over one broker connection, for all its sources."""
 
-    def __init__(self, link: Link, keys: Mapping[str, Sequence[str]]) -> None:
+    def __init__(self, link: Connection, keys: Mapping[str, Sequence[str]]) -> None:
         self._link, self._keys = link, keys
         self._group, self._lists = link.finder.address.group, link.finder.address.lists
         self.create = True
         self.has_waiting: set[str] = set()
-        self._hands: dict[str, Hand] = {}
+        self._hands: dict[str, Received] = {}
         self._flowing: set[str] = set()
         self._at_once: dict[str, int] = {}  # how many messages of a source fit into FETCH_BYTES, by the largest seen last
 
-    def fetch(self, source: str, presence: Presence, limit: int) -> Sequence[Delivery]:
+    def fetch(self, source: str, presence: Owner, limit: int) -> Sequence[Delivery]:
         hand = self._sure_hand(source, presence.own())
         if hand.stock:
             deliveries, hand.stock = hand.stock[:limit], hand.stock[limit:]
@@ -102,10 +139,10 @@ class Fetching:
         back, hand.stock = hand.stock, []
         return back
 
-    def _sure_hand(self, source: str, owner: str) -> Hand:
+    def _sure_hand(self, source: str, owner: str) -> Received:
         """This owner's hand, with everything in it that was handed out."""
         if source not in self._hands or self._hands[source].owner != owner:
-            self._hands[source] = Hand(owner)
+            self._hands[source] = Received(owner)
         hand = self._hands[source]
         if hand.ahead:
             self._receive(source, hand)
@@ -113,7 +150,7 @@ class Fetching:
             self._give_back_what_never_came(source, hand)
         return hand
 
-    def _receive(self, source: str, hand: Hand) -> None:
+    def _receive(self, source: str, hand: Received) -> None:
         """What was read ahead. Answers that were lost are asked for again, like those to any fetch."""
         wanted, hand.ahead = hand.ahead, 0
         answers = self._link.late(source)
@@ -126,7 +163,7 @@ class Fetching:
     def _note_flow(self, source: str, got: int, asked: int) -> None:
         (self._flowing.add if got == asked >= FLOW else self._flowing.discard)(source)
 
-    def _collect(self, source: str, presence: Presence, limit: int) -> list[Delivery]:
+    def _collect(self, source: str, presence: Owner, limit: int) -> list[Delivery]:
         owner = presence.name
         deliveries: list[Delivery] = []
         if source in self.has_waiting:
@@ -189,7 +226,7 @@ class Fetching:
         with explained(self._link.finder.address.shown):
             raise error
 
-    def _give_back_what_never_came(self, source: str, hand: Hand) -> None:
+    def _give_back_what_never_came(self, source: str, hand: Received) -> None:
         """Handed out in an answer that was lost on its way: it goes back as it was, uncounted."""
         if source not in self._lists:
             missed: Command = ("XREADGROUP", "GROUP", self._group, hand.owner, "COUNT", MISSED, "STREAMS", source, hand.last)

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from shlex import quote
 from typing import Any
 
-from unpoison.brokers.redis.connection import Link
-from unpoison.brokers.redis.keys import SOURCES, keys_of, owner_channel
-from unpoison.brokers.redis.openings import new_group
+from unpoison.brokers.redis.connection import Connection
+from unpoison.brokers.redis.names import SOURCES, keys_of, owner_channel
+from unpoison.brokers.redis.topology import new_group
 from unpoison.brokers.redis.url import Address, address
 from unpoison.errors import UnpoisonError
 from unpoison.port.provisioning import Needs, Step, no_user
@@ -60,7 +60,7 @@ def _place(where: Address) -> str:
 
 
 def _looked_for(where: Address, sources: Sequence[str], user: str | None) -> tuple[list[Step], str, bool]:
-    link, unseen, known = Link(where), "", dict[str, bool]()
+    link, unseen, known = Connection(where), "", dict[str, bool]()
     try:
         link.open(sources[0] if sources else SOURCES)
         for source in sources:
@@ -92,12 +92,12 @@ def _steps(where: Address, sources: Sequence[str], user: str | None, known: dict
         yield Step("rights", user, why, (f"cli {start} {rules}", newer), known.get("rights", False))
 
 
-def _has_group(link: Link, source: str) -> bool:
+def _has_group(link: Connection, source: str) -> bool:
     groups = link.try_all(source, ("XINFO", "GROUPS", source))[0]
     return not isinstance(groups, Exception) and link.finder.address.group.encode() in [flat[1] for flat in groups]
 
 
-def _may(link: Link, user: str, where: Address, source: str) -> bool:
+def _may(link: Connection, user: str, where: Address, source: str) -> bool:
     """Whether the server would let this user do what is done for a source; False where it does not tell (before Redis 7)."""
     questions: list[tuple[Any, ...]] = [("HSET", key, "f", "v") for key in keys_of(source, where.group)]
     questions += [("HGET", key, "f") for key in keys_of(source, where.group)]

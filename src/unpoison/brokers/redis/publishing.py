@@ -11,11 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 import redis
 from redis.crc import key_slot
 
-from unpoison.brokers.redis.connection import Link
+from unpoison.brokers.redis.connection import Command, Connection
 from unpoison.brokers.redis.envelope import blob_of_message, fields_of
-from unpoison.brokers.redis.explaining import explained, word
-from unpoison.brokers.redis.keys import LATER, LATER_MESSAGES, MESSAGES, WAITING
-from unpoison.brokers.redis.nodes import Command
+from unpoison.brokers.redis.errors import explained, word
+from unpoison.brokers.redis.names import LATER, LATER_MESSAGES, MESSAGES, WAITING
 from unpoison.errors import BrokerUnavailable, Refusal
 from unpoison.model.message import NO_HEADERS, Outgoing
 from unpoison.port.broker import STORED, Published, Refused, not_sent
@@ -29,7 +28,7 @@ _REFUSALS = {
 }
 
 
-def publish(link: Link, keys: Mapping[str, Sequence[str]], messages: Sequence[Outgoing]) -> Published:
+def publish(link: Connection, keys: Mapping[str, Sequence[str]], messages: Sequence[Outgoing]) -> Published:
     refused: dict[int, Refused] = {}
     unknown: dict[int, str] = {}
     for numbers, batch in _by_slot(link, messages):
@@ -40,7 +39,7 @@ def publish(link: Link, keys: Mapping[str, Sequence[str]], messages: Sequence[Ou
     return Published(refused, unknown) if refused or unknown else STORED
 
 
-def _store(link: Link, keys: Mapping[str, Sequence[str]], messages: Sequence[Outgoing]) -> Published:
+def _store(link: Connection, keys: Mapping[str, Sequence[str]], messages: Sequence[Outgoing]) -> Published:
     """Messages of one slot, in one step."""
     source = messages[0].source
     try:
@@ -64,7 +63,7 @@ def _store(link: Link, keys: Mapping[str, Sequence[str]], messages: Sequence[Out
     return _carried_out_in_part(link, messages, done)
 
 
-def _carried_out_in_part(link: Link, messages: Sequence[Outgoing], answers: Sequence[object]) -> Published:
+def _carried_out_in_part(link: Connection, messages: Sequence[Outgoing], answers: Sequence[object]) -> Published:
     """Redis takes nothing back: if a key has become something else in between, the other commands were carried out."""
     lists, left = link.finder.address.lists, iter(answers)
     refused: dict[int, Refused] = {}
@@ -76,7 +75,7 @@ def _carried_out_in_part(link: Link, messages: Sequence[Outgoing], answers: Sequ
     return Published(refused)
 
 
-def _refused(link: Link, failed: redis.ResponseError) -> Refused:
+def _refused(link: Connection, failed: redis.ResponseError) -> Refused:
     try:
         with explained(link.finder.address.shown):
             raise failed
@@ -84,7 +83,7 @@ def _refused(link: Link, failed: redis.ResponseError) -> Refused:
         return Refused(_REFUSALS.get(word(failed), Refusal.OTHER), str(error))
 
 
-def _by_slot(link: Link, messages: Sequence[Outgoing]) -> Sequence[tuple[Sequence[int], Sequence[Outgoing]]]:
+def _by_slot(link: Connection, messages: Sequence[Outgoing]) -> Sequence[tuple[Sequence[int], Sequence[Outgoing]]]:
     """The messages of each slot, with their positions in all."""
     if not link.finder.is_cluster:
         return [(range(len(messages)), messages)] if messages else []
@@ -94,7 +93,7 @@ def _by_slot(link: Link, messages: Sequence[Outgoing]) -> Sequence[tuple[Sequenc
     return [(numbers, [messages[number] for number in numbers]) for numbers in found.values()]
 
 
-def _commands(link: Link, keys: Mapping[str, Sequence[str]], messages: Sequence[Outgoing]) -> Iterator[Command]:
+def _commands(link: Connection, keys: Mapping[str, Sequence[str]], messages: Sequence[Outgoing]) -> Iterator[Command]:
     lists, now = link.finder.address.lists, -1.0
     for n, message in enumerate(messages):
         source = message.source

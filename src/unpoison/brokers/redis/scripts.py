@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from unpoison.brokers.redis.keys import DISCARDED, DLQ, LATER_MESSAGES
+from unpoison.brokers.redis.names import DISCARDED, DLQ, LATER_MESSAGES
 
 _folder = files("unpoison.brokers.redis") / "lua"
 _prelude = (_folder / "prelude.lua").read_text(encoding="utf-8")

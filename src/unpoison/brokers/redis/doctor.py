@@ -1,16 +1,25 @@
-"""What is wrong with the keys of a source, or with the messages in them?"""
+"""What is wrong with this server, as far as this user may see? Nothing is written: each question is a command that only reads."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from unpoison.brokers.redis.doctor.looking import Look
-from unpoison.brokers.redis.keys import DLQ, HELD, OWNERS, SOURCES, dlq_of, keys_of, owner_channel
-from unpoison.brokers.redis.openings import LIST_COSTS
+import redis
+
+from unpoison.brokers.redis import server_checks
+from unpoison.brokers.redis.connection import Connection
+from unpoison.brokers.redis.errors import explained
+from unpoison.brokers.redis.names import DLQ, HELD, OWNERS, SOURCES, dlq_of, keys_of, owner_channel
+from unpoison.brokers.redis.server_checks import Look, NotAllowed
+from unpoison.brokers.redis.topology import LIST_COSTS
+from unpoison.brokers.redis.url import address
 from unpoison.port import findings
 from unpoison.port.broker import Finding
 
-NAMES = ("stream-trimmed", "key-expires", "wrong-type", "other-groups", "list-source")
+# What is wrong with the keys of a source, or with the messages in them?
+
+
+SOURCE_FINDINGS = ("stream-trimmed", "key-expires", "wrong-type", "other-groups", "list-source")
 
 GROWN = 10_000
 """Finished entries that other groups keep in a stream, from which on it is worth a word."""
@@ -26,7 +35,7 @@ def of_names(look: Look, wanted: Sequence[str], known: list[str]) -> Iterator[Fi
     yield from findings.of_sources(wanted, there, look.shown)
 
 
-def checks(look: Look) -> dict[str, Callable[[], Iterator[Finding]]]:
+def _source_checks(look: Look) -> dict[str, Callable[[], Iterator[Finding]]]:
     source = look.key
     return {
         f"what the keys of {source!r} hold": partial(_of_kinds, look),
@@ -167,3 +176,77 @@ def _our_group(look: Look) -> dict[str, Any] | None:
 def _number(no: bytes) -> tuple[int, int]:
     first, _, second = no.partition(b"-")
     return int(first), int(second)
+
+
+# (the part that gave this module its question)
+
+
+NAMES = (*server_checks.SERVER_FINDINGS, *SOURCE_FINDINGS, "source-missing", "vanished-consumer", "many-dead-letters")
+DEEP = ()
+
+Check = Callable[[], Iterator[Finding]]
+
+
+def examine(  # every broker is asked the same
+    url: str,
+    wanted: Sequence[str],
+    longest: float | None,  # noqa: ARG001
+    *,
+    deep: bool = False,  # noqa: ARG001
+) -> Sequence[Finding]:
+    """All that is found on this server. Nothing here takes long, so `deep` adds nothing."""
+    link = Connection(address(url))
+    link.open(wanted[0] if wanted else SOURCES)
+    try:
+        with explained(link.finder.address.shown):
+            return _examined(link, wanted)
+    finally:
+        link.close()
+
+
+def known_sources(url: str) -> Sequence[str]:
+    """The sources that this server has been used for."""
+    link = Connection(address(url))
+    link.open(SOURCES)
+    try:
+        with explained(link.finder.address.shown):
+            return sorted(name.decode() for name in link.ask(SOURCES, ("SMEMBERS", SOURCES))[0])
+    finally:
+        link.close()
+
+
+def adopted(url: str, source: str) -> Sequence[Finding]:
+    link = Connection(address(url))
+    link.open(source)
+    try:
+        with explained(link.finder.address.shown):
+            return _every({"whether its keys expire": partial(of_expiry, Look(link, source))})
+    finally:
+        link.close()
+
+
+def _examined(link: Connection, wanted: Sequence[str]) -> list[Finding]:
+    known: list[str] = []
+    found = _every({"which sources there are": partial(of_names, Look(link, SOURCES), wanted, known)})
+    names = list(wanted or known)
+    places = {link.finder.place(name): name for name in (names or [SOURCES])}
+    for key in places.values():  # one for each node of a cluster that has something of ours
+        look = Look(link, key)
+        found += [each for each in _every(server_checks.checks(look)) if each.name not in [known.name for known in found]]
+    for name in names:
+        found += _every(_source_checks(Look(link, name)))
+    return found
+
+
+def _every(checks: dict[str, Check]) -> list[Finding]:
+    """Each check by itself: one that this user may not make does not keep the others from being made."""
+    found: list[Finding] = []
+    for what, check in checks.items():
+        try:
+            found += check()
+        except NotAllowed as error:
+            fix = f"Ask as a user that may, or allow it:\nACL SETUSER {error.user} +{error.command}"
+            found.append(findings.cannot_look(what, f"The server said: {error}.", fix))
+        except redis.ResponseError as error:
+            found.append(findings.cannot_look(what, f"The server said: {error}.", "See what the key holds, with redis-cli."))
+    return found

@@ -8,6 +8,7 @@ is gone without a word, after the server was started again, and for users who ma
 A second connection waits for new entries of the stream, and looks from time to time for delays that are over.
 """
 
+import logging
 import os
 import select
 import socket
@@ -20,12 +21,13 @@ from contextlib import suppress
 import redis
 
 from unpoison.brokers.redis import scripts
-from unpoison.brokers.redis.connection import Link
-from unpoison.brokers.redis.explaining import explained
-from unpoison.brokers.redis.keys import owner_channel
-from unpoison.brokers.redis.nodes import Finder, Node
+from unpoison.brokers.redis.connection import Connection, Finder, Node
+from unpoison.brokers.redis.errors import explained
+from unpoison.brokers.redis.names import ALONE, HELD, LATER, WAITING, owner_channel
 from unpoison.errors import UnpoisonError
-from unpoison.port.broker import Ring
+from unpoison.model.wording import counted
+from unpoison.port.broker import Ring, Waits
+from unpoison.port.takeovers import tell
 
 LEASE = 30.0
 """Seconds after which a consumer that says nothing, and whose subscription says nothing either, is taken for gone."""
@@ -40,10 +42,10 @@ RECOVERY = 1.0
 """Seconds before a lost connection is made again."""
 
 
-class Presence:
+class Owner:
     """This consumer at one source: its name as an owner, and its ear."""
 
-    def __init__(self, finder: Finder, link: Link, keys: Sequence[str], *, is_list: bool = False) -> None:
+    def __init__(self, finder: Finder, link: Connection, keys: Sequence[str], *, is_list: bool = False) -> None:
         self._finder, self._link, self._keys, self._source = finder, link, keys, keys[0]
         self._shown, self._group = finder.address.shown, finder.address.group
         self._is_list = is_list
@@ -248,3 +250,59 @@ class Presence:
         if self._is_armed:
             self._is_armed = False
             self._ring()
+
+
+# What happens to the messages of a consumer that vanished?
+#
+# They come back as *returned*: whether they had been started is not known. That is counted, and the counting is part of the
+# step.
+
+
+log = logging.getLogger("unpoison")
+
+
+def take_over(link: Connection, keys: Sequence[str], me: Owner, from_owner: str = "") -> int:
+    """Give back what vanished consumers held, or this one, whatever it says. Returns how many messages came back."""
+    source, silence = keys[0], int(LEASE * 1000)
+    command = scripts.INHERIT(keys, link.finder.address.group, me.name, me.run, silence, from_owner)
+    came_back = 0
+    for name, said, taken, trimmed in link.ask(source, command)[0]:
+        came_back += taken
+        if taken and not from_owner:  # else it is this consumer itself that has lost them
+            tell(source, taken, shown(name), _since(said))
+        if trimmed:
+            log.error(
+                "Source %r: %s that %s held had been trimmed from the stream while it was being handled: lost, unless it had "
+                "been finished. Remove MAXLEN from what writes to the stream. (Came back: %s.)",
+                source, counted(trimmed, "message"), name.decode(errors="backslashreplace"), counted(taken, "other message"),
+                extra={"event": "trimmed", "source": source},
+            )  # fmt: skip
+    return came_back
+
+
+def shown(name: bytes) -> str:
+    """An owner as people know it: host:pid. A consumer that is none of ours has the name that it gave itself."""
+    host, pid, own = (["", "", *name.decode(errors="backslashreplace").rsplit("-", 2)])[-3:]
+    return f"{host}:{pid}" if host and pid.isdigit() else f"{host}-{pid}-{own}".lstrip("-")
+
+
+def _since(said: bytes) -> float | None:
+    """Since when an owner had been there, from what it said last (lua/appear.lua). Others say nothing."""
+    words = said.split()
+    return float(words[5]) if len(words) == 6 and words[5].isdigit() else None
+
+
+# When is the next message of a source due, and who holds some?
+
+
+def waits_of(link: Connection, keys: Sequence[str], group: str, but_owner: str) -> Waits:
+    source = keys[0]
+    first = [("ZRANGE", keys[each], 0, 0, "WITHSCORES") for each in (WAITING, ALONE, LATER)]
+    *soonest, held, pending, moment = link.try_all(source, *first, ("HVALS", keys[HELD]), ("XPENDING", source, group), ("TIME",))
+    now = float(moment[0])
+    dues = [float(found[1]) / 1000 for found in soonest if not isinstance(found, Exception) and found]
+    names = {name.removeprefix(b"!") for name in held} if not isinstance(held, Exception) else set()
+    if not isinstance(pending, Exception):  # a list has no group
+        names |= {name for name, _ in pending[3] or ()}
+    holders = tuple(sorted(shown(name) for name in names - {but_owner.encode()}))
+    return Waits(min((due for due in dues if due > now), default=None), holders)

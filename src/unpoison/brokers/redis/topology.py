@@ -5,9 +5,9 @@ from typing import Any
 
 import redis
 
-from unpoison.brokers.redis.connection import Link
-from unpoison.brokers.redis.explaining import explained
-from unpoison.brokers.redis.keys import SOURCES, check_tag, dlq_of
+from unpoison.brokers.redis.connection import Connection
+from unpoison.brokers.redis.errors import explained
+from unpoison.brokers.redis.names import SOURCES, check_tag, dlq_of
 from unpoison.errors import ConfigError
 from unpoison.port.broker import Finding
 
@@ -17,7 +17,7 @@ LIST_COSTS = (
 )
 
 
-def check_kind(link: Link, source: str, *, is_list: bool) -> bool:
+def check_kind(link: Connection, source: str, *, is_list: bool) -> bool:
     """Refuse a key that cannot be what this source is. Returns whether there is one."""
     shown = link.finder.address.shown
     if link.finder.is_cluster:
@@ -38,7 +38,7 @@ def check_kind(link: Link, source: str, *, is_list: bool) -> bool:
     return bool(kind != "none")
 
 
-def check_letters(link: Link, source: str) -> None:
+def check_letters(link: Connection, source: str) -> None:
     """The DLQ is a stream. A list under its name is somebody's: it is neither changed nor written to."""
     dlq = dlq_of(source)
     kind = link.ask(source, ("TYPE", dlq))[0].decode()
@@ -49,7 +49,7 @@ def check_letters(link: Link, source: str) -> None:
         )
 
 
-def open_source(link: Link, source: str, *, create: bool, is_list: bool) -> Sequence[Finding]:
+def open_source(link: Connection, source: str, *, create: bool, is_list: bool) -> Sequence[Finding]:
     """Check everything about a source, and make what is missing, if that is allowed."""
     check_kind(link, source, is_list=is_list)
     check_letters(link, source)
@@ -65,7 +65,7 @@ def new_group(source: str, group: str) -> tuple[str, ...]:
     return ("XGROUP", "CREATE", source, group, "0", "MKSTREAM")
 
 
-def make_group(link: Link, source: str, *, create: bool) -> None:
+def make_group(link: Connection, source: str, *, create: bool) -> None:
     """A new group begins with the oldest entry there is: nothing is left out."""
     group, shown = link.finder.address.group, link.finder.address.shown
     make = new_group(source, group)

@@ -1,1 +1,0 @@
-"""What about a Redis server loses messages, or holds them up?"""
