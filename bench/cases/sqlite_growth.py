@@ -76,7 +76,7 @@ def _rows(samples: dict[str, list[Sample]]) -> list[Row]:
 def _fill(file: Path, kind: str, size: int) -> None:
     broker = SQLiteBroker(f"sqlite:///{file}")
     broker.open(["orders"])
-    number = broker.number("orders")
+    number = broker.numbers["orders"]
     broker.close()
     values = {"count": size, "source": number, "body": orders.bodies(1)[0], "now": time.time(), "record": "r" * 1_500}
     connection = sqlite3.connect(file)

@@ -21,7 +21,7 @@ from unpoison.testing.given import PLAIN_ID
 class SQLiteLab(Lab):
     """A file of its own."""
 
-    modules = tuple(f"unpoison.brokers.sqlite.{name}" for name in ("broker", "deadletters", "owner", "rows"))
+    modules = (*(f"unpoison.brokers.sqlite.{name}" for name in ("broker", "deadletters", "owner", "rows")), "unpoison.port.sql")
     readers = tuple(f"unpoison.brokers.sqlite.rows.{name}" for name in ("delivery_of", "Delivery"))
 
     def __init__(self, folder: Path) -> None:

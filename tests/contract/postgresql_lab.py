@@ -27,7 +27,10 @@ create trigger refuse before insert on unpoison_dead execute function refuse()
 class PostgreSQLLab(Lab):
     """A schema of its own in a database that tests share."""
 
-    modules = tuple(f"unpoison.brokers.postgresql.{name}" for name in ("broker", "deadletters", "owner", "rows"))
+    modules = (
+        *(f"unpoison.brokers.postgresql.{name}" for name in ("broker", "deadletters", "owner", "rows")),
+        "unpoison.port.sql",
+    )
     readers = tuple(f"unpoison.brokers.postgresql.rows.{name}" for name in ("_new_ones", "_waiting_ones"))
 
     def __init__(self, folder: Path, server: str) -> None:

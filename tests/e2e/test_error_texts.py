@@ -90,7 +90,7 @@ FAILURES = [
     ("publish sqlite:///shop.db orders hello", "Payload 1 ('hello') is not JSON", "--raw or --lines"),
     ("publish sqlite:///shop.db orders --file bad.jsonl", "Line 2 is not JSON", "Fix it"),
     ("dlq ls --url sqlite:///nope.db --source orders", "'nope.db' does not exist", "Check the path"),
-    ("dlq ls --url sqlite:///shop.db --source odrers", "Source 'odrers' does not exist", "There are: 'orders'"),
+    ("dlq ls --url sqlite:///shop.db --source odrers", "Source 'odrers' does not exist", "Sources there: 'orders'"),
     ("dlq ls --url sqlite:///text.db --source orders", "not an intact SQLite database", "Point the URL at another file"),
     ("dlq ls --app memory:app", "nothing to see from here", "app.dlq('orders')"),
     ("dlq ls --app syntax:app", "SyntaxError", "Mend it there"),

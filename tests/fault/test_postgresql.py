@@ -307,7 +307,7 @@ def test_a_consumer_says_again_and_again_that_it_is_alive(open_broker, monkeypat
 
 
 def test_a_fetch_ends_early_when_it_has_read_enough_bytes(open_broker, monkeypatch):
-    monkeypatch.setattr(rows, "FETCH_BYTES", 1_000)
+    monkeypatch.setattr("unpoison.brokers.postgresql.broker.FETCH_BYTES", 1_000)
     broker = open_broker()
     broker.publish([Outgoing(str(n), "orders", bytes(600), delay=0.0) for n in range(4)])
     held = broker.fetch("orders", 10)

@@ -47,7 +47,7 @@ def read_so_far(letters):
 def test_a_few_letters_of_very_many_are_dealt_with_without_reading_the_others(letters, analyzed):
     with letters.broker.session.use() as run:
         run.execute("alter table unpoison_dead set (autovacuum_enabled = off)")
-        number = letters.broker.number("orders")
+        number = letters.broker.numbers["orders"]
         ANALYZED[analyzed](run, lambda: run.execute(WRITE, (number, LETTERS)))
     for name, work in WORK.items():
         ids = letters.ids(limit=FEW)
@@ -59,7 +59,7 @@ def test_a_few_letters_of_very_many_are_dealt_with_without_reading_the_others(le
 
 def test_letters_that_another_operator_has_dealt_with_are_left_alone(letters):
     with letters.broker.session.use() as run:
-        run.execute(WRITE, (letters.broker.number("orders"), FEW))
+        run.execute(WRITE, (letters.broker.numbers["orders"], FEW))
     ids = letters.ids()
     assert letters.replay(ids[:4]) == ids[:4]
     assert letters.remove(ids[4:6]) == ids[4:6]

@@ -59,7 +59,7 @@ def test_a_bell_that_could_not_read_the_file_for_a_moment_rings_again_later(file
 def test_a_commit_is_looked_for_closely_once_its_writing_was_heard(file, rung, monkeypatch):
     """The log is written to first. The commit counts when it is synced, and that makes no sound."""
     broker = opened(file, "orders")
-    bell = bells.Bell(broker.path, [broker.number("orders")], rung.set, lambda connection: False)
+    bell = bells.Bell(broker.path, [broker.numbers["orders"]], rung.set, lambda connection: False)
     heard, pauses = [False, False, True, False], []
 
     def sleep(pause):
@@ -80,7 +80,7 @@ def test_a_commit_is_looked_for_closely_once_its_writing_was_heard(file, rung, m
 def test_a_delay_that_is_over_rings_once_and_not_for_ever(file, rung):
     broker = opened(file, "orders")
     broker.publish(given.messages("orders", 1, delay=0.05))
-    bell = bells.Bell(broker.path, [broker.number("orders")], rung.set, lambda connection: False)
+    bell = bells.Bell(broker.path, [broker.numbers["orders"]], rung.set, lambda connection: False)
     with broker.reading() as connection:
         for _ in range(2):  # the first time it rings for what changed before, then for the delay
             assert bell._next_due(connection) is not None

@@ -9,12 +9,16 @@ An ordinary batch pays for one `try`. Only a batch in which reading failed is re
 """
 
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import TypeVar
 
 from unpoison.model.dead_letter import DeadLetter
 from unpoison.model.failure import ErrorClassification, Failure, cap, describe, fingerprint
 from unpoison.model.message import Counters, Delivery, Message, Native, native_of_text
 from unpoison.model.message import as_text as as_text  # noqa: PLC0414 - whoever reads messages needs it
+
+FETCH_BYTES = 64 * 1024 * 1024
+"""A fetch ends early once it has read this much: a limit by count alone lets large bodies fill the memory."""
 
 RULE = "unreadable"
 ENVELOPE_LIMIT = 8_000
@@ -102,6 +106,11 @@ def unreadable_letter(letter_id: str, state: str, message: Message, error: Excep
         first_failed_at=0.0,
         last_failed_at=0.0,
     )
+
+
+def body_bytes(deliveries: Sequence[Delivery]) -> int:
+    """How many bytes the bodies have together."""
+    return sum(map(len, map(attrgetter("body"), deliveries)))
 
 
 def as_bytes(body: object) -> bytes:

@@ -11,10 +11,14 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from unpoison.errors import OwnershipLost
 from unpoison.model.message import Counters
 from unpoison.model.wording import counted
 
 log = logging.getLogger("unpoison")
+
+TAKEOVER_EVERY = 0.5
+"""Seconds between two looks for consumers that vanished."""
 
 TELL_EVERY = 1.0
 """Seconds: what comes back one fetch after the other is told together."""
@@ -54,6 +58,15 @@ def tell(source: str, count: int, who: str = "", since: float | None = None) -> 
             "from_consumer": who or None,
             "since": None if since is None else datetime.fromtimestamp(since, UTC).isoformat(timespec="seconds"),
         },
+    )
+
+
+def ownership_lost(where: str, source: str | None = None) -> OwnershipLost:
+    """The error for a consumer whose messages another one has taken over."""
+    of = "" if source is None else f"of {source!r} "
+    return OwnershipLost(
+        f"Messages {of}that this consumer held in {where!r} were taken over by another one. "
+        f"Its results are dropped; the messages run there."
     )
 
 

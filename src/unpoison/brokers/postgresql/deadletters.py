@@ -1,10 +1,9 @@
-"""How are dead letters kept, looked at and sent again in a PostgreSQL database?
+"""The DLQ of a source in a PostgreSQL database.
 
-Every change is one transaction that first checks that the letter still waits: of two operators only one gets it, and a
+Every change is one transaction that first locks the letter and checks its state: of two operators only one gets it, and a
 crash at any moment leaves it either where it was or where it was sent.
 """
 
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -14,13 +13,12 @@ from unpoison.brokers.postgresql.broker import PostgreSQLBroker
 from unpoison.brokers.postgresql.schema import Connection
 from unpoison.model.dead_letter import DeadLetter
 from unpoison.port import serialization
-
-_NUMBER = re.compile("[1-9][0-9]{0,17}")
+from unpoison.port.sql import LetterIds
 
 _WITHOUT_BODY = serialization.LETTER_COLUMNS.replace("body", "''::bytea")
 _BETWEEN = "no > %(low)s and no <= %(high)s"
 # Each letter is looked up by itself: `for update` and `offset 0` keep the planner from reading all letters to find a few.
-# Locked in the order of their numbers by everybody: two operators on the same letters wait for each other and never in a circle.
+# Every operator locks letters in the order of their numbers, so two of them cannot deadlock.
 _LOCK = """
 select {columns} from unnest(%(numbers)s::bigint[]) as wanted (number)
 cross join lateral (
@@ -42,6 +40,7 @@ class PostgreSQLDeadLetters:
 
     def __init__(self, broker: PostgreSQLBroker, source: str) -> None:
         self.broker, self._source = broker, source
+        self._ids = LetterIds(source)
 
     def count(self, state: str = "dead") -> int:
         with self._session("counting letters") as run:
@@ -51,13 +50,13 @@ class PostgreSQLDeadLetters:
     def freeze(self) -> str:
         with self._session("looking where the DLQ ends") as run:
             row = run.execute("select max(no) from unpoison_dead where source = %s", (self._number,)).fetchone()
-            return f"{self._source}-{(row and row[0]) or 0}"
+            return self._ids.of((row and row[0]) or 0)
 
     def browse(
         self, *, only: str | None = None, after: str = "", until: str = "", limit: int = 100, state: str | None = "dead"
     ) -> Sequence[DeadLetter]:
         if only is not None:
-            return self._letters("no = %(no)s", state, no=self._no(only)) or self._letters("id = %(id)s", state, id=only)
+            return self._letters("no = %(no)s", state, no=self._ids.number(only)) or self._letters("id = %(id)s", state, id=only)
         return self._letters(_BETWEEN, state, limit, **self._between(after, until))
 
     def ids(self, *, after: str = "", until: str = "", limit: int = 100, state: str = "dead") -> Sequence[str]:
@@ -65,37 +64,35 @@ class PostgreSQLDeadLetters:
         query = f"select no from unpoison_dead where {where} order by no limit %(limit)s"
         values = {"source": self._number, "state": state, "limit": limit, **self._between(after, until)}
         with self._session("listing letters") as run:
-            return [f"{self._source}-{no}" for (no,) in run.execute(query, values).fetchall()]
+            return [self._ids.of(no) for (no,) in run.execute(query, values).fetchall()]
 
     def replay(self, letter_ids: Sequence[str]) -> Sequence[str]:
-        """Claim each letter by changing its state, then put its message back; all of it or nothing."""
+        """Claim each letter by changing its state, then put its message back; all in one transaction."""
         with self._session("replaying letters"), self.broker.session.transaction() as run:
             found = self._locked(run, letter_ids, "dead", _WITHOUT_BODY)
             if not found:
                 return []
             again = [(row[0], serialization.letter(self._source, row).replayed()) for row in found]
-            rows_ = {
+            columns = {
                 "numbers": [no for no, _ in again],
                 "alone": [counters.alone for _, counters in again],
                 "counters": [serialization.counters_text(counters) for _, counters in again],
             }
-            run.execute(f"update unpoison_dead set state = 'replayed' where {_LOCKED}", {"numbers": rows_["numbers"]})
-            run.execute(_PUT_BACK, rows_)
+            run.execute(f"update unpoison_dead set state = 'replayed' where {_LOCKED}", {"numbers": columns["numbers"]})
+            run.execute(_PUT_BACK, columns)
             run.execute(rows.NOTIFY, (self._number,))
-        sent = set(rows_["numbers"])
-        return [letter_id for letter_id in letter_ids if self._no(letter_id) in sent]
+        return self._ids.among(letter_ids, set(columns["numbers"]))
 
     def remove(self, letter_ids: Sequence[str], *, state: str = "dead", keep_as: str | None = None) -> Sequence[str]:
         change = "update unpoison_dead set state = %(keep_as)s" if keep_as else "delete from unpoison_dead"
         with self._session("removing letters"), self.broker.session.transaction() as run:
             numbers = [no for (no,) in self._locked(run, letter_ids, state, "no")]
             run.execute(f"{change} where {_LOCKED}", {"numbers": numbers, "keep_as": keep_as})
-        removed = set(numbers)
-        return [letter_id for letter_id in letter_ids if self._no(letter_id) in removed]
+        return self._ids.among(letter_ids, set(numbers))
 
     def _locked(self, run: Connection, letter_ids: Sequence[str], state: str, columns: str) -> Sequence[tuple[Any, ...]]:
-        """Those of these letters that are in this state, and stay so until the transaction ends."""
-        values = {"source": self._number, "state": state, "numbers": self._numbers(letter_ids)}
+        """Those of these letters that are in this state; locked until the transaction ends."""
+        values = {"source": self._number, "state": state, "numbers": self._ids.numbers(letter_ids)}
         return run.execute(_LOCK.format(columns=columns), values, binary=True).fetchall()
 
     @contextmanager
@@ -114,16 +111,9 @@ class PostgreSQLDeadLetters:
             return [serialization.letter(self._source, row) for row in run.execute(query, values, binary=True).fetchall()]
 
     def _between(self, after: str, until: str) -> dict[str, int]:
-        return {"low": self._no(after) if after else 0, "high": self._no(until) if until else 2**62}
-
-    def _numbers(self, letter_ids: Sequence[str]) -> list[int]:
-        return sorted({no for letter_id in letter_ids if (no := self._no(letter_id))})
+        low, high = self._ids.between(after, until)
+        return {"low": low, "high": high}
 
     @property
     def _number(self) -> int:
-        return self.broker.number(self._source)
-
-    def _no(self, letter_id: str) -> int:
-        """The number at the end of a letter's id; 0, which no letter has, for an id that is not of this DLQ."""
-        source, _, number = letter_id.rpartition("-")
-        return int(number) if source == self._source and _NUMBER.fullmatch(number) else 0
+        return self.broker.numbers[self._source]

@@ -1,9 +1,9 @@
-"""How does a consumer show that it is there, and how does it hear of new messages?
+"""Owners: which consumer holds which messages, whether its processes are alive, and what happens when they are not.
 
-Through one connection with a thread of its own. In its session it holds an advisory lock with its number: the lock is free
-at once when the last process that has this connection's socket is gone, and workers inherit it. Every few seconds it says
-until when it is to be taken for alive, by the server's clock; that counts where the lock cannot: when the network or the host
-is gone without a word, and behind a pooler, which gives sessions to many. Over the same connection the server tells of news.
+An owner has a connection and a thread of its own. Its session holds an advisory lock. Workers inherit the socket, and the
+server frees the lock as soon as the last process with that socket has ended. The thread also renews a lease, by the server's
+clock; it counts where the lock cannot: when the network or the host fails silently, and behind a pooler, whose sessions are
+shared. The same connection receives the notifications of new messages.
 """
 
 import os
@@ -23,21 +23,21 @@ from unpoison.brokers.postgresql.schema import Connection
 from unpoison.errors import UnpoisonError
 from unpoison.model.message import UNTRIED
 from unpoison.port.broker import Ring
-from unpoison.port.reading import read_one
-from unpoison.port.serialization import counters_text, read_counters
+from unpoison.port.serialization import counters_text
+from unpoison.port.sql import returned_counters
 from unpoison.port.takeovers import Takeover
 
 LEASE = 30.0
-"""Seconds after which a consumer that says nothing, and whose lock says nothing either, is taken for gone."""
+"""Seconds without a renewal after which a consumer is taken for gone, if its lock says nothing either."""
 
 LOOK_EVERY = 0.5
-"""Seconds between two looks for delays that are over and consumers that vanished. News come by themselves."""
+"""Seconds between two looks for due messages and vanished consumers. New messages are notified."""
 
 LOOK_EVERY_POOLED = 0.1
-"""As LOOK_EVERY, behind a pooler, where news do not come by themselves."""
+"""The same behind a pooler, where there are no notifications."""
 
 RECOVERY = 1.0
-"""Seconds before a lost connection is made again."""
+"""Seconds before reconnecting."""
 
 CHANNEL = "unpoison"
 
@@ -53,12 +53,12 @@ _NEXT_DUE = (
 
 
 def vanished(connection: Connection, but: int) -> list[int]:
-    """Owners besides this one that are gone."""
+    """Other owners whose processes have ended, or whose lease has."""
     return [no for (no,) in connection.execute(_GONE, (but,)).fetchall()]
 
 
 class Owner:
-    """This consumer at the server: its number as an owner, and its ear."""
+    """This consumer's row in the table of owners, and the connection that keeps it alive and listens."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -70,37 +70,36 @@ class Owner:
         self._pooled = self._has_lock = False
         self._thread: threading.Thread | None = None
         self._closed = threading.Event()
-        self._is_armed = self._has_news = False
-        self._beats_at = 0.0
-        self._rung_for = 0.0
-        self._hang_up, self._wake = -1, -1
+        self._is_armed = self._is_notified = False
+        self._renew_at = 0.0
+        self._rang_for = 0.0
+        self._wake_reader, self._wake_writer = -1, -1
 
     def listen(self, numbers: Callable[[], Sequence[int]], ring: Ring) -> None:
-        """From now on ring when there may be something new for these sources."""
+        """From now on ring when these sources may have new messages."""
         self._numbers, self._ring = numbers, ring
         self._start()
 
-    def own(self) -> int:
-        """This consumer's number as an owner; it becomes one when first asked."""
+    def register(self) -> None:
+        """Become an owner, unless it is one."""
         if not self.no:
             self._start()
             with self._guard, explained(self._url):
-                self._register(self._connected())
-        return self.no
+                self._insert(self._connected())
 
     def inherited_fds(self) -> Sequence[int]:
-        """The socket of the session that holds the lock: while a process has a copy of it, the session goes on."""
+        """The socket of the session that holds the lock. While any process holds a copy, the session lasts."""
         with self._guard:
             return () if self._connection is None or self._pooled or self._connection.closed else (self._connection.fileno(),)
 
     def arm(self) -> None:
-        """Called when a fetch found nothing: the next news ring, and so do those that came since the fetch looked."""
+        """A fetch found nothing: the next notification rings, and so does one that came since the fetch looked."""
         self._is_armed = True
-        if self._has_news:
-            self._tell()
+        if self._is_notified:
+            self._notify()
 
     def lost(self) -> None:
-        """Somebody took over what this owner held. The next fetch makes a new one."""
+        """Another consumer took over what this owner held. The next fetch registers a new one."""
         with self._guard, suppress(psycopg.Error):
             if self._connection is not None and self._has_lock and not self._pooled:
                 self._connection.execute(f"select pg_advisory_unlock({_CLASS}, %s)", (self.no,))
@@ -109,11 +108,11 @@ class Owner:
     def close(self) -> None:
         self._closed.set()
         if self._thread is not None:
-            os.write(self._wake, b"x")
+            os.write(self._wake_writer, b"x")
             self._thread.join(timeout=5)
             self._thread = None
-            os.close(self._hang_up)
-            os.close(self._wake)
+            os.close(self._wake_reader)
+            os.close(self._wake_writer)
         with self._guard:
             if self._connection is not None:
                 with suppress(psycopg.Error):
@@ -124,108 +123,103 @@ class Owner:
     def _start(self) -> None:
         if self._thread is None:
             self._closed.clear()
-            self._hang_up, self._wake = os.pipe()
-            self._thread = threading.Thread(target=self._live, name="unpoison-postgresql-owner", daemon=True)
+            self._wake_reader, self._wake_writer = os.pipe()
+            self._thread = threading.Thread(target=self._run, name="unpoison-postgresql-owner", daemon=True)
             self._thread.start()
 
-    def _register(self, connection: Connection) -> None:
-        """Enter the owner and take its lock, in one transaction: nobody sees the one without the other."""
-        enter = (
+    def _insert(self, connection: Connection) -> None:
+        """Insert the row and take the lock in one transaction: no other session sees one without the other."""
+        insert = (
             "insert into unpoison_owners (host, pid, is_locked, until) values "
             "(%s, %s, %s, statement_timestamp() + %s * interval '1 second') returning no"
         )
         with connection.transaction():
             values = (socket.gethostname(), os.getpid(), not self._pooled, LEASE)
-            (no,) = connection.execute(enter, values).fetchone() or (0,)
+            (no,) = connection.execute(insert, values).fetchone() or (0,)
             if not self._pooled:
                 connection.execute(f"select pg_advisory_lock({_CLASS}, %s)", (no,))
-        self.no, self._beats_at, self._has_lock = no, time.monotonic() + LEASE / 3, True
+        self.no, self._renew_at, self._has_lock = no, time.monotonic() + LEASE / 3, True
 
     def _connected(self) -> Connection:
-        """Made again when it was lost. If nobody has taken over meanwhile, nothing has happened: see `_take_lock_again`."""
+        """Reconnects if needed. If no other consumer took over meanwhile, nothing is lost: see `_retake_lock`."""
         if self._connection is None or self._connection.closed:
             connection = connect(self._url)
             self._pooled = is_pooled(connection)
             if not self._pooled:
-                connection.add_notify_handler(lambda news: self._hear(news.payload))  # told in the middle of something else
+                connection.add_notify_handler(lambda found: self._on_notification(found.payload))  # during other statements
                 connection.execute(f"listen {CHANNEL}")
-            self._connection, self._beats_at, self._has_lock = connection, 0.0, False
+            self._connection, self._renew_at, self._has_lock = connection, 0.0, False
         return self._connection
 
-    def _live(self) -> None:
+    def _run(self) -> None:
         while not self._closed.is_set():
             try:
                 with self._guard, explained(self._url):
                     connection = self._connected()
                 while not self._closed.is_set():
                     self._wait(connection, self._look(connection))
-            except (UnpoisonError, psycopg.Error, OSError):  # the consumer meets the same error and reports it
-                self._tell()
+            except (UnpoisonError, psycopg.Error, OSError):  # the consumer's own connection fails too and reports it
+                self._notify()
                 self._closed.wait(RECOVERY)
 
-    def _take_lock_again(self, connection: Connection) -> None:
-        """Not at any price: the server may still take the lost connection for alive, and then nobody else can have it either."""
+    def _retake_lock(self, connection: Connection) -> None:
+        """Try it without waiting: while the server thinks that the lost session lives, no other consumer gets the lock either."""
         taken = connection.execute(f"select pg_try_advisory_lock({_CLASS}, %s)", (self.no,)).fetchone()
         self._has_lock = taken == (True,)
 
     def _look(self, connection: Connection) -> float:
-        """Say that this consumer is alive, and see whether there is something to ring for. Returns how long to wait."""
+        """Renew the lease, and ring if there is a reason. Returns how long to wait."""
         with self._guard:
             if self.no and not self._has_lock and not self._pooled:
-                self._take_lock_again(connection)
-            if self.no and time.monotonic() >= self._beats_at:
-                beat = "update unpoison_owners set until = statement_timestamp() + %s * interval '1 second' where no = %s"
-                connection.execute(beat, (LEASE, self.no))
-                self._beats_at = time.monotonic() + LEASE / 3
+                self._retake_lock(connection)
+            if self.no and time.monotonic() >= self._renew_at:
+                renew = "update unpoison_owners set until = statement_timestamp() + %s * interval '1 second' where no = %s"
+                connection.execute(renew, (LEASE, self.no))
+                self._renew_at = time.monotonic() + LEASE / 3
             if self._pooled or vanished(connection, self.no):
-                self._tell()
+                self._notify()
             return self._until_next_due(connection)
 
     def _until_next_due(self, connection: Connection) -> float:
-        """Rung once for each moment: what the consumer then leaves lying must not ring for ever."""
+        """Seconds to the next look. Each due time rings once: a message that the consumer leaves must not ring for ever."""
         pause, numbers = LOOK_EVERY_POOLED if self._pooled else LOOK_EVERY, list(self._numbers())
         if not numbers:
             return pause
         moments = [
             row[0]
             for alone in (False, True)
-            if (row := connection.execute(_NEXT_DUE, (numbers, alone, self._rung_for)).fetchone()) and row[0] is not None
+            if (row := connection.execute(_NEXT_DUE, (numbers, alone, self._rang_for)).fetchone()) and row[0] is not None
         ]
         soonest = min(moments, default=pause)
         if soonest <= 0:
-            (self._rung_for,) = connection.execute("select extract(epoch from statement_timestamp())::float8").fetchone() or (
+            (self._rang_for,) = connection.execute("select extract(epoch from statement_timestamp())::float8").fetchone() or (
                 0.0,
             )
-            self._tell()
+            self._notify()
             return 0.0
         return min(pause, soonest)
 
     def _wait(self, connection: Connection, pause: float) -> None:
-        """Until the server tells something, or so long."""
+        """Wait for a notification, at most `pause` seconds."""
         waiting = select.poll()
-        waiting.register(self._hang_up, select.POLLIN)
+        waiting.register(self._wake_reader, select.POLLIN)
         waiting.register(connection.fileno(), select.POLLIN)
         if waiting.poll(max(0.0, pause) * 1000 + 1):
             with self._guard:
                 connection.pgconn.consume_input()
-                while news := connection.pgconn.notifies():
-                    self._hear(news.extra)
+                while found := connection.pgconn.notifies():
+                    self._on_notification(found.extra)
 
-    def _hear(self, payload: bytes | str) -> None:
+    def _on_notification(self, payload: bytes | str) -> None:
         if int(payload) in self._numbers():
-            self._tell()
+            self._notify()
 
-    def _tell(self) -> None:
-        """Ring if somebody waits; else remember it for the moment somebody does."""
-        self._has_news = not self._is_armed
+    def _notify(self) -> None:
+        """Ring if the consumer waits; otherwise remember it until it does."""
+        self._is_notified = not self._is_armed
         if self._is_armed:
             self._is_armed = False
             self._ring()
-
-
-# What happens to the messages of a consumer that vanished?
-#
-# They come back as *returned*: whether they had been started is not known.
 
 
 _MOVE = """
@@ -241,9 +235,10 @@ returning source
 
 
 def take_over(run: Connection, owner: int) -> Takeover | None:
-    """Give everything that this owner held back to its sources, in a transaction of the caller's. None if it is done already.
+    """Return everything that this owner held to its sources: whether it had been started is not known.
 
-    Its entry goes first: a fetch of its own that is under way either has ended by then, and is seen here, or finds no entry.
+    Call it in a transaction. Returns None if another consumer was faster. The row of the owner goes first: a fetch of the owner
+    itself either ended before, and is seen here, or finds no row.
     """
     leave = "delete from unpoison_owners where no = %s returning host, pid, extract(epoch from since)::float8"
     gone = run.execute(leave, (owner,)).fetchone()
@@ -256,9 +251,7 @@ def take_over(run: Connection, owner: int) -> Takeover | None:
     for no, source, text in run.execute(waiting, (owner,)).fetchall():
         held[source] += 1
         back = "update unpoison_waiting set owner = null, due = statement_timestamp(), counters = %s where no = %s"
-        # What cannot be read stays as it is; the fetch that finds it makes it a dead letter.
-        counters = read_one(text, lambda each: counters_text(read_counters(each).returned()), lambda each, _: each)
-        run.execute(back, (counters, no))
+        run.execute(back, (returned_counters(text), no))
     names: dict[int, str] = dict(
         run.execute("select no, name from unpoison_sources where no = any (%s)", (list(held),)).fetchall()
     )

@@ -1,8 +1,7 @@
-"""Which statements move messages between the tables, and how do rows become deliveries?
+"""Statements that move messages between the tables, and deliveries made from rows.
 
-A receipt is (lease, position, owner) for a message of the line, with the first position of its lease; (0, no, owner) for one
-that waits.
-Statements on the way of an ordinary message do not wait for the disk: `_QUICK` says so for the transaction they are.
+The receipt of a message in the line is (first position of its lease, position, owner); of one in `waiting` (0, no, owner).
+Statements on the path of an ordinary message do not wait for the disk: `_QUICK` switches syncing off for their transaction.
 """
 
 from collections.abc import Sequence
@@ -14,10 +13,8 @@ from unpoison.errors import Refusal
 from unpoison.model.message import NO_HEADERS, UNTRIED, Delivery, Native, Outgoing, native_of_text
 from unpoison.port.broker import Dead, Depth, Kept, Refused, Waits
 from unpoison.port.reading import Unreadable, read_all, unreadable
-from unpoison.port.serialization import counters_text, headers_text, read_counters, read_headers, record_text
-
-FETCH_BYTES = 64 * 1024 * 1024
-"""A fetch ends early once it has read this much: a limit by count alone lets large bodies fill the memory."""
+from unpoison.port.serialization import counters_text, headers_text, read_counters, read_headers
+from unpoison.port.sql import letter_values, split_by_delay
 
 _QUICK = "quick as materialized (select set_config('synchronous_commit', 'off', true))"
 _ALIVE = "alive as materialized (select 1 from unpoison_owners where no = %(owner)s for key share)"
@@ -25,8 +22,8 @@ _ALIVE = "alive as materialized (select 1 from unpoison_owners where no = %(owne
 _AT = """ctid = any (array(
     select ctid from unpoison_line
     where source = %(source)s and position between %(at)s and %(at)s order by position limit 1))"""
-"""One message of the line. Written so that only the primary key fits: where statistics say that the line is nearly empty, which
-they do while a long transaction keeps the dead rows, the planner takes any index that begins with the source to be as good."""
+"""One message of the line. Written so that only the primary key fits. While a long transaction keeps dead rows, statistics
+say that the line is nearly empty, and the planner would take any index that begins with the source."""
 
 FETCH_LINE = f"""
 with {_QUICK}, {_ALIVE},
@@ -72,11 +69,11 @@ select position, id, body, key, headers,
     or exists (select from late)
 from fresh, noted order by position
 """
-"""Hand out the next of the line. What was written before the last hand-out but has become visible since goes to those that
-wait. It is found by its xid: `+ 0` and `offset 0` keep the planner from looking for it over everything that was ever done.
-A single row is looked for `between n and n order by n limit 1`, for the reason that `_AT` has.
+"""Hand out the next messages of the line. Rows written before the last hand-out that became visible since go to `waiting`.
+They are found by their xid: `+ 0` and `offset 0` keep the planner from reading all that was ever done. A single row is looked
+up `between n and n order by n limit 1`, for the reason given at `_AT`.
 
-Only with the lock below, taken in a statement before: this one must see what the last hand-out has noted."""
+Run it only under the lock below, taken by an earlier statement: this one must see what the last hand-out recorded."""
 
 LOCK_LINE = "select pg_advisory_xact_lock('unpoison_handed'::regclass::oid::integer, %(source)s)"
 
@@ -121,7 +118,7 @@ GONE_ALREADY = """
 delete from unpoison_settled using unnest(%(leases)s::bigint[], %(ats)s::bigint[]) as wanted (lease, at)
 where owner = %(owner)s and unpoison_settled.lease = wanted.lease and unpoison_settled.at = wanted.at
 """
-"""What handlers have settled in transactions of their own: see `settle` in __init__.py."""
+"""Messages that handlers settled in their own transactions: see `settle` in __init__.py."""
 
 KEEP_LINE = f"""
 with taken as (
@@ -136,13 +133,13 @@ update unpoison_waiting set owner = null, due = statement_timestamp() + %(after)
     counters = %(counters)s where no = %(at)s and owner = %(owner)s
 """
 
-_BURY = """
+_DEAD_LETTER = """
 insert into unpoison_dead (source, state, replays, fingerprint, id, key, headers, body, record)
 select %(source)s, 'dead', %(replays)s, %(fingerprint)s, %(id)s, %(key)s, %(headers)s, %(body)s, %(record)s from taken
 returning no
 """
-BURY_LINE = f"with taken as (delete from unpoison_line where {_AT} returning 1) {_BURY}"
-BURY_WAITING = f"with taken as (delete from unpoison_waiting where no = %(at)s and owner = %(owner)s returning 1) {_BURY}"
+DEAD_LINE = f"with taken as (delete from unpoison_line where {_AT} returning 1) {_DEAD_LETTER}"
+DEAD_WAITING = f"with taken as (delete from unpoison_waiting where no = %(at)s and owner = %(owner)s returning 1) {_DEAD_LETTER}"
 
 PUBLISH_LATER = """
 insert into unpoison_waiting (source, due, id, key, headers, body)
@@ -163,7 +160,7 @@ def of_line(source: str, owner: int, found: Sequence[Row]) -> list[Delivery]:
 
 
 def _new_ones(source: str, lease: int, owner: int, found: Sequence[Row]) -> list[Delivery]:
-    """One loop that calls nothing for an ordinary message: this is paid for each of them."""
+    """The hot loop: it calls no function for an ordinary message."""
     return [
         Delivery((lease, position, owner), source, id_, body, key, NO_HEADERS if headers is None else read_headers(headers))
         for position, id_, body, key, headers, _ in found
@@ -183,7 +180,7 @@ def _waiting_ones(source: str, owner: int, found: Sequence[Row]) -> list[Deliver
 
 
 def native(delivery: Delivery) -> Native:
-    """Where the row is while the handler runs. It moves when the message is retried."""
+    """Table and row of the message while its handler runs. A retry moves it."""
     lease, at, _ = delivery.receipt
     properties = {"table": "unpoison_line" if lease else "unpoison_waiting", "row": at}
     return native_of_text(delivery.key, delivery.headers, properties)
@@ -196,37 +193,25 @@ def _unreadable(source: str, lease: int, owner: int, row: Row, error: Exception)
 
 
 def keep(run: Connection, kept: Kept, owner: int, source: int) -> int:
-    """Have it wait for another start. Returns 0 if this owner does not hold it any more."""
+    """Keep it for another start. Returns 0 if this owner no longer holds it."""
     (lease, at, _), counters = kept.delivery.receipt, kept.counters
     values = {"source": source, "at": at, "owner": owner, "after": kept.after, "alone": counters.alone}
     change = KEEP_LINE if lease else KEEP_WAITING
     return run.execute(change, values | {"counters": counters_text(counters)}).rowcount
 
 
-def bury(run: Connection, dead: Dead, owner: int, source: int) -> int | None:
-    """Move it to the dead letters. Returns its number there; None if this owner does not hold it any more."""
-    (lease, at, _), letter, message = dead.delivery.receipt, dead.letter, dead.letter.message
-    values = {
-        "source": source,
-        "at": at,
-        "owner": owner,
-        "replays": letter.replays,
-        "fingerprint": letter.fingerprint,
-        "id": message.id,
-        "key": message.key,
-        "headers": headers_text(message.headers),
-        "body": message.body,
-        "record": record_text(letter),
-    }
-    row = run.execute((BURY_LINE if lease else BURY_WAITING), values).fetchone()
+def move_to_dlq(run: Connection, dead: Dead, owner: int, source: int) -> int | None:
+    """Make it a dead letter. Returns its number; None if this owner no longer holds it."""
+    lease, at, _ = dead.delivery.receipt
+    values = {"source": source, "at": at, "owner": owner, **letter_values(dead.letter)}
+    row = run.execute((DEAD_LINE if lease else DEAD_WAITING), values).fetchone()
     return None if row is None else int(row[0])
 
 
 def publish(run: Connection, source: int, messages: Sequence[Outgoing]) -> None:
-    """Write them. A single one is an insert; many are copied in, several times as fast."""
-    later = [message for message in messages if message.delay > 0]
-    ready = messages if not later else [message for message in messages if message.delay <= 0]
-    for message in later:
+    """A single message is inserted; many are copied in, which is several times as fast."""
+    ready, delayed = split_by_delay(messages)
+    for message in delayed:
         run.execute(PUBLISH_LATER, (source, message.delay, *_columns(message)))
     if len(ready) == 1:
         run.execute(PUBLISH_ONE, (source, *_columns(ready[0])))
@@ -244,7 +229,7 @@ def _columns(message: Outgoing) -> tuple[str, str | None, str | None, bytes]:
 
 
 def unfit(messages: Sequence[Outgoing]) -> dict[int, Refused]:
-    """Those that cannot be stored: PostgreSQL's text cannot hold the character NUL."""
+    """Messages that cannot be stored: text in PostgreSQL cannot hold the character NUL."""
     return {number: refused for number, message in enumerate(messages) if (refused := _with_nul(message)) is not None}
 
 
@@ -254,9 +239,6 @@ def _with_nul(message: Outgoing) -> Refused | None:
             why = f"{name} {text!r} contains the character NUL, which PostgreSQL cannot store. Send it without."
             return Refused(Refusal.UNFIT, why)
     return None
-
-
-# How many messages of a source are where in a PostgreSQL database?
 
 
 _COUNT = """
@@ -270,10 +252,11 @@ select
     (select count(*) from unpoison_waiting where source = %(source)s and owner is not null),
     (select count(*) from unpoison_dead where source = %(source)s and state = 'dead')
 """
-"""One statement sees one moment: a message on its way from here to there is counted once."""
+"""One statement is one snapshot: a message that moves meanwhile is counted once."""
 
 
 def depth_of(run: Connection, source: int) -> Depth:
+    """How many messages of a source are in which state."""
     row = run.execute(_COUNT, {"source": source}).fetchone() or (0,) * 6
     line, leased, due, delayed, taken, dead = map(int, row)
     return Depth(ready=line - leased + due, delayed=delayed, leased=leased + taken, dead=dead)
@@ -291,7 +274,7 @@ select host, pid from unpoison_owners where no <> %(me)s and (
 
 
 def waits_of(run: Connection, source: int, but_owner: int) -> Waits:
-    """When the next message is due, and who holds some, besides this owner."""
+    """When the next delayed message is due, and which other owners hold messages of the source."""
     values = {"source": source, "me": but_owner}
     (due,) = run.execute(_NEXT_DUE, values).fetchone() or (None,)
     return Waits(due, tuple(f"{host}:{pid}" for host, pid in run.execute(_HOLDERS, values).fetchall()))

@@ -1,10 +1,9 @@
-"""How are dead letters kept, looked at and sent again in a SQLite file?
+"""The DLQ of a source in a SQLite file.
 
-Every change is one transaction that first checks that the letter still waits: of two operators only one gets it, and a
-crash at any moment leaves it either where it was or where it was sent.
+Every change is one transaction that first checks the state of the letter: of two operators only one gets it, and a crash at
+any moment leaves it either where it was or where it was sent.
 """
 
-import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -12,11 +11,11 @@ from typing import Any
 from unpoison.brokers.sqlite.broker import SQLiteBroker
 from unpoison.model.dead_letter import DeadLetter
 from unpoison.port import serialization
+from unpoison.port.sql import LetterIds
 
 AT_ONCE = 500
-"""Letters of one statement. SQLite takes a limited number of values."""
+"""Letters of one statement. SQLite limits the number of its values."""
 
-_NUMBER = re.compile("[1-9][0-9]{0,17}")
 _WITHOUT_BODY = serialization.LETTER_COLUMNS.replace("body", "x''")
 _PUT_BACK = (
     "insert into unpoison_waiting (source, due, alone, counters, id, key, headers, body, published) "
@@ -29,6 +28,7 @@ class SQLiteDeadLetters:
 
     def __init__(self, broker: SQLiteBroker, source: str, *, clock: Callable[[], float] = time.time) -> None:
         self.broker, self._source, self._clock = broker, source, clock
+        self._ids = LetterIds(source)
 
     def count(self, state: str = "dead") -> int:
         with self.broker.reading() as run:
@@ -38,7 +38,7 @@ class SQLiteDeadLetters:
     def freeze(self) -> str:
         with self.broker.reading() as run:
             row = run.execute("select max(no) from unpoison_dead where source = ?", (self._number,)).fetchone()
-            return f"{self._source}-{row[0] or 0}"
+            return self._ids.of(row[0] or 0)
 
     def browse(
         self, *, only: str | None = None, after: str = "", until: str = "", limit: int = 100, state: str | None = "dead"
@@ -51,32 +51,32 @@ class SQLiteDeadLetters:
         table, where, values = self._between(after, until, state)
         with self.broker.reading() as run:
             found = run.execute(f"select no from {table} where {where} order by no limit ?", (*values, limit))
-            return [f"{self._source}-{no}" for (no,) in found]
+            return [self._ids.of(no) for (no,) in found]
 
     def replay(self, letter_ids: Sequence[str]) -> Sequence[str]:
-        """Claim each letter by changing its state, then put its message back; all of it or nothing."""
+        """Claim each letter by changing its state, then put its message back; all in one transaction."""
         sent: set[int] = set()
         with self.broker.writing() as run:
-            for part in _parts(self._numbers(letter_ids)):
+            for part in _parts(self._ids.numbers(letter_ids)):
                 where, values = self._these(part, "dead")
                 found = run.execute(f"select {_WITHOUT_BODY} from unpoison_dead where {where}", values).fetchall()
                 run.execute(f"update unpoison_dead set state = 'replayed' where {where}", values)
                 run.executemany(_PUT_BACK, [self._put_back(row) for row in found])
                 sent |= {row[0] for row in found}
-        return [letter_id for letter_id in letter_ids if self._no(letter_id) in sent]
+        return self._ids.among(letter_ids, sent)
 
     def remove(self, letter_ids: Sequence[str], *, state: str = "dead", keep_as: str | None = None) -> Sequence[str]:
         change = "update unpoison_dead set state = ?" if keep_as else "delete from unpoison_dead"
         changed: set[int] = set()
         with self.broker.writing() as run:
-            for part in _parts(self._numbers(letter_ids)):
+            for part in _parts(self._ids.numbers(letter_ids)):
                 where, values = self._these(part, state)
                 changed |= {no for (no,) in run.execute(f"select no from unpoison_dead where {where}", values)}
                 run.execute(f"{change} where {where}", [keep_as, *values] if keep_as else values)
-        return [letter_id for letter_id in letter_ids if self._no(letter_id) in changed]
+        return self._ids.among(letter_ids, changed)
 
     def _only(self, id_: str, state: str | None) -> Sequence[DeadLetter]:
-        for column, value in (("no", self._no(id_)), ("id", id_)):
+        for column, value in (("no", self._ids.number(id_)), ("id", id_)):
             where = f"source = ? and (? is null or state = ?) and {column} = ?"
             if found := self._letters("unpoison_dead not indexed", where, (self._number, state, state, value), 100):
                 return found
@@ -88,10 +88,9 @@ class SQLiteDeadLetters:
             return [serialization.letter(self._source, row) for row in run.execute(query, (*values, limit))]
 
     def _between(self, after: str, until: str, state: str | None) -> tuple[str, str, Sequence[Any]]:
-        """Table, condition and its values. The index has one state's letters in order; for all states the table itself has."""
+        """Table, condition and its values. The index sorts the letters of one state; the table itself those of all states."""
         table, states = ("unpoison_dead", "state = ?") if state else ("unpoison_dead not indexed", "? is null")
-        low, high = self._no(after) if after else 0, self._no(until) if until else 2**62
-        return table, f"source = ? and {states} and no > ? and no <= ?", (self._number, state, low, high)
+        return table, f"source = ? and {states} and no > ? and no <= ?", (self._number, state, *self._ids.between(after, until))
 
     def _these(self, numbers: Sequence[int], state: str) -> tuple[str, Sequence[Any]]:
         return f"no in ({', '.join('?' * len(numbers))}) and source = ? and state = ?", [*numbers, self._number, state]
@@ -100,17 +99,9 @@ class SQLiteDeadLetters:
         counters = serialization.letter(self._source, row).replayed()
         return self._clock(), counters.alone, serialization.counters_text(counters), self._clock(), row[0]
 
-    def _numbers(self, letter_ids: Sequence[str]) -> list[int]:
-        return sorted({no for letter_id in letter_ids if (no := self._no(letter_id))})
-
     @property
     def _number(self) -> int:
-        return self.broker.number(self._source)
-
-    def _no(self, letter_id: str) -> int:
-        """The number at the end of a letter's id; 0, which no letter has, for an id that is not of this DLQ."""
-        source, _, number = letter_id.rpartition("-")
-        return int(number) if source == self._source and _NUMBER.fullmatch(number) else 0
+        return self.broker.numbers[self._source]
 
 
 def _parts(numbers: Sequence[int]) -> Iterator[Sequence[int]]:

@@ -1,8 +1,8 @@
-"""Who holds a message, and how is it known that the holder is gone?
+"""Owners: which consumer holds which messages, whether its processes are alive, and what happens when they are not.
 
-An owner is a consumer. It holds a file lock whose descriptor its child processes inherit, so the lock is free at
-once when the last of them has ended, however it ended, and never before. No clock is involved: a consumer that is
-merely slow, stopped or swapped out keeps its messages.
+An owner holds a file lock, and its child processes inherit the descriptor. The kernel frees the lock as soon as the last of
+them has ended, however it ended, and never before. No clock is involved: a consumer that is slow, stopped or swapped out
+keeps its messages.
 """
 
 import fcntl
@@ -21,13 +21,13 @@ from pathlib import Path
 
 from unpoison.brokers.sqlite.schema import POSITIONS
 from unpoison.model.message import UNTRIED
-from unpoison.port.reading import read_one
-from unpoison.port.serialization import counters_text, read_counters
+from unpoison.port.serialization import counters_text
+from unpoison.port.sql import returned_counters
 from unpoison.port.takeovers import Takeover
 
 
 class Owner:
-    """This consumer's own entry in the file."""
+    """This consumer's row in the table of owners, and its lock file."""
 
     def __init__(self, path: str) -> None:
         self._path, self._folder = Path(path), Path(f"{path}-owners")
@@ -35,7 +35,7 @@ class Owner:
         self.no = 0
 
     def register(self, connection: sqlite3.Connection) -> None:
-        """Enter the owner and take its lock. Runs inside a transaction, so nobody sees the one without the other."""
+        """Insert the row and take the lock, in the caller's transaction: no other process sees one without the other."""
         row = (socket.gethostname(), os.getpid(), time.time())
         self.no = connection.execute("insert into unpoison_owners (host, pid, since) values (?, ?, ?)", row).lastrowid or 0
         file = self._path.stat()
@@ -47,31 +47,31 @@ class Owner:
         fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def inherited_fds(self) -> Sequence[int]:
-        """The lock's descriptor: whoever holds a copy of it keeps this owner alive."""
+        """The descriptor of the lock. While any process holds a copy, this owner is alive."""
         return () if self._lock is None else (self._lock,)
 
     def is_valid(self, connection: sqlite3.Connection) -> bool:
-        """False once somebody took this owner's messages over."""
+        """False once another consumer took this owner's messages over."""
         return connection.execute("select 1 from unpoison_owners where no = ?", (self.no,)).fetchone() is not None
 
     def vanished(self, connection: sqlite3.Connection) -> list[int]:
-        """Owners besides this one whose processes are all gone."""
+        """Other owners whose processes have all ended."""
         rows = connection.execute("select no from unpoison_owners where no <> ?", (self.no,)).fetchall()
         return [no for (no,) in rows if not self._is_held(no)]
 
     def is_free(self, no: int) -> bool:
-        """Whether nobody holds the lock of this owner."""
+        """Whether no process holds the lock of this owner."""
         return not self._is_held(no)
 
     def release(self) -> None:
-        """Give the lock up. The entry stays until the next consumer has seen to what may be left."""
+        """Release the lock. The row stays until another consumer has taken over what is left."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
         self.no = 0
 
     def forget(self, no: int) -> None:
-        """Remove the lock file of an owner that was taken over."""
+        """Delete the lock file of an owner that was taken over."""
         with suppress(FileNotFoundError):
             (self._folder / str(no)).unlink()
 
@@ -92,7 +92,7 @@ class Owner:
 
 
 def _share(made: Path, file: os.stat_result) -> None:
-    """Open it to those who may write the file, and to nobody else: who holds a lock keeps messages of the dead from others."""
+    """Give a lock the same write permissions as the file, and no more: holding it keeps others from taking messages over."""
     mode = 0o700 if made.is_dir() else 0o600
     for bit, rights in ((stat.S_IWGRP, mode >> 3), (stat.S_IWOTH, mode >> 6)):
         if file.st_mode & bit:
@@ -103,132 +103,19 @@ def _share(made: Path, file: os.stat_result) -> None:
     made.chmod(mode)
 
 
-# Which processes lock a SQLite file just now?
-#
-# Asked of the kernel. To try the locks would need the right to write; to open the files that hold them would, when they are
-# closed again, drop the locks that other connections of this very process have there.
-
-
-_WRITER = range(120, 121)
-_READERS = range(123, 128)
-"""Bytes of the file beside the log that SQLite locks; fixed by its file format."""
-
-
-def writers(path: str) -> set[int]:
-    """Processes with a write transaction open. Empty where the system does not tell."""
-    return set(_holders(path, _WRITER))
-
-
-def readers(path: str) -> set[int]:
-    """Processes with a read transaction open. Empty where the system does not tell."""
-    return set(_holders(path, _READERS))
-
-
-def holders(lock: str) -> set[int]:
-    """Living processes that keep this lock file locked: who took the lock, or, if that one is gone, who has the file open still.
-
-    Empty where the system does not tell, or not to this user.
-    """
-    taken = {int(words[4]) for words in _locks("FLOCK", lock)}
-    alive = {pid for pid in taken if command_of(pid)}
-    return alive or ({pid for pid in _processes() if lock in _opened(pid)} if taken else set())
-
-
-def command_of(pid: int) -> str:
-    """What the process is called; empty if it is gone."""
-    try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
-    except OSError:
-        return ""
-
-
-def user_of(pid: int) -> str:
-    """Who runs the process; empty if it is gone."""
-    try:
-        number = Path(f"/proc/{pid}").stat().st_uid
-    except OSError:
-        return ""
-    try:
-        return pwd.getpwuid(number).pw_name
-    except KeyError:
-        return str(number)
-
-
-def _processes() -> Iterator[int]:
-    return (int(each.name) for each in Path("/proc").iterdir() if each.name.isdigit())
-
-
-def _opened(pid: int) -> set[str]:
-    try:
-        return {str(each.readlink()) for each in Path(f"/proc/{pid}/fd").iterdir()}
-    except OSError:  # it is gone, or another user's
-        return set()
-
-
-def _holders(path: str, wanted: range) -> Iterator[int]:
-    for words in _locks("POSIX", f"{path}-shm"):
-        first, last = int(words[6]), wanted[-1] if words[7] == "EOF" else int(words[7])
-        if first <= wanted[-1] and last >= wanted[0]:
-            yield int(words[4])
-
-
-def _locks(kind: str, path: str) -> Iterator[list[str]]:
-    """The kernel's lines about locks of this file."""
-    try:
-        # Not the device as well: on some file systems the kernel's list and stat() do not agree about it.
-        inode = Path(path).stat().st_ino
-        lines = Path("/proc/locks").read_text().splitlines()
-    except OSError:
-        return
-    for line in lines:
-        words = line.split()
-        if len(words) == 8 and words[1] == kind and int(words[5].rpartition(":")[2]) == inode:  # who waits has one word more
-            yield words
-
-
-# What happens to the messages of a consumer that vanished?
-#
-# They come back as *returned*: whether they had been started is not known.
-
-
-def take_over(run: sqlite3.Connection, owner: int, now: float) -> Takeover:
-    """Give everything that this owner held back to its sources. Runs inside a transaction, with its lock known to be free."""
-    held: Counter[int] = Counter()
-    for first, last in run.execute("select first, last from unpoison_leases where owner = ?", (owner,)).fetchall():
-        held[first // POSITIONS] += run.execute(
-            "insert into unpoison_waiting (source, due, counters, id, key, headers, body, published) "
-            "select ?, ?, ?, id, key, headers, body, published from unpoison_line where position between ? and ?",
-            (first // POSITIONS, now, counters_text(UNTRIED.returned()), first, last),
-        ).rowcount
-        run.execute("delete from unpoison_line where position between ? and ?", (first, last))
-    run.execute("delete from unpoison_leases where owner = ?", (owner,))
-    for no, source, text in run.execute("select no, source, counters from unpoison_waiting where owner = ?", (owner,)).fetchall():
-        held[source] += 1
-        # What cannot be read stays as it is; the fetch that finds it makes it a dead letter.
-        counters = read_one(text, lambda each: counters_text(read_counters(each).returned()), lambda each, _: each)
-        run.execute("update unpoison_waiting set owner = null, due = ?, counters = ? where no = ?", (now, counters, no))
-    host, pid, since = run.execute("select host, pid, since from unpoison_owners where no = ?", (owner,)).fetchone()
-    run.execute("delete from unpoison_owners where no = ?", (owner,))
-    name = "select name from unpoison_sources where no = ?"
-    return Takeover(f"{host}:{pid}", since, {run.execute(name, (no,)).fetchone()[0]: count for no, count in held.items()})
-
-
-# Which stretches of the line does this consumer hold, and when is one of them finished?
-#
-# A lease row covers a stretch from its first to its last position. Its row may go once every message in it has been settled;
-# until then it stays, and after a crash whatever the line still holds of that stretch comes back.
-
-
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a settle would change: how many stay open in each lease it touches, and which leases end."""
+    """The effect of a settle: how many messages stay open in each lease it touches, and which leases end."""
 
     remaining: dict[int, int]
     ended: list[int]
 
 
 class Leases:
-    """The leases held, in memory. `after` only computes: a settle that fails must leave no trace here."""
+    """The ranges of the line that this consumer holds. A lease row goes once every message in its range is settled.
+
+    `after` only computes: a settle that fails must change nothing here.
+    """
 
     def __init__(self) -> None:
         self._firsts: list[int] = []
@@ -241,9 +128,9 @@ class Leases:
         self._remaining[first] = count
 
     def after(self, positions: Sequence[int]) -> Progress:
-        """What is left once these (sorted) positions are settled."""
+        """The leases once these (sorted) positions are settled."""
         remaining: dict[int, int] = {}
-        for low, high in runs(positions):
+        for low, high in ranges(positions):
             at = max(0, bisect_right(self._firsts, low) - 1)
             while at < len(self._firsts) and self._firsts[at] <= high:
                 first = self._firsts[at]
@@ -265,8 +152,8 @@ class Leases:
         self._remaining.clear()
 
 
-def runs(positions: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """The stretches without gaps in sorted positions, as (low, high). A batch handled in full is one of them."""
+def ranges(positions: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Sorted positions as ranges without gaps, (low, high). A batch that was handled in full is one range."""
     if not positions:
         return
     if positions[-1] - positions[0] + 1 == len(positions):
@@ -279,3 +166,109 @@ def runs(positions: Sequence[int]) -> Iterator[tuple[int, int]]:
             low = position
         high = position
     yield low, high
+
+
+def take_over(run: sqlite3.Connection, owner: int, now: float) -> Takeover:
+    """Return everything that this owner held to its sources: whether it had been started is not known.
+
+    Call it in a transaction, after checking there that the lock of the owner is free.
+    """
+    held: Counter[int] = Counter()
+    for first, last in run.execute("select first, last from unpoison_leases where owner = ?", (owner,)).fetchall():
+        held[first // POSITIONS] += run.execute(
+            "insert into unpoison_waiting (source, due, counters, id, key, headers, body, published) "
+            "select ?, ?, ?, id, key, headers, body, published from unpoison_line where position between ? and ?",
+            (first // POSITIONS, now, counters_text(UNTRIED.returned()), first, last),
+        ).rowcount
+        run.execute("delete from unpoison_line where position between ? and ?", (first, last))
+    run.execute("delete from unpoison_leases where owner = ?", (owner,))
+    for no, source, text in run.execute("select no, source, counters from unpoison_waiting where owner = ?", (owner,)).fetchall():
+        held[source] += 1
+        back = "update unpoison_waiting set owner = null, due = ?, counters = ? where no = ?"
+        run.execute(back, (now, returned_counters(text), no))
+    host, pid, since = run.execute("select host, pid, since from unpoison_owners where no = ?", (owner,)).fetchone()
+    run.execute("delete from unpoison_owners where no = ?", (owner,))
+    name = "select name from unpoison_sources where no = ?"
+    return Takeover(f"{host}:{pid}", since, {run.execute(name, (no,)).fetchone()[0]: count for no, count in held.items()})
+
+
+# Which processes lock the file just now is asked of the kernel. Trying the locks would need write permission. Opening and
+# closing the lock files would drop the locks that other connections of this process have there.
+
+_WRITER = range(120, 121)
+_READERS = range(123, 128)
+"""Bytes of the -shm file that SQLite locks. Its file format fixes them."""
+
+
+def writers(path: str) -> set[int]:
+    """Processes with an open write transaction. Empty where the system does not say."""
+    return set(_holders(path, _WRITER))
+
+
+def readers(path: str) -> set[int]:
+    """Processes with an open read transaction. Empty where the system does not say."""
+    return set(_holders(path, _READERS))
+
+
+def holders(lock: str) -> set[int]:
+    """Living processes that hold this lock: the one that took it or, if that has ended, those that inherited the file.
+
+    Empty where the system does not say, or not to this user.
+    """
+    taken = {int(words[4]) for words in _locks("FLOCK", lock)}
+    alive = {pid for pid in taken if command_of(pid)}
+    return alive or ({pid for pid in _processes() if lock in _opened(pid)} if taken else set())
+
+
+def command_of(pid: int) -> str:
+    """The name of the program; empty if the process has ended."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
+
+
+def user_of(pid: int) -> str:
+    """The user of the process; empty if it has ended."""
+    try:
+        number = Path(f"/proc/{pid}").stat().st_uid
+    except OSError:
+        return ""
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return str(number)
+
+
+def _processes() -> Iterator[int]:
+    return (int(each.name) for each in Path("/proc").iterdir() if each.name.isdigit())
+
+
+def _opened(pid: int) -> set[str]:
+    try:
+        return {str(each.readlink()) for each in Path(f"/proc/{pid}/fd").iterdir()}
+    except OSError:  # the process has ended, or belongs to another user
+        return set()
+
+
+def _holders(path: str, wanted: range) -> Iterator[int]:
+    for words in _locks("POSIX", f"{path}-shm"):
+        first, last = int(words[6]), wanted[-1] if words[7] == "EOF" else int(words[7])
+        if first <= wanted[-1] and last >= wanted[0]:
+            yield int(words[4])
+
+
+def _locks(kind: str, path: str) -> Iterator[list[str]]:
+    """The lines of /proc/locks about this file."""
+    try:
+        # The device is not compared: on some file systems /proc/locks and stat() disagree about it.
+        inode = Path(path).stat().st_ino
+        lines = Path("/proc/locks").read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        words = line.split()
+        if (
+            len(words) == 8 and words[1] == kind and int(words[5].rpartition(":")[2]) == inode
+        ):  # a waiting process has one word more
+            yield words

@@ -1,33 +1,30 @@
-"""How are messages and letters written to and read from rows?"""
+"""Statements that move messages between the tables, and deliveries made from rows."""
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from unpoison.brokers.sqlite.owner import runs
+from unpoison.brokers.sqlite.owner import ranges
 from unpoison.brokers.sqlite.schema import POSITIONS
 from unpoison.model.message import NO_HEADERS, UNTRIED, Delivery, Native, Outgoing, native_of_text
 from unpoison.port.broker import Dead, Depth, Kept, Settlement, Waits
-from unpoison.port.reading import Unreadable, as_bytes, as_text, read_one, unreadable
-from unpoison.port.serialization import counters_text, headers_text, read_counters, read_headers, record_text
-
-FETCH_BYTES = 64 * 1024 * 1024
-"""A fetch ends early once it has read this much: a limit by count alone lets large bodies fill the memory."""
-
+from unpoison.port.reading import FETCH_BYTES, Unreadable, as_bytes, as_text, read_one, unreadable
+from unpoison.port.serialization import counters_text, headers_text, read_counters, read_headers
+from unpoison.port.sql import letter_values, split_by_delay
 
 Row = Sequence[Any]
-"""Receipt, id, body, key, headers and counters of a message. SQLite keeps any type in any column."""
+"""Receipt, id, body, key, headers and counters of a message. SQLite stores any type in any column."""
 
 
-class Room:
+class ByteBudget:
     """How many bytes one fetch may still read."""
 
     def __init__(self) -> None:
         self._left = FETCH_BYTES
 
     def read(self, source: str, run: sqlite3.Connection, query: str, values: Sequence[object]) -> list[Delivery]:
-        """Deliveries of the rows that the query finds, as far as there is room. The last one may be larger than what is left."""
+        """Deliveries of the rows that the query finds, until the budget is spent. The last one may exceed it."""
 
         def together(query: str) -> list[Delivery]:
             return self._together(source, run.execute(query, values))
@@ -41,7 +38,7 @@ class Room:
         return read_one(query, together, one_by_one)
 
     def _together(self, source: str, cursor: sqlite3.Cursor) -> list[Delivery]:
-        """One loop that calls nothing for an ordinary message: this is paid for each of them."""
+        """The hot loop: it calls no function for an ordinary message."""
         found, left = [], self._left
         if left > 0:
             for receipt, id_, body, key, headers, counters in cursor:
@@ -66,7 +63,7 @@ class Room:
         return found
 
     def _rows_as_bytes(self, run: sqlite3.Connection, query: str, values: Sequence[object]) -> list[Row]:
-        """The same rows, with text as bytes: a column may hold text that is not UTF-8, which the client refuses to decode."""
+        """The same rows, with text as bytes: sqlite3 refuses to decode text that is not UTF-8."""
         found: list[Row] = []
         before, run.text_factory = run.text_factory, bytes
         try:
@@ -81,7 +78,7 @@ class Room:
 
 
 def delivery_of(source: str, row: Row) -> Delivery:
-    """One row whose texts are bytes. A person, or another program, may have written the body as text."""
+    """The delivery of a row whose texts are bytes. Another program may have written the body as text."""
     receipt, id_, body, key, headers, counters = row
     if not isinstance(body, bytes):
         raise TypeError(f"the body is of the type {type(body).__name__}")
@@ -97,7 +94,7 @@ def delivery_of(source: str, row: Row) -> Delivery:
 
 
 def native(delivery: Delivery) -> Native:
-    """Where the row is while the handler runs. It moves when the message is retried."""
+    """Table and row of the message while its handler runs. A retry moves it."""
     waits = delivery.receipt < 0
     properties = {"table": "unpoison_waiting" if waits else "unpoison_line", "row": abs(delivery.receipt)}
     return native_of_text(delivery.key, delivery.headers, properties)
@@ -110,7 +107,7 @@ def _unreadable(source: str, row: Row, error: Exception) -> Unreadable:
 
 
 def still_held(run: sqlite3.Connection, settlement: Settlement, owner: int) -> Settlement:
-    """What of a settlement speaks of messages that this owner still holds."""
+    """The part of a settlement whose messages this owner still holds."""
     return Settlement(
         [delivery for delivery in settlement.gone if _is_held(run, delivery.receipt, owner)],
         [kept for kept in settlement.kept if _is_held(run, kept.delivery.receipt, owner)],
@@ -119,16 +116,19 @@ def still_held(run: sqlite3.Connection, settlement: Settlement, owner: int) -> S
 
 
 def _is_held(run: sqlite3.Connection, receipt: int, owner: int) -> bool:
-    """Whether what was handed to this owner under this receipt is still its own. A takeover moves what the line held."""
+    """Whether this owner still holds the message. A takeover moves messages out of the line."""
     if receipt > 0:
         return run.execute("select 1 from unpoison_line where position = ?", (receipt,)).fetchone() is not None
     return run.execute("select 1 from unpoison_waiting where no = ? and owner = ?", (-receipt, owner)).fetchone() is not None
 
 
 def remove(run: sqlite3.Connection, receipts: Sequence[int], owner: int) -> int:
-    """Delete what these (sorted) receipts name: below zero a row of `waiting`, else a position of the line. Returns how many."""
+    """Delete the messages with these (sorted) receipts: below zero a row of `waiting`, else a position of the line.
+
+    Returns how many there were.
+    """
     removed = 0
-    for low, high in runs(receipts):
+    for low, high in ranges(receipts):
         if low < 0:
             waiting = "delete from unpoison_waiting where no between ? and ? and owner = ?"
             removed += run.execute(waiting, (-min(high, -1), -low, owner)).rowcount
@@ -138,47 +138,36 @@ def remove(run: sqlite3.Connection, receipts: Sequence[int], owner: int) -> int:
 
 
 def keep(run: sqlite3.Connection, kept: Kept, owner: int, now: float) -> int:
-    """Have it wait for another start. Returns 0 if this owner does not hold it any more."""
+    """Keep it for another start. Returns 0 if this owner no longer holds it."""
     receipt, counters = kept.delivery.receipt, kept.counters
-    what = (now + kept.after, counters.alone, counters_text(counters))
+    state = (now + kept.after, counters.alone, counters_text(counters))
     if receipt < 0:
         change = "update unpoison_waiting set owner = null, due = ?, alone = ?, counters = ? where no = ? and owner = ?"
-        return run.execute(change, (*what, -receipt, owner)).rowcount
+        return run.execute(change, (*state, -receipt, owner)).rowcount
     run.execute(
         "insert into unpoison_waiting (source, due, alone, counters, id, key, headers, body, published) "
         "select ?, ?, ?, ?, id, key, headers, body, published from unpoison_line where position = ?",
-        (receipt // POSITIONS, *what, receipt),
+        (receipt // POSITIONS, *state, receipt),
     )
     return remove(run, [receipt], owner)
 
 
-def bury(run: sqlite3.Connection, dead: Dead, owner: int, source: int) -> int | None:
-    """Move it to the dead letters. Returns its number there; None if this owner does not hold it any more."""
-    letter, message = dead.letter, dead.letter.message
+def move_to_dlq(run: sqlite3.Connection, dead: Dead, owner: int, source: int) -> int | None:
+    """Make it a dead letter. Returns its number; None if this owner no longer holds it."""
     written = run.execute(
         "insert into unpoison_dead (source, state, replays, fingerprint, id, key, headers, body, record) "
-        "values (?, 'dead', ?, ?, ?, ?, ?, ?, ?)",
-        (
-            source,
-            letter.replays,
-            letter.fingerprint,
-            message.id,
-            message.key,
-            headers_text(message.headers),
-            message.body,
-            record_text(letter),
-        ),
+        "values (:source, 'dead', :replays, :fingerprint, :id, :key, :headers, :body, :record)",
+        {"source": source, **letter_values(dead.letter)},
     )
     return written.lastrowid if remove(run, [dead.delivery.receipt], owner) else None
 
 
-def publish(run: sqlite3.Connection, source: int, messages: Sequence[Outgoing], now: float) -> None:
-    later = [message for message in messages if message.delay > 0]
-    ready = messages if not later else [message for message in messages if message.delay <= 0]
-    if later:
+def publish(run: sqlite3.Connection, source: int, messages: Sequence[Outgoing], clock: Callable[[], float]) -> None:
+    (ready, delayed), now = split_by_delay(messages), clock()
+    if delayed:
         run.executemany(
             "insert into unpoison_waiting (source, due, id, key, headers, body, published) values (?, ?, ?, ?, ?, ?, ?)",
-            ((source, now + m.delay, m.id, m.key, headers_text(m.headers), m.body, now) for m in later),
+            ((source, now + m.delay, m.id, m.key, headers_text(m.headers), m.body, now) for m in delayed),
         )
     if ready:
         last = run.execute("select last from unpoison_sources where no = ?", (source,)).fetchone()[0]
@@ -193,10 +182,9 @@ def publish(run: sqlite3.Connection, source: int, messages: Sequence[Outgoing], 
         )
 
 
-# How many messages of a source are where in a SQLite file?
-
-
 def depth_of(run: sqlite3.Connection, source: int, now: float) -> Depth:
+    """How many messages of a source are in which state."""
+
     def count(query: str, *values: object) -> int:
         return int(run.execute(query, values).fetchone()[0])
 
@@ -212,7 +200,7 @@ def depth_of(run: sqlite3.Connection, source: int, now: float) -> Depth:
 
 
 def waits_of(run: sqlite3.Connection, source: int, now: float, but_owner: int) -> Waits:
-    """When the next message is due, and who holds some, besides this owner."""
+    """When the next delayed message is due, and which other owners hold messages of the source."""
     next_due = "select min(due) from unpoison_waiting where source = ? and owner is null and due > ?"
     holders = (
         "select host, pid from unpoison_owners where no <> :me and (no in (select owner from unpoison_leases where first / :size "
