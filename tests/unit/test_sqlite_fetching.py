@@ -7,7 +7,7 @@ from hypothesis import strategies as some
 
 from tests.unit.sqlite_files import opened, query
 from unpoison.brokers.sqlite import rows
-from unpoison.brokers.sqlite.owner import Leases, runs
+from unpoison.brokers.sqlite.owner import Leases, ranges
 from unpoison.model.message import Counters, Outgoing
 from unpoison.port.broker import Depth, Kept, Settlement
 from unpoison.testing import given
@@ -73,7 +73,7 @@ def test_a_batch_is_one_lease_that_ends_with_its_last_message(tmp_path):
 
 @for_all(some.sets(some.integers(-50, 50)))
 def test_stretches_cover_just_the_positions_they_come_from(positions):
-    found = list(runs(sorted(positions)))
+    found = list(ranges(sorted(positions)))
     assert [position for low, high in found for position in range(low, high + 1)] == sorted(positions)
     assert all(low <= high for low, high in found)
     assert all(later[0] > earlier[1] + 1 for earlier, later in pairwise(found))
