@@ -35,7 +35,7 @@ class Seat(SimpleNamespace):
 
 def damaged(trust, seat, *ids, what=("umask",), lasting=False, others=()):
     seat.did_it = list(ids)
-    trust.damaged(seat, wire.Damaged(0, 0, 0, ", ".join(what), list(what), lasting), [seat, *others])
+    trust.damaged(seat, wire.Damaged(0, 0, 0, list(what), list(what), lasting), [seat, *others])
 
 
 @pytest.fixture
@@ -94,6 +94,27 @@ def test_what_different_messages_change_in_two_workers_is_left_alone_in_all_of_t
     assert "Handlers of 'orders' change the umask of their workers" in caplog.text
 
 
+def test_a_worker_that_had_not_yet_read_of_the_habit_reports_nothing_new(trust, caplog):
+    first, second, late = Seat(1), Seat(2), Seat(3)
+    damaged(trust, first, "a", others=[second, late])
+    damaged(trust, second, "b", others=[first, late])
+    damaged(trust, late, "c", others=[first, second])
+    damaged(trust, first, "d", others=[second, late])
+    assert [record.event for record in caplog.records] == ["worker-damaged", "worker-habit"]
+    assert late.retiring, "it was put back in this one too"
+
+
+def test_a_known_habit_does_not_hide_other_damage(trust, caplog):
+    first, second, late = Seat(1), Seat(2), Seat(3)
+    damaged(trust, first, "a", others=[second, late])
+    damaged(trust, second, "b", others=[first, late])
+    damaged(trust, late, "c", what=("umask", "locale"))
+    trust.damaged(Seat(4), wire.Damaged(0, 0, 0, ["sys.stdout", "umask"], ["umask"], True), [])
+    assert [record.event for record in caplog.records[2:]] == ["worker-damaged", "worker-damaged"]
+    assert [record.getMessage().split(": ")[1].split(".")[0] for record in caplog.records[2:]] == ["locale", "sys"]
+    assert "umask" not in caplog.records[2].getMessage() + caplog.records[3].getMessage()
+
+
 def test_one_message_that_does_it_again_and_again_makes_no_habit(trust):
     for pid in range(10):
         seat = Seat(pid)
@@ -114,7 +135,7 @@ def test_what_cannot_be_put_back_is_nobodys_habit(trust):
     for pid in range(5):
         seat = Seat(pid)
         seat.did_it = [f"m{pid}"]
-        trust.damaged(seat, wire.Damaged(0, 0, 0, "sys.stdout", [], True), [seat])
+        trust.damaged(seat, wire.Damaged(0, 0, 0, ["sys.stdout"], [], True), [seat])
         assert (seat.retiring, seat.habits) == (True, [])
 
 

@@ -62,7 +62,7 @@ class _Batch:
         damage = self._health.check(self.marks.words[HABITS]) if index >= first else None
         if damage is None:
             return ""
-        wire.send(self._sock, wire.Damaged(self.slot, first, index, str(damage), damage.reversible, damage.is_lasting))
+        wire.send(self._sock, wire.Damaged(self.slot, first, index, damage.what, damage.reversible, damage.is_lasting))
         self.is_leaving = self.is_leaving or damage.is_lasting
         return str(damage)
 

@@ -75,7 +75,7 @@ class Lanes:
             return ""
         self._damage, self._mended_at = str(damage), time.monotonic_ns()
         with suppress(OSError):  # a handler has closed the line
-            wire.send(self._sock, wire.Damaged(0, lane, lane, str(damage), damage.reversible, damage.is_lasting))
+            wire.send(self._sock, wire.Damaged(0, lane, lane, damage.what, damage.reversible, damage.is_lasting))
         return str(damage)
 
 

@@ -86,13 +86,14 @@ class Damaged(msgspec.Struct, frozen=True, tag="damaged"):
     """From a worker, before it says more about the batch: a check found that it is not what it was when it started.
 
     One of the messages `first` to `last` of the batch did it, or, with lanes, one of those in hand or lately ended.
-    `reversible` is what of it can be put back, and was, unless the damage `is_lasting`.
+    `what` is what has changed, in words; the last of these are about `reversible`, one each: what can be put back, and was,
+    unless the damage `is_lasting`.
     """
 
     slot: int
     first: int
     last: int
-    what: str
+    what: list[str]
     reversible: list[str]
     is_lasting: bool
 

@@ -8,6 +8,8 @@ replaced, since there is damage that no check can see.
 import logging
 from collections.abc import Iterable, Sequence
 
+import msgspec
+
 from unpoison.worker import wire
 from unpoison.worker.health import REVERSIBLE
 from unpoison.worker.marks import HABITS
@@ -36,6 +38,15 @@ class Habits:
     def apply(self, seat: Seat) -> None:
         """Tell a worker what it need not look at."""
         seat.process.marks.words[HABITS] = sum(1 << REVERSIBLE.index(name) for name in self._habits)
+
+    def unknown(self, said: wire.Damaged) -> wire.Damaged:
+        """A report without known habits. The worker may have checked itself just before it could read that this is one."""
+        if self._habits.isdisjoint(said.reversible):
+            return said
+        others, words = said.what[: -len(said.reversible)], said.what[-len(said.reversible) :]
+        kept = [(name, word) for name, word in zip(said.reversible, words, strict=False) if name not in self._habits]
+        what = [*others, *(word for _, word in kept)]
+        return msgspec.structs.replace(said, what=what, reversible=[name for name, _ in kept])
 
     def learn(self, seat: Seat, said: wire.Damaged, candidates: Sequence[str]) -> Sequence[str]:
         """What of this damage is now known for a habit: different messages did it in two workers, or again and again in one."""
@@ -66,7 +77,10 @@ class Trust:
     def damaged(self, seat: Seat, said: wire.Damaged, others: Iterable[Seat]) -> None:
         """A check found something. What was put back keeps its worker; anything else costs it its place."""
         candidates = seat.book.candidates(said)
-        seat.retiring = seat.retiring or said.is_lasting
+        reported, said = said, self._habits.unknown(said)
+        seat.retiring = seat.retiring or said.is_lasting or said is not reported  # a habit was put back: see below
+        if not said.what:
+            return
         is_news = said.is_lasting or not seat.put_back.issuperset(said.reversible)
         seat.put_back.update(said.reversible)
         if learned := self._habits.learn(seat, said, candidates):
@@ -81,7 +95,7 @@ class Trust:
             "Worker %d of %r was damaged by one of its messages: %s. %s It was one of %s.",
             seat.process.pid,
             self._name,
-            said.what,
+            ", ".join(said.what),
             "It is replaced." if said.is_lasting else "That was put back. To change it for good, do so in on_worker_start.",
             _named(candidates),
             extra={"event": "worker-damaged", "source": self._source, "candidates": list(candidates)},
