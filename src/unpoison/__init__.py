@@ -2,7 +2,7 @@
 
 from unpoison.app import App
 from unpoison.deadletters.manager import DLQManager, PurgeResult, ReplayResult
-from unpoison.decide.policy import MessageMetadata, PoisonPillHandler, Policy
+from unpoison.decide.policy import PoisonPillHandler, Policy
 from unpoison.errors import (
     BrokerUnavailable,
     BulkStopped,
@@ -24,9 +24,9 @@ from unpoison.errors import (
     UnpoisonError,
 )
 from unpoison.model.backoff import Backoff
+from unpoison.model.classification import ErrorClassification
 from unpoison.model.dead_letter import DeadLetter
-from unpoison.model.failure import ErrorClassification
-from unpoison.model.message import Delivery, Message, Native
+from unpoison.model.message import Delivery, Message, MessageMetadata, Native
 
 __all__ = [
     "App",

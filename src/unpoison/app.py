@@ -16,9 +16,9 @@ from unpoison.deadletters.manager import DLQManager
 from unpoison.decide.options import UNSET, Settings, settings_from
 from unpoison.decide.policy import ErrorClassifier, PoisonPillHandler, Policy
 from unpoison.errors import ConfigError, PayloadError, seconds
-from unpoison.flow.companion import Companion, InProcessConsumer
+from unpoison.flow.companion import Companion
 from unpoison.flow.registration import check_has_source, check_source, register
-from unpoison.flow.run import Run
+from unpoison.flow.run import InProcessConsumer, Run
 from unpoison.flow.runnable import RunnableApp
 from unpoison.flow.sending import check, outgoing, published, warn_of_new_source
 from unpoison.model.backoff import Backoff

@@ -21,8 +21,6 @@ from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import NamedTuple
 
-from unpoison.model.wording import counted
-
 
 class UnpoisonError(Exception):
     """Every error of unpoison's own."""
@@ -60,8 +58,9 @@ class BulkStopped(BrokerUnavailable):
 
     def __init__(self, source: str, verb: str, done: int, total: int, at_once: int, cause: object) -> None:
         self.source, self.done, self.total = source, done, total
+        letters = "dead letter" if total == 1 else "dead letters"
         super().__init__(
-            f"{verb.capitalize()} {done:,} of {counted(total, 'dead letter')} of {source!r}, then it stopped: {cause} Nothing is "
+            f"{verb.capitalize()} {done:,} of {total:,} {letters} of {source!r}, then it stopped: {cause} Nothing is "
             f"lost: each of the {at_once:,} or fewer in progress is either {verb} or still there, and the rest is "
             f"untouched. To go on, run it again."
         )

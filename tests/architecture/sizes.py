@@ -1,6 +1,6 @@
 """How long are files, functions and import chains?
 
-Up to the soft limit nobody says a word; above it the report names it; above the hard limit the test fails.
+Above the soft limit the report names it; above the hard limit the test fails.
 """
 
 import math
@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from tests.architecture.tree import Function, Module
 
-FILE = (300, 500)
+FILE = (350, 400)
 FUNCTION = (40, 60)
-CHAIN = (16, 25)
-"""Many small files that each answer one question make long chains; this catches one that doubles."""
+CHAIN = (14, 17)
+"""Modules that import each other in a row, the contract suite (`testing`) aside."""
 NINTH_DECILE = 25
 """Nine functions of ten fit in so many lines."""
 

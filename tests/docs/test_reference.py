@@ -18,12 +18,11 @@ from unpoison.brokers import ADAPTERS
 from unpoison.brokers.rabbitmq import letters
 from unpoison.cli.doctor import settings as doctor_settings
 from unpoison.decide.options import Settings, check_isolation
-from unpoison.decide.policy import MAX_AGE, MAX_ATTEMPTS
 from unpoison.errors import RemoteFailure, Steering, UnpoisonError
 from unpoison.flow.registration import ASYNC_CONCURRENCY
 from unpoison.model import backoff
-from unpoison.model.backoff import DEFAULT_BACKOFF
-from unpoison.model.failure import ErrorClassification
+from unpoison.model.backoff import DEFAULT_BACKOFF, MAX_AGE, MAX_ATTEMPTS
+from unpoison.model.classification import ErrorClassification
 from unpoison.port.reading import RULE
 
 

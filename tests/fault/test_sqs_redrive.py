@@ -7,7 +7,7 @@ import pytest
 
 from tests.contract.sqs_lab import SQSLab
 from unpoison.model.backoff import Backoff
-from unpoison.model.failure import ErrorClassification
+from unpoison.model.classification import ErrorClassification
 from unpoison.model.message import Counters, Delivery
 from unpoison.port.broker import Dead, Kept, Settlement
 from unpoison.testing import given

@@ -9,10 +9,10 @@ from tests.unit.simulated_truth import Life
 from tests.unit.simulated_workers import Crew, Staff, Task, Vanished, Worker, duration
 from unpoison.brokers.memory import MemoryBroker
 from unpoison.decide import attempts
-from unpoison.decide.policy import Limits
 from unpoison.errors import OwnershipLost
 from unpoison.flow.exclusive_run import Alone
 from unpoison.flow.settlement_builder import Judge
+from unpoison.model.backoff import Limits
 from unpoison.model.message import Delivery
 from unpoison.port.broker import Settlement
 from unpoison.workers.assignments import Running

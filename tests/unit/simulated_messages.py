@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-from unpoison.decide.policy import MessageMetadata, PoisonPillHandler
+from unpoison.decide.policy import PoisonPillHandler
 from unpoison.errors import Discard, Permanent, RetryLater, Throttled
+from unpoison.model.message import MessageMetadata
 
 SLOW = 24
 """No handler that ends by itself takes more ticks than this; one that hangs is over its time limit after them."""

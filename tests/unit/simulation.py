@@ -18,8 +18,7 @@ from tests.unit.simulated_truth import Broken, Life, settled
 from tests.unit.simulated_workers import KILLED, Staff
 from unpoison.brokers import memory
 from unpoison.brokers.memory import MemoryBroker, MemoryDeadLetters
-from unpoison.decide.policy import Limits
-from unpoison.model.backoff import Backoff
+from unpoison.model.backoff import Backoff, Limits
 from unpoison.model.message import Delivery, Outgoing
 from unpoison.port.broker import Settlement
 from unpoison.workers.interface import Ended

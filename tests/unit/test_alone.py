@@ -6,10 +6,10 @@ from itertools import permutations
 import pytest
 
 from unpoison.decide.options import ConsumerOptions
-from unpoison.decide.policy import Limits
 from unpoison.errors import BrokerUnavailable
 from unpoison.flow.consumer import Consumer
 from unpoison.flow.exclusive_run import Alone
+from unpoison.model.backoff import Limits
 
 
 class Bells:

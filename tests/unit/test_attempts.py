@@ -9,15 +9,16 @@ from hypothesis import strategies as st
 
 from unpoison.decide import attempts
 from unpoison.decide.attempts import RUN, RUN_FRESH, SET_ASIDE, GiveUp, Run, RunFresh
-from unpoison.decide.policy import Limits, MessageMetadata, PoisonPillHandler, Policy, judge
+from unpoison.decide.policy import PoisonPillHandler, Policy, judge
 from unpoison.flow.settlement_builder import Judge
 from unpoison.model import verdict
-from unpoison.model.failure import ErrorClassification, Failure
-from unpoison.model.message import UNTRIED, Counters, Delivery, PastAttempt
+from unpoison.model.backoff import Limits
+from unpoison.model.classification import ErrorClassification
+from unpoison.model.failure import Failure
+from unpoison.model.message import UNTRIED, Counters, Delivery, MessageMetadata, PastAttempt, metadata_of
 from unpoison.model.wording import counted
 from unpoison.reporting.report import Report
 from unpoison.testing import given as example
-from unpoison.worker.call import metadata_of
 from unpoison.workers.interface import Ended
 
 NOW = 1_000.0

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from unpoison.decide.options import ConsumerOptions
-from unpoison.decide.policy import Limits
+from unpoison.model.backoff import Limits
 from unpoison.model.message import Delivery
 from unpoison.worker.marks import BATCHES
 from unpoison.workers.dispatching import Dispatch, Pace

@@ -10,12 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.classifying import BUG, PERMANENT, THROTTLED, TRANSIENT, UNKNOWN, raised
-from unpoison.decide.policy import Limits, MessageMetadata, PoisonPillHandler, Policy, judge
+from unpoison.decide.policy import PoisonPillHandler, Policy, judge
 from unpoison.errors import ConfigError, Discard, Permanent, RetryLater, Throttled
 from unpoison.model import verdict
-from unpoison.model.backoff import DEFAULT_BACKOFF, LONGEST, Backoff
-from unpoison.model.failure import ErrorClassification, Failure
-from unpoison.model.message import Message
+from unpoison.model.backoff import DEFAULT_BACKOFF, LONGEST, Backoff, Limits
+from unpoison.model.classification import ErrorClassification
+from unpoison.model.failure import Failure
+from unpoison.model.message import Message, MessageMetadata
 
 NOW = datetime(2026, 10, 21, 7, 28, tzinfo=UTC)
 MESSAGE = Message("m-1", "orders", b"{}")

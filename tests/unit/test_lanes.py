@@ -6,14 +6,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from unpoison.model.failure import ErrorClassification, Failure
+from unpoison.model.classification import ErrorClassification
+from unpoison.model.failure import Failure
 from unpoison.model.message import Delivery
 from unpoison.worker import wire
 from unpoison.worker.concurrent_loop import Lanes
 from unpoison.worker.health import Damage
 from unpoison.worker.marks import Marks, create
 from unpoison.workers.assignments import LaneBook
-from unpoison.workers.process import Told
 
 MOVED = Damage(["working directory"], ["working directory"], is_lasting=False)
 FAILURE = Failure(classification=ErrorClassification.PERMANENT, rule="", type_name="ValueError")
@@ -77,7 +77,7 @@ def test_a_message_that_began_after_that_answers_for_its_failure(worker):
 def book(marks):
     """Of a worker that was given three messages, and what it was told."""
     told = []
-    process = SimpleNamespace(marks=marks, tell=lambda said: told.append(said) or Told.YES)
+    process = SimpleNamespace(marks=marks, tell=lambda said: told.append(said) or wire.Sent.YES)
     book = LaneBook(process, shares_a_thread=False)
     book.give([Delivery(None, "orders", f"m{number}", b"") for number in range(3)])
     return book, told[0]

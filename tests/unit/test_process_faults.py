@@ -6,7 +6,8 @@ import os
 import pytest
 
 from unpoison.classify.classifier import blames_process
-from unpoison.decide.policy import MessageMetadata, PoisonPillHandler
+from unpoison.decide.policy import PoisonPillHandler
+from unpoison.model.message import MessageMetadata
 
 
 def raised_from(outer, inner):

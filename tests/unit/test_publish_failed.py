@@ -12,7 +12,7 @@ from unpoison.brokers.sqlite import errors as on_sqlite
 from unpoison.classify.classifier import classify
 from unpoison.errors import BrokerUnavailable, ConfigError, PayloadError, PublishedMessage, PublishFailed, Refusal
 from unpoison.flow.sending import check, published
-from unpoison.model.failure import ErrorClassification
+from unpoison.model.classification import ErrorClassification
 from unpoison.model.message import Outgoing
 from unpoison.port.broker import Published, Refused, not_sent
 

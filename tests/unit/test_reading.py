@@ -9,7 +9,7 @@ from unpoison.brokers.nats import envelope as nats
 from unpoison.brokers.rabbitmq import envelope as rabbitmq
 from unpoison.brokers.sqs import envelope as sqs
 from unpoison.decide.attempts import admit
-from unpoison.decide.policy import Limits
+from unpoison.model.backoff import Limits
 from unpoison.model.dead_letter import iso
 from unpoison.model.message import UNTRIED, Delivery
 from unpoison.port.reading import Unreadable, as_bytes, as_text, read_all, unreadable

@@ -5,7 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from unpoison.model.failure import ErrorClassification, Failure
+from unpoison.model.classification import ErrorClassification
+from unpoison.model.failure import Failure
 from unpoison.model.message import Delivery
 from unpoison.worker import wire
 from unpoison.worker.health import REVERSIBLE

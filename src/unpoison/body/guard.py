@@ -24,7 +24,6 @@ from unpoison.body.json_text import (
     Unfit,
     not_utf8,
     one_line,
-    told,
     too_deep,
     too_large,
     too_wide,
@@ -33,7 +32,7 @@ from unpoison.body.json_text import (
 )
 from unpoison.body.signature import Unresolved, check_constraints, input_of, is_for_pydantic, name_of
 from unpoison.errors import ConfigError, MissingExtra
-from unpoison.model.failure import text_of, type_name
+from unpoison.model.failure import summary, text_of, type_name
 
 Decode: TypeAlias = Callable[[bytes | None], Any]
 """From the body of a message, or None for a tombstone, to what the handler is called with."""
@@ -242,7 +241,7 @@ def _json_schema(schema: dict[str, Any]) -> Callable[[Any], Any]:
         try:
             error = jsonschema.exceptions.best_match(validator.iter_errors(value))
         except Exception as broken:  # a schema that refers to itself without end
-            raise Unfit("schema", f"the JSON Schema could not be applied: {told(broken)}") from None
+            raise Unfit("schema", f"the JSON Schema could not be applied: {summary(broken)}") from None
         if error is not None:
             raise Unfit("schema", f"at {error.json_path}: {error.message}")
         return value
@@ -270,6 +269,6 @@ def _calling(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
         except MemoryError:
             raise
         except Exception as error:
-            raise Unfit("schema", f"{name_of(function)} refused it: {told(error)}") from None
+            raise Unfit("schema", f"{name_of(function)} refused it: {summary(error)}") from None
 
     return call

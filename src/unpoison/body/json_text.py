@@ -12,7 +12,7 @@ from math import isinf
 
 import msgspec
 
-from unpoison.model.failure import text_of, type_name
+from unpoison.model.failure import summary, text_of
 from unpoison.model.wording import counted
 
 LOWEST, HIGHEST = -(2**63), 2**64 - 1
@@ -135,7 +135,7 @@ def why_not(body: bytes, error: Exception) -> Unfit:
         return Unfit("not-json", f"{text}; {begins}")
     if isinstance(error, RecursionError) and nesting(body) > 64:
         return Unfit("too-deep", f"the body is nested {nesting(body):,} levels deep, more than can be decoded")
-    return Unfit("schema", f"{told(error)}; {begins}")
+    return Unfit("schema", f"{summary(error)}; {begins}")
 
 
 def _encoding(body: bytes) -> Unfit | None:
@@ -157,10 +157,6 @@ def _encoding(body: bytes) -> Unfit | None:
 def not_utf8(body: bytes, at: int) -> Unfit:
     found = f"byte 0x{body[at]:02x} at offset {at} is not UTF-8 (in Latin-1 it is {chr(body[at])!r})"
     return Unfit("encoding", f"{found}, near {body[max(0, at - 20) : at + 20]!r}")
-
-
-def told(error: BaseException) -> str:
-    return f"{type_name(type(error))}: {text_of(error)}"
 
 
 def one_line(text: str) -> str:

@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
-from unpoison.body.json_text import told
 from unpoison.errors import ConfigError
+from unpoison.model.failure import summary
 from unpoison.model.message import Delivery
 
 _EMPTY = inspect.Parameter.empty
@@ -125,7 +125,7 @@ def _resolved(function: Callable[..., Any], annotation: Any) -> Any:
     try:
         return typing.get_type_hints(stub, getattr(plain, "__globals__", {}), _local_names(plain), include_extras=True)["payload"]
     except Exception as error:  # annotations are user code
-        return Unresolved(annotation, told(error))
+        return Unresolved(annotation, summary(error))
 
 
 def _local_names(function: Any) -> dict[str, Any]:

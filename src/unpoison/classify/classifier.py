@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from unpoison.classify.known_errors import KNOWN_ERRORS, WRAPPERS
 from unpoison.classify.server_replies import ANSWERS, read
 from unpoison.errors import Discard, Permanent, RetryLater, Steering, Throttled
-from unpoison.model.failure import ErrorClassification, Meaning, type_name
+from unpoison.model.classification import ErrorClassification, Meaning
+from unpoison.model.failure import type_name
 
 CHAIN_LIMIT = 20
 

@@ -6,7 +6,7 @@ nearest one listed here decides; what a server answered (a status, an error code
 
 from collections.abc import Mapping
 
-from unpoison.model.failure import BUG, PERMANENT, THROTTLED, TRANSIENT, UNKNOWN, ErrorClassification, Meaning
+from unpoison.model.classification import BUG, PERMANENT, THROTTLED, TRANSIENT, UNKNOWN, ErrorClassification, Meaning
 
 _LOST = "the connection was refused, lost or never came about"
 _SLOW = "the other side did not answer in time"

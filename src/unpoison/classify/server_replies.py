@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from unpoison.classify import status_codes
-from unpoison.model.failure import PERMANENT, THROTTLED, TRANSIENT, Meaning
+from unpoison.model.classification import PERMANENT, THROTTLED, TRANSIENT, Meaning
 
 # What does the error code of a message broker mean: AMQP, Kafka, JetStream? None: it does not tell, as in `status_codes`.
 

@@ -9,7 +9,7 @@ a message store or a mail server is transient: passwords are rotated, and it is 
 import errno
 from collections.abc import Collection, Mapping
 
-from unpoison.model.failure import PERMANENT, THROTTLED, TRANSIENT, UNKNOWN, ErrorClassification, Meaning
+from unpoison.model.classification import PERMANENT, THROTTLED, TRANSIENT, UNKNOWN, ErrorClassification, Meaning
 
 
 def _names(text: str) -> frozenset[str]:

@@ -9,14 +9,12 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from unpoison.decide.policy import Limits
-from unpoison.model.failure import ErrorClassification, Failure, fingerprint
-from unpoison.model.message import Counters, PastAttempt
+from unpoison.model.backoff import Limits
+from unpoison.model.classification import ErrorClassification
+from unpoison.model.failure import Failure, fingerprint
+from unpoison.model.message import Counters, PastAttempt, with_past
 from unpoison.model.verdict import DeadLetter, Verdict
 from unpoison.model.wording import counted
-
-HISTORY_LIMIT = 20
-"""How many past attempts travel with a message; the first ones and the latest ones are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +83,7 @@ def failed(counters: Counters, failure: Failure, now: float) -> Counters:
         attempts=counters.attempts + charged,
         fresh=counters.fresh or failure.blames_process,
         first_failed_at=now if counters.first_failed_at is None else counters.first_failed_at,
-        history=_capped((*counters.history, past)),
+        history=with_past(counters.history, past),
     )
 
 
@@ -164,8 +162,3 @@ def _lost(counters: Counters) -> Failure:
         fingerprint=fingerprint("lost"),
         started=False,
     )
-
-
-def _capped(history: tuple[PastAttempt, ...]) -> tuple[PastAttempt, ...]:
-    half = HISTORY_LIMIT // 2
-    return history if len(history) <= HISTORY_LIMIT else history[:half] + history[-half:]

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
-from unpoison.decide.policy import Limits
 from unpoison.errors import ConfigError, seconds
+from unpoison.model.backoff import Limits
 
 Isolation = Literal["process", "thread", "inline"]
 Tombstones = Literal["handle", "skip"]

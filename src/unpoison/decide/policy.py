@@ -17,24 +17,12 @@ from unpoison.body.signature import is_coroutine_function, name_of
 from unpoison.classify.classifier import Classified, blames_process, classify
 from unpoison.errors import ConfigError, Steering, seconds
 from unpoison.model import verdict
-from unpoison.model.backoff import DEFAULT_BACKOFF, Backoff, bounded, charged_wait, uncharged_wait
-from unpoison.model.failure import (
-    TEXT_LIMIT,
-    ErrorClassification,
-    Failure,
-    cap,
-    describe,
-    fingerprint,
-    text_of,
-    trace_of,
-    type_name,
-)
+from unpoison.model.backoff import DEFAULT_BACKOFF, MAX_AGE, MAX_ATTEMPTS, Backoff, Limits, bounded, charged_wait, uncharged_wait
+from unpoison.model.classification import ErrorClassification
+from unpoison.model.failure import TEXT_LIMIT, Failure, cap, describe, fingerprint, text_of, trace_of, type_name
 from unpoison.model.message import Message
 from unpoison.model.message import MessageMetadata as MessageMetadata  # noqa: PLC0414 - those who use the handler need it too
 from unpoison.model.verdict import Ruling
-
-MAX_ATTEMPTS = 5
-MAX_AGE = timedelta(hours=24)
 
 _NEVER_RETRIED = {
     ErrorClassification.PERMANENT: "no retry can cure it",
@@ -53,21 +41,6 @@ class Policy:
 
 
 NO_POLICY = Policy()
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How far retrying goes. None means no limit. `by_policy` is the highest limit that a policy sets, 0 if none does."""
-
-    max_attempts: int | None = MAX_ATTEMPTS
-    max_age: timedelta | None = MAX_AGE
-    backoff: Backoff = DEFAULT_BACKOFF
-    by_policy: int = 0
-
-    @property
-    def highest(self) -> int | None:
-        """The most attempts that any failure leaves a message."""
-        return None if self.max_attempts is None else max(self.max_attempts, self.by_policy)
 
 
 ErrorClassifier = Callable[[BaseException], "ErrorClassification | str | None"]

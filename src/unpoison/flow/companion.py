@@ -13,8 +13,6 @@ import threading
 import time
 
 from unpoison.decide.options import Settings
-from unpoison.flow.run import Run
-from unpoison.flow.runnable import RunnableApp
 
 log = logging.getLogger("unpoison")
 
@@ -70,16 +68,3 @@ class Companion:
             self._line.close()
             born = time.monotonic()
             self._process, self._line = self._start()
-
-
-class InProcessConsumer:
-    """Consumers that run in a thread of the application itself, where nothing can be isolated (memory://)."""
-
-    def __init__(self, app: RunnableApp) -> None:
-        self._run = Run([app])
-        self._thread = threading.Thread(target=self._run.serve, name="unpoison-consumers", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._run.stop()
-        self._thread.join()

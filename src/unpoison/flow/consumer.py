@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from unpoison.body.keys import key_reader
 from unpoison.decide import attempts
@@ -25,8 +26,10 @@ from unpoison.model.verdict import DeadLetter
 from unpoison.port.broker import Broker, Settlement, TellsNative
 from unpoison.port.reading import Unreadable, failure_of, read_one, with_native
 from unpoison.reporting.report import Report
-from unpoison.worker.hooks import HookCaller
 from unpoison.workers.interface import Ended, Workers
+
+if TYPE_CHECKING:
+    from unpoison.worker.hooks import HookCaller
 
 IDLE = 1.0
 """The longest sleep between two looks at the broker; it rings when something arrives, this is only the net below."""
@@ -50,7 +53,7 @@ class Consumer:
         broker: Broker,
         workers: Workers,
         report: Report,
-        hooks: HookCaller,
+        hooks: "HookCaller",
         ring: Callable[[], None],
         *,
         alone: Alone | None = None,

@@ -10,9 +10,9 @@ from unpoison.body.guard import decoder
 from unpoison.body.keys import key_reader
 from unpoison.body.signature import check_not_generator, is_coroutine_function, name_of, payload_annotation
 from unpoison.decide.options import UNSET, ConsumerOptions, Settings, check_isolation, check_tombstones
-from unpoison.decide.policy import ErrorClassifier, Limits, PoisonPillHandler, Policy, check_backoff
+from unpoison.decide.policy import ErrorClassifier, PoisonPillHandler, Policy, check_backoff
 from unpoison.errors import ConfigError, seconds
-from unpoison.model.backoff import Backoff
+from unpoison.model.backoff import Backoff, Limits
 from unpoison.worker.call import Call, Registration
 
 ASYNC_CONCURRENCY = 32

@@ -14,14 +14,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from operator import itemgetter
 from types import FrameType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from unpoison.brokers import broker_for, check_sources, leaves_cycles, losses_for
 from unpoison.decide.options import ConsumerOptions, Settings
 from unpoison.errors import BrokerUnavailable, ConfigError, UnpoisonError
 from unpoison.flow.consumer import Consumer
 from unpoison.flow.exclusive_run import Alone
-from unpoison.flow.runnable import Staff
 from unpoison.flow.until_empty import Emptiness
 from unpoison.port.broker import Broker, Finding
 from unpoison.port.broker_url import masked
@@ -29,6 +28,9 @@ from unpoison.port.findings import refuse_losses
 from unpoison.reporting.report import Report, Tally
 from unpoison.workers.bell import Bell
 from unpoison.workers.process import Reaper
+
+if TYPE_CHECKING:
+    from unpoison.flow.runnable import Staff
 
 log = logging.getLogger("unpoison")
 
@@ -54,7 +56,7 @@ class Runnable(Protocol):
 
     def consumers(self) -> Sequence[ConsumerOptions]: ...
 
-    def staff(self, options: ConsumerOptions, broker: Broker, bell: Bell) -> Staff: ...
+    def staff(self, options: ConsumerOptions, broker: Broker, bell: Bell) -> "Staff": ...
 
     def close(self) -> None: ...
 
@@ -220,6 +222,19 @@ class Run:
             self.stop(None if first else 0.0)
 
         return {number: signal.signal(number, caught) for number in (signal.SIGTERM, signal.SIGINT)}
+
+
+class InProcessConsumer:
+    """Consumers that run in a thread of the application itself, where nothing can be isolated (memory://)."""
+
+    def __init__(self, app: Runnable) -> None:
+        self._run = Run([app])
+        self._thread = threading.Thread(target=self._run.serve, name="unpoison-consumers", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._run.stop()
+        self._thread.join()
 
 
 def _named(apps: Sequence[Runnable]) -> dict[int, list[ConsumerOptions]]:

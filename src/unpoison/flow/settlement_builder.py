@@ -6,16 +6,16 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from unpoison.decide import attempts
-from unpoison.decide.policy import Limits, judge
+from unpoison.decide.policy import judge
 from unpoison.model import verdict
+from unpoison.model.backoff import Limits
 from unpoison.model.dead_letter import DeadLetter
 from unpoison.model.failure import Failure
-from unpoison.model.message import Counters, Delivery, MessageMetadata
+from unpoison.model.message import Counters, Delivery, MessageMetadata, metadata_of
 from unpoison.model.verdict import Ruling
 from unpoison.port.broker import Dead, Kept, Settlement
 from unpoison.port.reading import Unreadable
 from unpoison.reporting.report import Event
-from unpoison.worker.call import metadata_of
 from unpoison.workers.interface import Ended
 
 # How does a failure become a dead letter?

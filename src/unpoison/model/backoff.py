@@ -1,4 +1,4 @@
-"""How long to wait before the next attempt?
+"""How long to wait before the next attempt, and how far retrying goes?
 
 A Backoff is data: the worker can send it to the consumer, and the same arguments always give the same delay.
 Randomness comes in as an argument (`spread`), so the decision core stays pure.
@@ -7,6 +7,7 @@ Randomness comes in as an argument (`spread`), so the decision core stays pure.
 import math
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 
 import msgspec
@@ -17,6 +18,9 @@ LONGEST = timedelta(days=36_525)
 """A century. A server may ask for any number of seconds, and past a few thousand years dates overflow."""
 
 REACHED_LIMIT = 64
+
+MAX_ATTEMPTS = 5
+MAX_AGE = timedelta(hours=24)
 
 
 def bounded(wait: float) -> timedelta:
@@ -143,3 +147,18 @@ def _least_wait(backoff: Backoff, attempt: int, age: timedelta, spread: float) -
     """
     ceiling = backoff.ceiling(max(attempt, backoff.reached(age)))
     return max(ceiling * (1 + spread) / 2 if backoff.jitter else ceiling, min(age, LEAST_PACE))
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How far retrying goes. None means no limit. `by_policy` is the highest limit that a policy sets, 0 if none does."""
+
+    max_attempts: int | None = MAX_ATTEMPTS
+    max_age: timedelta | None = MAX_AGE
+    backoff: Backoff = DEFAULT_BACKOFF
+    by_policy: int = 0
+
+    @property
+    def highest(self) -> int | None:
+        """The most attempts that any failure leaves a message."""
+        return None if self.max_attempts is None else max(self.max_attempts, self.by_policy)

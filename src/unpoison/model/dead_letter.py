@@ -6,7 +6,8 @@ from typing import Any
 
 import msgspec
 
-from unpoison.model.failure import Crash, ErrorClassification
+from unpoison.model.classification import ErrorClassification
+from unpoison.model.failure import Crash
 from unpoison.model.message import MOST_COUNTED, Counters, Message, PastAttempt
 
 

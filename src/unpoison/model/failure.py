@@ -4,53 +4,16 @@ A Failure is made where the exception still exists (in the worker) and travels a
 exceptions are never pickled, since unpickling one runs user code in the consumer.
 """
 
-import enum
 import hashlib
 import traceback as tracebacks
 from collections.abc import Iterable
 from pathlib import PurePath
 from types import CodeType, TracebackType
-from typing import NamedTuple
 
 import msgspec
 
 from unpoison.model.backoff import Backoff
-
-# Which kinds of failure are there?
-
-
-class ErrorClassification(enum.StrEnum):
-    """The kinds of failure, each with its own response."""
-
-    TRANSIENT = "transient"
-    THROTTLED = "throttled"
-    PERMANENT = "permanent"
-    INVALID = "invalid"
-    BUG = "bug"
-    CRASH = "crash"
-    LOST = "lost"
-    TIMEOUT = "timeout"
-    OUTAGE = "outage"
-    UNKNOWN = "unknown"
-
-
-class Meaning(NamedTuple):
-    """What an exception or a code means, and why, in words for the person on call."""
-
-    classification: ErrorClassification
-    why: str
-    retry_after: float | None = None
-
-
-TRANSIENT = ErrorClassification.TRANSIENT
-THROTTLED = ErrorClassification.THROTTLED
-PERMANENT = ErrorClassification.PERMANENT
-BUG = ErrorClassification.BUG
-UNKNOWN = ErrorClassification.UNKNOWN
-
-
-# (the part that gave this module its question)
-
+from unpoison.model.classification import ErrorClassification
 
 NAME_LIMIT = 300
 TEXT_LIMIT = 4_000
@@ -103,6 +66,11 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 def describe(error: BaseException) -> tuple[str, str, str]:
     """Type name, text and traceback of an exception. Never raises, whatever its __str__ does."""
     return type_name(type(error)), text_of(error), traceback_of(error)
+
+
+def summary(error: BaseException) -> str:
+    """Type and text of an exception in one line, as Python ends a traceback."""
+    return f"{type_name(type(error))}: {text_of(error)}"
 
 
 def type_name(kind: type) -> str:

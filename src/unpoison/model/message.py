@@ -11,11 +11,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
 from unpoison.errors import ConfigError
+
+if TYPE_CHECKING:
+    from unpoison.model.failure import Failure
 
 # What does the broker itself know about a message, and how is any of it shown as text?
 #
@@ -113,6 +116,16 @@ class PastAttempt(msgspec.Struct, frozen=True):
     error: str
 
 
+HISTORY_LIMIT = 20
+"""How many past attempts travel with a message."""
+
+
+def with_past(history: tuple[PastAttempt, ...], past: PastAttempt) -> tuple[PastAttempt, ...]:
+    """The history with one more attempt. When it is full, the first ones and the latest ones are kept."""
+    longer, half = (*history, past), HISTORY_LIMIT // 2
+    return longer if len(longer) <= HISTORY_LIMIT else longer[:half] + longer[-half:]
+
+
 class Counters(msgspec.Struct, frozen=True, omit_defaults=True):
     """What travels with a message about its earlier starts. Only Done clears it.
 
@@ -146,7 +159,7 @@ class Counters(msgspec.Struct, frozen=True, omit_defaults=True):
     def marked(self, by: str, at: float) -> "Counters":
         """As they are on record while the message runs alone: a start that never ends stays counted."""
         start = PastAttempt(self.charged + 1, at, "lost", f"started alone on {by} and never ended: that process vanished")
-        return msgspec.structs.replace(self, losses=self.losses + 1, history=(*self.history, start)[-20:])
+        return msgspec.structs.replace(self, losses=self.losses + 1, history=with_past(self.history, start))
 
 
 UNTRIED = Counters()
@@ -227,6 +240,17 @@ class MessageMetadata:
         set_once(self, "max_attempts", max_attempts)
         set_once(self, "first_failure_time", None if first_failure_time is None else _moment(first_failure_time))
         set_once(self, "last_error", last_error)
+
+
+def metadata_of(delivery: Delivery, failure: "Failure | None" = None) -> MessageMetadata:
+    """What a policy may know about the attempt that has just failed."""
+    first, started = delivery.counters.first_failed_at, failure is None or failure.started
+    return MessageMetadata(
+        message_id=delivery.id,
+        attempt=delivery.attempt if started else max(1, delivery.counters.charged),
+        first_failure_time=None if first is None else datetime.fromtimestamp(first, UTC),
+        last_error=None if failure is None else f"{failure.type_name}: {failure.text}",
+    )
 
 
 def _moment(given: object) -> datetime:

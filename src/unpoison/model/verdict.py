@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, TypeAlias
 
-from unpoison.model.failure import ErrorClassification
+from unpoison.model.classification import ErrorClassification
 
 
 @dataclass(frozen=True, slots=True)

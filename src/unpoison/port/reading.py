@@ -12,8 +12,9 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import TypeVar
 
+from unpoison.model.classification import ErrorClassification
 from unpoison.model.dead_letter import DeadLetter
-from unpoison.model.failure import ErrorClassification, Failure, cap, describe, fingerprint
+from unpoison.model.failure import Failure, cap, describe, fingerprint
 from unpoison.model.message import Counters, Delivery, Message, Native, native_of_text
 from unpoison.model.message import as_text as as_text  # noqa: PLC0414 - whoever reads messages needs it
 

@@ -13,11 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from unpoison.decide.policy import MessageMetadata
 from unpoison.errors import UnpoisonError
 from unpoison.model import verdict
 from unpoison.model.failure import Failure, describe
-from unpoison.model.message import Counters, Delivery
+from unpoison.model.message import Counters, Delivery, MessageMetadata
 from unpoison.model.verdict import Ruling
 from unpoison.model.wording import counted
 

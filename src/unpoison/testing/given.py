@@ -12,8 +12,9 @@ from unpoison.flow.consumer import Consumer
 from unpoison.flow.sending import check, published
 from unpoison.flow.settlement_builder import letter
 from unpoison.model import verdict
+from unpoison.model.classification import ErrorClassification
 from unpoison.model.dead_letter import DeadLetter
-from unpoison.model.failure import ErrorClassification, Failure
+from unpoison.model.failure import Failure
 from unpoison.model.message import Delivery, Outgoing
 from unpoison.model.verdict import Ruling
 from unpoison.port.broker import Broker

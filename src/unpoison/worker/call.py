@@ -3,18 +3,22 @@
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from unpoison.body.guard import Decode
 from unpoison.body.json_text import Unfit
 from unpoison.body.signature import name_of
-from unpoison.decide.options import ConsumerOptions
-from unpoison.decide.policy import MessageMetadata, PoisonPillHandler
 from unpoison.errors import UnfinishedHandler
-from unpoison.model.failure import ErrorClassification, Failure, describe, fingerprint
-from unpoison.model.message import Delivery
+from unpoison.model.classification import ErrorClassification
+from unpoison.model.failure import Failure, describe, fingerprint
+from unpoison.model.message import Delivery, metadata_of
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from unpoison.body.guard import Decode
+    from unpoison.decide.options import ConsumerOptions
+    from unpoison.decide.policy import PoisonPillHandler
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +26,9 @@ class Call:
     """The user's function with everything that is needed to call it with a raw body."""
 
     function: Callable[..., Any]
-    decode: Decode
+    decode: "Decode"
     wants_delivery: bool
-    handler: PoisonPillHandler
+    handler: "PoisonPillHandler"
     timeout: float | None = None
 
     def prepared(self) -> Callable[[Delivery], Any]:
@@ -76,7 +80,7 @@ class Call:
 class Registration:
     """One @app.consumer. `options` may be read anywhere; `call` is user code and belongs to workers only."""
 
-    options: ConsumerOptions
+    options: "ConsumerOptions"
     call: Call
 
 
@@ -93,6 +97,17 @@ def unfit(error: Unfit) -> Failure:
     )
 
 
+def timed_out(call: Call) -> Failure:
+    function: Any = call.function
+    return Failure(
+        classification=ErrorClassification.TIMEOUT,
+        rule="timeout",
+        type_name="unpoison.Timeout",
+        text=f"still running after {call.timeout:g} s",
+        fingerprint=fingerprint("timeout", places=(getattr(function, "__qualname__", repr(function)),)),
+    )
+
+
 def without_our_frames(trace: TracebackType | None) -> TracebackType | None:
     """The traceback from the first line of the user's own code on: how unpoison called it explains nothing."""
     first = trace
@@ -101,25 +116,10 @@ def without_our_frames(trace: TracebackType | None) -> TracebackType | None:
     return first or trace
 
 
-def metadata_of(delivery: Delivery, failure: Failure | None = None) -> MessageMetadata:
-    """What a policy may know about the attempt that has just failed."""
-    first, started = delivery.counters.first_failed_at, failure is None or failure.started
-    return MessageMetadata(
-        message_id=delivery.id,
-        attempt=delivery.attempt if started else max(1, delivery.counters.charged),
-        first_failure_time=None if first is None else datetime.fromtimestamp(first, UTC),
-        last_error=None if failure is None else f"{failure.type_name}: {failure.text}",
-    )
-
-
 # How is a function of the user's called that may be async?
 #
 # Its coroutine is run to its end before the call returns. All calls of one worker share one event loop, so that what one of
 # them opens (a pool, a session) can be used and closed by the others.
-
-
-if TYPE_CHECKING:
-    import asyncio
 
 
 class Awaiting:

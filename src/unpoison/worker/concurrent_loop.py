@@ -16,11 +16,11 @@ from typing import Any
 
 import msgspec
 
-from unpoison.model.failure import ErrorClassification, Failure, fingerprint
+from unpoison.model.failure import Failure
 from unpoison.model.message import Delivery
 from unpoison.worker import wire
 from unpoison.worker.batch_loop import peak_memory
-from unpoison.worker.call import Call
+from unpoison.worker.call import Call, timed_out
 from unpoison.worker.fork_guard import end_copy, leave
 from unpoison.worker.health import Health
 from unpoison.worker.marks import BATCH, FAILED, HABITS, IDLE, LANES, STEPPING, Marks
@@ -221,14 +221,3 @@ class _Steps:
                 value = yield waited_for
             except BaseException as error:  # a cancellation, or what the awaited future raised: it belongs to the coroutine
                 thrown = error
-
-
-def timed_out(call: Call) -> Failure:
-    function: Any = call.function
-    return Failure(
-        classification=ErrorClassification.TIMEOUT,
-        rule="timeout",
-        type_name="unpoison.Timeout",
-        text=f"still running after {call.timeout:g} s",
-        fingerprint=fingerprint("timeout", places=(getattr(function, "__qualname__", repr(function)),)),
-    )

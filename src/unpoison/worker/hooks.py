@@ -9,14 +9,16 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from unpoison.decide.policy import MessageMetadata, PoisonPillHandler
 from unpoison.errors import RemoteFailure
 from unpoison.model import verdict
-from unpoison.model.message import Message
+from unpoison.model.message import Message, MessageMetadata
 from unpoison.reporting.report import Event
 from unpoison.worker.call import Awaiting
+
+if TYPE_CHECKING:
+    from unpoison.decide.policy import PoisonPillHandler
 
 log = logging.getLogger("unpoison")
 
@@ -45,7 +47,7 @@ class HookCaller(Protocol):
 class Hooks:
     """Calls the hooks of one consumer."""
 
-    def __init__(self, handler: PoisonPillHandler) -> None:
+    def __init__(self, handler: "PoisonPillHandler") -> None:
         self._handler = handler
         self._queue: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None

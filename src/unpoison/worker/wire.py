@@ -4,6 +4,7 @@ Everything is plain data in msgpack over SEQPACKET sockets, which never tear a m
 packet travels in a memory file whose descriptor is passed along.
 """
 
+import enum
 import mmap
 import os
 import socket
@@ -12,9 +13,8 @@ from typing import TypeVar
 import msgspec
 
 from unpoison.decide.options import ConsumerOptions, Settings
-from unpoison.decide.policy import MessageMetadata
 from unpoison.model.failure import Failure
-from unpoison.model.message import Delivery, Message
+from unpoison.model.message import Delivery, Message, MessageMetadata
 
 PACKET = 128 * 1024
 _INLINE, _FILE = b"i", b"f"
@@ -147,6 +147,14 @@ from_template = msgspec.msgpack.Decoder(FromTemplate)
 to_template = msgspec.msgpack.Decoder(Fork)
 
 Decoded = TypeVar("Decoded")
+
+
+class Sent(enum.Enum):
+    """Whether a worker was sent something: yes; not now, it has too much to read; or never, it cannot be reached."""
+
+    YES = enum.auto()
+    NOT_NOW = enum.auto()
+    NEVER = enum.auto()
 
 
 def pair() -> tuple[socket.socket, socket.socket]:

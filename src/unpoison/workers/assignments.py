@@ -9,14 +9,16 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from unpoison.model.failure import Failure
 from unpoison.model.message import Delivery
 from unpoison.worker import wire
 from unpoison.worker.marks import BATCH, BATCHES, END, FAILED, IDLE, LANES
 from unpoison.workers.interface import Ended
-from unpoison.workers.process import Told, WorkerProcess
+
+if TYPE_CHECKING:
+    from unpoison.workers.process import WorkerProcess
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ class Book(Protocol):
     def weight(self) -> int:
         """How many bytes those are, about: what was taken back may still be counted."""
 
-    def give(self, deliveries: Sequence[Delivery]) -> Told:
+    def give(self, deliveries: Sequence[Delivery]) -> wire.Sent:
         """Hand these over. They are on the books only if the answer is yes."""
 
     def heard(self, said: wire.Ended | wire.Failed) -> Ended | None:
@@ -103,7 +105,7 @@ def _new_code() -> int:
 class BatchBook:
     """For a worker that runs one message at a time, in batches."""
 
-    def __init__(self, process: WorkerProcess, needs_delivery: bool) -> None:
+    def __init__(self, process: "WorkerProcess", needs_delivery: bool) -> None:
         self._process, self._marks, self._needs_delivery = process, process.marks, needs_delivery
         self._batches: list[_Batch] = []
 
@@ -116,7 +118,7 @@ class BatchBook:
     def weight(self) -> int:
         return sum(batch.weight for batch in self._batches)
 
-    def give(self, deliveries: Sequence[Delivery]) -> Told:
+    def give(self, deliveries: Sequence[Delivery]) -> wire.Sent:
         slot = 0 if not self._batches or self._batches[0].slot == 1 else 1
         batch = _Batch(slot, _new_code(), deliveries, len(deliveries), weight(deliveries))
         self._marks.clear(slot, len(deliveries))
@@ -125,7 +127,7 @@ class BatchBook:
         else:
             said = wire.Run(slot, batch.code, [None if each.is_tombstone else each.body for each in deliveries])
         told = self._process.tell(said)
-        if told is Told.YES:
+        if told is wire.Sent.YES:
             self._batches.append(batch)
         return told
 
@@ -228,7 +230,7 @@ class _Lane:
 class LaneBook:
     """For a worker that runs several messages at once, each in its lane."""
 
-    def __init__(self, process: WorkerProcess, *, shares_a_thread: bool) -> None:
+    def __init__(self, process: "WorkerProcess", *, shares_a_thread: bool) -> None:
         self._process, self._marks, self._shares_a_thread = process, process.marks, shares_a_thread
         self._lanes: dict[int, _Lane] = {}
         self._lately: deque[str] = deque(maxlen=LATELY)
@@ -242,14 +244,14 @@ class LaneBook:
     def weight(self) -> int:
         return weight(lane.delivery for lane in self._lanes.values())
 
-    def give(self, deliveries: Sequence[Delivery]) -> Told:
+    def give(self, deliveries: Sequence[Delivery]) -> wire.Sent:
         free = [lane for lane in range(self._marks.lanes) if lane not in self._lanes][: len(deliveries)]
         codes = [_new_code() for _ in free]  # each its own: one that writes over all marks knows no other's
         for lane in free:
             self._marks.outcomes[lane] = 0
             self._marks.words[LANES + 2 * lane + 1] = 0  # not begun
         told = self._process.tell(wire.RunLanes(free, codes, [_unreceipted(delivery) for delivery in deliveries]))
-        if told is Told.YES:
+        if told is wire.Sent.YES:
             given = zip(free, codes, deliveries, strict=True)
             self._lanes |= {lane: _Lane(delivery, code) for lane, code, delivery in given}
         return told

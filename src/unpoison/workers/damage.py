@@ -7,6 +7,7 @@ replaced, since there is damage that no check can see.
 
 import logging
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -14,7 +15,9 @@ from unpoison.worker import wire
 from unpoison.worker.health import REVERSIBLE
 from unpoison.worker.marks import HABITS
 from unpoison.workers.interface import Ended
-from unpoison.workers.pooled_worker import Seat
+
+if TYPE_CHECKING:
+    from unpoison.workers.pooled_worker import Seat
 
 log = logging.getLogger("unpoison")
 
@@ -35,7 +38,7 @@ class Habits:
         self._seen: dict[str, list[tuple[Seat, frozenset[str]]]] = {}
         self._habits: set[str] = set()
 
-    def apply(self, seat: Seat) -> None:
+    def apply(self, seat: "Seat") -> None:
         """Tell a worker what it need not look at."""
         seat.process.marks.words[HABITS] = sum(1 << REVERSIBLE.index(name) for name in self._habits)
 
@@ -48,7 +51,7 @@ class Habits:
         what = [*others, *(word for _, word in kept)]
         return msgspec.structs.replace(said, what=what, reversible=[name for name, _ in kept])
 
-    def learn(self, seat: Seat, said: wire.Damaged, candidates: Sequence[str]) -> Sequence[str]:
+    def learn(self, seat: "Seat", said: wire.Damaged, candidates: Sequence[str]) -> Sequence[str]:
         """What of this damage is now known for a habit: different messages did it in two workers, or again and again in one."""
         learned = []
         for name in said.reversible:
@@ -70,11 +73,11 @@ class Trust:
         self._habits = Habits()
         self._patience = FAILURES_IN_A_ROW
 
-    def prepare(self, seat: Seat) -> None:
+    def prepare(self, seat: "Seat") -> None:
         """A worker that is about to get its first message."""
         self._habits.apply(seat)
 
-    def damaged(self, seat: Seat, said: wire.Damaged, others: Iterable[Seat]) -> None:
+    def damaged(self, seat: "Seat", said: wire.Damaged, others: "Iterable[Seat]") -> None:
         """A check found something. What was put back keeps its worker; anything else costs it its place."""
         candidates = seat.book.candidates(said)
         reported, said = said, self._habits.unknown(said)
@@ -110,7 +113,7 @@ class Trust:
             extra={"event": "worker-habit", "source": self._source},
         )
 
-    def ended(self, seat: Seat, ended: Ended) -> bool:
+    def ended(self, seat: "Seat", ended: Ended) -> bool:
         """False if one message after the other has failed in this worker, so that it had better be replaced."""
         if not ended.failures:
             if ended.deliveries:

@@ -9,11 +9,15 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from unpoison.model.failure import Crash, ErrorClassification, Failure, fingerprint
-from unpoison.workers.assignments import Remains, Running
+from unpoison.model.classification import ErrorClassification
+from unpoison.model.failure import Crash, Failure, fingerprint
 from unpoison.workers.interface import Ended
-from unpoison.workers.pooled_worker import Seat
+
+if TYPE_CHECKING:
+    from unpoison.workers.assignments import Remains, Running
+    from unpoison.workers.pooled_worker import Seat
 
 TOGETHER = 0.1
 """Seconds within which two deaths count as one event."""
@@ -27,9 +31,9 @@ class Death:
     """A worker that died, with what it left."""
 
     at: float
-    remains: Remains
+    remains: "Remains"
     crash: Crash
-    late: Running | None
+    late: "Running | None"
     was_solo: bool
     was_mistaken: bool = False
     """It was ended for a message over its limit, or while nothing ran in it: one that began in that moment is not to blame."""
@@ -49,7 +53,7 @@ class Deaths:
         self._lock = threading.Lock()
         self._recent: list[Death] = []
 
-    def note(self, seat: Seat, remains: Remains) -> Death:
+    def note(self, seat: "Seat", remains: "Remains") -> Death:
         now = time.monotonic()
         since = seat.late or remains.culprit or (remains.running[0] if remains.running else None)
         elapsed = None if since is None or since.since == 0 else now - since.since / 1e9

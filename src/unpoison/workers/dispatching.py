@@ -7,13 +7,16 @@ gets that one, beside the others: it counts towards the concurrency, and batches
 import time
 from collections import deque
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from unpoison.decide.options import ConsumerOptions
 from unpoison.model.message import Delivery
 from unpoison.worker.marks import BATCH, BATCHES
 from unpoison.workers.assignments import weight
-from unpoison.workers.pooled_worker import Seat
-from unpoison.workers.watch import Watch
+
+if TYPE_CHECKING:
+    from unpoison.workers.pooled_worker import Seat
+    from unpoison.workers.watch import Watch
 
 # How much is handed to a worker at a time?
 #
@@ -43,11 +46,11 @@ class Pace:
             return self._lanes
         return self._size * BATCHES if self._average < ONE_AHEAD_BELOW else 1
 
-    def may_have_more(self, seat: Seat) -> bool:
+    def may_have_more(self, seat: "Seat") -> bool:
         free = seat.book.free()
         return free > 0 if self._in_lanes or self._average < ONE_AHEAD_BELOW else free == BATCHES
 
-    def portion(self, queue: list[Delivery], seat: Seat, at_most: int) -> Sequence[Delivery]:
+    def portion(self, queue: list[Delivery], seat: "Seat", at_most: int) -> Sequence[Delivery]:
         """Take the next batch for this worker off the queue."""
         count = min(at_most, seat.book.free() if self._in_lanes else self._size)
         taken = queue[:count]
@@ -67,7 +70,7 @@ class Pace:
             taken.append(delivery)
         return taken
 
-    def measured(self, seat: Seat, count: int) -> None:
+    def measured(self, seat: "Seat", count: int) -> None:
         """A batch of so many has ended in this worker."""
         now = time.monotonic()
         if count == 0 or self._in_lanes:
@@ -85,7 +88,7 @@ class Pace:
 class Dispatch:
     """What waits for a worker of one source."""
 
-    def __init__(self, options: ConsumerOptions, pace: Pace, watch: Watch, recycle_after: int | None) -> None:
+    def __init__(self, options: ConsumerOptions, pace: Pace, watch: "Watch", recycle_after: int | None) -> None:
         self._pace, self._watch, self._recycle_after = pace, watch, recycle_after
         self._wanted = options.processes
         self._lanes = options.lanes
@@ -107,7 +110,7 @@ class Dispatch:
         self.queue.clear()
         return taken
 
-    def hand_out(self, seats: Sequence[Seat]) -> None:
+    def hand_out(self, seats: "Sequence[Seat]") -> None:
         """As much as the workers can take now."""
         if not (self.queue or self.fresh):
             return
@@ -126,7 +129,7 @@ class Dispatch:
             return solos
         return min(asked, max(1, self._wanted - 1))
 
-    def _hand_out_fresh(self, seats: Sequence[Seat], count: int) -> None:
+    def _hand_out_fresh(self, seats: "Sequence[Seat]", count: int) -> None:
         for _ in range(count):
             unused = next((seat for seat in seats if seat.is_able and not seat.uses and not seat.book.held()), None)
             if unused is None or not self._has_place(seats) or not unused.give([self.fresh[0]]):
@@ -135,13 +138,13 @@ class Dispatch:
             unused.is_solo = True
             self._is_turn_of_batches = True
 
-    def _has_place(self, seats: Sequence[Seat]) -> bool:
+    def _has_place(self, seats: "Sequence[Seat]") -> bool:
         """Whether one more message may run."""
         if self._has_lanes:
             return sum(seat.book.held() for seat in seats) < self._wanted * self._lanes
         return sum(1 for seat in seats if seat.book.held()) < self._wanted
 
-    def _hand_out_batches(self, seats: Sequence[Seat], reserved: int) -> None:
+    def _hand_out_batches(self, seats: "Sequence[Seat]", reserved: int) -> None:
         for seat in self._takers(seats, self._wanted - reserved):
             while self.queue and self._pace.may_have_more(seat) and (left := self._left(seat, seats, reserved)) > 0:
                 portion = self._pace.portion(self.queue, seat, left)
@@ -150,7 +153,7 @@ class Dispatch:
                     break
                 self._is_turn_of_batches = False
 
-    def _takers(self, seats: Sequence[Seat], places: int) -> Sequence[Seat]:
+    def _takers(self, seats: "Sequence[Seat]", places: int) -> "Sequence[Seat]":
         """The workers that batches go to, those with the least in hand first: no more of them than have a place."""
         regular = [seat for seat in seats if not seat.is_solo]
         able = [seat for seat in regular if seat.is_able and not self._watch.is_slow(seat)]
@@ -161,7 +164,7 @@ class Dispatch:
         at_work_first = sorted(able, key=lambda seat: (not seat.book.held(), seat.uses == 0))
         return sorted(at_work_first[: max(0, places)], key=lambda seat: (seat.uses == 0, seat.book.held()))
 
-    def _left(self, seat: Seat, seats: Sequence[Seat], reserved: int) -> int:
+    def _left(self, seat: "Seat", seats: "Sequence[Seat]", reserved: int) -> int:
         """How many more messages this worker may be given."""
         left = BATCH if self._recycle_after is None else self._recycle_after - seat.uses - seat.book.held()
         if not self._has_lanes:

@@ -8,13 +8,16 @@ import queue
 import threading
 import time
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from unpoison.errors import UnpoisonError
 from unpoison.model import verdict
 from unpoison.reporting.report import Event
 from unpoison.worker import wire
-from unpoison.workers.process import GONE_WITHIN, Told, WorkerProcess, readable
-from unpoison.workers.template_client import Template
+from unpoison.workers.process import GONE_WITHIN, WorkerProcess, readable
+
+if TYPE_CHECKING:
+    from unpoison.workers.template_client import Template
 
 log = logging.getLogger("unpoison")
 
@@ -31,7 +34,7 @@ LEAVE_WITHIN = 1.0
 class IsolatedHooks:
     """Calls the hooks of one consumer in another process."""
 
-    def __init__(self, consumer: wire.Consumer, template: Template) -> None:
+    def __init__(self, consumer: wire.Consumer, template: "Template") -> None:
         self._consumer, self._template = consumer, template
         self._queue: queue.SimpleQueue[wire.Hook | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -74,7 +77,7 @@ class IsolatedHooks:
             if problem:
                 extra = {"event": "hook-failed", "source": hook.message.source, "message_id": hook.message.id}
                 log.error("A hook for message %r failed: %s. The verdict stands.", hook.message.id, problem, extra=extra)
-        if self._process is not None and self._process.tell(wire.Stop()) is Told.YES:
+        if self._process is not None and self._process.tell(wire.Stop()) is wire.Sent.YES:
             self._process.is_gone(LEAVE_WITHIN)
         self._end()
 

@@ -8,8 +8,7 @@ from typing import Any
 
 from unpoison.model.failure import Failure
 from unpoison.model.message import Delivery
-from unpoison.worker.call import Call
-from unpoison.worker.concurrent_loop import timed_out
+from unpoison.worker.call import Call, timed_out
 from unpoison.workers.bell import Bell
 from unpoison.workers.interface import Ended, Endings, Interrupted
 

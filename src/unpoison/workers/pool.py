@@ -9,6 +9,7 @@ import selectors
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from unpoison.decide.options import Settings
 from unpoison.errors import UnpoisonError
@@ -20,10 +21,11 @@ from unpoison.workers.deaths import Death, Deaths, judge_death
 from unpoison.workers.dispatching import Dispatch, Pace
 from unpoison.workers.interface import Ended, Interrupted
 from unpoison.workers.pooled_worker import Seat
-from unpoison.workers.process import Told
 from unpoison.workers.start_backoff import Starting
-from unpoison.workers.template_client import Template
 from unpoison.workers.watch import Watch
+
+if TYPE_CHECKING:
+    from unpoison.workers.template_client import Template
 
 log = logging.getLogger("unpoison")
 
@@ -41,7 +43,7 @@ class IsolatedWorkers:
         self,
         consumer: wire.Consumer,
         settings: Settings,
-        template: Template,
+        template: "Template",
         inherited_fds: Callable[[], Sequence[int]],
         bell: Bell,
         deaths: Deaths,
@@ -304,7 +306,7 @@ class IsolatedWorkers:
 
     def _retire(self, seat: Seat) -> None:
         """Let a worker end in good order, after its on_worker_stop."""
-        if seat.process.tell(wire.Stop()) is not Told.YES:
+        if seat.process.tell(wire.Stop()) is not wire.Sent.YES:
             seat.process.kill()
         self._seats.remove(seat)
         seat.leave_until = time.monotonic() + LEAVE_WITHIN

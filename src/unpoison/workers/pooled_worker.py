@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from unpoison.model.message import Delivery
 from unpoison.worker import wire
 from unpoison.workers.assignments import BatchBook, Book, LaneBook, Remains, Running
-from unpoison.workers.process import GONE_WITHIN, Told, WorkerProcess
+from unpoison.workers.process import GONE_WITHIN, WorkerProcess
 
 
 def book_for(process: WorkerProcess, consumer: wire.Consumer) -> Book:
@@ -54,9 +54,9 @@ class Seat:
         if not self.book.held():
             self.given_at = time.monotonic()
         told = self.book.give(deliveries)
-        if told is Told.NEVER:
+        if told is wire.Sent.NEVER:
             self.process.kill()  # its end shows what became of what it has
-        return told is Told.YES
+        return told is wire.Sent.YES
 
     def is_over(self) -> bool:
         """Whether it has ended, was to leave and takes too long, or can say nothing more and runs nothing."""

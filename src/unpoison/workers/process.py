@@ -1,6 +1,5 @@
 """How does the consumer handle a worker's process: talk to it, stop it for a look, kill it, and learn how it ended?"""
 
-import enum
 import os
 import select
 import signal
@@ -102,14 +101,6 @@ _CRASHED = "Fatal Python error"
 """How faulthandler begins."""
 
 
-class Told(enum.Enum):
-    """Whether a worker was told something: yes; not now, it has too much to read already; or never, it cannot be reached."""
-
-    YES = enum.auto()
-    NOT_NOW = enum.auto()
-    NEVER = enum.auto()
-
-
 class WorkerProcess:
     """One worker, seen from the consumer, which is its parent."""
 
@@ -136,15 +127,15 @@ class WorkerProcess:
                 return
             yield received[0]
 
-    def tell(self, said: wire.ToWorker) -> Told:
+    def tell(self, said: wire.ToWorker) -> wire.Sent:
         """Never waits: a worker that is stuck does not read, and must not make the consumer wait for it."""
         try:
             wire.send(self.sock, said)
         except BlockingIOError:
-            return Told.NOT_NOW
+            return wire.Sent.NOT_NOW
         except OSError:
-            return Told.NEVER
-        return Told.YES
+            return wire.Sent.NEVER
+        return wire.Sent.YES
 
     def stand_still(self) -> bool:
         """Stop the process for a look at its marks. True once it certainly runs no further instruction."""

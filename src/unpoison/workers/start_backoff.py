@@ -6,9 +6,11 @@ No message is charged for it. It is said once, and workers are tried again until
 import logging
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from unpoison.decide.options import ConsumerOptions
-from unpoison.workers.pooled_worker import Seat
+if TYPE_CHECKING:
+    from unpoison.decide.options import ConsumerOptions
+    from unpoison.workers.pooled_worker import Seat
 
 log = logging.getLogger("unpoison")
 
@@ -19,7 +21,7 @@ START_AGAIN = (0.1, 1.0, 5.0)
 class Starting:
     """The starts of the workers of one source."""
 
-    def __init__(self, options: ConsumerOptions, limit: float) -> None:
+    def __init__(self, options: "ConsumerOptions", limit: float) -> None:
         self._options, self._limit = options, limit
         self._rounds = 0
         self._again = 0.0
@@ -32,7 +34,7 @@ class Starting:
             log.warning("Workers for %r start again.", self._options.name, extra=self._fields("workers-start"))
         self._rounds, self._again = 0, 0.0
 
-    def failed(self, seat: Seat) -> None:
+    def failed(self, seat: "Seat") -> None:
         """This one ended before it was ready."""
         crash = seat.process.autopsy(None)
         self._wait(seat.problem or f"it ended ({crash.signal or f'exit code {crash.exit_code}'}) before it was ready")
@@ -58,7 +60,7 @@ class Starting:
     def _fields(self, event: str) -> dict[str, str]:
         return {"event": event, "source": self._options.source}
 
-    def hanging(self, seats: Sequence[Seat]) -> Sequence[Seat]:
+    def hanging(self, seats: "Sequence[Seat]") -> "Sequence[Seat]":
         """Those that have been starting for too long."""
         late = [seat for seat in seats if not seat.ready and time.monotonic() - seat.process.born > self._limit]
         for seat in late:

@@ -2,10 +2,12 @@
 
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from unpoison.decide.options import ConsumerOptions
-from unpoison.workers.assignments import Running
-from unpoison.workers.pooled_worker import Seat
+if TYPE_CHECKING:
+    from unpoison.decide.options import ConsumerOptions
+    from unpoison.workers.assignments import Running
+    from unpoison.workers.pooled_worker import Seat
 
 SLOW = 1.0
 """Seconds after which a message no longer holds those behind it in its batch."""
@@ -28,7 +30,7 @@ LATE = 0.1
 class Watch:
     """Watches the clocks that workers write beside what they are running."""
 
-    def __init__(self, options: ConsumerOptions) -> None:
+    def __init__(self, options: "ConsumerOptions") -> None:
         self._limit = None if options.timeout is None else options.timeout + (CANCEL if options.is_async else 0.0)
         self._is_async = options.is_async
         self._look_every = MAX_LOOK_INTERVAL if self._limit is None else min(MAX_LOOK_INTERVAL, self._limit / LOOKS_PER_LIMIT)
@@ -38,7 +40,7 @@ class Watch:
         self._slow_since: dict[Seat, int] = {}
         self._slow_after = 0.0
 
-    def next_look(self, seats: Sequence[Seat]) -> float:
+    def next_look(self, seats: "Sequence[Seat]") -> float:
         """Seconds until one of these could be over its limit, or too slow."""
         soonest, now = self._look_every, time.monotonic()
         for seat in seats:
@@ -50,7 +52,7 @@ class Watch:
         """Whether the last look is long enough ago for another one."""
         return time.monotonic() >= self._not_before
 
-    def overdue(self, seats: Sequence[Seat]) -> Sequence[Seat]:
+    def overdue(self, seats: "Sequence[Seat]") -> "Sequence[Seat]":
         """Workers with a message over its limit. Time in which everything stood still (a frozen machine) does not count."""
         now = time.monotonic()
         self._note_pause(now, seats)
@@ -58,7 +60,7 @@ class Watch:
             return ()
         return [seat for seat in seats if any(self._is_late(one, now) for one in seat.book.running())]
 
-    def _note_pause(self, now: float, seats: Sequence[Seat]) -> None:
+    def _note_pause(self, now: float, seats: "Sequence[Seat]") -> None:
         if now > self._next_look + LATE:
             # Only the delay counts as a pause: a consumer that is always late must still find out who is over the limit.
             self._pauses.append((now, now - self._next_look))
@@ -67,7 +69,7 @@ class Watch:
             self._pauses = [(when, length) for when, length in self._pauses if when > oldest]
         self._next_look, self._not_before = now + self._look_every, now + MIN_LOOK_INTERVAL
 
-    def caught(self, seat: Seat) -> Running | None:
+    def caught(self, seat: "Seat") -> "Running | None":
         """The message to be charged if it is still over its limit when looked at closely; the worker then stands still.
 
         Without the second look a message that has just ended would be killed together with its innocent successor.
@@ -90,7 +92,7 @@ class Watch:
             return next((one for one in seat.book.running() if one.lane == step), late[0])
         return late[0]
 
-    def slow(self, seats: Sequence[Seat]) -> Sequence[Seat]:
+    def slow(self, seats: "Sequence[Seat]") -> "Sequence[Seat]":
         """Workers whose message has been running for a while, with others waiting behind it. Each is named once per message."""
         found: list[Seat] = []
         if time.monotonic() < self._slow_after:
@@ -108,25 +110,25 @@ class Watch:
         self._slow_since = {seat: since for seat, since in self._slow_since.items() if seat in seats}
         return found
 
-    def could_not_stop(self, seat: Seat) -> None:
+    def could_not_stop(self, seat: "Seat") -> None:
         """What is behind its slow message could not be taken back, on a busy machine for instance: named again in a while."""
         self._slow_since.pop(seat, None)
         self._slow_after = time.monotonic() + SLOW
 
-    def is_slow(self, seat: Seat) -> bool:
+    def is_slow(self, seat: "Seat") -> bool:
         if self._is_async or seat.consumer.options.threads > 1:
             return False
         now = time.monotonic_ns()
         return any(now - one.since > SLOW * 1e9 for one in seat.book.running())
 
-    def _late(self, seat: Seat) -> Sequence[Running]:
+    def _late(self, seat: "Seat") -> "Sequence[Running]":
         now = time.monotonic()
         return [one for one in seat.book.running() if self._is_late(one, now)]
 
-    def _is_late(self, one: Running, now: float) -> bool:
+    def _is_late(self, one: "Running", now: float) -> bool:
         return self._limit is not None and now > one.since / 1e9 + self._limit + self._paused_since(one.since / 1e9)
 
-    def _until(self, one: Running, now: float) -> float:
+    def _until(self, one: "Running", now: float) -> float:
         began = one.since / 1e9
         slow = began + SLOW - now
         if self._limit is None:

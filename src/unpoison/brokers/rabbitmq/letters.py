@@ -18,8 +18,8 @@ from unpoison.brokers.rabbitmq.envelope import LETTER, MOST_HEADERS, RECORD, STA
 from unpoison.brokers.rabbitmq.header_table import Header
 from unpoison.brokers.rabbitmq.properties import Properties
 from unpoison.brokers.rabbitmq.wire import Arrived
+from unpoison.model.classification import ErrorClassification
 from unpoison.model.dead_letter import DeadLetter, counters_of_replay
-from unpoison.model.failure import ErrorClassification
 from unpoison.model.message import Counters, Message
 from unpoison.port.reading import read_one, unreadable_letter
 from unpoison.port.serialization import UNREADABLE, letter_within

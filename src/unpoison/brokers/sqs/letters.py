@@ -13,8 +13,8 @@ import msgspec
 from unpoison.brokers.sqs import envelope, writing
 from unpoison.brokers.sqs.envelope import Envelope, Raw, Seen
 from unpoison.brokers.sqs.writing import LIMIT, Copy, unique
+from unpoison.model.classification import ErrorClassification
 from unpoison.model.dead_letter import DeadLetter
-from unpoison.model.failure import ErrorClassification
 from unpoison.model.message import Counters, Message
 from unpoison.model.wording import counted
 from unpoison.port import serialization

@@ -21,7 +21,7 @@ from unpoison.cli.plan.values import (
     share,
 )
 from unpoison.cli.screen import console
-from unpoison.decide.policy import MAX_AGE, Limits
+from unpoison.model.backoff import MAX_AGE, Limits
 from unpoison.planning.plan import Traffic
 
 MOST_ATTEMPTS = 100

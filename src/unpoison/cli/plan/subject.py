@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import click
 
 from unpoison.cli.loading import load
-from unpoison.decide.policy import Limits
+from unpoison.model.backoff import Limits
 from unpoison.model.wording import counted
 from unpoison.planning.plan import Plan, Scenario, Traffic, plan
 from unpoison.planning.warnings import Warned, lasting, warnings

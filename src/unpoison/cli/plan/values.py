@@ -6,8 +6,7 @@ import re
 import click
 
 from unpoison.cli.durations import duration
-from unpoison.decide.policy import MAX_ATTEMPTS
-from unpoison.model.backoff import Backoff
+from unpoison.model.backoff import MAX_ATTEMPTS, Backoff
 
 KINDS = ("exponential", "fixed", "immediate", "delays")
 

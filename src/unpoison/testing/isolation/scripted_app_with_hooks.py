@@ -6,10 +6,10 @@ import signal
 from typing import Any
 
 from unpoison.app import App
-from unpoison.decide.policy import MessageMetadata, PoisonPillHandler, Policy
+from unpoison.decide.policy import PoisonPillHandler, Policy
 from unpoison.model.backoff import Backoff
-from unpoison.model.failure import ErrorClassification
-from unpoison.model.message import Message
+from unpoison.model.classification import ErrorClassification
+from unpoison.model.message import Message, MessageMetadata
 from unpoison.testing.isolation.plan import SOURCE
 from unpoison.testing.isolation.scripted_app import diary, handle, scene
 
