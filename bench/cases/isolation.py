@@ -213,7 +213,7 @@ def deaths(folder: Path, *, with_spare: bool) -> list[float]:
     workers, close = _workers("deaths")
     found = []
     for n in range(DEATHS):
-        while with_spare and not all(seat.ready for seat in workers._seats):  # noqa: SLF001 - nobody else needs to know
+        while with_spare and not all(worker.ready for worker in workers._workers):  # noqa: SLF001 - nobody else needs to know
             workers.wait(0.05)
         (folder / "ledger").write_text("")
         pair = [Delivery(k, "deaths", str(k), msgspec.json.encode({"id": k})) for k in (2 * n, 2 * n + 1)]
@@ -339,13 +339,13 @@ class _Nobody:
 def _workers(source: str) -> tuple[Any, Callable[[], None]]:
     app = RunnableApp.from_reference("bench.cases.isolated_app:app", dict)
     options = next(one for one in app.consumers() if one.source == source)
-    staff: Any = app.staff(options, _Nobody(), Bell())  # type: ignore[arg-type]
+    started: Any = app.start_workers(options, _Nobody(), Bell())  # type: ignore[arg-type]
 
     def close() -> None:
-        staff.workers.close()
+        started.workers.close()
         app.close()
 
-    return staff.workers, close
+    return started.workers, close
 
 
 def _put_through(workers: Any, deliveries: Sequence[Delivery]) -> None:

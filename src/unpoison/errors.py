@@ -112,7 +112,7 @@ class PublishFailed(BrokerUnavailable):
         unknown: Iterable[PublishedMessage] = (),
     ) -> None:
         self.source, self.stored, self.refused, self.unknown = source, tuple(stored), tuple(refused), tuple(unknown)
-        super().__init__(self._told())
+        super().__init__(self._text())
 
     def __reduce__(self) -> tuple[type, tuple[object, ...]]:
         return type(self), (self.source, self.stored, self.refused, self.unknown)
@@ -123,7 +123,7 @@ class PublishFailed(BrokerUnavailable):
         blamed = [each for each in self.refused if each.refusal is not Refusal.NOT_SENT]
         return not self.unknown and bool(blamed) and all(each.refusal and each.refusal.is_about_the_message for each in blamed)
 
-    def _told(self) -> str:
+    def _text(self) -> str:
         count = len(self.stored) + len(self.refused) + len(self.unknown)
         again = "To be certain, send again under the same id; consumers may then get it twice."
         if count == 1 and self.unknown:

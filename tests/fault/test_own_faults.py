@@ -7,10 +7,10 @@ from unpoison.app import App
 
 SHOP = """
 from unpoison import App, Permanent
-from unpoison.flow.settlement_builder import Judge
+from unpoison.flow.settlement_builder import SettlementBuilder
 
 app = App("sqlite:///shop.db")
-sound = Judge._event
+sound = SettlementBuilder._event
 
 
 def broken(judge, batch, n):
@@ -28,7 +28,7 @@ def handle(body: str) -> None:
 
 
 if __name__ == "__main__":
-    Judge._event = broken
+    SettlementBuilder._event = broken
     app.run(until_empty=True)
 """
 

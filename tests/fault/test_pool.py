@@ -31,7 +31,7 @@ def workers(tmp_path, monkeypatch, bell):
     (tmp_path / "pool_shop.py").write_text(APP)
     monkeypatch.chdir(tmp_path)
     app = RunnableApp.from_reference("pool_shop:app", dict)
-    workers = app.staff(app.consumers()[0], SimpleNamespace(inherited_fds=lambda: ()), bell).workers
+    workers = app.start_workers(app.consumers()[0], SimpleNamespace(inherited_fds=lambda: ()), bell).workers
     yield workers
     workers.close()
     app.close()

@@ -42,7 +42,7 @@ def test_a_handler_in_a_worker_process_tells_a_tombstone_from_an_empty_body(tmp_
     app = RunnableApp.from_reference("native_shop:app", dict)
     (options,) = [each for each in app.consumers() if each.source == source]
     assert options.takes_delivery is (source != "orders")
-    workers = app.staff(options, SimpleNamespace(inherited_fds=lambda: ()), Bell()).workers
+    workers = app.start_workers(options, SimpleNamespace(inherited_fds=lambda: ()), Bell()).workers
     sent = [
         Delivery(1, source, "null", b"", is_tombstone=True, native=NATIVE),
         Delivery(2, source, "empty", b"", native=NATIVE),

@@ -11,7 +11,7 @@ from unpoison.brokers.memory import MemoryBroker
 from unpoison.decide import attempts
 from unpoison.errors import OwnershipLost
 from unpoison.flow.exclusive_run import Alone
-from unpoison.flow.settlement_builder import Judge
+from unpoison.flow.settlement_builder import SettlementBuilder
 from unpoison.model.backoff import Limits
 from unpoison.model.message import Delivery
 from unpoison.port.broker import Settlement
@@ -55,7 +55,7 @@ class Loop:
         self.broker = self.world.broker()
         self.queue = self.broker.store.queue(source)
         self.crew = Crew(process, self.world.staff)
-        self.judge = Judge(self.world.limits, process.name, None, lambda: self.world.now)
+        self.judge = SettlementBuilder(self.world.limits, process.name, None, lambda: self.world.now)
         self.fetched: Sequence[Delivery] = ()
         self.suspect: Delivery | None = None
         self.is_asking = self.is_stale = self.is_over = False

@@ -16,7 +16,7 @@ from tests.unit.simulated_truth import DONE, Life
 from tests.unit.simulated_truth import HURT as WAS_HURT
 from unpoison.model.failure import Crash, Failure
 from unpoison.model.message import Delivery
-from unpoison.workers.assignments import Remains, Running
+from unpoison.workers.assignments import PostMortem, Running
 from unpoison.workers.deaths import TOGETHER, Death, judge_death, may_be_one_event
 from unpoison.workers.interface import Ended, Interrupted
 
@@ -220,11 +220,11 @@ class Crew:
         if not sound and self.staff.kind == "batch":
             running, unstarted = [*running, *(Running(delivery, 0) for delivery in unstarted)], []
         named = self._culprit(worker, stepping) if sound else self.floor.rng.choice(running)  # marks that lie name anyone
-        remains = Remains(Ended([]), running, unstarted, named, sound)
+        post_mortem = PostMortem(Ended([]), running, unstarted, named, sound)
         (self.fresh if worker.is_solo else self.queue).extendleft(reversed(unstarted))
         self.workers.remove(worker)
         if running or not sound:
-            death = Death(self.floor.now, remains, crash, stepping.running if late else None, worker.is_solo, mistaken)
+            death = Death(self.floor.now, post_mortem, crash, stepping.running if late else None, worker.is_solo, mistaken)
             self.unjudged.append(death)
             self.floor.deaths.append(death)
 
@@ -254,7 +254,7 @@ class Crew:
 
     def interrupt(self) -> Interrupted:
         unstarted = self.take_back()
-        running = [one.delivery for death in self.unjudged for one in death.remains.running]
+        running = [one.delivery for death in self.unjudged for one in death.post_mortem.running]
         running += [task.delivery for worker in self.workers for task in worker.tasks]
         results, self.results = self.results, []
         self.workers.clear()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from unpoison.decide import attempts
 from unpoison.decide.attempts import RUN, RUN_FRESH, SET_ASIDE, GiveUp, Run, RunFresh
 from unpoison.decide.policy import PoisonPillHandler, Policy, judge
-from unpoison.flow.settlement_builder import Judge
+from unpoison.flow.settlement_builder import SettlementBuilder
 from unpoison.model import verdict
 from unpoison.model.backoff import Limits
 from unpoison.model.classification import ErrorClassification
@@ -242,7 +242,7 @@ def test_what_is_in_doubt_is_booked_like_a_loss_in_company_and_runs_fresh():
 def test_a_last_attempt_that_crashes_is_given_up_only_in_a_worker_of_its_own(in_used_worker, dead, kept):
     message = delivery(attempts=4)
     ended = Ended([message], {0: failure(**CRASH)}, in_used_worker=in_used_worker)
-    judged = Judge(limits(), "host", None, lambda: NOW)([ended])
+    judged = SettlementBuilder(limits(), "host", None, lambda: NOW)([ended])
     assert (len(judged.settlement.dead), len(judged.settlement.kept)) == (dead, kept)
     (event,) = judged.events
     assert isinstance(event.ruling.verdict, verdict.Retry) == in_used_worker
@@ -251,7 +251,7 @@ def test_a_last_attempt_that_crashes_is_given_up_only_in_a_worker_of_its_own(in_
 
 def test_a_failure_in_a_damaged_worker_keeps_the_delay_it_would_have_had():
     ended = Ended([delivery()], {0: failure(worker_damage="umask", retry_after=7.0)}, in_used_worker=True)
-    (kept,) = Judge(limits(), "host", None, lambda: NOW)([ended]).settlement.kept
+    (kept,) = SettlementBuilder(limits(), "host", None, lambda: NOW)([ended]).settlement.kept
     assert (kept.after, kept.counters.attempts, kept.counters.vanished) == (7.0, 0, 1)
 
 
@@ -387,13 +387,13 @@ def test_a_policy_with_a_higher_limit_is_heeded_to_the_end():
 
 def test_what_a_planned_stop_did_not_let_start_is_handed_back_as_it_came():
     message = delivery(attempts=2, vanished=1)
-    judged = Judge(limits(), "host", None, lambda: NOW).released([message], [])
+    judged = SettlementBuilder(limits(), "host", None, lambda: NOW).released([message], [])
     assert [(kept.counters, kept.after) for kept in judged.settlement.kept] == [(message.counters, 0.0)]
     assert not judged.events
 
 
 def test_what_planned_stops_cut_off_starts_again_until_it_is_too_old():
-    decide = Judge(limits(max_age=timedelta(hours=1)), "host", None, lambda: NOW)
+    decide = SettlementBuilder(limits(max_age=timedelta(hours=1)), "host", None, lambda: NOW)
     young, old = delivery(interrupted=9, first_failed_at=NOW - 3599), delivery(interrupted=9, first_failed_at=NOW - 3600)
     judged = decide.released([], [young, old])
     assert [(kept.delivery, kept.counters.interrupted, kept.after) for kept in judged.settlement.kept] == [(young, 10, 0.0)]
@@ -407,7 +407,7 @@ def test_what_planned_stops_cut_off_starts_again_until_it_is_too_old():
 
 def test_the_log_says_why_a_failure_was_not_charged(caplog):
     ended = Ended([delivery(attempts=4)], {0: failure(**CRASH)}, in_used_worker=True)
-    (event,) = Judge(limits(), "host", None, lambda: NOW)([ended]).events
+    (event,) = SettlementBuilder(limits(), "host", None, lambda: NOW)([ended]).events
     Report().failed(event)
     (line,) = caplog.messages
     assert "That is not charged (in-doubt: other messages had used its worker, so it runs again in a fresh worker" in line

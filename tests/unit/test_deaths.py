@@ -4,7 +4,7 @@ import pytest
 
 from unpoison.model.failure import Crash
 from unpoison.model.message import Counters, Delivery
-from unpoison.workers.assignments import Remains, Running
+from unpoison.workers.assignments import PostMortem, Running
 from unpoison.workers.deaths import TOGETHER, Death, judge_death, may_be_one_event
 from unpoison.workers.interface import Ended
 
@@ -18,8 +18,8 @@ def running(name, **counters):
 def death(*names, culprit=None, late=None, crash=KILLED, solo=False, sound=True, at=0.0, **counters):
     """A worker died in which these were running; the marks name the culprit."""
     there = {name: running(name, **counters) for name in names}
-    remains = Remains(Ended([]), list(there.values()), [], there.get(culprit), sound)
-    return Death(at, remains, crash, there.get(late), solo)
+    post_mortem = PostMortem(Ended([]), list(there.values()), [], there.get(culprit), sound)
+    return Death(at, post_mortem, crash, there.get(late), solo)
 
 
 def judged(death, *, together=False):
@@ -93,6 +93,6 @@ def test_a_message_over_its_time_limit_is_nobodys_victim():
 
 
 def test_a_worker_ended_by_mistake_charges_nobody():
-    mistaken = Death(0.0, death("a", culprit="a").remains, KILLED, None, was_solo=False, was_mistaken=True)
+    mistaken = Death(0.0, death("a", culprit="a").post_mortem, KILLED, None, was_solo=False, was_mistaken=True)
     assert judged(mistaken) == ([], {"a": False})
     assert not may_be_one_event(mistaken, [death("k", culprit="k")])

@@ -12,11 +12,11 @@ from unpoison.workers.dispatching import Dispatch, Pace
 from unpoison.workers.watch import Watch
 
 
-class Seat:
+class PooledWorker:
     def __init__(self, consumer, uses=0):
         self.consumer, self.uses = consumer, uses
         self.ready, self.retiring, self.is_solo, self.takes = True, False, False, True
-        self.given, self.book = [], self
+        self.given, self.assignments = [], self
 
     is_able = property(lambda self: self.ready and not self.retiring)
 
@@ -40,12 +40,12 @@ class Seat:
         self.given = []
 
 
-def stage(seats, **options):
+def stage(workers, **options):
     """A dispatch with so many workers of which all but the last have run before."""
     consumer = SimpleNamespace(options=ConsumerOptions("orders", Limits(), **options))
     watch, pace = Watch(consumer.options), Pace(consumer.options)
     dispatch = Dispatch(consumer.options, pace, watch, None)
-    return dispatch, [Seat(consumer, uses=1) for _ in range(seats - 1)] + [Seat(consumer)]
+    return dispatch, [PooledWorker(consumer, uses=1) for _ in range(workers - 1)] + [PooledWorker(consumer)]
 
 
 def deliveries(name, count):
@@ -53,10 +53,10 @@ def deliveries(name, count):
 
 
 def test_batches_go_to_workers_that_have_run_before_and_the_spare_one_stays_unused():
-    dispatch, seats = stage(3, concurrency=2)
+    dispatch, workers = stage(3, concurrency=2)
     dispatch.queue += deliveries("m", 6)
-    dispatch.hand_out(seats)
-    assert [seat.held() for seat in seats] == [4, 2, 0]
+    dispatch.hand_out(workers)
+    assert [worker.held() for worker in workers] == [4, 2, 0]
 
 
 def test_one_that_needs_a_fresh_worker_gets_the_spare_one_as_soon_as_there_is_a_place():
@@ -78,14 +78,14 @@ def test_one_that_needs_a_fresh_worker_gets_the_spare_one_as_soon_as_there_is_a_
 
 
 def test_batches_always_keep_a_place_however_many_need_a_fresh_worker():
-    dispatch, seats = stage(5, concurrency=3)
-    seats += [Seat(seats[0].consumer) for _ in range(5)]
+    dispatch, workers = stage(5, concurrency=3)
+    workers += [PooledWorker(workers[0].consumer) for _ in range(5)]
     dispatch.fresh += deliveries("f", 10)
     dispatch.queue += deliveries("m", 100)
     for _ in range(10):
-        dispatch.hand_out(seats)
-    assert sum(seat.is_solo for seat in seats) == 2
-    assert sum(seat.held() > 0 and not seat.is_solo for seat in seats) == 1
+        dispatch.hand_out(workers)
+    assert sum(worker.is_solo for worker in workers) == 2
+    assert sum(worker.held() > 0 and not worker.is_solo for worker in workers) == 1
 
 
 def test_with_a_single_place_batches_and_fresh_ones_take_turns():
@@ -95,10 +95,10 @@ def test_with_a_single_place_batches_and_fresh_ones_take_turns():
     turns = []
     for _ in range(6):
         dispatch.hand_out([worker, spare])
-        turns += [ids[0][0] for seat in (worker, spare) for ids in seat.given[:1]]
+        turns += [ids[0][0] for worker in (worker, spare) for ids in worker.given[:1]]
         worker.end()
         if spare.given:
-            spare = Seat(spare.consumer)
+            spare = PooledWorker(spare.consumer)
     assert turns == ["f", "m", "f", "m", "f", "m"]
 
 

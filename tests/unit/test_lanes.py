@@ -13,7 +13,7 @@ from unpoison.worker import wire
 from unpoison.worker.concurrent_loop import Lanes
 from unpoison.worker.health import Damage
 from unpoison.worker.marks import Marks, create
-from unpoison.workers.assignments import LaneBook
+from unpoison.workers.assignments import LaneAssignments
 
 MOVED = Damage(["working directory"], ["working directory"], is_lasting=False)
 FAILURE = Failure(classification=ErrorClassification.PERMANENT, rule="", type_name="ValueError")
@@ -74,29 +74,29 @@ def test_a_message_that_began_after_that_answers_for_its_failure(worker):
 
 
 @pytest.fixture
-def book(marks):
+def assignments(marks):
     """Of a worker that was given three messages, and what it was told."""
     told = []
     process = SimpleNamespace(marks=marks, tell=lambda said: told.append(said) or wire.Sent.YES)
-    book = LaneBook(process, shares_a_thread=False)
-    book.give([Delivery(None, "orders", f"m{number}", b"") for number in range(3)])
-    return book, told[0]
+    assignments = LaneAssignments(process, shares_a_thread=False)
+    assignments.give([Delivery(None, "orders", f"m{number}", b"") for number in range(3)])
+    return assignments, told[0]
 
 
-def test_what_never_began_has_not_ended_though_its_mark_says_so(book, marks):
-    book, said = book
+def test_what_never_began_has_not_ended_though_its_mark_says_so(assignments, marks):
+    assignments, said = assignments
     for lane, code in zip(said.lanes, said.codes, strict=True):
         marks.outcomes[lane] = code
-    remains = book.remains()
-    assert not remains.ended.deliveries
-    assert {one.delivery.id for one in remains.running} == {"m0", "m1", "m2"}
+    post_mortem = assignments.post_mortem()
+    assert not post_mortem.ended.deliveries
+    assert {one.delivery.id for one in post_mortem.running} == {"m0", "m1", "m2"}
 
 
-def test_what_began_and_is_marked_has_ended(book, marks, worker):
-    book, said = book
+def test_what_began_and_is_marked_has_ended(assignments, marks, worker):
+    assignments, said = assignments
     lanes = worker(None)
     lanes.begin(1)
     lanes.end(1, said.codes[1], None)
-    remains = book.remains()
-    assert [delivery.id for delivery in remains.ended.deliveries] == ["m1"]
-    assert [delivery.id for delivery in remains.unstarted] == ["m0", "m2"]
+    post_mortem = assignments.post_mortem()
+    assert [delivery.id for delivery in post_mortem.ended.deliveries] == ["m1"]
+    assert [delivery.id for delivery in post_mortem.unstarted] == ["m0", "m2"]

@@ -15,12 +15,14 @@ from unpoison.workers.damage import FAILURES_IN_A_ROW, NAMED, Trust
 from unpoison.workers.interface import Ended
 
 
-class Seat(SimpleNamespace):
+class PooledWorker(SimpleNamespace):
     """A worker as far as trust in it goes."""
 
     def __init__(self, pid=1):
         marks = SimpleNamespace(words=[0] * 8)
-        super().__init__(retiring=False, put_back=set(), failing=set(), book=self, process=SimpleNamespace(pid=pid, marks=marks))
+        super().__init__(
+            retiring=False, put_back=set(), failing=set(), assignments=self, process=SimpleNamespace(pid=pid, marks=marks)
+        )
         self.did_it = []
 
     def __hash__(self) -> int:  # type: ignore[override]
@@ -34,9 +36,9 @@ class Seat(SimpleNamespace):
         return [name for n, name in enumerate(REVERSIBLE) if self.process.marks.words[HABITS] >> n & 1]
 
 
-def damaged(trust, seat, *ids, what=("umask",), lasting=False, others=()):
-    seat.did_it = list(ids)
-    trust.damaged(seat, wire.Damaged(0, 0, 0, list(what), list(what), lasting), [seat, *others])
+def damaged(trust, worker, *ids, what=("umask",), lasting=False, others=()):
+    worker.did_it = list(ids)
+    trust.damaged(worker, wire.Damaged(0, 0, 0, list(what), list(what), lasting), [worker, *others])
 
 
 @pytest.fixture
@@ -56,9 +58,9 @@ def ended(*outcomes, first=0):
 
 
 def test_what_was_put_back_keeps_its_worker_and_is_told_with_the_messages(trust, caplog):
-    seat = Seat(pid=77)
-    damaged(trust, seat, "a", "b")
-    assert not seat.retiring
+    worker = PooledWorker(pid=77)
+    damaged(trust, worker, "a", "b")
+    assert not worker.retiring
     (line,) = caplog.records
     assert line.getMessage() == (
         "Worker 77 of 'orders' was damaged by one of its messages: umask. That was put back. "
@@ -68,27 +70,27 @@ def test_what_was_put_back_keeps_its_worker_and_is_told_with_the_messages(trust,
 
 
 def test_what_stays_broken_costs_the_worker_its_place(trust, caplog):
-    seat = Seat()
-    damaged(trust, seat, *(f"m{n}" for n in range(30)), lasting=True)
-    assert seat.retiring
+    worker = PooledWorker()
+    damaged(trust, worker, *(f"m{n}" for n in range(30)), lasting=True)
+    assert worker.retiring
     (line,) = caplog.records
     assert "It is replaced. It was one of 30 messages, the last of which are 'm10'" in line.getMessage()
     assert len(line.candidates) == 30 > NAMED
 
 
 def test_the_same_thing_put_back_again_in_one_worker_is_no_news(trust, caplog):
-    seat = Seat()
-    damaged(trust, seat, "a")
-    damaged(trust, seat, "a")
+    worker = PooledWorker()
+    damaged(trust, worker, "a")
+    damaged(trust, worker, "a")
     assert [record.levelname for record in caplog.records] == ["WARNING", "DEBUG"]
 
 
 def test_what_different_messages_change_in_two_workers_is_left_alone_in_all_of_them(trust, caplog):
-    first, second, third, late = Seat(1), Seat(2), Seat(3), Seat(4)
+    first, second, third, late = PooledWorker(1), PooledWorker(2), PooledWorker(3), PooledWorker(4)
     damaged(trust, first, "a", "b", others=[second, third])
     damaged(trust, second, "c", "d", others=[first, third])
-    assert [seat.habits for seat in (first, second, third)] == [["umask"]] * 3
-    assert [seat.retiring for seat in (first, second, third)] == [True, True, False], "it was put back in those two"
+    assert [worker.habits for worker in (first, second, third)] == [["umask"]] * 3
+    assert [worker.retiring for worker in (first, second, third)] == [True, True, False], "it was put back in those two"
     trust.prepare(late)
     assert late.habits == ["umask"]
     assert [record.event for record in caplog.records] == ["worker-damaged", "worker-habit"]
@@ -96,7 +98,7 @@ def test_what_different_messages_change_in_two_workers_is_left_alone_in_all_of_t
 
 
 def test_a_worker_that_had_not_yet_read_of_the_habit_reports_nothing_new(trust, caplog):
-    first, second, late = Seat(1), Seat(2), Seat(3)
+    first, second, late = PooledWorker(1), PooledWorker(2), PooledWorker(3)
     damaged(trust, first, "a", others=[second, late])
     damaged(trust, second, "b", others=[first, late])
     damaged(trust, late, "c", others=[first, second])
@@ -106,11 +108,11 @@ def test_a_worker_that_had_not_yet_read_of_the_habit_reports_nothing_new(trust, 
 
 
 def test_a_known_habit_does_not_hide_other_damage(trust, caplog):
-    first, second, late = Seat(1), Seat(2), Seat(3)
+    first, second, late = PooledWorker(1), PooledWorker(2), PooledWorker(3)
     damaged(trust, first, "a", others=[second, late])
     damaged(trust, second, "b", others=[first, late])
     damaged(trust, late, "c", what=("umask", "locale"))
-    trust.damaged(Seat(4), wire.Damaged(0, 0, 0, ["sys.stdout", "umask"], ["umask"], True), [])
+    trust.damaged(PooledWorker(4), wire.Damaged(0, 0, 0, ["sys.stdout", "umask"], ["umask"], True), [])
     assert [record.event for record in caplog.records[2:]] == ["worker-damaged", "worker-damaged"]
     assert [record.getMessage().split(": ")[1].split(".")[0] for record in caplog.records[2:]] == ["locale", "sys"]
     assert "umask" not in caplog.records[2].getMessage() + caplog.records[3].getMessage()
@@ -118,55 +120,55 @@ def test_a_known_habit_does_not_hide_other_damage(trust, caplog):
 
 def test_one_message_that_does_it_again_and_again_makes_no_habit(trust):
     for pid in range(10):
-        seat = Seat(pid)
-        damaged(trust, seat, "innocent", "guilty")
-        assert seat.habits == []
+        worker = PooledWorker(pid)
+        damaged(trust, worker, "innocent", "guilty")
+        assert worker.habits == []
 
 
 def test_in_a_single_worker_it_takes_more_to_make_a_habit(trust):
-    seat = Seat()
-    damaged(trust, seat, "a")
-    damaged(trust, seat, "b")
-    assert seat.habits == []
-    damaged(trust, seat, "c")
-    assert seat.habits == ["umask"]
+    worker = PooledWorker()
+    damaged(trust, worker, "a")
+    damaged(trust, worker, "b")
+    assert worker.habits == []
+    damaged(trust, worker, "c")
+    assert worker.habits == ["umask"]
 
 
 def test_what_cannot_be_put_back_is_nobodys_habit(trust):
     for pid in range(5):
-        seat = Seat(pid)
-        seat.did_it = [f"m{pid}"]
-        trust.damaged(seat, wire.Damaged(0, 0, 0, ["sys.stdout"], [], True), [seat])
-        assert (seat.retiring, seat.habits) == (True, [])
+        worker = PooledWorker(pid)
+        worker.did_it = [f"m{pid}"]
+        trust.damaged(worker, wire.Damaged(0, 0, 0, ["sys.stdout"], [], True), [worker])
+        assert (worker.retiring, worker.habits) == (True, [])
 
 
 def test_a_run_of_failures_of_different_messages_costs_the_worker_its_place(trust):
-    seat = Seat()
-    assert trust.ended(seat, ended(*[failure()] * (FAILURES_IN_A_ROW - 1)))
-    assert trust.ended(seat, ended(failure())), "the first of them again"
-    assert not trust.ended(seat, ended(failure(), first=100))
+    worker = PooledWorker()
+    assert trust.ended(worker, ended(*[failure()] * (FAILURES_IN_A_ROW - 1)))
+    assert trust.ended(worker, ended(failure())), "the first of them again"
+    assert not trust.ended(worker, ended(failure(), first=100))
 
 
 @pytest.mark.parametrize("well", [None, failure(discard=True)], ids=["a success", "a discard"])
 def test_whatever_goes_well_in_between_ends_the_run(trust, well):
-    seat = Seat()
+    worker = PooledWorker()
     some = [failure()] * (FAILURES_IN_A_ROW - 1)
-    assert trust.ended(seat, ended(*some, well, *some))
-    assert trust.ended(seat, ended(well))
-    assert trust.ended(seat, ended(*some))
+    assert trust.ended(worker, ended(*some, well, *some))
+    assert trust.ended(worker, ended(well))
+    assert trust.ended(worker, ended(*some))
 
 
 @pytest.mark.parametrize("facts", [{"charged": False}, {"started": False}])
 def test_what_the_handler_asked_for_or_never_saw_says_nothing_about_its_worker(trust, facts):
-    assert trust.ended(Seat(), ended(*[failure(**facts)] * 100))
+    assert trust.ended(PooledWorker(), ended(*[failure(**facts)] * 100))
 
 
 def test_in_an_outage_workers_are_replaced_ever_more_rarely_and_a_success_makes_it_quick_again(trust):
-    replaced, seat = [], Seat()
+    replaced, worker = [], PooledWorker()
     for n in range(1000):
-        if not trust.ended(seat, ended(failure(), first=n)):
+        if not trust.ended(worker, ended(failure(), first=n)):
             replaced.append(n + 1)
-            seat = Seat()
+            worker = PooledWorker()
     assert replaced == [20, 60, 140, 300, 620]
-    trust.ended(seat, ended(None))
-    assert not trust.ended(seat, ended(*[failure()] * FAILURES_IN_A_ROW))
+    trust.ended(worker, ended(None))
+    assert not trust.ended(worker, ended(*[failure()] * FAILURES_IN_A_ROW))

@@ -29,7 +29,7 @@ class Classified:
     discard: bool = False
 
     @classmethod
-    def as_told(cls, classification: ErrorClassification, rule: str) -> "Classified":
+    def of(cls, classification: ErrorClassification, rule: str) -> "Classified":
         return cls(classification, rule, charged=classification is not ErrorClassification.THROTTLED)
 
 
@@ -64,7 +64,7 @@ def _look_at(error: BaseException, depth: int) -> Classified:
     meaning = _meaning(error, depth)
     if meaning is None:
         return Classified(ErrorClassification.UNKNOWN, f"{type_name(type(error))}: no rule knows it")
-    told = Classified.as_told(meaning.classification, f"{type_name(type(error))}: {meaning.why}")
+    told = Classified.of(meaning.classification, f"{type_name(type(error))}: {meaning.why}")
     return replace(told, retry_after=meaning.retry_after)
 
 

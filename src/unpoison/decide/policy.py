@@ -147,7 +147,7 @@ class PoisonPillHandler:
             return built_in
         name, policy = self._policy(exc)
         if policy.classification is not None:
-            return _told(policy.classification, f"policy for {name}", built_in)
+            return _reclassified(policy.classification, f"policy for {name}", built_in)
         return built_in if self.error_classifier is None else _asked(self.error_classifier, exc, built_in, "error_classifier")
 
     def _policy(self, exc: BaseException) -> tuple[str, Policy]:
@@ -245,12 +245,12 @@ def _asked(classifier: ErrorClassifier, exc: BaseException, otherwise: Classifie
     except BaseException as broken:  # user code: the message must not suffer for it
         note = f"; {name} was not heeded ({type(broken).__name__}: {text_of(broken)})"
         return replace(otherwise, rule=cap(otherwise.rule + note, TEXT_LIMIT))
-    return otherwise if told in (None, otherwise.classification) else _told(told, f"{name} said {told}", otherwise)
+    return otherwise if told in (None, otherwise.classification) else _reclassified(told, f"{name} said {told}", otherwise)
 
 
-def _told(classification: ErrorClassification, rule: str, built_in: Classified) -> Classified:
+def _reclassified(classification: ErrorClassification, rule: str, built_in: Classified) -> Classified:
     """What the user says it is. A Retry-After that the server sent still holds where that means "slow down"."""
-    told = Classified.as_told(classification, rule)
+    told = Classified.of(classification, rule)
     return replace(told, retry_after=built_in.retry_after) if classification is ErrorClassification.THROTTLED else told
 
 

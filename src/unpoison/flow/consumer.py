@@ -19,8 +19,8 @@ from unpoison.decide import attempts
 from unpoison.decide.options import ConsumerOptions
 from unpoison.errors import PAUSES, OwnershipLost
 from unpoison.flow.exclusive_run import Alone
-from unpoison.flow.settlement_builder import Judge, Judged
-from unpoison.flow.until_empty import Emptiness, UntilEmpty
+from unpoison.flow.settlement_builder import Judged, SettlementBuilder
+from unpoison.flow.until_empty import IdleAgreement, UntilEmpty
 from unpoison.model.message import UNTRIED, Counters, Delivery
 from unpoison.model.verdict import DeadLetter
 from unpoison.port.broker import Broker, Settlement, TellsNative
@@ -57,7 +57,7 @@ class Consumer:
         ring: Callable[[], None],
         *,
         alone: Alone | None = None,
-        emptiness: Emptiness | None = None,
+        idle_agreement: IdleAgreement | None = None,
         name: str = "",
         code_version: str | None = None,
         clock: Callable[[], float] = time.time,
@@ -65,8 +65,8 @@ class Consumer:
         self._options, self._broker, self._workers, self._report, self._hooks = options, broker, workers, report, hooks
         self._ring, self._name = ring, name
         self._alone = Alone() if alone is None else alone
-        self._emptiness = Emptiness() if emptiness is None else emptiness
-        self._judge = Judge(options.limits, name, code_version, clock)
+        self._idle_agreement = IdleAgreement() if idle_agreement is None else idle_agreement
+        self._judge = SettlementBuilder(options.limits, name, code_version, clock)
         self._until_empty = UntilEmpty(options.source, broker, report, clock)
         self._tell_native = broker.native if isinstance(broker, TellsNative) else None
         self._with_key = None if options.key_from is None else key_reader(options.key_from, options.source)
@@ -98,10 +98,10 @@ class Consumer:
         while not self._stopping.is_set():
             is_busy = self.turn()
             if self._run_suspect(is_busy) or is_busy:
-                self._emptiness.moved()
+                self._idle_agreement.moved()
                 self._until_empty.goes_on()
                 continue
-            if until_empty and self._emptiness.agreed(self, self._ring, self._is_empty):
+            if until_empty and self._idle_agreement.agreed(self, self._ring, self._is_empty):
                 break
             self._workers.wait(LOOK_FOR_SUSPECTS if self._is_asking else IDLE)
         self._drain()

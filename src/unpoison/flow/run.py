@@ -21,7 +21,7 @@ from unpoison.decide.options import ConsumerOptions, Settings
 from unpoison.errors import BrokerUnavailable, ConfigError, UnpoisonError
 from unpoison.flow.consumer import Consumer
 from unpoison.flow.exclusive_run import Alone
-from unpoison.flow.until_empty import Emptiness
+from unpoison.flow.until_empty import IdleAgreement
 from unpoison.port.broker import Broker, Finding
 from unpoison.port.broker_url import masked
 from unpoison.port.findings import refuse_losses
@@ -30,7 +30,7 @@ from unpoison.workers.bell import Bell
 from unpoison.workers.process import Reaper
 
 if TYPE_CHECKING:
-    from unpoison.flow.runnable import Staff
+    from unpoison.flow.runnable import StartedWorkers
 
 log = logging.getLogger("unpoison")
 
@@ -56,7 +56,7 @@ class Runnable(Protocol):
 
     def consumers(self) -> Sequence[ConsumerOptions]: ...
 
-    def staff(self, options: ConsumerOptions, broker: Broker, bell: Bell) -> "Staff": ...
+    def start_workers(self, options: ConsumerOptions, broker: Broker, bell: Bell) -> "StartedWorkers": ...
 
     def close(self) -> None: ...
 
@@ -72,7 +72,7 @@ class Run:
             for app in apps
         }
         self._alone = Alone()
-        self._emptiness = Emptiness(sum(len(app.consumers()) for app in apps))
+        self._idle_agreement = IdleAgreement(sum(len(app.consumers()) for app in apps))
         self._consumers: list[Consumer] = []
         self._crashed: list[BaseException] = []
         self._stopped = threading.Event()
@@ -166,17 +166,17 @@ class Run:
         bell, broker, report = Bell(), broker_for(app.settings.url), self._reports[id(app)]
         if not self._open(app.settings, options, broker, bell, report):
             return None
-        staff = app.staff(options, broker, bell)
-        report.started(options.source, masked(app.settings.url), staff.where)
+        started = app.start_workers(options, broker, bell)
+        report.started(options.source, masked(app.settings.url), started.where)
         return Consumer(
             options,
             broker,
-            staff.workers,
+            started.workers,
             report,
-            staff.hooks,
+            started.hooks,
             bell.ring,
             alone=self._alone,
-            emptiness=self._emptiness,
+            idle_agreement=self._idle_agreement,
             name=f"{socket.gethostname()}:{os.getpid()}",
             code_version=app.settings.code_version,
         )

@@ -24,7 +24,7 @@ Registrations = Callable[[], Mapping[str, Registration]]
 
 
 @dataclass(frozen=True, slots=True)
-class Staff:
+class StartedWorkers:
     """The workers and hooks of one consumer, and the words that say at start-up where its handlers run."""
 
     workers: Workers
@@ -76,7 +76,7 @@ class RunnableApp:
     def consumers(self) -> Sequence[ConsumerOptions]:
         return self._consumers
 
-    def staff(self, options: ConsumerOptions, broker: Broker, bell: Bell) -> Staff:
+    def start_workers(self, options: ConsumerOptions, broker: Broker, bell: Bell) -> StartedWorkers:
         """Workers for one consumer."""
         if options.isolation == "process":
             return self._isolated(options, broker, bell)
@@ -84,29 +84,29 @@ class RunnableApp:
         call = self._registrations()[options.source].call
         hooks = Hooks(call.handler)
         if options.isolation == "inline":
-            return Staff(
+            return StartedWorkers(
                 InlineWorkers(call, self.settings.prefetch, bell), hooks, _not_isolated("in the consumer's own thread", options)
             )
         if options.is_async:
             from unpoison.workers.in_process_async import TaskWorkers  # noqa: PLC0415 - asyncio takes 60 ms to import
 
             tasks = TaskWorkers(call, options.concurrency, bell, self._here.loop_thread().loop)
-            return Staff(tasks, hooks, _not_isolated("as tasks on one event loop", options))
+            return StartedWorkers(tasks, hooks, _not_isolated("as tasks on one event loop", options))
         workers = ThreadWorkers(call, options.concurrency, self.settings.prefetch, bell)
-        return Staff(workers, hooks, _not_isolated(f"in {counted(options.concurrency, 'thread')}", options))
+        return StartedWorkers(workers, hooks, _not_isolated(f"in {counted(options.concurrency, 'thread')}", options))
 
     def close(self) -> None:
         self._here.close()
         if self._template is not None:
             self._template.close()
 
-    def _isolated(self, options: ConsumerOptions, broker: Broker, bell: Bell) -> Staff:
+    def _isolated(self, options: ConsumerOptions, broker: Broker, bell: Bell) -> StartedWorkers:
         if self._template is None:
             raise ConfigError(f"Consumer {options.source!r} asks for isolated workers, but its app cannot be imported by name.")
         consumer = next(one for one in self._template.app.consumers if one.options.source == options.source)
         consumer = wire.Consumer(options, consumer.needs_delivery, consumer.has_on_retry, consumer.has_on_dlq)
         workers = IsolatedWorkers(consumer, self.settings, self._template, broker.inherited_fds, bell, self._deaths)
-        return Staff(workers, IsolatedHooks(consumer, self._template), _isolated_words(options, self._template))
+        return StartedWorkers(workers, IsolatedHooks(consumer, self._template), _isolated_words(options, self._template))
 
 
 def _isolated_words(options: ConsumerOptions, template: Template) -> str:

@@ -74,7 +74,7 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True)
-class Judge:
+class SettlementBuilder:
     """Applies the decision core to what ended. Successes take a short way: no object is made for any of them."""
 
     limits: Limits

@@ -120,7 +120,7 @@ def _moment(moment: float) -> str:
 # moved since the earliest of these looks.
 
 
-class Emptiness:
+class IdleAgreement:
     """Shared by all consumers of a run."""
 
     def __init__(self, consumers: int = 1) -> None:

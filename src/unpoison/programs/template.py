@@ -34,7 +34,7 @@ from unpoison.worker import wire
 from unpoison.worker.call import Registration
 from unpoison.worker.hook_worker import become_hook_worker
 from unpoison.worker.marks import Marks
-from unpoison.worker.worker_process import Place, become_worker, die_with
+from unpoison.worker.worker_process import WorkerFds, become_worker, die_with
 
 
 def main() -> None:
@@ -138,10 +138,10 @@ def _be_worker(sock: socket.socket, app: App, consumer: int, fork: wire.Fork) ->
 def _start(app: App, consumer: int, fork: wire.Fork, descriptors: list[int]) -> Any:
     registration = app.consumers[fork.source]
     talk, shared, stack, log, out, err, *inherited_fds = descriptors
-    place = Place(socket.socket(fileno=talk), Marks(shared, registration.options.lanes), stack, log, (out, err), inherited_fds)
+    fds = WorkerFds(socket.socket(fileno=talk), Marks(shared, registration.options.lanes), stack, log, (out, err), inherited_fds)
     if fork.for_hooks:
-        become_hook_worker(place, registration, app.worker_hooks(), consumer)
-    become_worker(place, registration, app.worker_hooks(), consumer, app.settings.worker_memory)
+        become_hook_worker(fds, registration, app.worker_hooks(), consumer)
+    become_worker(fds, registration, app.worker_hooks(), consumer, app.settings.worker_memory)
 
 
 if __name__ == "__main__":

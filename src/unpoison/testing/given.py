@@ -48,8 +48,8 @@ def consumed(app: App, source: str, broker: Broker, clock: Callable[[], float] =
     """Let the app consume over this connection, and by this clock, until nothing is ready. Returns how messages ended."""
     report, bell = Report(), Bell()
     options = app.consumers[source].options
-    staff = app.runnable().staff(options, broker, bell)
-    consumer = Consumer(options, broker, staff.workers, report, staff.hooks, bell.ring, clock=clock)
+    started = app.runnable().start_workers(options, broker, bell)
+    consumer = Consumer(options, broker, started.workers, report, started.hooks, bell.ring, clock=clock)
     while consumer.turn():
         pass
     return report.tallies()[source]

@@ -7,27 +7,27 @@ from unpoison.worker import wire
 from unpoison.worker.call import Awaiting, Registration
 from unpoison.worker.fork_guard import leave
 from unpoison.worker.hooks import WorkerHooks
-from unpoison.worker.worker_process import Place, serve, settle_in
+from unpoison.worker.worker_process import WorkerFds, serve, settle_in
 
 
-def become_hook_worker(place: Place, registration: Registration, hooks: WorkerHooks, consumer: int) -> None:
+def become_hook_worker(fds: WorkerFds, registration: Registration, hooks: WorkerHooks, consumer: int) -> None:
     """The life of a worker for hooks; never returns. It is a worker like the others: what they opened, hooks may use too."""
     status = 1
     try:
-        settle_in(place, consumer, None)
+        settle_in(fds, consumer, None)
         awaiting = Awaiting()
-        status = serve(place, hooks, lambda: _call_all(place, registration.call.handler, awaiting), awaiting)
+        status = serve(fds, hooks, lambda: _call_all(fds, registration.call.handler, awaiting), awaiting)
     finally:
         leave(status)
 
 
-def _call_all(place: Place, handler: PoisonPillHandler, awaiting: Awaiting) -> None:
-    while (received := wire.receive(place.sock, wire.to_worker)) is not None and isinstance(received[0], wire.Hook):
-        _call(place, handler, received[0], awaiting)
-        wire.send(place.sock, wire.Ended(0))
+def _call_all(fds: WorkerFds, handler: PoisonPillHandler, awaiting: Awaiting) -> None:
+    while (received := wire.receive(fds.sock, wire.to_worker)) is not None and isinstance(received[0], wire.Hook):
+        _call(fds, handler, received[0], awaiting)
+        wire.send(fds.sock, wire.Ended(0))
 
 
-def _call(place: Place, handler: PoisonPillHandler, hook: wire.Hook, awaiting: Awaiting) -> None:
+def _call(fds: WorkerFds, handler: PoisonPillHandler, hook: wire.Hook, awaiting: Awaiting) -> None:
     failure = hook.failure
     try:
         if hook.delay is not None and handler.on_retry:
@@ -37,4 +37,4 @@ def _call(place: Place, handler: PoisonPillHandler, hook: wire.Hook, awaiting: A
             awaiting.call(handler.on_dlq, hook.message, hook.metadata, remote)
     except BaseException as error:  # a hook is user code: it is reported and changes nothing
         name, text, _ = describe(error)
-        wire.send(place.sock, wire.HookFailed(hook.message.id, f"{name}: {text}"))
+        wire.send(fds.sock, wire.HookFailed(hook.message.id, f"{name}: {text}"))

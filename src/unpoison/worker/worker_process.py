@@ -36,7 +36,7 @@ STACK_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class WorkerFds:
     """Everything a worker process is given: its socket, its shared memory, where its last words and what it prints go, and
     inherited descriptors."""
 
@@ -48,19 +48,19 @@ class Place:
     inherited_fds: Sequence[int]
 
 
-def become_worker(place: Place, registration: Registration, hooks: WorkerHooks, consumer: int, memory: int | None) -> None:
+def become_worker(fds: WorkerFds, registration: Registration, hooks: WorkerHooks, consumer: int, memory: int | None) -> None:
     """The life of a worker process; never returns."""
     status = 1
     try:
-        settle_in(place, consumer, memory)
+        settle_in(fds, consumer, memory)
         awaiting = Awaiting()
         server = _server(registration, awaiting)
-        status = serve(place, hooks, lambda: server(place.sock, place.marks, registration.call), awaiting)
+        status = serve(fds, hooks, lambda: server(fds.sock, fds.marks, registration.call), awaiting)
     finally:
         leave(status)
 
 
-def settle_in(place: Place, consumer: int, memory: int | None) -> None:
+def settle_in(fds: WorkerFds, consumer: int, memory: int | None) -> None:
     """Make this process one that cannot hurt others, cannot outlive its consumer, and can be told apart when it dies."""
     if os.getsid(0) != os.getpid():  # one that was not forked has it already
         os.setsid()  # signals of the terminal stay away, and everything started from here can be killed together
@@ -74,11 +74,11 @@ def settle_in(place: Place, consumer: int, memory: int | None) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))  # unlike RLIMIT_AS this lets reserved, unused space pass
     with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:  # noqa: PTH123 - pathlib is slower to import
         file.write("1000")  # when the machine runs out of memory, the kernel is to take a worker, not the consumer
-    faulthandler.enable(place.stack, all_threads=True)
-    faulthandler.register(STACK_SIGNAL, place.stack, all_threads=True)
-    redirect_output(*place.output)
+    faulthandler.enable(fds.stack, all_threads=True)
+    faulthandler.register(STACK_SIGNAL, fds.stack, all_threads=True)
+    redirect_output(*fds.output)
     random.seed()
-    os.register_at_fork(after_in_child=lambda: _left_the_worker(place))
+    os.register_at_fork(after_in_child=lambda: _left_the_worker(fds))
     gc.freeze()
 
 
@@ -107,16 +107,16 @@ def _not_our_signal(number: int, frame: object) -> None:
     """A stop reaches the whole group; the consumer decides what it means for workers."""
 
 
-def _left_the_worker(place: Place) -> None:
+def _left_the_worker(fds: WorkerFds) -> None:
     """In a process that a handler forked: it must not speak as the worker, nor hold its messages."""
-    place.sock.close()
-    for descriptor in place.inherited_fds:
+    fds.sock.close()
+    for descriptor in fds.inherited_fds:
         with suppress(OSError):
             os.close(descriptor)
     note_copy()
 
 
-def serve(place: Place, hooks: WorkerHooks, work: Callable[[], None], awaiting: Awaiting) -> int:
+def serve(fds: WorkerFds, hooks: WorkerHooks, work: Callable[[], None], awaiting: Awaiting) -> int:
     """Between on_worker_start and on_worker_stop, do the work until it is over. Returns the exit code of this process.
 
     Async hooks run on the loop of `awaiting`, which is also that of async handlers.
@@ -126,10 +126,10 @@ def serve(place: Place, hooks: WorkerHooks, work: Callable[[], None], awaiting: 
             awaiting.call(function)
     except BaseException as error:  # whatever it is, the consumer must hear why its workers do not start
         name, text, traceback = describe(error)
-        wire.send(place.sock, wire.Broken(f"on_worker_start raised {name}: {text}", traceback))
+        wire.send(fds.sock, wire.Broken(f"on_worker_start raised {name}: {text}", traceback))
         return 1
-    keep_last_lines(place.log)
-    wire.send(place.sock, wire.Ready(os.getpid()))
+    keep_last_lines(fds.log)
+    wire.send(fds.sock, wire.Ready(os.getpid()))
     try:
         work()
     finally:

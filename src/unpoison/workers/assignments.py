@@ -31,7 +31,7 @@ class Running:
 
 
 @dataclass(frozen=True, slots=True)
-class Remains:
+class PostMortem:
     """What a dead worker leaves: what had ended, what was running, what never began.
 
     `culprit` is the one that was certainly running; None if several may have been, or none was.
@@ -53,7 +53,7 @@ def weight(deliveries: Iterable[Delivery]) -> int:
     return sum(map(len, map(_body, deliveries)))
 
 
-class Book(Protocol):
+class Assignments(Protocol):
     """What a worker has in hand."""
 
     def free(self) -> int:
@@ -80,7 +80,7 @@ class Book(Protocol):
     def take_back(self) -> Sequence[Delivery]:
         """What was not started and will not be. Only while the worker stands still."""
 
-    def remains(self) -> Remains:
+    def post_mortem(self) -> PostMortem:
         """What is left. Only once the worker is certainly gone, and everything it said was heard."""
 
 
@@ -102,7 +102,7 @@ def _new_code() -> int:
     return random.choice(_CODES)  # noqa: S311 - against stray writes, not against attackers
 
 
-class BatchBook:
+class BatchAssignments:
     """For a worker that runs one message at a time, in batches."""
 
     def __init__(self, process: "WorkerProcess", needs_delivery: bool) -> None:
@@ -171,7 +171,7 @@ class BatchBook:
             self._marks.words[END + batch.slot] = claimed
         return taken
 
-    def remains(self) -> Remains:
+    def post_mortem(self) -> PostMortem:
         ended: list[Delivery] = []
         failures: dict[int, Failure] = {}
         unstarted: list[Delivery] = []
@@ -188,7 +188,9 @@ class BatchBook:
         if doubtful:  # it wrote over its marks: nothing there is taken for ended, and each of them may have been running
             named = [one.delivery for one in doubtful]
             running = doubtful + [one for one in running if all(one.delivery is not delivery for delivery in named)]
-        return Remains(Ended(ended, failures), running, unstarted, running[0] if running and not doubtful else None, not doubtful)
+        return PostMortem(
+            Ended(ended, failures), running, unstarted, running[0] if running and not doubtful else None, not doubtful
+        )
 
     def _is_sound(self, batch: _Batch) -> bool:
         """Whether the marks can be true: they run in order, so those that ended are all before the one that is being run."""
@@ -227,7 +229,7 @@ class _Lane:
     failure: Failure | None = None
 
 
-class LaneBook:
+class LaneAssignments:
     """For a worker that runs several messages at once, each in its lane."""
 
     def __init__(self, process: "WorkerProcess", *, shares_a_thread: bool) -> None:
@@ -277,7 +279,7 @@ class LaneBook:
         """Every message starts as soon as it is handed over, so there is nothing to take back."""
         return ()
 
-    def remains(self) -> Remains:
+    def post_mortem(self) -> PostMortem:
         over, unstarted, sound = [], [], True
         running = list(self.running())
         for number, lane in self._lanes.items():
@@ -291,7 +293,7 @@ class LaneBook:
                 sound = False
                 running.append(Running(lane.delivery, 0, number))
         self._lanes.clear()
-        return Remains(_ended(over), running, unstarted, self._culprit(running) if sound else None, sound)
+        return PostMortem(_ended(over), running, unstarted, self._culprit(running) if sound else None, sound)
 
     def _is_over(self, number: int) -> bool:
         """The lane is free again, and marked with its own success code, or as a failure whose account arrived before."""

@@ -17,7 +17,7 @@ from unpoison.worker.marks import HABITS
 from unpoison.workers.interface import Ended
 
 if TYPE_CHECKING:
-    from unpoison.workers.pooled_worker import Seat
+    from unpoison.workers.pooled_worker import PooledWorker
 
 log = logging.getLogger("unpoison")
 
@@ -35,12 +35,12 @@ class Habits:
     """What handlers of one source change in every worker, whatever the message: the app's own doing, left alone."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, list[tuple[Seat, frozenset[str]]]] = {}
+        self._seen: dict[str, list[tuple[PooledWorker, frozenset[str]]]] = {}
         self._habits: set[str] = set()
 
-    def apply(self, seat: "Seat") -> None:
+    def apply(self, worker: "PooledWorker") -> None:
         """Tell a worker what it need not look at."""
-        seat.process.marks.words[HABITS] = sum(1 << REVERSIBLE.index(name) for name in self._habits)
+        worker.process.marks.words[HABITS] = sum(1 << REVERSIBLE.index(name) for name in self._habits)
 
     def unknown(self, said: wire.Damaged) -> wire.Damaged:
         """A report without known habits. The worker may have checked itself just before it could read that this is one."""
@@ -51,13 +51,13 @@ class Habits:
         what = [*others, *(word for _, word in kept)]
         return msgspec.structs.replace(said, what=what, reversible=[name for name, _ in kept])
 
-    def learn(self, seat: "Seat", said: wire.Damaged, candidates: Sequence[str]) -> Sequence[str]:
+    def learn(self, worker: "PooledWorker", said: wire.Damaged, candidates: Sequence[str]) -> Sequence[str]:
         """What of this damage is now known for a habit: different messages did it in two workers, or again and again in one."""
         learned = []
         for name in said.reversible:
             seen = self._seen.setdefault(name, [])
             if all(messages.isdisjoint(candidates) for _, messages in seen):  # one that is retried does it again
-                seen.append((seat, frozenset(candidates)))
+                seen.append((worker, frozenset(candidates)))
             if len({where for where, _ in seen}) > 1 or len(seen) >= TIMES_IN_ONE:
                 learned.append(name)
                 del self._seen[name]
@@ -73,20 +73,20 @@ class Trust:
         self._habits = Habits()
         self._patience = FAILURES_IN_A_ROW
 
-    def prepare(self, seat: "Seat") -> None:
+    def prepare(self, worker: "PooledWorker") -> None:
         """A worker that is about to get its first message."""
-        self._habits.apply(seat)
+        self._habits.apply(worker)
 
-    def damaged(self, seat: "Seat", said: wire.Damaged, others: "Iterable[Seat]") -> None:
+    def damaged(self, worker: "PooledWorker", said: wire.Damaged, others: "Iterable[PooledWorker]") -> None:
         """A check found something. What was put back keeps its worker; anything else costs it its place."""
-        candidates = seat.book.candidates(said)
+        candidates = worker.assignments.candidates(said)
         reported, said = said, self._habits.unknown(said)
-        seat.retiring = seat.retiring or said.is_lasting or said is not reported  # a habit was put back: see below
+        worker.retiring = worker.retiring or said.is_lasting or said is not reported  # a habit was put back: see below
         if not said.what:
             return
-        is_news = said.is_lasting or not seat.put_back.issuperset(said.reversible)
-        seat.put_back.update(said.reversible)
-        if learned := self._habits.learn(seat, said, candidates):
+        is_news = said.is_lasting or not worker.put_back.issuperset(said.reversible)
+        worker.put_back.update(said.reversible)
+        if learned := self._habits.learn(worker, said, candidates):
             self._left_alone(learned)
             for each in others:
                 self._habits.apply(each)
@@ -96,7 +96,7 @@ class Trust:
         log.log(
             logging.WARNING if is_news else logging.DEBUG,
             "Worker %d of %r was damaged by one of its messages: %s. %s It was one of %s.",
-            seat.process.pid,
+            worker.process.pid,
             self._name,
             ", ".join(said.what),
             "It is replaced." if said.is_lasting else "That was put back. To change it for good, do so in on_worker_start.",
@@ -113,27 +113,27 @@ class Trust:
             extra={"event": "worker-habit", "source": self._source},
         )
 
-    def ended(self, seat: "Seat", ended: Ended) -> bool:
+    def ended(self, worker: "PooledWorker", ended: Ended) -> bool:
         """False if one message after the other has failed in this worker, so that it had better be replaced."""
         if not ended.failures:
             if ended.deliveries:
-                seat.failing.clear()
+                worker.failing.clear()
                 self._patience = FAILURES_IN_A_ROW
             return True
         for n, delivery in enumerate(ended.deliveries):
             failure = ended.failures.get(n)
             if failure is None or failure.discard:
-                seat.failing.clear()
+                worker.failing.clear()
                 self._patience = FAILURES_IN_A_ROW
             elif failure.charged and failure.started:
-                seat.failing.add(delivery.id)
-        if len(seat.failing) < self._patience:
+                worker.failing.add(delivery.id)
+        if len(worker.failing) < self._patience:
             return True
         log.warning(
             "Worker %d of %r is replaced: the last %d messages in it all failed, and the worker itself may be the reason.",
-            seat.process.pid,
+            worker.process.pid,
             self._name,
-            len(seat.failing),
+            len(worker.failing),
             extra={"event": "worker-replaced", "source": self._source},
         )
         self._patience *= 2  # until a new one fares better: an outage must not cost one worker after the other

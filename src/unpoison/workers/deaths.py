@@ -16,8 +16,8 @@ from unpoison.model.failure import Crash, Failure, fingerprint
 from unpoison.workers.interface import Ended
 
 if TYPE_CHECKING:
-    from unpoison.workers.assignments import Remains, Running
-    from unpoison.workers.pooled_worker import Seat
+    from unpoison.workers.assignments import PostMortem, Running
+    from unpoison.workers.pooled_worker import PooledWorker
 
 TOGETHER = 0.1
 """Seconds within which two deaths count as one event."""
@@ -31,7 +31,7 @@ class Death:
     """A worker that died, with what it left."""
 
     at: float
-    remains: "Remains"
+    post_mortem: "PostMortem"
     crash: Crash
     late: "Running | None"
     was_solo: bool
@@ -42,7 +42,7 @@ class Death:
     def is_ambiguous(self) -> bool:
         if self.was_mistaken:
             return False
-        ran_alone = any(one.delivery.counters.alone for one in self.remains.running)
+        ran_alone = any(one.delivery.counters.alone for one in self.post_mortem.running)
         return self.late is None and not ran_alone and self.crash.signal is not None and self.crash.signal not in _OWN_FAULT
 
 
@@ -53,13 +53,15 @@ class Deaths:
         self._lock = threading.Lock()
         self._recent: list[Death] = []
 
-    def note(self, seat: "Seat", remains: "Remains") -> Death:
+    def note(self, worker: "PooledWorker", post_mortem: "PostMortem") -> Death:
         now = time.monotonic()
-        since = seat.late or remains.culprit or (remains.running[0] if remains.running else None)
+        since = worker.late or post_mortem.culprit or (post_mortem.running[0] if post_mortem.running else None)
         elapsed = None if since is None or since.since == 0 else now - since.since / 1e9
-        late = seat.late if seat.late and any(one.delivery is seat.late.delivery for one in remains.running) else None
-        mistaken = seat.killed_idle or (seat.late is not None and late is None)
-        death = Death(now, remains, seat.process.autopsy(elapsed, was_stuck=late is not None), late, seat.is_solo, mistaken)
+        late = worker.late if worker.late and any(one.delivery is worker.late.delivery for one in post_mortem.running) else None
+        mistaken = worker.killed_idle or (worker.late is not None and late is None)
+        death = Death(
+            now, post_mortem, worker.process.autopsy(elapsed, was_stuck=late is not None), late, worker.is_solo, mistaken
+        )
         with self._lock:
             self._recent = [other for other in self._recent if now - other.at < 10 * TOGETHER]
             self._recent.append(death)
@@ -85,15 +87,17 @@ def may_be_one_event(death: Death, others: Sequence[Death]) -> bool:
 
 def judge_death(death: Death, source: str, *, together: bool) -> Ended:
     """Charge the culprit; note for the others that were running in it that they were there."""
-    remains = death.remains
+    post_mortem = death.post_mortem
     if death.was_mistaken:
-        return Ended([one.delivery for one in remains.running], bystanders=dict.fromkeys(range(len(remains.running)), False))
-    only = remains.running[0] if death.was_solo and len(remains.running) == 1 else None  # whatever the marks say
-    culprit = death.late or only or remains.culprit
-    if together or culprit is None or not (remains.is_sound or only):
-        company = [one.delivery for one in remains.running]
+        return Ended(
+            [one.delivery for one in post_mortem.running], bystanders=dict.fromkeys(range(len(post_mortem.running)), False)
+        )
+    only = post_mortem.running[0] if death.was_solo and len(post_mortem.running) == 1 else None  # whatever the marks say
+    culprit = death.late or only or post_mortem.culprit
+    if together or culprit is None or not (post_mortem.is_sound or only):
+        company = [one.delivery for one in post_mortem.running]
         return Ended(company, bystanders=dict.fromkeys(range(len(company)), True))
-    others = [one.delivery for one in remains.running if one.delivery is not culprit.delivery]
+    others = [one.delivery for one in post_mortem.running if one.delivery is not culprit.delivery]
     failure = _timed_out(death, source) if death.late else _crashed(death, source)
     bystanders = dict.fromkeys(range(1, len(others) + 1), False)
     return Ended([culprit.delivery, *others], {0: failure}, bystanders=bystanders, in_used_worker=not death.was_solo)

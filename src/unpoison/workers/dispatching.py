@@ -15,7 +15,7 @@ from unpoison.worker.marks import BATCH, BATCHES
 from unpoison.workers.assignments import weight
 
 if TYPE_CHECKING:
-    from unpoison.workers.pooled_worker import Seat
+    from unpoison.workers.pooled_worker import PooledWorker
     from unpoison.workers.watch import Watch
 
 # How much is handed to a worker at a time?
@@ -46,13 +46,13 @@ class Pace:
             return self._lanes
         return self._size * BATCHES if self._average < ONE_AHEAD_BELOW else 1
 
-    def may_have_more(self, seat: "Seat") -> bool:
-        free = seat.book.free()
+    def may_have_more(self, worker: "PooledWorker") -> bool:
+        free = worker.assignments.free()
         return free > 0 if self._in_lanes or self._average < ONE_AHEAD_BELOW else free == BATCHES
 
-    def portion(self, queue: list[Delivery], seat: "Seat", at_most: int) -> Sequence[Delivery]:
+    def portion(self, queue: list[Delivery], worker: "PooledWorker", at_most: int) -> Sequence[Delivery]:
         """Take the next batch for this worker off the queue."""
-        count = min(at_most, seat.book.free() if self._in_lanes else self._size)
+        count = min(at_most, worker.assignments.free() if self._in_lanes else self._size)
         taken = queue[:count]
         if weight(taken) > BATCH_BYTES:
             taken = self._up_to_bytes(taken)
@@ -70,13 +70,13 @@ class Pace:
             taken.append(delivery)
         return taken
 
-    def measured(self, seat: "Seat", count: int) -> None:
+    def measured(self, worker: "PooledWorker", count: int) -> None:
         """A batch of so many has ended in this worker."""
         now = time.monotonic()
         if count == 0 or self._in_lanes:
             return
-        took = (now - seat.given_at) / count
-        seat.given_at = now
+        took = (now - worker.given_at) / count
+        worker.given_at = now
         self._average += (took - self._average) * (0.5 if took > self._average else 0.25)
         fit = int(TARGET / self._average) if self._average > 0 else BATCH
         self._size = max(1, min(BATCH, fit, self._size * 4))
@@ -110,15 +110,15 @@ class Dispatch:
         self.queue.clear()
         return taken
 
-    def hand_out(self, seats: "Sequence[Seat]") -> None:
+    def hand_out(self, workers: "Sequence[PooledWorker]") -> None:
         """As much as the workers can take now."""
         if not (self.queue or self.fresh):
             return
-        solos = sum(1 for seat in seats if seat.is_solo and seat.book.held())
+        solos = sum(1 for worker in workers if worker.is_solo and worker.assignments.held())
         reserved = self._reserved(solos)
-        self._hand_out_fresh(seats, reserved - solos)
+        self._hand_out_fresh(workers, reserved - solos)
         if self.queue:
-            self._hand_out_batches(seats, reserved)
+            self._hand_out_batches(workers, reserved)
 
     def _reserved(self, solos: int) -> int:
         """How many places fresh workers may have. While batches wait as well, one place is theirs, or every second turn."""
@@ -129,45 +129,47 @@ class Dispatch:
             return solos
         return min(asked, max(1, self._wanted - 1))
 
-    def _hand_out_fresh(self, seats: "Sequence[Seat]", count: int) -> None:
+    def _hand_out_fresh(self, workers: "Sequence[PooledWorker]", count: int) -> None:
         for _ in range(count):
-            unused = next((seat for seat in seats if seat.is_able and not seat.uses and not seat.book.held()), None)
-            if unused is None or not self._has_place(seats) or not unused.give([self.fresh[0]]):
+            unused = next(
+                (worker for worker in workers if worker.is_able and not worker.uses and not worker.assignments.held()), None
+            )
+            if unused is None or not self._has_place(workers) or not unused.give([self.fresh[0]]):
                 return
             self.fresh.popleft()
             unused.is_solo = True
             self._is_turn_of_batches = True
 
-    def _has_place(self, seats: "Sequence[Seat]") -> bool:
+    def _has_place(self, workers: "Sequence[PooledWorker]") -> bool:
         """Whether one more message may run."""
         if self._has_lanes:
-            return sum(seat.book.held() for seat in seats) < self._wanted * self._lanes
-        return sum(1 for seat in seats if seat.book.held()) < self._wanted
+            return sum(worker.assignments.held() for worker in workers) < self._wanted * self._lanes
+        return sum(1 for worker in workers if worker.assignments.held()) < self._wanted
 
-    def _hand_out_batches(self, seats: "Sequence[Seat]", reserved: int) -> None:
-        for seat in self._takers(seats, self._wanted - reserved):
-            while self.queue and self._pace.may_have_more(seat) and (left := self._left(seat, seats, reserved)) > 0:
-                portion = self._pace.portion(self.queue, seat, left)
-                if not seat.give(portion):
+    def _hand_out_batches(self, workers: "Sequence[PooledWorker]", reserved: int) -> None:
+        for worker in self._takers(workers, self._wanted - reserved):
+            while self.queue and self._pace.may_have_more(worker) and (left := self._left(worker, workers, reserved)) > 0:
+                portion = self._pace.portion(self.queue, worker, left)
+                if not worker.give(portion):
                     self.queue[:0] = portion
                     break
                 self._is_turn_of_batches = False
 
-    def _takers(self, seats: "Sequence[Seat]", places: int) -> "Sequence[Seat]":
+    def _takers(self, workers: "Sequence[PooledWorker]", places: int) -> "Sequence[PooledWorker]":
         """The workers that batches go to, those with the least in hand first: no more of them than have a place."""
-        regular = [seat for seat in seats if not seat.is_solo]
-        able = [seat for seat in regular if seat.is_able and not self._watch.is_slow(seat)]
+        regular = [worker for worker in workers if not worker.is_solo]
+        able = [worker for worker in regular if worker.is_able and not self._watch.is_slow(worker)]
         if self._has_lanes:
             places = self._wanted  # a fresh worker takes a lane's worth of the concurrency, and no worker's place
         else:
-            places -= sum(1 for seat in regular if seat.book.held() and seat not in able)
-        at_work_first = sorted(able, key=lambda seat: (not seat.book.held(), seat.uses == 0))
-        return sorted(at_work_first[: max(0, places)], key=lambda seat: (seat.uses == 0, seat.book.held()))
+            places -= sum(1 for worker in regular if worker.assignments.held() and worker not in able)
+        at_work_first = sorted(able, key=lambda worker: (not worker.assignments.held(), worker.uses == 0))
+        return sorted(at_work_first[: max(0, places)], key=lambda worker: (worker.uses == 0, worker.assignments.held()))
 
-    def _left(self, seat: "Seat", seats: "Sequence[Seat]", reserved: int) -> int:
+    def _left(self, worker: "PooledWorker", workers: "Sequence[PooledWorker]", reserved: int) -> int:
         """How many more messages this worker may be given."""
-        left = BATCH if self._recycle_after is None else self._recycle_after - seat.uses - seat.book.held()
+        left = BATCH if self._recycle_after is None else self._recycle_after - worker.uses - worker.assignments.held()
         if not self._has_lanes:
             return left
-        in_hand = sum(each.book.held() for each in seats if not each.is_solo)
+        in_hand = sum(each.assignments.held() for each in workers if not each.is_solo)
         return min(left, self._wanted * self._lanes - reserved - in_hand)

@@ -13,7 +13,7 @@ from unpoison.model.message import Delivery
 from unpoison.worker.call import Call
 from unpoison.worker.hooks import CLOSING, WorkerHooks
 from unpoison.workers.bell import Bell
-from unpoison.workers.interface import Ended, Endings, Interrupted
+from unpoison.workers.interface import Ended, Interrupted, ResultQueue
 
 TURN = 0.05
 """Seconds after which a batch is interrupted to settle what has ended, so that slow handlers do not hold finished messages."""
@@ -99,7 +99,7 @@ class ThreadWorkers:
     def __init__(self, call: Call, concurrency: int, prefetch: int, bell: Bell) -> None:
         self._call, self._concurrency, self._prefetch, self._bell = call, concurrency, prefetch, bell
         self._queue: deque[Delivery] = deque()
-        self._endings = Endings()
+        self._results = ResultQueue()
         self._work = threading.Condition()
         self._handed = 0
         self._closed = False
@@ -122,7 +122,7 @@ class ThreadWorkers:
             self._work.notify(len(deliveries) + len(fresh))
 
     def ended(self) -> Sequence[Ended]:
-        ended = self._endings.collect()
+        ended = self._results.collect()
         self._handed -= sum(len(batch.deliveries) for batch in ended)
         return ended
 
@@ -166,7 +166,7 @@ class ThreadWorkers:
             except BaseException as raised:  # whatever it raises is this message's failure, never the thread's
                 failure, error = self._call.failed(delivery, raised), raised
             self._average += 0.1 * (time.monotonic() - began - self._average)
-            self._endings.add(delivery, failure, error)
+            self._results.add(delivery, failure, error)
             self._bell.ring()
 
 

@@ -10,7 +10,7 @@ from unpoison.model.failure import Failure
 from unpoison.model.message import Delivery
 from unpoison.worker.call import Call, timed_out
 from unpoison.workers.bell import Bell
-from unpoison.workers.interface import Ended, Endings, Interrupted
+from unpoison.workers.interface import Ended, Interrupted, ResultQueue
 
 
 class LoopThread:
@@ -54,7 +54,7 @@ class TaskWorkers:
 
     def __init__(self, call: Call, concurrency: int, bell: Bell, loop: asyncio.AbstractEventLoop) -> None:
         self._call, self._concurrency, self._bell = call, concurrency, bell
-        self._endings = Endings()
+        self._results = ResultQueue()
         self._handed = 0
         self._loop = loop
         self._tasks: set[asyncio.Task[None]] = set()
@@ -67,7 +67,7 @@ class TaskWorkers:
         self._loop.call_soon_threadsafe(self._launch, [*fresh, *deliveries])
 
     def ended(self) -> Sequence[Ended]:
-        ended = self._endings.collect()
+        ended = self._results.collect()
         self._handed -= sum(len(batch.deliveries) for batch in ended)
         return ended
 
@@ -106,5 +106,5 @@ class TaskWorkers:
         except BaseException as raised:  # whatever it raises is this message's failure, never the loop's
             failure = timed_out(self._call) if limit.expired() else self._call.failed(delivery, raised)
             error = raised
-        self._endings.add(delivery, failure, error)
+        self._results.add(delivery, failure, error)
         self._bell.ring()

@@ -93,7 +93,7 @@ class Workers(Protocol):
 # How do results get from the threads that run handlers to the consumer?
 
 
-class Endings:
+class ResultQueue:
     """Filled by any number of threads, emptied by the consumer."""
 
     def __init__(self) -> None:

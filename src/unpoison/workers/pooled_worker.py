@@ -6,19 +6,19 @@ from dataclasses import dataclass, field
 
 from unpoison.model.message import Delivery
 from unpoison.worker import wire
-from unpoison.workers.assignments import BatchBook, Book, LaneBook, Remains, Running
+from unpoison.workers.assignments import Assignments, BatchAssignments, LaneAssignments, PostMortem, Running
 from unpoison.workers.process import GONE_WITHIN, WorkerProcess
 
 
-def book_for(process: WorkerProcess, consumer: wire.Consumer) -> Book:
+def assignments_for(process: WorkerProcess, consumer: wire.Consumer) -> Assignments:
     options = consumer.options
     if options.is_async or options.threads > 1:
-        return LaneBook(process, shares_a_thread=options.is_async)
-    return BatchBook(process, consumer.needs_delivery)
+        return LaneAssignments(process, shares_a_thread=options.is_async)
+    return BatchAssignments(process, consumer.needs_delivery)
 
 
 @dataclass(eq=False)
-class Seat:
+class PooledWorker:
     """A worker as the pool sees it. `is_solo` workers run a single message and are then retired.
 
     `killed_idle`: it was killed while nothing ran in it. A message that it began in that very moment is not to blame.
@@ -26,7 +26,7 @@ class Seat:
 
     process: WorkerProcess
     consumer: wire.Consumer
-    book: Book = field(init=False)
+    assignments: Assignments = field(init=False)
     ready: bool = False
     uses: int = 0
     is_solo: bool = False
@@ -42,7 +42,7 @@ class Seat:
     leave_until: float = float("inf")
 
     def __post_init__(self) -> None:
-        self.book = book_for(self.process, self.consumer)
+        self.assignments = assignments_for(self.process, self.consumer)
 
     @property
     def is_able(self) -> bool:
@@ -51,9 +51,9 @@ class Seat:
 
     def give(self, deliveries: Sequence[Delivery]) -> bool:
         """False if it did not take them."""
-        if not self.book.held():
+        if not self.assignments.held():
             self.given_at = time.monotonic()
-        told = self.book.give(deliveries)
+        told = self.assignments.give(deliveries)
         if told is wire.Sent.NEVER:
             self.process.kill()  # its end shows what became of what it has
         return told is wire.Sent.YES
@@ -62,25 +62,25 @@ class Seat:
         """Whether it has ended, was to leave and takes too long, or can say nothing more and runs nothing."""
         if self.process.is_gone() or time.monotonic() > self.leave_until:
             return True
-        return self.process.hung_up and not self.book.running()
+        return self.process.hung_up and not self.assignments.running()
 
     def end(self) -> bool:
         """Kill it, unless it is gone already. True once it certainly is."""
-        self.killed_idle = self.killed_idle or (not self.process.is_gone() and not self.book.running())
+        self.killed_idle = self.killed_idle or (not self.process.is_gone() and not self.assignments.running())
         self.process.kill()
         return self.process.is_gone(GONE_WITHIN)
 
-    def laid_out(self) -> Remains:
+    def post_mortem(self) -> PostMortem:
         """What it leaves, once it is certainly gone. Its last words may still be in the socket."""
         self.end()
         for said in self.process.said():
             if isinstance(said, wire.Failed):
                 try:
-                    self.book.heard(said)
+                    self.assignments.heard(said)
                 except ValueError:
                     continue  # an account of something it never had
             elif isinstance(said, wire.Broken):
                 self.problem = said.text
-        remains = self.book.remains()
-        self.killed_idle = self.killed_idle and remains.is_sound  # marks that were overwritten do not say that nothing ran
-        return remains
+        post_mortem = self.assignments.post_mortem()
+        self.killed_idle = self.killed_idle and post_mortem.is_sound  # marks that were overwritten do not say that nothing ran
+        return post_mortem

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from unpoison.decide.options import ConsumerOptions
-    from unpoison.workers.pooled_worker import Seat
+    from unpoison.workers.pooled_worker import PooledWorker
 
 log = logging.getLogger("unpoison")
 
@@ -18,7 +18,7 @@ START_AGAIN = (0.1, 1.0, 5.0)
 """Seconds before workers are tried again after one could not start; the last one repeats."""
 
 
-class Starting:
+class StartBackoff:
     """The starts of the workers of one source."""
 
     def __init__(self, options: "ConsumerOptions", limit: float) -> None:
@@ -34,10 +34,10 @@ class Starting:
             log.warning("Workers for %r start again.", self._options.name, extra=self._fields("workers-start"))
         self._rounds, self._again = 0, 0.0
 
-    def failed(self, seat: "Seat") -> None:
+    def failed(self, worker: "PooledWorker") -> None:
         """This one ended before it was ready."""
-        crash = seat.process.autopsy(None)
-        self._wait(seat.problem or f"it ended ({crash.signal or f'exit code {crash.exit_code}'}) before it was ready")
+        crash = worker.process.autopsy(None)
+        self._wait(worker.problem or f"it ended ({crash.signal or f'exit code {crash.exit_code}'}) before it was ready")
 
     def impossible(self, error: Exception) -> None:
         """No process could be made: the template was killed and its app can no longer be imported, or the machine is full."""
@@ -60,9 +60,9 @@ class Starting:
     def _fields(self, event: str) -> dict[str, str]:
         return {"event": event, "source": self._options.source}
 
-    def hanging(self, seats: "Sequence[Seat]") -> "Sequence[Seat]":
+    def hanging(self, workers: "Sequence[PooledWorker]") -> "Sequence[PooledWorker]":
         """Those that have been starting for too long."""
-        late = [seat for seat in seats if not seat.ready and time.monotonic() - seat.process.born > self._limit]
-        for seat in late:
-            seat.problem = f"on_worker_start took more than {self._limit:g} s (start_timeout)"
+        late = [worker for worker in workers if not worker.ready and time.monotonic() - worker.process.born > self._limit]
+        for worker in late:
+            worker.problem = f"on_worker_start took more than {self._limit:g} s (start_timeout)"
         return late

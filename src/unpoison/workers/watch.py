@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from unpoison.decide.options import ConsumerOptions
     from unpoison.workers.assignments import Running
-    from unpoison.workers.pooled_worker import Seat
+    from unpoison.workers.pooled_worker import PooledWorker
 
 SLOW = 1.0
 """Seconds after which a message no longer holds those behind it in its batch."""
@@ -37,14 +37,14 @@ class Watch:
         self._next_look = time.monotonic() + self._look_every
         self._not_before = 0.0
         self._pauses: list[tuple[float, float]] = []
-        self._slow_since: dict[Seat, int] = {}
+        self._slow_since: dict[PooledWorker, int] = {}
         self._slow_after = 0.0
 
-    def next_look(self, seats: "Sequence[Seat]") -> float:
+    def next_look(self, workers: "Sequence[PooledWorker]") -> float:
         """Seconds until one of these could be over its limit, or too slow."""
         soonest, now = self._look_every, time.monotonic()
-        for seat in seats:
-            for one in seat.book.running():
+        for worker in workers:
+            for one in worker.assignments.running():
                 soonest = min(soonest, self._until(one, now))
         return max(0.001, soonest)
 
@@ -52,78 +52,78 @@ class Watch:
         """Whether the last look is long enough ago for another one."""
         return time.monotonic() >= self._not_before
 
-    def overdue(self, seats: "Sequence[Seat]") -> "Sequence[Seat]":
+    def overdue(self, workers: "Sequence[PooledWorker]") -> "Sequence[PooledWorker]":
         """Workers with a message over its limit. Time in which everything stood still (a frozen machine) does not count."""
         now = time.monotonic()
-        self._note_pause(now, seats)
+        self._note_pause(now, workers)
         if self._limit is None:
             return ()
-        return [seat for seat in seats if any(self._is_late(one, now) for one in seat.book.running())]
+        return [worker for worker in workers if any(self._is_late(one, now) for one in worker.assignments.running())]
 
-    def _note_pause(self, now: float, seats: "Sequence[Seat]") -> None:
+    def _note_pause(self, now: float, workers: "Sequence[PooledWorker]") -> None:
         if now > self._next_look + LATE:
             # Only the delay counts as a pause: a consumer that is always late must still find out who is over the limit.
             self._pauses.append((now, now - self._next_look))
         if self._pauses:
-            oldest = min((one.since / 1e9 for seat in seats for one in seat.book.running()), default=now)
+            oldest = min((one.since / 1e9 for worker in workers for one in worker.assignments.running()), default=now)
             self._pauses = [(when, length) for when, length in self._pauses if when > oldest]
         self._next_look, self._not_before = now + self._look_every, now + MIN_LOOK_INTERVAL
 
-    def caught(self, seat: "Seat") -> "Running | None":
+    def caught(self, worker: "PooledWorker") -> "Running | None":
         """The message to be charged if it is still over its limit when looked at closely; the worker then stands still.
 
         Without the second look a message that has just ended would be killed together with its innocent successor.
         """
-        process = seat.process
+        process = worker.process
         if not process.stand_still():
             process.ask_for_stack()  # it does not react: ended all the same, below
-        elif not self._late(seat):
+        elif not self._late(worker):
             process.go_on()
             return None
         else:
             process.ask_for_stack()
             process.stand_still()
-        late = self._late(seat)
+        late = self._late(worker)
         if not late:
             process.go_on()
             return None
         if self._is_async:
-            step = seat.process.marks.stepping()
-            return next((one for one in seat.book.running() if one.lane == step), late[0])
+            step = worker.process.marks.stepping()
+            return next((one for one in worker.assignments.running() if one.lane == step), late[0])
         return late[0]
 
-    def slow(self, seats: "Sequence[Seat]") -> "Sequence[Seat]":
+    def slow(self, workers: "Sequence[PooledWorker]") -> "Sequence[PooledWorker]":
         """Workers whose message has been running for a while, with others waiting behind it. Each is named once per message."""
-        found: list[Seat] = []
+        found: list[PooledWorker] = []
         if time.monotonic() < self._slow_after:
             return found
-        for seat in seats:
-            running = seat.book.running()
+        for worker in workers:
+            running = worker.assignments.running()
             if (
                 len(running) == 1
-                and seat.book.held() > 1
-                and self.is_slow(seat)
-                and self._slow_since.get(seat) != running[0].since
+                and worker.assignments.held() > 1
+                and self.is_slow(worker)
+                and self._slow_since.get(worker) != running[0].since
             ):
-                self._slow_since[seat] = running[0].since
-                found.append(seat)
-        self._slow_since = {seat: since for seat, since in self._slow_since.items() if seat in seats}
+                self._slow_since[worker] = running[0].since
+                found.append(worker)
+        self._slow_since = {worker: since for worker, since in self._slow_since.items() if worker in workers}
         return found
 
-    def could_not_stop(self, seat: "Seat") -> None:
+    def could_not_stop(self, worker: "PooledWorker") -> None:
         """What is behind its slow message could not be taken back, on a busy machine for instance: named again in a while."""
-        self._slow_since.pop(seat, None)
+        self._slow_since.pop(worker, None)
         self._slow_after = time.monotonic() + SLOW
 
-    def is_slow(self, seat: "Seat") -> bool:
-        if self._is_async or seat.consumer.options.threads > 1:
+    def is_slow(self, worker: "PooledWorker") -> bool:
+        if self._is_async or worker.consumer.options.threads > 1:
             return False
         now = time.monotonic_ns()
-        return any(now - one.since > SLOW * 1e9 for one in seat.book.running())
+        return any(now - one.since > SLOW * 1e9 for one in worker.assignments.running())
 
-    def _late(self, seat: "Seat") -> "Sequence[Running]":
+    def _late(self, worker: "PooledWorker") -> "Sequence[Running]":
         now = time.monotonic()
-        return [one for one in seat.book.running() if self._is_late(one, now)]
+        return [one for one in worker.assignments.running() if self._is_late(one, now)]
 
     def _is_late(self, one: "Running", now: float) -> bool:
         return self._limit is not None and now > one.since / 1e9 + self._limit + self._paused_since(one.since / 1e9)

@@ -4,10 +4,10 @@ import pytest
 
 from unpoison.model.failure import Crash
 from unpoison.model.message import Delivery
-from unpoison.workers.assignments import Remains, Running
+from unpoison.workers.assignments import PostMortem, Running
 from unpoison.workers.deaths import Deaths, judge_death
 from unpoison.workers.interface import Ended
-from unpoison.workers.pooled_worker import Seat
+from unpoison.workers.pooled_worker import PooledWorker
 
 NEXT = Running(Delivery("next", "orders", "next", b""), 1)
 
@@ -31,7 +31,7 @@ class Process:
         return Crash(signal="SIGKILL")
 
 
-class Book:
+class Record:
     """Of a worker that begins its next message just before it is killed."""
 
     is_sound = True
@@ -42,35 +42,35 @@ class Book:
     def running(self):
         return self.before if self.process.alive else [NEXT]
 
-    def remains(self):
-        return Remains(Ended([]), self.running(), [], NEXT, self.is_sound)
+    def post_mortem(self):
+        return PostMortem(Ended([]), self.running(), [], NEXT, self.is_sound)
 
 
 @pytest.fixture
-def seat(monkeypatch):
-    monkeypatch.setattr("unpoison.workers.pooled_worker.book_for", lambda process, consumer: Book(process, ()))
-    return Seat(Process(), consumer=None)
+def worker(monkeypatch):
+    monkeypatch.setattr("unpoison.workers.pooled_worker.assignments_for", lambda process, consumer: Record(process, ()))
+    return PooledWorker(Process(), consumer=None)
 
 
-def test_a_message_that_begins_while_its_idle_worker_is_killed_is_not_charged(seat):
-    assert seat.is_over()
-    death = Deaths().note(seat, seat.laid_out())
+def test_a_message_that_begins_while_its_idle_worker_is_killed_is_not_charged(worker):
+    assert worker.is_over()
+    death = Deaths().note(worker, worker.post_mortem())
     ended = judge_death(death, "orders", together=False)
     assert (ended.failures, ended.bystanders) == ({}, {0: False})
 
 
-def test_a_dying_worker_that_overwrote_its_marks_is_not_taken_for_an_idle_one(seat):
-    seat.book.is_sound = False
-    death = Deaths().note(seat, seat.laid_out())
+def test_a_dying_worker_that_overwrote_its_marks_is_not_taken_for_an_idle_one(worker):
+    worker.assignments.is_sound = False
+    death = Deaths().note(worker, worker.post_mortem())
     assert not death.was_mistaken
 
 
-def test_a_worker_that_closed_its_line_is_not_over_while_a_message_runs_in_it(seat):
-    seat.book.before = [NEXT]
-    assert not seat.is_over()
-    seat.process.alive = False
-    assert seat.is_over()
-    death = Deaths().note(seat, seat.laid_out())
+def test_a_worker_that_closed_its_line_is_not_over_while_a_message_runs_in_it(worker):
+    worker.assignments.before = [NEXT]
+    assert not worker.is_over()
+    worker.process.alive = False
+    assert worker.is_over()
+    death = Deaths().note(worker, worker.post_mortem())
     assert [str(failure.classification) for failure in judge_death(death, "orders", together=False).failures.values()] == [
         "crash"
     ]

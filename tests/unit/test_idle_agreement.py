@@ -1,6 +1,6 @@
 import pytest
 
-from unpoison.flow.until_empty import Emptiness
+from unpoison.flow.until_empty import IdleAgreement
 
 
 class Source:
@@ -17,12 +17,12 @@ class Source:
 
 
 def test_one_empty_source_is_enough_where_there_is_one():
-    assert Source(Emptiness()).agrees()
-    assert not Source(Emptiness(), is_empty=False).agrees()
+    assert Source(IdleAgreement()).agrees()
+    assert not Source(IdleAgreement(), is_empty=False).agrees()
 
 
 def test_a_run_is_over_once_all_have_seen_emptiness():
-    emptiness = Emptiness(2)
+    emptiness = IdleAgreement(2)
     orders, emails = Source(emptiness), Source(emptiness)
     assert not emails.agrees()
     assert not emails.agrees()
@@ -31,7 +31,7 @@ def test_a_run_is_over_once_all_have_seen_emptiness():
 
 
 def test_what_moved_after_a_look_makes_it_worthless_and_wakes_whoever_looked():
-    emptiness = Emptiness(2)
+    emptiness = IdleAgreement(2)
     orders, emails = Source(emptiness), Source(emptiness)
     assert not emails.agrees()
     emptiness.moved()  # an order is handled, and its handler may have published to emails
@@ -46,7 +46,7 @@ def test_what_moved_after_a_look_makes_it_worthless_and_wakes_whoever_looked():
 
 
 def test_what_moves_during_a_look_makes_it_worthless():
-    emptiness = Emptiness(2)
+    emptiness = IdleAgreement(2)
     orders, emails = Source(emptiness), Source(emptiness)
     assert not orders.agrees()
 
@@ -60,7 +60,7 @@ def test_what_moves_during_a_look_makes_it_worthless():
 
 @pytest.mark.parametrize("first", [0, 1])
 def test_a_message_passed_to_and_fro_is_never_taken_for_emptiness(first):
-    emptiness = Emptiness(2)
+    emptiness = IdleAgreement(2)
     sources = [Source(emptiness), Source(emptiness)]
     holder = first
     for _ in range(6):
