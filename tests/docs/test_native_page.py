@@ -8,7 +8,6 @@ from tests.docs.pages import ROOT
 from unpoison.brokers.kafka import envelope as kafka
 from unpoison.brokers.kafka.subscription import Receipt as KafkaReceipt
 from unpoison.brokers.nats import envelope as nats
-from unpoison.brokers.nats import envelope as nats_envelope
 from unpoison.brokers.postgresql import rows as postgresql
 from unpoison.brokers.rabbitmq import envelope as rabbitmq
 from unpoison.brokers.rabbitmq import envelope as rabbitmq_envelope
@@ -17,6 +16,7 @@ from unpoison.brokers.sqlite import rows as sqlite
 from unpoison.brokers.sqs import envelope as sqs_envelope
 from unpoison.brokers.sqs import native as sqs
 from unpoison.model.message import Delivery, Outgoing
+from unpoison.port.copying.settling import Receipt as NATSReceipt
 
 MESSAGE = Outgoing("id-1", "orders", b"1", "k", {"a": "b"})
 REPLY = b"$JS.ACK.orders.unpoison.1.17.17.1700000000000000000.0"
@@ -47,7 +47,7 @@ RECEIPTS = {
     "RabbitMQ": (rabbitmq, rabbitmq_envelope.Receipt(None, 1, rabbitmq_envelope.published(MESSAGE), b"\x00\x06orders")),
     "Kafka": (kafka, KafkaReceipt(None, 7, Record())),
     "SQS": (sqs, sqs_envelope.Receipt(None, "h", RAW)),
-    "NATS": (nats, nats_envelope.Receipt(None, REPLY, nats_envelope.published(MESSAGE))),
+    "NATS": (nats, NATSReceipt(None, REPLY, nats.published(MESSAGE))),
     "Redis": (redis, redis.Receipt("owner", False, b"1-1", redis.fields_of(MESSAGE))),
     "PostgreSQL, SQLite": (sqlite, 17),
 }

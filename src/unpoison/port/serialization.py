@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from unpoison.model.dead_letter import DeadLetter
 from unpoison.model.classification import ErrorClassification
+from unpoison.model.dead_letter import DeadLetter
 from unpoison.model.failure import fingerprint
 from unpoison.model.message import HISTORY_LIMIT, MOST_COUNTED, NO_HEADERS, UNTRIED, Counters, Message
 from unpoison.model.wording import counted

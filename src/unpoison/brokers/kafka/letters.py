@@ -13,8 +13,8 @@ import msgspec
 from unpoison.brokers.kafka import envelope
 from unpoison.brokers.kafka.envelope import BODY_AT, LETTER, LETTER_ID, Copy, Record, Seen, is_number, pairs
 from unpoison.brokers.kafka.names import Names
+from unpoison.model.classification import ErrorClassification
 from unpoison.model.dead_letter import DeadLetter
-from unpoison.model.failure import ErrorClassification
 from unpoison.model.message import Counters, Message
 from unpoison.port.reading import read_one, unreadable_letter
 from unpoison.port.serialization import UNREADABLE, letter_within

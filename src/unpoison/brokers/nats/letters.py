@@ -9,7 +9,6 @@ import msgspec
 from unpoison.brokers.nats import envelope
 from unpoison.brokers.nats.envelope import MESSAGE_ID, Place, Seen, line
 from unpoison.brokers.nats.url import is_group
-from unpoison.model.classification import ErrorClassification
 from unpoison.model.dead_letter import DeadLetter
 from unpoison.model.message import Counters, Message
 from unpoison.port.reading import as_text

@@ -12,11 +12,11 @@ from unittest.mock import patch
 import pytest
 
 from unpoison.app import App
-from unpoison.decide.policy import MessageMetadata, PoisonPillHandler
+from unpoison.decide.policy import PoisonPillHandler
 from unpoison.errors import Permanent
-from unpoison.flow.settlement_builder import Judge
+from unpoison.flow.settlement_builder import SettlementBuilder
 from unpoison.model.backoff import Backoff
-from unpoison.model.message import UNTRIED, Delivery, Message
+from unpoison.model.message import UNTRIED, Delivery, Message, MessageMetadata
 from unpoison.port.broker import Capability, Depth, Kept, Settlement
 from unpoison.testing import given
 from unpoison.testing.lab import Lab, Trait, trait
@@ -244,10 +244,10 @@ class OwnFault(Exception):
 
 @contextmanager
 def judging_fails(lab: Lab) -> Iterator[None]:
-    def of_culprit(judge: Judge, batch: Any, n: int) -> bool:
+    def of_culprit(judge: SettlementBuilder, batch: Any, n: int) -> bool:
         return bool(batch.deliveries[n].body == CULPRIT)
 
-    with patch.object(Judge, "_event", _failing(Judge._event, of_culprit)):  # noqa: SLF001 - a fault inside of it
+    with patch.object(SettlementBuilder, "_event", _failing(SettlementBuilder._event, of_culprit)):  # noqa: SLF001 - a fault inside of it
         yield
 
 
