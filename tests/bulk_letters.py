@@ -12,7 +12,7 @@ from unpoison.brokers.rabbitmq import properties
 from unpoison.brokers.rabbitmq.broker import RabbitMQBroker
 from unpoison.brokers.rabbitmq.copies import Copies
 from unpoison.brokers.rabbitmq.envelope import Receipt as RabbitMQReceipt
-from unpoison.brokers.sqs import copies, envelope
+from unpoison.brokers.sqs import envelope, publishing
 from unpoison.brokers.sqs.broker import SQSBroker
 from unpoison.brokers.sqs.envelope import Receipt as SQSReceipt
 from unpoison.model.message import Delivery, Outgoing
@@ -71,7 +71,7 @@ def _into_rabbitmq(broker: Broker, source: str) -> Write:
 
 def _into_sqs(broker: Broker, source: str) -> Write:
     assert isinstance(broker, SQSBroker)
-    topic = broker.session.topic(source)
+    topic = broker.client.topic(source)
 
     def raw(id_: str, body: bytes) -> dict:
         text = body.decode("latin-1")
@@ -80,7 +80,7 @@ def _into_sqs(broker: Broker, source: str) -> Write:
 
     def write(letters: list[tuple[str, bytes]]) -> None:
         deliveries = [Delivery(SQSReceipt(None, "", raw(id_, body)), source, id_, body) for id_, body in letters]
-        refused = broker.session.store([copies.letter(topic, Dead(each, given.letter_of(each))) for each in deliveries])
+        refused = broker.client.store([publishing.letter(topic, Dead(each, given.letter_of(each))) for each in deliveries])
         assert not refused
 
     return write

@@ -59,8 +59,8 @@ class SQSLab(Lab):
     """A prefix of its own."""
 
     modules = (
-        *(f"unpoison.brokers.sqs.{name}" for name in ("broker", "source", "settling", "moving", "deadletters", "operating")),
-        "unpoison.port.copying.whole_dlq",
+        *(f"unpoison.brokers.sqs.{name}" for name in ("broker", "source", "subscription", "moving", "deadletters")),
+        *(f"unpoison.port.copying.{name}" for name in ("settling", "whole_dlq")),
     )
     readers = tuple(f"unpoison.brokers.sqs.envelope.{name}" for name in ("look", "plain"))
     similar_source = "orders-eu"  # the name of a queue has no dot
@@ -92,14 +92,14 @@ class SQSLab(Lab):
     def steal(self, broker: Broker, deliveries: Sequence[Delivery]) -> None:
         """As if this process had been paused: nothing is renewed until SQS has taken back what it held."""
         assert isinstance(broker, SQSBroker)
-        keeper = broker._keeper
+        keeper = broker.sources._keeper
         assert keeper is not None
         renew, keeper._renew = keeper._renew, lambda: None
-        for source in broker._sources.values():
+        for source in broker.sources.known.values():
             source.work.cancel()  # else what is taken from it would come straight to it again
         try:
             wait_until(
-                lambda: not any(each.receipt.holder.holds(each.receipt.handle) for each in deliveries),
+                lambda: not any(each.receipt.holder.held([each.receipt]) for each in deliveries),
                 lambda: "It still believes to hold them",
             )
             # SQS keeps its promise for a little longer than we believe in it, and tells nobody when.

@@ -13,8 +13,8 @@ from unpoison.brokers.rabbitmq import envelope as rabbitmq
 from unpoison.brokers.rabbitmq import envelope as rabbitmq_envelope
 from unpoison.brokers.redis import envelope as redis
 from unpoison.brokers.sqlite import rows as sqlite
+from unpoison.brokers.sqs import envelope as sqs
 from unpoison.brokers.sqs import envelope as sqs_envelope
-from unpoison.brokers.sqs import native as sqs
 from unpoison.model.message import Delivery, Outgoing
 from unpoison.port.copying.settling import Receipt as NATSReceipt
 

@@ -102,7 +102,7 @@ def test_the_commands_in_that_error_make_what_is_missing(lab, tmp_path, source):
         queue.client.create_queue(QueueName=name, Attributes=attributes)
     broker = lab.connect()
     assert "redrive-too-low" not in [finding.name for finding in broker.open([source], create=False)]
-    names = broker.session.topic(source).names
+    names = broker.client.topic(source).names
     broker.close()
     policy = json.loads(lab.queue(names.suspects.removeprefix(names.prefix)).attributes()["RedrivePolicy"])
     assert policy["deadLetterTargetArn"] == account + names.dlq

@@ -9,7 +9,7 @@ import pytest
 from tests.contract.sqs_lab import SHORT_VISIBILITY, SQSLab
 from tests.contract.sqs_proxy import refusal
 from unpoison import App
-from unpoison.brokers.sqs import client
+from unpoison.brokers.sqs import connection
 from unpoison.errors import BrokerUnavailable
 from unpoison.model.backoff import Backoff
 from unpoison.model.message import Counters
@@ -109,7 +109,7 @@ def test_credentials_that_expire_are_read_again_from_their_file(tmp_path, elasti
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     for known in ("_clients", "_sessions"):  # of this test alone
-        monkeypatch.setattr(client, known, {})
+        monkeypatch.setattr(connection, known, {})
     _log_in(file, "OLD")
     with SQSLab(elasticmq, tmp_path, with_proxy=True) as lab:
         url = lab.url.replace("test:test@", "")
@@ -209,7 +209,7 @@ def test_a_queue_that_is_deleted_while_somebody_looks_at_letters_is_made_anew(la
     dlq = lab.dlq("orders")
     assert len(list(dlq.letters())) == 1
     lab.queue(queue).delete()
-    with pytest.raises(BrokerUnavailable, match=r"made anew\. Try again"):
+    with pytest.raises(BrokerUnavailable, match=r"created again\. Try again"):
         list(dlq.letters())
     assert [letter.body for letter in dlq.letters()] == [b"1"]
 

@@ -116,8 +116,7 @@ def test_a_letter_that_is_stored_twice_is_there_once(lab):
     broker.publish(outgoing(("poison", "a")))
     (delivery,) = broker.fetch(SOURCE, 1)
     dead = [Dead(delivery, given.letter_of(delivery))]
-    broker._settling._store((), dead)
-    broker._settling._stored.clear()  # as if the first answer had been lost
+    broker._store(dead)  # as if the answer had been lost
     broker.settle(Settlement(dead=dead))
     assert lab.queue("orders-dlq.fifo").attributes()["ApproximateNumberOfMessages"] == "1"
     assert [letter.message.key for letter in lab.dlq(SOURCE).letters()] == ["a"]

@@ -44,9 +44,9 @@ def test_a_renewal_that_sqs_refuses_for_one_message_renews_nothing(quick):
     broker.publish(given.messages("orders", 1))
     quick.proxy.fails = lambda operation, asked, entry: "InternalError" if operation == CHANGE else None
     (delivery,) = broker.fetch("orders", 1)
-    holder, handle = delivery.receipt.holder, delivery.receipt.handle
+    receipt = delivery.receipt
     wait_until(lambda: len(quick.proxy.asked(CHANGE, "orders")) >= 2, lambda: "Nobody renews")
-    wait_until(lambda: not holder.holds(handle), lambda: "It still believes to hold what SQS has not renewed")
+    wait_until(lambda: not receipt.holder.held([receipt]), lambda: "It still believes to hold what SQS has not renewed")
     with pytest.raises(OwnershipLost):
         broker.settle(Settlement(gone=[delivery]))
 

@@ -7,9 +7,8 @@ import pytest
 
 from tests.contract.sqs_lab import SHORT_VISIBILITY, SQSLab
 from unpoison import App
-from unpoison.brokers.sqs import taking, writing
+from unpoison.brokers.sqs import subscription, writing
 from unpoison.brokers.sqs.envelope import Envelope
-from unpoison.brokers.sqs.taking import Hold
 from unpoison.errors import BrokerUnavailable, ConfigError, OwnershipLost
 from unpoison.model.message import Counters, Outgoing
 from unpoison.port.broker import Kept, Settlement
@@ -78,9 +77,8 @@ def test_a_message_that_was_held_for_twelve_hours_is_lost_and_that_is_said(tmp_p
         broker.publish(given.messages("orders", 1))
         (delivery,) = broker.fetch("orders", 1)
         receipt = delivery.receipt
-        hold = receipt.holder.held[receipt.handle]
-        receipt.holder.held[receipt.handle] = Hold(hold.until, hold.since - taking.LONGEST_HELD + taking.MARGIN)
-        wait_until(lambda: not receipt.holder.holds(receipt.handle), lambda: "It was renewed once more")
+        receipt.holder.leases._ends[receipt.handle] -= subscription.LONGEST_HELD - subscription.MARGIN
+        wait_until(lambda: not receipt.holder.held([receipt]), lambda: "It was renewed once more")
         with pytest.raises(OwnershipLost, match="twelve hours"):
             broker.settle(Settlement(gone=[delivery]))
 
@@ -261,7 +259,7 @@ def test_whoever_holds_more_than_it_needs_gives_it_back_as_it_was(lab):
     broker, other = lab.broker("orders"), lab.broker("orders")
     assert list(broker.fetch("orders", 10)) == []  # from now on it listens
     lab.broker("orders").publish(given.messages("orders", 3))
-    wait_until(lambda: broker._sources["orders"].work.buffer, lambda: "Nothing came")
+    wait_until(lambda: broker.sources.known["orders"].work.buffer, lambda: "Nothing came")
     seen: list[Counters] = []
 
     def all_came() -> bool:

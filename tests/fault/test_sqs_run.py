@@ -26,10 +26,10 @@ def handle(body: bytes) -> None:
 """
 SHORT_DAY = """
 import sys
-from unpoison.brokers.sqs import taking
+from unpoison.brokers.sqs import subscription
 from unpoison.cli.main import main
 
-taking.LONGEST_HELD = taking.MARGIN + 3
+subscription.LONGEST_HELD = subscription.MARGIN + 3
 sys.exit(main())
 """
 """The command, where twelve hours are three seconds."""

@@ -22,12 +22,12 @@ def test_a_renewal_that_is_confirmed_too_late_renews_nothing(lab):
     broker.publish(given.messages("orders", 1))
     lab.proxy.denies = lambda operation, queue: operation == "ChangeMessageVisibilityBatch" and not go_on.wait(30)
     (delivery,) = broker.fetch("orders", 10)
-    holder, handle = delivery.receipt.holder, delivery.receipt.handle
+    receipt, leases = delivery.receipt, delivery.receipt.holder.leases
     wait_until(lambda: lab.proxy.asked("ChangeMessageVisibilityBatch", "orders"), lambda: "Nobody renews")
-    wait_until(lambda: not holder.holds(handle), lambda: "It still believes to hold it")
-    ended = holder.held[handle].until
+    wait_until(lambda: not leases.held([receipt]), lambda: "It still believes to hold it")
+    ended = leases.until[receipt.handle]
     go_on.set()
-    wait_until(lambda: holder.held[handle].until != ended, lambda: "The answer did not come")
+    wait_until(lambda: leases.until[receipt.handle] != ended, lambda: "The answer did not come")
     with pytest.raises(OwnershipLost):
         broker.settle(Settlement(dead=[Dead(delivery, given.letter_of(delivery))]))
     assert not lab.dlq("orders").count()

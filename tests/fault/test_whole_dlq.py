@@ -15,7 +15,7 @@ from unpoison.brokers import dead_letters_for
 from unpoison.brokers.rabbitmq import connection, queue_pass
 from unpoison.brokers.rabbitmq.broker import RabbitMQBroker
 from unpoison.brokers.rabbitmq.deadletters import RabbitMQDeadLetters
-from unpoison.brokers.sqs import client
+from unpoison.brokers.sqs import connection as sqs_connection
 from unpoison.deadletters.manager import DLQManager
 from unpoison.errors import BrokerUnavailable
 from unpoison.testing.isolation.diary import wait_until
@@ -113,8 +113,8 @@ def test_a_busy_queue_that_says_that_it_is_empty_is_not_believed(lab, monkeypatc
 def test_an_sqs_that_goes_silent_in_the_middle_of_a_pass_is_not_waited_for_for_ever(tmp_path, elasticmq, monkeypatch):
     with SQSLab(elasticmq, tmp_path, with_proxy=True) as lab:
         fill(lab.url, "orders", 1_000, size=100)
-        monkeypatch.setattr(client, "ANSWER_TIMEOUT", 1)
-        monkeypatch.setattr(client, "_clients", {})
+        monkeypatch.setattr(sqs_connection, "ANSWER_TIMEOUT", 1)
+        monkeypatch.setattr(sqs_connection, "_clients", {})
         thawed, asked = threading.Event(), []
 
         def silent(operation, request):

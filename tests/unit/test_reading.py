@@ -67,7 +67,8 @@ def test_counters_that_nobody_can_have_are_not_read():
     written = b'NATS/1.0\r\nx-unpoison-stamp: orders:1:0\r\nx-unpoison-counters: {"interrupted": %d}\r\n\r\n' % HUGE
     assert nats.look(written, nats.Place("orders", "", 1, 1, 1, 0)).counters == UNTRIED
     assert rabbitmq._counters({b"x-unpoison-first-failed-at": b"d" + struct.pack(">d", 1e300)}) == UNTRIED
-    assert sqs._counters({"losses": -1}) == UNTRIED
+    told = {"DataType": "String", "StringValue": '{"stamp": "s", "counters": {"losses": -1}}'}
+    assert sqs.look({"MessageId": "1", "Body": "", "Attributes": {}, "MessageAttributes": {"unpoison": told}}).counters == UNTRIED
     admit(kafka._counters(b'{"attempts": 2147483647}'), Limits())
 
 

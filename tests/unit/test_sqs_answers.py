@@ -6,7 +6,7 @@ import botocore.session
 import pytest
 from botocore.parsers import ResponseParserFactory
 
-from unpoison.brokers.sqs import answers
+from unpoison.brokers.sqs import connection
 
 JSON = {"content-type": "application/x-amz-json-1.0", "x-amzn-requestid": "1"}
 MESSAGE = {
@@ -49,7 +49,7 @@ def answer(body, headers=JSON, status=200):
 def test_it_reads_what_botocore_reads(shape, said):
     body = json.dumps(said).encode()
     response, found = answer(body), {}
-    answers.read(response_dict=response, customized_response_dict=found, operation_model=None)
+    connection.read(response_dict=response, customized_response_dict=found, operation_model=None)
     assert response["body"] == b"{}"
     assert {**parsed(response, shape), **found} == parsed(answer(body), shape) == said
 
@@ -57,7 +57,7 @@ def test_it_reads_what_botocore_reads(shape, said):
 @pytest.mark.parametrize("body", LEFT.values(), ids=LEFT)
 def test_what_is_unusual_is_left_to_botocore(shape, body):
     response, found = answer(body), {}
-    answers.read(response_dict=response, customized_response_dict=found)
+    connection.read(response_dict=response, customized_response_dict=found)
     assert (response["body"], found) == (body, {})
     assert len(parsed(response, shape)["Messages"]) == 1
 
@@ -65,5 +65,5 @@ def test_what_is_unusual_is_left_to_botocore(shape, body):
 @pytest.mark.parametrize("response", [answer(b"<a/>", {"content-type": "text/xml"}), answer(b'{"__type":"no"}', status=400)])
 def test_what_is_no_answer_in_json_is_left_to_botocore(response):
     before, found = dict(response), {}
-    answers.read(response_dict=response, customized_response_dict=found)
+    connection.read(response_dict=response, customized_response_dict=found)
     assert (response, found) == (before, {})

@@ -104,7 +104,7 @@ ADAPTERS = {
         "SQSBroker",
         "unpoison.brokers.sqs.deadletters",
         "SQSDeadLetters",
-        doctor="unpoison.brokers.sqs.doctor.examining",
+        doctor="unpoison.brokers.sqs.doctor",
         names="unpoison.brokers.sqs.names",
         provisioning="unpoison.brokers.sqs.provisioning",
     ),

@@ -1,12 +1,13 @@
-"""How are dead letters looked at, sent again and removed in SQS?
+"""Look at dead letters, send them again and remove them.
 
 A queue cannot be searched, and nothing joins two steps. So every look takes all letters, under a lock, and puts them back. A
 letter is sent again by storing it in the replays: from then on it is replayed, whatever happens. Then it is taken from the DLQ,
 and a consumer moves it from the replays to the source and tells so in the history. What a person gives up goes to the history
-too. Who looks sees all three, and a letter that was dealt with but is still in the DLQ, since somebody was killed, is taken from
+too. A look sees all three; a letter that was dealt with but is still in the DLQ, since an operator was killed, is taken from
 there.
 """
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -16,16 +17,85 @@ import msgspec
 
 from unpoison.brokers.sqs import letters
 from unpoison.brokers.sqs.broker import SQSBroker
+from unpoison.brokers.sqs.client import Client
+from unpoison.brokers.sqs.connection import NoQueue
+from unpoison.brokers.sqs.envelope import GROUP
 from unpoison.brokers.sqs.letters import Found
-from unpoison.brokers.sqs.looking import QueuePass
-from unpoison.brokers.sqs.operating import check_time, locked
+from unpoison.brokers.sqs.queue_pass import QueuePass
+from unpoison.brokers.sqs.subscription import receive
+from unpoison.brokers.sqs.topology import Topic
 from unpoison.brokers.sqs.writing import Copy
 from unpoison.errors import BrokerUnavailable, UnpoisonError
 from unpoison.model.dead_letter import DeadLetter
 from unpoison.model.wording import counted
 from unpoison.port.broker import Progress
 from unpoison.port.copying.dlq_index import Entry, Keep
+from unpoison.port.copying.ids import unique
 from unpoison.port.copying.whole_dlq import WholeDLQ, portions
+
+PATIENCE = 120.0
+ASK_AGAIN = (0.02, 0.05, 0.1, 0.2)
+PER_LETTER = 0.02
+"""Seconds that a look may take for each letter, beside what it may take at least."""
+
+
+@contextmanager
+def locked(client: Client, topic: Topic) -> Iterator[float]:
+    """No other operator works on the letters of this source meanwhile. Gives until when that holds, by our own clock.
+
+    Letters can only be looked at by taking them out for a moment; a second operator would see none. So each look and each change
+    is done by the holder of a message in a FIFO queue of its own. All messages there are of one group, of which SQS hands out one
+    at a time: so it does not matter if two operators put one there. One that is killed holds it until its time is over, and by
+    then all letters that were taken can be seen again.
+    """
+    try:
+        with _held(client, topic) as until:
+            yield until
+    except NoQueue as gone:
+        client.remake(topic.names.source)
+        raise BrokerUnavailable(f"{gone} It was created again. Try again.") from None
+
+
+@contextmanager
+def _held(client: Client, topic: Topic) -> Iterator[float]:
+    letters = sum(client.counts(topic.dlq)) + sum(client.counts(topic.history))
+    lasts = int(client.address.visibility + PER_LETTER * letters) + 1
+    ends, tries = time.monotonic() + PATIENCE + lasts, 0
+    while True:
+        asked_at = time.monotonic()
+        found = receive(client.connection, topic.lock, 1, visibility=lasts)
+        if found:
+            break
+        if time.monotonic() > ends:
+            raise BrokerUnavailable(
+                f"Another operator has been working on {topic.names.dlq!r} for {PATIENCE:g} s. Try again later."
+            )
+        if not any(client.counts(topic.lock)):
+            _put_one_there(client, topic)
+        time.sleep(ASK_AGAIN[min(tries, len(ASK_AGAIN) - 1)])
+        tries += 1
+    try:
+        yield asked_at + lasts
+    finally:
+        with suppress(UnpoisonError):  # else it comes back by itself
+            client.connection.ask(
+                "change_message_visibility", QueueUrl=topic.lock, ReceiptHandle=found[0]["ReceiptHandle"], VisibilityTimeout=0
+            )
+
+
+def _put_one_there(client: Client, topic: Topic) -> None:
+    entry = {GROUP: "lock", "MessageDeduplicationId": unique(), "MessageBody": "The holder of this works on the dead letters."}
+    client.connection.ask("send_message", QueueUrl=topic.lock, **entry)
+
+
+def check_time(until: float, topic: Topic) -> None:
+    """Refuse to change anything once others may see the letters too."""
+    if time.monotonic() >= until:
+        raise BrokerUnavailable(
+            f"Looking through {topic.names.dlq!r} took longer than its letters can be kept from others; nothing was changed. "
+            f"Try again; a larger visibility in the URL gives it more time."
+        )
+
 
 DEAD, REPLAYED, DISCARDED = "dead", "replayed", "discarded"
 REQUESTS = 16
@@ -38,25 +108,25 @@ class SQSDeadLetters(WholeDLQ):
     """The DLQ of one source."""
 
     def __init__(self, broker: SQSBroker, source: str) -> None:
-        broker.session.link.widen(REQUESTS)
+        broker.client.connection.widen(REQUESTS)
         super().__init__(broker, source, partial(_reading, broker, source), partial(_counted, broker, source))
 
 
 def _counted(broker: SQSBroker, source: str) -> int:
-    """About: what SQS says, with those that somebody looks at."""
-    ready, _, looked_at = broker.session.counts(broker.session.topic(source).dlq)
+    """About: what SQS says, with those that an operator looks at."""
+    ready, _, looked_at = broker.client.counts(broker.client.topic(source).dlq)
     return ready + looked_at
 
 
 @contextmanager
 def _reading(broker: SQSBroker, source: str) -> Iterator["LettersReading"]:
-    session = broker.session
-    with locked(session, session.topic(source)) as until:
+    client = broker.client
+    with locked(client, client.topic(source)) as until:
         reading = LettersReading(broker, source, until)
         try:
             yield reading
         except UnpoisonError:
-            with suppress(UnpoisonError):  # else they come back by themselves, and whoever looks meanwhile does not see them
+            with suppress(UnpoisonError):  # else they come back by themselves, and a look meanwhile does not see them
                 reading.put_back()
             raise
         except BaseException:
@@ -71,13 +141,13 @@ class LettersReading:
     in_order = False
 
     def __init__(self, broker: SQSBroker, source: str, until: float) -> None:
-        self._session, self._source, self._until = broker.session, source, until
-        self._topic = broker.session.topic(source)
+        self._client, self._source, self._until = broker.client, source, until
+        self._topic = broker.client.topic(source)
         self.history = self._topic.history
         self._keep: Keep = _nobody
         states = {self._topic.dlq: (DEAD, DEAD), self._topic.replays: (None, REPLAYED), self._topic.history: (None, DISCARDED)}
         self._read_as = states
-        self._passes = {url: QueuePass(self._session, url, until, partial(self._receive, url)) for url in states}
+        self._passes = {url: QueuePass(self._client, url, until, partial(self._receive, url)) for url in states}
         self.total = self._passes[self._topic.dlq].total
 
     def _receive(self, url: str, raw: Any) -> None:
@@ -110,7 +180,7 @@ class LettersReading:
         queue = self._topic.replays if state == REPLAYED else self._topic.history
         for part in portions(chosen):
             check_time(self._until, self._topic)
-            refused = self._session.store([self._note(queue, entry, data(entry), state) for entry in part])
+            refused = self._client.store([self._note(queue, entry, data(entry), state) for entry in part])
             yield [entry for number, entry in enumerate(part) if number not in refused]
             if refused:
                 why = next(iter(refused.values()))

@@ -1,4 +1,4 @@
-"""What travels with a message, and how does it become a Delivery?
+"""Read and write the attribute that travels with a message.
 
 One attribute, `unpoison`, with JSON: id, key and headers of the sender, counters, and `stamp`, which names a copy for good: the
 MessageId of the first original. Only copies of ours have a stamp: counters without one were written by another program and count
@@ -15,13 +15,15 @@ from typing import Any
 import msgspec
 
 from unpoison.brokers.sqs import body as bodies
-from unpoison.model.message import NO_HEADERS, UNTRIED, Counters, Delivery, Moment, Outgoing
+from unpoison.model.message import NO_HEADERS, UNTRIED, Counters, Delivery, Moment, Native, Outgoing
 from unpoison.model.message import as_text as text
+from unpoison.port.copying.settling import Receipt
 from unpoison.port.reading import Unreadable, read_one, unreadable
+from unpoison.port.serialization import counters_or_untried, counters_text
 
 ATTRIBUTE = "unpoison"
 MOST_ATTRIBUTES = 10
-MOST_HISTORY = 4 * 1024
+MOST_COUNTERS = 4 * 1024
 PLAIN = '{"id":"'
 """How the envelope of a message begins of which nothing is known but its id."""
 
@@ -63,14 +65,6 @@ class Seen(msgspec.Struct):
     body: bytes
     counters: Counters
     envelope: Envelope
-
-
-class Receipt(msgspec.Struct, frozen=True, eq=False):
-    """How a message is found again when it is settled: who holds it, and by which handle."""
-
-    holder: Any
-    handle: str
-    raw: Raw
 
 
 _decode = msgspec.json.Decoder(Envelope).decode
@@ -129,7 +123,7 @@ def look(raw: Raw) -> Seen:
         headers={**foreign, **envelope.headers} or NO_HEADERS,
         stamp=envelope.stamp or raw["MessageId"],
         body=bodies.decoded(raw["Body"], envelope.encoding),
-        counters=_counters(envelope.counters) if envelope.stamp else UNTRIED,
+        counters=counters_or_untried(envelope.counters) if envelope.stamp else UNTRIED,
         envelope=envelope,
     )
 
@@ -141,26 +135,16 @@ def has_foreign_counters(seen: Seen) -> bool:
 
 def _read(raw: Raw) -> Envelope:
     own = (raw.get("MessageAttributes") or {}).get(ATTRIBUTE)
-    with suppress(msgspec.DecodeError, ValueError, TypeError, RecursionError):  # somebody else's attribute of that name
+    with suppress(msgspec.DecodeError, ValueError, TypeError, RecursionError):  # another program's attribute of that name
         if own is not None:
             return _decode(own.get("StringValue", ""))
     return Envelope()
 
 
-def _counters(found: Mapping[str, Any]) -> Counters:
-    with suppress(msgspec.ValidationError):
-        return msgspec.convert(found, Counters) if found else UNTRIED
-    return UNTRIED
-
-
 def counted(counters: Counters) -> dict[str, Any]:
-    """Counters without those that are nought."""
-    if counters == UNTRIED:
-        return {}
-    while len(msgspec.json.encode(counters.history)) > MOST_HISTORY and len(counters.history) > 1:
-        counters = msgspec.structs.replace(counters, history=counters.history[1:])
-    found: dict[str, Any] = msgspec.to_builtins(counters)
-    return {name: value for name, value in found.items() if value}
+    """Counters as part of our attribute."""
+    text = counters_text(counters, MOST_COUNTERS)
+    return {} if text is None else dict(msgspec.json.decode(text))
 
 
 def published(message: Outgoing) -> Envelope:
@@ -188,7 +172,7 @@ def as_text(envelope: Envelope) -> str:
 
 
 def attributes(envelope: Envelope, raw: Raw | None) -> dict[str, Any]:
-    """The attributes of a message: our own, and those that the original had from somebody else."""
+    """The attributes of a message: our own, and those that the original had from another program."""
     theirs = {} if raw is None else sent(raw)
     theirs.pop(ATTRIBUTE, None)
     if len(theirs) >= MOST_ATTRIBUTES:
@@ -220,7 +204,7 @@ def attribute_bytes(value: Mapping[str, Any]) -> bytes:
     content = value.get("BinaryValue", b"")
     if isinstance(content, bytes):
         return content
-    with suppress(ValueError):  # somebody else's attribute of our name
+    with suppress(ValueError):  # another program's attribute of our name
         return base64.b64decode(str(content), validate=True)
     return str(content).encode("utf-8", "surrogatepass")
 
@@ -230,3 +214,36 @@ def returned(counters: Counters, times: int) -> Counters:
     for _ in range(min(2, times)):
         counters = counters.returned()
     return counters
+
+
+def native(delivery: Delivery) -> Native:
+    """What SQS itself says about a message. Of a retry, id and attributes are the original's; what SQS counts is the copy's."""
+    receipt: Receipt = delivery.receipt
+    seen = look(receipt.envelope)
+    theirs = foreign_attributes(receipt.envelope, seen.envelope)
+    headers = [(name, attribute_bytes(value)) for name, value in theirs.items()]
+    headers += [(name, text.encode()) for name, text in seen.envelope.headers.items()]
+    attributes = {name: _typed(value, content) for (name, value), (_, content) in zip(theirs.items(), headers, strict=False)}
+    return Native(
+        None if seen.key is None else seen.key.encode(),
+        tuple(headers),
+        {
+            "message_id": seen.stamp,
+            "message_group": receipt.envelope["Attributes"].get(GROUP),
+            "timestamp": _sent_at(receipt.envelope),
+            "message_attributes": attributes,
+            "system_attributes": dict(receipt.envelope["Attributes"]),
+        },
+    )
+
+
+def _typed(value: Raw, content: bytes) -> dict[str, str | bytes]:
+    """An attribute with its type, in SQS's own words."""
+    if "StringValue" in value:
+        return {"DataType": str(value.get("DataType", "String")), "StringValue": str(value["StringValue"])}
+    return {"DataType": str(value.get("DataType", "Binary")), "BinaryValue": content}
+
+
+def _sent_at(raw: Raw) -> float | None:
+    moment = sent_at(raw)
+    return moment / 1000 if moment else None

@@ -1,35 +1,23 @@
-"""How is a dead letter kept as a message, so that every tool can read it?
+"""Write a dead letter as a message that every tool can read, and read it back.
 
 The body is the original body, the sender's attributes are the sender's attributes; what is known about the failure is JSON in our
-own attribute, under `letter`. What SQS itself put there, or somebody else, is read as a letter too.
+own attribute, under `letter`. What SQS itself put there, or another program, is read as a letter too.
 """
 
-import hashlib
-import time
 from typing import Any
 
 import msgspec
 
 from unpoison.brokers.sqs import envelope, writing
 from unpoison.brokers.sqs.envelope import Envelope, Raw, Seen
-from unpoison.brokers.sqs.writing import LIMIT, Copy, unique
-from unpoison.model.classification import ErrorClassification
+from unpoison.brokers.sqs.writing import LIMIT, Copy
 from unpoison.model.dead_letter import DeadLetter
 from unpoison.model.message import Counters, Message
 from unpoison.model.wording import counted
-from unpoison.port import serialization
-from unpoison.port.reading import read_one, unreadable_letter
-from unpoison.port.serialization import letter_within
+from unpoison.port.serialization import foreign_letter, letter_of, letter_within, restarted
 
 MOST_RECORD = 32 * 1024
 CAPS = (8_000, 2_000, 200)
-_last = [0]
-
-
-def new_id(source: str) -> str:
-    """Grows with time, so that letters can be told in the order in which they were written."""
-    _last[0] = max(_last[0] + 1, time.time_ns() // 1000)
-    return f"{source}-{_last[0]:014x}{unique()}"
 
 
 def written(letter: DeadLetter, seen: Seen, letter_id: str, state: str, group: str | None = None) -> Envelope:
@@ -87,40 +75,32 @@ class Found(msgspec.Struct):
 
 
 def read(source: str, raw: Raw, state: str | None = None, otherwise: str = "dead") -> Found:
-    """A letter. What tells of another state than this is left from an earlier life of the message; what tells of none is in the
-    other one."""
+    """A letter. A state other than this is left from an earlier life of the message; one that tells none is in the `otherwise`
+    state."""
     seen = envelope.look_safely(raw)
     told = seen.envelope
     is_ours = bool(told.letter) and (state is None or told.state == state)
     message = Message(seen.id, source, seen.body, seen.key, seen.headers)
-    letter = read_one(
-        raw,
-        lambda raw: (_known(source, told) if is_ours else None) or _foreign(message, seen, raw),
-        lambda _, error: unreadable_letter("", otherwise, message, error),
-    )
     sent = int(raw["Attributes"].get(envelope.SENT_AT, 0))
     id_ = (told.letter_id if is_ours else None) or f"{source}-{sent * 1000:014x}{raw['MessageId'].replace('-', '')[:12]}"
-    found = msgspec.structs.replace(letter, id=id_, state=(told.state if is_ours else None) or otherwise, message=message)
-    return Found(raw, seen, found)
+    letter = letter_of(
+        told.letter if is_ours else None,
+        message,
+        lambda: _foreign(message, seen, raw),
+        id_=id_,
+        state=(told.state if is_ours else None) or otherwise,
+    )
+    return Found(raw, seen, letter)
 
 
 def is_moved_back(seen: Seen) -> bool:
-    """Of a message in the source: whether it is a dead letter, which SQS's own redrive, or another tool, has moved back."""
+    """Of a message in the source: whether it is a dead letter that SQS's own redrive, or another tool, has moved back."""
     return seen.envelope.letter_id is not None
 
 
-def restarted(seen: Seen) -> Seen:
+def as_replay(seen: Seen) -> Seen:
     """Such a message as it starts: its counters are those of a replay, with the history of the letter."""
-    return msgspec.structs.replace(seen, counters=serialization.restarted(seen.envelope.letter, seen.counters.replays))
-
-
-def _known(source: str, told: Envelope) -> DeadLetter | None:
-    """What we wrote about it ourselves."""
-    bare: dict[str, Any] = {"id": "", "source": source, "key": None, "headers": {}, "body": b""}
-    try:
-        return msgspec.convert({**told.letter, "message": bare}, DeadLetter)
-    except (msgspec.ValidationError, TypeError):
-        return None
+    return msgspec.structs.replace(seen, counters=restarted(seen.envelope.letter, seen.counters.replays))
 
 
 def _foreign(message: Message, seen: Seen, raw: Raw) -> DeadLetter:
@@ -129,17 +109,4 @@ def _foreign(message: Message, seen: Seen, raw: Raw) -> DeadLetter:
         f"reason; it was received {counted(envelope.received(raw), 'time')}"
     )
     at = int(raw["Attributes"].get(envelope.RECEIVED_AT, raw["Attributes"].get(envelope.SENT_AT, 0))) / 1000
-    return DeadLetter(
-        message=message,
-        attempts=seen.counters.charged,
-        classification=str(ErrorClassification.UNKNOWN),
-        rule=rule,
-        reason=rule,
-        error_type="sqs.Redriven",
-        error=rule,
-        fingerprint=hashlib.blake2b(b"sqs.Redriven", digest_size=6).hexdigest(),
-        first_failed_at=seen.counters.first_failed_at or at,
-        last_failed_at=at,
-        history=seen.counters.history,
-        replays=seen.counters.replays,
-    )
+    return foreign_letter(message, rule, "sqs.Redriven", at, seen.counters, alike="sqs.Redriven")

@@ -1,17 +1,17 @@
-"""How do messages get on whose time has come, or that a person has sent again?
+"""Move messages on whose time has come, or that a person has sent again.
 
-Whoever consumes the source moves them: a copy is stored where it belongs, then the original is let go. A letter that is sent
-again comes from the replays; once it is moved, the history tells what became of the letter. A message whose delay was longer than
-SQS lets one wait is sent on to wait again.
+Each consumer of the source does so: a copy is stored where it belongs, then the original is let go. A letter that is sent again
+comes from the replays; once it is moved, the history tells what became of the letter. A message whose delay was longer than SQS
+lets one wait is sent on to wait again.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 
-from unpoison.brokers.sqs import copies, envelope, letters, writing
+from unpoison.brokers.sqs import envelope, letters, publishing, writing
+from unpoison.brokers.sqs.client import Client
 from unpoison.brokers.sqs.envelope import Raw, Seen
 from unpoison.brokers.sqs.letters import Found
-from unpoison.brokers.sqs.session import Session
-from unpoison.brokers.sqs.taking import Taking
+from unpoison.brokers.sqs.subscription import Subscription
 from unpoison.brokers.sqs.topology import Topic
 from unpoison.brokers.sqs.writing import Copy, No
 from unpoison.errors import BrokerUnavailable
@@ -23,63 +23,63 @@ AT_ONCE = 100
 class Mover:
     """Moves what waits in the helper queues of one source."""
 
-    def __init__(self, topic: Topic, session: Session, ring: Callable[[], None]) -> None:
-        self._topic, self._session = topic, session
-        # Nobody waits at the server there: whoever stops would have to wait for each such request to end.
-        beat = max(HELPER_BEAT, session.address.wait)
-        self.replays = Taking(topic.replays, session.link, ring, wait=0, beat=beat)
-        self.later = None if topic.later is None else Taking(topic.later, session.link, ring, wait=0, beat=HELPER_BEAT)
+    def __init__(self, topic: Topic, client: Client, ring: Callable[[], None]) -> None:
+        self._topic, self._client = topic, client
+        # No request waits at the server there: a stop would have to wait for each such request to end.
+        beat = max(HELPER_BEAT, client.address.wait)
+        self.replays = Subscription(topic.replays, client.connection, ring, wait=0, beat=beat)
+        self.later = None if topic.later is None else Subscription(topic.later, client.connection, ring, wait=0, beat=HELPER_BEAT)
 
     @property
-    def takings(self) -> list[Taking]:
+    def subscriptions(self) -> list[Subscription]:
         return [self.replays] if self.later is None else [self.replays, self.later]
 
     def move(self) -> bool:
         """Move what has come. True if something was moved."""
         moved = False
-        for taking in self.takings:
-            if not taking.buffer and taking.is_listening:
+        for subscription in self.subscriptions:
+            if not subscription.buffer and subscription.is_listening:
                 continue
-            if not taking.is_listening:
-                taking.pull(AT_ONCE)
-            found = taking.take(AT_ONCE)
-            if taking is self.replays:
+            if not subscription.is_listening:
+                subscription.pull(AT_ONCE)
+            found = subscription.take(AT_ONCE)
+            if subscription is self.replays:
                 self._send_again(found)
             else:
-                self.send_on(taking, found, [self._due(raw) for raw in found])
+                self.send_on(subscription, found, [self._due(raw) for raw in found])
             moved = moved or bool(found)
-            taking.listen()
+            subscription.listen()
         return moved
 
     def give_back(self) -> None:
-        """Have others move what waits here. How often it was received means nothing in these queues."""
-        for taking in self.takings:
-            taking.cancel()
-            taking.give_back([raw["ReceiptHandle"] for raw in taking.take(len(taking.buffer))])
+        """Let others move what waits here. How often it was received means nothing in these queues."""
+        for subscription in self.subscriptions:
+            subscription.cancel()
+            subscription.give_back([raw["ReceiptHandle"] for raw in subscription.take(len(subscription.buffer))])
 
-    def send_on(self, taking: Taking, found: Sequence[Raw], made: Sequence[Copy]) -> None:
-        """Have a copy of each stored, then let the originals go. One that is refused keeps nobody else from that."""
+    def send_on(self, subscription: Subscription, found: Sequence[Raw], made: Sequence[Copy]) -> None:
+        """Store a copy of each, then let the originals go. One that is refused does not hold up the others."""
         handles = [raw["ReceiptHandle"] for raw in found]
         try:
-            refused = self._session.store(made)
-            taking.finish([handle for number, handle in enumerate(handles) if number not in refused])
+            refused = self._client.store(made)
+            subscription.delete([handle for number, handle in enumerate(handles) if number not in refused])
         finally:
-            taking.forget(handles)  # if it failed they come again
+            subscription.leases.forget(handles)  # if it failed they come again
         _tell(refused, len(found))
 
     def _send_again(self, found: Sequence[Raw]) -> None:
         """The history first: where that is refused the letter stays, and is not sent a second time when it comes again."""
         read = [letters.read(self._topic.names.source, raw, "replayed", "replayed") for raw in found]
         try:
-            refused = self._session.store([letters.noted(self._topic.history, each) for each in read])
+            refused = self._client.store([letters.noted(self._topic.history, each) for each in read])
             noted = [each for number, each in enumerate(read) if number not in refused]
             self.send_on(self.replays, [each.raw for each in noted], [self._again(each) for each in noted])
         finally:
-            self.replays.forget([raw["ReceiptHandle"] for raw in found])
+            self.replays.leases.forget([raw["ReceiptHandle"] for raw in found])
         _tell(refused, len(found))
 
     def _again(self, found: Found) -> Copy:
-        return copies.again(self._topic, found.seen, found.raw, found.letter.replayed(), once=found.raw["MessageId"])
+        return publishing.again(self._topic, found.seen, found.raw, found.letter.replayed(), once=found.raw["MessageId"])
 
     def _due(self, raw: Raw) -> Copy:
         seen = envelope.look_safely(raw)
@@ -87,7 +87,7 @@ class Mover:
 
     def sent_on(self, raw: Raw, seen: Seen, wait: float) -> Copy:
         """The message as it is, where it is to be after so long."""
-        return copies.again(self._topic, seen, raw, seen.counters, wait, once=raw["MessageId"])
+        return publishing.again(self._topic, seen, raw, seen.counters, wait, once=raw["MessageId"])
 
 
 def _tell(refused: Mapping[int, No], count: int) -> None:

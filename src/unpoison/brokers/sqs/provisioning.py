@@ -6,8 +6,8 @@ from contextlib import closing
 from functools import partial
 from shlex import quote
 
-from unpoison.brokers.sqs import wanted
-from unpoison.brokers.sqs.client import Link, NoQueue
+from unpoison.brokers.sqs import topology
+from unpoison.brokers.sqs.connection import Connection, NoQueue
 from unpoison.brokers.sqs.names import Names, check_name, native_names
 from unpoison.brokers.sqs.topology import QUEUES
 from unpoison.brokers.sqs.url import Address, address
@@ -76,9 +76,9 @@ def _queues(names: Names) -> dict[str, str]:
 def _of_source(where: Address, names: Names, url: str, there: Mapping[str, bool]) -> Iterator[Step]:
     purposes = native_names(url, names.source, consumed=True)
     for kind, name in _queues(names).items():
-        attributes = quote(json.dumps(wanted.attributes(names, kind, where, wanted.redrive(_ARN))))
+        attributes = quote(json.dumps(topology.queue_attributes(names, kind, where, topology.redrive(_ARN))))
         lines = [f"create {name} {_in_shell(attributes, 'dlq')}"]
-        if kind in wanted.REDRIVEN:
+        if kind in topology.REDRIVEN:
             lines.insert(0, f"dlq=$(arn {names.dlq})")
         yield Step("queue", name, f"for source {names.source!r}: {purposes[name]}.", tuple(lines), there.get(name, False))
 
@@ -113,16 +113,16 @@ def _options(where: Address) -> Iterator[str]:
 
 def _look(where: Address, names: Sequence[str]) -> tuple[dict[str, bool], str]:
     """Which of these queues exist, and why that is not known."""
-    with closing(Link(where)) as link:
+    with closing(Connection(where)) as connection:
         try:
-            return dict(zip(names, link.all_of([partial(_exists, link, name) for name in names]), strict=True)), ""
+            return dict(zip(names, connection.all_of([partial(_exists, connection, name) for name in names]), strict=True)), ""
         except UnpoisonError as error:
             return {}, str(error)
 
 
-def _exists(link: Link, name: str) -> bool:
+def _exists(connection: Connection, name: str) -> bool:
     try:
-        link.ask("get_queue_url", QueueName=name)
+        connection.ask("get_queue_url", QueueName=name)
     except NoQueue:
         return False
     return True

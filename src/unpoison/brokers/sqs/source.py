@@ -1,21 +1,23 @@
-"""What has this process of one source, and how does a message that arrived become a Delivery?"""
+"""Take the messages of one source, and make deliveries of them."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import msgspec
 
-from unpoison.brokers.sqs import copies, envelope, letters, writing
-from unpoison.brokers.sqs.envelope import Raw, Receipt, Seen
-from unpoison.brokers.sqs.lane import Lane
+from unpoison.brokers.sqs import envelope, letters, publishing, writing
+from unpoison.brokers.sqs.client import Client
+from unpoison.brokers.sqs.envelope import Raw, Seen
 from unpoison.brokers.sqs.moving import Mover
-from unpoison.brokers.sqs.session import Session
-from unpoison.brokers.sqs.taking import Taking
+from unpoison.brokers.sqs.subscription import Subscription
+from unpoison.brokers.sqs.suspects import Suspects
 from unpoison.brokers.sqs.topology import Topic
 from unpoison.errors import UnpoisonError
 from unpoison.model.message import Counters, Delivery
 from unpoison.port import serialization
+from unpoison.port.copying.settling import Receipt
+from unpoison.port.copying.suspects import Suspect, start_alone
 from unpoison.port.reading import Unreadable, read_one
 from unpoison.port.takeovers import CameBack
 
@@ -40,32 +42,36 @@ FETCH_BYTES = 64 * 1024 * 1024
 class Source:
     """One source, as far as this process consumes it."""
 
-    def __init__(self, topic: Topic, session: Session, ring: Callable[[], None]) -> None:
+    def __init__(self, topic: Topic, client: Client, ring: Callable[[], None]) -> None:
         self.topic, self.name = topic, topic.names.source
-        self.work = Taking(self.topic.work, session.link, ring, sort=not self.topic.is_fifo)
-        self.lane = Lane(self.topic, session, ring)
-        self.mover = Mover(self.topic, session, ring)
+        self.work = Subscription(self.topic.work, client.connection, ring, sort=not self.topic.is_fifo)
+        self.suspects = Suspects(self.topic, client, ring)
+        self.mover = Mover(self.topic, client, ring)
         self.came_back, self.moved_back = CameBack(), CameBack(tell=serialization.tell)
+        self.promised = float(client.address.visibility)
         self.filled = False
         """Whether we have stored something ourselves since we last looked."""
         self._told_foreign = False
 
     @property
-    def holders(self) -> tuple[Taking, ...]:
-        return self.work, self.lane.taking, *self.mover.takings
+    def _all(self) -> tuple[Subscription, ...]:
+        return self.work, self.suspects.subscription, *self.mover.subscriptions
 
     @property
     def is_late(self) -> bool:
-        return any(each.is_late for each in (self.work, self.lane.taking))
+        return self.work.leases.is_late or self.suspects.subscription.leases.is_late
 
     def is_left_alone(self, after: float) -> bool:
-        return any(each.is_left_alone(after) for each in (self.work, *self.mover.takings))
+        return any(each.is_left_alone(after) for each in (self.work, *self.mover.subscriptions))
+
+    def verify(self) -> None:
+        """SQS forgets nothing."""
 
     def fetch(self, limit: int) -> list[Delivery]:
         """What is ready, once what belongs here was moved here."""
         if self.mover.move():
             self.filled = True
-            self.lane.look_again()
+            self.suspects.look_again()
         deliveries = self._admitted(self._taken(limit))
         while self.filled and len(deliveries) < limit and not self.work.buffer:
             deliveries += self._admitted(self._taken(limit - len(deliveries)))
@@ -122,9 +128,9 @@ class Source:
         if wait > 0:
             return self.mover.sent_on(raw, seen, wait)
         if letters.is_moved_back(seen):
-            seen = letters.restarted(seen)
+            seen = letters.as_replay(seen)
             self.moved_back.note(self.name, 1)
-            if self.topic.is_fifo and copies.has_room(self.topic, raw):
+            if self.topic.is_fifo and publishing.has_room(self.topic, raw):
                 return self.mover.sent_on(raw, seen, 0.0)  # from a group of its own to the one that it had
         elif envelope.has_foreign_counters(seen):
             self._tell_foreign_counters(seen)
@@ -134,52 +140,59 @@ class Source:
     def _counted(self, raw: Raw, seen: Seen) -> Counters:
         """Counters of a message with the times that it came back. For one that is retried in place each was an attempt."""
         times = envelope.received(raw) - 1
-        if not times or copies.has_room(self.topic, raw):
+        if not times or publishing.has_room(self.topic, raw):
             self.came_back.note(self.name, int(times > 0))
             return envelope.returned(seen.counters, times)
         return msgspec.structs.replace(seen.counters, attempts=seen.counters.attempts + times)
 
-    def take_suspect(self) -> tuple[Raw, Seen] | Unreadable | None:
-        """The next one that is to run alone. Those that have to wait longer are sent on."""
-        while (raw := self.lane.take()) is not None:
-            seen = read_one(raw, self._look_alone, partial(envelope.not_read, self.name, self.lane.taking))
+    def take_suspect(self, by: str) -> Delivery | None:
+        """The next one that is to run alone; its start is on record. Those that have to wait longer are sent on."""
+        holder = self.suspects.subscription
+        while (raw := self.suspects.receive()) is not None:
+            seen = read_one(raw, self._look_alone, partial(envelope.not_read, self.name, holder))
             if isinstance(seen, Unreadable):
                 return seen  # it is not started
             wait = writing.remaining(raw, seen.envelope)
             if wait <= 0:
-                return raw, seen
-            self.mover.send_on(self.lane.taking, [raw], [self.mover.sent_on(raw, seen, wait)])
+                receipt = Receipt(holder, raw["ReceiptHandle"], raw)
+                delivery = Delivery(receipt, self.name, seen.id, seen.body, seen.key, seen.headers, seen.counters)
+                suspect = Suspect(delivery, seen.stamp, envelope.received(raw) - 1)
+                # Put aside it comes back, with a start counted that never was.
+                put_aside = partial(holder.leases.forget, [receipt.handle])
+                return start_alone(suspect, by, self.suspects, self.came_back, put_aside)
+            self.mover.send_on(holder, [raw], [self.mover.sent_on(raw, seen, wait)])
         return None
 
     def _look_alone(self, raw: Raw) -> Seen:
         seen = envelope.look(raw)
-        return letters.restarted(seen) if letters.is_moved_back(seen) else seen
+        return letters.as_replay(seen) if letters.is_moved_back(seen) else seen
 
     def _tell_foreign_counters(self, seen: Seen) -> None:
-        """Once for each source: whoever writes them does so on every message."""
+        """Once for each source: a program that writes them does so on every message."""
         if not self._told_foreign:
             self._told_foreign = True
             log.warning(FOREIGN_COUNTERS, self.name, seen.id, extra={"event": "foreign-attempts", "source": self.name})
 
     def renew(self) -> None:
-        for each in self.holders:
+        for each in self._all:
             each.renew()
 
-    def unfetched(self) -> list[Delivery]:
-        """What waits here and was not fetched, or some of it."""
-        return self._admitted(self.work.take(len(self.work.buffer)))
+    def stop_listening(self) -> None:
+        self.work.cancel()
+
+    def unfetched(self) -> Iterator[list[Delivery]]:
+        self.work.cancel()
+        while self.work.buffer:
+            yield self._admitted(self.work.take(len(self.work.buffer)))
+        self.mover.give_back()
 
     def give_up(self) -> None:
-        """What is still ours goes back at once, as from a consumer that vanished; what is not is left as it is."""
-        for each in self.holders:
-            each.buffer.clear()
-            handles = [handle for handle in list(each.held) if each.holds(handle)]
-            each.forget(list(each.held))
-            each.give_back(handles)
+        for each in self._all:
+            each.give_up()
 
     def close(self) -> None:
         """No request is under way any more when this returns."""
-        for each in self.holders:
+        for each in self._all:
             each.cancel()
-        for each in self.holders:
+        for each in self._all:
             each.close()

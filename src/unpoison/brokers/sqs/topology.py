@@ -1,21 +1,93 @@
-"""Which queues does a source need, and what if they are there already?
+"""Create the queues that a source needs, and check those that are there already.
 
-What is missing is made; what is there is never changed. A difference that matters is a finding, with the value in it and the way
-out. A source that was deleted is made anew only if it was as we make it: another one had rights or settings that we cannot know.
+What is missing is created; what is there is never changed. A difference that matters is a finding, with the value in it and the
+way out. A source that was deleted is created again only if it was as we create it: another one had rights or settings that we
+cannot know.
 """
 
-from collections.abc import Mapping, Sequence
+import json
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from unpoison.brokers.sqs import wanted
-from unpoison.brokers.sqs.client import Link, NoQueue, Refused
-from unpoison.brokers.sqs.doctor import settings
-from unpoison.brokers.sqs.names import Names, check_name
+from unpoison.brokers.sqs import checks
+from unpoison.brokers.sqs.connection import Connection, NoQueue, Refused
+from unpoison.brokers.sqs.names import FIFO, Names, check_name
+from unpoison.brokers.sqs.url import Address
 from unpoison.brokers.sqs.writing import LIMIT
 from unpoison.errors import BrokerUnavailable, ConfigError
 from unpoison.model.wording import counted
 from unpoison.port.broker import Finding
+from unpoison.port.broker_url import masked
+
+DAY = 86_400
+RETENTION = 14 * DAY
+"""As long as SQS keeps anything. It deletes without a word what is older."""
+
+STARTS_RETENTION = DAY // 6
+MOST_RECEIVES = 1_000
+"""After so many receives SQS itself moves a message to the DLQ: a last net for when nothing of unpoison runs. It counts what a
+killed neighbour held too, so it must be far above every limit of ours."""
+
+REDRIVEN = ("work", "suspects")
+"""The kinds of queue that have this net."""
+
+OF_OTHERS = ("Policy", "KmsMasterKeyId", "RedriveAllowPolicy")
+"""Attributes of a queue that we never set: who may use it, and with which key."""
+
+
+def queue_attributes(names: Names, kind: str, address: Address, redrive_policy: str) -> dict[str, str]:
+    """The attributes that a queue is made with."""
+    is_fifo = str(getattr(names, kind)).endswith(FIFO)
+    return {
+        "MessageRetentionPeriod": str(STARTS_RETENTION if kind == "starts" else RETENTION),
+        "VisibilityTimeout": str(address.visibility),
+        **({"FifoQueue": "true"} if is_fifo else {}),
+        **({"RedrivePolicy": redrive_policy} if kind in REDRIVEN else {}),
+    }
+
+
+def redrive(dlq_arn: str) -> str:
+    """The redrive policy of a queue whose last net is this DLQ."""
+    return json.dumps({"deadLetterTargetArn": dlq_arn, "maxReceiveCount": MOST_RECEIVES})
+
+
+def is_as_made(work: Mapping[str, str], dlq_arn: str) -> bool:
+    """Whether the queue of a source has no settings but those that we give it."""
+    try:
+        policy = json.loads(work.get("RedrivePolicy") or "{}")
+        is_ours = str(policy["deadLetterTargetArn"]) == dlq_arn and int(policy["maxReceiveCount"]) == MOST_RECEIVES
+    except (ValueError, TypeError, KeyError):
+        return False
+    return is_ours and not any(work.get(name) for name in OF_OTHERS)
+
+
+def commands(names: Names, kinds: Sequence[str], address: Address, known_arn: str | None) -> Iterator[str]:
+    """Lines of a shell script that makes these queues. `known_arn` is that of a queue of the same account, if there is one."""
+    there = "".join(f" {option}" for option in _options(address))
+    dlq_arn = "" if known_arn is None else known_arn.rpartition(":")[0] + f":{names.dlq}"
+    for kind in sorted(kinds, key=lambda kind: kind != "dlq"):  # the others name it
+        name = getattr(names, kind)
+        told = shlex.quote(json.dumps(queue_attributes(names, kind, address, redrive(dlq_arn or ARN))))
+        yield f"aws sqs create-queue --queue-name {name} --attributes {told.replace(ARN, ARN_OF_SHELL)}{there}"
+        if kind == "dlq" and not dlq_arn and set(REDRIVEN) & set(kinds):
+            url = f'"$(aws sqs get-queue-url --queue-name {name} --query QueueUrl --output text{there})"'
+            told = "--attribute-names QueueArn --query Attributes.QueueArn --output text"
+            yield f"DLQ_ARN=$(aws sqs get-queue-attributes --queue-url {url} {told}{there})"
+
+
+ARN, ARN_OF_SHELL = "ARN-OF-THE-DLQ", "'\"$DLQ_ARN\"'"
+
+
+def _options(address: Address) -> Iterator[str]:
+    """What the command line of AWS needs to find the same place."""
+    endpoint = None if address.endpoint is None else masked(address.endpoint)
+    named = {"--region": address.region, "--endpoint-url": endpoint, "--profile": address.profile}
+    for option, value in named.items():
+        if value is not None:
+            yield f"{option} {shlex.quote(value)}"
+
 
 EXISTS = ("QueueNameExists", "QueueAlreadyExists")
 
@@ -48,8 +120,8 @@ QUEUES = tuple(kind for kind in Topic._fields if kind not in ("names", "limit", 
 class Topology:
     """Makes and checks queues."""
 
-    def __init__(self, link: Link, *, create: bool) -> None:
-        self._link, self._create = link, create
+    def __init__(self, connection: Connection, *, create: bool) -> None:
+        self._connection, self._create = connection, create
         self._topics: dict[str, Topic] = {}
         self._adopted: set[str] = set()
         """Sources whose queue was there before and is not as we would have made it."""
@@ -67,9 +139,9 @@ class Topology:
 
     def remake(self, source: str) -> list[Finding]:
         """Have everything that a source needs, whatever was there before. If that fails, what was known stays known."""
-        names = check_name(source, self._link.address.prefix)
+        names = check_name(source, self._connection.address.prefix)
         kinds = [kind for kind in QUEUES if kind != "later" or names.is_fifo]
-        found = self._link.all_of([partial(self.url, getattr(names, kind)) for kind in kinds])
+        found = self._connection.all_of([partial(self.url, getattr(names, kind)) for kind in kinds])
         urls: dict[str, str | None] = {"later": None, **dict(zip(kinds, found, strict=True))}
         existed = {kind for kind in kinds if urls[kind] is not None}
         missing = [kind for kind in kinds if kind not in existed]
@@ -88,33 +160,33 @@ class Topology:
             urls["dlq"] = self._created(names, "dlq", "")
         policy = ""
         if {"work", "suspects"} & set(missing):
-            policy = wanted.redrive(self.attributes(urls["dlq"] or "")["QueueArn"])
+            policy = redrive(self.attributes(urls["dlq"] or "")["QueueArn"])
         rest = [kind for kind in missing if kind != "dlq"]
-        made = self._link.all_of([partial(self._created, names, kind, policy) for kind in rest])
+        made = self._connection.all_of([partial(self._created, names, kind, policy) for kind in rest])
         urls.update(zip(rest, made, strict=True))
 
     def _looked_at(self, names: Names, urls: Mapping[str, str | None], existed: set[str]) -> tuple[list[Finding], int, int]:
         """What is to be said about queues that were there before, and how large a message and a letter may be."""
         if not {"work", "dlq"} & existed:
-            return settings.of_order(names.work), LIMIT, LIMIT
-        work, dlq = self._link.all_of([partial(self.attributes, urls[kind] or "") for kind in ("work", "dlq")])
-        found = settings.of_order(names.work)
+            return checks.of_order(names.work), LIMIT, LIMIT
+        work, dlq = self._connection.all_of([partial(self.attributes, urls[kind] or "") for kind in ("work", "dlq")])
+        found = checks.of_order(names.work)
         if "work" in existed:
-            found = settings.work_queue(names.work, work, dlq)
-            if not wanted.is_as_made(work, dlq.get("QueueArn", "")):
+            found = checks.work_queue(names.work, work, dlq)
+            if not is_as_made(work, dlq.get("QueueArn", "")):
                 self._adopted.add(names.source)
         limit, letters_limit = (min(LIMIT, int(each.get("MaximumMessageSize", LIMIT))) for each in (work, dlq))
-        return [*found, *settings.letters_queue(names.dlq, dlq, work)], limit, letters_limit
+        return [*found, *checks.letters_queue(names.dlq, dlq, work)], limit, letters_limit
 
     def url(self, name: str) -> str | None:
         """Where the queue with this name is, if there is one."""
         try:
-            return str(self._link.ask("get_queue_url", QueueName=name)["QueueUrl"])
+            return str(self._connection.ask("get_queue_url", QueueName=name)["QueueUrl"])
         except NoQueue:
             return None
 
     def attributes(self, url: str) -> dict[str, str]:
-        answer = self._link.ask("get_queue_attributes", QueueUrl=url, AttributeNames=["All"])
+        answer = self._connection.ask("get_queue_attributes", QueueUrl=url, AttributeNames=["All"])
         return dict(answer.get("Attributes", {}))
 
     def _check_may_make(self, names: Names, urls: Mapping[str, str | None], missing: Sequence[str]) -> None:
@@ -122,10 +194,10 @@ class Topology:
         if not self._create:
             known = next((self.attributes(urls[kind] or "")["QueueArn"] for kind in ("dlq", "work") if urls[kind]), None)
             missed = [getattr(names, kind) for kind in missing]
-            commands = "\n".join(wanted.commands(names, missing, self._link.address, known))
+            script = "\n".join(commands(names, missing, self._connection.address, known))
             raise ConfigError(
                 f"Source {names.source!r} lacks {counted(len(missing), 'queue')}, and create=False forbids creating any: "
-                f"{', '.join(missed)}. Check name, region and account; to make what is missing:\n{commands}"
+                f"{', '.join(missed)}. Check name, region and account; to make what is missing:\n{script}"
             )
         if "work" in missing and names.source in self._adopted:
             raise BrokerUnavailable(
@@ -135,11 +207,11 @@ class Topology:
 
     def _created(self, names: Names, kind: str, redrive: str) -> str:
         name = getattr(names, kind)
-        attributes = wanted.attributes(names, kind, self._link.address, redrive)
+        wanted = queue_attributes(names, kind, self._connection.address, redrive)
         try:
-            return str(self._link.ask("create_queue", QueueName=name, Attributes=attributes)["QueueUrl"])
+            return str(self._connection.ask("create_queue", QueueName=name, Attributes=wanted)["QueueUrl"])
         except Refused as refused:
-            there = self.url(name) if refused.code in EXISTS else None  # somebody was faster
+            there = self.url(name) if refused.code in EXISTS else None  # another process was faster
             if there is None:
                 raise
             return there

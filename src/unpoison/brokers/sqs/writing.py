@@ -1,13 +1,11 @@
-"""How is a message stored for certain, and how does it wait?
+"""Store messages, know that they are stored, and have them wait.
 
 Ten at a time and one mebibyte at most: SQS answers for each whether it is stored. SQS lets a message wait for 15 minutes at most.
-One that is to wait longer carries what is left (`wait`), and whoever receives it then sends it on. How long it has waited is told
-by the server's own clock: when it was sent, and when it was first received.
+One that is to wait longer carries what is left (`wait`), and the consumer that receives it then sends it on. How long it has
+waited is told by the server's own clock: when it was sent, and when it was first received.
 """
 
-import itertools
 import math
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -16,7 +14,7 @@ import msgspec
 
 from unpoison.brokers.sqs import body as bodies
 from unpoison.brokers.sqs import envelope as envelopes
-from unpoison.brokers.sqs.client import AT_ONCE, Denied, Link, NoQueue, Refused
+from unpoison.brokers.sqs.connection import AT_ONCE, Connection, Denied, NoQueue, Refused
 from unpoison.brokers.sqs.envelope import GROUP, RECEIVED_AT, SENT_AT, TRACE, Envelope, Raw
 from unpoison.errors import BrokerUnavailable, PayloadError
 
@@ -133,10 +131,10 @@ def remaining(raw: Raw, envelope: Envelope) -> float:
     return envelope.wait - max(0, int(told.get(RECEIVED_AT, 0)) - int(told.get(SENT_AT, 0))) / 1000
 
 
-def store(link: Link, copies: Sequence[Copy]) -> dict[int, No]:
+def store(connection: Connection, copies: Sequence[Copy]) -> dict[int, No]:
     """Store these; returns once it is known of each whether it is stored, with why some are not. Raises if none is, for want of
     an answer or a right."""
-    answers = link.all_of([partial(_send, link, copies, numbers) for numbers in _requests(copies)])
+    answers = connection.all_of([partial(_send, connection, copies, numbers) for numbers in _requests(copies)])
     refused = {number: no for answer in answers for number, no in answer.items()}
     errors = [no.error for no in refused.values() if no.error is not None]
     if errors and len(errors) == len(copies):
@@ -144,7 +142,7 @@ def store(link: Link, copies: Sequence[Copy]) -> dict[int, No]:
     return refused
 
 
-def store_in_order(link: Link, copies: Sequence[Copy]) -> dict[int, No]:
+def store_in_order(connection: Connection, copies: Sequence[Copy]) -> dict[int, No]:
     """Store these one request after the other; returns why some are not stored. Never raises."""
     refused: dict[int, No] = {}
     for numbers in _requests(copies):
@@ -152,7 +150,7 @@ def store_in_order(link: Link, copies: Sequence[Copy]) -> dict[int, No]:
             why = next(iter(refused.values())).text
             refused.update(dict.fromkeys(numbers, No(NOT_SENT, f"It was not sent, since one before it was not stored: {why}")))
         else:
-            refused = _send(link, copies, numbers)
+            refused = _send(connection, copies, numbers)
     return refused
 
 
@@ -178,11 +176,11 @@ def _parts(copies: Sequence[Copy], numbers: Iterable[int]) -> Iterator[list[int]
         yield part
 
 
-def _send(link: Link, copies: Sequence[Copy], numbers: Sequence[int]) -> dict[int, No]:
+def _send(connection: Connection, copies: Sequence[Copy], numbers: Sequence[int]) -> dict[int, No]:
     """Why some of these are not stored. Trouble with this request does not hide what others have stored."""
     entries = [{"Id": str(number), **copies[number].entry} for number in numbers]
     try:
-        answer = link.ask("send_message_batch", QueueUrl=copies[numbers[0]].queue, Entries=entries)
+        answer = connection.ask("send_message_batch", QueueUrl=copies[numbers[0]].queue, Entries=entries)
     except BrokerUnavailable as error:
         no = No("all of one request", str(error).rstrip("."), error, isinstance(error, Refused | NoQueue | Denied))
         return dict.fromkeys(numbers, no)
@@ -197,13 +195,3 @@ def group_of(key: str | None, otherwise: str | None) -> str | None:
     """A key as the name of a message group, if SQS takes it as one."""
     fits = key and len(key) <= LONGEST_GROUP and key.isascii() and key.isprintable() and " " not in key
     return key if fits else otherwise
-
-
-_process, _count, _pid = [os.urandom(6).hex()], itertools.count(), [os.getpid()]
-
-
-def unique() -> str:
-    """A name that nothing else has."""
-    if os.getpid() != _pid[0]:  # a forked child must not go on with its parent's numbers
-        _pid[0], _process[0] = os.getpid(), os.urandom(6).hex()
-    return f"{_process[0]}{next(_count):x}"

@@ -1,4 +1,4 @@
-"""What is wrong with these queues, as far as this user may see? Everything is asked; nothing is made, received or deleted."""
+"""Find what is wrong with these queues, as far as this user may see. It only asks: nothing is created, received or deleted."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, suppress
@@ -6,8 +6,8 @@ from functools import partial
 
 import msgspec
 
-from unpoison.brokers.sqs.client import Denied, Link
-from unpoison.brokers.sqs.doctor import settings
+from unpoison.brokers.sqs import checks
+from unpoison.brokers.sqs.connection import Connection, Denied
 from unpoison.brokers.sqs.names import FIFO, Names, check_name
 from unpoison.brokers.sqs.topology import Topology
 from unpoison.brokers.sqs.url import Address, address
@@ -18,7 +18,7 @@ from unpoison.port.broker import Finding
 from unpoison.port.broker_url import masked
 
 SHORT_VISIBILITY = 5
-NAMES = (*settings.NAMES, "short-visibility", "queues-missing", "source-missing", "many-dead-letters")
+NAMES = (*checks.NAMES, "short-visibility", "queues-missing", "source-missing", "many-dead-letters")
 DEEP = ()
 
 
@@ -32,51 +32,51 @@ def examine(
     """All that is found in this region and account, or about these sources, whether unpoison has used them before or not. Nothing
     here takes long, so `deep` adds nothing."""
     where = address(url)
-    with closing(Link(where)) as link:
+    with closing(Connection(where)) as connection:
         try:
-            queues = _queues_of(link, sources) if sources else _queues(link)
+            queues = _queues_of(connection, sources) if sources else _queues(connection)
             there = [source for source in sources if where.prefix + source in queues] or _sources(queues, where.prefix)
-            known = there if set(sources) <= set(there) else _could_be_meant(link, there)
+            known = there if set(sources) <= set(there) else _could_be_meant(connection, there)
         except Denied as denied:
             raise ConfigError(str(denied)) from None
         found = [*_of_time(where, longest), *findings.of_sources(sources, known, where.shown)]
         for source in sources or sorted(there):
             if source in there:
-                found += _of_source(link, Names(source, where.prefix), queues, url)
+                found += _of_source(connection, Names(source, where.prefix), queues, url)
         return found
 
 
-def _queues_of(link: Link, sources: Sequence[str]) -> dict[str, str]:
+def _queues_of(connection: Connection, sources: Sequence[str]) -> dict[str, str]:
     """The queues of these sources that are there, by name. Needs no right that a consumer does not have."""
-    wanted = [name for source in sources for name in check_name(source, link.address.prefix).all()]
-    urls = link.all_of([partial(Topology(link, create=False).url, name) for name in wanted])
+    wanted = [name for source in sources for name in check_name(source, connection.address.prefix).all()]
+    urls = connection.all_of([partial(Topology(connection, create=False).url, name) for name in wanted])
     return {name: url for name, url in zip(wanted, urls, strict=True) if url is not None}
 
 
-def _could_be_meant(link: Link, there: Iterable[str]) -> set[str]:
+def _could_be_meant(connection: Connection, there: Iterable[str]) -> set[str]:
     """Sources to be named where one is missing. Who may not list queues does without."""
     with suppress(Denied):
-        return {*there, *_sources(_queues(link), link.address.prefix)}
+        return {*there, *_sources(_queues(connection), connection.address.prefix)}
     return set(there)
 
 
 def known_sources(url: str) -> Sequence[str]:
     """The sources that this region and account have been used for, with the prefix of this URL."""
     where = address(url)
-    with closing(Link(where)) as link:
+    with closing(Connection(where)) as connection:
         try:
-            return sorted(_sources(_queues(link), where.prefix))
+            return sorted(_sources(_queues(connection), where.prefix))
         except Denied as denied:
             raise ConfigError(f"{denied} Without that right, name the source with --source NAME.") from None
 
 
-def _queues(link: Link) -> dict[str, str]:
+def _queues(connection: Connection) -> dict[str, str]:
     """The queues with our prefix, by name."""
     found: dict[str, str] = {}
-    wanted = {"QueueNamePrefix": link.address.prefix} if link.address.prefix else {}
+    wanted = {"QueueNamePrefix": connection.address.prefix} if connection.address.prefix else {}
     more: dict[str, str] = {}
     while True:
-        answer = link.ask("list_queues", MaxResults=1000, **wanted, **more)
+        answer = connection.ask("list_queues", MaxResults=1000, **wanted, **more)
         found.update((url.rpartition("/")[2], url) for url in answer.get("QueueUrls", ()))
         if not answer.get("NextToken"):
             return found
@@ -91,7 +91,7 @@ def _sources(queues: dict[str, str], prefix: str) -> set[str]:
     return {source for source in standard | ordered if prefix + source in queues}
 
 
-def _of_source(link: Link, names: Names, queues: dict[str, str], url: str) -> Iterator[Finding]:
+def _of_source(connection: Connection, names: Names, queues: dict[str, str], url: str) -> Iterator[Finding]:
     missing = [name for name in names.all() if name not in queues]
     if missing:
         yield Finding(
@@ -99,7 +99,7 @@ def _of_source(link: Link, names: Names, queues: dict[str, str], url: str) -> It
             f"Source {names.source!r} lacks {counted(len(missing), 'queue')} that unpoison uses: {', '.join(missing)}.",
             "The first publish or run makes them; an app with create=False does not start, and its error has the commands.",
         )
-    looked_at = Topology(link, create=False)
+    looked_at = Topology(connection, create=False)
     try:
         work, dlq, lane = (
             looked_at.attributes(queues[name]) if name in queues else {} for name in (names.work, names.dlq, names.suspects)
@@ -109,15 +109,15 @@ def _of_source(link: Link, names: Names, queues: dict[str, str], url: str) -> It
         yield findings.cannot_look(f"the queues of {names.source!r}", str(denied), fix)
         return
     if dlq:
-        yield from settings.work_queue(names.work, work, dlq)
-        yield from settings.letters_queue(names.dlq, dlq, work)
+        yield from checks.work_queue(names.work, work, dlq)
+        yield from checks.letters_queue(names.dlq, dlq, work)
     else:
         dlq = {"QueueArn": f"{work.get('QueueArn', '').rpartition(':')[0]}:{names.dlq}"}  # as it will be
-        for finding in settings.work_queue(names.work, work, dlq):
+        for finding in checks.work_queue(names.work, work, dlq):
             first = "Make the DLQ first, then:\n" if "redrive" in finding.name else ""
             yield msgspec.structs.replace(finding, fix=first + finding.fix)
     if lane:
-        yield from settings.of_redrive(names.suspects, lane, dlq)
+        yield from checks.of_redrive(names.suspects, lane, dlq)
     dead = int(dlq.get("ApproximateNumberOfMessages", 0)) + int(dlq.get("ApproximateNumberOfMessagesNotVisible", 0))
     yield from findings.of_dead_letters({names.source: dead}, masked(url))
 
@@ -130,4 +130,4 @@ def _of_time(where: Address, longest: float | None) -> Iterator[Finding]:
             f"longer loses them, and they run twice.",
             "Leave visibility out of the URL (30 s), or have 10 or more.",
         )
-    yield from settings.handler_time(longest)
+    yield from checks.handler_time(longest)

@@ -1,4 +1,4 @@
-"""How is a queue looked through, when SQS shows nothing without handing it out?
+"""Look through a queue, although SQS shows nothing without handing it out.
 
 Everything is received and hidden from others for a while, and then put back. Requests hold ten messages at most, so many of them
 are under way at once. SQS tells how many there are, about; a question for more that finds nothing may be wrong before that number
@@ -11,10 +11,10 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager, suppress
 from functools import partial
 
-from unpoison.brokers.sqs.client import AT_ONCE, LOST, Denied, NoQueue, Refused, in_tens
+from unpoison.brokers.sqs.client import Client
+from unpoison.brokers.sqs.connection import AT_ONCE, LOST, Denied, NoQueue, Refused, in_tens
 from unpoison.brokers.sqs.envelope import Raw
-from unpoison.brokers.sqs.session import Session
-from unpoison.brokers.sqs.taking import receive
+from unpoison.brokers.sqs.subscription import receive
 from unpoison.errors import BrokerUnavailable, UnpoisonError
 from unpoison.port.broker import Progress
 
@@ -25,9 +25,9 @@ Receive = Callable[[Raw], None]
 class QueuePass:
     """Takes what is in a queue, each message once. `receive` is given each, by the calling thread."""
 
-    def __init__(self, session: Session, url: str, until: float, receive: Receive) -> None:
-        self._session, self._url, self._until, self._receive = session, url, until, receive
-        self.total, _, self.held_by_others = session.counts(url)
+    def __init__(self, client: Client, url: str, until: float, receive: Receive) -> None:
+        self._client, self._url, self._until, self._receive = client, url, until, receive
+        self.total, _, self.held_by_others = client.counts(url)
         self._silent: BrokerUnavailable | None = None
         self.handles: dict[str, str] = {}
         """What was taken, by message id, with the latest handle of it."""
@@ -42,11 +42,11 @@ class QueuePass:
         try:
             while time.monotonic() < self._until and (most is None or len(self.handles) < most):
                 missing = max(0, (self.total if most is None else min(most, self.total)) - len(self.handles))
-                width = max(1, min(self._session.link.width, -(-missing // AT_ONCE)))
+                width = max(1, min(self._client.connection.width, -(-missing // AT_ONCE)))
                 if nothing >= width:
                     break
                 while len(under_way) < width:
-                    under_way.add(self._session.link.start(partial(self._ask, 1 if missing else 0)))
+                    under_way.add(self._client.connection.start(partial(self._ask, 1 if missing else 0)))
                 ended, _ = wait(under_way, return_when=FIRST_COMPLETED)
                 before = len(self.handles)
                 while ended:
@@ -62,7 +62,7 @@ class QueuePass:
     def _ask(self, seconds: int) -> list[Raw]:
         visibility = max(1, int(self._until - time.monotonic()))
         with self._noting_silence():
-            return receive(self._session.link, self._url, AT_ONCE, visibility=visibility, seconds=seconds)
+            return receive(self._client.connection, self._url, AT_ONCE, visibility=visibility, seconds=seconds)
 
     def _taken(self, brought: Sequence[Raw]) -> bool:
         for raw in brought:
@@ -75,7 +75,7 @@ class QueuePass:
     def let_go(self, message_ids: Sequence[str], tries: int = 1) -> list[str]:
         """Delete these. Returns those that are not deleted: SQS did not want to, or it took so long that others may have them."""
         parts = [partial(self._delete_ten, part) for part in in_tens(message_ids)]
-        left = [each for part in self._session.link.all_of(parts) for each in part]
+        left = [each for part in self._client.connection.all_of(parts) for each in part]
         for message_id in set(message_ids).difference(left):
             self.handles.pop(message_id, None)
         return self.let_go(left, tries - 1) if left and tries > 1 else left
@@ -83,19 +83,19 @@ class QueuePass:
     def _delete_ten(self, message_ids: Sequence[str]) -> list[str]:
         entries = [{"Id": str(number), "ReceiptHandle": self.handles[each]} for number, each in enumerate(message_ids)]
         with self._noting_silence():
-            answer = self._session.link.ask("delete_message_batch", QueueUrl=self._url, Entries=entries)
+            answer = self._client.connection.ask("delete_message_batch", QueueUrl=self._url, Entries=entries)
         return [message_ids[int(each["Id"])] for each in answer.get("Failed", ())]
 
     def put_back(self) -> None:
         """Others see again what was not deleted."""
         handles, self.handles = list(self.handles.values()), {}
-        self._session.link.all_of([partial(self._show, part) for part in in_tens(handles)])
+        self._client.connection.all_of([partial(self._show, part) for part in in_tens(handles)])
 
     def _show(self, handles: list[str], tries: int = 2) -> None:
         """What is gone meanwhile stays gone; what SQS could not show is tried again, or the next one who looks would miss it."""
         entries = [{"Id": str(number), "ReceiptHandle": handle, "VisibilityTimeout": 0} for number, handle in enumerate(handles)]
         with self._noting_silence():
-            answer = self._session.link.ask("change_message_visibility_batch", QueueUrl=self._url, Entries=entries)
+            answer = self._client.connection.ask("change_message_visibility_batch", QueueUrl=self._url, Entries=entries)
         hidden = [handles[int(each["Id"])] for each in answer.get("Failed", ()) if each["Code"] not in LOST]
         if hidden and tries > 1:
             self._show(hidden, tries - 1)
@@ -115,10 +115,10 @@ class QueuePass:
             raise
 
 
-def look_through(session: Session, url: str, most: int) -> list[Raw]:
+def look_through(client: Client, url: str, most: int) -> list[Raw]:
     """What is in this queue, or some of it. It stays there."""
     found: list[Raw] = []
-    looking = QueuePass(session, url, time.monotonic() + HIDE, found.append)
+    looking = QueuePass(client, url, time.monotonic() + HIDE, found.append)
     if looking.total or looking.held_by_others:  # else SQS says that it is empty, and is believed
         try:
             looking.take(most)

@@ -1,29 +1,27 @@
-"""How do messages of one queue get here, and for how long are they ours?
+"""Receive the messages of one queue, and hold them.
 
 They are received, ten at a time, by several requests at once. When less came than was wanted, one request is left waiting at the
-server, as a bell; what it brings waits here. Each message is ours for `visibility` seconds and longer for as long as SQS confirms
-that it heard us, up to twelve hours after it was received: that is as long as SQS lets anybody hold one.
+server, as a bell; what it brings waits here. Each message is ours for `visibility` seconds, and for longer while SQS confirms
+that it heard us, up to twelve hours after it was received: SQS lets nobody hold a message for longer.
 """
 
 import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple
 
 from unpoison.brokers.sqs import envelope
-from unpoison.brokers.sqs.client import AT_ONCE, LOST, Link, in_tens
+from unpoison.brokers.sqs.connection import AT_ONCE, LOST, Connection, in_tens
 from unpoison.brokers.sqs.envelope import Raw
 from unpoison.errors import BrokerUnavailable, UnpoisonError
 from unpoison.model.wording import counted
-
-SURE = 0.8
-"""Of the visibility a part is kept back: an answer may be on its way for a while."""
+from unpoison.port.copying.leases import Leases
+from unpoison.port.copying.settling import LetGo, Receipt
 
 LONGEST_HELD = 43_200
 MARGIN = 60
@@ -41,27 +39,25 @@ PULL_BYTES = 16 * 1024 * 1024
 """Bytes of bodies after which no more are received. Several requests are under way at once, and each may bring ten megabytes."""
 
 
-class Hold(NamedTuple):
-    """Until when a message is ours, by our own clock, and since when."""
-
-    until: float
-    since: float
-
-
-class Taking:
-    """One queue, as far as this process takes its messages. Made for consumers and for whoever moves messages on."""
+class Subscription:
+    """One queue, as far as this process takes its messages."""
 
     def __init__(
-        self, url: str, link: Link, ring: Callable[[], None], *, wait: int | None = None, beat: float = BEAT, sort: bool = True
+        self,
+        url: str,
+        connection: Connection,
+        ring: Callable[[], None],
+        *,
+        wait: int | None = None,
+        beat: float = BEAT,
+        sort: bool = True,
     ) -> None:
-        self.url, self._link, self._ring = url, link, ring
-        self.lasts = SURE * link.address.visibility
+        self.url, self._connection, self._ring = url, connection, ring
+        self.leases = Leases[str](connection.address.visibility, LONGEST_HELD - MARGIN)
+        self.held = self.leases.held
         self.buffer: deque[Raw] = deque()
-        self.held: dict[str, Hold] = {}
-        self._deleted: set[str] = set()
-        """Deleted, while the settlement that they belong to is being tried again."""
-        self._seconds = link.address.wait if wait is None else wait
-        self._beat, self._sort, self._lock = beat, sort, threading.Lock()
+        self._seconds = connection.address.wait if wait is None else wait
+        self._beat, self._sort = beat, sort
         self._wanted, self._ended, self._idle = threading.Event(), threading.Event(), threading.Event()
         self._idle.set()
         self._bell: threading.Thread | None = None
@@ -70,7 +66,7 @@ class Taking:
         self._taken_at = time.monotonic()
         self.trouble: UnpoisonError | None = None
 
-    # Called by whoever consumes.
+    # Called by the consumer.
 
     def take(self, limit: int) -> list[Raw]:
         """What waits here, at most so many."""
@@ -85,8 +81,8 @@ class Taking:
         """Receive until so many wait here, or nothing more comes. Never more: what waits here, others cannot have. Nor for long:
         from a slow server it would come faster than it can be renewed. Nor too much for the memory."""
         self._most_at_once, self._is_dry = min(AT_ONCE, limit), False
-        requests = self._link.address.pollers
-        enough_at = time.monotonic() + self.lasts / 2
+        requests = self._connection.address.pollers
+        enough_at = time.monotonic() + self.leases.lasts / 2
         found: list[Raw] = []
         weight = 0
         try:
@@ -103,10 +99,12 @@ class Taking:
 
     def _received_at_once(self, wanted: Sequence[int], found: list[Raw]) -> list[Raw]:
         """By several requests. If one fails, `found` has what the others brought all the same: it is ours, and would be renewed
-        for twelve hours without anybody knowing of it."""
+        for twelve hours without being consumed."""
         brought: list[list[Raw]] = [[] for _ in wanted]
         try:
-            self._link.all_of([partial(self._receive_into, part, count) for part, count in zip(brought, wanted, strict=True)])
+            self._connection.all_of(
+                [partial(self._receive_into, part, count) for part, count in zip(brought, wanted, strict=True)]
+            )
         finally:
             everything = [raw for part in brought for raw in part]
             found += everything
@@ -116,14 +114,14 @@ class Taking:
         part += self._receive(count, 0)
 
     def read_ahead(self, limit: int) -> None:
-        """Have some wait here for the next time, received while others are at work on what was taken."""
-        most = min(limit, AT_ONCE * self._link.address.pollers)
+        """Receive some for the next time, while handlers are at work on what was taken."""
+        most = min(limit, AT_ONCE * self._connection.address.pollers)
         missing = most - len(self.buffer) - AT_ONCE * len(self._ahead)
         if not self._is_dry:
-            self._ahead += [self._link.start(self._receive_ahead) for _ in range(missing // AT_ONCE)]
+            self._ahead += [self._connection.start(self._receive_ahead) for _ in range(missing // AT_ONCE)]
 
     def collect(self) -> bool:
-        """Have here what was read ahead. It was asked for all at once, and takes as long as one of them. False if nothing was."""
+        """Wait for what was read ahead. It was asked for all at once, and takes as long as one request. False if nothing was."""
         ahead, self._ahead = self._ahead, []
         wait_for(ahead)
         for future in ahead:
@@ -156,7 +154,7 @@ class Taking:
         self._wanted.clear()
 
     def close(self) -> None:
-        """As `cancel`, and return once no request is under way: what a dead one brings would come to nobody."""
+        """As `cancel`, and return once no request is under way: what it would bring later would be lost for a while."""
         self._ended.set()
         self._wanted.set()
         if self._bell is not None:
@@ -169,90 +167,75 @@ class Taking:
     def is_left_alone(self, after: float) -> bool:
         return bool(self.buffer) and time.monotonic() - self._taken_at > after
 
-    # Who has what.
+    # What is held: a `Holder` of the kit.
 
-    def holds(self, handle: str) -> bool:
-        known = self.held.get(handle)
-        return handle in self._deleted or (known is not None and known.until > time.monotonic())
-
-    @property
-    def is_late(self) -> bool:
-        """Whether something was held for longer than SQS has promised."""
-        now = time.monotonic()
-        return any(hold.until <= now and handle not in self._deleted for handle, hold in list(self.held.items()))
-
-    def forget(self, handles: Iterable[str]) -> None:
-        with self._lock:
-            for handle in handles:
-                self.held.pop(handle, None)
-                self._deleted.discard(handle)
-
-    def finish(self, handles: Sequence[str]) -> bool:
-        """Delete these. False if some were not ours any more. Raises BrokerUnavailable if it is not known of one: it can be
-        tried again, and what was deleted is not asked for a second time."""
-        left = [handle for handle in handles if handle not in self._deleted]
-        lost = [handle for part in self._link.all_of([partial(self._delete, part) for part in in_tens(left)]) for handle in part]
-        missing = [handle for handle in left if handle not in self._deleted]
-        if missing:
-            raise BrokerUnavailable(
-                f"SQS did not delete {len(missing)} of {counted(len(handles), 'message')}. They are tried again."
+    def let_go(self, receipts: Sequence[Receipt]) -> LetGo:
+        """Delete these. What SQS did not answer for is tried again, and what was deleted is not asked for a second time."""
+        outcomes = self._connection.all_of([partial(self._delete, part) for part in in_tens(receipts)])
+        unknown = [receipt for outcome in outcomes for receipt in outcome.unknown]
+        lost = [receipt for outcome in outcomes for receipt in outcome.lost]
+        self.leases.forget([receipt.handle for receipt in set(receipts).difference(unknown)])
+        error = next((outcome.error for outcome in outcomes if outcome.error is not None), None)
+        if unknown and error is None:
+            error = BrokerUnavailable(
+                f"SQS did not delete {len(unknown)} of {counted(len(receipts), 'message')}. They are tried again."
             )
-        return not lost
+        return LetGo(unknown, lost, error)
 
-    def _delete(self, handles: Sequence[str]) -> list[str]:
-        """Returns those that were lost; somebody else has them, or they are gone."""
-        entries = [{"Id": str(number), "ReceiptHandle": handle} for number, handle in enumerate(handles)]
-        answer = self._link.ask("delete_message_batch", QueueUrl=self.url, Entries=entries)
-        failed = {handles[int(each["Id"])]: each["Code"] for each in answer.get("Failed", ())}
-        self._deleted.update(handle for handle in handles if failed.get(handle, LOST[0]) in LOST)
-        return [handle for handle, code in failed.items() if code in LOST]
+    def _delete(self, receipts: Sequence[Receipt]) -> LetGo:
+        entries = [{"Id": str(number), "ReceiptHandle": receipt.handle} for number, receipt in enumerate(receipts)]
+        try:
+            answer = self._connection.ask("delete_message_batch", QueueUrl=self.url, Entries=entries)
+        except BrokerUnavailable as error:
+            return LetGo(receipts, error=error)
+        failed = {receipts[int(each["Id"])]: each["Code"] in LOST for each in answer.get("Failed", ())}
+        return LetGo(
+            [receipt for receipt, is_lost in failed.items() if not is_lost],
+            [receipt for receipt, is_lost in failed.items() if is_lost],
+        )
+
+    def delete(self, handles: Sequence[str]) -> None:
+        """As `let_go`, for messages that never became deliveries."""
+        if (error := self.let_go([Receipt(self, handle) for handle in handles]).error) is not None:
+            raise error
 
     def give_back(self, handles: Sequence[str], after: float = 0.0) -> None:
-        """Others may have these at once, or after so many seconds. SQS counts that as one time more that they were received."""
-        held_for = time.monotonic() - min((hold.since for handle in handles if (hold := self.held.get(handle))), default=0.0)
-        seconds = max(0, min(math.ceil(after), int(LONGEST_HELD - MARGIN - held_for)))
-        self._link.all_of([partial(self._change, part, seconds) for part in in_tens(handles)])
-        self.forget(handles)
+        """Let others have these at once, or after so many seconds. SQS counts that as one time more that they were received."""
+        seconds = max(0, min(math.ceil(after), int(min(self.leases.left(handles), LONGEST_HELD))))
+        self._connection.all_of([partial(self._change, part, seconds) for part in in_tens(handles)])
+        self.leases.forget(handles)
+
+    def give_up(self) -> None:
+        """Return what is still ours at once, as from a consumer that vanished."""
+        self.buffer.clear()
+        self.give_back(self.leases.give_up())
 
     def renew(self) -> None:
         """Tell SQS that we are still at work on what we have had for a while."""
-        now, visibility = time.monotonic(), self._link.address.visibility
-        latest = now + 0.7 * self.lasts
-        oldest = now + visibility - (LONGEST_HELD - MARGIN)
-        due = [(hold, handle) for handle, hold in list(self.held.items()) if now < hold.until < latest and hold.since >= oldest]
-        self._link.all_of([partial(self._keep, part, visibility) for part in in_tens([handle for _, handle in sorted(due)])])
+        due = self.leases.renewable(within=0.7 * self.leases.lasts)
+        self._connection.all_of([partial(self._keep, part) for part in in_tens(due)])
 
-    def _keep(self, handles: Sequence[str], visibility: int) -> None:
+    def _keep(self, handles: Sequence[str]) -> None:
         asked_at = time.monotonic()
-        failed = self._change(handles, visibility)
-        answered_at = time.monotonic()
-        with self._lock:
-            for handle in handles:
-                hold = self.held.get(handle)
-                if hold is None:  # it was settled meanwhile
-                    continue
-                # SQS may say yes although somebody else has it by now: an answer that came too late renews nothing.
-                if failed.get(handle) in LOST or answered_at >= hold.until:
-                    self.held[handle] = Hold(0.0, hold.since)
-                elif handle not in failed:  # else it is ours for as long as it was, and is tried again
-                    self.held[handle] = Hold(asked_at + self.lasts, hold.since)
+        failed = self._change(handles, self._connection.address.visibility)
+        self.leases.renewed([handle for handle in handles if handle not in failed], asked_at)
+        self.leases.lose([handle for handle, code in failed.items() if code in LOST])
 
     def _change(self, handles: Sequence[str], visibility: int) -> dict[str, str]:
         """Returns those for which it failed, with the error code of each."""
         entries = [
             {"Id": str(number), "ReceiptHandle": handle, "VisibilityTimeout": visibility} for number, handle in enumerate(handles)
         ]
-        answer = self._link.ask("change_message_visibility_batch", QueueUrl=self.url, Entries=entries)
+        answer = self._connection.ask("change_message_visibility_batch", QueueUrl=self.url, Entries=entries)
         return {handles[int(each["Id"])]: each["Code"] for each in answer.get("Failed", ())}
 
     # The requests themselves.
 
     def _receive(self, limit: int, seconds: int) -> list[Raw]:
         asked_at = time.monotonic()
-        messages = receive(self._link, self.url, limit, visibility=self._link.address.visibility, seconds=seconds)
+        messages = receive(self._connection, self.url, limit, visibility=self._connection.address.visibility, seconds=seconds)
         since = time.monotonic() if seconds else asked_at  # one that waited there may have got it at any moment
-        for raw in messages:
-            self.held[raw["ReceiptHandle"]] = Hold(since + self.lasts, since)
+        self.leases.take([raw["ReceiptHandle"] for raw in messages], since)
         return messages
 
     def _arrived(self, found: list[Raw]) -> None:
@@ -272,7 +255,7 @@ class Taking:
                 self.trouble = None
             except UnpoisonError as error:
                 self.trouble = error
-                self._wanted.clear()  # whoever fetches next finds out, and asks again
+                self._wanted.clear()  # the next fetch finds out, and asks again
             if found:
                 self._wanted.clear()
             self._idle.set()
@@ -284,9 +267,9 @@ class Taking:
                 self._ended.wait(self._beat)
 
 
-def receive(link: Link, url: str, limit: int, *, visibility: int, seconds: int = 0) -> list[Raw]:
-    """Messages of a queue, with all that is known of them. If there are none it is waited so long for one."""
-    answer = link.ask(
+def receive(connection: Connection, url: str, limit: int, *, visibility: int, seconds: int = 0) -> list[Raw]:
+    """Messages of a queue, with all that is known of them. If there are none the request waits so long for one."""
+    answer = connection.ask(
         "receive_message",
         QueueUrl=url,
         MaxNumberOfMessages=limit,

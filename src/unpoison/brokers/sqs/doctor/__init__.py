@@ -1,1 +1,0 @@
-"""What about SQS loses messages, or holds them up?"""
