@@ -62,9 +62,9 @@ def seconds_of(tests: Iterable[str], measured: Mapping[str, float]) -> dict[str,
 
 
 def on_processes(units: Mapping[str, float], count: int) -> float:
-    """Seconds that these units take on so many processes, each taking the next one when it is free."""
+    """Seconds that these units take on so many processes, each taking the longest that is left when it is free."""
     processes = [0.0] * count
-    for seconds in units.values():
+    for seconds in sorted(units.values(), reverse=True):
         processes[processes.index(min(processes))] += seconds
     return max(processes)
 
@@ -104,12 +104,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not config.getoption("--shard"):
         return
     number, count = _shard(config.getoption("--shard"))
+    seconds = seconds_of((item.nodeid for item in items), measured())
     try:
-        chosen = set(split(seconds_of((item.nodeid for item in items), measured()), count)[number - 1])
+        chosen = set(split(seconds, count)[number - 1])
     except ValueError as error:
         raise pytest.UsageError(str(error)) from None
     others = [item for item in items if unit_of(item.nodeid) not in chosen]
-    items[:] = [item for item in items if unit_of(item.nodeid) in chosen]
+    mine = [item for item in items if unit_of(item.nodeid) in chosen]
+    # The longest first: one that begins last would keep a single process busy while the others have nothing to do.
+    items[:] = sorted(mine, key=lambda item: -seconds[unit_of(item.nodeid)])
     config.hook.pytest_deselected(items=others)
 
 

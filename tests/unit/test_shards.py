@@ -70,6 +70,13 @@ def test_the_shards_of_a_run_together_run_every_test_once(suite):
     assert len(ran) == len(set(ran)) == 9
 
 
+def test_the_tests_of_a_unit_stay_together_and_the_longest_unit_comes_first(suite, monkeypatch):
+    monkeypatch.setattr(shards, "measured", lambda: {"test_nats.py": 5, "test_plain.py": 1, "test_redis.py": 9})
+    result = suite.runpytest_inprocess("-p", "tests.shards", "-v", "--shard=1/1")
+    files = [line.partition("::")[0] for line in result.outlines if "PASSED" in line]
+    assert files == ["test_redis.py"] * 3 + ["test_nats.py"] * 3 + ["test_plain.py"] * 3
+
+
 @pytest.mark.parametrize("text", ["0/6", "7/6", "2", "2/x", "2/6/1"])
 def test_a_shard_that_cannot_be_is_an_error_before_anything_runs(suite, text):
     result = suite.runpytest_inprocess("-p", "tests.shards", f"--shard={text}")
