@@ -31,7 +31,7 @@ from bench.harness.rounds import Rounds
 from bench.harness.serving import served
 from unpoison import App
 from unpoison.body.payload import new_ids
-from unpoison.brokers.kafka.connection import Session
+from unpoison.brokers.kafka.connection import Connection
 from unpoison.brokers.kafka.url import address
 
 MESSAGES, WORKED = 250_000, 100_000
@@ -129,10 +129,10 @@ def _member(starts_at: Path, url: str) -> Iterator[_Member]:
 
 def _wait_until_shared_out(url: str) -> None:
     """Until both are in the group, and nothing is about to move."""
-    session = Session(address(url))
-    group = session.names("orders").group
+    connection = Connection(address(url))
+    group = connection.names("orders").group
     while True:
-        (answer,) = session.admin.describe_consumer_groups([group]).values()
+        (answer,) = connection.queries.admin.describe_consumer_groups([group]).values()
         with suppress(KafkaException):  # nobody has come yet
             found = answer.result(10)
             if len(found.members) == 2 and found.state == ConsumerGroupState.STABLE:

@@ -8,10 +8,11 @@ from typing import Any
 import psycopg
 
 from unpoison.brokers.kafka import letters as kafka_letters
-from unpoison.brokers.kafka.connection import Session
+from unpoison.brokers.kafka.cluster_queries import ClusterQueries
+from unpoison.brokers.kafka.connection import Connection
 from unpoison.brokers.kafka.reading import Reader
 from unpoison.brokers.nats import letters as nats_letters
-from unpoison.brokers.nats.connection import Connection
+from unpoison.brokers.nats.connection import Connection as NATSConnection
 from unpoison.brokers.redis.connection import Connection as Redis
 from unpoison.brokers.sqlite import broker as sqlite
 from unpoison.port import serialization
@@ -19,10 +20,10 @@ from unpoison.port import serialization
 REQUESTS: dict[str, list[tuple[Any, str]]] = {
     "postgresql": [(psycopg.Cursor, "execute"), (psycopg.Cursor, "executemany")],
     "redis": [(Redis, "try_all")],
-    "nats": [(Connection, "expect")],  # one for each question that is not the storing of a message
-    "kafka": [(Session, "ends"), (Session, "store"), (Reader, "read")],
+    "nats": [(NATSConnection, "expect")],  # one for each question that is not the storing of a message
+    "kafka": [(ClusterQueries, "ends"), (Connection, "store"), (Reader, "read")],
 }
-READ: list[tuple[Any, str]] = [(serialization, "letter"), (nats_letters, "read"), (kafka_letters, "read")]
+READ: list[tuple[Any, str]] = [(serialization, "letter"), (nats_letters, "read"), (kafka_letters, "read_letter")]
 
 
 @contextlib.contextmanager

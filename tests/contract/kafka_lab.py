@@ -11,7 +11,7 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from servers.kafka import Kafka
 from servers.kafka_cluster import Cluster
 from unpoison.brokers.kafka.broker import KafkaBroker
-from unpoison.brokers.kafka.connection import Session
+from unpoison.brokers.kafka.connection import Connection
 from unpoison.brokers.kafka.url import address
 from unpoison.model.message import Delivery, Native, Outgoing
 from unpoison.port.broker import Broker
@@ -40,7 +40,7 @@ class KafkaLab(Lab):
             "replays",
         )
     )
-    readers = ("unpoison.brokers.kafka.envelope.look", "unpoison.brokers.kafka.subscription.Source._deliveries")
+    readers = ("unpoison.brokers.kafka.envelope.read_envelope", "unpoison.brokers.kafka.subscription.Subscription._deliveries")
     shares_by_turns = False  # a connection gets partitions, and what is in them
 
     def __init__(
@@ -48,7 +48,7 @@ class KafkaLab(Lab):
     ) -> None:
         options = f"session_timeout={session_timeout}&give_back=1&partitions={partitions}"
         super().__init__(f"{server.fresh()}&{options}", folder)
-        self._now, self._ahead = Session.now, 0.0
+        self._now, self._ahead = Connection.now, 0.0
 
     def steal(self, broker: Broker, deliveries: Sequence[Delivery]) -> None:
         raise NotImplementedError("Kafka hands over partitions and not messages: see tests/fault/test_kafka_groups.py")
@@ -57,17 +57,19 @@ class KafkaLab(Lab):
         """The server's clock, as the connections of this process know it."""
         self._ahead += seconds
         told, ahead = self._now, self._ahead
-        Session.now = lambda session: told(session) + ahead  # type: ignore[assignment]
+        Connection.now = lambda connection: told(connection) + ahead  # type: ignore[assignment]
 
     def close(self) -> None:
         super().close()
-        Session.now = self._now
+        Connection.now = self._now
 
     def delete(self) -> None:
         """Everything that was made: a server with thousands of partitions is busy with nothing else."""
-        session = Session(address(self.url))
-        mine = [name for name in session.admin.list_topics(timeout=30).topics if name.startswith(session.address.prefix)]
-        for answer in session.admin.delete_topics(mine).values() if mine else ():
+        connection = Connection(address(self.url))
+        mine = [
+            name for name in connection.queries.admin.list_topics(timeout=30).topics if name.startswith(connection.address.prefix)
+        ]
+        for answer in connection.queries.admin.delete_topics(mine).values() if mine else ():
             with suppress(KafkaException):
                 answer.result(30)
 
@@ -79,10 +81,10 @@ class KafkaLab(Lab):
         """Somebody limited the size of records in the topic of the source."""
         self._limit("100000", "topic")
         assert isinstance(broker, KafkaBroker)
-        topic = ConfigResource(ResourceType.TOPIC, broker.session.names("orders").topic)
+        topic = ConfigResource(ResourceType.TOPIC, broker.connection.names("orders").topic)
 
         def is_in_force() -> bool:
-            (answer,) = broker.session.admin.describe_configs([topic]).values()
+            (answer,) = broker.connection.queries.admin.describe_configs([topic]).values()
             return answer.result(10)["max.message.bytes"].value == "100000"
 
         wait_until(is_in_force, lambda: "The limit is not in force")
@@ -93,7 +95,7 @@ class KafkaLab(Lab):
     def send_foreign(self, body: bytes | None, key: bytes, headers: Sequence[tuple[str, bytes]]) -> Native:
         broker = self.broker("orders")
         assert isinstance(broker, KafkaBroker)
-        producer, topic = Producer(broker.session.address.options), broker.session.names("orders").topic
+        producer, topic = Producer(broker.connection.address.options), broker.connection.names("orders").topic
         producer.produce(topic, body, key=key, headers=list(headers), timestamp=1_700_000_000_123)
         assert producer.flush(30) == 0
         place = {"topic": topic, "partition": 0, "offset": 0, "timestamp": 1_700_000_000.123, "timestamp_type": "create"}
@@ -116,7 +118,7 @@ class KafkaLab(Lab):
         assert isinstance(broker, KafkaBroker)
         operation = AlterConfigOpType.DELETE if size is None else AlterConfigOpType.SET
         change = ConfigEntry("max.message.bytes", size, incremental_operation=operation)
-        name, admin = getattr(broker.session.names("orders"), kind), broker.session.admin
+        name, admin = getattr(broker.connection.names("orders"), kind), broker.connection.queries.admin
         topic = ConfigResource(ResourceType.TOPIC, name, incremental_configs=[change])
         for answer in admin.incremental_alter_configs([topic]).values():
             answer.result(10)

@@ -12,7 +12,7 @@ from confluent_kafka.admin import NewTopic
 from tests.contract.kafka_lab import KafkaLab
 from tests.contract.sqs_lab import SQSLab
 from unpoison import App
-from unpoison.brokers.kafka.connection import Session
+from unpoison.brokers.kafka.connection import Connection
 from unpoison.brokers.kafka.url import address as kafka_address
 from unpoison.brokers.nats.connection import Connection
 from unpoison.brokers.nats.url import address as nats_address
@@ -72,9 +72,11 @@ def test_a_stream_of_nats(nats, caplog):
 
 def test_a_topic_of_kafka(kafka, tmp_path, caplog):
     with KafkaLab(kafka, tmp_path) as lab:
-        session = Session(kafka_address(lab.url))
-        topic = session.names("orders").topic
-        for answer in session.admin.create_topics([NewTopic(topic, 1, 1, config={"cleanup.policy": "compact"})]).values():
+        connection = Connection(kafka_address(lab.url))
+        topic = connection.names("orders").topic
+        for answer in connection.queries.admin.create_topics(
+            [NewTopic(topic, 1, 1, config={"cleanup.policy": "compact"})]
+        ).values():
             answer.result(10)
         assert_refused_until_accepted_on_kafka(lab.url, topic, caplog)
 

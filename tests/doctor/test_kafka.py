@@ -10,7 +10,7 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from tests.contract.kafka_lab import KafkaLab
 from unpoison.brokers import checks_for, findings_for
 from unpoison.brokers.kafka import doctor
-from unpoison.brokers.kafka.connection import Session
+from unpoison.brokers.kafka.connection import Connection
 from unpoison.brokers.kafka.url import address
 from unpoison.errors import BrokerUnavailable
 from unpoison.testing import given
@@ -26,7 +26,7 @@ def lab(tmp_path, kafka):
 
 @pytest.fixture
 def names(lab):
-    return lab.broker("orders").session.names("orders")
+    return lab.broker("orders").connection.names("orders")
 
 
 def found(lab, *sources):
@@ -46,7 +46,7 @@ def alter(lab, topic, **settings):
         for name, value in settings.items()
     ]
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=changes)
-    for answer in lab.broker("orders").session.admin.incremental_alter_configs([resource]).values():
+    for answer in lab.broker("orders").connection.queries.admin.incremental_alter_configs([resource]).values():
         answer.result(10)
 
 
@@ -55,7 +55,7 @@ def test_a_source_that_unpoison_made_is_in_order_and_looking_changes_nothing(lab
     assert found(lab) == {}
     assert found(lab, "orders") == {}
     broker = lab.broker("orders")
-    assert broker.session.members(names.group) == set()
+    assert broker.connection.queries.members(names.group) == set()
     assert broker.depth("orders").ready == 3
 
 
@@ -91,7 +91,7 @@ def test_a_topic_that_is_set_up_badly_is_told_until_it_is_mended(lab, names, top
 
 
 def test_a_topic_that_is_missing_is_told_until_a_consumer_starts(lab, names):
-    admin = lab.broker("orders").session.admin
+    admin = lab.broker("orders").connection.queries.admin
     for answer in admin.delete_topics([names.states]).values():
         answer.result(10)
     wait_until(lambda: names.states not in admin.list_topics(timeout=10).topics, lambda: "The server still lists it")
@@ -103,16 +103,18 @@ def test_a_topic_that_is_missing_is_told_until_a_consumer_starts(lab, names):
 @pytest.fixture
 def adopted(lab):
     """A topic that somebody made and filled before unpoison came."""
-    session = Session(address(lab.url))
-    names = session.names("orders")
-    for answer in session.admin.create_topics([NewTopic(names.topic, 2, 1, config={"cleanup.policy": "compact"})]).values():
+    connection = Connection(address(lab.url))
+    names = connection.names("orders")
+    for answer in connection.queries.admin.create_topics(
+        [NewTopic(names.topic, 2, 1, config={"cleanup.policy": "compact"})]
+    ).values():
         answer.result(10)
-    producer = Producer(session.address.options)
+    producer = Producer(connection.address.options)
     for number in range(3):
         producer.produce(names.topic, b"1", str(number).encode())
     producer.flush()
     yield names
-    session.close()
+    connection.close()
 
 
 @pytest.mark.parametrize("group", ["&group=unpoison", ""])
@@ -124,7 +126,7 @@ def test_a_topic_that_unpoison_has_not_used_yet_is_looked_at_and_left_as_it_is(l
     assert (missing.loses, missing.stops) == (False, False)
     ours = [adopted.retry, adopted.dlq, adopted.states] if group else [adopted.dlq, adopted.states]
     assert [line.split()[5] for line in missing.fix.splitlines()[1:]] == ours
-    client = Session(address(lab.url)).admin
+    client = Connection(address(lab.url)).admin
     assert [name for name in client.list_topics(timeout=10).topics if name.startswith(address(lab.url).prefix)] == [adopted.topic]
 
 
@@ -143,14 +145,14 @@ def test_topics_that_differ_from_what_would_be_made_are_told_by_a_consumer_that_
 
 
 def test_a_retry_topic_with_too_few_partitions_is_told_until_it_has_them(lab):
-    session = lab.broker("others").session
-    small = session.names("small")
+    connection = lab.broker("others").connection
+    small = connection.names("small")
     topics = [NewTopic(each, 1, 1) for each in (small.topic, small.retry, small.dlq, small.states)]
-    for answer in session.admin.create_topics(topics).values():
+    for answer in connection.queries.admin.create_topics(topics).values():
         answer.result(10)
     told = re.search(r"--topic (\S+) --partitions (\d+)", soon(lab, "few-partitions", "small")["few-partitions"].fix)
     assert told is not None
-    for answer in session.admin.create_partitions([NewPartitions(told[1], int(told[2]))]).values():
+    for answer in connection.queries.admin.create_partitions([NewPartitions(told[1], int(told[2]))]).values():
         answer.result(10)
     wait_until(lambda: "few-partitions" not in found(lab, "small"), lambda: str(found(lab, "small")))
     lab.broker("small")
@@ -204,7 +206,7 @@ def cut(lab, finding):
     """As it is told."""
     told = json.loads(finding.fix[finding.fix.index("{") :])
     wanted = [TopicPartition(each["topic"], each["partition"], each["offset"]) for each in told["partitions"]]
-    for answer in lab.broker("orders").session.admin.delete_records(wanted).values():
+    for answer in lab.broker("orders").connection.queries.admin.delete_records(wanted).values():
         answer.result(10)
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as some
 from tests.contract.kafka_lab import KafkaLab
 from tests.envelopes.generated import SIMPLE, STEADY, Envelope, each_alone, envelopes, junk, some_bytes
 from tests.envelopes.surviving import can_be_looked_at, survives
-from unpoison.brokers.kafka.names import LANE, REPLAYS
+from unpoison.brokers.kafka.names import REPLAYS, SUSPECTS
 from unpoison.model.message import Delivery
 from unpoison.testing import given
 from unpoison.testing.running import drained
@@ -37,8 +37,8 @@ def lab(tmp_path, kafka):
 
 def send(lab, batch, *, to_dlq=False, to_retry=None):
     broker = lab.broker("orders")
-    producer = Producer(broker.session.address.options)
-    names = broker.session.names("orders")
+    producer = Producer(broker.connection.address.options)
+    names = broker.connection.names("orders")
     topic = names.dlq if to_dlq else names.topic if to_retry is None else names.retry
     for number, each in enumerate(batch):
         partition = {} if to_retry is None else {"partition": to_retry}
@@ -48,8 +48,8 @@ def send(lab, batch, *, to_dlq=False, to_retry=None):
 
 def test_an_id_that_is_not_utf_8_stops_nobody(lab):
     seen = []
-    producer = Producer(lab.broker("orders").session.address.options)
-    topic = lab.broker("orders").session.names("orders").topic
+    producer = Producer(lab.broker("orders").connection.address.options)
+    topic = lab.broker("orders").connection.names("orders").topic
     for value, headers in ((b"1", []), (b"2", [("x-unpoison-id", b"\xff\xfe")]), (b"3", [("x-unpoison-id", b"sound")])):
         producer.produce(topic, value, headers=headers)
     assert producer.flush(30) == 0
@@ -75,7 +75,7 @@ def test_junk_in_the_retry_topic_costs_no_other_message(lab):
     stop = Envelope("done", b"", None, (("x-unpoison-stop", b""),))
     odd = Envelope("done", b"", None, (("x-unpoison-claim", "a/²".encode()), ("x-unpoison-due", b"nan")))
     sound = Envelope("done", b"", None, ())
-    for partition in (LANE, REPLAYS):
+    for partition in (SUSPECTS, REPLAYS):
         send(lab, [stop, odd, sound, sound], to_retry=partition)
     done = []
 

@@ -9,7 +9,7 @@ import pytest
 
 from unpoison import App, BulkStopped
 from unpoison.brokers.kafka import cluster_queries, reading
-from unpoison.brokers.kafka import connection as kafka_connection
+from unpoison.brokers.kafka import settings as kafka_settings
 from unpoison.brokers.nats import connection as nats_connection
 from unpoison.brokers.nats import stream_reading, writing
 from unpoison.brokers.postgresql import connection
@@ -28,10 +28,10 @@ def short_limits(monkeypatch):
     monkeypatch.setattr(nats_connection.Connection.wait, "__defaults__", (SHORT,))
     monkeypatch.setattr(stream_reading, "ANSWER_TIMEOUT", SHORT)
     monkeypatch.setattr(writing, "CONFIRM_TIMEOUT", SHORT)
-    monkeypatch.setattr(cluster_queries, "ASK_FOR", SHORT)
+    monkeypatch.setattr(cluster_queries, "REQUEST_TIMEOUT", SHORT)
     monkeypatch.setattr(cluster_queries, "AGREED_WITHIN", SHORT)
     monkeypatch.setattr(reading, "SILENT_FOR", SHORT)
-    monkeypatch.setattr(kafka_connection, "STORED_WITHIN", SHORT)
+    monkeypatch.setattr(kafka_settings, "STORED_WITHIN", SHORT)
 
 
 def processes_of(server):

@@ -12,7 +12,7 @@ from servers.kafka_cluster import cluster
 from tests.contract.kafka_lab import KafkaLab
 from tests.servers_plugin import skip_or_fail
 from unpoison.brokers import findings_for
-from unpoison.brokers.kafka.topology import copies
+from unpoison.brokers.kafka.topology import replica_count
 from unpoison.errors import BrokerUnavailable, Permanent
 from unpoison.model.backoff import Backoff
 from unpoison.model.message import Delivery
@@ -56,7 +56,7 @@ class Draining:
         self.half, self.go_on = threading.Event(), threading.Event()
         self.app = lab.app(prefetch=20)
         given.consumer(self.app, "orders", self.handle, isolation="thread", concurrency=1, backoff=Backoff.immediate())
-        self.names = lab.broker("orders").session.names("orders")
+        self.names = lab.broker("orders").connection.names("orders")
 
     def handle(self, number: int, delivery: Delivery) -> None:
         if number in FAIL_ONCE and delivery.attempt == 1:
@@ -158,8 +158,8 @@ def test_whoever_asks_about_groups_outlives_servers_that_go_and_come(lab, server
 
 
 def ask_all_the_time(lab, asking, enough):
-    session = lab.broker("orders").session
-    topic, failed = session.names("orders").topic, []
+    connection = lab.broker("orders").connection
+    topic, failed = connection.names("orders").topic, []
 
     def ask(question):
         while not enough.is_open():
@@ -169,8 +169,8 @@ def ask_all_the_time(lab, asking, enough):
                 failed.append(error)
 
     groups = [f"{lab.url[-9:]}{number}" for number in range(6)]  # at different servers
-    questions = [lambda group=group: session.committed(group, [(topic, 0)]) for group in groups]
-    questions += [lambda group=group: session.members(group) for group in groups]
+    questions = [lambda group=group: connection.queries.committed(group, [(topic, 0)]) for group in groups]
+    questions += [lambda group=group: connection.queries.members(group) for group in groups]
     threads = [threading.Thread(target=ask, args=(question,)) for question in questions]
     for thread in threads:
         thread.start()
@@ -181,12 +181,12 @@ def ask_all_the_time(lab, asking, enough):
 
 
 def test_topics_that_are_made_are_on_as_many_servers_as_is_usual_there(lab, servers):
-    names = lab.broker("orders").session.names("orders")
+    names = lab.broker("orders").connection.names("orders")
     assert replicas(servers, names) == [3, 3, 3, 3]
 
 
 def test_topics_that_are_made_beside_a_source_are_on_as_many_servers_as_it_is(lab, servers):
-    source = lab.broker("others").session.names("orders")
+    source = lab.broker("others").connection.names("orders")
     made(servers, NewTopic(source.topic, 1, 2))
     lab.broker("orders")
     assert replicas(servers, source) == [2, 2, 2, 2]
@@ -194,12 +194,12 @@ def test_topics_that_are_made_beside_a_source_are_on_as_many_servers_as_it_is(la
 
 def test_a_number_of_replicas_in_the_url_counts(lab, servers):
     lab.url += "&replicas=1"
-    names = lab.broker("orders").session.names("orders")
+    names = lab.broker("orders").connection.names("orders")
     assert replicas(servers, names) == [1, 1, 1, 1]
 
 
 def test_topics_on_fewer_servers_than_their_source_are_told_until_they_are_on_as_many(lab, servers):
-    names = lab.broker("others").session.names("orders")
+    names = lab.broker("others").connection.names("orders")
     made(servers, NewTopic(names.topic, 1, 3))
     url, lab.url = lab.url, f"{lab.url}&replicas=1"
     lab.broker("orders")
@@ -218,7 +218,7 @@ def test_topics_on_fewer_servers_than_their_source_are_told_until_they_are_on_as
 
 
 def test_a_dlq_that_stores_on_fewer_servers_than_its_source_is_told_until_it_does_not(lab, servers):
-    names = lab.broker("orders").session.names("orders")
+    names = lab.broker("orders").connection.names("orders")
     alter(servers, names.dlq, "min.insync.replicas", "1")
     (finding,) = soon(lab, "fewer-in-sync")
     assert finding.loses
@@ -236,7 +236,7 @@ def replicas(servers, names):
         return {*names.topics} <= seen.keys()
 
     wait_until(are_known, lambda: f"{sorted(seen)} are known")
-    return [copies(seen[name]) for name in names.topics]
+    return [replica_count(seen[name]) for name in names.topics]
 
 
 def soon(lab, *wanted):

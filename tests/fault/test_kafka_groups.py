@@ -11,9 +11,9 @@ from confluent_kafka import Producer
 from tests.contract.kafka_lab import KafkaLab
 from unpoison import App
 from unpoison.brokers import findings_for
-from unpoison.brokers.kafka.commit_metadata import untagged
+from unpoison.brokers.kafka.commit_metadata import split_topic_id
 from unpoison.brokers.kafka.committing import Commits
-from unpoison.brokers.kafka.connection import Session
+from unpoison.brokers.kafka.connection import Connection
 from unpoison.brokers.kafka.url import address
 from unpoison.errors import BrokerUnavailable, ConfigError, OwnershipLost, Permanent
 from unpoison.model.backoff import Backoff
@@ -33,9 +33,9 @@ def lab(tmp_path, kafka):
 
 def committed(broker, source="orders"):
     """The offset, and the text without the id of the topic, which is another one each time."""
-    names = broker.session.names(source)
-    offset, metadata = broker.session.committed(names.group, [(names.topic, 0)])[names.topic, 0]
-    text, topic_id = untagged(metadata)
+    names = broker.connection.names(source)
+    offset, metadata = broker.connection.queries.committed(names.group, [(names.topic, 0)])[names.topic, 0]
+    text, topic_id = split_topic_id(metadata)
     assert topic_id
     return offset, text
 
@@ -85,7 +85,7 @@ def test_no_handler_starts_before_the_mark_above_it_is_confirmed(lab, monkeypatc
     monkeypatch.setattr(Commits, "on_commit", lambda commits, *told: answers.append((commits, told)))
     broker, taken = lab.broker("orders", ring=lambda: None), []
     broker.publish(given.messages("orders", 50))
-    topic = broker.session.names("orders").topic
+    topic = broker.connection.names("orders").topic
 
     def the_server_has_answered():
         taken.extend(broker.fetch("orders", 50))
@@ -172,16 +172,16 @@ def test_a_rebalance_in_the_middle_of_a_batch_repeats_nothing(tmp_path, kafka):
 def test_partitions_that_stay_are_not_taken_away_while_others_move(tmp_path, kafka):
     with KafkaLab(kafka, tmp_path, partitions=8) as lab:
         one, other = (lab.broker("orders", ring=lambda: None) for _ in range(2))
-        wait_until(lambda: one.fetch("orders", 1) or len(_parts(one, "main")) == 8, lambda: "One has not got all")
-        before = dict(_parts(one, "main"))
+        wait_until(lambda: one.fetch("orders", 1) or len(_partitions(one, "main")) == 8, lambda: "One has not got all")
+        before = dict(_partitions(one, "main"))
 
         def are_shared_out():
             one.fetch("orders", 1)
             other.fetch("orders", 1)
-            return len(_parts(one, "main")) == len(_parts(other, "main")) == 4
+            return len(_partitions(one, "main")) == len(_partitions(other, "main")) == 4
 
-        wait_until(are_shared_out, lambda: f"{len(_parts(one, 'main'))} and {len(_parts(other, 'main'))} partitions")
-        assert all(part is before[number] for number, part in _parts(one, "main").items())
+        wait_until(are_shared_out, lambda: f"{len(_partitions(one, 'main'))} and {len(_partitions(other, 'main'))} partitions")
+        assert all(part is before[number] for number, part in _partitions(one, "main").items())
 
 
 def test_what_a_killed_consumer_held_of_partitions_that_had_moved_comes_back(tmp_path, kafka):
@@ -223,7 +223,7 @@ def test_a_consumer_that_was_frozen_settles_nothing_that_others_have(lab):
         held = broker.fetch("orders", 10)
         holding.open()
         goes_on.wait()
-        wait_until(lambda: not all(broker._sources["orders"].is_held(each.receipt) for each in held), lambda: "not told")
+        wait_until(lambda: not all(broker._subscriptions["orders"].is_held(each.receipt) for each in held), lambda: "not told")
         with pytest.raises(OwnershipLost):
             broker.settle(Settlement(gone=held))
 
@@ -248,7 +248,7 @@ def test_a_handler_longer_than_the_poll_interval_keeps_its_partition(lab):
     held = broker.fetch("orders", 10)
     assert list(other.fetch("orders", 10)) == []
     threading.Event().wait(2.5)  # nothing tells that an interval has passed
-    assert not held[0].receipt.part.is_lost
+    assert not held[0].receipt.partition.is_lost
     broker.settle(Settlement(gone=held))
     assert broker.depth("orders").empty
 
@@ -318,7 +318,7 @@ def test_thousands_that_wait_hold_up_nobody_and_do_not_fill_the_memory(lab):
     broker.settle(Settlement(kept=[Kept(now, Counters(attempts=1))]))
     (again,) = broker.fetch("orders", 10)
     assert (again.body, again.attempt) == (b"9000", 2)
-    parts = broker._sources["orders"].retry.parts.values()
+    parts = broker._subscriptions["orders"].retry.assignment.partitions.values()
     wait_until(lambda: any(part.is_paused for part in parts), lambda: "It reads on")
     assert max(len(part.resting) for part in parts) <= 1500
     lab.shift_clock(3500)
@@ -331,9 +331,9 @@ def test_a_partition_that_was_paused_and_lost_is_read_on_when_it_comes_back(lab)
     broker, now, came = lab.broker("orders", ring=lambda: None), [], []
     broker.publish([*given.messages("orders", 2500, delay=3000), *given.messages("orders", 1, first=9000)])
     wait_until(lambda: now.extend(broker.fetch("orders", 1)) or now, lambda: "Nothing came")
-    wait_until(lambda: any(part.is_paused for part in _parts(broker, "retry").values()), lambda: "It reads on")
+    wait_until(lambda: any(part.is_paused for part in _partitions(broker, "retry").values()), lambda: "It reads on")
     broker.settle(Settlement(kept=[Kept(now[0], Counters(attempts=1))]))
-    wait_until(lambda: not _parts(broker, "retry"), lambda: "It keeps what nobody fetches")
+    wait_until(lambda: not _partitions(broker, "retry"), lambda: "It keeps what nobody fetches")
     lab.shift_clock(3500)
     wait_until(lambda: came.extend(broker.fetch("orders", 1000)) or len(came) >= 2501, lambda: f"Only {len(came)} came")
     assert len({each.body for each in came}) == len(came) == 2501
@@ -345,10 +345,10 @@ def test_one_whose_time_comes_later_but_stands_earlier_outlives_its_consumer(lab
     def hold():
         broker = lab.broker("orders", ring=lambda: None)
         broker.publish([*given.messages("orders", 1, delay=0.9), *given.messages("orders", 1, first=1, delay=0.3)])
-        source = broker._source("orders")
+        source = broker._subscription("orders")
         source.retry.is_waited_for = True
         source.begin(fetching=True)
-        parts = source.retry.parts
+        parts = source.retry.assignment.partitions
         wait_until(lambda: 1 in parts and len(parts[1].ready) == 2, lambda: "Their time does not come")
         source.retry.commits.require()
         both_wait.open()
@@ -362,12 +362,12 @@ def test_one_whose_time_comes_later_but_stands_earlier_outlives_its_consumer(lab
     wait_until(lambda: came.update(each.body for each in broker.fetch("orders", 10)) or len(came) == 2, lambda: f"Only {came}")
 
 
-def _parts(broker, line):
-    return getattr(broker._sources["orders"], line).parts
+def _partitions(broker, member):
+    return getattr(broker._subscriptions["orders"], member).assignment.partitions
 
 
 def _moved(deliveries):
-    return any(each.receipt.part.is_lost for each in deliveries)
+    return any(each.receipt.partition.is_lost for each in deliveries)
 
 
 def test_publishing_and_looking_need_no_group(lab):
@@ -394,5 +394,7 @@ def test_publishing_and_looking_need_no_group(lab):
 
 def stranger_topics(lab):
     """Those of this lab: others work on the same server."""
-    session = Session(address(lab.url))
-    return [name for name in session.admin.list_topics(timeout=10).topics if name.startswith(session.address.prefix)]
+    connection = Connection(address(lab.url))
+    return [
+        name for name in connection.queries.admin.list_topics(timeout=10).topics if name.startswith(connection.address.prefix)
+    ]

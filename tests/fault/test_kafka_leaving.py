@@ -10,7 +10,7 @@ from tests.contract.kafka_lab import KafkaLab
 from tests.e2e.command_line import unpoison
 from unpoison.brokers import leftovers_for, move_back
 from unpoison.brokers.kafka import leaving, publishing, replays
-from unpoison.brokers.kafka.envelope import Copy
+from unpoison.brokers.kafka.envelope import NewRecord
 from unpoison.brokers.kafka.names import REPLAYS
 from unpoison.brokers.kafka.url import address
 from unpoison.cli.main import cli
@@ -41,7 +41,7 @@ def names(lab):
         Kept(held[4], Counters(vanished=1, alone=True)),
     ]
     broker.settle(Settlement(gone=[held[0]], kept=kept, dead=[Dead(held[1], given.letter_of(held[1]))]))
-    names = broker.session.names("orders")
+    names = broker.connection.names("orders")
     broker.close()
     return names
 
@@ -100,7 +100,7 @@ def test_when_nothing_is_left_that_is_said(lab, names):
     assert "In source 'orders' of group 'unpoison': 4 messages moved back, none waiting." in ended.stdout
     assert "1 dead letter would be deleted" in ended.stdout
     commands = [line.split() for line in ended.stdout.splitlines() if "--delete" in line]
-    admin = lab.broker().session.admin
+    admin = lab.broker().connection.queries.admin
     for answer in admin.delete_topics([line[-1] for line in commands if line[-2] == "--topic"]).values():
         answer.result(10)
     for answer in admin.delete_consumer_groups([line[-1] for line in commands if line[-2] == "--group"]).values():
@@ -139,15 +139,15 @@ def test_one_that_ends_before_kafka_has_noted_what_it_moved_moves_it_again_and_l
 def test_what_its_holder_has_settled_and_what_an_operator_was_too_late_to_send_is_not_put_back(lab, names):
     broker = lab.broker("orders")
     (delivery,) = [each for each in broker.fetch("orders", 10) if each.body == b"5"]
-    part, record = delivery.receipt.part, broker._sources["orders"].record(delivery.receipt)
-    ref, settled = publishing.held(names, part, record, "gone")
-    _, running = publishing.held(names, part, record, "gone too")
-    sent = Copy(names.retry, b"replayed", None, (), REPLAYS)
-    late = replays.claimed(Copy(names.retry, b"late", None, (), REPLAYS), "nonce", 0)
-    stop = replays.stop((names.retry, REPLAYS), "nonce")
+    part, record = delivery.receipt.partition, broker._subscriptions["orders"].record(delivery.receipt)
+    ref, settled = publishing.held_record(names, part, record, "gone")
+    _, running = publishing.held_record(names, part, record, "gone too")
+    sent = NewRecord(names.retry, b"replayed", None, (), REPLAYS)
+    late = replays.with_claim(NewRecord(names.retry, b"late", None, (), REPLAYS), "nonce", 0)
+    stop = replays.cancellation((names.retry, REPLAYS), "nonce")
     broker.close()
     (before,) = leftovers_for(lab.url)
-    lab.broker().session.must_store([settled, running, publishing.note(names, ref), sent, stop, late], "preparing")
+    lab.broker().connection.must_store([settled, running, publishing.settled_note(names, ref), sent, stop, late], "preparing")
     (left,) = leftovers_for(lab.url)
     assert left.waiting == before.waiting + 2  # running, sent
     assert move_back(lab.url, left, 30.0) == left.waiting

@@ -26,9 +26,9 @@ def lab(tmp_path, kafka):
 def limit(lab, kind, size):
     broker = lab.broker("orders")
     change = ConfigEntry("max.message.bytes", str(size), incremental_operation=AlterConfigOpType.SET)
-    name = getattr(broker.session.names("orders"), kind)
+    name = getattr(broker.connection.names("orders"), kind)
     topic = ConfigResource(ResourceType.TOPIC, name, incremental_configs=[change])
-    for answer in broker.session.admin.incremental_alter_configs([topic]).values():
+    for answer in broker.connection.queries.admin.incremental_alter_configs([topic]).values():
         answer.result(10)
 
 
@@ -62,14 +62,14 @@ def test_a_letter_whose_body_is_gone_is_not_sent_without_it(lab, how):
     app.publish("orders", b"small", id="small")
     drained(app)
     broker = lab.broker("orders")
-    topic = broker.session.names("orders").topic
+    topic = broker.connection.names("orders").topic
     if how == "cut":
-        for answer in broker.session.admin.delete_records([TopicPartition(topic, 0, 1)]).values():
+        for answer in broker.connection.queries.admin.delete_records([TopicPartition(topic, 0, 1)]).values():
             answer.result(10)
     else:
-        for answer in broker.session.admin.delete_topics([topic]).values():
+        for answer in broker.connection.queries.admin.delete_topics([topic]).values():
             answer.result(10)
-        wait_until(lambda: topic not in broker.session.cluster().topics, lambda: "It is still there")
+        wait_until(lambda: topic not in broker.connection.queries.cluster().topics, lambda: "It is still there")
         lab.broker("orders").publish(given.messages("orders", 1))  # stands where the large one stood
     dlq = lab.dlq("orders")
     small, large = sorted(dlq.peek(), key=lambda each: each.message.id == "large")
@@ -93,7 +93,7 @@ def test_what_its_topic_takes_is_not_refused_for_its_company(lab, kind):
         assert sorted(each.body for each in broker.fetch("orders", 10)) == sorted(each.body for each in held)
     else:
         broker.settle(Settlement(dead=[Dead(each, given.letter_of(each)) for each in held]))
-        names = broker.session.names("orders")
+        names = broker.connection.names("orders")
         stored = broker.reader.read({(names.dlq, 0): (0, 5)})
         assert sorted(record.value() or b"" for record in stored) == sorted(each.body for each in held)
 
@@ -107,8 +107,8 @@ def test_what_was_stored_before_something_else_was_refused_is_stored_once(lab):
     with lab.dead_letters_unwritable(), pytest.raises(BrokerUnavailable, match=r"orders\.dlq' takes only smaller"):
         broker.settle(settlement)
     broker.settle(settlement)
-    names = broker.session.names("orders")
-    assert broker.session.ends([(names.retry, 0), (names.dlq, 0)]) == {(names.retry, 0): 2, (names.dlq, 0): 1}
+    names = broker.connection.names("orders")
+    assert broker.connection.queries.ends([(names.retry, 0), (names.dlq, 0)]) == {(names.retry, 0): 2, (names.dlq, 0): 1}
     assert {each.body for each in broker.fetch("orders", 10)} == {b"0", b"1"}
 
 
@@ -130,11 +130,11 @@ def test_a_letter_that_a_crash_left_twice_is_one_letter(lab):
     broker = lab.broker("orders")
     broker.publish(given.messages("orders", 1))
     (held,) = broker.fetch("orders", 1)
-    letter, record = given.letter_of(held), broker._source("orders").record(held.receipt)
-    broker.session.must_store([letters.written(broker.session.names("orders"), letter, record)], "crashing")
+    letter, record = given.letter_of(held), broker._subscription("orders").record(held.receipt)
+    broker.connection.must_store([letters.letter_record(broker.connection.names("orders"), letter, record)], "crashing")
     broker.settle(Settlement(dead=[Dead(held, letter)]))
-    names = broker.session.names("orders")
-    assert broker.session.ends([(names.dlq, 0)]) == {(names.dlq, 0): 2}
+    names = broker.connection.names("orders")
+    assert broker.connection.queries.ends([(names.dlq, 0)]) == {(names.dlq, 0): 2}
     dlq = lab.dlq("orders")
     assert (dlq.count(), len(dlq.peek()), broker.depth("orders").dead) == (1, 1, 1)
     assert dlq.replay_all().count == 1

@@ -108,8 +108,8 @@ def test_counters_that_somebody_else_wrote_kill_nothing_and_are_left_to_the_hand
 def test_a_letter_without_its_body_is_refused_and_not_run_empty(lab, monkeypatch):
     shop = Shop(lab)
     produce(lab, b"1")
-    written = letters.written
-    monkeypatch.setattr(letters, "written", lambda *given: written(given[0], given[1], given[2], letters.REFERRING))
+    written = letters.letter_record
+    monkeypatch.setattr(letters, "letter_record", lambda *given: written(given[0], given[1], given[2], letters.REFERRING))
     shop.drain()
     monkeypatch.undo()
     move_back(lab)
@@ -124,7 +124,7 @@ def test_kafkas_own_console_tools_can_move_a_letter_back(lab, kafka):
     shop = Shop(lab)
     produce(lab, b"1", b"k", [("tenant", b"a, b: c")])
     shop.drain()
-    names = lab.broker("orders").session.names("orders")
+    names = lab.broker("orders").connection.names("orders")
     console(
         kafka, "ConsoleProducer", names.topic, "parse", given_text=console(kafka, "consumer.ConsoleConsumer", names.dlq, "print")
     )

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from tests.contract.kafka_lab import KafkaLab
-from unpoison.brokers.kafka.connection import Session
+from unpoison.brokers.kafka.connection import Connection
 from unpoison.errors import LetterNotFound
 from unpoison.model.classification import ErrorClassification
 from unpoison.port.broker import Dead, Settlement
@@ -29,16 +29,16 @@ def lab(tmp_path, kafka):
 def frozen_with_a_claim(deal):
     """A process that has claimed letters, and goes on to deal with them when the block has ended."""
     claimed, goes_on = Gate("claimed"), Gate("goes on")
-    store = Session.must_store
+    store = Connection.must_store
 
-    def must_store(session, copies, what):
+    def must_store(connection, copies, what):
         if what in DEEDS and not claimed.is_open():
             claimed.open()
             goes_on.wait()
-        store(session, copies, what)
+        store(connection, copies, what)
 
     def work():
-        Session.must_store = must_store
+        Connection.must_store = must_store
         deal()
 
     with Child(work) as child:

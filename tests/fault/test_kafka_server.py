@@ -51,8 +51,8 @@ def test_what_was_confirmed_survives_a_kill_of_the_server(lab, server):
     held = broker.fetch("orders", 10)
     kept = [Kept(held[1], Counters(attempts=2)), Kept(held[2], Counters(attempts=1), 3600.0)]
     broker.settle(Settlement(gone=[held[3]], kept=kept, dead=[Dead(held[0], given.letter_of(held[0]))]))
-    for line in broker._sources["orders"].lines:
-        line.commits.require()  # settling does not wait for it while others run
+    for member in broker._subscriptions["orders"].members:
+        member.commits.require()  # settling does not wait for it while others run
     with server.down():
         pass
     other = lab.broker("orders")
@@ -155,13 +155,13 @@ def test_what_runs_while_its_partition_is_given_back_to_a_frozen_server_stays_wi
     broker, held = lab.broker("orders", ring=lambda: None), []
     broker.publish(given.messages("orders", 3))
     wait_until(lambda: held.extend(broker.fetch("orders", 1)) or held, lambda: "Nothing came")
-    part = held[0].receipt.part
+    part = held[0].receipt.partition
     with frozen(server):
         # It is fetched no more, so the two others are left to the group: it cannot be told that the first one runs.
         wait_until(lambda: part.is_revoked, lambda: "It keeps what nobody fetches")
         refused = threading.Event()
-        store = broker.session.store
-        broker.session.store = lambda *copies: [store(*copies), refused.set()][0]
+        store = broker.connection.store
+        broker.connection.store = lambda *copies: [store(*copies), refused.set()][0]
         assert refused.wait(PATIENCE)
     wait_until(lambda: part.is_lost, lambda: "The partition is not given back")
     broker.settle(Settlement(gone=held))

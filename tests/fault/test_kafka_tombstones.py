@@ -24,9 +24,9 @@ def lab(tmp_path, kafka):
 
 def send(lab, *records, source="orders"):
     broker = lab.broker(source)
-    producer = Producer(broker.session.address.options)
+    producer = Producer(broker.connection.address.options)
     for key, value, *headers in records:
-        producer.produce(broker.session.names(source).topic, value, key=key, headers=headers)
+        producer.produce(broker.connection.names(source).topic, value, key=key, headers=headers)
     assert producer.flush(30) == 0
 
 
@@ -76,8 +76,8 @@ def test_a_tombstone_stays_one_through_retry_dead_letter_and_replay(lab):
 
 def records_of(lab, kind):
     broker = lab.broker("orders")
-    place = (getattr(broker.session.names("orders"), kind), 0)
-    return list(broker.reader.read({place: (0, broker.session.ends([place])[place])}))
+    place = (getattr(broker.connection.names("orders"), kind), 0)
+    return list(broker.reader.read({place: (0, broker.connection.queries.ends([place])[place])}))
 
 
 def test_a_suspect_that_is_a_tombstone_is_still_one(lab):

@@ -7,7 +7,7 @@ from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType
 from tests.contract.kafka_lab import KafkaLab
 from unpoison.app import App
 from unpoison.brokers.kafka import topology
-from unpoison.brokers.kafka.connection import Session
+from unpoison.brokers.kafka.connection import Connection
 from unpoison.brokers.kafka.url import address
 from unpoison.errors import ConfigError, Permanent, PublishFailed
 from unpoison.flow import consumer
@@ -29,33 +29,33 @@ def lab(tmp_path, kafka, monkeypatch):
 @pytest.fixture
 def admin(lab):
     """Somebody with Kafka's own tools. The server makes topics that clients ask about, as it does by default."""
-    session = Session(address(lab.url))
-    (setting,) = session.admin.describe_configs([ConfigResource(ResourceType.BROKER, "1")]).values()
+    connection = Connection(address(lab.url))
+    (setting,) = connection.queries.admin.describe_configs([ConfigResource(ResourceType.BROKER, "1")]).values()
     assert setting.result(10)["auto.create.topics.enable"].value == "true"
-    yield Admin(session)
-    session.close()
+    yield Admin(connection)
+    connection.close()
 
 
 class Admin:
-    def __init__(self, session):
-        self.session, self.names = session, session.names("orders")
+    def __init__(self, connection):
+        self.connection, self.names = connection, connection.names("orders")
 
     def topics(self):
-        return {name for name in self.session.cluster().topics if name.startswith(self.session.address.prefix)}
+        return {name for name in self.connection.queries.cluster().topics if name.startswith(self.connection.address.prefix)}
 
     def delete(self, *topics):
-        for answer in self.session.admin.delete_topics(list(topics)).values():
+        for answer in self.connection.queries.admin.delete_topics(list(topics)).values():
             answer.result(10)
         wait_until(lambda: not self.topics() & set(topics), lambda: f"{self.topics()} are there")
 
     def make(self, *topics, **changed):
-        wanted = topology.planned(self.names, self.session.address)
-        for answer in self.session.admin.create_topics([changed.get(name, wanted[name]) for name in topics]).values():
+        wanted = topology.planned_topics(self.names, self.connection.address)
+        for answer in self.connection.queries.admin.create_topics([changed.get(name, wanted[name]) for name in topics]).values():
             answer.result(10)
         wait_until(lambda: set(topics) <= self.topics(), lambda: f"{self.topics()} are there")
 
     def setting(self, topic, name):
-        (found,) = self.session.admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
+        (found,) = self.connection.queries.admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
         return found.result(10)[name].value
 
 
@@ -192,15 +192,15 @@ def test_what_was_committed_for_a_deleted_topic_says_nothing_about_the_one_that_
     """A commit that was on its way then is stored for the new one, as if it had been made for it."""
     broker = lab.broker("orders")
     broker.publish(given.messages("orders", 3))
-    source = broker._source("orders")
+    source = broker._subscription("orders")
     wait_until(lambda: broker.fetch("orders", 1), lambda: "Nothing came")
-    place = source.main.parts[0].place((2, "unpoison/1 "))
+    place = source.main.assignment.partitions[0].to_commit((2, "unpoison/1 "))
     broker.close()
     admin.delete(admin.names.topic)
     admin.make(admin.names.topic)
     other = lab.broker("orders")
     other.publish(given.messages("orders", 3, first=10))
-    client = other.session._committed._client(admin.names.group)
+    client = other.connection.queries._offsets._client(admin.names.group)
     client.commit(offsets=[place], asynchronous=False)
     came: list[bytes] = []
     wait_until(lambda: came.extend(each.body for each in other.fetch("orders", 10)) or len(came) == 3, lambda: str(came))
@@ -240,11 +240,11 @@ def test_publishing_to_a_topic_that_was_deleted_is_refused_and_makes_none(lab, a
 
 def test_no_client_of_ours_has_a_server_make_a_topic(lab, admin):
     broker = lab.broker()
-    strange = f"{admin.session.address.prefix}strange"
-    for client in (broker.session.producer, broker.session.admin, broker.reader._consumer):
+    strange = f"{admin.connection.address.prefix}strange"
+    for client in (broker.connection.producer, broker.connection.queries.admin, broker.reader._consumer):
         client.list_topics(strange, timeout=10)
-    broker.session.producer.produce(strange, b"1")
-    broker.session.producer.flush(1)
+    broker.connection.producer.produce(strange, b"1")
+    broker.connection.producer.flush(1)
     with pytest.raises(KafkaException):
-        broker.session.admin.describe_topics(TopicCollection([strange]))[strange].result(10)
+        broker.connection.queries.admin.describe_topics(TopicCollection([strange]))[strange].result(10)
     assert admin.topics() == set()

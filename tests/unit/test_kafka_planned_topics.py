@@ -3,7 +3,7 @@
 import pytest
 
 from unpoison.brokers.kafka.names import Names
-from unpoison.brokers.kafka.topology import commands, planned
+from unpoison.brokers.kafka.topology import create_commands, planned_topics
 from unpoison.brokers.kafka.url import address
 
 WHERE, NAMES = address("kafka://localhost:9092?group=billing"), Names("orders", "billing")
@@ -12,7 +12,7 @@ POLICIES = {NAMES.topic: "delete", NAMES.retry: "delete", NAMES.dlq: "delete", N
 
 @pytest.mark.parametrize(("topic", "policy"), POLICIES.items())
 def test_a_cluster_that_compacts_topics_by_default_does_not_compact_these(topic, policy):
-    wanted = planned(NAMES, WHERE)
+    wanted = planned_topics(NAMES, WHERE)
     assert wanted[topic].config["cleanup.policy"] == policy
-    (command,) = commands([wanted[topic]], WHERE)
+    (command,) = create_commands([wanted[topic]], WHERE)
     assert f"--config cleanup.policy={policy}" in command

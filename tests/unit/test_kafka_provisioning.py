@@ -5,7 +5,7 @@ import shlex
 import pytest
 from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
 
-from unpoison.brokers.kafka.provisioning import Right, There, granted
+from unpoison.brokers.kafka.provisioning import Existing, Right, granted
 
 READ = (AclOperation.READ,)
 TOPICS = Right(ResourceType.TOPIC, ("orders", "orders.dlq"), READ, "to read.")
@@ -36,7 +36,7 @@ def acl(name, pattern=LITERAL, user="User:shop", operation=AclOperation.READ, ki
     ],
 )
 def test_topics(acls, has_it):
-    assert granted(TOPICS, "shop", There({}, acls)).exists is has_it
+    assert granted(TOPICS, "shop", Existing({}, acls)).exists is has_it
 
 
 @pytest.mark.parametrize(
@@ -50,11 +50,11 @@ def test_topics(acls, has_it):
     ],
 )
 def test_a_prefix_is_covered_by_one_that_is_as_short(name, pattern, has_it):
-    there = There({}, [acl(name, pattern, kind=ResourceType.GROUP)])
+    there = Existing({}, [acl(name, pattern, kind=ResourceType.GROUP)])
     assert granted(OPERATORS, "shop", there).exists is has_it
 
 
 def test_the_command():
-    (command,) = granted(OPERATORS, "o'neill", There({})).commands
+    (command,) = granted(OPERATORS, "o'neill", Existing({})).commands
     assert shlex.split(command)[:4] == ["acls", "--add", "--allow-principal", "User:o'neill"]
     assert command.endswith(" --operation Read --group billing.operators. --resource-pattern-type prefixed")

@@ -7,7 +7,7 @@ import pytest
 from unpoison.brokers.kafka.broker import KafkaBroker
 from unpoison.brokers.kafka.committing import Commits
 from unpoison.brokers.kafka.names import Names
-from unpoison.brokers.kafka.partition import Part
+from unpoison.brokers.kafka.partition import Assignment, Partition
 from unpoison.brokers.kafka.subscription import Receipt
 from unpoison.model.message import Counters, Delivery
 from unpoison.port.broker import Kept
@@ -48,19 +48,19 @@ class Source:
     names = Names("orders", "unpoison")
 
     def record(self, receipt):
-        return receipt.part.hand[receipt.offset]
+        return receipt.partition.running[receipt.offset]
 
 
 def kept(part):
-    read = part.hand[0] = Read()
+    read = part.running[0] = Read()
     return Kept(Delivery(Receipt(part, 0, read), "orders", "id", b"body"), Counters(attempts=1))
 
 
 def test_a_copy_is_stored_though_a_partition_that_is_gone_was_at_the_same_place_in_memory():
     broker, stored = KafkaBroker("kafka://127.0.0.1:1"), []
-    broker.session.store = lambda copies, places: stored.extend(copies) or {}
+    broker.connection.store = lambda copies, places: stored.extend(copies) or {}
     for number in range(100):  # a partition that nobody has any more leaves its place to the next one
-        part = Part("orders", 0)
+        part = Partition("orders", 0)
         broker._store(Source(), [kept(part)])  # and then the partition is lost, before that was settled
         assert len(stored) == number + 1
         part.is_lost = True
@@ -90,10 +90,10 @@ class Interrupted(threading.Condition):
 @pytest.mark.parametrize("is_confirmed", [True, False])
 def test_a_start_that_the_server_has_confirmed_is_not_taken_for_unconfirmed(monkeypatch, is_confirmed):
     monkeypatch.setattr("unpoison.brokers.kafka.committing.ANSWER_WITHIN", 0.01)
-    part = Part("orders", 0)
+    part = Partition("orders", 0)
     part.take_over(0, "unpoison/1 A")
     part.arrive([Read()])
-    part.hand[0] = Read()
+    part.running[0] = Read()
     part.confirmed = part.position() if is_confirmed else None
 
     def the_keeper_reads_and_marks_more():
@@ -101,7 +101,9 @@ def test_a_start_that_the_server_has_confirmed_is_not_taken_for_unconfirmed(monk
         part.next += 1
         part.mark()
 
-    commits = Commits("orders", Interrupted(the_keeper_reads_and_marks_more), {0: part}, lambda: None)
+    assignment = Assignment("orders", lambda: None, Interrupted(the_keeper_reads_and_marks_more))
+    assignment.partitions[0] = part
+    commits = Commits(assignment)
     if is_confirmed:
         commits.require()
     else:

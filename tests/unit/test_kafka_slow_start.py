@@ -1,7 +1,7 @@
 """A consumer that has just taken a partition over starts few messages before what became of them is confirmed."""
 
-from tests.unit.test_kafka_part import Read
-from unpoison.brokers.kafka.partition import AFTER_A_LOSS, AT_FIRST, Part, SlowStart
+from tests.unit.test_kafka_partition import Read
+from unpoison.brokers.kafka.partition import AFTER_A_LOSS, AT_FIRST, Partition, SlowStart
 
 A_STEP = AFTER_A_LOSS * 1.01
 
@@ -11,18 +11,18 @@ class Owner:
 
     def __init__(self, messages=60):
         self.now = 100.0
-        self.part = Part("orders", 0)
-        self.part.take_over(-1001, None)
-        self.part.slow_start = SlowStart(AFTER_A_LOSS, lambda: self.now)
-        self.part.ready.extend(self.part.arrive([Read(at) for at in range(messages)]))
+        self.partition = Partition("orders", 0)
+        self.partition.take_over(-1001, None)
+        self.partition.slow_start = SlowStart(AFTER_A_LOSS, lambda: self.now)
+        self.partition.ready.extend(self.partition.arrive([Read(at) for at in range(messages)]))
 
     def given(self):
-        return [record.offset() for record in self.part.give(1_000)]
+        return [record.offset() for record in self.partition.take(1_000)]
 
     def confirm(self):
-        position = self.part.position()
-        self.part.tell()
-        self.part.confirm(position)
+        position = self.partition.position()
+        self.partition.note_sent()
+        self.partition.confirm(position)
 
 
 def test_at_first_only_a_few_are_given_and_no_more_while_they_run():
@@ -34,9 +34,9 @@ def test_at_first_only_a_few_are_given_and_no_more_while_they_run():
 def test_what_is_done_makes_room_only_once_that_is_confirmed():
     owner = Owner()
     first = owner.given()
-    owner.part.finish_all(first[:4])
+    owner.partition.finish_all(first[:4])
     for offset in first[4:]:
-        owner.part.finish(offset)
+        owner.partition.finish(offset)
     assert owner.given() == [], "a kill now would repeat these, so no others are to be repeated with them"
     owner.confirm()
     assert owner.given() == list(range(AT_FIRST, 2 * AT_FIRST))
@@ -45,19 +45,19 @@ def test_what_is_done_makes_room_only_once_that_is_confirmed():
 def test_what_is_done_while_a_commit_is_on_its_way_waits_for_the_next_one():
     owner = Owner()
     first = owner.given()
-    owner.part.finish_all(first[:4])
-    position = owner.part.position()
-    owner.part.tell()
-    owner.part.finish_all(first[4:])
-    owner.part.confirm(position)
+    owner.partition.finish_all(first[:4])
+    position = owner.partition.position()
+    owner.partition.note_sent()
+    owner.partition.finish_all(first[4:])
+    owner.partition.confirm(position)
     assert len(owner.given()) == 4
 
 
 def test_a_commit_that_fails_makes_no_room_and_the_next_one_tells_of_everything():
     owner = Owner()
-    owner.part.finish_all(owner.given())
-    owner.part.tell()
-    owner.part.unmark_failed()
+    owner.partition.finish_all(owner.given())
+    owner.partition.note_sent()
+    owner.partition.unmark_failed()
     assert owner.given() == []
     owner.confirm()
     assert len(owner.given()) == AT_FIRST
@@ -70,14 +70,14 @@ def test_slow_handlers_do_not_wait_for_each_other():
         owner.now += A_STEP
         counts.append(len(owner.given()))
     assert counts == [8, 8, 16, 32, 64]
-    assert not owner.part.slow_start.is_over
+    assert not owner.partition.slow_start.is_over
     owner.now += 3 * A_STEP
-    assert owner.part.slow_start.is_over
+    assert owner.partition.slow_start.is_over
 
 
 def test_who_was_held_back_is_told_once_when_there_is_room_again():
     owner = Owner()
-    slow_start = owner.part.slow_start
+    slow_start = owner.partition.slow_start
     assert not slow_start.has_grown(), "nobody was held back"
     owner.given()
     assert not slow_start.has_grown()
@@ -87,5 +87,5 @@ def test_who_was_held_back_is_told_once_when_there_is_room_again():
 
 def test_without_a_slow_start_all_are_given_at_once():
     owner = Owner()
-    owner.part.slow_start = None
+    owner.partition.slow_start = None
     assert len(owner.given()) == 60

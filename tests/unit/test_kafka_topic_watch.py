@@ -83,6 +83,6 @@ def test_a_server_without_ids_has_topics_all_the_same(looks):
 
 @pytest.mark.parametrize("id_", ["8HEYWX9aSw2RiyU99I0gSA", "ab+/-_9aSw2RiyU99I0gSA", ""])
 def test_a_text_is_read_with_and_without_the_id_of_its_topic(id_):
-    text = commit_metadata.text(5, [(5, "A"), (7, "b")], 9, {5: [commit_metadata.Start("host @x:1", 1.0)]})
-    assert commit_metadata.untagged(commit_metadata.tagged(text, id_)) == (text, id_)
-    assert commit_metadata.read(5, commit_metadata.tagged(text, id_)) == commit_metadata.read(5, text)
+    text = commit_metadata.encode(5, [(5, "A"), (7, "b")], 9, {5: [commit_metadata.Start("host @x:1", 1.0)]})
+    assert commit_metadata.split_topic_id(commit_metadata.with_topic_id(text, id_)) == (text, id_)
+    assert commit_metadata.decode(5, commit_metadata.with_topic_id(text, id_)) == commit_metadata.decode(5, text)

@@ -14,15 +14,15 @@ import msgspec
 from confluent_kafka import Consumer, KafkaError, KafkaException
 
 from unpoison.brokers.kafka import letters, publishing
-from unpoison.brokers.kafka.cluster_queries import counts
-from unpoison.brokers.kafka.connection import Session
-from unpoison.brokers.kafka.envelope import Copy, native
-from unpoison.brokers.kafka.errors import RARELY_POLLED, told
-from unpoison.brokers.kafka.letter_states import DEAD, Books
-from unpoison.brokers.kafka.partition import Part
+from unpoison.brokers.kafka.cluster_queries import message_counts
+from unpoison.brokers.kafka.connection import Connection
+from unpoison.brokers.kafka.envelope import NewRecord, native
+from unpoison.brokers.kafka.errors import error_text
+from unpoison.brokers.kafka.letter_states import DEAD, LetterStates
+from unpoison.brokers.kafka.partition import Partition
 from unpoison.brokers.kafka.publishing import publish
 from unpoison.brokers.kafka.reading import Reader
-from unpoison.brokers.kafka.subscription import Places, Source, by_part
+from unpoison.brokers.kafka.subscription import OffsetsByPartition, Subscription, by_partition
 from unpoison.brokers.kafka.topic_checks import differences, warn_of_losses
 from unpoison.brokers.kafka.topology import Topology
 from unpoison.brokers.kafka.url import address
@@ -39,25 +39,25 @@ class KafkaBroker:
     native = staticmethod(native)
 
     def __init__(self, url: str) -> None:
-        self.session = Session(address(url))
-        self.topology = Topology(self.session)
+        self.connection = Connection(address(url))
+        self.topology = Topology(self.connection)
         self._lock = threading.RLock()
         self._ring: Ring | None = None
-        self._sources: dict[str, Source] = {}
-        self._books: dict[str, Books] = {}
+        self._subscriptions: dict[str, Subscription] = {}
+        self._letter_states: dict[str, LetterStates] = {}
         self._reader: Reader | None = None
         self._members: list[Consumer] = []
-        self._stored: set[tuple[Part, int]] = set()
-        self._letter_ids: dict[tuple[Part, int], str] = {}
+        self._stored: set[tuple[Partition, int]] = set()
+        self._letter_ids: dict[tuple[Partition, int], str] = {}
 
     def open(self, sources: Sequence[str], *, create: bool = True, ring: Ring | None = None) -> Sequence[Finding]:
-        self.session.create = create
+        self.connection.create = create
         self._ring = ring or self._ring
         try:
             for source in sources:
                 self.topology.ensure(source, to_consume=ring is not None)
-            names = [self.session.names(source) for source in sources] if ring is not None else []
-            findings = [finding for each in names for finding in differences(self.session, each)]
+            names = [self.connection.names(source) for source in sources] if ring is not None else []
+            findings = [finding for each in names for finding in differences(self.connection.queries, each)]
         except BaseException:
             self.close()
             raise
@@ -68,7 +68,7 @@ class KafkaBroker:
         return ()
 
     def publish(self, messages: Sequence[Outgoing]) -> Published:
-        outcome = publish(self.session, messages, partial(self.topology.ensure, to_publish=True))
+        outcome = publish(self.connection, messages, partial(self.topology.ensure, to_publish=True))
         created, self.topology.created = self.topology.created, set()
         return msgspec.structs.replace(outcome, created=created) if created else outcome
 
@@ -76,7 +76,7 @@ class KafkaBroker:
         with self._lock:
             if limit <= 0:
                 return ()
-            known = self._source(source)
+            known = self._subscription(source)
             self._see_to_topics(known, known.names.topics)
             if known.lost():
                 raise _lost()
@@ -84,11 +84,11 @@ class KafkaBroker:
 
     def has_suspect(self, source: str) -> bool:
         with self._lock:
-            return self._source(source).has_suspect()
+            return self._subscription(source).has_suspect()
 
     def take_suspect(self, source: str, by: str) -> Delivery | None:
         with self._lock:
-            return self._source(source).take_suspect(by)
+            return self._subscription(source).take_suspect(by)
 
     def settle(self, settlement: Settlement) -> Sequence[str | None]:
         with self._lock:
@@ -99,7 +99,7 @@ class KafkaBroker:
             ]
             if not everything:
                 return ()
-            source = self._source(everything[0].source)
+            source = self._subscription(everything[0].source)
             held = source.is_held
             kept = [each for each in settlement.kept if held(each.delivery.receipt)]
             back = [each for each in kept if not each.after and each.counters == each.delivery.counters]
@@ -109,10 +109,10 @@ class KafkaBroker:
             self._see_to_topics(source, needed)
             self._store(source, moved)
             gone = settlement.gone
-            done = by_part([*gone, *(each.delivery for each in moved)])
+            done = by_partition([*gone, *(each.delivery for each in moved)])
             if not source.are_held(done):
                 gone = [each for each in gone if held(each.receipt)]
-                done = by_part([*gone, *(each.delivery for each in moved)])
+                done = by_partition([*gone, *(each.delivery for each in moved)])
             self._finish(source, done, back)
             letter_ids = [self._letter_ids.pop(_mark(each), None) for each in settlement.dead]
             if len(gone) + len(back) + len(moved) < len(everything):
@@ -120,33 +120,35 @@ class KafkaBroker:
                 raise _lost()
             return letter_ids
 
-    def _finish(self, source: Source, done: Places, back: Sequence[Kept]) -> None:
+    def _finish(self, source: Subscription, done: OffsetsByPartition, back: Sequence[Kept]) -> None:
         refs = source.finish(done)
         if refs:
-            self.session.must_store([publishing.note(source.names, ref) for ref in refs], "telling what is done")
+            self.connection.must_store([publishing.settled_note(source.names, ref) for ref in refs], "telling what is done")
         if self._stored:
-            self._stored.difference_update((part, offset) for part, offsets in done.items() for offset in offsets)
+            self._stored.difference_update((partition, offset) for partition, offsets in done.items() for offset in offsets)
         if back:
             self._give_back(source, back)
-        for line in source.lines:
-            line.commits.wait(anyway=bool(back))
+        for member in source.members:
+            member.commits.wait(anyway=bool(back))
 
-    def _give_back(self, source: Source, back: Sequence[Kept]) -> None:
+    def _give_back(self, source: Subscription, back: Sequence[Kept]) -> None:
         """As it was. What can no longer be put back into its partition goes to the group as a copy."""
-        away = [each for each in back if each.delivery.receipt.offset in each.delivery.receipt.part.away]
+        away = [each for each in back if each.delivery.receipt.offset in each.delivery.receipt.partition.handed_over]
         if away:
             self._store(source, away)
-            refs = source.finish(by_part([each.delivery for each in away]))
-            self.session.must_store([publishing.note(source.names, ref) for ref in refs], "telling what is given back")
-        source.put_back(by_part([each.delivery for each in back if each not in away]))
+            refs = source.finish(by_partition([each.delivery for each in away]))
+            self.connection.must_store([publishing.settled_note(source.names, ref) for ref in refs], "telling what is given back")
+        source.put_back(by_partition([each.delivery for each in back if each not in away]))
 
-    def _store(self, source: Source, moved: Sequence[Kept | Dead]) -> None:
+    def _store(self, source: Subscription, moved: Sequence[Kept | Dead]) -> None:
         """Have a confirmed copy of each. One that was confirmed before is not sent again."""
-        self._stored = {(part, offset) for part, offset in self._stored if not part.is_lost or offset in part.away}
+        self._stored = {
+            (partition, offset) for partition, offset in self._stored if not partition.is_lost or offset in partition.handed_over
+        }
         self._letter_ids = {mark: id_ for mark, id_ in self._letter_ids.items() if mark in self._stored}
         new = [each for each in moved if _mark(each) not in self._stored]
         places: dict[int, tuple[int, int]] = {}
-        refused = self.session.store([self._copy(source, each, letters.WHOLE) for each in new], places)
+        refused = self.connection.store([self._copy(source, each, letters.WHOLE) for each in new], places)
         for how in (letters.TRIMMED, letters.REFERRING):
             large = [
                 number
@@ -154,7 +156,7 @@ class KafkaBroker:
                 if why.code() == KafkaError.MSG_SIZE_TOO_LARGE and isinstance(new[number], Dead)
             ]
             found: dict[int, tuple[int, int]] = {}
-            again = self.session.store([self._copy(source, new[number], how) for number in large], found)
+            again = self.connection.store([self._copy(source, new[number], how) for number in large], found)
             for index, number in enumerate(large):
                 del refused[number]
                 if index in again:
@@ -172,108 +174,105 @@ class KafkaBroker:
             number, why = next(iter(refused.items()))
             topic = source.names.retry if isinstance(new[number], Kept) else source.names.dlq
             what = counted(len(refused), "retry or dead letter", "retries or dead letters")
-            raise BrokerUnavailable(f"Kafka does not confirm {what}: {told(why)}.{_remedy(topic, why)}")
+            raise BrokerUnavailable(f"Kafka does not confirm {what}: {error_text(why)}.{_remedy(topic, why)}")
 
-    def _copy(self, source: Source, item: Kept | Dead, how: int) -> Copy:
+    def _copy(self, source: Subscription, item: Kept | Dead, how: int) -> NewRecord:
         record = source.record(item.delivery.receipt)
         if isinstance(item, Kept):
             if item.after > 0:
-                self.session.learn_the_time(source.names.states)
-            return publishing.kept(source.names, item, record, self.session.now())
-        return letters.written(source.names, item.letter, record, how)
+                self.connection.learn_the_time(source.names.states)
+            return publishing.retry_record(source.names, item, record, self.connection.now())
+        return letters.letter_record(source.names, item.letter, record, how)
 
     def extend(self, deliveries: Sequence[Delivery]) -> None:
         with self._lock:
-            if not all(self._source(each.source).is_held(each.receipt) for each in deliveries):
+            if not all(self._subscription(each.source).is_held(each.receipt) for each in deliveries):
                 raise _lost()
 
     def depth(self, source: str) -> Depth:
         with self._lock:
-            names = self.session.names(source)
-            if known := self._sources.get(source):
+            names = self.connection.names(source)
+            if known := self._subscriptions.get(source):
                 self._see_to_topics(known, names.topics)
             partitions = self.topology.partitions(names.topic)
-            ready, delayed, leased = counts(self.session, names, partitions) if partitions else (0, 0, 0)
-            dead = sum(entry.state == DEAD for entry in self.books(source).entries.values())
+            ready, delayed, leased = message_counts(self.connection.queries, names, partitions) if partitions else (0, 0, 0)
+            dead = sum(entry.state == DEAD for entry in self.letter_states(source).by_id.values())
             return Depth(ready, delayed, leased, dead)
 
     def waits(self, source: str) -> Waits:
         """Who else holds messages is not known: the group knows its members, and not what they are doing."""
         with self._lock:
-            known = self._sources.get(source)
+            known = self._subscriptions.get(source)
             return Waits(None if known is None else known.retries.next_due())
 
     def close(self) -> None:
         with self._lock:
-            for source in self._sources.values():
+            for source in self._subscriptions.values():
                 source.close()
-            self._sources = {}
+            self._subscriptions = {}
             for member in self._members:
                 with suppress(KafkaException, RuntimeError):
                     member.close()
             self._members = []
             if self._reader is not None:
                 self._reader.close()
-            self._reader, self._books = None, {}
-            self.session.close()
+            self._reader, self._letter_states = None, {}
+            self.connection.close()
 
     @property
     def reader(self) -> Reader:
         if self._reader is None:
-            self._reader = Reader(self.session)
+            self._reader = Reader(self.connection)
         return self._reader
 
-    def books(self, source: str) -> Books:
+    def letter_states(self, source: str) -> LetterStates:
         """The dead letters of a source, as they are now."""
         with self._lock:
-            if source not in self._books:
-                names = self.session.names(source)
+            if source not in self._letter_states:
+                names = self.connection.names(source)
                 partitions = self.topology.partitions(names.dlq)
                 has_states = bool(self.topology.partitions(names.states))
-                self._books[source] = Books(self.session, names, self.reader, partitions, has_states=has_states)
-            self._books[source].refresh()
-            return self._books[source]
+                self._letter_states[source] = LetterStates(self.connection, names, self.reader, partitions, has_states=has_states)
+            self._letter_states[source].refresh()
+            return self._letter_states[source]
 
     def member(self, group: str, topic: str) -> Consumer:
         """Be the only member of a group, for as long as this connection lasts."""
-        settings = self.session.consuming(group, topic) | RARELY_POLLED
-        del settings["give_back"], settings["drain"], settings["connecting"]
-        settings.pop("group.instance.id", None)
-        member = Consumer(settings)
+        member = Consumer(self.connection.settings.operator(group, topic))
         with suppress(KafkaException):
             member.list_topics(topic, timeout=5)
         member.subscribe([topic])
         self._members.append(member)
         return member
 
-    def _source(self, source: str) -> Source:
-        if source not in self._sources:
+    def _subscription(self, source: str) -> Subscription:
+        if source not in self._subscriptions:
             self.topology.ensure(source, to_consume=True)
-            self._sources[source] = Source(source, self.session, self._wake, has_bell=self._ring is not None)
-        return self._sources[source]
+            self._subscriptions[source] = Subscription(source, self.connection, self._wake, has_bell=self._ring is not None)
+        return self._subscriptions[source]
 
-    def _see_to_topics(self, source: Source, needed: Collection[str]) -> None:
+    def _see_to_topics(self, source: Subscription, needed: Collection[str]) -> None:
         """Somebody may delete a topic at any time. Ours is made again, or the source is paused until it is there. One that
         somebody else has made may have any settings."""
         watch = source.watch
         missing = watch.missing.intersection(needed)
         if not (missing or watch.replaced):
             return
-        self._books.pop(source.source, None)
+        self._letter_states.pop(source.source, None)
         made = self.topology.make_again(source.names, missing) if missing else ()
         foreign, watch.replaced = (watch.replaced | missing).difference(made), set()
         self.topology.forget(foreign)
         watch.forget_missing()
-        warn_of_losses(self.session, source.names, foreign)
+        warn_of_losses(self.connection.queries, source.names, foreign)
 
     def _wake(self) -> None:
         if self._ring is not None:
             self._ring()
 
 
-def _mark(item: Kept | Dead) -> tuple[Part, int]:
+def _mark(item: Kept | Dead) -> tuple[Partition, int]:
     receipt = item.delivery.receipt
-    return receipt.part, receipt.offset
+    return receipt.partition, receipt.offset
 
 
 def _remedy(topic: str, why: KafkaError) -> str:

@@ -30,22 +30,22 @@ class Start(msgspec.Struct, frozen=True, array_like=True):
     at: float
 
 
-class State(msgspec.Struct):
+class CommittedState(msgspec.Struct):
     """What a text says: by offset, how often each unfinished message was lost; and where what it knows ends."""
 
-    levels: dict[int, int]
+    losses: dict[int, int]
     started: set[int]
     top: int
     starts: dict[int, list[Start]]
 
 
-def text(first: int, letters: Sequence[tuple[int, str]], top: int, starts: Mapping[int, Sequence[Start]] = {}) -> str:
+def encode(first: int, letters: Sequence[tuple[int, str]], top: int, starts: Mapping[int, Sequence[Start]] = {}) -> str:
     """The state of the offsets from `first` up to `top`: `letters` of those that are not done, in order.
 
     What does not fit is told as one run of messages that may have been started: done ones among them may be repeated.
     """
     runs: list[str] = []
-    at, i, count, room = first, 0, len(letters), LONGEST - len(whole("", starts)) - 20
+    at, i, count, room = first, 0, len(letters), LONGEST - len(assemble("", starts)) - 20
     while i < count:
         offset, letter = letters[i]
         if offset > at:
@@ -58,23 +58,23 @@ def text(first: int, letters: Sequence[tuple[int, str]], top: int, starts: Mappi
         room -= sum(map(len, runs[-2:]))
         if room < 0 and i < count:
             runs.append(_run(top - at, max(letter for _, letter in letters[i:]).upper()))
-            return whole("".join(runs), starts)
+            return assemble("".join(runs), starts)
     if top > at:
         runs.append(_run(top - at, DONE))
-    return whole("".join(runs), starts)
+    return assemble("".join(runs), starts)
 
 
-def whole(runs: str, starts: Mapping[int, Sequence[Start]] = {}) -> str:
+def assemble(runs: str, starts: Mapping[int, Sequence[Start]] = {}) -> str:
     noted = f" {msgspec.json.encode({str(offset): list(each) for offset, each in starts.items()}).decode()}" if starts else ""
     return f"{VERSION} {runs}{noted}"
 
 
-def tagged(text: str, topic_id: str) -> str:
+def with_topic_id(text: str, topic_id: str) -> str:
     """The text with the id of its topic, as far as that is known."""
     return f"{text} @{topic_id}" if topic_id else text
 
 
-def untagged(metadata: str | None) -> tuple[str, str]:
+def split_topic_id(metadata: str | None) -> tuple[str, str]:
     """The text, and the id of the topic that it is about; empty if it does not say."""
     text = (metadata or "").rstrip("\0")
     found = _TAG.search(text)
@@ -85,10 +85,10 @@ def _run(length: int, letter: str) -> str:
     return letter if length == 1 else f"{length}{letter}"
 
 
-def read(first: int, metadata: str | None) -> State:
+def decode(first: int, metadata: str | None) -> CommittedState:
     """What a text says. Somebody else's text, or none, says nothing."""
-    state = State({}, set(), first, {})
-    version, _, rest = untagged(metadata)[0].partition(" ")
+    state = CommittedState({}, set(), first, {})
+    version, _, rest = split_topic_id(metadata)[0].partition(" ")
     if version != VERSION:
         return state
     runs, _, noted = rest.partition(" ")
@@ -104,11 +104,11 @@ def read(first: int, metadata: str | None) -> State:
     return state
 
 
-def _add(state: State, letter: str, length: int) -> None:
+def _add(state: CommittedState, letter: str, length: int) -> None:
     offsets = range(state.top, state.top + length)
     state.top += length
     if letter == DONE:
         return
     if letter in LARGE:
         state.started.update(offsets)
-    state.levels.update(dict.fromkeys(offsets, (SMALL if letter in SMALL else LARGE).index(letter)))
+    state.losses.update(dict.fromkeys(offsets, (SMALL if letter in SMALL else LARGE).index(letter)))

@@ -1,6 +1,6 @@
 """What can be done with the dead letters of a source?
 
-Whoever changes something claims it first, in the log that books.py explains; the first claim wins. A replay is a copy in the
+Whoever changes something claims it first, in the log that states.py explains; the first claim wins. A replay is a copy in the
 retry topic of the letter's group. If an operator is killed between its claim and its last word, the next one sees to it that
 no copy is sent any more, looks whether one was, and finishes it or gives the letter free (replays.py).
 """
@@ -16,11 +16,11 @@ from confluent_kafka import Consumer
 
 from unpoison.brokers.kafka import envelope, letters, replays
 from unpoison.brokers.kafka.broker import KafkaBroker
-from unpoison.brokers.kafka.cluster_queries import Place
-from unpoison.brokers.kafka.envelope import BODY_AT, Copy, Record
-from unpoison.brokers.kafka.letter_states import DEAD, PURGED, Books, Claim, Drop, Entry, Settled, nonce_of
+from unpoison.brokers.kafka.cluster_queries import PartitionKey
+from unpoison.brokers.kafka.envelope import BODY_AT, NewRecord, Record
+from unpoison.brokers.kafka.letter_states import DEAD, PURGED, Claim, LetterState, LetterStates, Outcome, Withdrawal, nonce_of
 from unpoison.brokers.kafka.letters import GROUP
-from unpoison.brokers.kafka.names import LANE, PARTITIONS, REPLAYS
+from unpoison.brokers.kafka.names import PARTITIONS, REPLAYS, SUSPECTS
 from unpoison.errors import BrokerUnavailable, PayloadError
 from unpoison.model.dead_letter import DeadLetter
 
@@ -41,7 +41,7 @@ class KafkaDeadLetters:
     def __init__(self, broker: KafkaBroker, source: str) -> None:
         self.broker, self._source = broker, source
         self._operator: Consumer | None = None
-        self._name = f"{broker.session.name}-{uuid.uuid4().hex[:6]}"
+        self._name = f"{broker.connection.name}-{uuid.uuid4().hex[:6]}"
 
     def count(self, state: str = DEAD) -> int:
         entries = self._fresh().order
@@ -70,20 +70,20 @@ class KafkaDeadLetters:
 
     # Looking.
 
-    def _fresh(self) -> Books:
-        return self.broker.books(self._source)
+    def _fresh(self) -> LetterStates:
+        return self.broker.letter_states(self._source)
 
-    def _page(self, after: str, until: str, limit: int, state: str | None) -> list[tuple[Entry, str]]:
+    def _page(self, after: str, until: str, limit: int, state: str | None) -> list[tuple[LetterState, str]]:
         """Letters with what became of them."""
-        books = self._fresh()
-        return [] if until == NOTHING else self._in_state(books.between(after, until), limit, state)
+        states = self._fresh()
+        return [] if until == NOTHING else self._in_state(states.between(after, until), limit, state)
 
-    def _only(self, id_: str, state: str | None) -> list[tuple[Entry, str]]:
-        books = self._fresh()
-        entries = [books.entries[id_]] if id_ in books.entries else [each for each in books.order if each.message == id_]
+    def _only(self, id_: str, state: str | None) -> list[tuple[LetterState, str]]:
+        states = self._fresh()
+        entries = [states.by_id[id_]] if id_ in states.by_id else [each for each in states.order if each.message == id_]
         return self._in_state(entries, len(entries), state)
 
-    def _in_state(self, entries: Iterable[Entry], limit: int, state: str | None) -> list[tuple[Entry, str]]:
+    def _in_state(self, entries: Iterable[LetterState], limit: int, state: str | None) -> list[tuple[LetterState, str]]:
         """What became of those in this state, or of all that were not purged."""
         entries = list(entries)
         sent = self._sent_of(entries)
@@ -92,15 +92,15 @@ class KafkaDeadLetters:
             itertools.islice((each for each in known if each[1] == state or (state is None and each[1] != PURGED)), limit)
         )
 
-    def _sent_of(self, entries: Iterable[Entry]) -> set[str]:
+    def _sent_of(self, entries: Iterable[LetterState]) -> set[str]:
         """Of the letters that somebody is replaying just now, the claims whose copy was sent."""
         return self._sent(entry.claim for entry in entries if entry.claim is not None and entry.claim.state == REPLAYED)
 
-    def _records(self, entries: Sequence[Entry]) -> dict[str, Record]:
+    def _records(self, entries: Sequence[LetterState]) -> dict[str, Record]:
         return {entry.id: record for entry, record in self._read(entries)}
 
-    def _read(self, entries: Sequence[Entry]) -> Generator[tuple[Entry, Record]]:
-        by_place: dict[Place, dict[int, Entry]] = {}
+    def _read(self, entries: Sequence[LetterState]) -> Generator[tuple[LetterState, Record]]:
+        by_place: dict[PartitionKey, dict[int, LetterState]] = {}
         for entry in entries:
             by_place.setdefault(entry.place, {})[entry.offset] = entry
         for place, there in by_place.items():
@@ -109,57 +109,66 @@ class KafkaDeadLetters:
                     if record.offset() in there:
                         yield there[record.offset()], record
 
-    def _letter(self, entry: Entry, state: str, record: Record) -> DeadLetter:
-        return letters.read(self._source, entry.id, state, record, self._original(record))
+    def _letter(self, entry: LetterState, state: str, record: Record) -> DeadLetter:
+        return letters.read_letter(self._source, entry.id, state, record, self._original(record))
 
     def _original(self, record: Record) -> Record | None:
         """The message itself, where it stood, of a letter that was too large for the DLQ; None once it is there no more."""
-        where = letters.body_at(record)
+        where = letters.body_position(record)
         if where is None:
             return record
         place, first = where
         if self.broker.topology.partitions(place[0]) <= place[1]:
             return None
-        there = self.broker.session.ends([place], first=True)[place] <= first < self.broker.session.ends([place])[place]
+        there = (
+            self.broker.connection.queries.ends([place], first=True)[place]
+            <= first
+            < self.broker.connection.queries.ends([place])[place]
+        )
         found = list(self.broker.reader.read({place: (first, first + 1)})) if there else []
         # A topic that was made anew has another message there.
-        return next((each for each in found if envelope.look_safely(each).stamp == envelope.look_safely(record).stamp), None)
+        return next(
+            (each for each in found if envelope.read_envelope_safely(each).stamp == envelope.read_envelope_safely(record).stamp),
+            None,
+        )
 
     # Changing.
 
     def _deal(self, letter_ids: Sequence[str], was: str, state: str) -> Sequence[str]:
         """Do this with those letters that are still in that state and that nobody else is dealing with."""
-        books = self._settle_claims(letter_ids)
-        wanted = [id_ for id_ in dict.fromkeys(letter_ids) if id_ in books.entries and books.entries[id_].state == was]
+        states = self._settle_claims(letter_ids)
+        wanted = [id_ for id_ in dict.fromkeys(letter_ids) if id_ in states.by_id and states.by_id[id_].state == was]
         dealt: list[str] = []
         while wanted:
             self._be_there()
-            copies: dict[str, Copy] = {}
-            part, wanted = wanted, []
+            copies: dict[str, NewRecord] = {}
+            batch, wanted = wanted, []
             if state == REPLAYED:
-                copies, wanted = self._copies(books, part)
-                part = list(copies)  # somebody may just have cut the DLQ
-            dealt += self._deal_with(books, part, was, state, copies)
+                copies, wanted = self._copies(states, batch)
+                batch = list(copies)  # somebody may just have cut the DLQ
+            dealt += self._deal_with(states, batch, was, state, copies)
         return dealt
 
-    def _deal_with(self, books: Books, wanted: Sequence[str], was: str, state: str, copies: dict[str, Copy]) -> Sequence[str]:
-        claims = self._claim(books, wanted, was, state, copies)
-        books = self._fresh()
-        won = [claim for claim in claims if (held := books.entries[claim.letter].claim) and held.nonce == claim.nonce]
+    def _deal_with(
+        self, states: LetterStates, wanted: Sequence[str], was: str, state: str, copies: dict[str, NewRecord]
+    ) -> Sequence[str]:
+        claims = self._claim(states, wanted, was, state, copies)
+        states = self._fresh()
+        won = [claim for claim in claims if (held := states.by_id[claim.letter].claim) and held.nonce == claim.nonce]
         try:
             done = self._send([claim for claim in won if claim.letter in copies], copies)
         except BrokerUnavailable:
-            self._finish(books, won)
+            self._finish(states, won)
             raise
-        last = [Settled(claim.letter, state, claim.nonce) for claim in won if claim.letter not in copies or claim.nonce in done]
-        books.write(last, "noting what became of letters")
-        books = self._fresh()
-        return [each.letter for each in last if books.entries[each.letter].settled_by == each.nonce]
+        last = [Outcome(claim.letter, state, claim.nonce) for claim in won if claim.letter not in copies or claim.nonce in done]
+        states.write(last, "noting what became of letters")
+        states = self._fresh()
+        return [each.letter for each in last if states.by_id[each.letter].settled_by == each.nonce]
 
-    def _copies(self, books: Books, letter_ids: Sequence[str]) -> tuple[dict[str, Copy], list[str]]:
+    def _copies(self, states: LetterStates, letter_ids: Sequence[str]) -> tuple[dict[str, NewRecord], list[str]]:
         """What is sent for as many of these as fit into memory, and the letters behind them."""
-        entries = sorted((books.entries[id_] for id_ in letter_ids), key=lambda entry: (entry.place, entry.offset))
-        found: list[tuple[Entry, Record]] = []
+        entries = sorted((states.by_id[id_] for id_ in letter_ids), key=lambda entry: (entry.place, entry.offset))
+        found: list[tuple[LetterState, Record]] = []
         size, behind = 0, len(entries)
         with closing(self._read(entries)) as records:
             for entry, record in records:
@@ -170,67 +179,69 @@ class KafkaDeadLetters:
                     break
         return {entry.id: self._again(entry, record) for entry, record in found}, [entry.id for entry in entries[behind:]]
 
-    def _claim(self, books: Books, wanted: Sequence[str], was: str, state: str, copies: dict[str, Copy]) -> Sequence[Claim]:
-        ends = self.broker.session.ends({(copy.topic, copy.partition) for copy in copies.values()})
+    def _claim(
+        self, states: LetterStates, wanted: Sequence[str], was: str, state: str, copies: dict[str, NewRecord]
+    ) -> Sequence[Claim]:
+        ends = self.broker.connection.queries.ends({(copy.topic, copy.partition) for copy in copies.values()})
         claims, shared = [], uuid.uuid4().hex
         for id_ in wanted:
             copy = copies.get(id_)
             where = (copy.topic, copy.partition, ends[copy.topic, copy.partition]) if copy else ()
             claims.append(Claim(id_, was, state, self._name, nonce_of(shared, id_), *where))
-        books.write(claims, "claiming letters")
+        states.write(claims, "claiming letters")
         return claims
 
-    def _send(self, claims: Sequence[Claim], copies: dict[str, Copy]) -> set[str]:
+    def _send(self, claims: Sequence[Claim], copies: dict[str, NewRecord]) -> set[str]:
         """Send the letters of these claims again. Returns those claims whose copy counts."""
-        marked = [replays.claimed(copies[claim.letter], claim.nonce, claim.end) for claim in claims]
-        self.broker.session.must_store(marked, "sending letters again")
+        marked = [replays.with_claim(copies[claim.letter], claim.nonce, claim.end) for claim in claims]
+        self.broker.connection.must_store(marked, "sending letters again")
         ours = Counter(claim.place for claim in claims)
-        ends = self.broker.session.ends(ours)
+        ends = self.broker.connection.queries.ends(ours)
         if all(ends[claim.place] - claim.end == ours[claim.place] for claim in claims):
             return {claim.nonce for claim in claims}  # nobody else has written anything there since
         return self._sent(claims)
 
-    def _again(self, entry: Entry, record: Record) -> Copy:
+    def _again(self, entry: LetterState, record: Record) -> NewRecord:
         """What is sent: to the group that gave the message up, if it is known here, else to ours."""
         original = self._original(record)
         if original is None:
             raise PayloadError(
                 f"Letter {entry.id!r} cannot be sent, and none was: it was too large for the DLQ, and Kafka has deleted the "
-                f"message at {envelope.field(record, BODY_AT)} since. To be rid of it: unpoison dlq discard {entry.id}"
+                f"message at {envelope.header(record, BODY_AT)} since. To be rid of it: unpoison dlq discard {entry.id}"
             )
-        names = self.broker.session.names(self._source)
-        gave_up = envelope.field(record, GROUP)
+        names = self.broker.connection.names(self._source)
+        gave_up = envelope.header(record, GROUP)
         retry = names.retry_of(gave_up) if gave_up else names.retry
         if self.broker.topology.partitions(retry) < PARTITIONS:
             retry = names.retry
-        counters = letters.read(self._source, entry.id, REPLAYED, record, original).replayed()
-        headers = envelope.copied(original, envelope.look_safely(record), counters)
-        return Copy(retry, original.value(), record.key(), headers, LANE if counters.alone else REPLAYS)
+        counters = letters.read_letter(self._source, entry.id, REPLAYED, record, original).replayed()
+        headers = envelope.copy_headers(original, envelope.read_envelope_safely(record), counters)
+        return NewRecord(retry, original.value(), record.key(), headers, SUSPECTS if counters.alone else REPLAYS)
 
-    def _settle_claims(self, letter_ids: Sequence[str]) -> Books:
+    def _settle_claims(self, letter_ids: Sequence[str]) -> LetterStates:
         """Wait for those who are dealing with these letters, and finish what one has begun that is no more."""
-        books = self._fresh()
-        deadline = time.monotonic() + self.broker.session.address.session_timeout + 10
-        while claimed := [entry for id_ in letter_ids if (entry := books.entries.get(id_)) and entry.claim]:
+        states = self._fresh()
+        deadline = time.monotonic() + self.broker.connection.address.session_timeout + 10
+        while claimed := [entry for id_ in letter_ids if (entry := states.by_id.get(id_)) and entry.claim]:
             gone = [entry for entry in claimed if entry.claim and not self._is_there(entry.claim.operator)]
             if gone:
-                books = self._fresh()  # the last word may have come just before its operator went
-                self._finish(books, [entry.claim for entry in gone if entry.claim])
+                states = self._fresh()  # the last word may have come just before its operator went
+                self._finish(states, [entry.claim for entry in gone if entry.claim])
             elif time.monotonic() > deadline:
                 break
             else:
                 time.sleep(WAIT)
-            books = self._fresh()
-        return books
+            states = self._fresh()
+        return states
 
-    def _finish(self, books: Books, claims: Sequence[Claim]) -> None:
+    def _finish(self, states: LetterStates, claims: Sequence[Claim]) -> None:
         """The last word on what an operator began, and will not end."""
-        stops = [replays.stop(claim.place, claim.nonce) for claim in claims if claim.retry]
-        self.broker.session.must_store(stops, "stopping what was begun")
+        stops = [replays.cancellation(claim.place, claim.nonce) for claim in claims if claim.retry]
+        self.broker.connection.must_store(stops, "stopping what was begun")
         sent = self._sent(claims)
-        books.write(
+        states.write(
             [
-                Settled(claim.letter, REPLAYED, claim.nonce) if claim.nonce in sent else Drop(claim.letter, claim.nonce)
+                Outcome(claim.letter, REPLAYED, claim.nonce) if claim.nonce in sent else Withdrawal(claim.letter, claim.nonce)
                 for claim in claims
             ],
             "finishing what was begun",
@@ -238,25 +249,25 @@ class KafkaDeadLetters:
 
     def _sent(self, claims: Iterable[Claim]) -> set[str]:
         """Those whose copy is in a retry topic, and counts."""
-        starts: dict[Place, int] = {}
+        starts: dict[PartitionKey, int] = {}
         for claim in claims:
             if claim.retry:
                 starts[claim.place] = min(claim.end, starts.get(claim.place, claim.end))
-        ends = self.broker.session.ends(starts)
-        return replays.that_count(self.broker.reader.read({place: (start, ends[place]) for place, start in starts.items()}))
+        ends = self.broker.connection.queries.ends(starts)
+        return replays.valid_claims(self.broker.reader.read({place: (start, ends[place]) for place, start in starts.items()}))
 
     def _group(self, operator: str) -> str:
-        return f"{self.broker.session.names(self._source).operators}.{operator}"
+        return f"{self.broker.connection.names(self._source).operators}.{operator}"
 
     def _is_there(self, operator: str) -> bool:
         """Each operator is the only member of a group, for as long as it lives."""
-        return operator != self._name and bool(self.broker.session.members(self._group(operator)))
+        return operator != self._name and bool(self.broker.connection.queries.members(self._group(operator)))
 
     def _be_there(self) -> None:
         group = self._group(self._name)
-        if self._operator is not None and self.broker.session.members(group):
+        if self._operator is not None and self.broker.connection.queries.members(group):
             return
-        self._operator = self.broker.member(group, self.broker.session.names(self._source).states)
+        self._operator = self.broker.member(group, self.broker.connection.names(self._source).states)
         deadline = time.monotonic() + JOINED_WITHIN
         while not self._operator.assignment():  # until then it cannot be closed either: the client would wait for ever
             if time.monotonic() > deadline:
@@ -264,7 +275,7 @@ class KafkaDeadLetters:
             self._operator.poll(0.01)
 
 
-def _state(entry: Entry, sent: Collection[str]) -> str:
+def _state(entry: LetterState, sent: Collection[str]) -> str:
     """What became of it; one whose copy was sent is replayed, though its operator came to no last word."""
     return REPLAYED if entry.claim is not None and entry.claim.nonce in sent else entry.state
 

@@ -10,13 +10,13 @@ from confluent_kafka.admin import ResourceType, TopicMetadata
 
 from unpoison.brokers.kafka import envelope, topic_checks
 from unpoison.brokers.kafka.broker import KafkaBroker
-from unpoison.brokers.kafka.cluster_queries import Place
+from unpoison.brokers.kafka.cluster_queries import PartitionKey
 from unpoison.brokers.kafka.envelope import BODY_AT
-from unpoison.brokers.kafka.errors import told, unavailable
+from unpoison.brokers.kafka.errors import error_text, unavailable
 from unpoison.brokers.kafka.letter_states import DEAD
-from unpoison.brokers.kafka.names import LANE, REPLAYS, Names, groups_of, used_sources
+from unpoison.brokers.kafka.names import REPLAYS, SUSPECTS, Names, groups_of, used_sources
 from unpoison.brokers.kafka.topic_checks import Settings, settings_of
-from unpoison.brokers.kafka.topology import commands, planned
+from unpoison.brokers.kafka.topology import create_commands, planned_topics
 from unpoison.model.wording import counted
 from unpoison.port import findings
 from unpoison.port.broker import Finding
@@ -28,16 +28,16 @@ from unpoison.port.broker import Finding
 
 
 CUTTING_NAMES = ("settled-retries",)
-MANY = 1_000_000
+MANY_SETTLED = 1_000_000
 
 
-def of_retries(broker: KafkaBroker, names: Names, partitions: int) -> Iterator[Finding]:
+def _settled_retries(broker: KafkaBroker, names: Names, partitions: int) -> Iterator[Finding]:
     """Those in which a replay that was cut off is looked for are left alone; there are few in them."""
-    places = [(names.retry, number) for number in range(partitions) if number not in (LANE, REPLAYS)]
-    begins = broker.session.ends(places, first=True)
+    places = [(names.retry, number) for number in range(partitions) if number not in (SUSPECTS, REPLAYS)]
+    begins = broker.connection.queries.ends(places, first=True)
     # Asked before the DLQ is read: what was done by then has its letter there already.
-    committed = {place: offset for place, (offset, _) in broker.session.committed(names.retry_group, places).items()}
-    if sum(max(0, offset - begins[place]) for place, offset in committed.items()) < MANY:
+    committed = {place: offset for place, (offset, _) in broker.connection.queries.committed(names.retry_group, places).items()}
+    if sum(max(0, offset - begins[place]) for place, offset in committed.items()) < MANY_SETTLED:
         return
     needed = _bodies(broker, names)
     cuts = {place: min(offset, needed.get(place, offset)) for place, offset in committed.items()}
@@ -49,13 +49,15 @@ def of_retries(broker: KafkaBroker, names: Names, partitions: int) -> Iterator[F
     )
 
 
-def _bodies(broker: KafkaBroker, names: Names) -> dict[Place, int]:
+def _bodies(broker: KafkaBroker, names: Names) -> dict[PartitionKey, int]:
     """The first offset in each partition at which the body of a letter that waits is."""
-    found: dict[Place, int] = {}
-    waiting = {(entry.place, entry.offset) for entry in broker.books(names.source).entries.values() if entry.state == DEAD}
-    stretches = {place: (min(at), max(at) + 1) for place in {place for place, _ in waiting} if (at := _of(waiting, place))}
+    found: dict[PartitionKey, int] = {}
+    waiting = {(entry.place, entry.offset) for entry in broker.letter_states(names.source).by_id.values() if entry.state == DEAD}
+    stretches = {
+        place: (min(at), max(at) + 1) for place in {place for place, _ in waiting} if (at := _offsets_in(waiting, place))
+    }
     for record in broker.reader.read(stretches):
-        where = envelope.field(record, BODY_AT)
+        where = envelope.header(record, BODY_AT)
         if where is None or ((record.topic(), record.partition()), record.offset()) not in waiting:
             continue
         topic, partition, offset = where.rsplit("/", 2)
@@ -64,11 +66,11 @@ def _bodies(broker: KafkaBroker, names: Names) -> dict[Place, int]:
     return found
 
 
-def _of(waiting: set[tuple[Place, int]], place: Place) -> list[int]:
+def _offsets_in(waiting: set[tuple[PartitionKey, int]], place: PartitionKey) -> list[int]:
     return [offset for known, offset in waiting if known == place]
 
 
-def _cut_file(cuts: Mapping[Place, int], begins: Mapping[Place, int]) -> str:
+def _cut_file(cuts: Mapping[PartitionKey, int], begins: Mapping[PartitionKey, int]) -> str:
     partitions = [
         {"topic": topic, "partition": number, "offset": offset}
         for (topic, number), offset in sorted(cuts.items())
@@ -99,11 +101,11 @@ def examine(  # every broker is asked the same
     """All that is found with this prefix and group, or for every group. Nothing here takes long, so `deep` adds nothing."""
     with closing(KafkaBroker(url)) as broker:
         topics = _topics(broker)
-        known = used_sources(topics, broker.session.address.prefix)
+        known = used_sources(topics, broker.connection.address.prefix)
         found = list(_of_server(broker))
         found += _of_names(broker, sources, known, topics)
         for source in sources or known:
-            names = broker.session.names(source)
+            names = broker.connection.names(source)
             # Where no group has consumed it, the empty name stands for what is there without one.
             groups = [names.group_name] if names.group_name else groups_of(names, topics) or [""]
             for group in groups if names.topic in topics else ():
@@ -113,67 +115,67 @@ def examine(  # every broker is asked the same
 
 def _of_names(broker: KafkaBroker, sources: Sequence[str], known: Sequence[str], topics: Topics) -> Iterator[Finding]:
     """About sources that are not there, with topics whose names are like theirs. One that unpoison never used is there."""
-    prefix = broker.session.address.prefix
+    prefix = broker.connection.address.prefix
     there = [name.removeprefix(prefix) for name in topics if name.startswith(prefix)]
     for source in sources:
         if source not in there:
             similar = difflib.get_close_matches(source, there)
-            yield from findings.of_sources([source], {*known, *similar}, broker.session.address.shown)
+            yield from findings.of_sources([source], {*known, *similar}, broker.connection.address.shown)
 
 
 def known_sources(url: str) -> Sequence[str]:
     """The sources that this server has been used for, with the prefix of this URL."""
     with closing(KafkaBroker(url)) as broker:
-        return used_sources(_topics(broker), broker.session.address.prefix)
+        return used_sources(_topics(broker), broker.connection.address.prefix)
 
 
 def _topics(broker: KafkaBroker) -> Topics:
-    return {name: topic for name, topic in broker.session.cluster().topics.items() if topic.partitions}
+    return {name: topic for name, topic in broker.connection.queries.cluster().topics.items() if topic.partitions}
 
 
 def _of_source(broker: KafkaBroker, names: Names, topics: Topics) -> Iterator[Finding]:
     there = {name: topics[name] for name in names.topics if name in topics}
     yield from _of_missing(broker, names, there)
     try:
-        known = {name: settings_of(broker.session, ResourceType.TOPIC, name) for name in there}
+        known = {name: settings_of(broker.connection.queries, ResourceType.TOPIC, name) for name in there}
     except KafkaException as error:
         right = f"kafka-acls.sh --add --operation DescribeConfigs --topic {names.topic} --resource-pattern-type prefixed"
-        yield findings.cannot_look(f"the settings of topic {names.topic!r}", f"{told(error.args[0])}.", right)
+        yield findings.cannot_look(f"the settings of topic {names.topic!r}", f"{error_text(error.args[0])}.", right)
         return
     yield from _of_losses(broker, names, there, known)
     if names.dlq in there:
         yield from topic_checks.of_sizes(names, known[names.topic], known[names.dlq])
-        dead = sum(entry.state == DEAD for entry in broker.books(names.source).entries.values())
-        yield from findings.of_dead_letters({names.source: dead}, broker.session.address.shown)
+        dead = sum(entry.state == DEAD for entry in broker.letter_states(names.source).by_id.values())
+        yield from findings.of_dead_letters({names.source: dead}, broker.connection.address.shown)
     if names.group_name and names.retry in there:
         partitions = len(there[names.retry].partitions)
         yield from topic_checks.of_retry(names, known[names.retry], partitions)
-        yield from of_retries(broker, names, partitions)
+        yield from _settled_retries(broker, names, partitions)
 
 
 def _of_missing(broker: KafkaBroker, names: Names, there: Topics) -> Iterator[Finding]:
     """Before the first run everything but the source is missing; later that is somebody's doing."""
-    address = broker.session.address
-    missing = {name: topic for name, topic in planned(names, address, there).items() if name not in there}
+    address = broker.connection.address
+    missing = {name: topic for name, topic in planned_topics(names, address, there).items() if name not in there}
     if missing:
         group = f" of group {names.group_name!r}" if names.group_name else ""
         yield Finding(
             "topics-missing",
             f"Source {names.source!r}{group} has no topic {', '.join(map(repr, missing))} yet. A consumer that starts makes what "
             f"is missing, and does not start with create=False.",
-            "\n".join(["To make it yourself:", *commands(missing.values(), address)]),
+            "\n".join(["To make it yourself:", *create_commands(missing.values(), address)]),
         )
 
 
 def adopted(url: str, source: str) -> Sequence[Finding]:
     """Without what takes long: dead letters are not read."""
     with closing(KafkaBroker(url)) as broker:
-        names, topics = broker.session.names(source), _topics(broker)
+        names, topics = broker.connection.names(source), _topics(broker)
         there = {name: topics[name] for name in names.topics if name in topics}
         if names.topic not in there:
             return []
         try:
-            known = {name: settings_of(broker.session, ResourceType.TOPIC, name) for name in there}
+            known = {name: settings_of(broker.connection.queries, ResourceType.TOPIC, name) for name in there}
         except KafkaException as error:
             raise unavailable(error, f"asking for the settings of topic {names.topic!r}") from None
         return list(_of_losses(broker, names, there, known))
@@ -188,14 +190,14 @@ def _of_losses(broker: KafkaBroker, names: Names, there: Topics, known: Mapping[
         elif name != names.topic:
             yield from topic_checks.of_own(name, each)
         yield from topic_checks.of_elections(name, each)
-    yield from topic_checks.of_copies(there, broker.session.cluster().brokers)
+    yield from topic_checks.of_copies(there, broker.connection.queries.cluster().brokers)
     yield from topic_checks.of_sync(known)
 
 
 def _of_server(broker: KafkaBroker) -> Iterator[Finding]:
     try:
-        nodes = broker.session.cluster().brokers
-        yield from topic_checks.of_server(settings_of(broker.session, ResourceType.BROKER, str(min(nodes))))
+        nodes = broker.connection.queries.cluster().brokers
+        yield from topic_checks.of_server(settings_of(broker.connection.queries, ResourceType.BROKER, str(min(nodes))))
     except KafkaException as error:
         right = "kafka-acls.sh --add --cluster --operation DescribeConfigs --allow-principal User:NAME"
-        yield findings.cannot_look("the settings of the server", f"{told(error.args[0])}.", right)
+        yield findings.cannot_look("the settings of the server", f"{error_text(error.args[0])}.", right)

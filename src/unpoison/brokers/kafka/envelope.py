@@ -20,7 +20,7 @@ from unpoison.port.serialization import UNREADABLE, counters_text, read_counters
 # What is a record, once it was read? The client's own class says that everything of it may be missing, as it is before.
 
 
-Pairs = Sequence[tuple[str, bytes | None]]
+Headers = Sequence[tuple[str, bytes | None]]
 
 
 class Record(Protocol):
@@ -31,7 +31,7 @@ class Record(Protocol):
     def offset(self) -> int: ...
     def key(self) -> bytes | None: ...
     def value(self) -> bytes | None: ...
-    def headers(self) -> Pairs | None: ...
+    def headers(self) -> Headers | None: ...
     def error(self) -> KafkaError | None: ...
     def timestamp(self) -> tuple[int, int]: ...
     def __len__(self) -> int: ...
@@ -48,17 +48,17 @@ LETTER, LETTER_ID, BODY_AT = "x-unpoison-letter", "x-unpoison-letter-id", "x-unp
 OURS = "x-unpoison-"
 
 
-class Copy(msgspec.Struct, frozen=True):
+class NewRecord(msgspec.Struct, frozen=True):
     """A record to be stored. Without a partition its key decides, as everywhere in Kafka."""
 
     topic: str
     value: bytes | None
     key: bytes | None = None
-    headers: Pairs = ()
+    headers: Headers = ()
     partition: int = -1
 
 
-class Seen(msgspec.Struct, frozen=True):
+class Envelope(msgspec.Struct, frozen=True):
     """What a record says about the message in it."""
 
     id: str
@@ -70,7 +70,7 @@ class Seen(msgspec.Struct, frozen=True):
     """Whether it is a dead letter that another tool has put into the source again."""
 
 
-def pairs(record: Record) -> Pairs:
+def headers_of(record: Record) -> Headers:
     """The headers as they are; none if the client cannot read them."""
     try:
         return record.headers() or ()
@@ -78,7 +78,7 @@ def pairs(record: Record) -> Pairs:
         return ()
 
 
-def stamp(record: Record) -> str:
+def stamp_of(record: Record) -> str:
     """Where it stands, and since when: a topic that was deleted and made anew counts from 0 again."""
     return f"{record.topic()}/{record.partition()}/{record.offset()}@{record.timestamp()[1]}"
 
@@ -93,21 +93,21 @@ def original_position(stamp: str) -> dict[str, str | int]:
     return {"topic": topic, "partition": int(partition), "offset": int(rest), "timestamp": int(at)}
 
 
-def look_safely(record: Record, source: str = "") -> Seen:
+def read_envelope_safely(record: Record, source: str = "") -> Envelope:
     """As `look`; of a record that cannot be read, only its place is known."""
 
-    def bare(record: Record, _: Exception) -> Seen:
-        where = stamp(record)
-        return Seen(where.partition("@")[0], where, None, NO_HEADERS, UNTRIED)
+    def bare(record: Record, _: Exception) -> Envelope:
+        where = stamp_of(record)
+        return Envelope(where.partition("@")[0], where, None, NO_HEADERS, UNTRIED)
 
-    return read_one(record, partial(look, source=source), bare)
+    return read_one(record, partial(read_envelope, source=source), bare)
 
 
-def look(record: Record, source: str = "") -> Seen:
+def read_envelope(record: Record, source: str = "") -> Envelope:
     """What the headers and the key say. `source` is the topic in which a letter is one that was moved back. May raise."""
     id_ = where = letter = None
     counters, headers = UNTRIED, {}
-    for name, value in pairs(record):
+    for name, value in headers_of(record):
         if name == ID:
             id_ = text(value)
         elif name == STAMP:
@@ -121,28 +121,28 @@ def look(record: Record, source: str = "") -> Seen:
     if where is None:
         counters = UNTRIED
     elif ATTEMPTS in headers:
-        headers = {name: text(value) for name, value in theirs(record)}
+        headers = {name: text(value) for name, value in sender_headers(record)}
     is_moved_back = bool(letter) and record.topic() == source
     if is_moved_back:
         counters = _restarted(record, counters)
     # A letter that was moved back is another message than the one it was: it may have been put there twice.
-    where = where if where and not is_moved_back else stamp(record)
+    where = where if where and not is_moved_back else stamp_of(record)
     key = None if record.key() is None else text(record.key())
-    return Seen(id_ or where.partition("@")[0], where, key, headers or NO_HEADERS, counters, is_moved_back)
+    return Envelope(id_ or where.partition("@")[0], where, key, headers or NO_HEADERS, counters, is_moved_back)
 
 
 def _restarted(record: Record, counters: Counters) -> Counters:
-    if record.value() is None and (place := field(record, BODY_AT)):
+    if record.value() is None and (place := header(record, BODY_AT)):
         raise ValueError(
             f"another tool has moved a dead letter here that was too large for the DLQ and has no body: that is at {place}. "
             f"The letter is still in the DLQ: unpoison dlq replay sends it with its body"
         )
-    return restarted(field(record, LETTER), counters.replays)
+    return restarted(header(record, LETTER), counters.replays)
 
 
-def theirs(record: Record) -> list[tuple[str, bytes | None]]:
+def sender_headers(record: Record) -> list[tuple[str, bytes | None]]:
     """The sender's own headers, as they came. One of them may be called as ours is: on a copy the last of that name is ours."""
-    found = pairs(record)
+    found = headers_of(record)
     foreign = [pair for pair in found if not pair[0].startswith(OURS)]
     if any(name == STAMP for name, _ in found):
         last = max((number for number, (name, _) in enumerate(foreign) if name == ATTEMPTS), default=len(foreign))
@@ -166,37 +166,39 @@ def is_number(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) < 19
 
 
-def field(record: Record, name: str) -> str | None:
-    return next((text(value) for found, value in pairs(record) if found == name), None)
+def header(record: Record, name: str) -> str | None:
+    return next((text(value) for found, value in headers_of(record) if found == name), None)
 
 
-def due(record: Record) -> float:
+def due_at(record: Record) -> float:
     """When its time comes, by the server's clock; 0 if it says nothing that makes sense."""
     try:
-        moment = float(field(record, DUE) or 0)
+        moment = float(header(record, DUE) or 0)
     except ValueError:
         return 0.0  # somebody else's header of that name
     return moment if math.isfinite(moment) else 0.0
 
 
-def sent(id_: str, headers: Mapping[str, str]) -> list[tuple[str, bytes | None]]:
+def publish_headers(id_: str, headers: Mapping[str, str]) -> list[tuple[str, bytes | None]]:
     """The headers of a message that is published."""
     return [(ID, id_.encode()), *((name, value.encode()) for name, value in headers.items())]
 
 
-def copied(record: Record, seen: Seen, counters: Counters, extra: Mapping[str, Any] = {}) -> list[tuple[str, bytes | None]]:
+def copy_headers(
+    record: Record, seen: Envelope, counters: Counters, extra: Mapping[str, Any] = {}
+) -> list[tuple[str, bytes | None]]:
     """The headers of a copy: the sender's as they are, ours anew."""
     kind, written = record.timestamp()
     ours = {
         ID: seen.id,
         STAMP: seen.stamp,
-        WRITTEN: field(record, WRITTEN) or written,
-        CLOCK: field(record, CLOCK) or kind,
+        WRITTEN: header(record, WRITTEN) or written,
+        CLOCK: header(record, CLOCK) or kind,
         ATTEMPTS: counters.attempts,
         **({COUNTERS: known} if (known := counters_text(counters)) else {}),
         **extra,
     }
-    return [*theirs(record), *((name, str(value).encode()) for name, value in ours.items())]
+    return [*sender_headers(record), *((name, str(value).encode()) for name, value in ours.items())]
 
 
 # What does Kafka itself say about a message? Of a retry: what it said about the original.
@@ -208,9 +210,9 @@ _CLOCKS = ("none", "create", "log_append")
 
 def native(delivery: Delivery) -> Native:
     record: Record = delivery.receipt.record
-    is_copy = STAMP in [name for name, _ in pairs(record)]
-    place = original_position(look_safely(record).stamp) if is_copy else {}
-    return Native(record.key(), tuple(theirs(record)), _of_copy(record, place) if place else _of_original(record))
+    is_copy = STAMP in [name for name, _ in headers_of(record)]
+    place = original_position(read_envelope_safely(record).stamp) if is_copy else {}
+    return Native(record.key(), tuple(sender_headers(record)), _of_copy(record, place) if place else _of_original(record))
 
 
 def _of_original(record: Record) -> dict[str, Any]:
@@ -225,5 +227,5 @@ def _of_original(record: Record) -> dict[str, Any]:
 
 
 def _of_copy(record: Record, place: dict[str, Any]) -> dict[str, Any]:
-    kind = int(field(record, CLOCK) or 0)
+    kind = int(header(record, CLOCK) or 0)
     return {**place, "timestamp": place["timestamp"] / 1000 if kind else None, "timestamp_type": _CLOCKS[kind]}

@@ -20,10 +20,10 @@ DENIED = (
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
 )
 
-LATE = (KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT)  # noqa: SLF001 - they have no other names
+TIMED_OUT = (KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT)  # noqa: SLF001 - they have no other names
 
 
-def answered(answer: "Future[Answer]", within: float) -> Answer:
+def result_within(answer: "Future[Answer]", within: float) -> Answer:
     """The answer to a question; none in time is an error of Kafka's like any other."""
     try:
         return answer.result(within)
@@ -31,11 +31,11 @@ def answered(answer: "Future[Answer]", within: float) -> Answer:
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None  # noqa: SLF001
 
 
-def told(error: KafkaError) -> str:
+def error_text(error: KafkaError) -> str:
     return f"{masked_text(error.str())} [{error.name()}]"
 
 
-def lacking(error: KafkaError, right: str) -> KafkaError:
+def with_permission(error: KafkaError, right: str) -> KafkaError:
     """The same error; one about permissions says which is needed, in the words of kafka-acls.sh. Kafka does not."""
     if error.code() not in DENIED:
         return error
@@ -49,12 +49,12 @@ def is_final(error: KafkaError) -> bool:
 
 def unavailable(error: KafkaException, what: str) -> BrokerUnavailable:
     """For what Kafka refused, or did not answer, while we were doing this."""
-    return BrokerUnavailable(f"Kafka did not do it while {what}: {told(error.args[0])}.")
+    return BrokerUnavailable(f"Kafka did not do it while {what}: {error_text(error.args[0])}.")
 
 
-def unconfirmed(error: KafkaError, name: str, topic: TopicMetadata | None) -> KafkaError:
+def explain_timeout(error: KafkaError, name: str, topic: TopicMetadata | None) -> KafkaError:
     """The same error; one that says only that the time is over says what was in the way, as far as the servers know it."""
-    if error.code() not in LATE:
+    if error.code() not in TIMED_OUT:
         return error
     if topic is None:
         return KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, f"there is no topic {name!r}: somebody has deleted it")
@@ -89,15 +89,11 @@ REFUSED_LOGIN, REFUSED_TLS = REFUSED = (KafkaError._AUTHENTICATION, KafkaError._
 UNREACHABLE = (KafkaError._TRANSPORT, KafkaError._RESOLVE)  # noqa: SLF001
 ALL_DOWN = KafkaError._ALL_BROKERS_DOWN  # noqa: SLF001
 SILENCE = (*UNREACHABLE, ALL_DOWN, KafkaError._TIMED_OUT, KafkaError._TIMED_OUT_QUEUE)  # noqa: SLF001
-
-
-RARELY_POLLED = {"max.poll.interval.ms": 86_400_000}
-"""Settings of a client that handles no messages: it may go for a day without being asked for any."""
 GONE_FOR = 10.0
 """Seconds after which it is told as trouble that nobody is there. A login that is refused is told at once."""
 
 
-class Connecting:
+class ConnectionState:
     def __init__(self, address: Address) -> None:
         self._address = address
         self._heard: dict[int, KafkaError] = {}
@@ -127,7 +123,7 @@ class Connecting:
             raise refused
         if time.monotonic() - since > GONE_FOR:
             why = next((heard[code] for code in (*UNREACHABLE, ALL_DOWN) if code in heard), None)
-            text = f": {told(why)}" if why else ""
+            text = f": {error_text(why)}" if why else ""
             raise BrokerUnavailable(f"No server of Kafka at {self._address.shown} has answered for {GONE_FOR:g} s{text}.")
 
     def admin(self, settings: dict[str, Any]) -> AdminClient:
@@ -135,8 +131,8 @@ class Connecting:
             return AdminClient(settings)
         except KafkaException as error:
             raise ConfigError(
-                f"{self._address.shown!r} has an option that the Kafka client refuses: {told(error.args[0])}. Options with a dot "
-                f"in their names go to librdkafka, which lists them in its CONFIGURATION.md."
+                f"{self._address.shown!r} has an option that the Kafka client refuses: {error_text(error.args[0])}. Options with "
+                f"a dot in their names go to librdkafka, which lists them in its CONFIGURATION.md."
             ) from None
 
     def look(self, admin: AdminClient) -> ClusterMetadata:
@@ -163,7 +159,7 @@ class Connecting:
         if refused := self._refused():
             return refused
         found = next((heard[code] for code in UNREACHABLE if code in heard), None)
-        text = f"Kafka did not do it while looking for topics at {shown}: {told(found or error)}."
+        text = f"Kafka did not do it while looking for topics at {shown}: {error_text(found or error)}."
         if found is None and "security.protocol" not in self._address.options:
             text += " If it wants TLS or a login, it ends other connections without a word: kafka+ssl:// and user:password@host."
         return BrokerUnavailable(text)
@@ -172,15 +168,15 @@ class Connecting:
         shown, heard = self._address.shown, self._heard
         if REFUSED_LOGIN in heard:
             return BrokerUnavailable(
-                f"Kafka at {shown} refuses the login: {_reason(heard[REFUSED_LOGIN])}. Check the user, the password and "
+                f"Kafka at {shown} refuses the login: {_short_text(heard[REFUSED_LOGIN])}. Check the user, the password and "
                 f"sasl.mechanism in the URL."
             )
         if REFUSED_TLS in heard:
-            return BrokerUnavailable(f"There is no TLS with Kafka at {shown}: {_reason(heard[REFUSED_TLS])}.")
+            return BrokerUnavailable(f"There is no TLS with Kafka at {shown}: {_short_text(heard[REFUSED_TLS])}.")
         return None
 
 
-def _reason(error: KafkaError) -> str:
+def _short_text(error: KafkaError) -> str:
     """Without the address, which was told already, and how long it took."""
     text = re.sub(r"^\S+/(?:bootstrap|\d+): | \(after \d+ms in state \w+\)$", "", error.str())
     return f"{text} [{error.name()}]"

@@ -1,8 +1,7 @@
-"""How do the messages of one topic get here, and how does the server learn what became of them?
+"""How do the records of one topic get here, and how does the server learn what became of them?
 
-A line is one member of a consumer group. Its keeper, a thread, is the only one that polls: so a long handler never lets the
-membership lapse, and everything that Kafka calls back is called there. Nothing is started that lies above the last mark which
-the server has confirmed (committing.py).
+A thread, the keeper, is the only one that polls the client: a long handler never lets the membership lapse, and all of Kafka's
+callbacks run there. No message starts that lies above the last mark which the server has confirmed (committing.py).
 """
 
 import threading
@@ -11,22 +10,24 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import groupby
 from operator import methodcaller
-from typing import Any, cast
+from typing import cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from unpoison.brokers.kafka.committing import ANSWER_WITHIN
+from unpoison.brokers.kafka.committing import ANSWER_WITHIN, Commits
 from unpoison.brokers.kafka.envelope import Record
-from unpoison.brokers.kafka.errors import DENIED, is_final, lacking, told
-from unpoison.brokers.kafka.partition import Part
-from unpoison.brokers.kafka.rebalancing import Sharing
-from unpoison.brokers.kafka.topology import MISSING
+from unpoison.brokers.kafka.errors import DENIED, error_text, is_final, with_permission
+from unpoison.brokers.kafka.partition import Assignment, Partition
+from unpoison.brokers.kafka.rebalancing import Rebalancing
+from unpoison.brokers.kafka.settings import MemberSettings
+from unpoison.brokers.kafka.topology import MISSING, TopicWatch
+from unpoison.brokers.kafka.waiting import HandOver, Waiting
 
 POLL, POLL_WHEN_BUSY = 0.02, 0.001
-"""Seconds. While one thread is in the client no other can use it, so whoever settles something is heard between two polls."""
+"""Seconds. While one thread is in the client no other can use it: a thread that settles gets its turn between two polls."""
 WAIT_WHEN_FULL = 0.005
 BATCH = 500
-MOST_RECORDS, MOST_BYTES = 8_000, 16 * 1024 * 1024
+MAX_RECORDS, MAX_BYTES = 8_000, 16 * 1024 * 1024
 """What is read ahead of its start."""
 SERVE_EVERY = 0.5
 LOOK_EVERY, LOOK_FOR = 1.0, 0.5
@@ -34,15 +35,34 @@ LOOK_EVERY, LOOK_FOR = 1.0, 0.5
 _topic, _partition = methodcaller("topic"), methodcaller("partition")
 
 
-class Line(Sharing):
-    def __init__(self, settings: dict[str, Any], topic: str, away_topic: str | None, ring: Callable[[], None]) -> None:
-        super().__init__(settings, topic, ring)
-        self._settings, self.group = settings, settings["group.id"]
-        self._away_topic, self._give_back = away_topic, settings.pop("give_back")
-        self.on_made_again: Callable[[], None] = lambda: None
-        """Told that the topic was deleted and made again."""
+class GroupMember:
+    """One member of a consumer group, for one topic."""
+
+    def __init__(
+        self,
+        settings: MemberSettings,
+        assignment: Assignment,
+        waiting: Waiting,
+        hand_over: HandOver,
+        watch: TopicWatch,
+        *,
+        away_topic: str | None = None,
+        starts_slowly: bool = False,
+        on_return: Callable[[int], None] = lambda _: None,
+        on_recreated: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`away_topic` keeps the membership while the partitions are left to others. `starts_slowly` is for a caller that is
+        rung when more may start. `on_return` hears how many messages came back from a consumer that vanished, `on_recreated`
+        that the topic was deleted and created again."""
+        self.settings, self.assignment, self.waiting = settings, assignment, waiting
+        self.topic, self.group = assignment.topic, settings.group
+        self.commits = Commits(assignment)
+        self.rebalancing = Rebalancing(
+            settings, assignment, self.commits, waiting, hand_over, starts_slowly=starts_slowly, on_return=on_return
+        )
+        self._watch, self._away_topic, self._on_recreated = watch, away_topic, on_recreated
         self.is_waited_for = False
-        """Whether somebody is fetching at this moment, and waits until what is there was read."""
+        """Whether a thread fetches at this moment, and waits until all records are read."""
         self._consumer: Consumer | None = None
         self._keeper: threading.Thread | None = None
         self._subscribed: str | None = None
@@ -51,11 +71,11 @@ class Line(Sharing):
         self._looked_at = 0.0
         self._turn = 0
 
-    # Called by whoever consumes.
+    # In the threads of the consumer.
 
     def begin(self, *, fetching: bool) -> None:
-        """Be there, and want what comes; or be there only, for somebody who just looks."""
-        with self.changed:
+        """Join the group. With `fetching`, messages are wanted too."""
+        with self.assignment.changed:
             if fetching:
                 self._fetched_at = time.monotonic()
                 self.commits.marking = True
@@ -66,104 +86,103 @@ class Line(Sharing):
                 self._keeper.start()
 
     def _client(self) -> Consumer:
-        return Consumer(self._settings | {"on_commit": self.commits.on_commit})
+        return Consumer(self.settings.client | {"on_commit": self.commits.on_commit})
 
     def check(self) -> None:
-        """Raise if nothing will come, or could be settled if it came."""
-        self.connecting.check()
+        """Raise if no message will come, or none could be settled."""
+        self.settings.state.check()
         self.commits.check()
 
-    def take(self, limit: int) -> list[tuple[Part, list[Record]]]:
-        """At most so many that may be started now, from one partition after the other."""
-        taken: list[tuple[Part, list[Record]]] = []
-        with self.changed:
-            parts = [part for part in self.parts.values() if part.ready]
-            if parts:
-                self._turn = (self._turn + 1) % len(parts)
-                parts = parts[self._turn :] + parts[: self._turn]
-            for number, part in enumerate([*parts, *parts]):  # once more for what others have left over
-                share = -(-limit // max(1, len(parts) - number))
-                taken.append((part, part.give(share)))
+    def take(self, limit: int) -> list[tuple[Partition, list[Record]]]:
+        """At most so many records that may start now, from one partition after the other."""
+        taken: list[tuple[Partition, list[Record]]] = []
+        with self.assignment.changed:
+            partitions = [partition for partition in self.assignment.partitions.values() if partition.ready]
+            if partitions:
+                self._turn = (self._turn + 1) % len(partitions)
+                partitions = partitions[self._turn :] + partitions[: self._turn]
+            for number, partition in enumerate([*partitions, *partitions]):  # a second round for what the others left over
+                share = -(-limit // max(1, len(partitions) - number))
+                taken.append((partition, partition.take(share)))
                 limit -= len(taken[-1][1])
         return taken
 
     def rest(self) -> None:
-        """Nothing is wanted for the moment: what was not started can be had by others as if it had never been here."""
-        with self.changed:
+        """No message is wanted for the moment: other consumers can have what has not started, as if it had never been here."""
+        with self.assignment.changed:
             self.commits.marking = False
-            for part in self.parts.values():
-                part.unmark()
+            for partition in self.assignment.partitions.values():
+                partition.unmark()
 
     def close(self) -> None:
-        with self.changed:
-            self.closing, keeper = True, self._keeper
+        with self.assignment.changed:
+            self.assignment.is_closing, keeper = True, self._keeper
             self.rest()
-            self.changed.notify_all()
+            self.assignment.changed.notify_all()
         if keeper is not None:
             keeper.join(30)
             self._keeper = None
 
-    # The keeper.
+    # In the keeper.
 
     def _keep(self) -> None:
         consumer = self._consumer
         assert consumer is not None  # noqa: S101 - made before the thread
         served_at = 0.0
-        while not self.closing:
+        while not self.assignment.is_closing:
             consumer = self._look_at_topic(consumer)
             self._subscribe(consumer)
             is_full = self._is_full()
             if is_full:
-                time.sleep(WAIT_WHEN_FULL)  # not woken by whoever takes or settles something: that happens all the time
+                time.sleep(WAIT_WHEN_FULL)  # not woken by threads that take or settle something: that happens all the time
             if not is_full or self.commits.is_under_way or time.monotonic() - served_at > SERVE_EVERY:
-                self._poll(consumer, 1 if is_full else BATCH)  # also if it is full: the answer to a commit comes in no other way
+                self._poll(consumer, 1 if is_full else BATCH)  # also if it is full: answers to commits come in no other way
                 served_at = time.monotonic()
-            self._look_who_is_there(consumer)
-            self.read_ledgers(consumer)
-            self.shelf.tick()
+            self._look_for_servers(consumer)
+            self.rebalancing.read_committed(consumer)
+            self.waiting.tick(self._pause)
             self.commits.send(consumer)
-            self._go_on_after_a_slow_start()
-            if self.commits.is_over and self.parts:  # the client does not say that these are lost
-                self.drop(list(self.parts.values()))
+            self._continue_slow_starts()
+            if self.commits.is_over and self.assignment.partitions:  # the client does not say that these are lost
+                self.rebalancing.drop(list(self.assignment.partitions.values()))
         self._leave(consumer)
 
     def _look_at_topic(self, consumer: Consumer) -> Consumer:
-        """The client goes on as if nothing had happened when its topic is deleted and made again, so it is replaced."""
-        if self.watch is None:
-            return consumer
-        self.watch.tick()
-        now, before = self.watch.id_of(self.topic), self.topic_id
+        """Replace the client when its topic was deleted and created again: it would go on as if nothing had happened."""
+        self._watch.tick()
+        now, before = self._watch.id_of(self.topic), self.assignment.topic_id
         if now is None or now == before:
             return consumer
-        self.topic_id = now
+        self.assignment.topic_id = now
         if before is None:
             return consumer
-        self.abandon()
+        self.rebalancing.abandon()
         with suppress(KafkaException, RuntimeError):
             consumer.close()
-        self.commits.begin_anew()
+        self.commits.reset()
         self._consumer, self._subscribed = self._client(), None
         if now != MISSING:
-            self.on_made_again()
+            self._on_recreated()
         return self._consumer
 
-    def _go_on_after_a_slow_start(self) -> None:
-        for part in list(self.parts.values()):
-            if part.slow_start is None:
+    def _continue_slow_starts(self) -> None:
+        for partition in list(self.assignment.partitions.values()):
+            if partition.slow_start is None:
                 continue
-            if part.slow_start.has_grown():
-                self.ring()
-            if part.slow_start.is_over:
-                part.slow_start = None
+            if partition.slow_start.has_grown():
+                self.assignment.ring()
+            if partition.slow_start.is_over:
+                partition.slow_start = None
 
     def _subscribe(self, consumer: Consumer) -> None:
-        """Be a member while somebody fetches; leave the partitions to others if messages wait here that nobody fetches."""
-        with self.changed:
-            waiting = any(part.ready or part.fresh or part.marking for part in self.parts.values())
+        """Be a member while messages are fetched. Leave the partitions to others if messages wait here that nobody fetches."""
+        with self.assignment.changed:
+            partitions = self.assignment.partitions.values()
+            waiting = any(partition.ready or partition.fresh or partition.marking for partition in partitions)
             quiet = 0.0 if self.is_waited_for else time.monotonic() - self._fetched_at
-            self._is_away = quiet > self._give_back and (waiting or self._is_away)
+            self._is_away = quiet > self.settings.give_back and (waiting or self._is_away)
             topic = self._away_topic if self._is_away else self.topic
-            topic = None if self.topic_id == MISSING else topic
+            topic = None if self.assignment.topic_id == MISSING else topic
         if topic == self._subscribed:
             return
         if topic is None:
@@ -172,39 +191,41 @@ class Line(Sharing):
             with suppress(KafkaException):
                 # A client that is connected joins at once; one that is not looks again after a second.
                 consumer.list_topics(topic, timeout=ANSWER_WITHIN)
-            consumer.subscribe([topic], on_assign=self.on_assign, on_revoke=self.on_revoke, on_lost=self.on_lost)
-        self._subscribed, self.is_moving = topic, topic is not None
+            calls = self.rebalancing
+            consumer.subscribe([topic], on_assign=calls.on_assign, on_revoke=calls.on_revoke, on_lost=calls.on_lost)
+        self._subscribed, self.assignment.is_moving = topic, topic is not None
 
-    def _look_who_is_there(self, consumer: Consumer) -> None:
-        """After all servers have gone: until one answers. Whoever waits for messages is told meanwhile."""
-        if not self.connecting.is_doubtful or time.monotonic() - self._looked_at < LOOK_EVERY:
+    def _look_for_servers(self, consumer: Consumer) -> None:
+        """After all servers have gone: until one answers. A caller that waits for messages is told meanwhile."""
+        if not self.settings.state.is_doubtful or time.monotonic() - self._looked_at < LOOK_EVERY:
             return
         try:
             consumer.list_topics(self.topic, timeout=LOOK_FOR)
-            self.connecting.answered()
+            self.settings.state.answered()
         except KafkaException:
-            self.ring()
+            self.assignment.ring()
         self._looked_at = time.monotonic()
 
-    def _poll(self, consumer: Consumer, most: int) -> None:
-        record = consumer.poll(min(POLL_WHEN_BUSY if self._is_busy() else POLL, self.shelf.sleep()))
+    def _poll(self, consumer: Consumer, limit: int) -> None:
+        record = consumer.poll(min(POLL_WHEN_BUSY if self._is_busy() else POLL, self.waiting.sleep()))
         if record is None:
             return
-        records = cast("list[Record]", [record, *(consumer.consume(most - 1, 0) if most > 1 else ())])
-        with self.changed:
+        records = cast("list[Record]", [record, *(consumer.consume(limit - 1, 0) if limit > 1 else ())])
+        with self.assignment.changed:
             self._arrive(records)
-            self.changed.notify_all()
+            self.assignment.changed.notify_all()
 
-    def pause(self, part: Part, *, paused: bool) -> None:
-        """Read on in a partition, or not. In the keeper only."""
+    def _pause(self, partition: Partition, paused: bool) -> None:
+        """Stop or resume reading a partition."""
         if self._consumer is not None:
             change = self._consumer.pause if paused else self._consumer.resume
             with suppress(KafkaException):  # it has just gone elsewhere
-                change([TopicPartition(self.topic, part.number)])
-                part.is_paused = paused
+                change([TopicPartition(self.topic, partition.number)])
+                partition.is_paused = paused
 
     def _is_busy(self) -> bool:
-        return any(part.hand or part.ready or part.fresh for part in self.parts.values())
+        partitions = self.assignment.partitions.values()
+        return any(partition.running or partition.ready or partition.fresh for partition in partitions)
 
     def _arrive(self, records: Sequence[Record]) -> None:
         """Thousands of times a second: nothing here is done for each record that can be done for many."""
@@ -213,44 +234,45 @@ class Line(Sharing):
             good = [record for record in good if record.topic() == self.topic]
         for number, together in groupby(good, _partition):
             self.commits.is_denied = False
-            if part := self.parts.get(number):
-                self.arrive_in(part, list(together))
+            if partition := self.assignment.partitions.get(number):
+                self.rebalancing.arrive_in(partition, list(together))
         if len(good) < len(records):
             for record in records:
                 if error := record.error():
-                    self._told(record, error)
+                    self._hear(record, error)
 
-    def _told(self, record: Record, error: KafkaError) -> None:
+    def _hear(self, record: Record, error: KafkaError) -> None:
+        """The end of a partition, or an error that comes in the place of a record."""
         if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the client has no other name for it
-            part = self.parts.get(record.partition())
-            if part is not None and record.topic() == self.topic:
+            partition = self.assignment.partitions.get(record.partition())
+            if partition is not None and record.topic() == self.topic:
                 self.commits.is_denied = False
-                part.at_end = record.offset()
-                if part.is_known:
-                    part.ends_at(record.offset())
+                partition.at_end = record.offset()
+                if partition.is_known:
+                    partition.ends_at(record.offset())
             return
-        self.commits.trouble = told(lacking(error, f"Read on topic {self.topic!r} and on group {self.group!r}"))
+        self.commits.trouble = error_text(with_permission(error, f"Read on topic {self.topic!r} and on group {self.group!r}"))
         self.commits.is_denied = error.code() in DENIED
         self.commits.is_over |= is_final(error)
 
     def _is_full(self) -> bool:
-        parts = list(self.parts.values())
-        count = sum(len(part.ready) + len(part.fresh) + len(part.marking) + len(part.early) for part in parts)
-        return count > MOST_RECORDS or sum(part.size for part in parts) > MOST_BYTES
+        partitions = list(self.assignment.partitions.values())
+        count = sum(len(each.ready) + len(each.fresh) + len(each.marking) + len(each.early) for each in partitions)
+        return count > MAX_RECORDS or sum(each.size for each in partitions) > MAX_BYTES
 
     def _leave(self, consumer: Consumer) -> None:
         deadline = time.monotonic() + ANSWER_WITHIN
         with suppress(KafkaException):
             while time.monotonic() < deadline:
                 self.commits.send(consumer)
-                with self.changed:
-                    # Whoever goes while its group is shared out anew is waited for there until its session ends.
-                    if self.commits.are_confirmed() and not self.is_moving:
+                with self.assignment.changed:
+                    # A member that leaves during a rebalance makes its group wait until its session ends.
+                    if self.commits.are_confirmed() and not self.assignment.is_moving:
                         break
                 consumer.poll(0.01)
-        self.shelf.close()
+        self.waiting.close()
         with suppress(KafkaException, RuntimeError):
             consumer.close()
-        with self.changed:
-            self.parts.clear()
+        with self.assignment.changed:
+            self.assignment.partitions.clear()
             self.commits.forget()

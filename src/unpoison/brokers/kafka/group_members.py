@@ -18,7 +18,7 @@ import msgspec
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConsumerGroupDescription
 
-from unpoison.brokers.kafka.errors import answered
+from unpoison.brokers.kafka.errors import result_within
 from unpoison.errors import BrokerUnavailable
 
 STARTS_WITHIN = 10.0
@@ -41,11 +41,11 @@ class Reply(msgspec.Struct):
     refused: tuple[int, str] | None = None
 
 
-class Describing:
+class GroupMembers:
     """Asks for one session; from several threads, one after the other."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
-        self._settings = {name: value for name, value in settings.items() if not callable(value)}
+        self._settings = settings
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -116,7 +116,7 @@ def _reply(admin: AdminClient, question: Question) -> Reply:
     found: Future[ConsumerGroupDescription]
     try:
         (found,) = admin.describe_consumer_groups([question.group], request_timeout=question.within).values()
-        members = answered(found, 2 * question.within).members
+        members = result_within(found, 2 * question.within).members
     except KafkaException as error:
         why: KafkaError = error.args[0]
         return Reply() if why.code() == KafkaError.GROUP_ID_NOT_FOUND else Reply(refused=(why.code(), why.str()))

@@ -15,12 +15,12 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from unpoison.brokers.kafka import commit_metadata, envelope, replays
 from unpoison.brokers.kafka.broker import KafkaBroker
-from unpoison.brokers.kafka.cluster_queries import ANSWER_WITHIN, Place
-from unpoison.brokers.kafka.envelope import HOLDER, ID, REF, Copy, Record, due, field, look_safely
-from unpoison.brokers.kafka.errors import RARELY_POLLED, answered, told, unavailable
+from unpoison.brokers.kafka.cluster_queries import ANSWER_WITHIN, PartitionKey
+from unpoison.brokers.kafka.envelope import HOLDER, ID, REF, NewRecord, Record, due_at, header, read_envelope_safely
+from unpoison.brokers.kafka.errors import error_text, result_within, unavailable
 from unpoison.brokers.kafka.letter_states import DEAD
-from unpoison.brokers.kafka.names import HELD, LANE, PARTITIONS, REPLAYS, Names, groups_of, used_sources
-from unpoison.brokers.kafka.partition import Part
+from unpoison.brokers.kafka.names import HELD, PARTITIONS, REPLAYS, SUSPECTS, Names, groups_of, used_sources
+from unpoison.brokers.kafka.partition import Partition
 from unpoison.errors import BrokerUnavailable, ConfigError
 from unpoison.model.wording import counted
 from unpoison.port.broker import Leftovers, Progress
@@ -34,49 +34,49 @@ PAGE = 500
 class Page(NamedTuple):
     """Some records of a partition, and those of them that wait."""
 
-    part: Part
+    partition: Partition
     records: Sequence[Record]
     waiting: Sequence[Record]
 
     def done(self) -> TopicPartition | None:
         """Take all of them for done. Returns what is to be committed then."""
         for record in self.records:
-            self.part.finish(record.offset())
-        position = self.part.position()
-        return None if position is None else self.part.place(position)
+            self.partition.finish(record.offset())
+        position = self.partition.position()
+        return None if position is None else self.partition.to_commit(position)
 
 
-def pages(broker: KafkaBroker, names: Names, number: int) -> Iterator[Page]:
+def waiting_pages(broker: KafkaBroker, names: Names, number: int) -> Iterator[Page]:
     """What is not done in a partition, as nobody else may change it meanwhile."""
     place = (names.retry, number)
     if broker.topology.partitions(names.retry) <= number:
         return
-    begin, end = broker.session.ends([place], first=True)[place], broker.session.ends([place])[place]
-    offset, metadata = broker.session.committed(names.retry_group, [place]).get(place, (begin, None))
-    part, start = Part(*place), max(begin, offset)
-    part.take_over(offset, metadata)
-    ended = _ended(broker, place, begin if number in (LANE, REPLAYS) else start, end)
+    begin, end = broker.connection.queries.ends([place], first=True)[place], broker.connection.queries.ends([place])[place]
+    offset, metadata = broker.connection.queries.committed(names.retry_group, [place]).get(place, (begin, None))
+    partition, start = Partition(*place), max(begin, offset)
+    partition.take_over(offset, metadata)
+    ended = _finished_elsewhere(broker, place, begin if number in (SUSPECTS, REPLAYS) else start, end)
     records = broker.reader.read({place: (start, end)})
     while page := list(itertools.islice(records, PAGE)):
-        yield Page(part, page, [record for record in part.arrive(page) if _waits(record, ended)])
+        yield Page(partition, page, [record for record in partition.arrive(page) if _is_waiting(record, ended)])
 
 
-def _ended(broker: KafkaBroker, place: Place, start: int, end: int) -> Collection[str]:
+def _finished_elsewhere(broker: KafkaBroker, place: PartitionKey, start: int, end: int) -> Collection[str]:
     """Where somebody else may have ended what a record stands for: who held it has settled it, or an operator was too late."""
     if place[1] == HELD:
         notes = broker.reader.read({place: (start, end)})
-        return {field(record, REF) or "" for record in notes if field(record, HOLDER) is None}
-    if place[1] not in (LANE, REPLAYS):
+        return {header(record, REF) or "" for record in notes if header(record, HOLDER) is None}
+    if place[1] not in (SUSPECTS, REPLAYS):
         return ()
     records = list(broker.reader.read({place: (start, end)}))
     claims = {nonce for record in records if (nonce := replays.claim_of(record))}
-    return claims - replays.that_count(records)
+    return claims - replays.valid_claims(records)
 
 
-def _waits(record: Record, ended: Collection[str]) -> bool:
+def _is_waiting(record: Record, ended: Collection[str]) -> bool:
     if record.partition() == HELD:
-        return field(record, HOLDER) is not None and (field(record, REF) or "") not in ended
-    return not field(record, replays.STOP) and (replays.claim_of(record) or None) not in ended
+        return header(record, HOLDER) is not None and (header(record, REF) or "") not in ended
+    return not header(record, replays.CANCELLED) and (replays.claim_of(record) or None) not in ended
 
 
 # What has unpoison at these servers, and how is it removed? Looking changes nothing.
@@ -84,34 +84,34 @@ def _waits(record: Record, ended: Collection[str]) -> bool:
 
 def leftovers(url: str, sources: Sequence[str] = ()) -> Sequence[Leftovers]:
     with closing(KafkaBroker(url)) as broker:
-        prefix = broker.session.address.prefix
-        there = broker.session.cluster().topics.items()
+        prefix = broker.connection.address.prefix
+        there = broker.connection.queries.cluster().topics.items()
         topics = {name for name, topic in there if topic.partitions and name.startswith(prefix)}
-        chosen = list(_chosen(broker, sources, topics))
-        return [_of(broker, names, topics, chosen) for names in chosen]
+        chosen = list(_sources_and_groups(broker, sources, topics))
+        return [_leftovers_of(broker, names, topics, chosen) for names in chosen]
 
 
-def _chosen(broker: KafkaBroker, sources: Sequence[str], topics: Collection[str]) -> Iterator[Names]:
+def _sources_and_groups(broker: KafkaBroker, sources: Sequence[str], topics: Collection[str]) -> Iterator[Names]:
     """The sources with each group that is meant: that of the URL, or all that consumed with unpoison."""
-    address = broker.session.address
+    address = broker.connection.address
     retry = f".{address.group}.retry"
     used = {*used_sources(topics, address.prefix)}
     if address.group:
         used |= {name.removesuffix(retry).removeprefix(address.prefix) for name in topics if name.endswith(retry)}
     for source in sources or sorted(used):
-        names = broker.session.names(source)
+        names = broker.connection.names(source)
         for group in [names.group_name] if names.group_name else groups_of(names, topics) or [""]:
             yield names._replace(group_name=group)
 
 
-def _of(broker: KafkaBroker, names: Names, topics: Collection[str], chosen: Sequence[Names]) -> Leftovers:
+def _leftovers_of(broker: KafkaBroker, names: Names, topics: Collection[str], chosen: Sequence[Names]) -> Leftovers:
     waiting = list(_waiting(broker, names)) if names.group_name and names.retry in topics else []
-    now = broker.session.now()
+    now = broker.connection.now()
     dead = 0
     if names.dlq in topics:
-        dead = sum(entry.state == DEAD for entry in broker.books(names.source).entries.values())
+        dead = sum(entry.state == DEAD for entry in broker.letter_states(names.source).by_id.values())
     ours, groups = _topics(names, topics, chosen), _groups(broker, names, topics, chosen)
-    server = f"--bootstrap-server {broker.session.address.options['bootstrap.servers']}"
+    server = f"--bootstrap-server {broker.connection.address.options['bootstrap.servers']}"
     return Leftovers(
         names.source,
         names.group_name,
@@ -132,19 +132,21 @@ def _of(broker: KafkaBroker, names: Names, topics: Collection[str], chosen: Sequ
 def _waiting(broker: KafkaBroker, names: Names) -> Iterator[tuple[float, bool]]:
     """When each message that waits is due, and whether it is to run alone."""
     for number in range(PARTITIONS):
-        for page in pages(broker, names, number):
-            yield from map(_gist, page.waiting)
+        for page in waiting_pages(broker, names, number):
+            yield from map(_due_and_alone, page.waiting)
 
 
-def _gist(record: Record) -> tuple[float, bool]:
-    return due(record), look_safely(record).counters.alone
+def _due_and_alone(record: Record) -> tuple[float, bool]:
+    return due_at(record), read_envelope_safely(record).counters.alone
 
 
 def _repeats(broker: KafkaBroker, names: Names) -> int:
     """Our commits say which messages behind the first unfinished one are done; others read the offset alone."""
     places = [(names.topic, number) for number in range(broker.topology.partitions(names.topic))]
-    known = [commit_metadata.read(*committed) for committed in broker.session.committed(names.group, places).values()]
-    return sum(state.top - min(state.levels) - len(state.levels) for state in known if state.levels)
+    known = [
+        commit_metadata.decode(*committed) for committed in broker.connection.queries.committed(names.group, places).values()
+    ]
+    return sum(state.top - min(state.losses) - len(state.losses) for state in known if state.losses)
 
 
 def _topics(names: Names, topics: Collection[str], chosen: Sequence[Names]) -> tuple[str, ...]:
@@ -161,7 +163,9 @@ def _groups(broker: KafkaBroker, names: Names, topics: Collection[str], chosen: 
     if not names.group_name or any(name.endswith(ending) and name not in leaving for name in topics):
         return ()
     try:
-        listed = answered(broker.session.admin.list_consumer_groups(request_timeout=ANSWER_WITHIN), 2 * ANSWER_WITHIN)
+        listed = result_within(
+            broker.connection.queries.admin.list_consumer_groups(request_timeout=ANSWER_WITHIN), 2 * ANSWER_WITHIN
+        )
     except KafkaException as error:
         raise unavailable(error, "listing groups") from None
     known = (each.group_id for each in listed.valid)
@@ -180,21 +184,21 @@ CONFIRMED_WITHIN = 10.0
 
 def move_back(url: str, left: Leftovers, within: float, progress: Progress | None = None) -> int:
     with closing(KafkaBroker(url)) as broker:
-        names = broker.session.names(left.source)._replace(group_name=left.group)
+        names = broker.connection.names(left.source)._replace(group_name=left.group)
         if not broker.topology.partitions(names.topic):
             raise ConfigError(
-                f"There is no topic {names.topic!r} at {broker.session.address.shown}, so nothing can be moved back into it. "
+                f"There is no topic {names.topic!r} at {broker.connection.address.shown}, so nothing can be moved back into it. "
                 f"Make it, or delete {names.retry!r} with all that waits in it."
             )
         _wait_until_nobody_consumes(broker, names, within)
         with closing(Committer(broker, names)) as committer:
-            return _move(broker, names, committer, progress, left.waiting)
+            return _move_pages(broker, names, committer, progress, left.waiting)
 
 
-def _move(broker: KafkaBroker, names: Names, committer: "Committer", progress: Progress | None, total: int) -> int:
+def _move_pages(broker: KafkaBroker, names: Names, committer: "Committer", progress: Progress | None, total: int) -> int:
     moved = 0
-    for page in itertools.chain.from_iterable(pages(broker, names, number) for number in range(PARTITIONS)):
-        broker.session.must_store([_back(names, record) for record in page.waiting], "moving messages back")
+    for page in itertools.chain.from_iterable(waiting_pages(broker, names, number) for number in range(PARTITIONS)):
+        broker.connection.must_store([_original_message(names, record) for record in page.waiting], "moving messages back")
         moved += len(page.waiting)
         committer.commit(page, moved)
         if progress is not None and page.waiting:
@@ -202,17 +206,17 @@ def _move(broker: KafkaBroker, names: Names, committer: "Committer", progress: P
     return moved
 
 
-def _back(names: Names, record: Record) -> Copy:
+def _original_message(names: Names, record: Record) -> NewRecord:
     """The message as it was sent: nothing of ours stays on it but the id that it was published with."""
-    seen = envelope.look_safely(record)
+    seen = envelope.read_envelope_safely(record)
     id_ = [] if seen.id == seen.stamp.partition("@")[0] else [(ID, seen.id.encode())]
-    return Copy(names.topic, record.value(), record.key(), [*id_, *envelope.theirs(record)])
+    return NewRecord(names.topic, record.value(), record.key(), [*id_, *envelope.sender_headers(record)])
 
 
 def _wait_until_nobody_consumes(broker: KafkaBroker, names: Names, within: float) -> None:
     """Every consumer of unpoison is in the group of the retry topic; others, which may have taken over already, are not."""
     deadline = time.monotonic() + within
-    while there := broker.session.members(names.retry_group):
+    while there := broker.connection.queries.members(names.retry_group):
         if time.monotonic() > deadline:
             raise BrokerUnavailable(
                 f"Group {names.group!r} still has {counted(len(there), 'client')} that consume with unpoison "
@@ -227,9 +231,8 @@ class Committer:
     def __init__(self, broker: KafkaBroker, names: Names) -> None:
         self._names = names
         self._answers: list[KafkaError | None] = []
-        settings = broker.session.settings() | RARELY_POLLED
-        own = {"group.id": names.retry_group, "enable.auto.commit": False, "on_commit": self._hear}
-        self._client = Consumer(settings | own)
+        settings = broker.connection.settings.committer(names.retry_group)
+        self._client = Consumer({**settings, "on_commit": self._hear})
 
     def _hear(self, error: KafkaError | None, places: Sequence[TopicPartition]) -> None:
         self._answers.append(error or next((each.error for each in places if each.error), None))
@@ -251,7 +254,7 @@ class Committer:
         if error is not None:
             raise BrokerUnavailable(
                 f"Moved back to {self._names.source!r}: {counted(moved, 'message')}, but Kafka does not confirm that the last "
-                f"{len(page.waiting)} of them are done in {self._names.retry!r}: {told(error)}. If a consumer has started "
+                f"{len(page.waiting)} of them are done in {self._names.retry!r}: {error_text(error)}. If a consumer has started "
                 f"meanwhile, stop it. Run this again: nothing is lost, and those may be moved twice, under their ids."
             )
 

@@ -18,15 +18,15 @@ from typing import Any
 
 import msgspec
 
-from unpoison.brokers.kafka.cluster_queries import Place
-from unpoison.brokers.kafka.connection import Session
-from unpoison.brokers.kafka.envelope import ID, LETTER_ID, STAMP, Copy, Record, pairs, text
+from unpoison.brokers.kafka.cluster_queries import PartitionKey
+from unpoison.brokers.kafka.connection import Connection
+from unpoison.brokers.kafka.envelope import ID, LETTER_ID, STAMP, NewRecord, Record, headers_of, text
 from unpoison.brokers.kafka.names import Names
 from unpoison.brokers.kafka.reading import Reader
 from unpoison.port.serialization import UNREADABLE
 
 DEAD, PURGED = "dead", "purged"
-TOGETHER = 500
+LETTERS_PER_ENTRY = 500
 """How many letters share an entry of the log."""
 
 
@@ -42,17 +42,17 @@ class Claim(msgspec.Struct, frozen=True, tag="claim", tag_field="kind"):
     """Of a replay: where its copy belongs, and where that partition ended before. A copy that was sent stands behind that."""
 
     @property
-    def place(self) -> Place:
+    def place(self) -> PartitionKey:
         return self.retry, self.partition
 
 
-class Settled(msgspec.Struct, frozen=True, tag="state", tag_field="kind"):
+class Outcome(msgspec.Struct, frozen=True, tag="state", tag_field="kind"):
     letter: str
     state: str
     nonce: str
 
 
-class Drop(msgspec.Struct, frozen=True, tag="drop", tag_field="kind"):
+class Withdrawal(msgspec.Struct, frozen=True, tag="drop", tag_field="kind"):
     letter: str
     nonce: str
 
@@ -75,21 +75,21 @@ class Claims(msgspec.Struct, frozen=True, tag="claims", tag_field="kind"):
             yield Claim(id_, *shared, nonce_of(self.nonce, id_), self.retry, self.partition, self.end)
 
 
-class States(msgspec.Struct, frozen=True, tag="states", tag_field="kind"):
+class Outcomes(msgspec.Struct, frozen=True, tag="states", tag_field="kind"):
     """The same for the last word on several letters."""
 
     letters: list[str]
     state: str
     nonce: str
 
-    def each(self) -> Iterator[Settled]:
-        return (Settled(id_, self.state, nonce_of(self.nonce, id_)) for id_ in self.letters)
+    def each(self) -> Iterator[Outcome]:
+        return (Outcome(id_, self.state, nonce_of(self.nonce, id_)) for id_ in self.letters)
 
 
-_entry = msgspec.json.Decoder(Claim | Settled | Drop | Claims | States)
+_decoder = msgspec.json.Decoder(Claim | Outcome | Withdrawal | Claims | Outcomes)
 
 
-Told = Claim | Settled | Drop | Claims | States
+LogEntry = Claim | Outcome | Withdrawal | Claims | Outcomes
 
 
 def nonce_of(shared: str, letter: str) -> str:
@@ -97,11 +97,11 @@ def nonce_of(shared: str, letter: str) -> str:
     return f"{shared}.{letter}"
 
 
-class Entry(msgspec.Struct, gc=False):
+class LetterState(msgspec.Struct, gc=False):
     """One letter: where it stands, and what became of it."""
 
     id: str
-    place: Place
+    place: PartitionKey
     offset: int
     at: int
     """Which of all letters it is, in the order in which they came."""
@@ -112,29 +112,29 @@ class Entry(msgspec.Struct, gc=False):
     settled_by: str = ""
 
 
-class Books:
-    def __init__(self, session: Session, names: Names, reader: Reader, partitions: int, *, has_states: bool = True) -> None:
+class LetterStates:
+    def __init__(self, connection: Connection, names: Names, reader: Reader, partitions: int, *, has_states: bool = True) -> None:
         """`partitions` are those of the DLQ. Where either topic is missing there is nothing to read of it."""
-        self._session, self._names, self._reader = session, names, reader
+        self._connection, self._names, self._reader = connection, names, reader
         self._letters = [(names.dlq, number) for number in range(partitions)]
-        self._states: Place = (names.states, 0)
+        self._states: PartitionKey = (names.states, 0)
         self._has_states = has_states
         self._begin()
 
     def _begin(self) -> None:
         """With nothing read."""
-        self._read: dict[Place, int] = dict.fromkeys(self._letters, 0)
+        self._read: dict[PartitionKey, int] = dict.fromkeys(self._letters, 0)
         self._states_read = 0
-        self._early: dict[str, list[Claim | Settled | Drop]] = {}
+        self._early: dict[str, list[Claim | Outcome | Withdrawal]] = {}
         self._identities: set[bytes | str] = set()
-        self.entries: dict[str, Entry] = {}
-        self.order: list[Entry] = []
-        self._places: dict[Place, Place] = {}
+        self.by_id: dict[str, LetterState] = {}
+        self.order: list[LetterState] = []
+        self._places: dict[PartitionKey, PartitionKey] = {}
 
     def refresh(self) -> None:
         """Read what is new."""
         places = [*self._read, *([self._states] if self._has_states else [])]
-        ends, begins = self._session.ends(places), self._session.ends(places, first=True)
+        ends, begins = self._connection.queries.ends(places), self._connection.queries.ends(places, first=True)
         if any(ends[place] < (self._states_read if place == self._states else self._read[place]) for place in places):
             self._begin()  # a topic was deleted and made again
         letters = {place: (max(start, begins[place]), ends[place]) for place, start in self._read.items()}
@@ -155,52 +155,52 @@ class Books:
     def _add(self, record: Record) -> None:
         place, offset = (record.topic(), record.partition()), record.offset()
         place = self._places.setdefault(place, place)  # there may be hundreds of thousands: they share what is equal
-        identity, message = _named(record)
+        identity, message = _identity_and_message(record)
         if identity is not None:
             if identity in self._identities:
                 return
             self._identities.add(identity)
         id_ = self._names.letter_id(place[1], offset)
-        if id_ in self.entries:  # read before, and then the rest could not be read
+        if id_ in self.by_id:  # read before, and then the rest could not be read
             return
-        entry = self.entries[id_] = Entry(id_, place, offset, len(self.order), message or f"{place[0]}/{place[1]}/{offset}")
+        entry = self.by_id[id_] = LetterState(id_, place, offset, len(self.order), message or f"{place[0]}/{place[1]}/{offset}")
         self.order.append(entry)
         for told in self._early.pop(entry.id, ()):
             self._apply(entry, told)
 
     def _note(self, record: Record) -> None:
         try:
-            told = _entry.decode(record.value() or b"")
+            told = _decoder.decode(record.value() or b"")
         except UNREADABLE:
             return
-        for each in told.each() if isinstance(told, Claims | States) else (told,):
-            entry = self.entries.get(each.letter)
+        for each in told.each() if isinstance(told, Claims | Outcomes) else (told,):
+            entry = self.by_id.get(each.letter)
             if entry is None:
                 self._early.setdefault(each.letter, []).append(each)
             else:
                 self._apply(entry, each)
 
-    def _apply(self, entry: Entry, told: Claim | Settled | Drop) -> None:
+    def _apply(self, entry: LetterState, told: Claim | Outcome | Withdrawal) -> None:
         match told:
             case Claim() if entry.claim is None and entry.state == told.was:
                 entry.claim = told
-            case Settled() if entry.claim is not None and entry.claim.nonce == told.nonce:
+            case Outcome() if entry.claim is not None and entry.claim.nonce == told.nonce:
                 entry.state, entry.claim, entry.settled_by = told.state, None, told.nonce
-            case Drop() if entry.claim is not None and entry.claim.nonce == told.nonce:
+            case Withdrawal() if entry.claim is not None and entry.claim.nonce == told.nonce:
                 entry.claim = None
 
-    def between(self, after: str, until: str) -> Iterator[Entry]:
+    def between(self, after: str, until: str) -> Iterator[LetterState]:
         """Those behind the one and up to the other, in the order in which they came."""
-        first = self.entries[after].at + 1 if after in self.entries else 0
-        last = self.entries[until].at + 1 if until in self.entries else len(self.order)
+        first = self.by_id[after].at + 1 if after in self.by_id else 0
+        last = self.by_id[until].at + 1 if until in self.by_id else len(self.order)
         return itertools.islice(self.order, first, last)
 
-    def write(self, told: Sequence[Claim | Settled | Drop], what: str) -> None:
-        entries = [Copy(self._names.states, msgspec.json.encode(each), _key(each), (), 0) for each in _together(told)]
-        self._session.must_store(entries, what)
+    def write(self, told: Sequence[Claim | Outcome | Withdrawal], what: str) -> None:
+        entries = [NewRecord(self._names.states, msgspec.json.encode(each), _key(each), (), 0) for each in _log_entries(told)]
+        self._connection.must_store(entries, what)
 
 
-def _together(told: Sequence[Claim | Settled | Drop]) -> Iterator[Told]:
+def _log_entries(told: Sequence[Claim | Outcome | Withdrawal]) -> Iterator[LogEntry]:
     """Entries for these: one for many where they differ in nothing but the letter."""
     alike: dict[Any, list[str]] = {}
     for each in told:
@@ -208,29 +208,29 @@ def _together(told: Sequence[Claim | Settled | Drop]) -> Iterator[Told]:
             case Claim() if (shared := _shared(each)) is not None:
                 key = (Claims, each.was, each.state, each.operator, shared, each.retry, each.partition, each.end)
                 alike.setdefault(key, []).append(each.letter)
-            case Settled() if (shared := _shared(each)) is not None:
-                alike.setdefault((States, each.state, shared), []).append(each.letter)
+            case Outcome() if (shared := _shared(each)) is not None:
+                alike.setdefault((Outcomes, each.state, shared), []).append(each.letter)
             case _:
                 yield each
     for (kind, *values), letters in alike.items():
-        for first in range(0, len(letters), TOGETHER):
-            yield kind(letters[first : first + TOGETHER], *values)
+        for first in range(0, len(letters), LETTERS_PER_ENTRY):
+            yield kind(letters[first : first + LETTERS_PER_ENTRY], *values)
 
 
-def _shared(told: Claim | Settled) -> str | None:
+def _shared(told: Claim | Outcome) -> str | None:
     ending = nonce_of("", told.letter)
     return told.nonce.removesuffix(ending) if told.nonce.endswith(ending) else None
 
 
-def _named(record: Record) -> tuple[bytes | str | None, str | None]:
+def _identity_and_message(record: Record) -> tuple[bytes | str | None, str | None]:
     """The identity of a letter, and the id of its message; one without an id is called after its place."""
-    found = dict(pairs(record))
+    found = dict(headers_of(record))
     id_ = found.get(ID)
     message = text(id_) if id_ else text(found.get(STAMP)).partition("@")[0]
     return found.get(LETTER_ID) or None, message or None
 
 
-def _key(told: Told) -> bytes:
+def _key(told: LogEntry) -> bytes:
     """Kafka keeps the latest entry of each key, so each has its own: what an entry means depends on those before it."""
-    first = f" {told.letters[0]}" if isinstance(told, Claims | States) else ""
+    first = f" {told.letters[0]}" if isinstance(told, Claims | Outcomes) else ""
     return f"{type(told).__name__.lower()} {told.nonce}{first}".encode()

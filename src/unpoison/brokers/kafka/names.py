@@ -20,7 +20,7 @@ from unpoison.errors import ConfigError
 LONGEST_NAME = 249
 _LEGAL = re.compile(r"[A-Za-z0-9._-]+")
 
-AGAIN, LANE, HELD, REPLAYS = 0, 8, 9, 10
+AGAIN, SUSPECTS, HELD, REPLAYS = 0, 8, 9, 10
 """Partitions of the retry topic: to be started at once, alone, still run by somebody, sent again by a person."""
 TIERS = ((1, 1.0), (2, 8.0), (3, 60.0), (4, 480.0), (5, 3_600.0), (6, 28_800.0), (7, float("inf")))
 """Partitions of the retry topic for what waits, with the longest delay of each, in seconds: an hour's wait is in nobody's way

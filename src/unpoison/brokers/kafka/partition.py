@@ -1,18 +1,19 @@
-"""What does this consumer know about one partition that is its own?
+"""What does this consumer know about one partition that it owns?
 
-Every message of it that is not done is in one place:
+Every message of it that is not done is in one of these:
 
-    expected   known from the text that the last owner left, not read yet
-    resting    read, and not to be started now: its time has not come, or it must run alone
-    fresh      read, may be started once the mark below which nothing starts has been moved past it
-    marking    a commit that moves the mark past it is on its way
-    ready      the server has confirmed that mark
-    hand       given to somebody who has not settled it
-    away       given to somebody, and the partition has moved on to another consumer since: a copy stands for it
+    expected      named in the metadata that the last owner committed, not read yet
+    resting       read, and not to be started now: it is not due, or it must run alone
+    fresh         read; may start once the mark, above which nothing starts, has moved past it
+    marking       a commit that moves the mark past it is on its way
+    ready         the server has confirmed that mark
+    running       fetched, and not settled
+    handed_over   fetched and not settled, and the partition has gone to another consumer since: a copy stands for it
 
-No lock here: a Line has one for all its partitions.
+There is no lock here: an Assignment has one for all its partitions.
 """
 
+import threading
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from operator import methodcaller
@@ -23,23 +24,27 @@ from confluent_kafka import TopicPartition
 from unpoison.brokers.kafka import commit_metadata
 from unpoison.brokers.kafka.commit_metadata import LARGE, SMALL, Start
 from unpoison.brokers.kafka.envelope import Record
+from unpoison.model.message import Counters
 
-# How many messages of a partition may be started before the server has confirmed what became of the ones before?
-#
-# Settling does not wait for a commit, so a consumer that is killed repeats all that was done since the last confirmed one. That
-# matters most right after a partition was taken over from a consumer that vanished: it may have been killed by a message that
-# comes again soon. So a new owner begins with few messages at a time and soon doubles that, later after a loss than otherwise.
-
+SPAN = 100_000
+"""Offsets that the mark may be ahead of the first unfinished message: the next owner reads all of them again."""
 
 AT_FIRST = 8
 WITHOUT_LIMIT = 1_000
 AFTER_A_LOSS, OTHERWISE = 0.05, 0.02
-"""Seconds after which twice as many may be started. It goes by time and not by what is done: slow handlers must not wait for each
-other. There is no limit any more after seven times as long."""
+"""Seconds after which a slow start doubles how many messages may start. It goes by time and not by what is done: slow handlers
+must not wait for each other. After seven times as long there is no limit."""
+
+_offset = methodcaller("offset")
 
 
 class SlowStart:
-    """Of one partition, since its first message was handed out here."""
+    """How many messages of a partition may start before the server has confirmed what became of the ones before?
+
+    Settling does not wait for a commit, so a killed consumer repeats all that was done since the last confirmed one. That matters
+    most after a partition was taken over from a consumer that vanished: a message that comes again soon may have killed it. So a
+    new owner begins with few messages at a time and doubles that, more slowly after a loss.
+    """
 
     def __init__(self, doubles_every: float, clock: Callable[[], float] = monotonic) -> None:
         self._doubles_every, self._clock = doubles_every, clock
@@ -51,7 +56,7 @@ class SlowStart:
         return self._window() >= WITHOUT_LIMIT
 
     def admit(self, wanted: int, unconfirmed: int) -> int:
-        """How many of these may be started, while so many others are started or done and not confirmed."""
+        """How many of the `wanted` may start while so many others run, or are done and not confirmed."""
         if self._since is None:
             self._since = self._clock()
         window = self._window()
@@ -60,7 +65,7 @@ class SlowStart:
         return admitted
 
     def has_grown(self) -> bool:
-        """Whether there is room again for what was held back. True once for each time that it grows."""
+        """Whether there is room again for messages that were held back. True once for each time that it grows."""
         if self._held_back_at is None or self._window() <= self._held_back_at:
             return False
         self._held_back_at = None
@@ -72,16 +77,7 @@ class SlowStart:
         return min(WITHOUT_LIMIT, AT_FIRST << min(10, int((self._clock() - self._since) / self._doubles_every)))
 
 
-# (the part that gave this module its question)
-
-
-_offset = methodcaller("offset")
-
-SPAN = 100_000
-"""Offsets that the mark may be ahead of the first unfinished message: the next owner reads them all again."""
-
-
-class Part:
+class Partition:
     def __init__(self, topic: str, number: int) -> None:
         self.topic, self.number = topic, number
         self.topic_id = ""
@@ -89,53 +85,53 @@ class Part:
         self.is_lost = False
         self.is_revoked = False
         self.is_deleted = False
-        """Whether its topic is gone, or another one by now. What is in somebody's hand is settled all the same."""
+        """Whether its topic was deleted, and perhaps created again. What runs is settled all the same."""
         self.is_paused = False
         self.in_order = True
-        """Whether what waits for its start does so by its offsets. One whose time came, or that was not started after all, may
-        wait behind others that stand after it."""
+        """Whether fresh, marking and ready are in the order of their offsets. A message that became due, or was put back, may
+        come after others with higher offsets."""
         self.first: int | None = None
         self.next = 0
         self.high = -1
         self.known_top = 0
         self.expected: dict[int, int] = {}
-        self.levels: dict[int, int] = {}
+        self.losses: dict[int, int] = {}
         self.starts: dict[int, list[Start]] = {}
         self.early: list[Record] = []
         self.resting: dict[int, Record] = {}
         self.fresh: deque[Record] = deque()
         self.marking: list[Record] = []
         self.ready: deque[Record] = deque()
-        self.hand: dict[int, Record] = {}
-        self.away: dict[int, tuple[str, Record]] = {}
+        self.running: dict[int, Record] = {}
+        self.handed_over: dict[int, tuple[str, Record]] = {}
         self.sent: tuple[int, str] | None = None
         self.confirmed: tuple[int, str] | None = None
         self.slow_start: SlowStart | None = None
-        self.unconfirmed = self.told = 0
-        """How many are done of which no confirmed commit tells; and of how many of these the commit on its way tells."""
+        self.unconfirmed = self.reported = 0
+        """How many messages are done and in no confirmed commit; and how many of those the commit on its way reports."""
         self.at_end = -1
         self.size = self.resting_size = 0
-        """Bytes of what was read and is in nobody's hand; apart from that, of what is not to be started now."""
+        """Bytes of messages that were read and do not run; those that rest are counted apart."""
 
     def take_over(self, committed: int, metadata: str | None) -> int:
-        """Begin where the last owner ended. What it may have been running is noted as lost together with it. Returns how many
-        these are: none if it left in peace."""
+        """Begin where the last owner ended. Messages that it may have been running count one loss more. Returns how many
+        those are: none if it left in peace."""
         self.is_known = True
         if committed < 0:
             return 0
-        state = commit_metadata.read(committed, metadata)
+        state = commit_metadata.decode(committed, metadata)
         self.first = self.next = committed
         self.high, self.known_top = state.top - 1, state.top
         self.expected = {
             offset: min(2, level + (offset in state.started)) if offset not in state.starts else level
-            for offset, level in state.levels.items()
+            for offset, level in state.losses.items()
         }
         self.starts = state.starts
-        self.confirmed = (committed, commit_metadata.untagged(metadata)[0])
+        self.confirmed = (committed, commit_metadata.split_topic_id(metadata)[0])
         return len(state.started | state.starts.keys())
 
     def arrive(self, records: Sequence[Record]) -> Sequence[Record]:
-        """Records that were read, in their order. Returns those that are not done already."""
+        """Records that were read, in order. Returns those that are not done already."""
         first = records[0].offset()
         if self.first is None:
             self.first = first
@@ -155,50 +151,50 @@ class Part:
         self.forget_below(offset)
         level = self.expected.pop(offset, None)
         if level:
-            self.levels[offset] = level
+            self.losses[offset] = level
         return level is not None
 
     def ends_at(self, offset: int) -> None:
-        """All that there was below this has been read."""
+        """Everything below this offset has been read."""
         self.forget_below(offset)
         self.next = max(self.next, offset)
         self.first = offset if self.first is None else self.first
 
     def forget_below(self, offset: int) -> None:
-        """What the log no longer has is nobody's work."""
+        """Messages that the log no longer has need no work."""
         for gone in [each for each in self.expected if each < offset]:
             del self.expected[gone]
             self.starts.pop(gone, None)
 
     def finish(self, offset: int) -> None:
         """It is done, or stored elsewhere."""
-        self.unconfirmed += self.hand.pop(offset, None) is not None
+        self.unconfirmed += self.running.pop(offset, None) is not None
         if record := self.wake(offset):
             self.size -= len(record)
-        if self.levels:
-            self.levels.pop(offset, None)
+        if self.losses:
+            self.losses.pop(offset, None)
         if self.starts:
             self.starts.pop(offset, None)
         self.high = max(self.high, offset)
 
     def finish_all(self, offsets: Sequence[int]) -> None:
-        """As finish, for many that were in somebody's hand."""
-        if self.levels or self.starts or self.resting:
+        """As `finish`, for many that ran."""
+        if self.losses or self.starts or self.resting:
             for offset in offsets:
                 self.finish(offset)
             return
-        pop = self.hand.pop
+        pop = self.running.pop
         for offset in offsets:
             pop(offset, None)
         self.unconfirmed += len(offsets)
         self.high = max(self.high, *offsets) if offsets else self.high
 
-    def hand_out(self, record: Record) -> None:
+    def start(self, record: Record) -> None:
         self.size -= len(record)
-        self.hand[record.offset()] = record
+        self.running[record.offset()] = record
 
     def rest(self, record: Record) -> None:
-        """It was read and is not to be started now."""
+        """It was read, and is not to be started now."""
         self.resting[record.offset()] = record
         self.size -= len(record)
         self.resting_size += len(record)
@@ -212,25 +208,25 @@ class Part:
         return record
 
     def wake_up(self, offset: int) -> None:
-        """Its time has come."""
+        """It is due."""
         if record := self.wake(offset):
             self.fresh.append(record)
             self.in_order = False
 
-    def give(self, limit: int) -> list[Record]:
-        """At most so many of those that may be started."""
+    def take(self, limit: int) -> list[Record]:
+        """At most so many of the messages that may start."""
         ready = self.ready
         count = min(limit, len(ready))
         if self.slow_start is not None:
-            count = self.slow_start.admit(count, len(self.hand) + self.unconfirmed)
+            count = self.slow_start.admit(count, len(self.running) + self.unconfirmed)
         taken = [ready.popleft() for _ in range(count)]
         self.size -= sum(map(len, taken))
-        self.hand.update(zip(map(_offset, taken), taken, strict=True))
+        self.running.update(zip(map(_offset, taken), taken, strict=True))
         return taken
 
     def put_back(self, offset: int) -> None:
         """It was not started."""
-        record = self.hand.pop(offset)
+        record = self.running.pop(offset)
         self.size += len(record)
         if offset in self.starts:
             self.starts[offset].pop()
@@ -240,7 +236,7 @@ class Part:
             self.in_order = False
 
     def unmark(self) -> None:
-        """Nothing but what is in somebody's hand is about to start."""
+        """Nothing that does not run yet is about to start."""
         waiting = [*self.ready, *self.marking, *self.fresh]
         self.ready.clear()
         self.marking = []
@@ -248,10 +244,10 @@ class Part:
         self.in_order = True
 
     def mark(self) -> None:
-        """Have the next commit move the mark past what is fresh, as far as it may be moved."""
+        """Have the next commit move the mark past fresh messages, as far as it may be moved."""
         if not self.fresh or self.marking:
             return
-        limit = self.lowest + SPAN
+        limit = self.first_unfinished + SPAN
         if self.in_order and self.fresh[-1].offset() < limit:
             self.marking, self.fresh = list(self.fresh), deque()
         else:
@@ -259,7 +255,7 @@ class Part:
             self.fresh = deque(each for each in self.fresh if each.offset() >= limit)
 
     def free(self) -> None:
-        """The mark past them is confirmed."""
+        """The server has confirmed the mark past them."""
         self.ready.extend(self.marking)
         self.marking = []
 
@@ -269,9 +265,9 @@ class Part:
         self.marking = []
 
     @property
-    def lowest(self) -> int:
+    def first_unfinished(self) -> int:
         """The first offset that is not done."""
-        places: list[Collection[int]] = [self.hand, self.resting, self.expected]
+        places: list[Collection[int]] = [self.running, self.resting, self.expected]
         found = [min(place) for place in places if place]
         waiting = [each for each in (self.ready, self.marking, self.fresh) if each]
         found += [each[0].offset() if self.in_order else min(map(_offset, each)) for each in waiting]
@@ -279,56 +275,88 @@ class Part:
 
     @property
     def is_idle(self) -> bool:
-        return not (self.hand or self.ready or self.marking or self.fresh)
+        return not (self.running or self.ready or self.marking or self.fresh)
 
     def position(self) -> tuple[int, str] | None:
-        """What a commit has to say now; None before anything was read."""
+        """Offset and metadata to commit now; None before anything was read."""
         if self.first is None:
             return None
-        lowest, high = self.lowest, self.high
-        started = len(self.hand) + len(self.ready) + len(self.marking)
+        lowest, high = self.first_unfinished, self.high
+        started = len(self.running) + len(self.ready) + len(self.marking)
         if self.marking:
             self.high = max(high, *map(_offset, self.marking[-1:] if self.in_order else self.marking))
         top = max(self.high + 1, lowest)
-        if started == top - lowest and not (self.levels or self.starts):
-            return lowest, commit_metadata.whole(f"{started}A" if started else "")
+        if started == top - lowest and not (self.losses or self.starts):
+            return lowest, commit_metadata.assemble(f"{started}A" if started else "")
         found = self._text(lowest, top)
         if len(found) > commit_metadata.LONGEST // 2 and self.marking:
-            # Room is left for what those that run now will leave behind: before the text is shorter, nothing starts that is not
-            # in it already.
+            # Leave room for the gaps that running messages will leave behind: until the text is shorter, nothing starts that
+            # is not in it already.
             self.fresh.extendleft(reversed([each for each in self.marking if each.offset() > high]))
             self.marking, self.high = [each for each in self.marking if each.offset() <= high], high
             found = self._text(lowest, max(high + 1, lowest))
         return lowest, found
 
     def _text(self, lowest: int, top: int) -> str:
-        return commit_metadata.text(lowest, self._letters(top), top, self.starts)
+        return commit_metadata.encode(lowest, self._letters(top), top, self.starts)
 
     def _letters(self, top: int) -> list[tuple[int, str]]:
-        levels = self.levels
-        large = [*self.hand, *(each.offset() for each in self.ready), *(each.offset() for each in self.marking)]
-        found = [(offset, LARGE[levels.get(offset, 0)]) for offset in large]
+        losses = self.losses
+        large = [*self.running, *(each.offset() for each in self.ready), *(each.offset() for each in self.marking)]
+        found = [(offset, LARGE[losses.get(offset, 0)]) for offset in large]
         small = [*self.resting, *(each.offset() for each in self.fresh)]
-        found += [(offset, SMALL[levels.get(offset, 0)]) for offset in small if offset < top]
+        found += [(offset, SMALL[losses.get(offset, 0)]) for offset in small if offset < top]
         found += [(offset, SMALL[level]) for offset, level in self.expected.items() if offset < top]
         return sorted(found)
 
-    def tell(self) -> None:
-        """A commit goes out that tells of all that is done."""
-        self.told = self.unconfirmed
+    def note_sent(self) -> None:
+        """A commit goes out that reports everything done so far."""
+        self.reported = self.unconfirmed
 
     def confirm(self, position: tuple[int, str]) -> None:
         """The server has confirmed that commit."""
         self.confirmed = position
-        self.unconfirmed -= self.told
-        self.told = 0
+        self.unconfirmed -= self.reported
+        self.reported = 0
 
-    def place(self, position: tuple[int, str]) -> TopicPartition:
-        return TopicPartition(self.topic, self.number, position[0], commit_metadata.tagged(position[1], self.topic_id))
+    def to_commit(self, position: tuple[int, str]) -> TopicPartition:
+        return TopicPartition(self.topic, self.number, position[0], commit_metadata.with_topic_id(position[1], self.topic_id))
 
     def abandon(self) -> None:
-        """Its topic was deleted, and with it what nobody has started."""
+        """Its topic was deleted, and with it every message that has not started."""
         self.is_deleted = True
         for place in (self.ready, self.fresh, self.marking, self.early, self.resting, self.expected):
             place.clear()
         self.size = self.resting_size = 0
+
+    def counters_of(self, record: Record, counters: Counters) -> Counters:
+        """The counters of a record, with the losses and starts that this partition knows of."""
+        offset = record.offset()
+        for _ in range(self.losses.get(offset, 0)):
+            counters = counters.returned()
+        for start in self.starts.get(offset, ()):
+            counters = counters.marked(start.by, start.at)
+        return counters
+
+
+class Assignment:
+    """The partitions of one topic that this consumer owns, and the lock for everything that is known about them."""
+
+    def __init__(self, topic: str, ring: Callable[[], None], changed: threading.Condition | None = None) -> None:
+        self.topic, self.ring = topic, ring
+        self.changed = changed or threading.Condition()
+        self.partitions: dict[int, Partition] = {}
+        self.topic_id: str | None = None
+        """Of the topic that is consumed, or MISSING; None before it is known."""
+        self.is_joined = False
+        """Whether the group has taken us in."""
+        self.is_moving = False
+        """Whether the group is about to rebalance."""
+        self.is_closing = False
+        self.lost_something = False
+        """Whether messages ran in a partition that was lost, until fetching or settling has reported it."""
+
+    def named(self, places: Sequence[TopicPartition]) -> "list[Partition]":
+        """Those of these partitions that we own."""
+        ours = (self.partitions.get(place.partition) for place in places if place.topic == self.topic)
+        return [partition for partition in ours if partition is not None]

@@ -21,9 +21,9 @@ from confluent_kafka.admin import (
 
 from unpoison.brokers.kafka.broker import KafkaBroker
 from unpoison.brokers.kafka.cluster_queries import ANSWER_WITHIN
-from unpoison.brokers.kafka.errors import answered
+from unpoison.brokers.kafka.errors import result_within
 from unpoison.brokers.kafka.names import Names
-from unpoison.brokers.kafka.topology import planned
+from unpoison.brokers.kafka.topology import planned_topics
 from unpoison.brokers.kafka.url import Address
 from unpoison.errors import BrokerUnavailable
 from unpoison.port.provisioning import Needs, Step, no_user
@@ -51,7 +51,7 @@ class Right(NamedTuple):
     """Whether the names are what others begin with."""
 
 
-class There(NamedTuple):
+class Existing(NamedTuple):
     """What exists, as far as this user may see. `acls` are all that the cluster has; None where that cannot be seen."""
 
     topics: Mapping[str, TopicMetadata]
@@ -62,8 +62,8 @@ class There(NamedTuple):
 
 def needs(url: str, sources: Sequence[str], user: str | None = None) -> Needs:
     with closing(KafkaBroker(url)) as broker:
-        address = broker.session.address
-        names = [broker.session.names(source) for source in sources]
+        address = broker.connection.address
+        names = [broker.connection.names(source) for source in sources]
         there = _look(broker)
     steps = [step for each in names for step in _topics(each, address, there)]
     user, notes = user or address.options.get("sasl.username"), []
@@ -100,9 +100,9 @@ def rights(names: Sequence[Names]) -> Iterator[Right]:
     yield Right(ResourceType.BROKER, (CLUSTER,), (AclOperation.DESCRIBE_CONFIGS,), why)
 
 
-def _topics(names: Names, address: Address, there: There) -> Iterator[Step]:
+def _topics(names: Names, address: Address, there: Existing) -> Iterator[Step]:
     purposes = {names.topic: "its messages", names.dlq: "its dead letters", names.states: "what became of them"}
-    for name, topic in planned(names, address, there.topics).items():
+    for name, topic in planned_topics(names, address, there.topics).items():
         why = f"for source {names.source!r}: {purposes.get(name, 'what is started again, one partition for each purpose')}."
         yield Step("topic", name, why, (f"topics --create --if-not-exists {' '.join(_options(topic))}",), name in there.topics)
 
@@ -118,7 +118,7 @@ def _options(topic: NewTopic) -> Iterator[str]:
         yield f"--config {name}={value}"
 
 
-def granted(right: Right, user: str, there: There) -> Step:
+def granted(right: Right, user: str, there: Existing) -> Step:
     """The command that gives a right. It exists if an ACL allows it, by name, by prefix or for everything."""
     words = [f"acls --add --allow-principal {quote(f'User:{user}')}"]
     words += [f"--operation {WORDS[operation]}" for operation in right.operations]
@@ -145,14 +145,14 @@ def _allows(acl: AclBinding, right: Right, name: str, operation: AclOperation, u
     )
 
 
-def _look(broker: KafkaBroker) -> There:
+def _look(broker: KafkaBroker) -> Existing:
     try:
-        cluster = broker.session.cluster()
+        cluster = broker.connection.queries.cluster()
         topics = {name: topic for name, topic in cluster.topics.items() if topic.partitions}
-        admin = broker.session.admin
-        return There(topics, _acls(admin), _has_authorizer(admin, str(min(cluster.brokers))))
+        admin = broker.connection.queries.admin
+        return Existing(topics, _acls(admin), _has_authorizer(admin, str(min(cluster.brokers))))
     except BrokerUnavailable as error:
-        return There({}, unseen=str(error))
+        return Existing({}, unseen=str(error))
 
 
 def _acls(admin: AdminClient) -> Sequence[AclBinding] | None:
@@ -161,7 +161,7 @@ def _acls(admin: AdminClient) -> Sequence[AclBinding] | None:
         ResourceType.ANY, anything, ResourcePatternType.ANY, anything, anything, AclOperation.ANY, AclPermissionType.ANY
     )
     try:
-        found: Sequence[AclBinding] = answered(admin.describe_acls(every, request_timeout=ANSWER_WITHIN), 2 * ANSWER_WITHIN)
+        found: Sequence[AclBinding] = result_within(admin.describe_acls(every, request_timeout=ANSWER_WITHIN), 2 * ANSWER_WITHIN)
     except KafkaException:  # this user may not see them
         return None
     return found
@@ -170,6 +170,6 @@ def _acls(admin: AdminClient) -> Sequence[AclBinding] | None:
 def _has_authorizer(admin: AdminClient, node: str) -> bool:
     try:
         (answer,) = admin.describe_configs([ConfigResource(ResourceType.BROKER, node)], request_timeout=ANSWER_WITHIN).values()
-        return bool(answered(answer, 2 * ANSWER_WITHIN)["authorizer.class.name"].value)
+        return bool(result_within(answer, 2 * ANSWER_WITHIN)["authorizer.class.name"].value)
     except KafkaException:  # somebody has to allow it, so there is one
         return True

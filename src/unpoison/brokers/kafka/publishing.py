@@ -9,57 +9,47 @@ from collections.abc import Callable, Sequence
 from confluent_kafka import KafkaError
 
 from unpoison.brokers.kafka import envelope
-from unpoison.brokers.kafka.connection import Session
-from unpoison.brokers.kafka.envelope import DUE, HOLDER, REF, Copy, Record
-from unpoison.brokers.kafka.errors import DENIED, told
-from unpoison.brokers.kafka.names import HELD, LANE, Names, tier
-from unpoison.brokers.kafka.partition import Part
+from unpoison.brokers.kafka.connection import Connection
+from unpoison.brokers.kafka.envelope import DUE, HOLDER, REF, NewRecord, Record
+from unpoison.brokers.kafka.errors import DENIED, error_text
+from unpoison.brokers.kafka.names import HELD, SUSPECTS, Names, tier
+from unpoison.brokers.kafka.partition import Partition
 from unpoison.errors import Refusal
-from unpoison.model.message import Counters, Outgoing
+from unpoison.model.message import Outgoing
 from unpoison.port.broker import STORED, Kept, Published, Refused, without_source
 
 # What is stored when a message is published, kept for another start, or must outlive its partition's move?
 
 
-def outgoing(names: Names, message: Outgoing, now: float) -> Copy:
-    headers = envelope.sent(message.id, message.headers)
+def published_record(names: Names, message: Outgoing, now: float) -> NewRecord:
+    headers = envelope.publish_headers(message.id, message.headers)
     key = None if message.key is None else message.key.encode()
     if message.delay <= 0:
-        return Copy(names.topic, message.body, key, headers)
+        return NewRecord(names.topic, message.body, key, headers)
     headers.append((DUE, f"{now + message.delay:.3f}".encode()))
-    return Copy(names.retry, message.body, key, headers, tier(message.delay))
+    return NewRecord(names.retry, message.body, key, headers, tier(message.delay))
 
 
-def kept(names: Names, item: Kept, record: Record, now: float) -> Copy:
+def retry_record(names: Names, item: Kept, record: Record, now: float) -> NewRecord:
     """For another start, in the group's own topic: other groups have nothing to do with it."""
     extra = {DUE: f"{now + item.after:.3f}"} if item.after > 0 else {}
-    headers = envelope.copied(record, envelope.look_safely(record, names.topic), item.counters, extra)
+    headers = envelope.copy_headers(record, envelope.read_envelope_safely(record, names.topic), item.counters, extra)
     # What must run alone and has to wait is fetched when its time has come, and then set aside into the lane.
-    partition = LANE if item.counters.alone and item.after <= 0 else tier(item.after)
-    return Copy(names.retry, record.value(), record.key(), headers, partition)
+    partition = SUSPECTS if item.counters.alone and item.after <= 0 else tier(item.after)
+    return NewRecord(names.retry, record.value(), record.key(), headers, partition)
 
 
-def counters_of(part: Part, record: Record, counters: Counters) -> Counters:
-    """What is known of its starts: from its headers, and from what earlier owners of the partition left in the metadata."""
-    offset = record.offset()
-    for _ in range(part.levels.get(offset, 0)):
-        counters = counters.returned()
-    for start in part.starts.get(offset, ()):
-        counters = counters.marked(start.by, start.at)
-    return counters
-
-
-def held(names: Names, part: Part, record: Record, holder: str) -> tuple[str, Copy]:
+def held_record(names: Names, partition: Partition, record: Record, holder: str) -> tuple[str, NewRecord]:
     """For a message that runs here while its partition goes elsewhere: nobody else starts it while we live."""
-    ref = f"{part.topic}/{part.number}/{record.offset()}#{holder}"
-    seen = envelope.look_safely(record, names.topic)
-    headers = envelope.copied(record, seen, counters_of(part, record, seen.counters), {HOLDER: holder, REF: ref})
-    return ref, Copy(names.retry, record.value(), record.key(), headers, HELD)
+    ref = f"{partition.topic}/{partition.number}/{record.offset()}#{holder}"
+    seen = envelope.read_envelope_safely(record, names.topic)
+    headers = envelope.copy_headers(record, seen, partition.counters_of(record, seen.counters), {HOLDER: holder, REF: ref})
+    return ref, NewRecord(names.retry, record.value(), record.key(), headers, HELD)
 
 
-def note(names: Names, ref: str) -> Copy:
+def settled_note(names: Names, ref: str) -> NewRecord:
     """The holder has settled it."""
-    return Copy(names.retry, None, None, [(REF, ref.encode())], HELD)
+    return NewRecord(names.retry, None, None, [(REF, ref.encode())], HELD)
 
 
 # (the part that gave this module its question)
@@ -81,20 +71,20 @@ _REFUSALS = {
 """Errors after which a record is certainly not stored. For any other one there may have been an earlier try that was."""
 
 
-def publish(session: Session, messages: Sequence[Outgoing], ensure: Callable[[str], object]) -> Published:
+def publish(connection: Connection, messages: Sequence[Outgoing], ensure: Callable[[str], object]) -> Published:
     refused = without_source(messages, ensure)
     numbers: Sequence[int] = range(len(messages)) if not refused else [n for n in range(len(messages)) if n not in refused]
-    names = {source: session.names(source) for source in {messages[n].source for n in numbers}}
+    names = {source: connection.names(source) for source in {messages[n].source for n in numbers}}
     if late := next((messages[n] for n in numbers if messages[n].delay > 0), None):
         names[late.source].must_have_group()
-        session.learn_the_time(names[late.source].states)
-    now = session.now()
-    failed = session.store([outgoing(names[messages[n].source], messages[n], now) for n in numbers])
+        connection.learn_the_time(names[late.source].states)
+    now = connection.now()
+    failed = connection.store([published_record(names[messages[n].source], messages[n], now) for n in numbers])
     if not failed and not refused:
         return STORED
     unknown: dict[int, str] = {}
     for index, error in failed.items():
-        number, reason = numbers[index], f"Kafka did not confirm it: {told(error)}."
+        number, reason = numbers[index], f"Kafka did not confirm it: {error_text(error)}."
         if error.code() in _REFUSALS:
             refused[number] = Refused(_REFUSALS[error.code()], reason)
         else:

@@ -6,38 +6,28 @@ from typing import cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from unpoison.brokers.kafka.cluster_queries import Place
-from unpoison.brokers.kafka.connection import Session
+from unpoison.brokers.kafka.cluster_queries import PartitionKey
+from unpoison.brokers.kafka.connection import Connection
 from unpoison.brokers.kafka.envelope import Record
-from unpoison.brokers.kafka.errors import RARELY_POLLED, lacking, told, unavailable
+from unpoison.brokers.kafka.errors import error_text, unavailable, with_permission
 from unpoison.brokers.kafka.names import Names
 from unpoison.errors import BrokerUnavailable
 
 BATCH = 500
 SILENT_FOR = 15.0
 ASKED_FOR = 10.0
-READ_AHEAD = 16 * 1024
-"""KiB that the client reads ahead at most; by itself it takes four times as much memory."""
 
 
 class Reader:
     """Reads stretches of topics. Commits nothing, and nobody else notices."""
 
-    def __init__(self, session: Session) -> None:
-        # The client looks for its group, though it never joins: one that a user may use who may use ours.
-        self._group = Names("", session.address.group, session.address.prefix).reading
-        more = {
-            "group.id": self._group,
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "fetch.wait.max.ms": 50,
-            "queued.max.messages.kbytes": READ_AHEAD,
-            "fetch.queue.backoff.ms": 5,  # by itself it stands still for a second whenever it has read so far ahead
-        }
-        self._consumer = Consumer(session.settings(**more) | {"auto.offset.reset": "earliest"} | RARELY_POLLED)
+    def __init__(self, connection: Connection) -> None:
+        # The client looks up its group though it never joins: use one that a user with rights to our groups may use.
+        self._group = Names("", connection.address.group, connection.address.prefix).reading
+        self._consumer = Consumer(connection.settings.reader(self._group))
         self._known: set[str] = set()
 
-    def read(self, stretches: Mapping[Place, tuple[int, int]]) -> Iterator[Record]:
+    def read(self, stretches: Mapping[PartitionKey, tuple[int, int]]) -> Iterator[Record]:
         """The records of each partition from the first offset up to, and without, the second."""
         left = {place: end for place, (start, end) in stretches.items() if start < end}
         if not left:
@@ -57,7 +47,7 @@ class Reader:
             self._consumer.list_topics(topic, timeout=ASKED_FOR)
             self._known.add(topic)
 
-    def _until(self, left: dict[Place, int]) -> Iterator[Record]:
+    def _until(self, left: dict[PartitionKey, int]) -> Iterator[Record]:
         heard_at = time.monotonic()
         while left:
             records = self._first()
@@ -78,11 +68,11 @@ class Reader:
                 elif end:
                     del left[place]
 
-    def _no_record(self, record: Record, error: KafkaError, left: dict[Place, int]) -> None:
+    def _no_record(self, record: Record, error: KafkaError, left: dict[PartitionKey, int]) -> None:
         """The end of a partition, or a reason why there is nothing."""
         place = (record.topic(), record.partition())
         if error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001
-            why = told(lacking(error, f"Read on topic {place[0]!r} and on group {self._group!r}"))
+            why = error_text(with_permission(error, f"Read on topic {place[0]!r} and on group {self._group!r}"))
             raise BrokerUnavailable(f"Kafka failed while reading: {why}.")
         if record.offset() >= left.get(place, record.offset() + 1):
             del left[place]

@@ -1,186 +1,174 @@
 """What happens when partitions of a topic come to this consumer, or go to another one?
 
-Kafka calls all of this, in the keeper of a line, where nothing may escape from it.
+Kafka calls `on_assign`, `on_revoke` and `on_lost` in the keeper (group_member.py). No exception may escape from them.
 """
 
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_INVALID, Consumer, KafkaError, KafkaException, TopicPartition
 
 from unpoison.brokers.kafka import commit_metadata
 from unpoison.brokers.kafka.committing import ANSWER_WITHIN, RETRY_AFTER, Commits
 from unpoison.brokers.kafka.envelope import Record
-from unpoison.brokers.kafka.errors import ALL_DOWN, Connecting, told
-from unpoison.brokers.kafka.partition import AFTER_A_LOSS, OTHERWISE, Part, SlowStart
-from unpoison.brokers.kafka.topology import TopicWatch
+from unpoison.brokers.kafka.errors import ALL_DOWN, error_text
+from unpoison.brokers.kafka.partition import AFTER_A_LOSS, OTHERWISE, Assignment, Partition, SlowStart
+from unpoison.brokers.kafka.settings import MemberSettings
+from unpoison.brokers.kafka.waiting import HandOver, Waiting
 
 
-class Shelf(Protocol):
-    """What a topic's messages wait for."""
+class Rebalancing:
+    """Changes the assignment of one member as its group shares the partitions out."""
 
-    def arrange(self, part: Part, records: Sequence[Record]) -> None:
-        """Put records that were read where they wait."""
-
-    def sleep(self) -> float:
-        """Seconds until the next one's time has come."""
-
-    def tick(self) -> None:
-        """Now and then, in the keeper: look for what need not wait any longer."""
-
-    def hand_over(self, part: Part) -> None:
-        """The partition goes to another consumer while some of its messages are in somebody's hand here."""
-
-    def close(self) -> None:
-        """In the keeper, when it ends: nobody else may close what it uses."""
-
-
-class Sharing:
-    """The part of a line that has to do with the rest of its group."""
-
-    def __init__(self, settings: dict[str, Any], topic: str, ring: Callable[[], None]) -> None:
-        self.topic, self.ring = topic, ring
-        self.connecting: Connecting = settings.pop("connecting")
-        self._drain = settings.pop("drain")
-        self._session = settings["session.timeout.ms"] / 1000
-        self.shelf: Shelf
-        self.changed = threading.Condition()
-        self.parts: dict[int, Part] = {}
-        self.is_joined = self.is_moving = False
-        """Whether the group has taken us in, and whether it is about to share the partitions out."""
-        self.lost_something = False
-        self.closing = False
-        self.watch: TopicWatch | None = None
-        self.topic_id: str | None = None
-        """Of the topic that is consumed, or MISSING; None before it is known."""
-        self.on_return: Callable[[int], None] = lambda _: None
-        """Told how many messages came back from a consumer that vanished."""
-        self.starts_slowly = False
-        """Whether somebody is rung for when more may be started: others get all that is there at once."""
-        self.commits = Commits(topic, self.changed, self.parts, ring)
+    def __init__(
+        self,
+        settings: MemberSettings,
+        assignment: Assignment,
+        commits: Commits,
+        waiting: Waiting,
+        hand_over: HandOver,
+        *,
+        starts_slowly: bool = False,
+        on_return: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        self._settings, self._assignment, self._commits = settings, assignment, commits
+        self._waiting, self._hand_over = waiting, hand_over
+        self._starts_slowly, self._on_return = starts_slowly, on_return
 
     def on_assign(self, consumer: Consumer, places: Sequence[TopicPartition]) -> None:
-        with self.changed:
+        here = self._assignment
+        with here.changed:
             for place in places:
-                if place.topic == self.topic:
-                    self.parts[place.partition] = Part(self.topic, place.partition)
-            self.is_joined, self.commits.is_denied, self.is_moving = True, False, False
-            self.changed.notify_all()
+                if place.topic == here.topic:
+                    here.partitions[place.partition] = Partition(here.topic, place.partition)
+            here.is_joined, self._commits.is_denied, here.is_moving = True, False, False
+            here.changed.notify_all()
         with suppress(KafkaException):
             consumer.resume(list(places))  # a pause outlives the loss of a partition
-        self.ring()
+        here.ring()
 
     def on_revoke(self, consumer: Consumer, places: Sequence[TopicPartition]) -> None:
-        with self.changed:
-            parts = [self.parts[each.partition] for each in places if each.topic == self.topic and each.partition in self.parts]
-            for part in parts:
-                part.unmark()
-                part.is_revoked = True
-            if not self.closing:
-                self.changed.wait_for(lambda: self.closing or not any(part.hand for part in parts), self._drain)
-        self._hand_over(parts)
-        with self.changed:
-            said = [(part, position) for part in parts if part.is_known and (position := part.position())]
-            new = [part.place(position) for part, position in said if position != part.confirmed]
+        here = self._assignment
+        with here.changed:
+            partitions = here.named(places)
+            for partition in partitions:
+                partition.unmark()
+                partition.is_revoked = True
+            if not here.is_closing:
+                here.changed.wait_for(lambda: here.is_closing or not _are_running(partitions), self._settings.drain)
+        self._hand_over_running(partitions)
+        with here.changed:
+            positions = [(each, position) for each in partitions if each.is_known and (position := each.position())]
+            new = [each.to_commit(position) for each, position in positions if position != each.confirmed]
         if new:
             try:
                 consumer.commit(offsets=new, asynchronous=False)
             except KafkaException as error:
-                self.commits.trouble = told(error.args[0])
-        self.drop(parts)
+                self._commits.trouble = error_text(error.args[0])
+        self.drop(partitions)
 
-    def _hand_over(self, parts: Sequence[Part]) -> None:
-        """A server that does not answer may do so before it gives us up; what were dropped now would be started twice."""
-        deadline = time.monotonic() + self._session
-        while (running := [part for part in parts if part.hand]) and not self.closing:
-            for part in running:
-                self.shelf.hand_over(part)
+    def _hand_over_running(self, partitions: Sequence[Partition]) -> None:
+        """Try for as long as the session lasts: a message that were dropped while it runs here would start twice."""
+        here, deadline = self._assignment, time.monotonic() + self._settings.session_timeout
+        while (running := [partition for partition in partitions if partition.running]) and not here.is_closing:
+            for partition in running:
+                self._hand_over(partition)
             if time.monotonic() > deadline:
                 break
-            with self.changed:
-                self.changed.wait_for(lambda: self.closing or not any(part.hand for part in parts), RETRY_AFTER)
+            with here.changed:
+                here.changed.wait_for(lambda: here.is_closing or not _are_running(partitions), RETRY_AFTER)
 
     def on_lost(self, consumer: Consumer, places: Sequence[TopicPartition]) -> None:
-        with self.changed:
-            parts = [self.parts[each.partition] for each in places if each.topic == self.topic and each.partition in self.parts]
-        # We may have stood still ourselves, or the server has, without a word.
-        self.connecting.hear(KafkaError(ALL_DOWN, f"no answer for {self._session:g} s, so the session has ended"))
-        self.drop(parts)
+        with self._assignment.changed:
+            partitions = self._assignment.named(places)
+        # This process may have been paused, or the server has, without a word.
+        silence = f"no answer for {self._settings.session_timeout:g} s, so the session has ended"
+        self._settings.state.hear(KafkaError(ALL_DOWN, silence))
+        self.drop(partitions)
 
     def abandon(self) -> None:
-        """The topic was deleted. What runs is settled as ever: its retry or dead letter is stored, and nothing is committed."""
-        with self.changed:
-            for part in self.parts.values():
-                part.abandon()
-            self.parts.clear()
-            self.commits.forget()
-            self.is_joined = self.is_moving = False
-            self.changed.notify_all()
-        self.ring()
+        """The topic was deleted. Running messages are settled as ever: retries and dead letters are stored. No commit is sent."""
+        here = self._assignment
+        with here.changed:
+            for partition in here.partitions.values():
+                partition.abandon()
+            here.partitions.clear()
+            self._commits.forget()
+            here.is_joined = here.is_moving = False
+            here.changed.notify_all()
+        here.ring()
 
-    def drop(self, parts: Sequence[Part]) -> None:
-        with self.changed:
-            for part in parts:
-                part.is_lost = True
-                if part.hand and not self.closing:
-                    self.lost_something = True
-                self.parts.pop(part.number, None)
-                self.commits.forget(part.number)
-            self.changed.notify_all()
-        self.ring()
+    def drop(self, partitions: Sequence[Partition]) -> None:
+        """These are no longer ours."""
+        here = self._assignment
+        with here.changed:
+            for partition in partitions:
+                partition.is_lost = True
+                if partition.running and not here.is_closing:
+                    here.lost_something = True
+                here.partitions.pop(partition.number, None)
+                self._commits.forget(partition.number)
+            here.changed.notify_all()
+        here.ring()
 
-    def read_ledgers(self, consumer: Consumer) -> None:
-        """Learn what the last owners of our partitions had done."""
-        unknown = [part for part in self.parts.values() if not part.is_known]
-        if not unknown or (self.watch is not None and self.topic_id is None):
+    def read_committed(self, consumer: Consumer) -> None:
+        """Learn what the last owners of our partitions have done. The id of the topic must be known for that."""
+        here = self._assignment
+        unknown = [partition for partition in here.partitions.values() if not partition.is_known]
+        if not unknown or here.topic_id is None:
             return
         try:
-            found = consumer.committed([TopicPartition(self.topic, part.number) for part in unknown], timeout=ANSWER_WITHIN)
+            found = consumer.committed([TopicPartition(here.topic, each.number) for each in unknown], timeout=ANSWER_WITHIN)
         except KafkaException as error:
-            self.commits.trouble = told(error.args[0])
+            self._commits.trouble = error_text(error.args[0])
             return
-        with self.changed:
+        with here.changed:
             for each in found:
-                part = self.parts.get(each.partition)
-                if part is None or part.is_known or each.error:
-                    continue
-                is_of_another = self._is_of_another(each)
-                if is_of_another and not self._begin_at_first(consumer, part):
-                    continue
-                part.topic_id = self.topic_id or ""
-                came_back = part.take_over(OFFSET_INVALID if is_of_another else each.offset, each.metadata)
-                if came_back:
-                    self.on_return(came_back)
-                if self.starts_slowly:
-                    part.slow_start = SlowStart(AFTER_A_LOSS if came_back else OTHERWISE)
-                early, part.early = part.early, []
-                if early:
-                    self.arrive_in(part, early)
-                if part.at_end >= 0:
-                    part.ends_at(part.at_end)
-            self.changed.notify_all()
+                partition = here.partitions.get(each.partition)
+                if partition is not None and not partition.is_known and not each.error:
+                    self._take_over(consumer, partition, each)
+            here.changed.notify_all()
 
-    def _is_of_another(self, committed: TopicPartition) -> bool:
+    def _take_over(self, consumer: Consumer, partition: Partition, committed: TopicPartition) -> None:
+        is_of_deleted = self._is_of_deleted_topic(committed)
+        if is_of_deleted and not self._seek_to_first(consumer, partition):
+            return
+        partition.topic_id = self._assignment.topic_id or ""
+        came_back = partition.take_over(OFFSET_INVALID if is_of_deleted else committed.offset, committed.metadata)
+        if came_back:
+            self._on_return(came_back)
+        if self._starts_slowly:
+            partition.slow_start = SlowStart(AFTER_A_LOSS if came_back else OTHERWISE)
+        early, partition.early = partition.early, []
+        if early:
+            self.arrive_in(partition, early)
+        if partition.at_end >= 0:
+            partition.ends_at(partition.at_end)
+
+    def _is_of_deleted_topic(self, committed: TopicPartition) -> bool:
         """Whether it was committed for a topic of this name that was deleted since."""
-        id_ = commit_metadata.untagged(committed.metadata)[1]
-        return committed.offset >= 0 and bool(id_ and self.topic_id) and id_ != self.topic_id
+        id_, now = commit_metadata.split_topic_id(committed.metadata)[1], self._assignment.topic_id
+        return committed.offset >= 0 and bool(id_ and now) and id_ != now
 
-    def _begin_at_first(self, consumer: Consumer, part: Part) -> bool:
-        """The client has begun where that says. False if it cannot be told otherwise yet."""
+    def _seek_to_first(self, consumer: Consumer, partition: Partition) -> bool:
+        """Correct the client, which has begun at the committed offset. False if it does not let us yet."""
         try:
-            consumer.seek(TopicPartition(self.topic, part.number, OFFSET_BEGINNING))
+            consumer.seek(TopicPartition(partition.topic, partition.number, OFFSET_BEGINNING))
         except KafkaException:
             return False
-        part.early, part.at_end = [], -1
+        partition.early, partition.at_end = [], -1
         return True
 
-    def arrive_in(self, part: Part, records: list[Record]) -> None:
-        if not part.is_known:
-            part.early += records
+    def arrive_in(self, partition: Partition, records: list[Record]) -> None:
+        """These records of a partition were read."""
+        if not partition.is_known:
+            partition.early += records
             return
-        new = part.arrive(records)
-        part.size += sum(map(len, new))
-        self.shelf.arrange(part, new)
+        new = partition.arrive(records)
+        partition.size += sum(map(len, new))
+        self._waiting.arrange(partition, new)
+
+
+def _are_running(partitions: Sequence[Partition]) -> bool:
+    return any(partition.running for partition in partitions)

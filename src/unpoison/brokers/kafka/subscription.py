@@ -1,22 +1,22 @@
-"""How are the messages of one source fetched, and settled, over its two topics?"""
+"""How are the messages of one source fetched from its two topics, and settled?"""
 
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
+from typing import Any
 
 import msgspec
 
 from unpoison.brokers.kafka import envelope
 from unpoison.brokers.kafka.commit_metadata import Start
-from unpoison.brokers.kafka.connection import Session
-from unpoison.brokers.kafka.envelope import ID, Record, due
-from unpoison.brokers.kafka.group_member import Line
-from unpoison.brokers.kafka.partition import Part
-from unpoison.brokers.kafka.publishing import counters_of
+from unpoison.brokers.kafka.connection import Connection
+from unpoison.brokers.kafka.envelope import ID, Record, due_at
+from unpoison.brokers.kafka.group_member import GroupMember
+from unpoison.brokers.kafka.partition import Assignment, Partition
 from unpoison.brokers.kafka.topology import TopicWatch
-from unpoison.brokers.kafka.waiting import Retries, Straight
+from unpoison.brokers.kafka.waiting import HandOver, NoWaiting, RetryWaiting
 from unpoison.model.message import Delivery
 from unpoison.port import serialization
 from unpoison.port.reading import Unreadable, read_all, read_one, unreadable
@@ -27,57 +27,73 @@ log = logging.getLogger("unpoison")
 _receipt = attrgetter("receipt")
 
 READ_WITHIN = 15.0
-"""Seconds that somebody who has no bell waits, at most, for what is in the topics already."""
+"""Seconds that a caller without a bell waits, at most, for messages that are in the topics already."""
 
 
 class Receipt(msgspec.Struct, frozen=True, eq=False, gc=False):
     """How a message is found again when it is settled."""
 
-    part: Part
+    partition: Partition
     offset: int
     record: Record
 
 
-class Source:
-    def __init__(self, source: str, session: Session, ring: Callable[[], None], *, has_bell: bool) -> None:
-        self.source, self._session, self._has_bell = source, session, has_bell
-        self.names = names = session.names(source)
-        self.main = Line(session.consuming(names.group, names.topic), names.topic, None, ring)
-        self.retry = Line(session.consuming(names.retry_group, names.retry), names.retry, names.states, ring)
-        self.watch = self.main.watch = self.retry.watch = TopicWatch(session, names.topics)
-        self.main.on_made_again = self._tell_made_again
-        self.main.shelf = Straight(session, names, self.main)
-        self.retries = self.retry.shelf = Retries(session, names, self.retry)
-        self.main.on_return = self.retry.on_return = partial(tell, source)
-        self.main.starts_slowly = self.retry.starts_slowly = has_bell
+class Subscription:
+    """The messages of one source: new ones in its own topic, and retries in the group's retry topic."""
+
+    def __init__(self, source: str, connection: Connection, ring: Callable[[], None], *, has_bell: bool) -> None:
+        self.source, self._connection, self._has_bell = source, connection, has_bell
+        self.names = names = connection.names(source)
+        self.watch = TopicWatch(connection.queries, names.topics)
+        main, retry = Assignment(names.topic, ring), Assignment(names.retry, ring)
+        self.retries = RetryWaiting(connection, names, retry)
+        common: dict[str, Any] = {"starts_slowly": has_bell, "on_return": partial(tell, source)}
+        self.main = GroupMember(
+            connection.settings.member(names.group, names.topic),
+            main,
+            NoWaiting(),
+            HandOver(connection, names, main),
+            self.watch,
+            on_recreated=self._warn_recreated,
+            **common,
+        )
+        self.retry = GroupMember(
+            connection.settings.member(names.retry_group, names.retry),
+            retry,
+            self.retries,
+            HandOver(connection, names, retry),
+            self.watch,
+            away_topic=names.states,
+            **common,
+        )
         self._flip = 0
         self._moved_back = CameBack(tell=serialization.tell)
-        _ = session.producer  # connected before it is needed
+        _ = connection.producer  # connected before it is needed
 
-    def _tell_made_again(self) -> None:
+    def _warn_recreated(self) -> None:
         text = (
-            "Source %r: somebody has deleted topic %r and made it again. It is consumed from its first message on: what was "
-            "committed for the old one does not count."
+            "Source %r: topic %r was deleted and created again. It is consumed from its first message on; what was committed for "
+            "the old topic does not count."
         )
         log.warning(text, self.source, self.names.topic, extra={"event": "topic-made-again", "source": self.source})
 
     @property
-    def lines(self) -> tuple[Line, Line]:
+    def members(self) -> tuple[GroupMember, GroupMember]:
         return self.main, self.retry
 
-    def line(self, part: Part) -> Line:
-        return self.main if part.topic == self.main.topic else self.retry
+    def member(self, partition: Partition) -> GroupMember:
+        return self.main if partition.topic == self.main.topic else self.retry
 
     def begin(self, *, fetching: bool) -> bool:
-        """Be there. False while the groups have not taken us in."""
-        for line in self.lines:
-            line.begin(fetching=fetching)
-            line.check()
+        """Join the groups. False while they have not taken us in."""
+        for member in self.members:
+            member.begin(fetching=fetching)
+            member.check()
         if not self._has_bell:
             deadline = time.monotonic() + READ_WITHIN
-            for line in self.lines:
-                self._wait_until_known(line, deadline)
-        return all(line.is_joined for line in self.lines)
+            for member in self.members:
+                self._wait_until_known(member, deadline)
+        return all(member.assignment.is_joined for member in self.members)
 
     def fetch(self, limit: int) -> list[Delivery]:
         if not (self.begin(fetching=True) if self._has_bell else self._read_to_the_end(limit)):
@@ -87,192 +103,197 @@ class Source:
         taken = self.main.take(limit - _count(again))
         if (left := limit - _count(again) - _count(taken)) > 0:
             again += self.retry.take(left)
-        in_order = sorted(((part, record) for part, records in again for record in records), key=lambda each: due(each[1]))
-        found = [self._read(part, record) for part, record in in_order]
-        for part, records in taken:
-            together, one = partial(self._deliveries, part), partial(self._delivery, part)
-            found += read_all(records, together, one, partial(self._unreadable, part))
+        in_order = sorted(
+            ((partition, record) for partition, records in again for record in records), key=lambda each: due_at(each[1])
+        )
+        found = [self._read(partition, record) for partition, record in in_order]
+        for partition, records in taken:
+            together, one = partial(self._deliveries, partition), partial(self._delivery, partition)
+            found += read_all(records, together, one, partial(self._unreadable, partition))
         self._moved_back.tell_due()
         return found
 
     def _read_to_the_end(self, limit: int) -> bool:
-        """Be there, until what is in the topics already was read. False if that took too long."""
-        for line in self.lines:
-            line.is_waited_for = True
+        """Join, and wait until the messages that are in the topics already were read. False if we did not get in."""
+        for member in self.members:
+            member.is_waited_for = True
         try:
             if not self.begin(fetching=True):
                 return False
             deadline = time.monotonic() + READ_WITHIN
-            for line in self.lines:
-                self._wait_until_read(line, limit, deadline)
+            for member in self.members:
+                self._wait_until_read(member, limit, deadline)
         finally:
-            for line in self.lines:
-                line.begin(fetching=True)
-                line.is_waited_for = False
+            for member in self.members:
+                member.begin(fetching=True)
+                member.is_waited_for = False
         return True
 
-    def _deliveries(self, part: Part, records: Sequence[Record]) -> list[Delivery]:
-        """Most messages have an id and nothing else: these are read here, without a call for each."""
-        if part.levels or part.starts:
-            return [self._delivery(part, record) for record in records]
+    def _deliveries(self, partition: Partition, records: Sequence[Record]) -> list[Delivery]:
+        """Most messages have an id and nothing else: they are read here, without a call for each."""
+        if partition.losses or partition.starts:
+            return [self._delivery(partition, record) for record in records]
         source, found = self.source, []
         for record in records:
-            known, value = envelope.pairs(record), record.value()
+            known, value = envelope.headers_of(record), record.value()
             if len(known) == 1 and known[0][0] == ID and (id_ := known[0][1]) and record.key() is None and value is not None:
-                found.append(Delivery(Receipt(part, record.offset(), record), source, id_.decode(), value))
+                found.append(Delivery(Receipt(partition, record.offset(), record), source, id_.decode(), value))
             else:
-                found.append(self._delivery(part, record))
+                found.append(self._delivery(partition, record))
         return found
 
-    def _read(self, part: Part, record: Record) -> Delivery:
-        return read_one(record, partial(self._delivery, part), partial(self._unreadable, part))
+    def _read(self, partition: Partition, record: Record) -> Delivery:
+        return read_one(record, partial(self._delivery, partition), partial(self._unreadable, partition))
 
-    def _unreadable(self, part: Part, record: Record, error: Exception) -> Unreadable:
-        native = {"key": record.key(), "headers": list(envelope.pairs(record))}
+    def _unreadable(self, partition: Partition, record: Record, error: Exception) -> Unreadable:
+        native = {"key": record.key(), "headers": list(envelope.headers_of(record))}
         place = f"{record.topic()}/{record.partition()}/{record.offset()}"
-        return unreadable(Receipt(part, record.offset(), record), self.source, place, record.value(), native, error)
+        return unreadable(Receipt(partition, record.offset(), record), self.source, place, record.value(), native, error)
 
-    def _delivery(self, part: Part, record: Record) -> Delivery:
-        seen, value = envelope.look(record, self.names.topic), record.value()
+    def _delivery(self, partition: Partition, record: Record) -> Delivery:
+        seen, value = envelope.read_envelope(record, self.names.topic), record.value()
         if seen.is_moved_back:
             self._moved_back.note(self.source)
-        counters = counters_of(part, record, seen.counters) if part.levels or part.starts else seen.counters
-        receipt = Receipt(part, record.offset(), record)
+        counters = partition.counters_of(record, seen.counters) if partition.losses or partition.starts else seen.counters
+        receipt = Receipt(partition, record.offset(), record)
         return Delivery(receipt, self.source, seen.id, value or b"", seen.key, seen.headers, counters, value is None)
 
-    def _wait_until_known(self, line: Line, deadline: float) -> None:
-        """Until the group has taken us in. If nobody else there has a partition of the topic, ours are still to come."""
+    def _wait_until_known(self, member: GroupMember, deadline: float) -> None:
+        """Until the group has taken us in. If no other member owns a partition of the topic, ours are still to come."""
+        here = member.assignment
 
         def is_known() -> bool:
-            return line.is_joined and all(part.is_known for part in line.parts.values())
+            return here.is_joined and all(partition.is_known for partition in here.partitions.values())
 
-        with line.changed:
-            line.changed.wait_for(is_known, deadline - time.monotonic())
-        while not line.parts and time.monotonic() < deadline and line.topic not in self._session.shared_out(line.group):
-            with line.changed:
-                line.changed.wait_for(lambda: bool(line.parts) and is_known(), 0.05)
+        with here.changed:
+            here.changed.wait_for(is_known, deadline - time.monotonic())
+        topics_of_others = self._connection.queries.topics_of_others
+        while not here.partitions and time.monotonic() < deadline and member.topic not in topics_of_others(member.group):
+            with here.changed:
+                here.changed.wait_for(lambda: bool(here.partitions) and is_known(), 0.05)
 
-    def _wait_until_read(self, line: Line, limit: int, deadline: float) -> None:
-        """Whoever is not told when something comes is given what is there when it asks."""
-        while not self._is_read(line, limit, deadline) and time.monotonic() < deadline:
-            self._wait_until_known(
-                line, deadline
-            )  # partitions went and come again: a group that has just begun is shared out anew
+    def _wait_until_read(self, member: GroupMember, limit: int, deadline: float) -> None:
+        """A caller that is not rung when messages come gets those that are there when it asks."""
+        while not self._is_read(member, limit, deadline) and time.monotonic() < deadline:
+            self._wait_until_known(member, deadline)  # the group was rebalanced: partitions went, and come again
 
-    def _is_read(self, line: Line, limit: int, deadline: float) -> bool:
-        """False if the partitions were others in the end than in the beginning."""
-        ours = dict(line.parts)
-        ends = self._session.ends((line.topic, number) for number in ours)
+    def _is_read(self, member: GroupMember, limit: int, deadline: float) -> bool:
+        """False if a rebalance changed the partitions meanwhile."""
+        here = member.assignment
+        ours = dict(here.partitions)
+        ends = self._connection.queries.ends((member.topic, number) for number in ours)
 
         def is_read() -> bool:
-            if line.parts != ours or sum(len(part.ready) for part in ours.values()) >= limit:
+            if here.partitions != ours or sum(len(partition.ready) for partition in ours.values()) >= limit:
                 return True
             return all(
-                part.is_known
-                and (part.is_paused or part.next >= ends.get((line.topic, part.number), 0))
-                and not part.marking
-                and (not part.fresh or bool(part.hand))
-                for part in ours.values()
-            ) and (line.shelf.sleep() > 0)
+                partition.is_known
+                and (partition.is_paused or partition.next >= ends.get((member.topic, partition.number), 0))
+                and not partition.marking
+                and (not partition.fresh or bool(partition.running))
+                for partition in ours.values()
+            ) and (member.waiting.sleep() > 0)
 
-        with line.changed:
-            line.changed.wait_for(is_read, deadline - time.monotonic())
-            return line.parts == ours
+        with here.changed:
+            here.changed.wait_for(is_read, deadline - time.monotonic())
+            return here.partitions == ours
 
     def has_suspect(self) -> bool:
         if not self.begin(fetching=False):
             return False
         if not self._has_bell:
             self._wait_until_read(self.retry, 1, time.monotonic() + READ_WITHIN)
-        with self.retry.changed:
+        with self.retry.assignment.changed:
             return self.retries.suspect() is not None
 
     def take_suspect(self, by: str) -> Delivery | None:
         """Its start is on record, confirmed, when this returns."""
         if not self.has_suspect():
             return None
-        with self.retry.changed:
+        with self.retry.assignment.changed:
             found = self.retries.suspect()
             if found is None:
                 return None
-            part, record = found
-            delivery = self._read(part, record)
-            part.wake(record.offset())
-            part.hand_out(record)
-            part.starts.setdefault(record.offset(), []).append(Start(by[:80], round(time.time(), 3)))
-            part.starts[record.offset()] = part.starts[record.offset()][-20:]
-            part.high = max(part.high, record.offset())
+            partition, record = found
+            delivery = self._read(partition, record)
+            partition.wake(record.offset())
+            partition.start(record)
+            partition.starts.setdefault(record.offset(), []).append(Start(by[:80], round(time.time(), 3)))
+            partition.starts[record.offset()] = partition.starts[record.offset()][-20:]
+            partition.high = max(partition.high, record.offset())
         try:
             self.retry.commits.require()
         except BaseException:
-            with self.retry.changed:
-                if record.offset() in part.hand:
-                    part.put_back(record.offset())
+            with self.retry.assignment.changed:
+                if record.offset() in partition.running:
+                    partition.put_back(record.offset())
             raise
         return delivery if self.is_held(delivery.receipt) else None
 
-    def are_held(self, places: "Places") -> bool:
-        """Whether all of these are in hand, in partitions that are still ours. Asked of batches, since it is of most."""
-        return all(not part.is_lost and all(map(part.hand.__contains__, offsets)) for part, offsets in places.items())
+    def are_held(self, places: "OffsetsByPartition") -> bool:
+        """Whether all of these run, in partitions that are still ours."""
+        return all(
+            not partition.is_lost and all(map(partition.running.__contains__, offsets)) for partition, offsets in places.items()
+        )
 
     def is_held(self, receipt: Receipt) -> bool:
-        part, offset = receipt.part, receipt.offset
-        return (offset in part.hand and not part.is_lost) or offset in part.away
+        partition, offset = receipt.partition, receipt.offset
+        return (offset in partition.running and not partition.is_lost) or offset in partition.handed_over
 
     def record(self, receipt: Receipt) -> Record:
-        part, offset = receipt.part, receipt.offset
-        return part.away[offset][1] if offset in part.away else part.hand[offset]
+        partition, offset = receipt.partition, receipt.offset
+        return partition.handed_over[offset][1] if offset in partition.handed_over else partition.running[offset]
 
-    def finish(self, places: "Places") -> list[str]:
-        """These are done or stored elsewhere. Returns the references of those whose partition has gone: others are to be told."""
+    def finish(self, places: "OffsetsByPartition") -> list[str]:
+        """These are done, or stored elsewhere. Returns references to those that were handed over: the group must be told."""
         refs: list[str] = []
-        for part, offsets in places.items():
-            line = self.line(part)
-            with line.changed:
-                away = [offset for offset in offsets if offset in part.away] if part.away else []
-                refs += [part.away.pop(offset)[0] for offset in away]
-                part.finish_all(offsets if not away else [offset for offset in offsets if offset not in away])
-                line.changed.notify_all()
+        for partition, offsets in places.items():
+            changed = self.member(partition).assignment.changed
+            with changed:
+                away = [offset for offset in offsets if offset in partition.handed_over] if partition.handed_over else []
+                refs += [partition.handed_over.pop(offset)[0] for offset in away]
+                partition.finish_all(offsets if not away else [offset for offset in offsets if offset not in away])
+                changed.notify_all()
         return refs
 
-    def put_back(self, places: "Places") -> None:
-        """These were not started. What was read ahead is left to others too, until somebody fetches again."""
-        for part, offsets in places.items():
-            with self.line(part).changed:
+    def put_back(self, places: "OffsetsByPartition") -> None:
+        """These were not started. Messages that were read ahead are left to others too, until the next fetch."""
+        for partition, offsets in places.items():
+            with self.member(partition).assignment.changed:
                 for offset in offsets:
-                    if offset in part.hand:
-                        part.put_back(offset)
-        for line in self.lines:
-            with line.changed:
-                line.rest()
-                line.changed.notify_all()
+                    if offset in partition.running:
+                        partition.put_back(offset)
+        for member in self.members:
+            with member.assignment.changed:
+                member.rest()
+                member.assignment.changed.notify_all()
 
     def lost(self) -> bool:
-        """Whether something was taken from us since this was asked last."""
-        found = any(line.lost_something for line in self.lines)
-        for line in self.lines:
-            line.lost_something = False
+        """Whether running messages were lost to another consumer since the last call."""
+        found = any(member.assignment.lost_something for member in self.members)
+        for member in self.members:
+            member.assignment.lost_something = False
         return found
 
     def close(self) -> None:
-        for line in self.lines:
-            line.close()
+        for member in self.members:
+            member.close()
 
 
-Places = Mapping[Part, Sequence[int]]
-"""Messages by their partitions and offsets."""
+OffsetsByPartition = Mapping[Partition, Sequence[int]]
+"""Offsets of messages, by partition."""
 
 
-def by_part(deliveries: Iterable[Delivery]) -> Places:
-    found: dict[Part, list[int]] = {}
+def by_partition(deliveries: Iterable[Delivery]) -> OffsetsByPartition:
+    found: dict[Partition, list[int]] = {}
     last, offsets = None, list[int]()
     for receipt in map(_receipt, deliveries):
-        if receipt.part is not last:
-            last = receipt.part
+        if receipt.partition is not last:
+            last = receipt.partition
             offsets = found.setdefault(last, [])
         offsets.append(receipt.offset)
     return found
 
 
-def _count(taken: Sequence[tuple[Part, Sequence[Record]]]) -> int:
+def _count(taken: Sequence[tuple[Partition, Sequence[Record]]]) -> int:
     return sum(len(records) for _, records in taken)

@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterator, Mapping
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import ConfigResource, PartitionMetadata, ResourceType, TopicMetadata
 
-from unpoison.brokers.kafka.cluster_queries import ANSWER_WITHIN, Asking
-from unpoison.brokers.kafka.errors import answered
+from unpoison.brokers.kafka.cluster_queries import ANSWER_WITHIN, ClusterQueries
+from unpoison.brokers.kafka.errors import result_within
 from unpoison.brokers.kafka.names import PARTITIONS, Names
-from unpoison.brokers.kafka.topology import copies
+from unpoison.brokers.kafka.topology import replica_count
 from unpoison.model.wording import counted
 from unpoison.port.broker import Finding
 
@@ -36,7 +36,7 @@ def of_source(topic: str, settings: Settings) -> Iterator[Finding]:
         yield Finding(
             "source-compacted",
             f"Topic {topic!r} is compacted: of several messages with one key Kafka deletes all but the last, handled or not.",
-            change(topic, "cleanup.policy=delete"),
+            alter_command(topic, "cleanup.policy=delete"),
             loses=True,
         )
 
@@ -49,7 +49,7 @@ def of_own(topic: str, settings: Settings) -> Iterator[Finding]:
         yield Finding(
             "retries-expire",
             f"Topic {topic!r} has {limits[0]}: retries that wait, or dead letters, are deleted by it without a word.",
-            change(topic, "cleanup.policy=delete,retention.ms=-1,retention.bytes=-1"),
+            alter_command(topic, "cleanup.policy=delete,retention.ms=-1,retention.bytes=-1"),
             loses=True,
         )
 
@@ -60,7 +60,7 @@ def of_states(topic: str, settings: Settings) -> Iterator[Finding]:
             "states-expire",
             f"Topic {topic!r} is not only compacted but deletes what is old: letters that were replayed would wait again, and a "
             f"second replay would send them twice.",
-            change(topic, "cleanup.policy=compact"),
+            alter_command(topic, "cleanup.policy=compact"),
             loses=True,
         )
 
@@ -70,7 +70,7 @@ def of_elections(topic: str, settings: Settings) -> Iterator[Finding]:
         yield Finding(
             "unclean-election",
             f"Topic {topic!r} lets a server lead that lacks messages (unclean.leader.election.enable): these are gone then.",
-            change(topic, "unclean.leader.election.enable=false"),
+            alter_command(topic, "unclean.leader.election.enable=false"),
             loses=True,
         )
 
@@ -82,7 +82,7 @@ def of_sizes(names: Names, source: Settings, dlq: Settings) -> Iterator[Finding]
             f"Topic {names.dlq!r} takes records of {int(dlq['max.message.bytes']):,} bytes and {names.topic!r} of "
             f"{int(source['max.message.bytes']):,}: a letter that does not fit only says where its body is, and has none once "
             f"Kafka has deleted that.",
-            change(names.dlq, f"max.message.bytes={int(source['max.message.bytes']) * 9 // 8}"),
+            alter_command(names.dlq, f"max.message.bytes={int(source['max.message.bytes']) * 9 // 8}"),
         )
 
 
@@ -100,7 +100,7 @@ def of_retry(names: Names, settings: Settings, partitions: int) -> Iterator[Find
             "clocks-of-clients",
             f"Topic {names.retry!r} has the times of whoever wrote to it: a client whose clock is wrong shortens or prolongs "
             f"delays.",
-            change(names.retry, "message.timestamp.type=LogAppendTime"),
+            alter_command(names.retry, "message.timestamp.type=LogAppendTime"),
         )
 
 
@@ -122,7 +122,7 @@ def of_server(settings: Settings) -> Iterator[Finding]:
         )
 
 
-def change(topic: str, settings: str) -> str:
+def alter_command(topic: str, settings: str) -> str:
     return f"kafka-configs.sh --alter --entity-type topics --entity-name {topic} --add-config {settings}"
 
 
@@ -138,20 +138,20 @@ IN_SYNC = "min.insync.replicas"
 def of_copies(topics: Mapping[str, TopicMetadata], nodes: Collection[int]) -> Iterator[Finding]:
     """On how many servers each topic is, the source first; `nodes` are the servers that are there."""
     (source, known), *ours = topics.items()
-    wanted = copies(known)
+    wanted = replica_count(known)
     for name, topic in ours:
-        if (count := copies(topic)) < wanted:
+        if (count := replica_count(topic)) < wanted:
             yield Finding(
                 "fewer-copies",
                 f"Topic {name!r} is on {_servers(count)} and {source!r} on {_servers(wanted)}: retries or dead letters are lost "
                 f"with {_servers(count)}, and while that many are away {source!r} stands still.",
                 f"kafka-reassign-partitions.sh --execute --reassignment-json-file copies.json, with this in copies.json: "
-                f"{_spread(name, topic, wanted, sorted(nodes))}",
+                f"{_reassignment(name, topic, wanted, sorted(nodes))}",
                 loses=True,
             )
 
 
-def _spread(name: str, topic: TopicMetadata, wanted: int, nodes: list[int]) -> str:
+def _reassignment(name: str, topic: TopicMetadata, wanted: int, nodes: list[int]) -> str:
     partitions = [
         {"topic": name, "partition": number, "replicas": _replicas(topic.partitions[number], wanted, nodes)}
         for number in sorted(topic.partitions)
@@ -176,7 +176,7 @@ def of_sync(topics: Mapping[str, Settings]) -> Iterator[Finding]:
                 "fewer-in-sync",
                 f"Topic {name!r} confirms a record that is on no more than {_servers(count)}, and {source!r} only what is on "
                 f"{_servers(wanted)} ({IN_SYNC}): a retry or a dead letter can be lost where its message could not.",
-                change(name, f"{IN_SYNC}={wanted}"),
+                alter_command(name, f"{IN_SYNC}={wanted}"),
                 loses=True,
             )
 
@@ -191,26 +191,26 @@ def _servers(count: int) -> str:
 log = logging.getLogger("unpoison")
 
 
-def settings_of(asking: Asking, kind: ResourceType, name: str) -> Mapping[str, str]:
+def settings_of(queries: ClusterQueries, kind: ResourceType, name: str) -> Mapping[str, str]:
     """Of a topic or a server. Raises KafkaException where this user may not see them."""
-    (answer,) = asking.admin.describe_configs([ConfigResource(kind, name)], request_timeout=ANSWER_WITHIN).values()
-    return {each.name: each.value for each in answered(answer, 2 * ANSWER_WITHIN).values()}
+    (answer,) = queries.admin.describe_configs([ConfigResource(kind, name)], request_timeout=ANSWER_WITHIN).values()
+    return {each.name: each.value for each in result_within(answer, 2 * ANSWER_WITHIN).values()}
 
 
-def differences(asking: Asking, names: Names) -> list[Finding]:
+def differences(queries: ClusterQueries, names: Names) -> list[Finding]:
     """What a consumer should know when it starts. What loses messages is not among it: that is asked for apart (`adopted`)."""
     try:
-        topic, retry, dlq = (settings_of(asking, ResourceType.TOPIC, name) for name in (names.topic, names.retry, names.dlq))
+        topic, retry, dlq = (settings_of(queries, ResourceType.TOPIC, name) for name in (names.topic, names.retry, names.dlq))
     except KafkaException:
         return []  # who looks for losses says that this user may not see them
     return [*of_sizes(names, topic, dlq), *of_retry(names, retry, PARTITIONS)]
 
 
-def warn_of_losses(asking: Asking, names: Names, topics: Collection[str]) -> None:
+def warn_of_losses(queries: ClusterQueries, names: Names, topics: Collection[str]) -> None:
     """Of topics that somebody else has made while a consumer runs: a consumer that starts later would be refused."""
     for name in (each for each in (names.retry, names.dlq, names.states) if each in topics):
         try:
-            found = settings_of(asking, ResourceType.TOPIC, name)
+            found = settings_of(queries, ResourceType.TOPIC, name)
         except KafkaException:
             continue
         for finding in of_states(name, found) if name == names.states else of_own(name, found):

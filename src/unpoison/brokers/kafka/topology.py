@@ -13,9 +13,9 @@ from concurrent.futures import Future
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import NewTopic, TopicDescription, TopicMetadata
 
-from unpoison.brokers.kafka.cluster_queries import ANSWER_WITHIN, ASK_FOR
-from unpoison.brokers.kafka.connection import Session
-from unpoison.brokers.kafka.errors import DENIED, answered, lacking, told, unavailable
+from unpoison.brokers.kafka.cluster_queries import ANSWER_WITHIN, REQUEST_TIMEOUT, ClusterQueries
+from unpoison.brokers.kafka.connection import Connection
+from unpoison.brokers.kafka.errors import DENIED, error_text, result_within, unavailable, with_permission
 from unpoison.brokers.kafka.names import PARTITIONS, Names
 from unpoison.brokers.kafka.url import Address
 from unpoison.errors import BrokerUnavailable, ConfigError
@@ -32,7 +32,7 @@ LARGER = {"max.message.bytes": str(18 * 1024 * 1024)}
 SERVER_TIME = {"message.timestamp.type": "LogAppendTime"}
 
 
-def planned(names: Names, address: Address, found: Mapping[str, TopicMetadata] = {}) -> dict[str, NewTopic]:
+def planned_topics(names: Names, address: Address, found: Mapping[str, TopicMetadata] = {}) -> dict[str, NewTopic]:
     """The topics of a source as they are made; `found` are those that are there.
 
     Ours have as many copies as a source that is there already: what a retry or a dead letter stands for must not be lost more
@@ -45,11 +45,11 @@ def planned(names: Names, address: Address, found: Mapping[str, TopicMetadata] =
     configs[names.states] = (1, SERVER_TIME | {"cleanup.policy": "compact"})
     replicas = address.replicas
     if replicas < 0 and names.topic in found:
-        replicas = copies(found[names.topic])
+        replicas = replica_count(found[names.topic])
     return {name: NewTopic(name, partitions, replicas, config=config) for name, (partitions, config) in configs.items()}
 
 
-def commands(topics: Collection[NewTopic], address: Address) -> Iterator[str]:
+def create_commands(topics: Collection[NewTopic], address: Address) -> Iterator[str]:
     """How an administrator makes these. Where no number is given the server decides."""
     for topic in topics:
         numbers = {"--partitions": topic.num_partitions, "--replication-factor": topic.replication_factor}
@@ -59,7 +59,7 @@ def commands(topics: Collection[NewTopic], address: Address) -> Iterator[str]:
         yield " ".join(["kafka-topics.sh", server, "--create", "--topic", topic.topic, *options])
 
 
-def contents(names: Names, topic: str) -> str:
+def what_was_lost(names: Names, topic: str) -> str:
     """What was in a topic that is gone."""
     return {
         names.retry: "what waited in it for another start is gone",
@@ -68,7 +68,7 @@ def contents(names: Names, topic: str) -> str:
     }.get(topic, "its messages are gone")
 
 
-def copies(topic: TopicMetadata) -> int:
+def replica_count(topic: TopicMetadata) -> int:
     """On how many servers each of its messages is."""
     return min(len(partition.replicas) for partition in topic.partitions.values())
 
@@ -84,8 +84,8 @@ Topics = dict[str, TopicMetadata]
 
 
 class Topology:
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
         self._there: set[str] = set()
         self._partitions: dict[str, int] = {}
         self.created: set[str] = set()
@@ -94,14 +94,14 @@ class Topology:
     def ensure(self, source: str, *, to_publish: bool = False, to_consume: bool = False) -> None:
         """Have everything that a source needs. A publisher needs the source alone where it has no group or may make nothing.
         Where nothing may be made, a consumer is refused unless all is there; others who look work with what there is."""
-        names = self._session.names(source)
-        wanted = names.topics if not to_publish or (names.group_name and self._session.create) else (names.topic,)
+        names = self._connection.names(source)
+        wanted = names.topics if not to_publish or (names.group_name and self._connection.create) else (names.topic,)
         if self._there.issuperset(wanted):
             return
         found = self._look(wanted)
         if missing := [name for name in wanted if name not in found]:
             self._check_sight(missing)
-            if not self._session.create:
+            if not self._connection.create:
                 self._refuse(names, missing, found, "publish" if to_publish else "consume" if to_consume else "look")
                 return
             # The source first: one that somebody has made just now may not be known to the server that was asked.
@@ -118,16 +118,16 @@ class Topology:
     def make_again(self, names: Names, needed: Collection[str]) -> list[str]:
         """Have what was there when the consumer started and is missing now; returns what was made. Raises BrokerUnavailable,
         which pauses the source, where that is not ours to make."""
-        found = {name: topic for name, topic in self._session.cluster().topics.items() if topic.partitions}
+        found = {name: topic for name, topic in self._connection.queries.cluster().topics.items() if topic.partitions}
         missing = [name for name in names.topics if name in needed and name not in found]
         self.forget(names.topics)
-        if names.topic in missing or (missing and not self._session.create):
+        if names.topic in missing or (missing and not self._connection.create):
             raise BrokerUnavailable(self._deleted(names, missing, found))
         self._partitions |= {name: len(topic.partitions) for name, topic in self._make(names, missing, found).items()}
         for name in missing:
             extra = {"event": "topic-made", "source": names.source, "topic": name}
             text = "Source %r: somebody has deleted topic %r, and %s. It was made again, and the source goes on."
-            log.warning(text, names.source, name, contents(names, name), extra=extra)
+            log.warning(text, names.source, name, what_was_lost(names, name), extra=extra)
         return missing
 
     def _deleted(self, names: Names, missing: Sequence[str], found: Topics) -> str:
@@ -140,11 +140,11 @@ class Topology:
 
     def _listed(self, missing: Sequence[str]) -> str:
         many, verb = ("Topic", "is") if len(missing) == 1 else ("Topics", "are")
-        return f"{many} {', '.join(map(repr, missing))} {verb} missing at {self._session.address.shown}"
+        return f"{many} {', '.join(map(repr, missing))} {verb} missing at {self._connection.address.shown}"
 
     def _how(self, names: Names, missing: Sequence[str], found: Topics) -> str:
-        wanted = planned(names, self._session.address, found)
-        lines = commands([wanted[name] for name in missing], self._session.address)
+        wanted = planned_topics(names, self._connection.address, found)
+        lines = create_commands([wanted[name] for name in missing], self._connection.address)
         return "Make it with:" + "".join(f"\n  {line}" for line in lines)
 
     def forget(self, topics: Collection[str]) -> None:
@@ -160,7 +160,7 @@ class Topology:
         return self._partitions.get(topic, 0)
 
     def _look(self, topics: Collection[str]) -> Topics:
-        known = self._session.cluster().topics
+        known = self._connection.queries.cluster().topics
         return {
             name: topic
             for name, topic in known.items()
@@ -169,13 +169,15 @@ class Topology:
 
     def _check_sight(self, topics: list[str]) -> None:
         """A topic that this user may not see looks like one that is missing, until it is asked for by its name."""
-        for name, answer in self._session.admin.describe_topics(TopicCollection(topics), request_timeout=ANSWER_WITHIN).items():
+        for name, answer in self._connection.queries.admin.describe_topics(
+            TopicCollection(topics), request_timeout=ANSWER_WITHIN
+        ).items():
             try:
-                answered(answer, 2 * ANSWER_WITHIN)
+                result_within(answer, 2 * ANSWER_WITHIN)
             except KafkaException as error:
                 if error.args[0].code() in DENIED:
-                    right = lacking(error.args[0], f"Describe on topic {name!r}")
-                    raise unavailable(KafkaException(right), f"looking for topics at {self._session.address.shown}") from None
+                    right = with_permission(error.args[0], f"Describe on topic {name!r}")
+                    raise unavailable(KafkaException(right), f"looking for topics at {self._connection.address.shown}") from None
 
     def _refuse(self, names: Names, missing: Sequence[str], found: Topics, purpose: str) -> None:
         if purpose != "look":
@@ -184,21 +186,23 @@ class Topology:
             raise ConfigError(f"{what}: create=False forbids making what is missing. {self._listed(missing)}. {how}")
         if names.topic not in found and names.dlq not in found:
             raise ConfigError(
-                f"There is no topic {names.topic!r} at {self._session.address.shown}, so it has no messages and no dead letters. "
-                f"See what is there: kafka-topics.sh --list"
+                f"There is no topic {names.topic!r} at {self._connection.address.shown}, so it has no messages and no dead "
+                f"letters. See what is there: kafka-topics.sh --list"
             )
 
     def _make(self, names: Names, wanted: Collection[str], found: Mapping[str, TopicMetadata]) -> Topics:
         topics = [
-            topic for name, topic in planned(names, self._session.address, found).items() if name in wanted and name not in found
+            topic
+            for name, topic in planned_topics(names, self._connection.address, found).items()
+            if name in wanted and name not in found
         ]
-        answers = self._session.admin.create_topics(topics, request_timeout=ANSWER_WITHIN) if topics else {}
+        answers = self._connection.queries.admin.create_topics(topics, request_timeout=ANSWER_WITHIN) if topics else {}
         for name, answer in answers.items():
             try:
-                answered(answer, 2 * ANSWER_WITHIN)
+                result_within(answer, 2 * ANSWER_WITHIN)
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                    why = told(lacking(error.args[0], f"Create on topic {name!r}"))
+                    why = error_text(with_permission(error.args[0], f"Create on topic {name!r}"))
                     raise BrokerUnavailable(
                         f"Topic {name!r} is missing and could not be made: {why}. Make it, or allow it: see the page about Kafka."
                     ) from None
@@ -238,8 +242,8 @@ NULL = "AAAAAAAAAAAAAAAAAAAAAA"
 class TopicWatch:
     """Looks once a second, without making anybody wait; from whatever threads call `tick`."""
 
-    def __init__(self, session: Session, topics: Sequence[str]) -> None:
-        self._session, self._topics = session, topics
+    def __init__(self, queries: ClusterQueries, topics: Sequence[str]) -> None:
+        self._queries, self._topics = queries, topics
         self._lock = threading.Lock()
         self._asked: Mapping[str, Future[TopicDescription]] = {}
         self._not_before = 0.0
@@ -273,7 +277,9 @@ class TopicWatch:
                     answers, self._asked = self._asked, {}
                     self._not_before = time.monotonic() + (LOOK_AGAIN if self._learn(answers) else LOOK_EVERY)
             elif time.monotonic() >= self._not_before:
-                self._asked = self._session.admin.describe_topics(TopicCollection(list(self._topics)), request_timeout=ASK_FOR)
+                self._asked = self._queries.admin.describe_topics(
+                    TopicCollection(list(self._topics)), request_timeout=REQUEST_TIMEOUT
+                )
 
     def _learn(self, answers: Mapping[str, "Future[TopicDescription]"]) -> bool:
         """Whether there is a change that is to be looked at once more."""

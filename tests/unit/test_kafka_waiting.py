@@ -1,14 +1,13 @@
 """What somebody held is done once its holder says so, even if the server was slow and has it twice."""
 
-import threading
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 import pytest
 
 from unpoison.brokers.kafka.names import HELD, Names
-from unpoison.brokers.kafka.partition import Part
-from unpoison.brokers.kafka.waiting import Retries
+from unpoison.brokers.kafka.partition import Assignment, Partition
+from unpoison.brokers.kafka.waiting import RetryWaiting
 
 NAMES = Names("orders", "unpoison")
 
@@ -40,10 +39,10 @@ def note(at):
 
 @pytest.mark.parametrize("records", [[held(0), note(1)], [held(0), held(1), note(2)]], ids=["once", "twice"])
 def test_what_its_holder_has_settled_is_done(records):
-    line = SimpleNamespace(changed=threading.Condition(), parts={})
-    shelf, part = Retries(SimpleNamespace(name="another"), NAMES, line), Part(NAMES.retry, HELD)
+    waiting = RetryWaiting(SimpleNamespace(name="another"), NAMES, Assignment(NAMES.retry, lambda: None))
+    part = Partition(NAMES.retry, HELD)
     part.take_over(-1001, None)
-    shelf.arrange(part, part.arrive(records[:-1]))
-    assert part.lowest == 0
-    shelf.arrange(part, part.arrive(records[-1:]))
-    assert part.lowest == len(records)
+    waiting.arrange(part, part.arrive(records[:-1]))
+    assert part.first_unfinished == 0
+    waiting.arrange(part, part.arrive(records[-1:]))
+    assert part.first_unfinished == len(records)

@@ -1,9 +1,11 @@
 """What became of letters is known whatever goes wrong while the logs are read."""
 
+from types import SimpleNamespace
+
 import msgspec
 import pytest
 
-from unpoison.brokers.kafka.letter_states import Books, Claim, Settled
+from unpoison.brokers.kafka.letter_states import Claim, LetterStates, Outcome
 from unpoison.brokers.kafka.names import Names
 from unpoison.errors import BrokerUnavailable
 
@@ -64,31 +66,31 @@ def log():
 
 
 @pytest.fixture
-def books(log):
-    return Books(log, NAMES, log, 1)
+def states(log):
+    return LetterStates(SimpleNamespace(queries=log), NAMES, log, 1)
 
 
 def claim(nonce, state="replayed", was="dead"):
     return Claim("orders-0", was, state, "somebody", nonce)
 
 
-def test_a_letter_whose_end_was_known_before_it_was_read_stays_ended_if_reading_is_cut_off(log, books):
-    log.tell(claim("a"), Settled("orders-0", "replayed", "a"))
-    books.refresh()
+def test_a_letter_whose_end_was_known_before_it_was_read_stays_ended_if_reading_is_cut_off(log, states):
+    log.tell(claim("a"), Outcome("orders-0", "replayed", "a"))
+    states.refresh()
     log.add(DLQ, b"0", b"1")
     log.cut_after = 1
     with pytest.raises(BrokerUnavailable):
-        books.refresh()
+        states.refresh()
     log.cut_after = None
-    books.refresh()
-    assert {id_: entry.state for id_, entry in books.entries.items()} == {"orders-0": "replayed", "orders-1": "dead"}
+    states.refresh()
+    assert {id_: entry.state for id_, entry in states.by_id.items()} == {"orders-0": "replayed", "orders-1": "dead"}
 
 
-def test_the_first_claim_has_the_letter_and_only_its_word_counts(log, books):
+def test_the_first_claim_has_the_letter_and_only_its_word_counts(log, states):
     log.add(DLQ, b"0")
-    log.tell(claim("a"), claim("b", "discarded"), Settled("orders-0", "discarded", "b"))
-    books.refresh()
-    assert (books.entries["orders-0"].state, books.entries["orders-0"].claim.nonce) == ("dead", "a")
-    log.tell(Settled("orders-0", "replayed", "a"), claim("c", "purged"), Settled("orders-0", "purged", "c"))
-    books.refresh()
-    assert (books.entries["orders-0"].state, books.entries["orders-0"].claim) == ("replayed", None)
+    log.tell(claim("a"), claim("b", "discarded"), Outcome("orders-0", "discarded", "b"))
+    states.refresh()
+    assert (states.by_id["orders-0"].state, states.by_id["orders-0"].claim.nonce) == ("dead", "a")
+    log.tell(Outcome("orders-0", "replayed", "a"), claim("c", "purged"), Outcome("orders-0", "purged", "c"))
+    states.refresh()
+    assert (states.by_id["orders-0"].state, states.by_id["orders-0"].claim) == ("replayed", None)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.contract.kafka_lab import KafkaLab
 from unpoison.brokers.kafka import cluster_queries
-from unpoison.brokers.kafka.connection import Session
+from unpoison.brokers.kafka.connection import Connection
 from unpoison.brokers.kafka.url import address
 from unpoison.errors import BrokerUnavailable
 from unpoison.testing import given
@@ -25,14 +25,14 @@ def lab(tmp_path, kafka):
 
 
 @pytest.fixture
-def session(lab):
-    session = Session(address(lab.url))
-    yield session
-    session.close()
+def connection(lab):
+    connection = Connection(address(lab.url))
+    yield connection
+    connection.close()
 
 
-def asking(session):
-    return session._describing._process.pid
+def asking(connection):
+    return connection.queries._members._process.pid
 
 
 def is_there(pid):
@@ -43,26 +43,26 @@ def is_there(pid):
     return True
 
 
-def test_who_is_in_a_group_is_asked_again_when_the_process_that_asks_has_crashed(lab, session):
+def test_who_is_in_a_group_is_asked_again_when_the_process_that_asks_has_crashed(lab, connection):
     broker = lab.broker("orders")
     broker.publish(given.messages("orders", 1))
     assert broker.fetch("orders", 1)
-    names = session.names("orders")
-    assert session.members(names.group) == {broker.session.name}
-    assert session.shared_out(names.group) == {names.topic}
-    os.kill(asking(session), signal.SIGABRT)
-    assert session.members(names.group) == {broker.session.name}
+    names = connection.names("orders")
+    assert connection.queries.members(names.group) == {broker.connection.name}
+    assert connection.queries.shared_out(names.group) == {names.topic}
+    os.kill(asking(connection), signal.SIGABRT)
+    assert connection.queries.members(names.group) == {broker.connection.name}
 
 
-def test_nobody_is_in_a_group_that_never_was(session):
-    assert session.members("nobody") == set()
-    assert session.committed("nobody", [("nothing", 0)]) == {}
+def test_nobody_is_in_a_group_that_never_was(connection):
+    assert connection.queries.members("nobody") == set()
+    assert connection.queries.committed("nobody", [("nothing", 0)]) == {}
 
 
-def test_the_process_that_asks_ends_with_whoever_it_asks_for(session):
-    session.members("nobody")
-    pid = asking(session)
-    session.close()
+def test_the_process_that_asks_ends_with_whoever_it_asks_for(connection):
+    connection.queries.members("nobody")
+    pid = asking(connection)
+    connection.close()
     assert not is_there(pid)
 
 
@@ -70,9 +70,9 @@ def test_the_process_that_asks_ends_when_whoever_it_asks_for_is_killed(lab, tmp_
     asked = Gate("asked")
 
     def ask():
-        session = Session(address(lab.url))
-        session.members("nobody")
-        (tmp_path / "pid").write_text(str(asking(session)))
+        connection = Connection(address(lab.url))
+        connection.queries.members("nobody")
+        (tmp_path / "pid").write_text(str(asking(connection)))
         asked.open()
         Gate("never").wait()
 
@@ -84,38 +84,38 @@ def test_the_process_that_asks_ends_when_whoever_it_asks_for_is_killed(lab, tmp_
     wait_until(lambda: not is_there(pid), lambda: "it still runs")
 
 
-def test_where_no_process_can_be_started_that_is_said(session, monkeypatch):
+def test_where_no_process_can_be_started_that_is_said(connection, monkeypatch):
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     with pytest.raises(BrokerUnavailable, match=r"No process can be started to ask Kafka who is in a group: .*nowhere"):
-        session.members("nobody")
+        connection.queries.members("nobody")
 
 
-def test_it_is_asked_by_processes_with_many_open_files(session):
+def test_it_is_asked_by_processes_with_many_open_files(connection):
     """select() knows only the first 1,024 of them."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(4096, hard)), hard))
     many = [os.dup(0) for _ in range(1100)]
     try:
-        assert session.members("nobody") == set()
+        assert connection.queries.members("nobody") == set()
     finally:
         for each in many:
             os.close(each)
-        session.close()
+        connection.close()
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_whoever_looks_at_many_groups_keeps_a_few_clients_only(session):
-    for number in range(2 * cluster_queries.MOST):
-        session.committed(f"group-{number}", [("nothing", 0)])
-    assert list(session._committed._clients) == [
-        f"group-{number}" for number in range(cluster_queries.MOST, 2 * cluster_queries.MOST)
+def test_whoever_looks_at_many_groups_keeps_a_few_clients_only(connection):
+    for number in range(2 * cluster_queries.MAX_CLIENTS):
+        connection.queries.committed(f"group-{number}", [("nothing", 0)])
+    assert list(connection.queries._offsets._clients) == [
+        f"group-{number}" for number in range(cluster_queries.MAX_CLIENTS, 2 * cluster_queries.MOST)
     ]
 
 
 def test_a_session_that_nobody_has_any_more_is_gone_at_once(lab):
     """Its clients must not be left to the garbage collector, which may find them in a forked process and wait there for ever."""
-    session = Session(address(lab.url))
-    session.committed("nobody", [("nothing", 0)])
-    gone = weakref.ref(session)
-    del session
+    connection = Connection(address(lab.url))
+    connection.queries.committed("nobody", [("nothing", 0)])
+    gone = weakref.ref(connection)
+    del connection
     assert gone() is None

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unpoison.brokers.kafka import commit_metadata
-from unpoison.brokers.kafka.partition import Part
+from unpoison.brokers.kafka.partition import Partition
 
 
 @dataclass(frozen=True)
@@ -27,27 +27,27 @@ class Owner:
     """A partition, with a server that confirms what is committed, and a list of what is not done."""
 
     def __init__(self):
-        self.part = Part("orders", 0)
-        self.part.take_over(-1001, None)
+        self.partition = Partition("orders", 0)
+        self.partition.take_over(-1001, None)
         self.unfinished, self.written = set(), 0
 
     def arrive(self, rests):
         record = Read(self.written)
         self.written += 1
         self.unfinished.add(record.at)
-        (new,) = self.part.arrive([record])
-        self.part.size += 1
+        (new,) = self.partition.arrive([record])
+        self.partition.size += 1
         if rests:
-            self.part.rest(new)
+            self.partition.rest(new)
         else:
-            self.part.fresh.append(new)
+            self.partition.fresh.append(new)
 
     def wake(self, which):
-        if resting := sorted(self.part.resting):
-            self.part.wake_up(resting[which % len(resting)])
+        if resting := sorted(self.partition.resting):
+            self.partition.wake_up(resting[which % len(resting)])
 
     def commit(self, is_confirmed):
-        part = self.part
+        part = self.partition
         part.mark()
         self.check(part.position())
         if is_confirmed:
@@ -57,24 +57,28 @@ class Owner:
             part.unmark_failed()
 
     def give(self, most):
-        self.part.give(most % 4)
-        state = commit_metadata.read(*self.part.confirmed) if self.part.confirmed else commit_metadata.State({}, set(), 0, {})
-        assert set(self.part.hand) <= state.started, "started above the last confirmed mark"
+        self.partition.take(most % 4)
+        state = (
+            commit_metadata.decode(*self.partition.confirmed)
+            if self.partition.confirmed
+            else commit_metadata.CommittedState({}, set(), 0, {})
+        )
+        assert set(self.partition.running) <= state.started, "started above the last confirmed mark"
 
     def settle(self, which):
-        if held := sorted(self.part.hand):
+        if held := sorted(self.partition.running):
             self.unfinished.discard(held[which % len(held)])
-            self.part.finish_all([held[which % len(held)]])
+            self.partition.finish_all([held[which % len(held)]])
 
     def put_back(self, which):
-        if held := sorted(self.part.hand):
-            self.part.put_back(held[which % len(held)])
+        if held := sorted(self.partition.running):
+            self.partition.put_back(held[which % len(held)])
 
     def check(self, position):
         if position is None:
             return
-        state = commit_metadata.read(*position)
-        lost = {offset for offset in self.unfinished if offset < state.top and offset not in state.levels}
+        state = commit_metadata.decode(*position)
+        lost = {offset for offset in self.unfinished if offset < state.top and offset not in state.losses}
         assert not lost, f"{position} leaves out {sorted(lost)}"
 
 
@@ -89,7 +93,7 @@ def test_what_is_committed_leaves_nothing_out_that_is_not_done(steps, room):
         for name, number in steps:
             argument = number % 2 == 0 if name in ("arrive", "commit") else number
             getattr(owner, name)(argument)
-            owner.check(owner.part.position())
+            owner.check(owner.partition.position())
 
 
 def test_one_whose_time_comes_later_but_stands_earlier_is_not_left_out():
@@ -97,17 +101,17 @@ def test_one_whose_time_comes_later_but_stands_earlier_is_not_left_out():
     for _ in range(6):
         owner.arrive(rests=True)
     for offset in (5, 3, 4):
-        owner.part.wake_up(offset)
+        owner.partition.wake_up(offset)
         owner.commit(is_confirmed=True)
     for offset in (0, 1, 2):
         owner.unfinished.discard(offset)
-        owner.part.finish(offset)
-    assert owner.part.lowest == 3
-    owner.check(owner.part.position())
+        owner.partition.finish(offset)
+    assert owner.partition.first_unfinished == 3
+    owner.check(owner.partition.position())
 
 
 def test_what_the_log_has_no_more_does_not_hold_up_what_it_has():
-    part = Part("orders", 0)
+    part = Partition("orders", 0)
     part.take_over(120, "unpoison/1 A3.2A")
     part.fresh.extend(part.arrive([Read(200), Read(201)]))
-    assert part.lowest == 200
+    assert part.first_unfinished == 200

@@ -7,7 +7,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from unpoison.brokers.kafka import cluster_queries, errors
-from unpoison.brokers.kafka.connection import Session
+from unpoison.brokers.kafka.connection import Connection
 from unpoison.brokers.kafka.url import address
 from unpoison.errors import BrokerUnavailable
 
@@ -29,31 +29,31 @@ class Admin:
 
 
 @pytest.fixture
-def session(monkeypatch):
+def connection(monkeypatch):
     monkeypatch.setattr(cluster_queries, "ADMIN_LASTS", 0.0)
     monkeypatch.setattr(cluster_queries, "AGREED_WITHIN", 0.2)
-    return Session(address("kafka://127.0.0.1:1"))
+    return Connection(address("kafka://127.0.0.1:1"))
 
 
-def clients(session, *offsets):
+def clients(connection, *offsets):
     made = [Admin(offset) for offset in offsets]
-    session.connecting.admin = lambda settings: made.pop(0) if len(made) > 1 else made[0]
+    connection.state.admin = lambda settings: made.pop(0) if len(made) > 1 else made[0]
 
 
-def test_another_client_is_asked_where_a_partition_ends_if_the_leader_does_not_answer(session):
-    clients(session, NO_ANSWER, 7)
-    assert session.ends([PLACE]) == {PLACE: 7}
+def test_another_client_is_asked_where_a_partition_ends_if_the_leader_does_not_answer(connection):
+    clients(connection, NO_ANSWER, 7)
+    assert connection.queries.ends([PLACE]) == {PLACE: 7}
 
 
-def test_a_partition_whose_leader_never_answers_ends_nowhere(session):
-    clients(session, NO_ANSWER)
+def test_a_partition_whose_leader_never_answers_ends_nowhere(connection):
+    clients(connection, NO_ANSWER)
     with pytest.raises(BrokerUnavailable, match="asking where partitions end"):
-        session.ends([PLACE])
+        connection.queries.ends([PLACE])
 
 
 def test_no_answer_in_time_is_an_error_of_kafkas():
     with pytest.raises(KafkaException) as raised:
-        errors.answered(Future(), 0.001)
+        errors.result_within(Future(), 0.001)
     assert raised.value.args[0].code() == KafkaError._TIMED_OUT
 
 
@@ -71,7 +71,7 @@ def partition(leader, isrs):
 )
 def test_what_was_not_confirmed_says_what_was_in_the_way(found, why):
     error = KafkaError(KafkaError._MSG_TIMED_OUT)
-    told = errors.unconfirmed(error, "orders", SimpleNamespace(partitions={0: found})).str()
+    told = errors.explain_timeout(error, "orders", SimpleNamespace(partitions={0: found})).str()
     assert told.startswith(error.str())
     assert why in told
     assert why or told == error.str()

@@ -5,10 +5,13 @@ from dataclasses import dataclass
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from unpoison.brokers.kafka.errors import Connecting
-from unpoison.brokers.kafka.group_member import Line
-from unpoison.brokers.kafka.partition import Part
+from unpoison.brokers.kafka.errors import ConnectionState
+from unpoison.brokers.kafka.group_member import GroupMember
+from unpoison.brokers.kafka.partition import Assignment, Partition
+from unpoison.brokers.kafka.settings import ClientSettings
+from unpoison.brokers.kafka.topology import UNKNOWN
 from unpoison.brokers.kafka.url import address
+from unpoison.brokers.kafka.waiting import NoWaiting
 from unpoison.errors import BrokerUnavailable
 
 
@@ -48,51 +51,45 @@ class Client:
         return [TopicPartition("orders", 0, *answer)]
 
 
-class Straight:
-    def arrange(self, part, records):
-        part.fresh.extend(records)
-
-
-def line():
-    where = Connecting(address("kafka://127.0.0.1:1"))
-    settings = {"group.id": "g", "session.timeout.ms": 4000, "give_back": 5.0, "drain": 1.0, "connecting": where}
-    made = Line(settings, "orders", None, lambda: None)
-    made.shelf = Straight()
-    made.parts[0] = Part("orders", 0)
-    return made
+def member():
+    where = address("kafka://127.0.0.1:1?session_timeout=4&give_back=5")
+    settings = ClientSettings(where, "me", ConnectionState(where)).member("g", "orders")
+    assignment = Assignment("orders", lambda: None)
+    assignment.partitions[0], assignment.topic_id = Partition("orders", 0), UNKNOWN
+    return GroupMember(settings, assignment, NoWaiting(), hand_over=None, watch=None)
 
 
 def read_early(*committed):
     """Everything up to the end of the partition is read before the server tells what was committed."""
-    here, client = line(), Client(committed)
-    here.read_ledgers(client)
+    here, client = member(), Client(committed)
+    here.rebalancing.read_committed(client)
     here._arrive([Read(0), Read(1), Read(2), Read(3), Read(4, is_end=True)])
-    here.read_ledgers(client)
-    return here.parts[0]
+    here.rebalancing.read_committed(client)
+    return here.assignment.partitions[0]
 
 
 def test_what_was_read_early_is_still_to_do():
     part = read_early(-1001)
     assert [record.at for record in part.fresh] == [0, 1, 2, 3]
-    assert part.lowest == 0
+    assert part.first_unfinished == 0
 
 
 def test_of_what_was_read_early_only_that_is_to_do_which_the_last_owner_left():
     part = read_early(1, "unpoison/1 A.")
     assert [record.at for record in part.fresh] == [1, 3]
-    assert (part.lowest, part.levels) == (1, {1: 1})
+    assert (part.first_unfinished, part.losses) == (1, {1: 1})
 
 
 def test_a_partition_that_was_read_to_its_end_is_done_up_to_there():
-    here, client = line(), Client((2, ""))
+    here, client = member(), Client((2, ""))
     here._arrive([Read(4, is_end=True)])
-    here.read_ledgers(client)
-    here.read_ledgers(client)
-    assert here.parts[0].lowest == 4
+    here.rebalancing.read_committed(client)
+    here.rebalancing.read_committed(client)
+    assert here.assignment.partitions[0].first_unfinished == 4
 
 
 def test_a_keeper_that_breaks_does_not_let_everybody_wait():
-    here = line()
+    here = member()
     with pytest.raises(ZeroDivisionError):
         here.commits.watched(lambda: 1 / 0)()
     with pytest.raises(BrokerUnavailable, match="ZeroDivisionError"):
