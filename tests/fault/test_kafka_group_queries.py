@@ -49,7 +49,7 @@ def test_who_is_in_a_group_is_asked_again_when_the_process_that_asks_has_crashed
     assert broker.fetch("orders", 1)
     names = connection.names("orders")
     assert connection.queries.members(names.group) == {broker.connection.name}
-    assert connection.queries.shared_out(names.group) == {names.topic}
+    assert connection.queries.topics_of_others(names.group) == {names.topic}
     os.kill(asking(connection), signal.SIGABRT)
     assert connection.queries.members(names.group) == {broker.connection.name}
 
@@ -108,7 +108,7 @@ def test_whoever_looks_at_many_groups_keeps_a_few_clients_only(connection):
     for number in range(2 * cluster_queries.MAX_CLIENTS):
         connection.queries.committed(f"group-{number}", [("nothing", 0)])
     assert list(connection.queries._offsets._clients) == [
-        f"group-{number}" for number in range(cluster_queries.MAX_CLIENTS, 2 * cluster_queries.MOST)
+        f"group-{number}" for number in range(cluster_queries.MAX_CLIENTS, 2 * cluster_queries.MAX_CLIENTS)
     ]
 
 
