@@ -10,13 +10,14 @@ from urllib.parse import urlsplit
 from unpoison.brokers import broker_for
 from unpoison.brokers.rabbitmq import properties
 from unpoison.brokers.rabbitmq.broker import RabbitMQBroker
-from unpoison.brokers.rabbitmq.copies import Copies
+from unpoison.brokers.rabbitmq.copies import letter_copy
 from unpoison.brokers.rabbitmq.envelope import Receipt as RabbitMQReceipt
 from unpoison.brokers.sqs import envelope, publishing
 from unpoison.brokers.sqs.broker import SQSBroker
 from unpoison.brokers.sqs.envelope import Receipt as SQSReceipt
 from unpoison.model.message import Delivery, Outgoing
 from unpoison.port.broker import Broker, Dead, Settlement
+from unpoison.port.copying.ids import new_letter_id
 from unpoison.testing import given
 
 AT_ONCE = 2_000
@@ -59,11 +60,12 @@ def _by_settling(broker: Broker, source: str) -> Write:
 
 def _into_rabbitmq(broker: Broker, source: str) -> Write:
     assert isinstance(broker, RabbitMQBroker)
-    moving = Copies(broker.connections, lambda receipts: None)
 
     def write(letters: list[tuple[str, bytes]]) -> None:
         deliveries = [Delivery(RabbitMQReceipt(None, 0, properties.write(id_, [])), source, id_, body) for id_, body in letters]
-        batch = broker.connections.store([moving._letter_copy(Dead(each, given.letter_of(each))) for each in deliveries])
+        batch = broker.connections.store(
+            [letter_copy(Dead(each, given.letter_of(each)), new_letter_id(source)) for each in deliveries]
+        )
         assert all(batch.stored(number) for number in range(len(letters)))
 
     return write

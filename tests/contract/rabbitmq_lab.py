@@ -34,10 +34,9 @@ class RabbitMQLab(Lab):
     """A virtual host of its own."""
 
     modules = (
-        *(
-            f"unpoison.brokers.rabbitmq.{name}"
-            for name in ("arriving", "broker", "deadletters", "queue_pass", "moving", "writing")
-        ),
+        *(f"unpoison.brokers.rabbitmq.{name}" for name in ("broker", "copies", "deadletters", "queue_pass", "writing")),
+        "unpoison.port.copying.settling",
+        "unpoison.port.copying.suspects",
         "unpoison.port.copying.whole_dlq",
     )
     readers = tuple(f"unpoison.brokers.rabbitmq.envelope.{name}" for name in ("look", "plain"))

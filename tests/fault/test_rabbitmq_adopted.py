@@ -31,7 +31,7 @@ def raw(lab):
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch):
     monkeypatch.setattr(flow, "RETRY_BROKER", (0.05,))
-    monkeypatch.setattr(held, "REMAKE_AFTER", 0.05)
+    monkeypatch.setattr(held, "CREATE_AFTER", 0.05)
 
 
 def adopt(raw):

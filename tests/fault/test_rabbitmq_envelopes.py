@@ -65,7 +65,7 @@ def test_a_header_that_the_client_cannot_decode_stops_nobody_and_survives_unchan
     broker = lab.broker("orders")
     lab.dlq("orders").replay_all()
     (again,) = broker.fetch("orders", 1)
-    entries = properties.read(again.receipt.properties).headers.entries
+    entries = properties.read(again.receipt.envelope).headers.entries
     assert IN_MICROSECONDS in entries
     assert Header(b"broken", b"S" + struct.pack(">I", 2) + b"\xff\xfe") in entries
 
@@ -143,7 +143,7 @@ def test_a_copy_leaves_the_headers_of_the_broker_behind(lab):
     assert delivery.counters == Counters(), "a count that came with the message was believed"
     broker.settle(Settlement(kept=[Kept(delivery, Counters(attempts=1))]))
     (again,) = broker.fetch("orders", 1)
-    names = {entry.name for entry in properties.read(again.receipt.properties).headers.entries}
+    names = {entry.name for entry in properties.read(again.receipt.envelope).headers.entries}
     route = {b"x-unpoison-exchange", b"x-unpoison-routing-key"}
     assert names == {b"mine", b"x-delivery-attempts", b"x-unpoison-stamp", *route}
 

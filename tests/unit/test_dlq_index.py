@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from unpoison.brokers.rabbitmq import header_table, letters, properties
-from unpoison.brokers.rabbitmq.copies import Copies
+from unpoison.brokers.rabbitmq.copies import letter_copy
 from unpoison.brokers.rabbitmq.envelope import Receipt
 from unpoison.brokers.rabbitmq.wire import Arrived
 from unpoison.errors import BrokerUnavailable
@@ -104,7 +104,9 @@ FOREIGN = [
     Arrived(
         1,
         True,
-        properties.write("x", [header_table.header("x-unpoison-stamp", "s"), header_table.header("x-unpoison-replays", 2)]),
+        properties.write(
+            "x", [header_table.header("x-unpoison-stamp", "s"), header_table.header("x-unpoison-counters", '{"replays":2}')]
+        ),
         b"",
     ),
     Arrived(1, False, properties.write("x", [header_table.header("x-unpoison-state", "replayed")]), b"body"),
@@ -120,7 +122,7 @@ FOREIGN = [
 
 def own():
     delivery = Delivery(Receipt(None, 0, properties.write("mine", [])), "orders", "mine", b"1", counters=Counters(replays=1))
-    copy = Copies(None, None)._letter_copy(Dead(delivery, given.letter_of(delivery)))
+    copy = letter_copy(Dead(delivery, given.letter_of(delivery)), "orders-1")
     return Arrived(1, False, copy.properties, copy.body)
 
 

@@ -28,8 +28,9 @@ KINDS = {
 def letter_in_the_dlq():
     def make(extra=(), headers=SENDERS, message_id="order-1", **fields):
         like = properties.read(properties.write(message_id[:255], headers))
-        seen = envelope.Envelope(
-            message_id, "customer-7", {}, "stamp-1", Counters(), 0, 0.0, ("shop", "orders.new"), "60000", b"I\x00\x00\x00\x07"
+        route, attempts = ("shop", "orders.new"), b"I\x00\x00\x00\x07"
+        original = envelope.Envelope(
+            message_id, "customer-7", {}, "stamp-1", Counters(), 0, 0.0, route, "60000", attempts, properties=like
         )
         known = {
             "attempts": 3,
@@ -43,7 +44,7 @@ def letter_in_the_dlq():
             "history": (PastAttempt(1, 1.0, "transient", "ConnectionError: gone"),),
         } | fields
         letter = DeadLetter(message=Message(message_id, "orders", b"{}"), **known)
-        written = properties.read(letters.written(letter, seen, like, "orders-1"))
+        written = properties.read(letters.written(letter, original, "orders-1"))
         return Arrived(1, True, properties.write(written.id, [*written.headers.entries, *extra], written), b"{}")
 
     return make

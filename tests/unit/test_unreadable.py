@@ -27,8 +27,8 @@ def in_table(text: bytes) -> bytes:
 
 
 def test_rabbitmq(text):
-    assert rabbitmq._counters({b"x-unpoison-history": in_table(text)}) == UNTRIED
-    assert rabbitmq_letters._known("orders", {b"x-unpoison-letter": in_table(text)}) is None
+    assert rabbitmq._counters({rabbitmq.COUNTERS: in_table(text)}) == UNTRIED
+    assert rabbitmq_letters._replays({rabbitmq.COUNTERS: in_table(text)}) == 0
 
 
 def test_nats(text):

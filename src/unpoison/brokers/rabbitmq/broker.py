@@ -1,8 +1,8 @@
-"""How does RabbitMQ serve as a broker?
+"""Serve RabbitMQ as a broker.
 
 Messages are pushed here and wait in a buffer until they are fetched. Retries, releases and dead letters are copies that the
-server has confirmed before the original is acknowledged. So whatever is killed in between, here or there, a message may be
-there twice for a moment and is never lost.
+server has confirmed before the original is acknowledged. So if this process or the server is killed in between, a message may
+exist twice for a moment and is never lost.
 """
 
 import threading
@@ -14,24 +14,26 @@ from typing import cast
 
 import msgspec
 
-from unpoison.brokers.rabbitmq import envelope, suspects
-from unpoison.brokers.rabbitmq.arriving import ForeignMessages, StoreAgain, read, read_together
+from unpoison.brokers.rabbitmq import envelope
 from unpoison.brokers.rabbitmq.checking import check_consumer, check_operator
 from unpoison.brokers.rabbitmq.connection import Refused
 from unpoison.brokers.rabbitmq.connections import Connections
-from unpoison.brokers.rabbitmq.copies import Copies, why_not_stored
-from unpoison.brokers.rabbitmq.envelope import FLAGGED, Receipt, native
+from unpoison.brokers.rabbitmq.copies import CopyStore
+from unpoison.brokers.rabbitmq.envelope import FLAGGED, ForeignMessages, StoreAgain
 from unpoison.brokers.rabbitmq.held import GIVE_BACK_AFTER, Held
 from unpoison.brokers.rabbitmq.publishing import publish
 from unpoison.brokers.rabbitmq.subscription import Subscription
+from unpoison.brokers.rabbitmq.suspects import StartNotes
 from unpoison.brokers.rabbitmq.topology import NOT_FOUND, SourceDeleted, busy_of, check_name, delayed_of, dlq_of, suspects_of
 from unpoison.brokers.rabbitmq.url import address
 from unpoison.brokers.rabbitmq.wire import Arrived
-from unpoison.brokers.rabbitmq.writing import Copy
+from unpoison.brokers.rabbitmq.writing import Copy, why_not_stored
 from unpoison.errors import BrokerUnavailable, ConfigError, UnpoisonError
 from unpoison.model.message import Delivery, Outgoing
 from unpoison.model.wording import counted
 from unpoison.port.broker import Capability, Depth, Finding, Kept, Published, Ring, Settlement
+from unpoison.port.copying.settling import Copies, Settler, handed_back
+from unpoison.port.copying.suspects import Suspect, start_alone
 from unpoison.port.reading import Unreadable, read_all, read_one
 from unpoison.port.takeovers import CameBack
 
@@ -43,18 +45,19 @@ class RabbitMQBroker:
     """One user of the server."""
 
     capabilities = Capability.DURABLE | Capability.SHARED | Capability.FENCED | Capability.BROWSE
-    native = staticmethod(native)
+    native = staticmethod(envelope.native)
 
     def __init__(self, url: str) -> None:
         self._lock = threading.RLock()
         self._ring: Ring = lambda: None
         self.connections = Connections(address(url), self._wake)
-        self._held = Held(self.connections, self._wake, self._give_back_unfetched)
-        self._copies = Copies(self.connections, self._held.finish)
+        self._held = Held(self.connections, self._wake, self._give_back_unfetched, self._forget_lost)
+        self._copies = CopyStore(self.connections)
+        self._settler = Settler(Copies("RabbitMQ", self._copies.store), self._held.ownership_lost)
         self._came_back = CameBack()
         self._foreign = ForeignMessages()
         self._errors: dict[str, Refused] = {}
-        """Why suspects of a source cannot be looked at or taken: said by the next fetch, since nobody else would say it."""
+        """Why suspects of a source cannot be looked at or taken. The next fetch raises it, since nothing else would."""
 
     def open(self, sources: Sequence[str], *, create: bool = True, ring: Ring | None = None) -> Sequence[Finding]:
         self.connections.open(create=create)
@@ -76,7 +79,7 @@ class RabbitMQBroker:
         return findings
 
     def _have(self, source: str, *, is_consumed: bool) -> Sequence[Finding]:
-        """Whoever has no bell only looks at dead letters: that needs less, and no source."""
+        """Who does not consume only looks at dead letters: that needs less, and no source."""
         check_name(source)
         if not self.connections.creates:
             (check_consumer if is_consumed else check_operator)(self.connections, source)
@@ -116,9 +119,9 @@ class RabbitMQBroker:
         try:
             while True:
                 grew = subscription.want(limit)
-                is_empty = not (subscription.buffer or subscription.held)
-                has_stored_anew = len(taken) > len(deliveries)
-                if has_stored_anew or is_empty or (grew and len(subscription.buffer) < limit):
+                is_empty = not (subscription.buffer or subscription.tags)
+                has_stored_again = len(taken) > len(deliveries)
+                if has_stored_again or is_empty or (grew and len(subscription.buffer) < limit):
                     subscription.settle_down(limit - len(deliveries))
                 arrived = subscription.take(limit - len(deliveries))
                 taken += arrived
@@ -132,25 +135,25 @@ class RabbitMQBroker:
             raise
 
     def _admitted(self, source: str, subscription: Subscription, arrived: Sequence[Arrived]) -> list[Delivery]:
-        """Deliveries. What came back flagged and uncounted, or has to wait longer, is stored anew first and comes again."""
-        one = partial(read, source, subscription, self._foreign)
-        together = partial(read_together, source, subscription, one)
+        """Deliveries. What came back flagged and uncounted, or has to wait longer, is stored again first and comes once more."""
+        one = partial(envelope.read, source, subscription, self._foreign)
+        together = partial(envelope.read_together, source, subscription, one)
         found = read_all(arrived, together, one, partial(envelope.not_read, source, subscription))
         again = [each for each in found if type(each) is StoreAgain]
         if not again:
             return cast("list[Delivery]", found)
-        notes = self.connections.notes.needed({source: max(each.seen.wait for each in again)})
-        self._store_anew(subscription, [(each.arrived, self._again(source, each)) for each in again], notes)
+        notes = self.connections.notes.needed({source: max(each.original.wait for each in again)})
+        self._store_again(subscription, [(each.arrived, self._again(source, each)) for each in again], notes)
         return [each for each in found if isinstance(each, Delivery)]
 
     def _again(self, source: str, each: StoreAgain) -> Copy:
-        where, extra = self.connections.route(source, each.seen.wait)
-        return Copy(*where, envelope.copied(each.seen, each.like, each.counters, extra=extra), each.arrived.body)
+        where, extra = self.connections.route(source, each.original.wait)
+        return Copy(*where, envelope.copied(each.original, each.counters, extra), each.arrived.body)
 
-    def _store_anew(self, subscription: Subscription, again: Sequence[tuple[Arrived, Copy]], notes: Sequence[Copy]) -> None:
+    def _store_again(self, subscription: Subscription, again: Sequence[tuple[Arrived, Copy]], notes: Sequence[Copy]) -> None:
         batch = self.connections.store([*(copy for _, copy in again), *notes])
         stored = [message.tag for number, (message, _) in enumerate(again) if batch.stored(number)]
-        subscription.finish(stored)
+        subscription.acknowledge(stored)
         if len(stored) < len(again):
             raise BrokerUnavailable(
                 f"RabbitMQ refused copies of {counted(len(again) - len(stored), 'message')}. {why_not_stored(batch)}"
@@ -179,59 +182,46 @@ class RabbitMQBroker:
             arrived = channel.take()
             if arrived is None:
                 return None
-            opened = read_one(arrived, envelope.opened, partial(envelope.not_read, source, channel))
-            if isinstance(opened, Unreadable):
-                return opened  # it is not started
-            seen = opened[1]
-            stamp, losses = seen.stamp or seen.id, 1 if seen.returns == FLAGGED else seen.returns
-            counters = msgspec.structs.replace(seen.counters, alone=True)
-            try:
-                counters = suspects.with_lost_starts(self.connections.topology(), source, stamp, counters, losses)
-                self.connections.store([suspects.note(source, suspects.Start(stamp, by, time.time()))])
-            except BaseException:
-                channel.keep(arrived)  # put back, it would be counted as a start that never was
-                raise
-            self._came_back.note_suspect(source, seen.counters, counters)
-            receipt = Receipt(channel, arrived.tag, arrived.properties, arrived.route)
-            return Delivery(receipt, source, seen.id, arrived.body, seen.key, seen.headers, counters)
+            known = read_one(arrived, envelope.opened, partial(envelope.not_read, source, channel))
+            if isinstance(known, Unreadable):
+                return known  # it is not started
+            delivery = envelope.delivery_of(source, channel, arrived, known, known.counters)
+            vanished = 1 if known.returns == FLAGGED else known.returns
+            notes = StartNotes(self.connections, source, vanished)
+            # Put back into the queue, it would be counted as a start that never was.
+            put_aside = partial(channel.keep, arrived)
+            return start_alone(Suspect(delivery, known.stamp or known.id, vanished), by, notes, self._came_back, put_aside)
 
     def settle(self, settlement: Settlement) -> Sequence[str | None]:
         with self._lock:
-            kept = [each for each in settlement.kept if self._is_ours(each.delivery)]
-            dead = [each for each in settlement.dead if self._is_ours(each.delivery)]
-            gone = [each.receipt for each in settlement.gone if self._is_ours(each)]
-            moved = [*(each.delivery.receipt for each in kept), *(each.delivery.receipt for each in dead)]
-            handed_back = self._stop_consuming(kept)
-            if moved:
-                self._copies.move(kept, dead)
-                self._copies.forget(moved)
-            self._held.finish([receipt for receipt in (*gone, *moved) if not self._copies.has_moved(receipt)])
-            letter_ids = [self._copies.letter_id(each.delivery.receipt) for each in settlement.dead]
-            self._copies.settled()
-            for subscription in handed_back:
-                subscription.wait_until_let_go()
-            asked = len(settlement.gone) + len(settlement.kept) + len(settlement.dead)
-            if len(gone) + len(moved) < asked:
-                raise self._held.told_lost()
-            return letter_ids
-
-    def _is_ours(self, delivery: Delivery) -> bool:
-        return self._held.holds(delivery.receipt) or self._copies.has_moved(delivery.receipt)
+            cancelled = self._stop_consuming(settlement.kept)
+            try:
+                return self._settler.settle(settlement)
+            except BrokerUnavailable:
+                cancelled = []  # it is settled again
+                raise
+            finally:
+                self._held.unmark_if_idle()
+                for subscription in cancelled:
+                    subscription.wait_until_let_go()
 
     def _stop_consuming(self, kept: Sequence[Kept]) -> list[Subscription]:
         """What is handed back is for others: it would come straight to us again while we have credit."""
-        back = [each for each in kept if not each.after and each.counters.attempts == each.delivery.counters.attempts]
-        subscriptions = [self._held.subscriptions.get(source) for source in {each.delivery.source for each in back}]
-        alive = [subscription for subscription in subscriptions if subscription is not None and subscription.alive]
+        found = [self._held.subscriptions.get(source) for source in handed_back(kept)]
+        alive = [subscription for subscription in found if subscription is not None and subscription.alive]
         for subscription in alive:
             with suppress(Refused):  # its queue is gone: nothing will come from there
                 subscription.cancel()
         return alive
 
+    def _forget_lost(self) -> None:
+        self._copies.forget_lost()
+        self._settler.forget_lost()
+
     def extend(self, deliveries: Sequence[Delivery]) -> None:
         with self._lock:
-            if not all(map(self._is_ours, deliveries)):
-                raise self._held.told_lost()
+            if not self._settler.holds(deliveries):
+                raise self._held.ownership_lost()
 
     def depth(self, source: str) -> Depth:
         with self._lock:
@@ -266,18 +256,20 @@ class RabbitMQBroker:
                 continue
             subscription.cancel()
             waiting = self._admitted(source, subscription, subscription.take(len(subscription.buffer)))
-            self.settle(Settlement(kept=[Kept(delivery, delivery.counters) for delivery in waiting]))
+            self._settler.give_back(waiting)
+            self._held.unmark_if_idle()
+            subscription.wait_until_let_go()
 
     def _give_back_suspects(self) -> None:
         """Those that were taken and could not be started: put back as they are, they would be counted as started."""
         for source, channel in self._held.suspects_channels.items():
             if channel.alive and channel.kept is not None:
-                like, seen = envelope.opened_safely(channel.kept)
-                losses = seen.counters.losses + max(0, seen.returns)
-                counters = msgspec.structs.replace(seen.counters, alone=True, losses=losses)
-                copy = Copy("", suspects_of(source), envelope.copied(seen, like, counters), channel.kept.body)
+                known = envelope.opened_safely(channel.kept)
+                losses = known.counters.losses + max(0, known.returns)
+                counters = msgspec.structs.replace(known.counters, alone=True, losses=losses)
+                copy = Copy("", suspects_of(source), envelope.copied(known, counters), channel.kept.body)
                 if self.connections.store([copy]).stored(0):
-                    channel.finish([channel.kept.tag])
+                    channel.acknowledge([channel.kept.tag])
 
     def close(self) -> None:
         with self._lock:

@@ -1,133 +1,116 @@
-"""How does a message get from one queue to another, and never into none?
+"""Make the copies of retries, releases and dead letters, and send them to be stored.
 
-A copy of it is stored, confirmed by the server, and only then may the original be let go. If that is interrupted it is tried
-again: a copy that was confirmed before, or is still on its way, is not sent a second time.
+The rule that a copy is confirmed before its original is let go is in `port.copying.settling`. What is RabbitMQ's own: confirms
+come later, in batches. If waiting for a batch is interrupted, a copy that may still be on its way is not sent a second time.
 """
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from unpoison.brokers.rabbitmq import envelope, letters
 from unpoison.brokers.rabbitmq.connections import Connections
-from unpoison.brokers.rabbitmq.envelope import Envelope, Receipt
-from unpoison.brokers.rabbitmq.properties import Properties
 from unpoison.brokers.rabbitmq.topology import DLX, suspects_of
-from unpoison.brokers.rabbitmq.wire import Arrived
-from unpoison.brokers.rabbitmq.writing import MAKE_AGAIN, Batch, Copy
+from unpoison.brokers.rabbitmq.writing import Batch, Copy, why_not_stored
 from unpoison.errors import BrokerUnavailable
-from unpoison.model.message import Delivery
 from unpoison.port.broker import Dead, Kept
+from unpoison.port.copying.ids import new_letter_id
+from unpoison.port.copying.settling import Item, Receipt, Stored
 
-LetGo = Callable[[Sequence[Receipt]], None]
+
+class _Sent(NamedTuple):
+    """A copy that was sent: its batch, its number in there, and the id of a dead letter."""
+
+    batch: Batch
+    number: int
+    letter_id: str | None
+
+    @property
+    def is_stored(self) -> bool:
+        return self.batch.stored(self.number)
+
+    @property
+    def may_be_stored(self) -> bool:
+        return not self.batch.done.is_set() or self.is_stored
 
 
-class Copies:
-    """The copies that one consumer stores. `let_go` lets originals go whose copies are stored."""
+class CopyStore:
+    """Stores the copies that one consumer settles messages by."""
 
-    def __init__(self, connections: Connections, let_go: LetGo) -> None:
-        self._connections, self._let_go = connections, let_go
-        self._sent: dict[Receipt, tuple[Batch, int]] = {}
-        self._moved: set[Receipt] = set()
-        self._letter_ids: dict[Receipt, str] = {}
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+        self._sent: dict[Receipt, _Sent] = {}
 
-    def letter_id(self, receipt: Receipt) -> str | None:
-        """The id of the letter that was stored for this message in the settlement that is being carried out."""
-        return self._letter_ids.get(receipt)
-
-    def has_moved(self, receipt: Receipt) -> bool:
-        """Whether it was let go in an earlier try of the settlement that is being tried again."""
-        return receipt in self._moved
-
-    def move(self, kept: Sequence[Kept], dead: Sequence[Dead]) -> None:
-        """Have a confirmed copy of each. Raises BrokerUnavailable if one cannot be had; the others are let go then."""
-        makers: list[tuple[Receipt, Callable[[], Copy]]] = [
-            *((each.delivery.receipt, partial(self._kept_copy, each)) for each in kept),
-            *((each.delivery.receipt, partial(self._letter_copy, each)) for each in dead),
-        ]
-        new = [(receipt, make()) for receipt, make in makers if not self._is_on_its_way(receipt)]
-        receipts = [receipt for receipt, _ in makers if receipt not in self._moved]
+    def store(self, items: Sequence[Item]) -> Stored:
+        """Returns once it is known of each whether it is stored. Raises BrokerUnavailable if that cannot be found out now."""
+        new = [item for item in items if not self._is_on_its_way(item.delivery.receipt)]
         try:
-            self._store(new, self._notes(kept))
-            for batch in {id(self._sent[receipt][0]): self._sent[receipt][0] for receipt in receipts}.values():
+            self._send([(item.delivery.receipt, *self._copy(item)) for item in new], _delays(items))
+            for batch in {id(sent.batch): sent.batch for sent in self._of(items)}.values():
                 self._connections.writer().wait(batch)
         except BrokerUnavailable:
             self._connections.notes.forget()
             raise
-        stored = [receipt for receipt in receipts if self._is_stored(receipt)]
-        if len(stored) < len(receipts):
-            failed = next(self._sent[receipt][0] for receipt in receipts if not self._is_stored(receipt))
-            self._let_go(stored)
-            self.forget(stored)
-            self._moved.update(stored)
-            raise BrokerUnavailable(why_not_stored(failed))
+        outcomes = dict(enumerate(self._of(items)))
+        for item in items:
+            del self._sent[item.delivery.receipt]
+        return Stored(
+            {number: why_not_stored(sent.batch) for number, sent in outcomes.items() if not sent.is_stored},
+            {number: sent.letter_id for number, sent in outcomes.items() if sent.letter_id is not None},
+        )
 
-    def _store(self, new: Sequence[tuple[Receipt, Copy]], notes: Sequence[Copy]) -> None:
-        """First what goes straight to a queue, then what waits, then letters, each once the former is confirmed: if we may not
-        write to one exchange, the server ends the channel, and it is not known what became of all else that was sent. Tried
-        again and again, that would be stored each time. (A right to delay is one for all exchanges that do.)"""
-        straight: list[tuple[Receipt | None, Copy]] = [(None, note) for note in notes]
-        straight += [each for each in new if not each[1].exchange]
+    def forget_lost(self) -> None:
+        """Copies of messages that belong to another consumer by now are not waited for."""
+        self._sent = {receipt: sent for receipt, sent in self._sent.items() if receipt.holder.held([receipt])}
+
+    def _is_on_its_way(self, receipt: Receipt) -> bool:
+        return receipt in self._sent and self._sent[receipt].may_be_stored
+
+    def _of(self, items: Sequence[Item]) -> list[_Sent]:
+        return [self._sent[item.delivery.receipt] for item in items]
+
+    def _send(self, new: Sequence[tuple[Receipt, Copy, str | None]], delays: dict[str, float]) -> None:
+        """First what goes straight to a queue, then what waits, then letters, each once the former is confirmed: if this user may
+        not write to one exchange, the server closes the channel and does not say what became of all else that was sent. Each
+        new try would store that again. (A right to delay is one for all exchanges that do.)"""
+        notes: list[tuple[Receipt | None, Copy, str | None]] = [
+            (None, note, None) for note in self._connections.notes.needed(delays)
+        ]
+        straight = [*notes, *(each for each in new if not each[1].exchange)]
         waiting = [each for each in new if each[1].exchange not in ("", DLX)]
-        groups = [group for group in (straight, waiting, [each for each in new if each[1].exchange == DLX]) if group]
+        dead = [each for each in new if each[1].exchange == DLX]
+        groups = [group for group in (straight, waiting, dead) if group]
         writer = self._connections.writer()
         for group in groups:
-            batch = writer.submit([copy for _, copy in group])
-            self._sent.update((receipt, (batch, number)) for number, (receipt, _) in enumerate(group) if receipt is not None)
+            batch = writer.submit([copy for _, copy, _ in group])
+            for number, (receipt, _, letter_id) in enumerate(group):
+                if receipt is not None:
+                    self._sent[receipt] = _Sent(batch, number, letter_id)
             if len(groups) > 1:
                 writer.wait(batch)
 
-    def _notes(self, kept: Sequence[Kept]) -> list[Copy]:
-        delays: dict[str, float] = {}
-        for each in kept:
-            delays[each.delivery.source] = max(each.after, delays.get(each.delivery.source, 0.0))
-        return self._connections.notes.needed(delays)
-
-    def forget(self, receipts: Sequence[Receipt]) -> None:
-        """These were let go."""
-        for receipt in receipts:
-            self._sent.pop(receipt, None)
-
-    def settled(self) -> None:
-        """The settlement has come to its end."""
-        self._moved.clear()
-        self._letter_ids.clear()
-
-    def _is_stored(self, receipt: Receipt) -> bool:
-        batch, number = self._sent[receipt]
-        return batch.stored(number)
-
-    def _is_on_its_way(self, receipt: Receipt) -> bool:
-        if receipt in self._moved:
-            return True
-        if receipt not in self._sent:
-            return False
-        return not self._sent[receipt][0].done.is_set() or self._is_stored(receipt)
+    def _copy(self, item: Item) -> tuple[Copy, str | None]:
+        if isinstance(item, Dead):
+            letter_id = new_letter_id(item.delivery.source)
+            return letter_copy(item, letter_id), letter_id
+        return self._kept_copy(item), None
 
     def _kept_copy(self, kept: Kept) -> Copy:
         delivery = kept.delivery
-        like, seen = _opened(delivery)
-        home = suspects_of(delivery.source) if kept.counters.alone else delivery.source
-        where, extra = self._connections.route(home, kept.after)
-        return Copy(*where, envelope.copied(seen, like, kept.counters, extra=extra), delivery.body)
-
-    def _letter_copy(self, dead: Dead) -> Copy:
-        delivery = dead.delivery
-        like, seen = _opened(delivery)
-        letter_id = self._letter_ids[delivery.receipt] = letters.new_id(delivery.source)
-        data = letters.written(dead.letter, seen, like, letter_id)
-        return Copy(DLX, delivery.source, data, delivery.body)
+        queue = suspects_of(delivery.source) if kept.counters.alone else delivery.source
+        where, extra = self._connections.route(queue, kept.after)
+        return Copy(*where, envelope.copied(envelope.of_delivery(delivery), kept.counters, extra), delivery.body)
 
 
-def _opened(delivery: Delivery) -> tuple[Properties, Envelope]:
-    receipt: Receipt = delivery.receipt
-    return envelope.opened_safely(Arrived(receipt.tag, False, receipt.properties, delivery.body, receipt.route))
+def letter_copy(dead: Dead, letter_id: str) -> Copy:
+    delivery = dead.delivery
+    data = letters.written(dead.letter, envelope.of_delivery(delivery), letter_id)
+    return Copy(DLX, delivery.source, data, delivery.body)
 
 
-def why_not_stored(batch: Batch) -> str:
-    if batch.broken is not None:
-        return f"The connection broke: {batch.broken}."
-    if batch.unroutable:
-        (exchange, key), text = next(iter(batch.unroutable.items()))
-        place = f"queue {key!r}" if not exchange else f"a queue bound to exchange {exchange!r} with the key {key!r}"
-        return f"RabbitMQ cannot route to {place} ({text}): it was deleted, or its binding was. {MAKE_AGAIN}"
-    return "RabbitMQ refused to store (basic.nack): the queue is full or unavailable. See its length limits and its log."
+def _delays(items: Sequence[Item]) -> dict[str, float]:
+    """The longest delay of each source."""
+    delays: dict[str, float] = {}
+    for item in items:
+        if isinstance(item, Kept):
+            delays[item.delivery.source] = max(item.after, delays.get(item.delivery.source, 0.0))
+    return delays

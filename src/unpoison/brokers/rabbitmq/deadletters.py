@@ -14,12 +14,11 @@ from functools import partial
 from unpoison.brokers.rabbitmq import letters
 from unpoison.brokers.rabbitmq.broker import RabbitMQBroker
 from unpoison.brokers.rabbitmq.connection import IN_USE, Channel, Connection, Refused
-from unpoison.brokers.rabbitmq.copies import why_not_stored
 from unpoison.brokers.rabbitmq.letters import Found
 from unpoison.brokers.rabbitmq.queue_pass import QueuePass, waiting_in
 from unpoison.brokers.rabbitmq.topology import Topology, dlq_of, history_of, lock_of, suspects_of
 from unpoison.brokers.rabbitmq.wire import Arrived
-from unpoison.brokers.rabbitmq.writing import Batch, Copy
+from unpoison.brokers.rabbitmq.writing import Batch, Copy, why_not_stored
 from unpoison.errors import BrokerUnavailable
 from unpoison.model.dead_letter import DeadLetter
 from unpoison.model.wording import counted
@@ -121,8 +120,8 @@ class LettersReading:
         return made
 
     def _receive(self, queue: str, states: Sequence[str], arrived: Arrived) -> None:
-        told = letters.brief(self._source, arrived, states)
-        entry = Entry(told.id, told.message_id, told.state, queue, arrived.tag, told.identity)
+        brief = letters.brief(self._source, arrived, states)
+        entry = Entry(brief.id, brief.message_id, brief.state, queue, arrived.tag, brief.identity)
         self._keep(entry, packed(arrived))
 
     def take_past(self, keep: Keep) -> None:
@@ -181,7 +180,7 @@ class LettersReading:
 
     def _note(self, state: str, entry: Entry, data: bytes) -> Copy:
         found = self._read(entry, data)
-        data = letters.written(found.letter, found.seen, found.like, entry.id, state)
+        data = letters.written(found.letter, found.original, entry.id, state)
         return Copy("", self.history, data, found.arrived.body)
 
     def let_go(self, entries: Sequence[Entry], *, stored: bool) -> None:

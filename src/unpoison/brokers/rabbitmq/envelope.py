@@ -1,16 +1,14 @@
-"""What travels with a message, and how does it become a Delivery?
+"""Read what travels beside a message's body, make a Delivery of it, and write it for copies.
 
-Headers: `x-delivery-attempts` holds the starts already charged, `x-unpoison-…` the other counters, `x-unpoison-stamp` names
-the message for good (its id is the sender's and need not be unique). Broker-owned headers are never copied: a copied
-delivery count is shown as real, and a copied x-death makes older servers drop the message as a loop.
+The header `x-unpoison-counters` holds the counters as JSON, `x-delivery-attempts` the attempts for other tools;
+`x-unpoison-stamp` names the message for good (its id is the sender's and need not be unique). Headers of the broker are never
+copied: a copied delivery count is shown as real, and a copied x-death makes older servers drop the message as a loop.
 """
 
 import hashlib
-import itertools
-import os
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from typing import Any
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -18,64 +16,48 @@ from unpoison.brokers.rabbitmq import header_table, properties
 from unpoison.brokers.rabbitmq.header_table import Header
 from unpoison.brokers.rabbitmq.properties import Properties
 from unpoison.brokers.rabbitmq.wire import Arrived, read_route
-from unpoison.model.message import (
-    MOST_COUNTED,
-    MOST_MOMENT,
-    NO_HEADERS,
-    UNTRIED,
-    Counters,
-    Delivery,
-    Native,
-    Outgoing,
-    PastAttempt,
-    as_text,
-)
+from unpoison.model.message import MOST_MOMENT, NO_HEADERS, UNTRIED, Counters, Delivery, Native, Outgoing, as_text
+from unpoison.port import serialization
+from unpoison.port.copying import settling
+from unpoison.port.copying.ids import unique
 from unpoison.port.reading import Unreadable, read_one, unreadable
-from unpoison.port.serialization import UNREADABLE
+from unpoison.port.serialization import counters_or_untried, counters_text
+from unpoison.port.takeovers import CameBack
 
-STAMP, KEY, ATTEMPTS, REST = b"x-unpoison-stamp", b"x-unpoison-key", b"x-delivery-attempts", b"x-unpoison-wait"
+STAMP, COUNTERS, ATTEMPTS = (name.encode() for name in (serialization.STAMP, serialization.COUNTERS, serialization.ATTEMPTS))
+KEY, REST = b"x-unpoison-key", b"x-unpoison-wait"
 EXCHANGE, ROUTING_KEY = b"x-unpoison-exchange", b"x-unpoison-routing-key"
 """What the original was published with: a copy has a route of its own."""
 EXPIRATION = b"x-unpoison-expiration"
 """The one that the sender set, in milliseconds. A copy does not expire."""
 SENDERS_ATTEMPTS = b"x-unpoison-senders-attempts"
 """What the sender wrote as `x-delivery-attempts`: ours takes its place on a copy."""
-RECORD, LETTER, STATE = b"x-unpoison-letter", b"x-unpoison-letter-id", b"x-unpoison-state"
+RECORD, LETTER, STATE = (name.encode() for name in (serialization.LETTER, serialization.LETTER_ID, serialization.STATE))
 LONG_ID = b"x-unpoison-id"
 """For an id of more than the 255 bytes that the property can hold."""
 
 DIGIT = b"unpoison-d"
-"""Headers that lead a delayed message down the ladder; without x-, since a headers exchange ignores those."""
+"""Headers that lead a delayed message through the delay queues; without x-, since a headers exchange ignores those."""
 
 BROKERS = (b"x-death", b"x-first-death-", b"x-last-death-", b"x-delivery-count", b"x-acquired-count", b"x-opt-")
 _OURS = (ATTEMPTS, b"x-unpoison-", DIGIT)
 ROUTING = (b"CC", b"BCC")
 """A copy with one of these would go to those queues too, a second time."""
 
-_FIELDS = {
-    ATTEMPTS: "attempts",
-    b"x-unpoison-vanished": "vanished",
-    b"x-unpoison-losses": "losses",
-    b"x-unpoison-alone": "alone",
-    b"x-unpoison-fresh": "fresh",
-    b"x-unpoison-interrupted": "interrupted",
-    b"x-unpoison-replays": "replays",
-    b"x-unpoison-first-failed-at": "first_failed_at",
-}
-_HISTORY = b"x-unpoison-history"
-COUNTERS = frozenset((*_FIELDS, _HISTORY))
-_KINDS: Mapping[str, tuple[type, ...]] = {"alone": (bool,), "fresh": (bool,), "first_failed_at": (float, int)}
 FLAGGED = -1
 """In place of how often a message came back: once at least."""
 
 MOST_HEADERS = 64 * 1024
 """Bytes that our own headers may take; a frame, and so all headers of a message, ends at 128 KiB."""
 
-_process, _count = os.urandom(6).hex(), itertools.count()
+NOT_SENT_AGAIN = ("dead", "discarded")
+_PERSISTENT = 2
+
+log = logging.getLogger("unpoison")
 
 
 class Envelope(msgspec.Struct):
-    """What the envelope of one message says."""
+    """What the properties of one message say."""
 
     id: str
     key: str | None
@@ -83,106 +65,100 @@ class Envelope(msgspec.Struct):
     stamp: str | None
     counters: Counters
     returns: int
+    """How often the message came back since it was stored, or FLAGGED."""
     wait: float
+    """Seconds that it still has to wait: the delay was too long for one way through the delay queues."""
     route: tuple[str, str] | None = None
     """Exchange and routing key of the original; None if they are not known."""
     expiration: str | None = None
     senders_attempts: bytes | None = None
     """A header `x-delivery-attempts` that is not ours, as it came."""
     letter: str | None = None
-    """What the record of a dead letter says, if this is one that was not sent again by us."""
+    """The record of a dead letter, if this is one that we have not sent again."""
+    properties: Properties = properties.NONE
 
 
-def stamp() -> str:
-    """A name that no other message has."""
-    if os.getpid() != _pid[0]:  # a forked child must not go on with its parent's numbers
-        _pid[0] = os.getpid()
-        globals()["_process"] = os.urandom(6).hex()
-    return f"{_process}{next(_count):x}"
+class Receipt(settling.Receipt, frozen=True, eq=False):
+    """The holder is a channel, the handle a delivery tag, the envelope the properties as bytes."""
 
-
-_pid = [os.getpid()]
+    route: bytes = b""
 
 
 def published(message: Outgoing, extra: Sequence[Header] = ()) -> bytes:
     """The properties of a new message."""
-    entries = [*extra, *(header_table.header(name, text) for name, text in message.headers.items())]
-    entries.append(header_table.header("x-unpoison-stamp", stamp()))
+    headers = [*extra, *(header_table.header(name, text) for name, text in message.headers.items())]
+    headers.append(header_table.header(serialization.STAMP, unique()))
     if message.key is not None:
-        entries.append(header_table.header("x-unpoison-key", message.key))
-    return _written(message.id, entries)
+        headers.append(header_table.header(KEY.decode(), message.key))
+    return _written(message.id, headers)
 
 
-def copied(seen: Envelope, like: Properties, counters: Counters, *, extra: list[Header] | None = None) -> bytes:
+def copied(original: Envelope, counters: Counters, extra: Sequence[Header] = ()) -> bytes:
     """The properties of a copy: what the sender wrote, with these counters."""
-    entries = [*kept(like), *counted(counters), *(extra or ())]
-    entries.append(header_table.header("x-unpoison-stamp", seen.stamp or stamp()))
-    if seen.key is not None:
-        entries.append(header_table.header("x-unpoison-key", seen.key))
-    if seen.expiration is not None:
-        entries.append(header_table.header(EXPIRATION.decode(), seen.expiration))
-    if seen.senders_attempts is not None:
-        entries.append(Header(SENDERS_ATTEMPTS, seen.senders_attempts))
-    if seen.route is not None:
-        entries += [
-            header_table.header(name.decode(), text) for name, text in zip((EXCHANGE, ROUTING_KEY), seen.route, strict=True)
-        ]
-    return _written(seen.id, entries, like)
+    headers = [*_senders(original.properties), *counters_headers(counters), *extra]
+    headers.append(header_table.header(serialization.STAMP, original.stamp or unique()))
+    if original.key is not None:
+        headers.append(header_table.header(KEY.decode(), original.key))
+    if original.expiration is not None:
+        headers.append(header_table.header(EXPIRATION.decode(), original.expiration))
+    if original.senders_attempts is not None:
+        headers.append(Header(SENDERS_ATTEMPTS, original.senders_attempts))
+    if original.route is not None:
+        names = (EXCHANGE, ROUTING_KEY)
+        headers += [header_table.header(name.decode(), text) for name, text in zip(names, original.route, strict=True)]
+    return _written(original.id, headers, original.properties)
 
 
 def also_to(queue: str) -> Header:
-    """Has one message stored in this queue too, and takes itself off on the way."""
+    """Stores one message in this queue too. RabbitMQ takes this header off on the way."""
     return Header(b"BCC", header_table.array([queue]))
 
 
-def _written(id_: str, entries: list[Header], like: Properties = properties.NONE) -> bytes:
+def _written(id_: str, headers: list[Header], like: Properties = properties.NONE) -> bytes:
     if len(id_.encode()) > 255:  # what a short string of AMQP can hold
-        return properties.write(None, [*entries, header_table.header("x-unpoison-id", id_)], like)
-    return properties.write(id_, entries, like)
+        return properties.write(None, [*headers, header_table.header(LONG_ID.decode(), id_)], like)
+    return properties.write(id_, headers, like)
 
 
-def kept(like: Properties) -> list[Header]:
-    """The sender's own headers, as they came."""
+def _senders(like: Properties) -> list[Header]:
     return [each for each in like.headers.entries if is_senders(each.name) and each.name not in ROUTING]
 
 
 def is_senders(name: bytes) -> bool:
-    """Whether it is a header that the sender wrote: neither ours nor the broker's."""
+    """Whether the sender wrote this header: it is neither ours nor the broker's."""
     return not name.startswith(BROKERS) and not name.startswith(_OURS)
 
 
-def counted(counters: Counters) -> list[Header]:
-    """Counters as headers; those that are nought are left out."""
-    entries = [header_table.header("x-delivery-attempts", counters.attempts)] if counters != UNTRIED else []
-    for name, field in _FIELDS.items():
-        content = getattr(counters, field)
-        if field != "attempts" and content not in (0, None, False):
-            entries.append(header_table.header(name.decode(), content))
-    if counters.history:
-        entries.append(header_table.header("x-unpoison-history", _history(counters.history)))
-    return entries
+def counters_headers(counters: Counters) -> list[Header]:
+    text = counters_text(counters, MOST_HEADERS // 4)
+    if text is None:
+        return []
+    return [
+        header_table.header(serialization.ATTEMPTS, counters.attempts),
+        header_table.header(serialization.COUNTERS, text),
+    ]
 
 
-def _history(history: tuple[PastAttempt, ...]) -> str:
-    while len(data := msgspec.json.encode(history)) > MOST_HEADERS // 4 and len(history) > 1:
-        history = history[1:]
-    return data.decode()
+def opened(arrived: Arrived) -> Envelope:
+    """The envelope of a message. May raise."""
+    return look(arrived, properties.read(arrived.properties))
 
 
-def opened(arrived: Arrived) -> tuple[Properties, Envelope]:
-    """The properties of a message, and what they say. May raise."""
-    like = properties.read(arrived.properties)
-    return like, look(arrived, like)
-
-
-def opened_safely(arrived: Arrived) -> tuple[Properties, Envelope]:
+def opened_safely(arrived: Arrived) -> Envelope:
     """As `opened`; of a message that cannot be read, only its body is known."""
 
-    def bare(arrived: Arrived, _: Exception) -> tuple[Properties, Envelope]:
+    def bare(arrived: Arrived, _: Exception) -> Envelope:
         like = read_one(arrived.properties, properties.read, lambda *_: properties.NONE)
-        return like, Envelope(_unnamed(arrived), None, NO_HEADERS, None, UNTRIED, 0, 0.0, route_of(arrived.route, {}))
+        route = route_of(arrived.route, {})
+        return Envelope(_unnamed(arrived), None, NO_HEADERS, None, UNTRIED, 0, 0.0, route, properties=like)
 
     return read_one(arrived, opened, bare)
+
+
+def of_delivery(delivery: Delivery) -> Envelope:
+    """The envelope that a delivery came in."""
+    receipt: Receipt = delivery.receipt
+    return opened_safely(Arrived(receipt.handle, False, receipt.envelope, delivery.body, receipt.route))
 
 
 def not_read(source: str, holder: object, arrived: Arrived, error: Exception) -> Unreadable:
@@ -196,18 +172,17 @@ def _unnamed(arrived: Arrived) -> str:
 
 
 def look(arrived: Arrived, like: Properties) -> Envelope:
-    """Read an envelope, whatever is in it: what we do not understand is as if it were not there. May raise."""
+    """Read an envelope, whatever is in it: what we do not understand is ignored. May raise."""
     found = {each.name: each.value for each in like.headers.entries}
     headers = {as_text(each.name): header_table.text(each.value) for each in like.headers.entries if is_senders(each.name)}
     key = header_table.text(found[KEY]) if KEY in found else None
     named = header_table.text(found[LONG_ID]) if LONG_ID in found else like.id
     own = header_table.text(found[STAMP]) if STAMP in found else None
-    # Every copy of ours has a stamp. Without one, counters are somebody else's headers of those names.
+    # Every copy of ours has a stamp. Without one, another program wrote headers with the names of ours.
     senders = found.get(SENDERS_ATTEMPTS if own else ATTEMPTS)
     if senders is not None:
         headers[ATTEMPTS.decode()] = header_table.text(senders)
     wait = _number(found.get(REST), (float, int), 0.0)
-    wait = wait if 0 < wait <= MOST_MOMENT else 0.0  # else somebody else's header of that name
     return Envelope(
         id=named if named is not None else own or _unnamed(arrived),
         key=key,
@@ -215,22 +190,20 @@ def look(arrived: Arrived, like: Properties) -> Envelope:
         stamp=own,
         counters=_counters(found) if own else UNTRIED,
         returns=_returns(found) if arrived.redelivered else 0,
-        wait=float(wait),
+        wait=float(wait) if 0 < wait <= MOST_MOMENT else 0.0,  # else another program wrote it
         route=route_of(arrived.route, found),
         expiration=_expiration(found, like),
         senders_attempts=senders,
         letter=_letter(found) if own else None,
+        properties=like,
     )
 
 
 def _letter(found: Mapping[bytes, bytes]) -> str | None:
-    """What tells that it is a letter that nobody has sent again. A replay of ours says so in its state."""
+    """The record of a letter that nobody has sent again. One that we sent again says so in its state."""
     if LETTER not in found or STATE not in found or header_table.text(found[STATE]) not in NOT_SENT_AGAIN:
         return None
     return header_table.text(found[RECORD]) if RECORD in found else ""
-
-
-NOT_SENT_AGAIN = ("dead", "discarded")
 
 
 def _expiration(found: Mapping[bytes, bytes], like: Properties) -> str | None:
@@ -255,7 +228,7 @@ def route_of(route: bytes, found: Mapping[bytes, bytes]) -> tuple[str, str] | No
 
 
 def last_death(headers: Mapping[bytes, bytes]) -> dict[str, Any]:
-    """What RabbitMQ noted when it last dead-lettered this message; empty if it never did, or somebody else wrote the header."""
+    """What RabbitMQ noted when it last dead-lettered this message; empty if it never did, or another program wrote the header."""
     deaths = header_table.value(headers[b"x-death"]) if b"x-death" in headers else []
     return deaths[0] if isinstance(deaths, list) and deaths and isinstance(deaths[0], dict) else {}
 
@@ -267,32 +240,12 @@ def _returns(found: Mapping[bytes, bytes]) -> int:
 
 
 def _counters(found: Mapping[bytes, bytes]) -> Counters:
-    fields: dict[str, Any] = {}
-    for name, field in _FIELDS.items():
-        if name in found:
-            kinds = _KINDS.get(field, (int,))
-            content = _number(found[name], kinds, None)
-            most = MOST_MOMENT if field == "first_failed_at" else MOST_COUNTED
-            if content is not None and (isinstance(content, bool) or 0 <= content <= most):
-                fields[field] = content
-    if _HISTORY in found:
-        with suppress(*UNREADABLE):  # somebody else's header of that name
-            fields["history"] = msgspec.json.decode(header_table.text(found[_HISTORY]), type=tuple[PastAttempt, ...])
-    return Counters(**fields) if fields else UNTRIED
+    return counters_or_untried(header_table.text(found[COUNTERS])) if COUNTERS in found else UNTRIED
 
 
 def _number(raw: bytes | None, kinds: tuple[type, ...], otherwise: Any) -> Any:
     content = None if raw is None else header_table.value(raw)
     return content if type(content) in kinds else otherwise
-
-
-class Receipt(msgspec.Struct, frozen=True, eq=False):
-    """How a message is found again when it is settled: who holds it, under which tag."""
-
-    holder: Any
-    tag: int
-    properties: bytes
-    route: bytes = b""
 
 
 _STAMP_ALONE = bytes((len(STAMP),)) + STAMP + b"S"
@@ -316,31 +269,99 @@ def plain(source: str, arrived: Arrived, holder: object) -> Delivery:
     )
 
 
-# What does RabbitMQ itself say about a message? Of a retry: what it said about the original, as far as a copy keeps it.
+class ForeignMessages:
+    """Counters of messages that did not come by our own ways, and the log lines about them.
+
+    A shovel or the management page may move a dead letter back into its source: it starts again as a replay. And other programs
+    count in a header `x-delivery-attempts` too: it counts only beside a stamp of ours.
+    """
+
+    def __init__(self) -> None:
+        self._moved = CameBack(tell=serialization.tell)
+        self._warned: set[str] = set()
+
+    def counters(self, source: str, known: Envelope) -> Counters:
+        """Those that a message in its source starts with."""
+        if known.stamp is None and known.senders_attempts is not None and source not in self._warned:
+            self._warned.add(source)
+            self._warn(source, known)
+        if known.letter is None:
+            return known.counters
+        self._moved.note(source)
+        return serialization.restarted(known.letter, known.counters.replays)
+
+    def tell_due(self) -> None:
+        self._moved.tell_due()
+
+    def _warn(self, source: str, known: Envelope) -> None:
+        log.warning(
+            "Source %r: message %r came with a header x-delivery-attempts: %s that unpoison did not write. The handler sees it; "
+            "it is not counted, so the message has all its attempts. Said once for this source.",
+            source,
+            known.id,
+            known.headers["x-delivery-attempts"],
+            extra={"event": "foreign-attempts", "source": source, "message_id": known.id},
+        )
 
 
-_UNSET = dict.fromkeys(properties.PLAIN_FIELDS)
-_PERSISTENT = 2
+class StoreAgain(NamedTuple):
+    """A message that has to be stored again before it may run: it came back uncounted, or has to wait longer."""
+
+    arrived: Arrived
+    original: Envelope
+    counters: Counters
+
+
+def read_together(
+    source: str, holder: object, one: Callable[[Arrived], Delivery | StoreAgain], arrived: Sequence[Arrived]
+) -> list[Delivery | StoreAgain]:
+    return [
+        plain(source, message, holder) if not message.redelivered and is_plain(message.properties) else one(message)
+        for message in arrived
+    ]
+
+
+def read(source: str, holder: object, foreign: ForeignMessages, message: Arrived) -> Delivery | StoreAgain:
+    known = opened(message)
+    counters = _returned(foreign.counters(source, known), known.returns)
+    if known.wait > 0 or (known.returns == FLAGGED and known.counters.vanished == 0 and not known.counters.alone):
+        return StoreAgain(message, known, counters)
+    return delivery_of(source, holder, message, known, counters)
+
+
+def delivery_of(source: str, holder: object, message: Arrived, known: Envelope, counters: Counters) -> Delivery:
+    receipt = Receipt(holder, message.tag, message.properties, message.route)
+    return Delivery(receipt, source, known.id, message.body, known.key, known.headers, counters)
+
+
+def _returned(counters: Counters, returns: int) -> Counters:
+    """The counters after a message came back so often."""
+    if returns == 0:
+        return counters
+    for _ in range(1 if returns == FLAGGED else min(2, returns)):
+        counters = counters.returned()
+    return counters
 
 
 def native(delivery: Delivery) -> Native:
+    """What RabbitMQ itself says about a message. Of a retry: what it said about the original, as far as a copy keeps it."""
     receipt: Receipt = delivery.receipt
-    if receipt.route and is_plain(receipt.properties):
+    if receipt.route and is_plain(receipt.envelope):
         known = {"message_id": delivery.id, "delivery_mode": _PERSISTENT, **_route(read_route(receipt.route))}
-        return Native(properties={**_UNSET, **known})
-    told, (entries, _) = properties.all_fields(receipt.properties)
+        return Native(properties={**dict.fromkeys(properties.PLAIN_FIELDS), **known})
+    fields, (entries, _) = properties.all_fields(receipt.envelope)
     found = {each.name: each.value for each in entries}
     if LONG_ID in found:
-        told["message_id"] = delivery.id
+        fields["message_id"] = delivery.id
     if EXPIRATION in found:
-        told["expiration"] = header_table.text(found[EXPIRATION])
+        fields["expiration"] = header_table.text(found[EXPIRATION])
     headers = [(as_text(name), header_table.native(value)) for name, value in entries if is_senders(name)]
     if attempts := found.get(SENDERS_ATTEMPTS if STAMP in found else ATTEMPTS):
         headers.append((ATTEMPTS.decode(), header_table.native(attempts)))
     return Native(
         header_table.native(found[KEY]) if KEY in found else None,
         tuple(headers),
-        {**told, **_route(route_of(receipt.route, found) or (None, None))},
+        {**fields, **_route(route_of(receipt.route, found) or (None, None))},
     )
 
 

@@ -1,7 +1,11 @@
-"""What does a consumer hold, and how do others learn that it does?
+"""Keep what a consumer holds, and let other consumers know that it holds something.
 
-Of each source a subscription, whose buffer fills by itself, and a channel from which suspects are pulled. What waits in a buffer
-and is not fetched goes back to others after a while. A mark on the server says that something is held.
+For each source there is a subscription, whose buffer fills by itself, and a channel from which suspects are pulled. What waits
+in a buffer and is not fetched goes back to others after a while.
+
+The server does not tell whether messages of a source are held by anyone. So a consumer that holds some is a consumer of the empty
+queue `<queue>.busy` too: the server tells everyone how many consumers a queue has, and forgets those whose connection ends. A run
+that ends when nothing is left does not end while another consumer is at work, on whatever host.
 """
 
 import threading
@@ -11,7 +15,6 @@ from contextlib import suppress
 
 from unpoison.brokers.rabbitmq.connection import Connection
 from unpoison.brokers.rabbitmq.connections import Connections
-from unpoison.brokers.rabbitmq.envelope import Receipt
 from unpoison.brokers.rabbitmq.subscription import Subscription
 from unpoison.brokers.rabbitmq.suspects import SuspectsChannel
 from unpoison.brokers.rabbitmq.topology import busy_of, suspects_of
@@ -19,11 +22,14 @@ from unpoison.brokers.rabbitmq.wire import cancel_frame, consume_frame
 from unpoison.errors import BrokerUnavailable, OwnershipLost, UnpoisonError
 from unpoison.port.broker import Ring
 
-# How do others know that somebody holds messages of a source, when the server does not tell?
-#
-# Whoever holds some, or has some waiting in its buffer, is a consumer of the empty queue `<queue>.busy`; the server tells
-# everybody how many consumers a queue has, and forgets those whose connection ends. So a run that is to end when nothing is
-# left does not end while another consumer is at work, on whatever host.
+GIVE_BACK_AFTER = 2.0
+"""Seconds that a message waits here unfetched before others may have it."""
+
+TICK = 0.25
+"""Seconds between two looks at what waits here unfetched."""
+
+CREATE_AFTER = 1.0
+"""Seconds between noticing that a queue was deleted and creating it again."""
 
 
 class BusyMark:
@@ -35,43 +41,29 @@ class BusyMark:
         self.is_marked = False
 
     def mark(self) -> None:
-        """Seen as busy from now on."""
         if not self.is_marked:
             self.is_marked = True
             self._channel.send(consume_frame(self._channel.number, self._queue, "busy"))
 
     def mark_soon(self) -> None:
-        """The same, for whoever is not in the connection's thread."""
+        """As `mark`, from any thread."""
         self._connection.post(self.mark)
 
     def unmark(self) -> None:
-        """Seen as idle from now on."""
         if self.is_marked:
             self.is_marked = False
             self._channel.send(cancel_frame(self._channel.number, "busy"))
 
 
-# (the part that gave this module its question)
-
-
-GIVE_BACK_AFTER = 2.0
-"""Seconds that a message waits here unfetched before others may have it."""
-
-TICK = 0.25
-"""Seconds between two looks at what waits here unfetched."""
-
-REMAKE_AFTER = 1.0
-"""Seconds between noticing that a queue was deleted and making it anew."""
-
-
 class Held:
-    """What one consumer holds. `give_back` is called, in a thread of its own, when messages wait here and nobody fetches them."""
+    """What one consumer holds. `give_back` is called, in a thread of its own, when messages wait here and nobody fetches them;
+    `on_lost` when the loss of messages is reported."""
 
-    def __init__(self, connections: Connections, ring: Ring, give_back: Callable[[], None]) -> None:
-        self._connections, self._ring, self._give_back = connections, ring, give_back
+    def __init__(self, connections: Connections, ring: Ring, give_back: Callable[[], None], on_lost: Callable[[], None]) -> None:
+        self._connections, self._ring, self._give_back, self._on_lost = connections, ring, give_back, on_lost
         self.subscriptions: dict[str, Subscription] = {}
         self.suspects_channels: dict[str, SuspectsChannel] = {}
-        self._presences: dict[str, BusyMark] = {}
+        self._marks: dict[str, BusyMark] = {}
         self._pushing: Connection | None = None
         self._deleted: dict[str, float] = {}
 
@@ -81,15 +73,15 @@ class Held:
         if old is not None and old.alive:
             return old
         suspects = self.suspects_channels.get(source)
-        if (old is not None and old.held) or (suspects is not None and not suspects.alive and suspects.held):
-            raise self.told_lost()
+        if (old is not None and old.tags) or (suspects is not None and not suspects.alive and suspects.tags):
+            raise self.ownership_lost()
         if old is not None:
             old.close()
         if source in self._deleted and time.monotonic() > self._deleted.pop(source):
             create_again(self._connections, [source])
         if not self._connections.topology().has(source):
             raise self.queue_deleted(source)
-        mark = self._presence(source).mark
+        mark = self._mark(source).mark
         made = Subscription(
             self._connections.pushing(),
             source,
@@ -108,7 +100,7 @@ class Held:
             topology = self._connections.topology()
             topology.ensure(source)
             suspects = SuspectsChannel(
-                topology.connection, suspects_of(source), self._presence(source).mark_soon, self._connections.part_lost
+                topology.connection, suspects_of(source), self._mark(source).mark_soon, self._connections.part_lost
             )
             self.suspects_channels[source] = suspects
         return suspects
@@ -118,58 +110,51 @@ class Held:
         suspects = self.suspects_channels.get(source)
         return suspects is not None and suspects.alive and suspects.kept is not None
 
-    def holds(self, receipt: Receipt) -> bool:
-        return receipt.holder.alive and receipt.tag in receipt.holder.held
-
-    def finish(self, receipts: Iterable[Receipt]) -> None:
-        """Let these go."""
-        by_holder: dict[int, list[Receipt]] = {}
-        for receipt in receipts:
-            by_holder.setdefault(id(receipt.holder), []).append(receipt)
-        for group in by_holder.values():
-            group[0].holder.finish([receipt.tag for receipt in group])
-        if self._pushing is not None and not any(map(self._is_holding, self._presences)):
+    def unmark_if_idle(self) -> None:
+        """Take all marks away at once if nothing is held any more; else `_tick` does it for each source."""
+        if self._pushing is not None and not any(map(self._is_holding, self._marks)):
             self._pushing.post(self._unmark_idle)
 
     def count(self, source: str) -> tuple[int, int]:
         """How many messages wait in the buffer here, and how many are held beyond that."""
         own, suspects = self.subscriptions.get(source), self.suspects_channels.get(source)
-        held = (0 if own is None else len(own.held)) + (0 if suspects is None else len(suspects.held))
+        held = (0 if own is None else len(own.tags)) + (0 if suspects is None else len(suspects.tags))
         return (0 if own is None else len(own.buffer)), held
 
     def is_marked(self, source: str) -> bool:
-        return source in self._presences and self._presences[source].is_marked
+        return source in self._marks and self._marks[source].is_marked
 
     def let_all_go(self) -> None:
-        """Hold nothing any more: the server hands out again whatever was held."""
+        """Hold nothing any more: the server hands out again all that was held."""
         channels: list[Subscription | SuspectsChannel] = [*self.subscriptions.values(), *self.suspects_channels.values()]
         self.subscriptions, self.suspects_channels = {}, {}
         for channel in channels:
             with suppress(UnpoisonError):
                 channel.close()
 
-    def told_lost(self) -> OwnershipLost:
-        """Told once; the next fetch starts anew."""
+    def ownership_lost(self) -> OwnershipLost:
+        """The error for messages that the server took back. It is raised once; the next fetch begins with new channels."""
         self.subscriptions = {source: each for source, each in self.subscriptions.items() if each.alive}
         self.suspects_channels = {source: each for source, each in self.suspects_channels.items() if each.alive}
+        self._on_lost()
         return OwnershipLost(
             "RabbitMQ took back the messages that this consumer held: its connection or channel ended. "
             "Its results are dropped; the messages are delivered again."
         )
 
     def queue_deleted(self, source: str) -> BrokerUnavailable:
-        self._deleted[source] = time.monotonic() + REMAKE_AFTER
+        self._deleted[source] = time.monotonic() + CREATE_AFTER
         return self._connections.topology().deleted(source)
 
-    def _presence(self, source: str) -> BusyMark:
+    def _mark(self, source: str) -> BusyMark:
         connection = self._connections.pushing()
         if connection is not self._pushing:
-            self._pushing, self._presences = connection, {}
+            self._pushing, self._marks = connection, {}
             connection.later(TICK, lambda: self._tick(connection))
-        if source not in self._presences:
+        if source not in self._marks:
             self._connections.topology().ensure(source)
-            self._presences[source] = BusyMark(connection, busy_of(source))
-        return self._presences[source]
+            self._marks[source] = BusyMark(connection, busy_of(source))
+        return self._marks[source]
 
     def _tick(self, connection: Connection) -> None:
         """Now and then, in the connection's thread: take marks away that no longer hold, and give back what nobody fetches."""
@@ -182,22 +167,22 @@ class Held:
         connection.later(TICK, lambda: self._tick(connection))
 
     def _unmark_idle(self) -> None:
-        for source, presence in list(self._presences.items()):
+        for source, mark in list(self._marks.items()):
             if not self._is_holding(source):
-                presence.unmark()
+                mark.unmark()
 
     def _is_holding(self, source: str) -> bool:
         holders = (self.subscriptions.get(source), self.suspects_channels.get(source))
-        return any(each is not None and each.alive and (each.held or getattr(each, "buffer", ())) for each in holders)
+        return any(each is not None and each.alive and (each.tags or getattr(each, "buffer", ())) for each in holders)
 
 
 def create_again(connections: Connections, sources: Iterable[str]) -> None:
-    """Somebody deleted a queue: it is made anew if it is ours, and not too soon.
+    """Create queues again that were deleted, if they are ours, and not too soon.
 
     RabbitMQ 3.10 mixes up a quorum queue with the one of the same name that it is still deleting: channels that know the
     old one never hear of the new one.
     """
-    time.sleep(REMAKE_AFTER)
+    time.sleep(CREATE_AFTER)
     connections.writer().renew()
     for source in sources:
         connections.topology().renew(source)

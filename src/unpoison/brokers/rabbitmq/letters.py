@@ -1,89 +1,76 @@
-"""How is a dead letter kept as a message, so that every tool can read it?
+"""Write a dead letter as a message that every tool can read, and read it back.
 
 The body is the original body, the sender's headers are the sender's headers; what is known about the failure is JSON in the
-header `x-unpoison-letter`, with the gist in headers of its own. A message that RabbitMQ itself dead-lettered, or somebody else,
+header `x-unpoison-letter`, with the gist in headers of its own. A message that RabbitMQ itself or another program dead-lettered
 is read as a letter too.
 """
 
 import hashlib
-import time
 from collections.abc import Collection, Mapping
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from unpoison.brokers.rabbitmq import envelope, header_table, properties
-from unpoison.brokers.rabbitmq.envelope import LETTER, MOST_HEADERS, RECORD, STATE, Envelope
+from unpoison.brokers.rabbitmq.envelope import COUNTERS, LETTER, MOST_HEADERS, RECORD, STATE, Envelope
 from unpoison.brokers.rabbitmq.header_table import Header
-from unpoison.brokers.rabbitmq.properties import Properties
 from unpoison.brokers.rabbitmq.wire import Arrived
 from unpoison.model.classification import ErrorClassification
 from unpoison.model.dead_letter import DeadLetter, counters_of_replay
 from unpoison.model.message import Counters, Message
-from unpoison.port.reading import read_one, unreadable_letter
-from unpoison.port.serialization import UNREADABLE, letter_within
-
-_last = [0]
-
-
-def new_id(source: str) -> str:
-    """Grows with time, so that letters can be told in the order in which they were written."""
-    _last[0] = max(_last[0] + 1, time.time_ns() // 1000)
-    return f"{source}-{_last[0]:014x}{envelope.stamp()}"
+from unpoison.port import serialization
+from unpoison.port.reading import read_one
+from unpoison.port.serialization import UNREADABLE, foreign_letter, letter_of
 
 
-def written(letter: DeadLetter, seen: Envelope, like: Properties, letter_id: str, state: str = "dead") -> bytes:
+def written(letter: DeadLetter, original: Envelope, letter_id: str, state: str = "dead") -> bytes:
     """The properties of a letter."""
     counters = Counters(attempts=letter.attempts, replays=letter.replays)
-    letter = msgspec.structs.replace(letter, original={**letter.original, **_original(letter.source, seen)})
-    return envelope.copied(seen, like, counters, extra=letter_headers(letter, letter_id, state))
+    letter = msgspec.structs.replace(letter, original={**letter.original, **_route(letter.source, original)})
+    return envelope.copied(original, counters, _headers(letter, letter_id, state))
 
 
-def _original(source: str, seen: Envelope) -> dict[str, str | int]:
+def _route(source: str, original: Envelope) -> dict[str, str | int]:
     """Where the message came from; if that is not known, it was published to its queue like all that unpoison sends."""
-    exchange, routing_key = seen.route or ("", source)
-    expiration: dict[str, str | int] = {} if seen.expiration is None else {"expiration": seen.expiration}
+    exchange, routing_key = original.route or ("", source)
+    expiration: dict[str, str | int] = {} if original.expiration is None else {"expiration": original.expiration}
     return {"exchange": exchange, "routing_key": routing_key, **expiration}
 
 
-def letter_headers(letter: DeadLetter, letter_id: str, state: str) -> list[Header]:
-    """What is known about a letter, as headers."""
-    return [
-        header_table.header("x-unpoison-letter-id", letter_id),
-        header_table.header("x-unpoison-state", state),
-        header_table.header("x-unpoison-source", letter.source),
-        header_table.header("x-unpoison-error", f"{letter.error_type}: {letter.error}"[:500]),
-        header_table.header("x-unpoison-reason", letter.reason[:500]),
-        header_table.header("x-unpoison-letter", letter_within(letter, MOST_HEADERS // 2).decode()),
-    ]
+def _headers(letter: DeadLetter, letter_id: str, state: str) -> list[Header]:
+    texts = {
+        serialization.LETTER_ID: letter_id,
+        serialization.STATE: state,
+        **serialization.letter_headers(letter, MOST_HEADERS // 2),
+    }
+    return [header_table.header(name, text) for name, text in texts.items()]
 
 
 class Found(msgspec.Struct):
     """A letter in its queue, with what is needed to send it again."""
 
     arrived: Arrived
-    like: Properties
-    seen: Envelope
+    original: Envelope
     letter: DeadLetter
 
 
 def read(source: str, arrived: Arrived, states: Collection[str] = ("dead",)) -> Found:
     """A letter in one of these states. What tells of another is left from an earlier life of the message: RabbitMQ itself
     dead-lettered one that had been sent again."""
-    like, seen = envelope.opened_safely(arrived)
-    headers = {each.name: each.value for each in like.headers.entries}
+    original = envelope.opened_safely(arrived)
+    headers = {each.name: each.value for each in original.properties.headers.entries}
     if _is_left_over(source, headers, states):
         headers = {name: content for name, content in headers.items() if name not in (RECORD, LETTER, STATE)}
-    message = Message(seen.id, source, arrived.body, seen.key, seen.headers)
-    letter = read_one(
-        headers,
-        lambda headers: _known(source, headers) or _foreign(message, headers, seen),
-        lambda _, error: unreadable_letter("", "dead", message, error),
+    message = Message(original.id, source, arrived.body, original.key, original.headers)
+    letter = letter_of(
+        header_table.text(headers[RECORD]) if RECORD in headers else None,
+        message,
+        lambda: _foreign(message, headers, original),
+        id_=_own_id(headers) or _foreign_id(source, arrived, headers, original.stamp),
+        state=header_table.text(headers[STATE]) if STATE in headers else "dead",
     )
-    id_ = _own_id(headers) or _foreign_id(source, arrived, headers, seen.stamp)
-    state = header_table.text(headers[STATE]) if STATE in headers else "dead"
-    return Found(arrived, like, seen, msgspec.structs.replace(letter, id=id_, state=state, message=message))
+    return Found(arrived, original, letter)
 
 
 def _is_left_over(source: str, headers: Mapping[bytes, bytes], states: Collection[str]) -> bool:
@@ -110,8 +97,8 @@ def again(source: str, arrived: Arrived, letter_id: str, history: str) -> SentAg
         return ours
     found = read(source, arrived)
     counters = found.letter.replayed()
-    noted = [envelope.also_to(history), *letter_headers(found.letter, letter_id, "replayed")]
-    return SentAgain(counters.alone, envelope.copied(found.seen, found.like, counters, extra=noted))
+    noted = [envelope.also_to(history), *_headers(found.letter, letter_id, "replayed")]
+    return SentAgain(counters.alone, envelope.copied(found.original, counters, noted))
 
 
 def _ours_again(arrived: Arrived, letter_id: str, history: str) -> SentAgain | None:
@@ -132,7 +119,7 @@ def _ours_again(arrived: Arrived, letter_id: str, history: str) -> SentAgain | N
 @lru_cache(maxsize=64)
 def _renewed(counters: Counters, history: str) -> tuple[Header, ...]:
     """The same for most letters of a replay."""
-    return (*envelope.counted(counters), envelope.also_to(history), header_table.header("x-unpoison-state", "replayed"))
+    return (*envelope.counters_headers(counters), envelope.also_to(history), header_table.header("x-unpoison-state", "replayed"))
 
 
 class _Gist(msgspec.Struct):
@@ -144,7 +131,7 @@ class _Gist(msgspec.Struct):
 
 _decoded_gist = msgspec.json.Decoder(_Gist).decode
 _WRITTEN = frozenset((RECORD, LETTER, STATE, envelope.STAMP))
-_RENEWED = frozenset((LETTER, STATE, *envelope.COUNTERS, *envelope.ROUTING))
+_RENEWED = frozenset((LETTER, STATE, COUNTERS, envelope.ATTEMPTS, *envelope.ROUTING))
 _NOT_COPIED = (*envelope.BROKERS, envelope.DIGIT)
 
 
@@ -162,7 +149,7 @@ def brief(source: str, arrived: Arrived, states: Collection[str] = ("dead",)) ->
 
     def from_all_of_it(arrived: Arrived, _: Exception) -> Brief:
         found = read(source, arrived, states)  # never raises
-        return Brief(found.letter.id, found.seen.id, found.letter.state, None)
+        return Brief(found.letter.id, found.original.id, found.letter.state, None)
 
     return read_one(arrived, lambda arrived: _brief(source, arrived, states), from_all_of_it)
 
@@ -178,24 +165,26 @@ def _brief(source: str, arrived: Arrived, states: Collection[str]) -> Brief:
     message_id = header_table.text(found[envelope.LONG_ID]) if envelope.LONG_ID in found else like.id
     if message_id is None:
         message_id = stamp or envelope.look(arrived, like).id
-    replays = found.get(_REPLAYS)
-    return Brief(id_, message_id, state, (stamp, replays) if stamp else None)
+    return Brief(id_, message_id, state, (stamp, _replays(found)) if stamp else None)
 
 
-_REPLAYS = b"x-unpoison-replays"
-_DEATH = b"x-death"
-_BRIEF = frozenset((STATE, LETTER, envelope.STAMP, envelope.LONG_ID, _REPLAYS, _DEATH))
-
-
-def _known(source: str, headers: dict[bytes, bytes]) -> DeadLetter | None:
-    """What we wrote about it ourselves, if we did."""
-    if RECORD not in headers:
-        return None
-    bare: dict[str, Any] = {"id": "", "source": source, "key": None, "headers": {}, "body": b""}
+def _replays(headers: Mapping[bytes, bytes]) -> int:
+    """How often the message was replayed: one that was replayed and died again is another letter."""
+    if COUNTERS not in headers:
+        return 0
     try:
-        return msgspec.convert({**msgspec.json.decode(header_table.text(headers[RECORD])), "message": bare}, DeadLetter)
+        return _decoded_replays(header_table.text(headers[COUNTERS])).replays
     except UNREADABLE:
-        return None  # somebody else's header of that name
+        return 0  # another program wrote the header
+
+
+class _Replays(msgspec.Struct):
+    replays: int = 0
+
+
+_decoded_replays = msgspec.json.Decoder(_Replays).decode
+_DEATH = b"x-death"
+_BRIEF = frozenset((STATE, LETTER, envelope.STAMP, envelope.LONG_ID, COUNTERS, _DEATH))
 
 
 def _own_id(headers: Mapping[bytes, bytes]) -> str:
@@ -206,8 +195,8 @@ def _own_id(headers: Mapping[bytes, bytes]) -> str:
 def _foreign_id(source: str, arrived: Arrived, headers: Mapping[bytes, bytes], stamp: str | None) -> str:
     """The id of a letter that RabbitMQ or another program wrote: by its message's stamp and replays, so that equal bodies are
     different letters and one that was replayed and came back is a new one; without a stamp by all that is known of it."""
-    replays = headers.get(_REPLAYS, b"")
-    known = (stamp.encode(), replays) if stamp else (arrived.body, replays, headers.get(_DEATH, b""))
+    replays = b"%d" % _replays(headers) if stamp else b""
+    known = (stamp.encode(), replays) if stamp else (arrived.body, headers.get(_DEATH, b""))
     digest = hashlib.blake2b(digest_size=8)
     for each in known:
         digest.update(b"%d:" % len(each) + each)
@@ -223,28 +212,21 @@ _ENDS = {
 """What RabbitMQ says in x-death, and what it means."""
 
 
-def _foreign(message: Message, headers: dict[bytes, bytes], seen: Envelope) -> DeadLetter:
-    """For what RabbitMQ itself gave up, or another program: all that is known is in x-death."""
+def _foreign(message: Message, headers: Mapping[bytes, bytes], original: Envelope) -> DeadLetter:
+    """For what RabbitMQ itself or another program gave up: all that is known is in x-death."""
     death = envelope.last_death(headers)
     why = str(death.get("reason", "unknown"))
     moment = death.get("time")
-    at = float(moment) if isinstance(moment, int) and 0 < moment < 2**33 else 0.0
     meaning = _ENDS.get(why, f"RabbitMQ says {why!r}")
     reason = f"{why}: {meaning}" if death else "something else than unpoison put it here"
-    rule = f"{why}: RabbitMQ dead-lettered it from queue {death.get('queue')!r}" if death else reason
     noted: dict[str, str | int] = {name: str(death[name]) for name in ("queue", "reason", "count") if name in death}
-    return DeadLetter(
-        message=message,
-        attempts=seen.counters.charged,
-        classification=str(ErrorClassification.UNKNOWN),
-        rule=rule,
+    return foreign_letter(
+        message,
+        f"{why}: RabbitMQ dead-lettered it from queue {death.get('queue')!r}" if death else reason,
+        f"rabbitmq.{why}",
+        float(moment) if isinstance(moment, int) and 0 < moment < 2**33 else 0.0,
+        original.counters,
         reason=reason,
-        error_type="rabbitmq." + why,
         error=meaning if death else reason,
-        fingerprint=hashlib.blake2b(rule.encode(), digest_size=6).hexdigest(),
-        first_failed_at=seen.counters.first_failed_at or at,
-        last_failed_at=at,
-        history=seen.counters.history,
-        replays=seen.counters.replays,
-        original={"source": message.source, **(_original(message.source, seen) if seen.route else {}), **noted},
+        original={"source": message.source, **(_route(message.source, original) if original.route else {}), **noted},
     )

@@ -13,10 +13,9 @@ from unpoison.brokers.rabbitmq import envelope
 from unpoison.brokers.rabbitmq.connection import ACCESS_REFUSED
 from unpoison.brokers.rabbitmq.connection import Refused as ChannelClosed
 from unpoison.brokers.rabbitmq.connections import Connections
-from unpoison.brokers.rabbitmq.copies import why_not_stored
 from unpoison.brokers.rabbitmq.held import create_again
 from unpoison.brokers.rabbitmq.topology import NOT_FOUND, check_name
-from unpoison.brokers.rabbitmq.writing import Batch, Copy
+from unpoison.brokers.rabbitmq.writing import Batch, Copy, why_not_stored
 from unpoison.errors import BrokerUnavailable, ConfigError, Refusal
 from unpoison.model.message import Outgoing
 from unpoison.port.broker import STORED, Published, Refused, not_sent, without_source

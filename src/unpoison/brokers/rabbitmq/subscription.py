@@ -1,9 +1,9 @@
-"""How do messages of one queue get here before they are asked for, and not more of them than are wanted?
+"""Receive the messages of one queue before they are asked for, and acknowledge them.
 
 A channel with consumers on it: the server pushes as many messages as their credit allows, and they wait in a buffer. The credit
 follows what `fetch` asks for; when more is wanted another consumer with the difference joins, since the credit of a
 running one cannot be raised. Credit is a count: once large bodies fill the buffer, its connection is not read any further
-until they are fetched. Whatever ends the channel, or a consumer on it, voids everything held here.
+until they are fetched. If the channel ends, or a consumer on it, the server takes back everything that is held here.
 """
 
 import threading
@@ -17,12 +17,12 @@ from typing import Any
 from unpoison.brokers.rabbitmq.connection import Connection, Unanswered
 from unpoison.brokers.rabbitmq.wire import Arrived, ack_frames
 from unpoison.errors import BrokerUnavailable
+from unpoison.port.copying.settling import ALL_LET_GO, LetGo, Receipt
 
-# Which acknowledgements are due, if one can speak for many?
-#
-# A finished stretch without a hole in it takes one cumulative ack. What is finished beyond the first hole is acked one by one,
-# in one write, once enough has gathered or the hole has lasted: one slow message holds nobody hostage.
-
+LOOKS = 50
+MAX_CREDIT = 65535
+FULL = 32 * 1024 * 1024
+"""Bytes of bodies in the buffer beyond which nothing more is read."""
 
 HOLE_LASTS = 0.05
 """Seconds after which a hole is no longer waited for."""
@@ -32,7 +32,11 @@ Ack = tuple[int, bool]
 
 
 class AckRanges:
-    """The tags of one channel, from 1."""
+    """Which acknowledgements of one channel are due. Tags begin with 1.
+
+    A finished stretch without a hole in it takes one cumulative ack. What is finished beyond the first hole is acked one by one,
+    in one write, once enough has gathered or the hole has lasted: one slow message does not hold up the others.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -81,15 +85,6 @@ class AckRanges:
         return [(last, last > start)]
 
 
-# (the part that gave this module its question)
-
-
-LOOKS = 50
-MAX_CREDIT = 65535
-FULL = 32 * 1024 * 1024
-"""Bytes of bodies in the buffer beyond which nothing more is read."""
-
-
 class Subscription:
     """One channel on a queue. With `pauses`, on a connection that nothing else is asked on, its buffer has a limit in bytes.
     `check` raises if this user may no longer consume."""
@@ -109,7 +104,8 @@ class Subscription:
         self._queue, self._ring, self._on_arrival, self._on_void = queue, ring, on_arrival, on_void
         self.connection, self._pauses = connection, pauses
         self.buffer: deque[Arrived] = deque()
-        self.held: set[int] = set()
+        self.tags: set[int] = set()
+        """Of messages that are held."""
         self.alive = True
         self.deleted = False
         self._acks = AckRanges()
@@ -157,7 +153,7 @@ class Subscription:
         """The server took everything back: a late ack would be ignored, or end the channel."""
         if self.alive:
             self.alive = False
-            if self.held or self.buffer:
+            if self.tags or self.buffer:
                 self._on_void()
             else:
                 self._ring()  # nothing is lost
@@ -178,7 +174,7 @@ class Subscription:
         self._taken_at = time.monotonic()
         if self.is_full:
             return False
-        target = min(MAX_CREDIT, len(self.held) + limit)
+        target = min(MAX_CREDIT, len(self.tags) + limit)
         missing = target - self._credit
         if missing <= 0:
             return False
@@ -188,7 +184,7 @@ class Subscription:
 
     def _consume(self, credit: int) -> bool:
         """Have another consumer, with this credit. False if it is no use to wait for the answer."""
-        if self.held or self.buffer:
+        if self.tags or self.buffer:
             self._check()  # a refusal here would end the channel, and all that is held on it would come back
         name = f"unpoison-{next(self._names)}"
         try:
@@ -221,7 +217,7 @@ class Subscription:
 
     def take(self, limit: int) -> list[Arrived]:
         taken = list(islice(self.buffer, limit)) if limit < len(self.buffer) else list(self.buffer)
-        self.held.update([message.tag for message in taken])  # first: at no moment may it look as if nothing were here
+        self.tags.update([message.tag for message in taken])  # first: at no moment may it look as if nothing were here
         for _ in taken:
             self.buffer.popleft()
         self._bytes_out += sum([len(message.body) for message in taken])
@@ -232,10 +228,10 @@ class Subscription:
 
     def put_back(self, taken: Sequence[Arrived]) -> None:
         """As if these had not been taken, but for those that were let go since."""
-        still_held = [message for message in taken if message.tag in self.held]
+        still_held = [message for message in taken if message.tag in self.tags]
         self.buffer.extendleft(reversed(still_held))
         self._bytes_out -= sum([len(message.body) for message in still_held])
-        self.held.difference_update([message.tag for message in still_held])
+        self.tags.difference_update([message.tag for message in still_held])
 
     def _read_on(self) -> None:
         """From now on without a limit in bytes: an answer is needed, and it comes after whatever is on the way."""
@@ -246,11 +242,18 @@ class Subscription:
         """Whether messages wait here and nobody has fetched any for so long."""
         return bool(self.buffer) and time.monotonic() - self._taken_at > after
 
-    def finish(self, tags: Iterable[int]) -> None:
-        """Let these go."""
+    def held(self, receipts: Sequence[Receipt]) -> Sequence[Receipt]:
+        tags = self.tags
+        return [receipt for receipt in receipts if receipt.handle in tags] if self.alive else ()
+
+    def let_go(self, receipts: Sequence[Receipt]) -> LetGo:
+        """Acks have no answer: see `wait_until_let_go`. If one does not arrive, the message is handed out again."""
+        self.acknowledge([receipt.handle for receipt in receipts])
+        return ALL_LET_GO
+
+    def acknowledge(self, tags: Sequence[int]) -> None:
         with self._lock:
-            tags = list(tags)
-            self.held.difference_update(tags)
+            self.tags.difference_update(tags)
             acks = self._acks.finish(tags, max(1, self._credit // 4))
             starts_timer = self._acks.is_waiting and not self._timer
             self._timer = self._timer or starts_timer

@@ -1,24 +1,26 @@
-"""How is a message that must run alone taken, so that its start is on record?
+"""Take messages that must run alone, one at a time, from the queue `<queue>.suspects`.
 
-It is pulled, one at a time, from a queue of its own, and held there while it runs. The server counts for each message how
-often it was handed out and came back: in this queue that is how often a start never ended. Nobody looks into it otherwise.
+A message is held there while it runs. The server counts for each message how often it was handed out and came back: in this queue
+that is how often a start never ended, since nobody looks into it otherwise. Who started it is noted in `<queue>.starts`.
 """
 
 import threading
 import time
-from collections.abc import Callable, Iterable
-
-import msgspec
+from collections.abc import Callable, Iterable, Sequence
 
 from unpoison.brokers.rabbitmq import properties
 from unpoison.brokers.rabbitmq.connection import ANSWER_TIMEOUT, IN_USE, Connection, Refused
+from unpoison.brokers.rabbitmq.connections import Connections
 from unpoison.brokers.rabbitmq.queue_pass import taken_and_put_back
-from unpoison.brokers.rabbitmq.topology import Topology, starts_of
+from unpoison.brokers.rabbitmq.topology import starts_of
 from unpoison.brokers.rabbitmq.wire import Arrived, ack_frames, get_frame
 from unpoison.brokers.rabbitmq.writing import Copy
 from unpoison.errors import BrokerUnavailable
-from unpoison.model.message import Counters
-from unpoison.port.serialization import UNREADABLE
+from unpoison.port.copying.settling import ALL_LET_GO, LetGo, Receipt
+from unpoison.port.copying.suspects import read_starts
+
+LOOKS, LOOK_AGAIN = 10, 0.02
+"""How often notes are looked for, and the seconds in between."""
 
 
 class SuspectsChannel:
@@ -26,7 +28,7 @@ class SuspectsChannel:
 
     def __init__(self, connection: Connection, queue: str, on_arrival: Callable[[], None], on_void: Callable[[], None]) -> None:
         self._queue, self._on_arrival, self._on_void = queue, on_arrival, on_void
-        self.held: set[int] = set()
+        self.tags: set[int] = set()
         self.alive = True
         self._answered = threading.Event()
         self._found: Arrived | None = None
@@ -54,9 +56,15 @@ class SuspectsChannel:
         """Hand this one out again at the next call. Put back, it would be counted as started."""
         self.kept = arrived
 
-    def finish(self, tags: Iterable[int]) -> None:
-        tags = list(tags)
-        self.held.difference_update(tags)
+    def held(self, receipts: Sequence[Receipt]) -> Sequence[Receipt]:
+        return [receipt for receipt in receipts if receipt.handle in self.tags] if self.alive else ()
+
+    def let_go(self, receipts: Sequence[Receipt]) -> LetGo:
+        self.acknowledge([receipt.handle for receipt in receipts])
+        return ALL_LET_GO
+
+    def acknowledge(self, tags: Sequence[int]) -> None:
+        self.tags.difference_update(tags)
         self._channel.send(ack_frames(self._channel.number, [(tag, False) for tag in tags]))
 
     def close(self) -> None:
@@ -67,7 +75,7 @@ class SuspectsChannel:
 
     def arrived(self, message: Arrived) -> None:
         self._found = message
-        self.held.add(message.tag)
+        self.tags.add(message.tag)
         self._on_arrival()
         self._answered.set()
 
@@ -75,7 +83,7 @@ class SuspectsChannel:
         self._answered.set()
 
     def drained(self) -> None:
-        """Told one by one."""
+        """There is one at most."""
 
     def confirmed(self, tag: int, multiple: bool, positive: bool) -> None:
         """Nothing is published on this channel."""
@@ -86,68 +94,33 @@ class SuspectsChannel:
     def _void(self) -> None:
         if self.alive:
             self.alive = False
-            if self.held:  # else nothing is lost, and others need not lose what they hold
+            if self.tags:  # else nothing is lost, and what is held elsewhere need not be lost either
                 self._on_void()
         self._answered.set()
 
 
-# Who started a message that must run alone, and never ended?
-#
-# The server counts such starts; it does not know whose they were. So each is noted in the queue `<queue>.starts` before it
-# begins, and looked up if the message comes back. Nothing is decided by these notes: they are for whoever reads the letter.
+class StartNotes:
+    """The notes about starts of one source's suspects. `vanished` starts of the message that is looked for never ended."""
 
+    def __init__(self, connections: Connections, source: str, vanished: int) -> None:
+        self._connections, self._queue, self._vanished = connections, starts_of(source), vanished
 
-LOOKS_FOR_NOTES, LOOK_AGAIN = 10, 0.02
-"""How often the notes are looked for, and the seconds in between."""
+    def store(self, stamp: str, note: bytes) -> None:
+        self._connections.store([Copy("", self._queue, properties.write(None, []), note)])
 
-
-class Start(msgspec.Struct, frozen=True):
-    """One start of one message, alone in its consumer."""
-
-    stamp: str
-    by: str
-    at: float
-
-
-def note(source: str, start: Start) -> Copy:
-    return Copy("", starts_of(source), properties.write(None, []), msgspec.json.encode(start))
-
-
-def with_lost_starts(topology: Topology, source: str, stamp: str, counters: Counters, times: int) -> Counters:
-    """Counters of a message that was started alone so many times, since it was last stored, and never came to an end."""
-    if times < 1:
-        return counters
-    latest = _noted(topology, source, stamp, times)[-times:]
-    counters = msgspec.structs.replace(counters, losses=counters.losses + times - len(latest))
-    for start in latest:
-        counters = counters.marked(start.by, start.at)
-    return counters
-
-
-def _noted(topology: Topology, source: str, stamp: str, times: int) -> list[Start]:
-    """Starts of this message, the latest last. Another consumer may have all notes in hand for a moment."""
-    noted: list[Start] = []
-    for tries in range(LOOKS_FOR_NOTES):
-        if tries:
-            time.sleep(LOOK_AGAIN)
-        try:
-            found = taken_and_put_back(topology.connection, starts_of(source), exclusive=True)
-        except Refused as refused:
-            if IN_USE in refused.text:
-                continue
-            return []  # no such queue, or no right to read it: the count of the server holds without notes
-        noted = sorted((each for arrived in found if (each := _read(arrived.body)) and each.stamp == stamp), key=_moment)
-        if len(noted) >= times:
-            break
-    return noted
-
-
-def _moment(start: Start) -> float:
-    return start.at
-
-
-def _read(body: bytes) -> Start | None:
-    try:
-        return msgspec.json.decode(body, type=Start)
-    except UNREADABLE:
-        return None
+    def find(self, stamp: str) -> Iterable[bytes]:
+        """Another consumer may have all notes in hand for a moment, so they are looked for several times."""
+        notes: list[bytes] = []
+        for tries in range(LOOKS):
+            if tries:
+                time.sleep(LOOK_AGAIN)
+            try:
+                found = taken_and_put_back(self._connections.topology().connection, self._queue, exclusive=True)
+            except Refused as refused:
+                if IN_USE in refused.text:
+                    continue
+                return []  # no such queue, or no right to read it: the count of the server holds without notes
+            notes = [message.body for message in found]
+            if len(read_starts(notes, stamp)) >= self._vanished:
+                break
+        return notes

@@ -207,3 +207,14 @@ def _parts(frames: Sequence[bytes]) -> Iterator[bytes]:
 
 def _never(*_: object) -> None:
     raise AssertionError("confirms go to the tap of the channel, not through the client")
+
+
+def why_not_stored(batch: Batch) -> str:
+    """Why some of these copies are not stored."""
+    if batch.broken is not None:
+        return f"The connection broke: {batch.broken}."
+    if batch.unroutable:
+        (exchange, key), text = next(iter(batch.unroutable.items()))
+        target = f"queue {key!r}" if not exchange else f"a queue bound to exchange {exchange!r} with the key {key!r}"
+        return f"RabbitMQ cannot route to {target} ({text}): it was deleted, or its binding was. {MAKE_AGAIN}"
+    return "RabbitMQ refused to store (basic.nack): the queue is full or unavailable. See its length limits and its log."

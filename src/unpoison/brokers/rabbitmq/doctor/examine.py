@@ -18,8 +18,16 @@ from unpoison.errors import BrokerUnavailable, ConfigError
 from unpoison.port import findings
 from unpoison.port.broker import Finding
 
-NAMES = tuple(
-    name for module in (server, queues, sources, queues, queues, queues, server, sources, provisioning) for name in module.NAMES
+NAMES = (
+    *server.SERVER,
+    *queues.BY_AMQP,
+    *sources.SOURCES,
+    *queues.ANY_QUEUE,
+    *queues.DEAD_LETTERS,
+    *queues.SUSPECTS,
+    *server.DELAYS,
+    *sources.TIMEOUTS,
+    *provisioning.RIGHTS,
 )
 DEEP = ()
 
