@@ -62,6 +62,14 @@ def test_copies_that_a_crash_left_are_one_letter_under_the_first_id():
     assert [each.handle for each in found.copies["1"]] == ["2"]
 
 
+def test_a_second_copy_that_a_crash_left_is_let_go_at_the_next_look():
+    found = index()
+    for each in (entry("1", identity="a"), entry("2", identity="b"), entry("3", identity="a")):
+        found.keep(each, b"")
+    assert [each.handle for each in found.add_waiting()] == ["3"]
+    assert ids(found) == ["1", "2"]
+
+
 def test_equal_letters_without_a_name_are_told_apart():
     found = index()
     for _ in range(3):

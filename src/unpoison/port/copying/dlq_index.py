@@ -49,7 +49,8 @@ class Reading(Protocol):
     total: int
     """How many letters wait, as the server counts them."""
     in_order: bool
-    """Whether letters are taken in the order they came."""
+    """Whether letters are taken in the order they came, each of them once. A server that does not promise it may hand out one letter
+    twice in one reading; where it does, a second copy is a second message that a crash left."""
     history: str
     """The place of letters that were dealt with."""
 
@@ -85,7 +86,7 @@ class Index:
         self.past: list[Entry] = []
         self.dealt_with: dict[str, Entry] = {}
         self.copies: dict[str, list[Entry]] = {}
-        """Further copies of letters that a crash left more than once, by id."""
+        """Letters that were handed out more than once, by id: let go with the first, since they may be the same message."""
         self._first: dict[object, str] = {}
         self._equal: Counter[str] = Counter()
         self._order: list[Entry] | None = None
@@ -114,8 +115,8 @@ class Index:
         self.past += [entry for entry in new if entry.place == self._reading.history]
 
     def add_waiting(self) -> list[Entry]:
-        """What was taken since are letters that wait. Returns what is left of letters that were dealt with, since somebody was
-        killed before it could be let go."""
+        """What was taken since are letters that wait. Returns what a crash left behind and nobody needs: letters that were dealt
+        with, and further copies of letters that wait."""
         new, self._new = self._new, []
         self.taken += len(new)
         self._order = None
@@ -127,7 +128,7 @@ class Index:
             if entry.id in self.dealt_with:
                 left.append(entry)
             elif entry.id in self.waiting:
-                self.copies.setdefault(entry.id, []).append(entry)
+                (left if self._reading.in_order else self.copies.setdefault(entry.id, [])).append(entry)
             else:
                 self.waiting[entry.id] = entry
         return left
