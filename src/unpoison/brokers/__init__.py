@@ -70,7 +70,7 @@ ADAPTERS = {
             "RabbitMQDeadLetters",
             doctor="unpoison.brokers.rabbitmq.doctor.examine",
             has_adopted=True,
-            names="unpoison.brokers.rabbitmq.topology",
+            names="unpoison.brokers.rabbitmq.names",
             provisioning="unpoison.brokers.rabbitmq.provisioning",
         ),
     ),

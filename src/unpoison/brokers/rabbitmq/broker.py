@@ -16,15 +16,15 @@ import msgspec
 
 from unpoison.brokers.rabbitmq import envelope
 from unpoison.brokers.rabbitmq.checking import check_consumer, check_operator
-from unpoison.brokers.rabbitmq.connection import Refused
 from unpoison.brokers.rabbitmq.connections import Connections
 from unpoison.brokers.rabbitmq.copies import CopyStore
 from unpoison.brokers.rabbitmq.envelope import FLAGGED, ForeignMessages, StoreAgain
+from unpoison.brokers.rabbitmq.errors import NOT_FOUND, Refused, SourceDeleted
 from unpoison.brokers.rabbitmq.held import GIVE_BACK_AFTER, Held
+from unpoison.brokers.rabbitmq.names import busy_of, check_name, delayed_of, dlq_of, suspects_of
 from unpoison.brokers.rabbitmq.publishing import publish
 from unpoison.brokers.rabbitmq.subscription import Subscription
 from unpoison.brokers.rabbitmq.suspects import StartNotes
-from unpoison.brokers.rabbitmq.topology import NOT_FOUND, SourceDeleted, busy_of, check_name, delayed_of, dlq_of, suspects_of
 from unpoison.brokers.rabbitmq.url import address
 from unpoison.brokers.rabbitmq.wire import Arrived
 from unpoison.brokers.rabbitmq.writing import Copy, why_not_stored

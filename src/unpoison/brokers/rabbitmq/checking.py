@@ -13,20 +13,10 @@ Asked at start-up, so that all of it is told in one error, and none of it by the
 from collections.abc import Callable, Iterator
 
 from unpoison.brokers.rabbitmq import header_table, properties
-from unpoison.brokers.rabbitmq.connection import Refused
 from unpoison.brokers.rabbitmq.connections import Connections
 from unpoison.brokers.rabbitmq.delays import LEVELS, exchange_of, rung, rungs
-from unpoison.brokers.rabbitmq.topology import (
-    DLX,
-    NOT_FOUND,
-    busy_of,
-    dlq_of,
-    history_of,
-    lock_of,
-    native_names,
-    starts_of,
-    suspects_of,
-)
+from unpoison.brokers.rabbitmq.errors import NOT_FOUND, Refused
+from unpoison.brokers.rabbitmq.names import DLX, busy_of, dlq_of, history_of, lock_of, native_names, starts_of, suspects_of
 from unpoison.brokers.rabbitmq.writing import Batch, Copy
 from unpoison.errors import BrokerUnavailable, ConfigError
 

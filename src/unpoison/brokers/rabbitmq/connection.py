@@ -18,7 +18,7 @@ from urllib.parse import quote
 from pika import exceptions
 from pika.channel import Channel as PikaChannel
 
-from unpoison.brokers.rabbitmq.errors import explained, reason, version
+from unpoison.brokers.rabbitmq.errors import Refused, Unanswered, closing_reason, connect_error
 from unpoison.brokers.rabbitmq.url import Address
 from unpoison.brokers.rabbitmq.wire import Tap, Wire
 from unpoison.errors import BrokerUnavailable
@@ -30,31 +30,6 @@ LOOK_UP = 0.02
 """Seconds between two looks whether an answer can still come."""
 
 logging.getLogger("pika").setLevel(logging.CRITICAL)  # it logs as errors what is told here in one sentence
-
-
-class Refused(BrokerUnavailable):
-    """The server closed a channel over what was asked on it."""
-
-    def __init__(self, code: int, text: str) -> None:
-        self.code, self.text = code, text
-        super().__init__(f"RabbitMQ refuses: {text}. {GRANT}" if self.is_forbidden else f"RabbitMQ refuses: {code} {text}.")
-
-    @property
-    def is_forbidden(self) -> bool:
-        """Whether the user of the URL lacks a right. At start-up that ends a run; later it pauses it, since the right may be
-        given back. A queue that somebody else has to itself is refused with the same code."""
-        return self.code == ACCESS_REFUSED and IN_USE not in self.text
-
-
-ACCESS_REFUSED, IN_USE = 403, "in exclusive use"
-GRANT = (
-    "Have an administrator grant this right: `unpoison plan-topology` prints all that are needed, `unpoison doctor` those that "
-    "are missing."
-)
-
-
-class Unanswered(Exception):
-    """The answer comes some time, and is not waited for."""
 
 
 Unless = Callable[[], bool]
@@ -82,7 +57,7 @@ class Connection:
         self._thread.start()
         self._opened.result()
         self.host, self.vhost = str(parameters.host), quote(address.vhost, safe="")
-        self.version = version(self.wire.server_properties)
+        self.version = _version(self.wire.server_properties)
         self.frame_max = int(self.wire.params.frame_max) if not self.wire._body_max_length else self.wire._body_max_length + 8  # noqa: SLF001
 
     @property
@@ -207,12 +182,12 @@ class Connection:
         self.blocked = reason
 
     def _on_open_error(self, _: Any, error: BaseException) -> None:
-        _fail(self._opened, explained(error, self._address))
+        _fail(self._opened, connect_error(error, self._address))
         self._lose(str(error))
         self.wire.ioloop.stop()
 
     def _on_close(self, _: Any, error: BaseException) -> None:
-        self._lose(reason(error))
+        self._lose(closing_reason(error))
         self.wire.ioloop.stop()
 
     def _lose(self, why: str) -> None:
@@ -340,3 +315,9 @@ def _set(answer: "Future[Any]", value: Any) -> None:
 def _fail(answer: "Future[Any]", error: BaseException) -> None:
     if not answer.done():
         answer.set_exception(error)
+
+
+def _version(properties: Any) -> tuple[int, int]:
+    text = str((properties or {}).get("version", "0.0"))
+    numbers = [int(part) for part in text.split(".")[:2] if part.isdigit()]
+    return (numbers[0], numbers[1]) if len(numbers) == 2 else (0, 0)

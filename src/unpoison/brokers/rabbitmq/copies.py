@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from unpoison.brokers.rabbitmq import envelope, letters
 from unpoison.brokers.rabbitmq.connections import Connections
-from unpoison.brokers.rabbitmq.topology import DLX, suspects_of
+from unpoison.brokers.rabbitmq.names import DLX, suspects_of
 from unpoison.brokers.rabbitmq.writing import Batch, Copy, why_not_stored
 from unpoison.errors import BrokerUnavailable
 from unpoison.port.broker import Dead, Kept

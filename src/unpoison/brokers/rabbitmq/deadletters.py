@@ -13,10 +13,12 @@ from functools import partial
 
 from unpoison.brokers.rabbitmq import letters
 from unpoison.brokers.rabbitmq.broker import RabbitMQBroker
-from unpoison.brokers.rabbitmq.connection import IN_USE, Channel, Connection, Refused
+from unpoison.brokers.rabbitmq.connection import Channel, Connection
+from unpoison.brokers.rabbitmq.errors import IN_USE, Refused
 from unpoison.brokers.rabbitmq.letters import Found
+from unpoison.brokers.rabbitmq.names import dlq_of, history_of, lock_of, suspects_of
 from unpoison.brokers.rabbitmq.queue_pass import QueuePass, waiting_in
-from unpoison.brokers.rabbitmq.topology import Topology, dlq_of, history_of, lock_of, suspects_of
+from unpoison.brokers.rabbitmq.topology import Topology
 from unpoison.brokers.rabbitmq.wire import Arrived
 from unpoison.brokers.rabbitmq.writing import Batch, Copy, why_not_stored
 from unpoison.errors import BrokerUnavailable
@@ -67,9 +69,6 @@ def _lock(connection: Connection, queue: str) -> Channel | None:
 
 def _never(*_: object) -> None:
     """Nothing is ever in this queue."""
-
-
-# (the part that gave this module its question)
 
 
 AT_ONCE, UNCONFIRMED = 250, 20

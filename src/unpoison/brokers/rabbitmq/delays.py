@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from unpoison.brokers.rabbitmq import properties
-from unpoison.brokers.rabbitmq.connection import Refused
+from unpoison.brokers.rabbitmq.errors import PRECONDITION_FAILED, Refused
 from unpoison.brokers.rabbitmq.header_table import Header, header
-from unpoison.brokers.rabbitmq.topology import PRECONDITION_FAILED, Queue, Topology, delayed_of
+from unpoison.brokers.rabbitmq.names import delayed_of
+from unpoison.brokers.rabbitmq.topology import Queue, Topology
 from unpoison.brokers.rabbitmq.writing import Copy
 from unpoison.errors import BrokerUnavailable
 

@@ -1,23 +1,61 @@
-"""What does the client mean, when a connection cannot be made or was lost?"""
+"""Translate what the server refuses, and what the client raises, into errors that say what to do."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from pika import exceptions
 from pika.adapters.utils import connection_workflow as workflow
 
-from unpoison.brokers.rabbitmq.url import Address
+from unpoison.brokers.rabbitmq.names import made_of
 from unpoison.errors import BrokerUnavailable, ConfigError
 from unpoison.port.broker_url import masked_text
 
+if TYPE_CHECKING:
+    from unpoison.brokers.rabbitmq.url import Address
 
-def version(properties: Any) -> tuple[int, int]:
-    text = str((properties or {}).get("version", "0.0"))
-    numbers = [int(part) for part in text.split(".")[:2] if part.isdigit()]
-    return (numbers[0], numbers[1]) if len(numbers) == 2 else (0, 0)
+ACCESS_REFUSED, NOT_FOUND, LOCKED, PRECONDITION_FAILED = 403, 404, 405, 406
+IN_USE = "in exclusive use"
+GRANT = (
+    "Have an administrator grant this right: `unpoison plan-topology` prints all that are needed, `unpoison doctor` those that "
+    "are missing."
+)
 
 
-def reason(error: BaseException) -> str:
+class Refused(BrokerUnavailable):
+    """The server closed a channel over what was asked on it."""
+
+    def __init__(self, code: int, text: str) -> None:
+        self.code, self.text = code, text
+        super().__init__(f"RabbitMQ refuses: {text}. {GRANT}" if self.is_forbidden else f"RabbitMQ refuses: {code} {text}.")
+
+    @property
+    def is_forbidden(self) -> bool:
+        """Whether the user of the URL lacks a right. At start-up that ends a run; later it pauses it, since the right may be
+        given back. A queue that somebody else has to itself is refused with the same code."""
+        return self.code == ACCESS_REFUSED and IN_USE not in self.text
+
+
+class Unanswered(Exception):
+    """The answer comes some time, and is not waited for."""
+
+
+class SourceDeleted(BrokerUnavailable):
+    """The queue of a source is gone, and is not ours to make."""
+
+    def __init__(self, source: str, *, may_create: bool) -> None:
+        why = (
+            f"unpoison did not make it (there is no exchange {made_of(source)!r}), so it does not make it again: a new one would "
+            "lack the bindings and arguments of the old one, and what is published to them would vanish"
+            if may_create
+            else "with create=False it is not made here"
+        )
+        super().__init__(
+            f"Queue {source!r} is not there: it was deleted, with all that was in it, and {why}. Create it again with its "
+            f"bindings; then this goes on by itself."
+        )
+
+
+def closing_reason(error: BaseException) -> str:
     text = getattr(error, "reply_text", None)
     return f"{error.reply_code} {text}" if text and hasattr(error, "reply_code") else (str(error) or type(error).__name__)
 
@@ -30,7 +68,7 @@ def _causes(error: BaseException) -> Iterable[BaseException]:
         yield from _causes(inner)
 
 
-def explained(error: BaseException, address: Address) -> Exception:
+def connect_error(error: BaseException, address: "Address") -> Exception:
     """Why no connection could be made: something to wait for, or something that is wrong with the URL."""
     causes = list(_causes(error))
     for cause in causes:

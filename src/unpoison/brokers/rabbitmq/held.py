@@ -15,9 +15,9 @@ from contextlib import suppress
 
 from unpoison.brokers.rabbitmq.connection import Connection
 from unpoison.brokers.rabbitmq.connections import Connections
+from unpoison.brokers.rabbitmq.names import busy_of, suspects_of
 from unpoison.brokers.rabbitmq.subscription import Subscription
 from unpoison.brokers.rabbitmq.suspects import SuspectsChannel
-from unpoison.brokers.rabbitmq.topology import busy_of, suspects_of
 from unpoison.brokers.rabbitmq.wire import cancel_frame, consume_frame
 from unpoison.errors import BrokerUnavailable, OwnershipLost, UnpoisonError
 from unpoison.port.broker import Ring

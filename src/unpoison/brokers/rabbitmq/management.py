@@ -14,7 +14,7 @@ from urllib.error import HTTPError
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 from urllib.request import HTTPRedirectHandler, HTTPSHandler, ProxyHandler, Request, build_opener
 
-from unpoison.brokers.rabbitmq.topology import busy_of, delayed_of, dlq_of, history_of, lock_of, starts_of, suspects_of
+from unpoison.brokers.rabbitmq.names import busy_of, delayed_of, dlq_of, history_of, lock_of, starts_of, suspects_of
 from unpoison.brokers.rabbitmq.url import Address
 from unpoison.errors import ConfigError
 

@@ -17,7 +17,8 @@ import msgspec
 from unpoison.brokers.rabbitmq.connection import Connection
 from unpoison.brokers.rabbitmq.delays import LEVELS, Binding, bindings_of, exchange_of, queue_of, rung, rungs
 from unpoison.brokers.rabbitmq.management import Management, Unanswered
-from unpoison.brokers.rabbitmq.topology import DLX, Queue, Topology, check_name, dlq_of, made_of, native_names, queues
+from unpoison.brokers.rabbitmq.names import DLX, check_name, dlq_of, made_of, native_names
+from unpoison.brokers.rabbitmq.topology import Queue, Topology, queues
 from unpoison.brokers.rabbitmq.url import Address, address
 from unpoison.errors import UnpoisonError
 from unpoison.port.broker import Finding

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from functools import partial
 
 from unpoison.brokers.rabbitmq import envelope
-from unpoison.brokers.rabbitmq.connection import ACCESS_REFUSED
-from unpoison.brokers.rabbitmq.connection import Refused as ChannelClosed
 from unpoison.brokers.rabbitmq.connections import Connections
+from unpoison.brokers.rabbitmq.errors import ACCESS_REFUSED, NOT_FOUND
+from unpoison.brokers.rabbitmq.errors import Refused as ChannelClosed
 from unpoison.brokers.rabbitmq.held import create_again
-from unpoison.brokers.rabbitmq.topology import NOT_FOUND, check_name
+from unpoison.brokers.rabbitmq.names import check_name
 from unpoison.brokers.rabbitmq.writing import Batch, Copy, why_not_stored
 from unpoison.errors import BrokerUnavailable, ConfigError, Refusal
 from unpoison.model.message import Outgoing

@@ -18,7 +18,8 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
-from unpoison.brokers.rabbitmq.connection import ANSWER_TIMEOUT, Channel, Connection, Refused
+from unpoison.brokers.rabbitmq.connection import ANSWER_TIMEOUT, Channel, Connection
+from unpoison.brokers.rabbitmq.errors import Refused
 from unpoison.brokers.rabbitmq.subscription import AckRanges
 from unpoison.brokers.rabbitmq.wire import Arrived, ack_frames, get_frame
 from unpoison.errors import BrokerUnavailable, UnpoisonError

@@ -14,7 +14,8 @@ from contextlib import suppress
 from itertools import count, islice
 from typing import Any
 
-from unpoison.brokers.rabbitmq.connection import Connection, Unanswered
+from unpoison.brokers.rabbitmq.connection import Connection
+from unpoison.brokers.rabbitmq.errors import Unanswered
 from unpoison.brokers.rabbitmq.wire import Arrived, ack_frames
 from unpoison.errors import BrokerUnavailable
 from unpoison.port.copying.settling import ALL_LET_GO, LetGo, Receipt

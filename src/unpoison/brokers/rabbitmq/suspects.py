@@ -9,10 +9,11 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 
 from unpoison.brokers.rabbitmq import properties
-from unpoison.brokers.rabbitmq.connection import ANSWER_TIMEOUT, IN_USE, Connection, Refused
+from unpoison.brokers.rabbitmq.connection import ANSWER_TIMEOUT, Connection
 from unpoison.brokers.rabbitmq.connections import Connections
+from unpoison.brokers.rabbitmq.errors import IN_USE, Refused
+from unpoison.brokers.rabbitmq.names import starts_of
 from unpoison.brokers.rabbitmq.queue_pass import taken_and_put_back
-from unpoison.brokers.rabbitmq.topology import starts_of
 from unpoison.brokers.rabbitmq.wire import Arrived, ack_frames, get_frame
 from unpoison.brokers.rabbitmq.writing import Copy
 from unpoison.errors import BrokerUnavailable

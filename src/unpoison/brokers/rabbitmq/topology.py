@@ -1,18 +1,9 @@
-"""Which queues does a source need, and what if they are there already?
+"""Create the queues that a source needs, and check those that exist already. Their names are in names.py.
 
-    orders               the source: a quorum queue unless it was there before
-    orders.dlq           its dead letters, bound to the exchange `dlx`
-    orders.dlq.history   letters that were replayed or discarded, the latest 10,000
-    orders.suspects      messages that must run alone, one at a time
-    orders.starts        who started one of those, for the letter of one that never ends
-    orders.busy          always empty: its consumers are those that hold messages of the source
-    orders.delayed       notes until when messages of the source are delayed
-    orders.dlq.lock      always empty: its only consumer is who works on the dead letters
-
-What is missing is made; what is there is never changed. A difference is a finding, with both values and the way out. The exchange
-`orders.made`, to which nothing is bound, says that we made the queue `orders`: only then do we make it again if somebody deletes
-it. A queue that was there before has bindings and arguments that we do not know; one made in its place would lack them,
-and what is published to its exchanges would vanish.
+What is missing is created; what exists is never changed. A difference is a finding, with both values and what to do about it. The
+exchange `orders.made` says that unpoison created the queue `orders`: only then does it create the queue again after somebody has
+deleted it. A queue that was there before has bindings and arguments that unpoison does not know; one made in its place would lack
+them, and messages published to its exchanges would vanish.
 """
 
 import re
@@ -20,63 +11,32 @@ import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from unpoison.brokers.rabbitmq.connection import Channel, Connection, Refused
-from unpoison.errors import BrokerUnavailable, ConfigError
+from unpoison.brokers.rabbitmq.connection import Channel, Connection
+from unpoison.brokers.rabbitmq.errors import NOT_FOUND, PRECONDITION_FAILED, Refused, SourceDeleted
+from unpoison.brokers.rabbitmq.names import (
+    DLX,
+    busy_of,
+    check_name,
+    delayed_of,
+    dlq_of,
+    history_of,
+    lock_of,
+    made_of,
+    starts_of,
+    suspects_of,
+)
+from unpoison.errors import BrokerUnavailable
 from unpoison.port.broker import Finding
 
-# How is a queue that was there before told from the one that we would make, and does the difference lose messages?
-
-
-PRECONDITION_FAILED = 406
-
-
-def difference(what: str, name: str, refused: Refused) -> Finding:
-    if refused.code != PRECONDITION_FAILED:
-        raise refused
-    told = refused.text.removeprefix("PRECONDITION_FAILED - ")
-    return Finding(
-        name,
-        f"{what} was there before and differs from what unpoison would make: {told}. It is used as it is.",
-        "To have it made anew: stop producers and consumers, move its messages away (shovel), delete it, start again. "
-        "What a policy can set needs no such thing: rabbitmqctl set_policy.",
-        loses=not name.endswith("-differs"),
-    )
-
-
-_LOSING = {
-    "durable": "queue-not-durable",
-    "auto_delete": "queue-auto-delete",
-    "x-expires": "queue-expires",
-    "x-message-ttl": "messages-expire",
-}
-"""Differences that lose messages, as the doctor calls them. The server names the first difference only; the management API, where
-it answers, tells the rest."""
-
-
-def name_of(queue: str, told: str) -> str:
-    found = re.search(r"inequivalent arg '([\w-]+)'.* received (?:none|.*) but current is (?!none)", told)
-    name = _LOSING.get(found[1], "") if found else ""
-    if found and found[1] == "x-queue-type" and "'stream'" in told.partition("current is")[2]:
-        return "stream-queue"
-    return "dlq-expires" if name == "messages-expire" and queue.endswith(".dlq") else name or "queue-differs"
-
-
-# (the part that gave this module its question)
-
-
-DLX = "dlx"
 BACKSTOP = 100
 """Deliveries after which the server itself gives a message up: a net far below our own limits."""
 
 HISTORY = 10_000
 STARTS = 1_000
 DELAYS = 10_000
-NOT_FOUND, LOCKED = 404, 405
 BUSY, COUNTED_AGAIN = 0.2, 10
 """A quorum queue that is busy for 250 ms says that it has no messages. So "none" that took longer than `BUSY` seconds to say is
 not believed, and asked for again, so often at the most."""
-
-LONGEST_NAME = 255 - len(".dlq.history")
 
 
 class Queue(NamedTuple):
@@ -84,61 +44,6 @@ class Queue(NamedTuple):
 
     name: str
     arguments: Mapping[str, Any]
-
-
-def dlq_of(source: str) -> str:
-    return f"{source}.dlq"
-
-
-def suspects_of(source: str) -> str:
-    return f"{source}.suspects"
-
-
-def history_of(source: str) -> str:
-    return f"{source}.dlq.history"
-
-
-def starts_of(source: str) -> str:
-    return f"{source}.starts"
-
-
-def busy_of(source: str) -> str:
-    return f"{source}.busy"
-
-
-def delayed_of(source: str) -> str:
-    return f"{source}.delayed"
-
-
-def lock_of(source: str) -> str:
-    return f"{source}.dlq.lock"
-
-
-def made_of(source: str) -> str:
-    """The exchange that says that we made the source."""
-    return f"{source}.made"
-
-
-def check_name(source: str) -> None:
-    if not source or source.startswith("amq.") or len(source.encode()) > LONGEST_NAME:
-        raise ConfigError(
-            f"Source {source[:80]!r} cannot be a RabbitMQ queue: a name has 1 to {LONGEST_NAME} bytes "
-            f"and does not begin with amq."
-        )
-
-
-def native_names(url: str, source: str, *, consumed: bool) -> dict[str, str]:  # noqa: ARG001 - every broker is asked the same
-    """The queues of a source, and what each is for."""
-    return {
-        source: "its messages",
-        dlq_of(source): "its dead letters",
-        history_of(source): "what became of dead letters",
-        suspects_of(source): "messages that run alone",
-        starts_of(source): "who started those",
-        busy_of(source): "who holds messages",
-        delayed_of(source): "until when messages are delayed",
-        lock_of(source): "who works on its dead letters",
-    }
 
 
 def queues(source: str, version: tuple[int, int], message_ttl: float | None, dlq_ttl: float | None) -> list[Queue]:
@@ -289,14 +194,14 @@ class Topology:
         try:
             self._ask(lambda channel, done: channel.exchange_declare(name, "direct", durable=True, callback=done), "declaring")
         except Refused as refused:
-            return [difference(f"Exchange {name!r}", "exchange-differs", refused)]
+            return [_difference(f"Exchange {name!r}", "exchange-differs", refused)]
         return []
 
     def _queue(self, queue: Queue) -> list[Finding]:
         try:
             self.declare(queue)
         except Refused as refused:
-            return [difference(f"Queue {queue.name!r}", name_of(queue.name, refused.text), refused)]
+            return [_difference(f"Queue {queue.name!r}", _difference_name(queue.name, refused.text), refused)]
         return []
 
     def ask(self, question: Any, what: str) -> Any:
@@ -309,21 +214,36 @@ class Topology:
         return self._channel.ask(question, what)
 
 
-class SourceDeleted(BrokerUnavailable):
-    """The queue of a source is gone, and is not ours to make."""
-
-    def __init__(self, source: str, *, may_create: bool) -> None:
-        why = (
-            f"unpoison did not make it (there is no exchange {made_of(source)!r}), so it does not make it again: a new one would "
-            "lack the bindings and arguments of the old one, and what is published to them would vanish"
-            if may_create
-            else "with create=False it is not made here"
-        )
-        super().__init__(
-            f"Queue {source!r} is not there: it was deleted, with all that was in it, and {why}. Create it again with its "
-            f"bindings; then this goes on by itself."
-        )
-
-
 def _never(*_: object) -> None:
     raise AssertionError("the server refuses this consumer")
+
+
+def _difference(what: str, name: str, refused: Refused) -> Finding:
+    if refused.code != PRECONDITION_FAILED:
+        raise refused
+    told = refused.text.removeprefix("PRECONDITION_FAILED - ")
+    return Finding(
+        name,
+        f"{what} was there before and differs from what unpoison would make: {told}. It is used as it is.",
+        "To have it made anew: stop producers and consumers, move its messages away (shovel), delete it, start again. "
+        "What a policy can set needs no such thing: rabbitmqctl set_policy.",
+        loses=not name.endswith("-differs"),
+    )
+
+
+_LOSING = {
+    "durable": "queue-not-durable",
+    "auto_delete": "queue-auto-delete",
+    "x-expires": "queue-expires",
+    "x-message-ttl": "messages-expire",
+}
+"""Differences that lose messages, as the doctor calls them. The server names the first difference only; the management API, where
+it answers, tells the rest."""
+
+
+def _difference_name(queue: str, told: str) -> str:
+    found = re.search(r"inequivalent arg '([\w-]+)'.* received (?:none|.*) but current is (?!none)", told)
+    name = _LOSING.get(found[1], "") if found else ""
+    if found and found[1] == "x-queue-type" and "'stream'" in told.partition("current is")[2]:
+        return "stream-queue"
+    return "dlq-expires" if name == "messages-expire" and queue.endswith(".dlq") else name or "queue-differs"

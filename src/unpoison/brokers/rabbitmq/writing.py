@@ -10,7 +10,8 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from unpoison.brokers.rabbitmq.connection import Channel, Connection, Refused
+from unpoison.brokers.rabbitmq.connection import Channel, Connection
+from unpoison.brokers.rabbitmq.errors import Refused
 from unpoison.brokers.rabbitmq.wire import Arrived, publish_frames
 from unpoison.errors import BrokerUnavailable
 from unpoison.model.wording import counted

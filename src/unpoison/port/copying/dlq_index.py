@@ -49,8 +49,8 @@ class Reading(Protocol):
     total: int
     """How many letters wait, as the server counts them."""
     in_order: bool
-    """Whether letters are taken in the order they came, each of them once. A server that does not promise it may hand out one letter
-    twice in one reading; where it does, a second copy is a second message that a crash left."""
+    """Whether letters are taken in the order they came, each of them once. Then a second copy is a second message, which a crash
+    left. A server that does not promise it may hand out one letter twice."""
     history: str
     """The place of letters that were dealt with."""
 

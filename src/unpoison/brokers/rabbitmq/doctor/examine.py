@@ -11,8 +11,9 @@ from shlex import quote
 from unpoison.brokers.rabbitmq import provisioning
 from unpoison.brokers.rabbitmq.connection import Connection
 from unpoison.brokers.rabbitmq.doctor import queues, server, sources
+from unpoison.brokers.rabbitmq.errors import LOCKED, NOT_FOUND
 from unpoison.brokers.rabbitmq.management import Family, Management, Unanswered, VirtualHost, queues_of, sources_in
-from unpoison.brokers.rabbitmq.topology import LOCKED, NOT_FOUND, check_name
+from unpoison.brokers.rabbitmq.names import check_name
 from unpoison.brokers.rabbitmq.url import Address, address
 from unpoison.errors import BrokerUnavailable, ConfigError
 from unpoison.port import findings

@@ -12,7 +12,8 @@ from shlex import quote
 from typing import Any
 
 from unpoison.brokers.rabbitmq.management import FoundQueue, Policy, VirtualHost
-from unpoison.brokers.rabbitmq.topology import BACKSTOP, DLX
+from unpoison.brokers.rabbitmq.names import DLX
+from unpoison.brokers.rabbitmq.topology import BACKSTOP
 
 HARMFUL = (
     "delivery-limit",

@@ -5,10 +5,11 @@ from shlex import quote
 from typing import NamedTuple
 
 from unpoison.brokers.rabbitmq import provisioning
-from unpoison.brokers.rabbitmq.connection import ACCESS_REFUSED, Connection, Refused
+from unpoison.brokers.rabbitmq.connection import Connection
 from unpoison.brokers.rabbitmq.doctor.fixes import mended, remade, removal
+from unpoison.brokers.rabbitmq.errors import ACCESS_REFUSED, NOT_FOUND, Refused
 from unpoison.brokers.rabbitmq.management import Family, FoundQueue, VirtualHost
-from unpoison.brokers.rabbitmq.topology import DLX, NOT_FOUND, dlq_of, native_names, suspects_of
+from unpoison.brokers.rabbitmq.names import DLX, dlq_of, native_names, suspects_of
 from unpoison.brokers.rabbitmq.url import Address
 from unpoison.port import findings
 from unpoison.port.broker import Finding
