@@ -158,7 +158,7 @@ def _filled(url: str, size: int) -> str:
     made = _fresh(url)
     broker = PostgreSQLBroker(made)
     broker.open(["orders"])
-    with broker.session.use() as run:
+    with broker.connection.use() as run:
         run.execute(
             "insert into unpoison_line (source, id, body) select 1, md5(n::text), %s from generate_series(1, %s) as n",
             (orders.bodies(1)[0], size),

@@ -89,7 +89,7 @@ def test_a_takeover_does_not_take_a_late_one_for_started(open_broker, url):
         publish(gone, "last")
         assert ids(gone.fetch("orders", 10)) == ["first", "last"]
         late.commit()
-    with broker.session.transaction() as run:  # before any fetch has looked for late ones
+    with broker.connection.transaction() as run:  # before any fetch has looked for late ones
         assert take_over(run, gone._owner.no)
     assert {each.id: each.returned for each in everything(broker)} == {"first": True, "last": True, "late": False}
 
@@ -148,7 +148,7 @@ def test_what_a_fetch_looks_at_does_not_grow_while_a_transaction_is_open_elsewhe
             for _ in range(count):
                 publish(broker, "one")
                 broker.settle(Settlement(broker.fetch("orders", 1)))
-            with broker.session.use() as run:
+            with broker.connection.use() as run:
                 run.execute("select pg_stat_force_next_flush()")
             query = "select sum(heap_blks_hit + coalesce(idx_blks_hit, 0)) from pg_statio_user_tables"
             return int(watch.execute(query).fetchone()[0])
@@ -246,7 +246,7 @@ def test_behind_a_pooler_messages_are_published_fetched_settled_and_taken_over(p
     assert sorted(ids(everything(first))) == ["three", "two"]
     first._owner.close()  # it vanishes; there is no lock here that would tell
     assert second.fetch("orders", 10) == []
-    with second.session.use() as run:
+    with second.connection.use() as run:
         run.execute("update unpoison_owners set until = statement_timestamp()")
     monkeypatch.setattr("unpoison.brokers.postgresql.broker.TAKEOVER_EVERY", 0.0)
     assert sorted(ids(everything(second))) == ["three", "two"]
@@ -285,7 +285,7 @@ def test_a_consumer_that_the_server_does_not_hear_of_any_more_is_taken_for_gone(
     publish(silent, "one")
     silent.fetch("orders", 1)
     assert other.fetch("orders", 10) == [], "it is alive"
-    with other.session.use() as run:
+    with other.connection.use() as run:
         run.execute("update unpoison_owners set until = statement_timestamp()")
     assert ids(everything(other)) == ["one"]
 
@@ -297,7 +297,7 @@ def test_a_consumer_says_again_and_again_that_it_is_alive(open_broker, monkeypat
     broker.fetch("orders", 1)
 
     def until():
-        with broker.session.use() as run:
+        with broker.connection.use() as run:
             return run.execute("select until from unpoison_owners").fetchone()[0]
 
     before = until()
@@ -379,7 +379,7 @@ def test_a_fetch_that_fails_half_way_does_not_spoil_the_next_one(open_broker, ur
 @pytest.mark.parametrize("setting", ["synchronous_commit%3Doff", "default_transaction_isolation%3Drepeatable%5C%20read"])
 def test_defaults_of_a_role_do_not_weaken_what_is_promised(open_broker, url, setting):
     broker = open_broker(at=f"{url}?options=-c%20{setting}")
-    with broker.session.transaction() as run:
+    with broker.connection.transaction() as run:
         assert run.execute("select current_setting('synchronous_commit')").fetchone() == ("on",)
         assert run.execute("select current_setting('transaction_isolation')").fetchone() == ("read committed",)
 
@@ -387,6 +387,6 @@ def test_defaults_of_a_role_do_not_weaken_what_is_promised(open_broker, url, set
 def test_what_an_administrator_made_stronger_stays_so(open_broker, url):
     broker = open_broker(at=f"{url}?options=-c%20synchronous_commit%3Dremote_apply")
     publish(broker, "one")
-    with broker.session.transaction() as run:
-        broker.session.make_durable(run)
+    with broker.connection.transaction() as run:
+        broker.connection.make_durable(run)
         assert run.execute("select current_setting('synchronous_commit')").fetchone() == ("remote_apply",)

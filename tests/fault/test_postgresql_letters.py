@@ -37,7 +37,7 @@ def letters(postgresql):
 
 
 def read_so_far(letters):
-    with letters.broker.session.use() as run:
+    with letters.broker.connection.use() as run:
         run.execute("select pg_stat_force_next_flush()")
         query = "select idx_tup_fetch + seq_tup_read from pg_stat_user_tables where relname = 'unpoison_dead'"
         return run.execute(query).fetchone()[0]
@@ -45,7 +45,7 @@ def read_so_far(letters):
 
 @pytest.mark.parametrize("analyzed", ANALYZED)
 def test_a_few_letters_of_very_many_are_dealt_with_without_reading_the_others(letters, analyzed):
-    with letters.broker.session.use() as run:
+    with letters.broker.connection.use() as run:
         run.execute("alter table unpoison_dead set (autovacuum_enabled = off)")
         number = letters.broker.numbers["orders"]
         ANALYZED[analyzed](run, lambda: run.execute(WRITE, (number, LETTERS)))
@@ -58,7 +58,7 @@ def test_a_few_letters_of_very_many_are_dealt_with_without_reading_the_others(le
 
 
 def test_letters_that_another_operator_has_dealt_with_are_left_alone(letters):
-    with letters.broker.session.use() as run:
+    with letters.broker.connection.use() as run:
         run.execute(WRITE, (letters.broker.numbers["orders"], FEW))
     ids = letters.ids()
     assert letters.replay(ids[:4]) == ids[:4]
@@ -66,5 +66,5 @@ def test_letters_that_another_operator_has_dealt_with_are_left_alone(letters):
     assert letters.replay(ids[:6]) == []
     assert letters.remove(ids[:6]) == []
     assert letters.replay(ids) == ids[6:]
-    with letters.broker.session.use() as run:
+    with letters.broker.connection.use() as run:
         assert run.execute("select count(*) from unpoison_waiting").fetchone() == (8,)

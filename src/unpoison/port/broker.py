@@ -46,6 +46,9 @@ class Published(msgspec.Struct, frozen=True):
 STORED = Published()
 """All of them are."""
 
+UNCONFIRMED = "Only what was confirmed counts as done."
+"""Said with every error of a broker that does not say more."""
+
 
 def not_sent(error: UnpoisonError, refusal: Refusal | None = None) -> Refused:
     """For messages that were not sent because of this error. Without a refusal: the source cannot be had, or not now."""

@@ -1,13 +1,15 @@
-"""How does a handler settle its message in its own transaction, so that its effects happen exactly once?
+"""PostgreSQL as a broker. `settle` ends a message in the handler's own transaction, so that its effects happen exactly once.
 
-What the handler writes and the removal of the message are committed together, or not at all. A worker or consumer that dies
-before the commit has done nothing; one that dies after it has done everything, and the message does not come back.
+What the handler writes and the removal of the message are committed together, or not at all. If the worker dies before the
+commit, nothing has happened; if it dies after it, the message is done and does not come back.
 """
 
 from typing import Any, Protocol
 
 from unpoison.errors import CapabilityError, OwnershipLost
 from unpoison.model.message import Delivery
+
+__all__ = ["settle"]
 
 _SETTLE_LINE = """
 with taken as (
@@ -24,18 +26,18 @@ insert into unpoison_settled (lease, at, owner) select %(lease)s, %(at)s, %(owne
 
 
 class Connection(Protocol):
-    """A connection of psycopg or psycopg2, or what SQLAlchemy and Django have below theirs."""
+    """A connection of psycopg or psycopg2, or the one below those of SQLAlchemy and Django."""
 
     def cursor(self) -> Any:
         """A DB-API cursor."""
 
 
 def settle(connection: Connection, delivery: Delivery) -> None:
-    """Have this message end with the transaction that is open on this connection: done if it commits, untouched if it does not.
+    """Settle this message with the transaction that is open on this connection: done if it commits, untouched if it does not.
 
-    Call it once, in the handler, on the database that the app consumes from. Raises OwnershipLost if somebody else has the
-    message by now: let it pass, so that the transaction is rolled back. If the handler fails after the commit, the message is
-    done all the same.
+    Call it once, in the handler, on the database that the app consumes from. It raises OwnershipLost if another consumer has
+    taken the message over: do not catch it, so that the transaction is rolled back. If the handler fails after the commit, the
+    message is done all the same.
     """
     receipt = delivery.receipt
     if not isinstance(receipt, list | tuple) or len(receipt) != 3:
@@ -50,7 +52,7 @@ def settle(connection: Connection, delivery: Delivery) -> None:
         cursor.execute(_SETTLE_LINE if lease else _SETTLE_WAITING, values)
         if cursor.rowcount != 1:
             raise OwnershipLost(
-                f"Message {delivery.id!r} of {delivery.source!r} is not this consumer's any more, or was settled before. "
+                f"Message {delivery.id!r} of {delivery.source!r} no longer belongs to this consumer, or was settled before. "
                 f"Nothing was settled; roll the transaction back."
             )
     finally:

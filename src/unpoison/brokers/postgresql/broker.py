@@ -14,11 +14,11 @@ from operator import attrgetter
 from typing import Any
 
 from unpoison.brokers.postgresql import rows
-from unpoison.brokers.postgresql.connection import Session, parameters
+from unpoison.brokers.postgresql.connection import Connection, parameters
 from unpoison.brokers.postgresql.errors import failed
 from unpoison.brokers.postgresql.owner import Owner, take_over, vanished
 from unpoison.brokers.postgresql.rows import depth_of, waits_of
-from unpoison.brokers.postgresql.schema import NEW_SOURCE, Connection, migrate, source_statement
+from unpoison.brokers.postgresql.schema import NEW_SOURCE, PGConnection, migrate, source_statement
 from unpoison.errors import BrokerUnavailable
 from unpoison.model.message import Delivery, Outgoing
 from unpoison.port import sql
@@ -45,7 +45,7 @@ class PostgreSQLBroker:
     def __init__(self, url: str) -> None:
         parameters(url)  # refuses a URL that libpq does not understand
         self.where = masked(url)
-        self._session = Session(url)
+        self._connection = Connection(url)
         self._owner = Owner(url)
         self._create = True
         self.numbers = sql.SourceNumbers(self._find_source, self._create_source)
@@ -57,8 +57,8 @@ class PostgreSQLBroker:
     def open(self, sources: Sequence[str], *, create: bool = True, ring: Ring | None = None) -> Sequence[Finding]:
         self._create = create
         try:
-            self._session.open()
-            with self._session.use() as run:
+            self._connection.open()
+            with self._connection.use() as run:
                 migrate(run, self.where, create=create, sources=sources)
             self._listened = [self.numbers[source] for source in sources]
             self.numbers.created.clear()
@@ -76,7 +76,7 @@ class PostgreSQLBroker:
     def publish(self, messages: Sequence[Outgoing]) -> Published:
         if refused := rows.unfit(messages):
             return all_or_none(messages, refused)
-        return sql.publish(messages, self.numbers, self._session.transaction, rows.publish, failed)
+        return sql.publish(messages, self.numbers, self._connection.transaction, rows.publish, failed)
 
     def fetch(self, source: str, limit: int) -> Sequence[Delivery]:
         number = self.numbers[source]
@@ -104,18 +104,18 @@ class PostgreSQLBroker:
             "select exists (select from unpoison_waiting "
             "where source = %s and alone and owner is null and due <= statement_timestamp())"
         )
-        with self._session.use() as run:
+        with self._connection.use() as run:
             return run.execute(query, (number,)).fetchone() == (True,)
 
     def take_suspect(self, source: str, by: str) -> Delivery | None:
         number = self.numbers[source]
         self._owner.register()
-        with self._session.transaction() as run:
+        with self._connection.transaction() as run:
             found = self._take_waiting(run, source, number, 1, alone=True)
             for suspect in found:
                 if isinstance(suspect, Unreadable):
                     continue  # the consumer does not start it
-                self._session.make_durable(run)
+                self._connection.make_durable(run)
                 counters = counters_text(suspect.counters.marked(by, time.time()))  # this host's clock: only people read it
                 run.execute("update unpoison_waiting set counters = %s where no = %s", (counters, suspect.receipt[1]))
         if not found:
@@ -128,13 +128,13 @@ class PostgreSQLBroker:
         ended = [lease for lease, count in counts.items() if self._remaining.get(lease) == count]
         letters: list[int | None] = []
         if settlement.kept or settlement.dead:
-            with self._session.transaction() as run:
+            with self._connection.transaction() as run:
                 kept, letters = self._move(run, settlement)
                 settled = kept + len(letters) - letters.count(None) + self._remove(run, settlement.gone, ended)
                 # The statement that removes finished messages switches syncing off for the transaction; copies need it.
-                self._session.make_durable(run)
+                self._connection.make_durable(run)
         else:
-            with self._session.use() as run:
+            with self._connection.use() as run:
                 settled = self._remove(run, settlement.gone, ended)
         self._remaining.update({lease: self._remaining.get(lease, 0) - count for lease, count in counts.items()})
         for lease in ended:
@@ -151,7 +151,7 @@ class PostgreSQLBroker:
             "select (select count(*) from unpoison_line where source = %s and position = any (%s)) "
             "+ (select count(*) from unpoison_waiting where no = any (%s) and owner = %s)"
         )
-        with self._session.use() as run:
+        with self._connection.use() as run:
             for source, batch in _by_source(deliveries).items():
                 positions, numbers = _split(batch)
                 values = (self.numbers[source], positions, numbers, self._owner.no)
@@ -160,32 +160,32 @@ class PostgreSQLBroker:
 
     def depth(self, source: str) -> Depth:
         number = self.numbers[source]
-        with self._session.use() as run:
+        with self._connection.use() as run:
             return depth_of(run, number)
 
     def waits(self, source: str) -> Waits:
         number = self.numbers[source]
-        with self._session.use() as run:
+        with self._connection.use() as run:
             return waits_of(run, number, self._owner.no)
 
     def close(self) -> None:
         if self._owner.no:
             self._deregister()
         self._owner.close()
-        self._session.close()
+        self._connection.close()
 
     @property
-    def session(self) -> Session:
-        return self._session
+    def connection(self) -> Connection:
+        return self._connection
 
     def _find_source(self, source: str) -> int | None:
-        with self._session.use() as run:
+        with self._connection.use() as run:
             row = run.execute("select no from unpoison_sources where name = %s", (source,)).fetchone()
         return None if row is None else int(row[0])
 
     def _create_source(self, source: str) -> bool:
         """Returns whether this call created it; another process may have been faster."""
-        with self._session.transaction() as run:
+        with self._connection.transaction() as run:
             if self._create:
                 return run.execute(NEW_SOURCE, (source,)).rowcount > 0
             known = [name for (name,) in run.execute("select name from unpoison_sources order by no")]
@@ -193,7 +193,7 @@ class PostgreSQLBroker:
 
     def _fetch_line(self, source: str, number: int, limit: int, room: int) -> list[Delivery]:
         values = {"source": number, "owner": self._owner.no, "limit": limit, "bytes": room}
-        with self._session.use() as run:
+        with self._connection.use() as run:
             with run.pipeline():  # one round trip
                 run.execute("begin isolation level read committed")
                 run.execute(rows.LOCK_LINE, values)
@@ -211,13 +211,13 @@ class PostgreSQLBroker:
         return []
 
     def _fetch_waiting(self, source: str, number: int, limit: int, room: int) -> list[Delivery]:
-        with self._session.use() as run:
+        with self._connection.use() as run:
             found = self._take_waiting(run, source, number, limit, room)
         self._note_waiting(number, there_are=bool(found))  # if none is left, the next fetch finds that out
         return found
 
     def _take_waiting(
-        self, run: Connection, source: str, number: int, limit: int, room: int = FETCH_BYTES, *, alone: bool = False
+        self, run: PGConnection, source: str, number: int, limit: int, room: int = FETCH_BYTES, *, alone: bool = False
     ) -> list[Delivery]:
         values = {"source": number, "owner": self._owner.no, "limit": limit, "bytes": room, "alone": alone}
         return rows.of_waiting(source, self._owner.no, run.execute(rows.FETCH_WAITING, values, binary=True).fetchall())
@@ -225,7 +225,7 @@ class PostgreSQLBroker:
     def _note_waiting(self, number: int, *, there_are: bool) -> None:
         (self._has_waiting.add if there_are else self._has_waiting.discard)(number)
 
-    def _move(self, run: Connection, settlement: Settlement) -> tuple[int, list[int | None]]:
+    def _move(self, run: PGConnection, settlement: Settlement) -> tuple[int, list[int | None]]:
         """How many were kept, and the number of each dead letter."""
         owner = self._owner.no
         settled = sum(rows.keep(run, kept, owner, self.numbers[kept.delivery.source]) for kept in settlement.kept)
@@ -234,7 +234,7 @@ class PostgreSQLBroker:
             run.execute(rows.NOTIFY, (self.numbers[source],))
         return settled, letters
 
-    def _remove(self, run: Connection, gone: Sequence[Delivery], ended: Sequence[int]) -> int:
+    def _remove(self, run: PGConnection, gone: Sequence[Delivery], ended: Sequence[int]) -> int:
         """Delete these messages, and the leases that end with them. Returns how many messages there were."""
         removed = 0
         if not gone and ended:
@@ -251,11 +251,11 @@ class PostgreSQLBroker:
     def _settled_by_handlers(self, deliveries: Sequence[Delivery]) -> int:
         """How many of these their handlers settled in their own transactions: they are done, whatever came after."""
         leases, ats = [[receipt[field] for receipt in map(_receipt, deliveries)] for field in (0, 1)]
-        with self._session.use() as run:
+        with self._connection.use() as run:
             return run.execute(rows.GONE_ALREADY, {"leases": leases, "ats": ats, "owner": self._owner.no}).rowcount
 
     def _check_ownership(self) -> None:
-        with self._session.use() as run:
+        with self._connection.use() as run:
             if run.execute("select 1 from unpoison_owners where no = %s", (self._owner.no,)).fetchone() is None:
                 self._remaining.clear()
                 self._owner.lost()
@@ -267,7 +267,7 @@ class PostgreSQLBroker:
             "delete from unpoison_owners where no = %(no)s and not exists (select from unpoison_leases where owner = %(no)s) "
             "and not exists (select from unpoison_waiting where owner = %(no)s)"
         )
-        with suppress(BrokerUnavailable), self._session.use() as run:
+        with suppress(BrokerUnavailable), self._connection.use() as run:
             run.execute(leave, {"no": self._owner.no})
 
     def _take_over_vanished(self) -> None:
@@ -275,7 +275,7 @@ class PostgreSQLBroker:
         if now - self._looked_for_vanished < TAKEOVER_EVERY:
             return
         self._looked_for_vanished = now
-        with self._session.use() as run:
+        with self._connection.use() as run:
             for owner in vanished(run, self._owner.no):
                 with run.transaction():
                     takeover = take_over(run, owner)

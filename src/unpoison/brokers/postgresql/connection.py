@@ -1,4 +1,4 @@
-"""How is a connection to PostgreSQL made, and what do its errors mean for a queue?"""
+"""Connections to PostgreSQL: what the URL says, how they are made, and one that any thread may use."""
 
 import os
 import socket
@@ -12,14 +12,15 @@ from psycopg import conninfo
 from psycopg.pq import TransactionStatus
 
 from unpoison.brokers.postgresql.errors import explained
-from unpoison.brokers.postgresql.schema import Connection
+from unpoison.brokers.postgresql.schema import PGConnection
 from unpoison.errors import BrokerUnavailable, ConfigError
+from unpoison.port.broker import UNCONFIRMED
 from unpoison.port.broker_url import check_port, masked, parse, without_secrets
 
 _DEFAULTS: dict[str, Any] = {
     "connect_timeout": 5,
     "application_name": "unpoison",
-    # A peer that vanished without a word is noticed within half a minute.
+    # A peer that vanished silently is noticed within half a minute.
     "keepalives_idle": 10,
     "keepalives_interval": 5,
     "keepalives_count": 3,
@@ -32,11 +33,11 @@ ANSWER_WITHIN = 30.0
 
 SWITCHED_OFF = ("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin", "enable_material", "jit")
 _PINNED = ";".join([*(f"set {name} = off" for name in SWITCHED_OFF), "set plan_cache_mode = force_generic_plan"])
-"""Statistics of a queue are always out of date. Left to itself the planner would one day read all of it for each fetch."""
+"""Statistics of a queue are always out of date. With them the planner would one day read the whole table for each fetch."""
 
 
 def parameters(url: str) -> dict[str, Any]:
-    """What libpq makes of the URL, with defaults that suit a queue."""
+    """The parameters in the URL as libpq reads them, with defaults for a queue."""
     parse(url, FORM).places(5432, FORM, "localhost")
     try:
         found = conninfo.conninfo_to_dict(url)
@@ -48,30 +49,30 @@ def parameters(url: str) -> dict[str, Any]:
     return _DEFAULTS | found
 
 
-def connect(url: str) -> Connection:
-    """A connection in autocommit mode. Whether there is a pooler in between is known afterwards: see `is_pooled`."""
+def connect(url: str) -> PGConnection:
+    """A new connection in autocommit mode."""
     connection = psycopg.connect(**parameters(url), autocommit=True, prepare_threshold=None)
-    connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED  # whatever the default of the role is
+    connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED  # the role may have another default
     if not is_pooled(connection):
         connection.execute(_PINNED)
         connection.prepare_threshold = 0
     return connection
 
 
-def is_pooled(connection: Connection) -> bool:
-    """Whether a pooler answers: its sessions are not ours, so nothing may be kept in one. It cannot know the server's process."""
+def is_pooled(connection: PGConnection) -> bool:
+    """Whether a pooler answers. It does not know the server's process id. Its sessions are shared: keep nothing in them."""
     row = connection.execute("select pg_backend_pid()").fetchone()
     return row is None or row[0] != connection.info.backend_pid
 
 
-class Session:
-    """One connection that may be used from any thread, and is made anew when it was lost."""
+class Connection:
+    """One connection that any thread may use. It reconnects when it was lost."""
 
     def __init__(self, url: str) -> None:
         self._url = url
         self._lock = threading.RLock()
         self._depth = 0
-        self._connection: Connection | None = None
+        self._connection: PGConnection | None = None
         self._is_closed = True
         self._is_durable, self._durability = True, "on"
 
@@ -81,8 +82,8 @@ class Session:
             pass
 
     @contextmanager
-    def use(self) -> Iterator[Connection]:
-        """The connection, for statements that each commit by themselves."""
+    def use(self) -> Iterator[PGConnection]:
+        """The connection, for statements that each commit on their own."""
         with self._lock, explained(self._url):
             connection = self._connected()
             self._depth += 1
@@ -91,11 +92,11 @@ class Session:
             finally:
                 self._depth -= 1
                 if self._depth == 0 and connection.info.transaction_status != TransactionStatus.IDLE:
-                    connection.close()  # something failed between a begin and its commit: the next call gets a new one
+                    connection.close()  # a statement failed before its commit: the next call reconnects
 
     @contextmanager
-    def transaction(self) -> Iterator[Connection]:
-        """The connection, in a transaction that is on disk when the block is left."""
+    def transaction(self) -> Iterator[PGConnection]:
+        """The connection, in a transaction that is on disk when the block ends."""
         with self.use() as connection, connection.transaction():
             if not self._is_durable:
                 self.make_durable(connection)
@@ -103,10 +104,10 @@ class Session:
 
     @contextmanager
     def limited(self, what: str) -> Iterator[None]:
-        """One step of a command that a person waits for: a server that stops answering ends it with an error."""
+        """A time limit for one step of a command: a person waits for it."""
         is_late = threading.Event()
 
-        def give_up(connection: Connection) -> None:
+        def give_up(connection: PGConnection) -> None:
             is_late.set()
             with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as line:
                 line.shutdown(socket.SHUT_RDWR)
@@ -122,13 +123,13 @@ class Session:
                     raise
                 raise BrokerUnavailable(
                     f"PostgreSQL at {masked(self._url)!r} did not answer within {ANSWER_WITHIN:g} s ({what}). It may be "
-                    f"overloaded, or another session may hold these rows. Nothing that was not confirmed has been taken for done."
+                    f"overloaded, or another session may hold these rows. {UNCONFIRMED}"
                 ) from None
             finally:
                 timer.cancel()
 
-    def make_durable(self, connection: Connection) -> None:
-        """Have this transaction wait for the disk, though a role, or a statement before, says that it need not."""
+    def make_durable(self, connection: PGConnection) -> None:
+        """Make this transaction wait for the disk, whatever the role or an earlier statement has set."""
         connection.execute("select set_config('synchronous_commit', %s, true)", (self._durability,))
 
     def close(self) -> None:
@@ -139,7 +140,7 @@ class Session:
                     self._connection.close()
                 self._connection = None
 
-    def _connected(self) -> Connection:
+    def _connected(self) -> PGConnection:
         if self._is_closed:
             raise BrokerUnavailable(f"PostgreSQL at {masked(self._url)!r} is not open. Call open() first.")
         if self._connection is None or self._connection.closed:

@@ -10,7 +10,7 @@ from typing import Any
 
 from unpoison.brokers.postgresql import rows
 from unpoison.brokers.postgresql.broker import PostgreSQLBroker
-from unpoison.brokers.postgresql.schema import Connection
+from unpoison.brokers.postgresql.schema import PGConnection
 from unpoison.model.dead_letter import DeadLetter
 from unpoison.port import serialization
 from unpoison.port.sql import LetterIds
@@ -43,12 +43,12 @@ class PostgreSQLDeadLetters:
         self._ids = LetterIds(source)
 
     def count(self, state: str = "dead") -> int:
-        with self._session("counting letters") as run:
+        with self._limited("counting letters") as run:
             query = "select count(*) from unpoison_dead where source = %s and state = %s"
             return int((run.execute(query, (self._number, state)).fetchone() or (0,))[0])
 
     def freeze(self) -> str:
-        with self._session("looking where the DLQ ends") as run:
+        with self._limited("looking where the DLQ ends") as run:
             row = run.execute("select max(no) from unpoison_dead where source = %s", (self._number,)).fetchone()
             return self._ids.of((row and row[0]) or 0)
 
@@ -63,12 +63,12 @@ class PostgreSQLDeadLetters:
         where = f"source = %(source)s and state = %(state)s and {_BETWEEN}"
         query = f"select no from unpoison_dead where {where} order by no limit %(limit)s"
         values = {"source": self._number, "state": state, "limit": limit, **self._between(after, until)}
-        with self._session("listing letters") as run:
+        with self._limited("listing letters") as run:
             return [self._ids.of(no) for (no,) in run.execute(query, values).fetchall()]
 
     def replay(self, letter_ids: Sequence[str]) -> Sequence[str]:
         """Claim each letter by changing its state, then put its message back; all in one transaction."""
-        with self._session("replaying letters"), self.broker.session.transaction() as run:
+        with self._limited("replaying letters"), self.broker.connection.transaction() as run:
             found = self._locked(run, letter_ids, "dead", _WITHOUT_BODY)
             if not found:
                 return []
@@ -85,19 +85,19 @@ class PostgreSQLDeadLetters:
 
     def remove(self, letter_ids: Sequence[str], *, state: str = "dead", keep_as: str | None = None) -> Sequence[str]:
         change = "update unpoison_dead set state = %(keep_as)s" if keep_as else "delete from unpoison_dead"
-        with self._session("removing letters"), self.broker.session.transaction() as run:
+        with self._limited("removing letters"), self.broker.connection.transaction() as run:
             numbers = [no for (no,) in self._locked(run, letter_ids, state, "no")]
             run.execute(f"{change} where {_LOCKED}", {"numbers": numbers, "keep_as": keep_as})
         return self._ids.among(letter_ids, set(numbers))
 
-    def _locked(self, run: Connection, letter_ids: Sequence[str], state: str, columns: str) -> Sequence[tuple[Any, ...]]:
+    def _locked(self, run: PGConnection, letter_ids: Sequence[str], state: str, columns: str) -> Sequence[tuple[Any, ...]]:
         """Those of these letters that are in this state; locked until the transaction ends."""
         values = {"source": self._number, "state": state, "numbers": self._ids.numbers(letter_ids)}
         return run.execute(_LOCK.format(columns=columns), values, binary=True).fetchall()
 
     @contextmanager
-    def _session(self, what: str) -> Iterator[Connection]:
-        with self.broker.session.limited(what), self.broker.session.use() as run:
+    def _limited(self, what: str) -> Iterator[PGConnection]:
+        with self.broker.connection.limited(what), self.broker.connection.use() as run:
             yield run
 
     def _letters(self, where: str, state: str | None, limit: int = 100, **values: Any) -> Sequence[DeadLetter]:
@@ -107,7 +107,7 @@ class PostgreSQLDeadLetters:
             f"order by no limit %(limit)s"
         )
         values |= {"source": self._number, "state": state, "limit": limit}
-        with self._session("reading letters") as run:
+        with self._limited("reading letters") as run:
             return [serialization.letter(self._source, row) for row in run.execute(query, values, binary=True).fetchall()]
 
     def _between(self, after: str, until: str) -> dict[str, int]:

@@ -12,7 +12,7 @@ from unpoison.brokers.postgresql import schema, server_checks
 from unpoison.brokers.postgresql.connection import connect, parameters
 from unpoison.brokers.postgresql.errors import explained
 from unpoison.brokers.postgresql.owner import vanished
-from unpoison.brokers.postgresql.schema import Connection
+from unpoison.brokers.postgresql.schema import PGConnection
 from unpoison.port import findings
 from unpoison.port.broker import Finding
 from unpoison.port.broker_url import masked
@@ -48,7 +48,7 @@ from unpoison_sources order by no
 """
 
 
-def checks(sources: Sequence[str], shown: str) -> dict[str, Callable[[Connection], Iterator[Finding]]]:
+def checks(sources: Sequence[str], shown: str) -> dict[str, Callable[[PGConnection], Iterator[Finding]]]:
     """What can be asked once the tables are there."""
     return {
         "whether the tables survive a crash": of_storage,
@@ -59,7 +59,7 @@ def checks(sources: Sequence[str], shown: str) -> dict[str, Callable[[Connection
     }
 
 
-def may_create(shown: str, run: Connection) -> Iterator[Finding]:
+def may_create(shown: str, run: PGConnection) -> Iterator[Finding]:
     """Asked where there are no tables yet."""
     query = "select current_user, current_schema(), has_schema_privilege(current_schema(), 'create')"
     role, place, may = run.execute(query).fetchone() or ("", None, False)
@@ -76,7 +76,7 @@ def may_create(shown: str, run: Connection) -> Iterator[Finding]:
         )
 
 
-def of_storage(run: Connection) -> Iterator[Finding]:
+def of_storage(run: PGConnection) -> Iterator[Finding]:
     query = f"select relname, relkind {_VISIBLE} and relpersistence = 'u' order by relname"
     unlogged = run.execute(query, ([*TABLES, SEQUENCE],)).fetchall()
     if unlogged:
@@ -104,7 +104,7 @@ def _is_on(options: Sequence[str]) -> bool:
     return values["autovacuum_enabled"] in ("on", "true", "yes", "1")
 
 
-def _of_rights(run: Connection) -> Iterator[Finding]:
+def _of_rights(run: PGConnection) -> Iterator[Finding]:
     query = "select current_user, coalesce(has_sequence_privilege(to_regclass(%s), 'usage'), true)"
     role, may_count = run.execute(query, (SEQUENCE,)).fetchone() or ("", True)
     lacking = run.execute(_LACKING, (list(TABLES),)).fetchall()
@@ -123,17 +123,17 @@ def _of_rights(run: Connection) -> Iterator[Finding]:
         )
 
 
-def _of_sources(sources: Sequence[str], shown: str, run: Connection) -> Iterator[Finding]:
+def _of_sources(sources: Sequence[str], shown: str, run: PGConnection) -> Iterator[Finding]:
     known = [name for (name,) in run.execute("select name from unpoison_sources").fetchall()]
     yield from findings.of_sources(sources, known, shown)
 
 
-def _of_vanished(run: Connection) -> Iterator[Finding]:
+def _of_vanished(run: PGConnection) -> Iterator[Finding]:
     for row in run.execute(_HELD, (vanished(run, 0),)).fetchall():
         yield findings.of_vanished(*row)
 
 
-def _of_dead_letters(sources: Sequence[str], shown: str, run: Connection) -> Iterator[Finding]:
+def _of_dead_letters(sources: Sequence[str], shown: str, run: PGConnection) -> Iterator[Finding]:
     counts = {name: count for name, count in run.execute(_DEAD).fetchall() if not sources or name in sources}
     yield from findings.of_dead_letters(counts, shown)
 
@@ -144,7 +144,7 @@ def _of_dead_letters(sources: Sequence[str], shown: str, run: Connection) -> Ite
 NAMES = (*server_checks.SETTINGS_FINDINGS, *TABLE_FINDINGS, *server_checks.ACTIVITY_FINDINGS, *findings.NAMES)
 DEEP = ()
 
-Check = Callable[[Connection], Iterator[Finding]]
+Check = Callable[[PGConnection], Iterator[Finding]]
 
 
 def examine(  # every broker is asked the same
@@ -181,11 +181,11 @@ def adopted(url: str, source: str) -> Sequence[Finding]:  # noqa: ARG001 - all s
         return _every(connection, {"whether the tables survive a crash": of_storage})
 
 
-def _version(connection: Connection, shown: str, found: list[Finding]) -> int | None:
+def _version(connection: PGConnection, shown: str, found: list[Finding]) -> int | None:
     """The version of the tables, with what it means noted. None if this role may not ask."""
     versions: list[int] = []
 
-    def look(run: Connection) -> Iterator[Finding]:
+    def look(run: PGConnection) -> Iterator[Finding]:
         versions.append(schema.version(run))
         yield from findings.of_version(versions[0], len(schema.MIGRATIONS), shown)
 
@@ -193,7 +193,7 @@ def _version(connection: Connection, shown: str, found: list[Finding]) -> int | 
     return versions[0] if versions else None
 
 
-def _every(connection: Connection, checks: dict[str, Check]) -> list[Finding]:
+def _every(connection: PGConnection, checks: dict[str, Check]) -> list[Finding]:
     """Each check by itself: one that this role may not make does not keep the others from being made."""
     found: list[Finding] = []
     for what, check in checks.items():

@@ -1,8 +1,4 @@
-"""What became of messages that could not be published?
-
-They were written in one transaction. Until it is committed none of them is stored, for certain. A commit that the server refuses
-has not happened either; one that it never answered may have.
-"""
+"""What the errors of PostgreSQL mean for a queue, and for messages that were being published."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,16 +8,16 @@ from psycopg import errors
 
 from unpoison.errors import BrokerUnavailable, Refusal
 from unpoison.model.message import Outgoing
-from unpoison.port.broker import Published, Refused
+from unpoison.port.broker import UNCONFIRMED, Published, Refused
 from unpoison.port.broker_url import masked, without_secrets
 
 _ENDED = ("57P", "08")
-"""How the codes begin of a server that ends, or of a connection that is lost: what was being committed may be committed."""
+"""Prefixes of the codes of a server that shuts down and of a lost connection: the commit may have happened."""
 
 
 @contextmanager
 def explained(url: str) -> Iterator[None]:
-    """Turn PostgreSQL's words into what they mean for a queue, and what to do."""
+    """Raise errors of the client as BrokerUnavailable, with what they mean and what to do."""
     try:
         yield
     except psycopg.Error as error:
@@ -34,18 +30,22 @@ def _meaning(error: psycopg.Error) -> str:
         case errors.InsufficientPrivilege() | errors.ReadOnlySqlTransaction():
             return "This user may not write here: nothing is lost. Grant it the rights that docs/postgresql.md lists."
         case errors.UndefinedTable() | errors.UndefinedColumn():
-            return "The tables of unpoison are not there. Run: unpoison migrate URL"
+            return "The tables of unpoison do not exist. Run: unpoison migrate URL"
         case errors.DiskFull():
             return "The disk of the server is full: nothing more can be stored, nothing is lost. Free some space."
         case errors.LockNotAvailable() | errors.QueryCanceled():
-            return "Another session holds what this needs, or a time limit was reached. Nothing is lost; it is tried again."
+            return "Another session holds a lock that this needs, or a time limit was reached. Nothing is lost. Retrying."
         case psycopg.OperationalError():
-            return "Nothing that was not confirmed has been taken for done. Check that the server runs and can be reached."
+            return f"{UNCONFIRMED} Check that the server runs and can be reached."
         case _:
-            return "Nothing that was not confirmed has been taken for done."
+            return UNCONFIRMED
 
 
 def failed(messages: Sequence[Outgoing], error: BrokerUnavailable, *, committing: bool) -> Published:
+    """What became of messages written in one transaction. Until the commit, none is stored.
+
+    A commit that the server refused did not happen either; one that it never answered may have.
+    """
     cause = error.__cause__
     code = getattr(cause, "sqlstate", None)
     if committing and (code is None or code.startswith(_ENDED)):

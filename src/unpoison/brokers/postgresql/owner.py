@@ -19,7 +19,7 @@ import psycopg
 
 from unpoison.brokers.postgresql.connection import connect, is_pooled
 from unpoison.brokers.postgresql.errors import explained
-from unpoison.brokers.postgresql.schema import Connection
+from unpoison.brokers.postgresql.schema import PGConnection
 from unpoison.errors import UnpoisonError
 from unpoison.model.message import UNTRIED
 from unpoison.port.broker import Ring
@@ -52,7 +52,7 @@ _NEXT_DUE = (
 )
 
 
-def vanished(connection: Connection, but: int) -> list[int]:
+def vanished(connection: PGConnection, but: int) -> list[int]:
     """Other owners whose processes have ended, or whose lease has."""
     return [no for (no,) in connection.execute(_GONE, (but,)).fetchall()]
 
@@ -66,7 +66,7 @@ class Owner:
         self._ring: Ring = lambda: None
         self._numbers: Callable[[], Sequence[int]] = list
         self._guard = threading.RLock()
-        self._connection: Connection | None = None
+        self._connection: PGConnection | None = None
         self._pooled = self._has_lock = False
         self._thread: threading.Thread | None = None
         self._closed = threading.Event()
@@ -127,7 +127,7 @@ class Owner:
             self._thread = threading.Thread(target=self._run, name="unpoison-postgresql-owner", daemon=True)
             self._thread.start()
 
-    def _insert(self, connection: Connection) -> None:
+    def _insert(self, connection: PGConnection) -> None:
         """Insert the row and take the lock in one transaction: no other session sees one without the other."""
         insert = (
             "insert into unpoison_owners (host, pid, is_locked, until) values "
@@ -140,7 +140,7 @@ class Owner:
                 connection.execute(f"select pg_advisory_lock({_CLASS}, %s)", (no,))
         self.no, self._renew_at, self._has_lock = no, time.monotonic() + LEASE / 3, True
 
-    def _connected(self) -> Connection:
+    def _connected(self) -> PGConnection:
         """Reconnects if needed. If no other consumer took over meanwhile, nothing is lost: see `_retake_lock`."""
         if self._connection is None or self._connection.closed:
             connection = connect(self._url)
@@ -162,12 +162,12 @@ class Owner:
                 self._notify()
                 self._closed.wait(RECOVERY)
 
-    def _retake_lock(self, connection: Connection) -> None:
+    def _retake_lock(self, connection: PGConnection) -> None:
         """Try it without waiting: while the server thinks that the lost session lives, no other consumer gets the lock either."""
         taken = connection.execute(f"select pg_try_advisory_lock({_CLASS}, %s)", (self.no,)).fetchone()
         self._has_lock = taken == (True,)
 
-    def _look(self, connection: Connection) -> float:
+    def _look(self, connection: PGConnection) -> float:
         """Renew the lease, and ring if there is a reason. Returns how long to wait."""
         with self._guard:
             if self.no and not self._has_lock and not self._pooled:
@@ -180,7 +180,7 @@ class Owner:
                 self._notify()
             return self._until_next_due(connection)
 
-    def _until_next_due(self, connection: Connection) -> float:
+    def _until_next_due(self, connection: PGConnection) -> float:
         """Seconds to the next look. Each due time rings once: a message that the consumer leaves must not ring for ever."""
         pause, numbers = LOOK_EVERY_POOLED if self._pooled else LOOK_EVERY, list(self._numbers())
         if not numbers:
@@ -199,7 +199,7 @@ class Owner:
             return 0.0
         return min(pause, soonest)
 
-    def _wait(self, connection: Connection, pause: float) -> None:
+    def _wait(self, connection: PGConnection, pause: float) -> None:
         """Wait for a notification, at most `pause` seconds."""
         waiting = select.poll()
         waiting.register(self._wake_reader, select.POLLIN)
@@ -234,7 +234,7 @@ returning source
 """
 
 
-def take_over(run: Connection, owner: int) -> Takeover | None:
+def take_over(run: PGConnection, owner: int) -> Takeover | None:
     """Return everything that this owner held to its sources: whether it had been started is not known.
 
     Call it in a transaction. Returns None if another consumer was faster. The row of the owner goes first: a fetch of the owner

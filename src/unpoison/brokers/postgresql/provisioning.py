@@ -103,7 +103,7 @@ def _look(url: str, user: str | None) -> There:
         return There(unseen=str(error))
 
 
-def _is_allowed(run: schema.Connection, role: str) -> bool:
+def _is_allowed(run: schema.PGConnection, role: str) -> bool:
     rights = {("select", "insert", "update", "delete"): WRITTEN, ("select",): ("unpoison_version",)}
     asked = [(_ALLOWED, {"role": role, "rights": list(kinds), "tables": list(tables)}) for kinds, tables in rights.items()]
     asked.append((_COUNTS, {"role": role, "sequence": SEQUENCE}))

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from unpoison.brokers.postgresql.schema import Connection
+from unpoison.brokers.postgresql.schema import PGConnection
 from unpoison.errors import Refusal
 from unpoison.model.message import NO_HEADERS, UNTRIED, Delivery, Native, Outgoing, native_of_text
 from unpoison.port.broker import Dead, Depth, Kept, Refused, Waits
@@ -192,7 +192,7 @@ def _unreadable(source: str, lease: int, owner: int, row: Row, error: Exception)
     return unreadable((lease, at, owner), source, id_, body, native, error)
 
 
-def keep(run: Connection, kept: Kept, owner: int, source: int) -> int:
+def keep(run: PGConnection, kept: Kept, owner: int, source: int) -> int:
     """Keep it for another start. Returns 0 if this owner no longer holds it."""
     (lease, at, _), counters = kept.delivery.receipt, kept.counters
     values = {"source": source, "at": at, "owner": owner, "after": kept.after, "alone": counters.alone}
@@ -200,7 +200,7 @@ def keep(run: Connection, kept: Kept, owner: int, source: int) -> int:
     return run.execute(change, values | {"counters": counters_text(counters)}).rowcount
 
 
-def move_to_dlq(run: Connection, dead: Dead, owner: int, source: int) -> int | None:
+def move_to_dlq(run: PGConnection, dead: Dead, owner: int, source: int) -> int | None:
     """Make it a dead letter. Returns its number; None if this owner no longer holds it."""
     lease, at, _ = dead.delivery.receipt
     values = {"source": source, "at": at, "owner": owner, **letter_values(dead.letter)}
@@ -208,7 +208,7 @@ def move_to_dlq(run: Connection, dead: Dead, owner: int, source: int) -> int | N
     return None if row is None else int(row[0])
 
 
-def publish(run: Connection, source: int, messages: Sequence[Outgoing]) -> None:
+def publish(run: PGConnection, source: int, messages: Sequence[Outgoing]) -> None:
     """A single message is inserted; many are copied in, which is several times as fast."""
     ready, delayed = split_by_delay(messages)
     for message in delayed:
@@ -255,7 +255,7 @@ select
 """One statement is one snapshot: a message that moves meanwhile is counted once."""
 
 
-def depth_of(run: Connection, source: int) -> Depth:
+def depth_of(run: PGConnection, source: int) -> Depth:
     """How many messages of a source are in which state."""
     row = run.execute(_COUNT, {"source": source}).fetchone() or (0,) * 6
     line, leased, due, delayed, taken, dead = map(int, row)
@@ -273,7 +273,7 @@ select host, pid from unpoison_owners where no <> %(me)s and (
 """
 
 
-def waits_of(run: Connection, source: int, but_owner: int) -> Waits:
+def waits_of(run: PGConnection, source: int, but_owner: int) -> Waits:
     """When the next delayed message is due, and which other owners hold messages of the source."""
     values = {"source": source, "me": but_owner}
     (due,) = run.execute(_NEXT_DUE, values).fetchone() or (None,)

@@ -1,20 +1,20 @@
-"""Which tables does unpoison keep in a PostgreSQL database, and how do they change from version to version?
+"""The tables of unpoison in a PostgreSQL database, and their migrations.
 
     line      messages that were never started, in the order in which they were written
     handed    up to where the line of a source has been handed out, and what was visible then; the newest row counts
-    waiting   messages to be started at `due`: delayed ones, retries, late ones, what a dead consumer left, replays
-    dead      dead letters, waiting for a person or already dealt with
-    leases    ranges of the line that a consumer holds; of a range, only what was visible when it was handed out
-    owners    consumers, with the time until which each is taken for alive
+    waiting   messages to start at `due`: delayed ones, retries, late ones, those of vanished consumers, replays
+    dead      dead letters, in every state
+    leases    ranges of the line that a consumer holds; of a range, only the rows visible when it was handed out
+    owners    consumers, with the time at which the lease of each ends
     sources   the number of each source
-    settled   messages that a handler has settled in a transaction of its own, until their consumer has heard of it
+    settled   messages that a handler settled in its own transaction, until their consumer knows
 
-At every moment a message is in exactly one of line, waiting and dead. No row that the ordinary way of a message touches is
-ever updated, and every look begins where the last one ended. So dead rows, which PostgreSQL cannot remove while any transaction
-is open anywhere, are never walked over, and a long transaction elsewhere makes nothing slower.
+At every moment a message is in exactly one of line, waiting and dead. No row on the path of an ordinary message is ever
+updated, and every search begins where the last one ended. PostgreSQL cannot remove dead rows while any transaction is open;
+here nothing scans them, so a long transaction elsewhere makes nothing slower.
 
-Two transactions may commit in another order than they got their positions in. `xid` says which transaction wrote a row, so
-that what was invisible at the last hand-out, and has appeared behind it since, is found without looking at anything else.
+Transactions may commit in another order than that of their positions. `xid` says which transaction wrote a row, so rows that
+became visible behind the last hand-out are found without reading others.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ from psycopg import sql
 
 from unpoison.errors import ConfigError
 
-Connection = psycopg.Connection[tuple[Any, ...]]
+PGConnection = psycopg.Connection[tuple[Any, ...]]
 
 _V1 = """
 create sequence unpoison_positions;
@@ -67,16 +67,16 @@ _LOCK = "select pg_advisory_xact_lock(hashtext('unpoison_version'))"
 NEW_SOURCE = """\
 with made as (insert into unpoison_sources (name) values (%s) on conflict do nothing returning no)
 insert into unpoison_handed select no, 0, 0, pg_current_snapshot() from made"""
-"""Gives a source its number; changes nothing if it has one."""
+"""Gives a source its number, unless it has one."""
 
 
 def source_statement(source: str) -> str:
-    """As `NEW_SOURCE`, for whoever runs it by hand: on one line, which is easy to copy."""
+    """`NEW_SOURCE` on one line, to be run by hand."""
     return NEW_SOURCE.replace("\n", " ").replace("%s", sql.quote(source)) + ";"
 
 
 def migrate(
-    connection: Connection, where: str, *, create: bool, migrations: tuple[str, ...] = MIGRATIONS, sources: Sequence[str] = ()
+    connection: PGConnection, where: str, *, create: bool, migrations: tuple[str, ...] = MIGRATIONS, sources: Sequence[str] = ()
 ) -> None:
     """Bring the database to this version, or refuse it. Safe to run in several processes at once."""
     newest, found = len(migrations), version(connection)
@@ -90,13 +90,13 @@ def migrate(
     if not create:
         what = f"has unpoison tables of version {found}" if found else "has no tables of unpoison"
         named = "".join(f"\n{source_statement(source)}" for source in sources) if not found else ""
-        more = f"\nThen make what it consumes or publishes to, {', '.join(map(repr, sources))}:{named}" if named else ""
+        more = f"\nThen create the sources {', '.join(map(repr, sources))}:{named}" if named else ""
         raise ConfigError(
             f"{where!r} {what}, this unpoison needs version {newest}, and create=False forbids creating them. Run: "
             f"unpoison migrate URL, or take the statements for your own migrations from: unpoison migrate --sql URL{more}"
         )
     with connection.transaction():
-        connection.execute(_LOCK)  # the second process waits here and then finds the work done
+        connection.execute(_LOCK)  # a second process waits here and then finds nothing to do
         for script in migrations[version(connection) :]:
             for statement in script.split(";\n"):
                 connection.execute(statement)
@@ -105,9 +105,9 @@ def migrate(
         connection.execute("insert into unpoison_version values (%s)", (newest,))
 
 
-def version(connection: Connection) -> int:
+def version(connection: PGConnection) -> int:
     """The version of the tables; 0 where there are none."""
-    # Not to_regclass: it answers from a cache that may not know yet what another session has just committed.
+    # Not to_regclass: its cache may not know yet what another session has just committed.
     there = "select from pg_catalog.pg_class where relname = 'unpoison_version' and pg_catalog.pg_table_is_visible(oid)"
     if connection.execute(there).fetchone() is None:
         return 0
@@ -116,7 +116,7 @@ def version(connection: Connection) -> int:
 
 
 def statements(since: int = 0) -> str:
-    """What a person puts into migrations of their own, for a database of version `since`."""
+    """The statements for people's own migrations, from version `since`."""
     begin = ["create table if not exists unpoison_version (version integer not null);"]
     end = ["delete from unpoison_version;", f"insert into unpoison_version values ({len(MIGRATIONS)});"]
     return "\n".join([*begin, *(script.strip() + ";" for script in MIGRATIONS[since:]), *end])

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from psycopg import sql
 
 from unpoison.brokers.postgresql.connection import SWITCHED_OFF, is_pooled
-from unpoison.brokers.postgresql.schema import Connection
+from unpoison.brokers.postgresql.schema import PGConnection
 from unpoison.port import findings
 from unpoison.port.broker import Finding
 
@@ -30,7 +30,7 @@ class Setting(NamedTuple):
     source: str
 
 
-def of_settings(shown: str, run: Connection) -> Iterator[Finding]:
+def of_settings(shown: str, run: PGConnection) -> Iterator[Finding]:
     asked = ("fsync", "full_page_writes", "synchronous_commit", "autovacuum", "default_transaction_read_only")
     # What a new session begins with: this one may have been given something else.
     rows = run.execute("select name, reset_val, source from pg_settings where name = any (%s)", (list(asked),)).fetchall()
@@ -47,7 +47,7 @@ def of_settings(shown: str, run: Connection) -> Iterator[Finding]:
     yield from _of_pooler(run)
 
 
-def _of_durability(run: Connection, found: dict[str, Setting]) -> Iterator[Finding]:
+def _of_durability(run: PGConnection, found: dict[str, Setting]) -> Iterator[Finding]:
     if found["fsync"].value == "off":
         yield Finding(
             "fsync-off",
@@ -74,7 +74,7 @@ def _of_durability(run: Connection, found: dict[str, Setting]) -> Iterator[Findi
         )
 
 
-def _of_writing(run: Connection, found: dict[str, Setting], shown: str) -> Iterator[Finding]:
+def _of_writing(run: PGConnection, found: dict[str, Setting], shown: str) -> Iterator[Finding]:
     read_only = "default_transaction_read_only"
     if run.execute("select pg_is_in_recovery()").fetchone() == (True,):
         yield Finding(
@@ -93,7 +93,7 @@ def _of_writing(run: Connection, found: dict[str, Setting], shown: str) -> Itera
         )
 
 
-def _of_pooler(run: Connection) -> Iterator[Finding]:
+def _of_pooler(run: PGConnection) -> Iterator[Finding]:
     if not is_pooled(run):
         return
     query = "select name from pg_settings where name = any (%s) and setting <> 'off' order by name"
@@ -111,7 +111,7 @@ def _of_pooler(run: Connection) -> Iterator[Finding]:
     )
 
 
-def _switch(run: Connection, name: str, value: str, setting: Setting) -> str:
+def _switch(run: PGConnection, name: str, value: str, setting: Setting) -> str:
     """The statement that undoes a setting, wherever it was made."""
     role, database = _names(run)
     match setting.source:
@@ -127,7 +127,7 @@ def _switch(run: Connection, name: str, value: str, setting: Setting) -> str:
             return f"alter system set {name} = {value};\n{RELOAD}"
 
 
-def _names(run: Connection) -> tuple[str, str]:
+def _names(run: PGConnection) -> tuple[str, str]:
     row = run.execute("select current_user, current_database()").fetchone() or ("", "")
     return sql.Identifier(row[0]).as_string(run), sql.Identifier(row[1]).as_string(run)
 
@@ -170,7 +170,7 @@ _HOLDS_UP = (
 )
 
 
-def _of_transactions(run: Connection) -> Iterator[Finding]:
+def _of_transactions(run: PGConnection) -> Iterator[Finding]:
     hidden = "select count(*) from pg_stat_activity where datname = current_database() and query = '<insufficient privilege>'"
     (unseen,) = run.execute(hidden).fetchone() or (0,)
     if unseen:
@@ -212,7 +212,7 @@ def _ends(rows: Sequence[tuple[Any, ...]]) -> str:
     return "\n".join([look, *(f"select pg_terminate_backend({pid});" for pid in pids)])
 
 
-def _of_prepared(run: Connection) -> Iterator[Finding]:
+def _of_prepared(run: PGConnection) -> Iterator[Finding]:
     query = (
         "select gid, owner, extract(epoch from clock_timestamp() - prepared)::float8 from pg_prepared_xacts "
         "where database = current_database() and prepared < clock_timestamp() - %s * interval '1 second' order by prepared"
@@ -230,7 +230,7 @@ def _of_prepared(run: Connection) -> Iterator[Finding]:
         )
 
 
-def _of_ids(run: Connection) -> Iterator[Finding]:
+def _of_ids(run: PGConnection) -> Iterator[Finding]:
     query = "select age(datfrozenxid) from pg_database where datname = current_database()"
     (age,) = run.execute(query).fetchone() or (0,)
     if age > OLD_IDS:
@@ -243,7 +243,7 @@ def _of_ids(run: Connection) -> Iterator[Finding]:
         )
 
 
-def _of_connections(run: Connection) -> Iterator[Finding]:
+def _of_connections(run: PGConnection) -> Iterator[Finding]:
     query = (
         "select (select sum(numbackends) from pg_stat_database)::integer, current_setting('max_connections')::integer, "
         "current_setting('superuser_reserved_connections')::integer "
@@ -260,7 +260,7 @@ def _of_connections(run: Connection) -> Iterator[Finding]:
         )
 
 
-ACTIVITY_CHECKS: dict[str, Callable[[Connection], Iterator[Finding]]] = {
+ACTIVITY_CHECKS: dict[str, Callable[[PGConnection], Iterator[Finding]]] = {
     "transactions that are open for long": _of_transactions,
     "prepared transactions": _of_prepared,
     "the age of transaction ids": _of_ids,

@@ -1,8 +1,4 @@
-"""What became of messages that could not be published?
-
-They were written in one transaction. Until it is committed none of them is stored, for certain; if the commit itself fails,
-SQLite may have written all of it.
-"""
+"""What the errors of SQLite mean for a queue, and for messages that were being published."""
 
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -10,10 +6,10 @@ from contextlib import contextmanager
 
 from unpoison.errors import BrokerUnavailable, Refusal
 from unpoison.model.message import Outgoing
-from unpoison.port.broker import Published, Refused, all_or_none
+from unpoison.port.broker import UNCONFIRMED, Published, Refused, all_or_none
 
 BUSY_TIMEOUT = 30.0
-"""Seconds that a writer waits for its turn. Ours take under a millisecond: only a foreign program can hold the file so long."""
+"""Seconds that a writer waits for its turn. Our transactions take under a millisecond; only another program takes that long."""
 
 _REFUSALS = {
     sqlite3.SQLITE_TOOBIG: Refusal.TOO_LARGE,
@@ -26,12 +22,12 @@ _REFUSALS = {
 }
 
 _UNDONE = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_READONLY)
-"""With these a commit has not happened: what it had to write was not written."""
+"""With these a commit did not happen."""
 
 
 @contextmanager
 def explained(path: str) -> Iterator[None]:
-    """Turn SQLite's short words into what they mean for a queue, and what to do."""
+    """Raise errors of SQLite as BrokerUnavailable, with what they mean and what to do."""
     try:
         yield
     except sqlite3.DatabaseError as error:
@@ -54,19 +50,22 @@ def _meaning(error: str) -> str:
         return "The file is not an intact SQLite database. Point the URL at another file, or restore it from a backup."
     if "unable to open" in error:
         return "Check that it is a file and no folder, and that this user may write it and the folder it is in."
-    return "Nothing that was not confirmed has been taken for done."
+    return UNCONFIRMED
 
 
 def failed(messages: Sequence[Outgoing], error: BrokerUnavailable, largest: int, *, committing: bool) -> Published:
-    """`largest` is how many bytes SQLite takes in one value."""
-    code = getattr(error.__cause__, "sqlite_errorcode", 0) & 0xFF  # without what extended codes add
+    """What became of messages written in one transaction. Until the commit, none is stored; a failed commit may have stored all.
+
+    `largest` is how many bytes SQLite takes in one value.
+    """
+    code = getattr(error.__cause__, "sqlite_errorcode", 0) & 0xFF  # the primary code of an extended one
     if committing and code not in _UNDONE:
         return Published(unknown=dict.fromkeys(range(len(messages)), str(error)))
     refused = Refused(_REFUSALS.get(code, Refusal.OTHER), str(error))
     large = [number for number, message in enumerate(messages) if len(message.body) > largest]
     if code != sqlite3.SQLITE_TOOBIG or not large:
         return Published(dict.fromkeys(range(len(messages)), refused))
-    sizes = {
+    reasons = {
         number: f"The message has {len(messages[number].body):,} bytes, and this SQLite takes {largest:,}." for number in large
     }
-    return all_or_none(messages, {number: Refused(Refusal.TOO_LARGE, told) for number, told in sizes.items()})
+    return all_or_none(messages, {number: Refused(Refusal.TOO_LARGE, reason) for number, reason in reasons.items()})
