@@ -1,4 +1,4 @@
-"""What is wrong with this database, as far as this role may see? Everything is asked in transactions that cannot write."""
+"""The doctor of PostgreSQL: what is wrong with the database, as far as this role may see. It reads and changes nothing."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -17,10 +17,11 @@ from unpoison.port import findings
 from unpoison.port.broker import Finding
 from unpoison.port.broker_url import masked
 
-# What is wrong with the tables of unpoison in a database, or with the messages in them?
+NAMES = (*server_checks.NAMES, "unlogged-tables", "missing-rights", "autovacuum-off-for-table", *findings.NAMES)
+DEEP = ()
 
+Look = Callable[[PGConnection], Iterator[Finding]]
 
-TABLE_FINDINGS = ("unlogged-tables", "missing-rights", "autovacuum-off-for-table")
 
 TABLES = (*re.findall(r"create table (\w+)", "".join(schema.MIGRATIONS)), "unpoison_version")
 SEQUENCE = "unpoison_positions"
@@ -48,10 +49,73 @@ from unpoison_sources order by no
 """
 
 
-def checks(sources: Sequence[str], shown: str) -> dict[str, Callable[[PGConnection], Iterator[Finding]]]:
-    """What can be asked once the tables are there."""
+def examine(  # one signature for all brokers
+    url: str,
+    sources: Sequence[str],
+    longest: float | None,  # noqa: ARG001
+    *,
+    deep: bool = False,  # noqa: ARG001
+) -> Sequence[Finding]:
+    """All findings. No check takes long, so `deep` adds none."""
+    parameters(url)
+    shown = masked(url)
+    with explained(url), closing(connect(url)) as connection:
+        found = _every(connection, {"the settings of the server": partial(server_checks.of_settings, shown)})
+        version = _version(connection, shown, found)
+        if version == 0:
+            found += _every(connection, {"the rights of this role": partial(_may_create, shown)})
+        elif version is not None:
+            found += _every(connection, _table_checks(sources, shown))
+        return found + _every(connection, server_checks.ACTIVITY_CHECKS)
+
+
+def known_sources(url: str) -> Sequence[str]:
+    """The sources that this database has been used for."""
+    parameters(url)
+    with explained(url), closing(connect(url)) as connection:
+        if schema.version(connection) == 0:
+            return []
+        return [name for (name,) in connection.execute("select name from unpoison_sources order by name").fetchall()]
+
+
+def adopted(url: str, source: str) -> Sequence[Finding]:  # noqa: ARG001 - all sources share the tables
+    with explained(url), closing(connect(url)) as connection:
+        return _every(connection, {"whether the tables survive a crash": _of_storage})
+
+
+def _version(connection: PGConnection, shown: str, found: list[Finding]) -> int | None:
+    """The version of the tables, with what it means added to `found`. None if this role may not read it."""
+    versions: list[int] = []
+
+    def look(run: PGConnection) -> Iterator[Finding]:
+        versions.append(schema.version(run))
+        yield from findings.of_version(versions[0], len(schema.MIGRATIONS), shown)
+
+    found += _every(connection, {"the version of the tables": look})
+    return versions[0] if versions else None
+
+
+def _every(connection: PGConnection, checks: dict[str, Look]) -> list[Finding]:
+    """Run each check in a transaction of its own: one that this role may not run does not stop the others."""
+    found: list[Finding] = []
+    for what, check in checks.items():
+        try:
+            with connection.transaction():
+                connection.execute("set transaction read only")
+                found += check(connection)
+        except psycopg.errors.InsufficientPrivilege as error:
+            said = str(error.diag.message_primary or error)
+            fix = (
+                "Ask as a role that may read the tables of unpoison, or grant this one the rights that docs/postgresql.md lists."
+            )
+            found.append(findings.cannot_look(what, f"The server said: {said}.", fix))
+    return found
+
+
+def _table_checks(sources: Sequence[str], shown: str) -> dict[str, Look]:
+    """Checks of a database that has the tables."""
     return {
-        "whether the tables survive a crash": of_storage,
+        "whether the tables survive a crash": _of_storage,
         "the rights of this role": _of_rights,
         "which sources there are": partial(_of_sources, sources, shown),
         "whether consumers have vanished": _of_vanished,
@@ -59,24 +123,24 @@ def checks(sources: Sequence[str], shown: str) -> dict[str, Callable[[PGConnecti
     }
 
 
-def may_create(shown: str, run: PGConnection) -> Iterator[Finding]:
-    """Asked where there are no tables yet."""
+def _may_create(shown: str, run: PGConnection) -> Iterator[Finding]:
+    """A check of a database without tables."""
     query = "select current_user, current_schema(), has_schema_privilege(current_schema(), 'create')"
     role, place, may = run.execute(query).fetchone() or ("", None, False)
     if not may:
         named = sql.Identifier(place or "public").as_string(run)
         yield Finding(
             "missing-rights",
-            f"The role {role!r} sees no tables of unpoison in {shown}, and may not make them in the schema {named}: "
+            f"The role {role!r} sees no tables of unpoison in {shown}, and may not create them in the schema {named}: "
             f"nothing can be published or consumed.",
-            "Make them as the owner of the schema and grant the rights that docs/postgresql.md lists, or let the role make "
-            "them:\n"
+            "Create them as the owner of the schema and grant the rights that docs/postgresql.md lists, or let the role "
+            "create them:\n"
             f"grant usage, create on schema {named} to {sql.Identifier(role).as_string(run)};",
             stops=True,
         )
 
 
-def of_storage(run: PGConnection) -> Iterator[Finding]:
+def _of_storage(run: PGConnection) -> Iterator[Finding]:
     query = f"select relname, relkind {_VISIBLE} and relpersistence = 'u' order by relname"
     unlogged = run.execute(query, ([*TABLES, SEQUENCE],)).fetchall()
     if unlogged:
@@ -84,8 +148,8 @@ def of_storage(run: PGConnection) -> Iterator[Finding]:
         yield Finding(
             "unlogged-tables",
             f"Unlogged: {', '.join(name for name, _ in unlogged)}. A crash of the server empties such a table: every message in "
-            f"it is gone. A replica never has them.",
-            "Make them ordinary tables; that copies them and locks them meanwhile:\n" + "\n".join(lines),
+            f"it is lost. A replica never has them.",
+            "Make them ordinary tables; that locks and copies them:\n" + "\n".join(lines),
             loses=True,
         )
     idle = run.execute(f"select relname, reloptions {_VISIBLE} and reloptions is not null order by relname", (list(TABLES),))
@@ -116,8 +180,8 @@ def _of_rights(run: PGConnection) -> Iterator[Finding]:
         what = [f"{rights} on {', '.join(names)}" for names, rights in lacking] + ([] if may_count else [f"usage on {SEQUENCE}"])
         yield Finding(
             "missing-rights",
-            f"The role {role!r} lacks: {'; '.join(what)}. A consumer or publisher of this role fails at the first use and stands "
-            f"still; nothing is lost.",
+            f"The role {role!r} lacks: {'; '.join(what)}. Consumers of this role pause and its publishers fail at the first "
+            f"use; nothing is lost.",
             "As the owner of the tables:\n" + "\n".join(lines),
             stops=True,
         )
@@ -136,75 +200,3 @@ def _of_vanished(run: PGConnection) -> Iterator[Finding]:
 def _of_dead_letters(sources: Sequence[str], shown: str, run: PGConnection) -> Iterator[Finding]:
     counts = {name: count for name, count in run.execute(_DEAD).fetchall() if not sources or name in sources}
     yield from findings.of_dead_letters(counts, shown)
-
-
-# (the part that gave this module its question)
-
-
-NAMES = (*server_checks.SETTINGS_FINDINGS, *TABLE_FINDINGS, *server_checks.ACTIVITY_FINDINGS, *findings.NAMES)
-DEEP = ()
-
-Check = Callable[[PGConnection], Iterator[Finding]]
-
-
-def examine(  # every broker is asked the same
-    url: str,
-    sources: Sequence[str],
-    longest: float | None,  # noqa: ARG001
-    *,
-    deep: bool = False,  # noqa: ARG001
-) -> Sequence[Finding]:
-    """All that is found in this database. Nothing here takes long, so `deep` adds nothing."""
-    parameters(url)
-    shown = masked(url)
-    with explained(url), closing(connect(url)) as connection:
-        found = _every(connection, {"the settings of the server": partial(server_checks.of_settings, shown)})
-        version = _version(connection, shown, found)
-        if version == 0:
-            found += _every(connection, {"the rights of this role": partial(may_create, shown)})
-        elif version is not None:
-            found += _every(connection, checks(sources, shown))
-        return found + _every(connection, server_checks.ACTIVITY_CHECKS)
-
-
-def known_sources(url: str) -> Sequence[str]:
-    """The sources that this database has been used for."""
-    parameters(url)
-    with explained(url), closing(connect(url)) as connection:
-        if schema.version(connection) == 0:
-            return []
-        return [name for (name,) in connection.execute("select name from unpoison_sources order by name").fetchall()]
-
-
-def adopted(url: str, source: str) -> Sequence[Finding]:  # noqa: ARG001 - all sources share the tables
-    with explained(url), closing(connect(url)) as connection:
-        return _every(connection, {"whether the tables survive a crash": of_storage})
-
-
-def _version(connection: PGConnection, shown: str, found: list[Finding]) -> int | None:
-    """The version of the tables, with what it means noted. None if this role may not ask."""
-    versions: list[int] = []
-
-    def look(run: PGConnection) -> Iterator[Finding]:
-        versions.append(schema.version(run))
-        yield from findings.of_version(versions[0], len(schema.MIGRATIONS), shown)
-
-    found += _every(connection, {"the version of the tables": look})
-    return versions[0] if versions else None
-
-
-def _every(connection: PGConnection, checks: dict[str, Check]) -> list[Finding]:
-    """Each check by itself: one that this role may not make does not keep the others from being made."""
-    found: list[Finding] = []
-    for what, check in checks.items():
-        try:
-            with connection.transaction():
-                connection.execute("set transaction read only")
-                found += check(connection)
-        except psycopg.errors.InsufficientPrivilege as error:
-            said = str(error.diag.message_primary or error)
-            fix = (
-                "Ask as a role that may read the tables of unpoison, or grant this one the rights that docs/postgresql.md lists."
-            )
-            found.append(findings.cannot_look(what, f"The server said: {said}.", fix))
-    return found

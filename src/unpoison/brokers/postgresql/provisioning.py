@@ -1,4 +1,4 @@
-"""What must an administrator create in a PostgreSQL database, and what must the app's role be allowed to do there?"""
+"""What an administrator must create in a PostgreSQL database, and grant to the role of the app."""
 
 from collections.abc import Sequence
 from shlex import quote
@@ -21,7 +21,7 @@ database={database}
 sql() {{ psql -X -q -1 -v ON_ERROR_STOP=1 -f - "$database"; }}"""
 
 PLACE = ("host", "hostaddr", "port", "dbname", "options", "sslmode", "sslrootcert", "target_session_attrs")
-"""What of the URL says where the database is, and not who the app is."""
+"""Parameters of the URL that say where the database is, and not who the app is."""
 
 WRITTEN = tuple(name for name in TABLES if name != "unpoison_version")
 
@@ -37,8 +37,8 @@ from pg_roles as role where role.rolname = %(role)s
 """
 
 
-class There(NamedTuple):
-    """What exists, as far as this role may see."""
+class Existing(NamedTuple):
+    """What exists, as far as this role can see."""
 
     version: int = 0
     sources: frozenset[str] = frozenset()
@@ -49,32 +49,32 @@ class There(NamedTuple):
 def needs(url: str, sources: Sequence[str], user: str | None = None) -> Needs:
     known = parameters(url)
     user = user or known.get("user")
-    there = _look(url, user)
-    steps = [_tables(there), *(_source(there, source) for source in sources)]
+    existing = _look(url, user)
+    steps = [_tables(existing), *(_source(existing, source) for source in sources)]
     if user:
-        steps.append(_rights(there, user))
+        steps.append(_rights(existing, user))
     database = conninfo.make_conninfo(**{name: known[name] for name in PLACE if known.get(name)})
     setup = SETUP.format(database=quote(database)).splitlines()
     notes = () if user else (no_user("a role"),)
-    return Needs(f"PostgreSQL at {masked(url)}", steps, tuple(setup), there.unseen, notes)
+    return Needs(f"PostgreSQL at {masked(url)}", steps, tuple(setup), existing.unseen, notes)
 
 
-def _tables(there: There) -> Step:
+def _tables(existing: Existing) -> Step:
     newest = len(schema.MIGRATIONS)
-    why = f"the tables of unpoison, version {newest}, made in the first schema of the search path."
+    why = f"the tables of unpoison, version {newest}, created in the first schema of the search path."
     there_is = "select from pg_class where relname = 'unpoison_version' and pg_table_is_visible(oid)"
     guard = [f"select not exists ({there_is}) as absent \\gset", "\\if :absent"]
-    lines = schema.statements(there.version).splitlines()
-    lines = lines if there.version else [*guard, *lines, "\\endif"]
-    return Step("tables", "unpoison_…", why, _in_psql(lines), there.version == newest)
+    lines = schema.statements(existing.version).splitlines()
+    lines = lines if existing.version else [*guard, *lines, "\\endif"]
+    return Step("tables", "unpoison_…", why, _in_psql(lines), existing.version == newest)
 
 
-def _source(there: There, source: str) -> Step:
+def _source(existing: Existing, source: str) -> Step:
     why = "the number under which its messages are kept."
-    return Step("source", source, why, _in_psql([schema.source_statement(source)]), source in there.sources)
+    return Step("source", source, why, _in_psql([schema.source_statement(source)]), source in existing.sources)
 
 
-def _rights(there: There, user: str) -> Step:
+def _rights(existing: Existing, user: str) -> Step:
     role = sql.Identifier(user).as_string(None)
     lines = [
         "select current_schema() as place \\gset",
@@ -84,23 +84,23 @@ def _rights(there: There, user: str) -> Step:
         f"grant usage on sequence {SEQUENCE} to {role};",
     ]
     why = "to publish, consume, retry, dead-letter and replay. The role must exist."
-    return Step("rights", user, why, _in_psql(lines), there.is_allowed)
+    return Step("rights", user, why, _in_psql(lines), existing.is_allowed)
 
 
 def _in_psql(lines: Sequence[str]) -> tuple[str, ...]:
     return ("sql <<'SQL'", *lines, "SQL")
 
 
-def _look(url: str, user: str | None) -> There:
+def _look(url: str, user: str | None) -> Existing:
     try:
         with explained(url), connect(url) as run:
             version = schema.version(run)
             if version == 0:
-                return There()
+                return Existing()
             names = run.execute("select name from unpoison_sources").fetchall()
-            return There(version, frozenset(name for (name,) in names), bool(user) and _is_allowed(run, str(user)))
+            return Existing(version, frozenset(name for (name,) in names), bool(user) and _is_allowed(run, str(user)))
     except (UnpoisonError, psycopg.Error) as error:
-        return There(unseen=str(error))
+        return Existing(unseen=str(error))
 
 
 def _is_allowed(run: schema.PGConnection, role: str) -> bool:

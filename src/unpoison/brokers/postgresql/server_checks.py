@@ -1,4 +1,4 @@
-"""Which settings of a server, or of a role, lose messages or keep them from being written?"""
+"""Checks of the doctor for the server: settings that lose messages or stop writes, and activity that will delay messages."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -9,88 +9,95 @@ from unpoison.brokers.postgresql.connection import SWITCHED_OFF, is_pooled
 from unpoison.brokers.postgresql.schema import PGConnection
 from unpoison.port import findings
 from unpoison.port.broker import Finding
-
-SETTINGS_FINDINGS = (
-    "fsync-off",
-    "full-page-writes-off",
-    "synchronous-commit-off",
-    "autovacuum-off",
-    "read-only-replica",
-    "read-only-default",
-    "behind-pooler",
-)
+from unpoison.port.findings import Check
 
 RELOAD = "select pg_reload_conf();"
 
 
 class Setting(NamedTuple):
-    """What holds for new sessions of this role here, and where that was set."""
+    """The value with which new sessions of this role begin, and the statement that resets it where it was set."""
 
     value: str
-    source: str
+    reset: str
+
+
+SETTINGS = (
+    Check(
+        "fsync-off",
+        lambda of: of["fsync"].value == "off",
+        "The server runs with fsync = off: it never makes sure that anything reaches the disk. A power cut or a crash of the "
+        "host loses messages whose publish was confirmed, and can leave the whole database beyond repair.",
+        "Switch it on:\n{of[fsync].reset}",
+        loses=True,
+    ),
+    Check(
+        "full-page-writes-off",
+        lambda of: of["full_page_writes"].value == "off",
+        "The server runs with full_page_writes = off. A power cut in the middle of a write leaves a page that is half old "
+        "and half new, which nothing repairs: confirmed messages on it are lost or altered.",
+        "Switch it on:\n{of[full_page_writes].reset}",
+        loses=True,
+    ),
+    Check(
+        "synchronous-commit-off",
+        lambda of: of["synchronous_commit"].value == "off",
+        "Sessions of this role begin with synchronous_commit = off: a publish is confirmed before it is on disk. A crash of "
+        "the server loses what was confirmed just before.",
+        "Restore the default:\n{of[synchronous_commit].reset}",
+        loses=True,
+    ),
+    Check(
+        "read-only-replica",
+        lambda of: of["is_replica"],
+        "The server behind {of[shown]} is a replica, which only reads: nothing can be published or consumed there.",
+        "Point the URL at the primary. A URL that names all hosts, separated by commas, finds it with:\n{of[primary]}",
+        stops=True,
+    ),
+    Check(
+        "read-only-default",
+        lambda of: of["default_transaction_read_only"].value == "on" and not of["is_replica"],
+        "Sessions of this role begin with default_transaction_read_only = on: nothing can be published or consumed.",
+        "Restore the default:\n{of[default_transaction_read_only].reset}",
+        stops=True,
+    ),
+    Check(
+        "autovacuum-off",
+        lambda of: of["autovacuum"].value == "off",
+        "The server runs with autovacuum = off. Deleted rows of finished messages are never removed: the tables grow until "
+        "the disk is full, and in the end the server refuses to write.",
+        "Switch it on:\n{of[autovacuum].reset}",
+    ),
+)
+
+_DEFAULTS = {
+    "fsync": "on",
+    "full_page_writes": "on",
+    "synchronous_commit": "on",
+    "autovacuum": "on",
+    "default_transaction_read_only": "off",
+}
+
+NAMES = (
+    *findings.names_of(SETTINGS),
+    "behind-pooler",
+    "long-transaction",
+    "idle-in-transaction",
+    "old-prepared-transaction",
+    "transaction-ids-running-out",
+    "connections-running-out",
+)
 
 
 def of_settings(shown: str, run: PGConnection) -> Iterator[Finding]:
-    asked = ("fsync", "full_page_writes", "synchronous_commit", "autovacuum", "default_transaction_read_only")
-    # What a new session begins with: this one may have been given something else.
-    rows = run.execute("select name, reset_val, source from pg_settings where name = any (%s)", (list(asked),)).fetchall()
-    found = {name: Setting(value, source) for name, value, source in rows}
-    yield from _of_durability(run, found)
-    yield from _of_writing(run, found, shown)
-    if found["autovacuum"].value == "off":
-        yield Finding(
-            "autovacuum-off",
-            "The server runs with autovacuum = off. Deleted rows of finished messages are never removed: the tables grow until "
-            "the disk is full, and in the end the server refuses to write.",
-            f"Switch it on:\n{_switch(run, 'autovacuum', 'on', found['autovacuum'])}",
-        )
+    # `reset_val` is what a new session begins with: this one may have been given something else.
+    query = "select name, reset_val, source from pg_settings where name = any (%s)"
+    found = run.execute(query, (list(_DEFAULTS),)).fetchall()
+    facts: dict[str, Any] = {name: Setting(value, _reset(run, name, source)) for name, value, source in found}
+    facts["is_replica"] = run.execute("select pg_is_in_recovery()").fetchone() == (True,)
+    facts["shown"] = shown
+    facts["primary"] = f"{shown}{'&' if '?' in shown else '?'}target_session_attrs=read-write"
+    yield from findings.examine(SETTINGS, facts)
     yield from _of_pooler(run)
-
-
-def _of_durability(run: PGConnection, found: dict[str, Setting]) -> Iterator[Finding]:
-    if found["fsync"].value == "off":
-        yield Finding(
-            "fsync-off",
-            "The server runs with fsync = off: it never makes sure that anything reaches the disk. A power cut or a crash of the "
-            "host loses messages whose publish was confirmed, and can leave the whole database beyond repair.",
-            f"Switch it on:\n{_switch(run, 'fsync', 'on', found['fsync'])}",
-            loses=True,
-        )
-    if found["full_page_writes"].value == "off":
-        yield Finding(
-            "full-page-writes-off",
-            "The server runs with full_page_writes = off. A power cut in the middle of a write leaves a page that is half old "
-            "and half new, which nothing repairs: confirmed messages on it are lost or altered.",
-            f"Switch it on:\n{_switch(run, 'full_page_writes', 'on', found['full_page_writes'])}",
-            loses=True,
-        )
-    if found["synchronous_commit"].value == "off":
-        yield Finding(
-            "synchronous-commit-off",
-            "Sessions of this role begin with synchronous_commit = off: a publish is confirmed before it is on disk. A crash of "
-            "the server loses what was confirmed just before.",
-            f"Take the default again:\n{_switch(run, 'synchronous_commit', 'on', found['synchronous_commit'])}",
-            loses=True,
-        )
-
-
-def _of_writing(run: PGConnection, found: dict[str, Setting], shown: str) -> Iterator[Finding]:
-    read_only = "default_transaction_read_only"
-    if run.execute("select pg_is_in_recovery()").fetchone() == (True,):
-        yield Finding(
-            "read-only-replica",
-            f"The server behind {shown} is a replica, which only reads: nothing can be published or consumed there.",
-            "Point the URL at the primary. A URL that names all hosts, separated by commas, finds it by itself with:\n"
-            f"{shown}{'&' if '?' in shown else '?'}target_session_attrs=read-write",
-            stops=True,
-        )
-    elif found[read_only].value == "on":
-        yield Finding(
-            "read-only-default",
-            "Sessions of this role begin with default_transaction_read_only = on: nothing can be published or consumed.",
-            f"Take the default again:\n{_switch(run, read_only, 'off', found[read_only])}",
-            stops=True,
-        )
 
 
 def _of_pooler(run: PGConnection) -> Iterator[Finding]:
@@ -99,22 +106,22 @@ def _of_pooler(run: PGConnection) -> Iterator[Finding]:
     query = "select name from pg_settings where name = any (%s) and setting <> 'off' order by name"
     still_on = [name for (name,) in run.execute(query, (list(SWITCHED_OFF),)).fetchall()]
     role = _names(run)[0]
-    advice = "If latency matters, give unpoison a URL that leads to the server itself."
+    advice = "If latency matters, give unpoison a URL of the server itself."
     if still_on:
         lines = "\n".join(f"alter role {role} set {name} = off;" for name in still_on)
         advice += f" To keep the planner from reading a whole queue for one fetch, also:\n{lines}"
     yield Finding(
         "behind-pooler",
-        "A connection pooler answers at this URL. It works, but sessions are not ours there: new messages are seen by looking "
-        "every 0.1 s, and a consumer that vanished is noticed after 30 s and not within half a second.",
+        "A connection pooler answers at this URL. It works, but its sessions are shared: new messages are found by a look "
+        "every 0.1 s, and a consumer that vanished is noticed after 30 s instead of within half a second.",
         advice,
     )
 
 
-def _switch(run: PGConnection, name: str, value: str, setting: Setting) -> str:
-    """The statement that undoes a setting, wherever it was made."""
+def _reset(run: PGConnection, name: str, source: str) -> str:
+    """The statement that resets a setting, wherever it was set."""
     role, database = _names(run)
-    match setting.source:
+    match source:
         case "user":
             return f"alter role {role} reset {name};"
         case "database":
@@ -124,7 +131,7 @@ def _switch(run: PGConnection, name: str, value: str, setting: Setting) -> str:
         case "client":
             return f"remove {name} from the options in the URL, or from PGOPTIONS"
         case _:
-            return f"alter system set {name} = {value};\n{RELOAD}"
+            return f"alter system set {name} = {_DEFAULTS[name]};\n{RELOAD}"
 
 
 def _names(run: PGConnection) -> tuple[str, str]:
@@ -132,28 +139,17 @@ def _names(run: PGConnection) -> tuple[str, str]:
     return sql.Identifier(row[0]).as_string(run), sql.Identifier(row[1]).as_string(run)
 
 
-# What goes on in a server that will hold messages up sooner or later?
-
-
-ACTIVITY_FINDINGS = (
-    "long-transaction",
-    "idle-in-transaction",
-    "old-prepared-transaction",
-    "transaction-ids-running-out",
-    "connections-running-out",
-)
-
 LONG = 15 * 60.0
-"""Seconds after which a transaction that is open is worth a word."""
+"""Seconds after which an open transaction is reported."""
 
 OLD_IDS = 1_000_000_000
 """Transactions since the oldest row was frozen. At about twice as many the server refuses to write."""
 
 NEARLY_ALL = 0.9
-"""The share of connections in use from which on they are nearly exhausted."""
+"""The share of connections in use that is reported."""
 
 SHOWN = 5
-"""So many are named; the others are counted."""
+"""How many are named; the others are counted."""
 
 _OPEN = """
 select pid, usename, application_name, coalesce(client_addr::text, 'this host'),
@@ -164,7 +160,7 @@ where datname = current_database() and pid <> pg_backend_pid() and backend_type 
     and xact_start < clock_timestamp() - %s * interval '1 second'
 order by xact_start
 """
-_HOLDS_UP = (
+_COSTS = (
     "While it is open, PostgreSQL removes no deleted row in this database: the tables of unpoison, and all others, grow. "
     "Messages that it published itself are delivered only when it commits."
 )
@@ -185,16 +181,16 @@ def _of_transactions(run: PGConnection) -> Iterator[Finding]:
     if busy:
         yield Finding(
             "long-transaction",
-            f"A transaction has been open for long: {_who(busy)}. {_HOLDS_UP}",
-            f"See what it does and, if it can be spared, end it:\n{_ends(busy)}",
+            f"A transaction has been open for a long time: {_who(busy)}. {_COSTS}",
+            f"See what it does and end it if you can:\n{_ends(busy)}",
         )
     if idle:
         (database,) = run.execute("select current_database()").fetchone() or ("",)
         limit = f"alter database {sql.Identifier(database).as_string(run)} set idle_in_transaction_session_timeout = '10min';"
         yield Finding(
             "idle-in-transaction",
-            f"A transaction is open in which nothing happens, as when a program forgot to commit: {_who(idle)}. {_HOLDS_UP}",
-            f"See what it did last and end it; the last line ends such ones by itself in future:\n{_ends(idle)}\n{limit}",
+            f"A transaction is open and idle, as when a program forgot to commit: {_who(idle)}. {_COSTS}",
+            f"See what it did last and end it; the last line makes the server do so in future:\n{_ends(idle)}\n{limit}",
         )
 
 
@@ -224,8 +220,8 @@ def _of_prepared(run: PGConnection) -> Iterator[Finding]:
         yield Finding(
             "old-prepared-transaction",
             f"A prepared transaction was neither committed nor rolled back: {who}{more}. It outlives restarts and keeps its "
-            f"locks. {_HOLDS_UP}",
-            "Ask its transaction manager how it was to end; commit prepared, or:\n"
+            f"locks. {_COSTS}",
+            "Ask its transaction manager whether to commit it (commit prepared). To roll it back:\n"
             + "\n".join(f"rollback prepared {sql.Literal(gid).as_string(run)};" for gid, _, _ in found[:SHOWN]),
         )
 
@@ -236,10 +232,9 @@ def _of_ids(run: PGConnection) -> Iterator[Finding]:
     if age > OLD_IDS:
         yield Finding(
             "transaction-ids-running-out",
-            f"The oldest row of this database is {age:,} transactions old, so vacuum does not keep up. At about 2,100,000,000 "
-            f"the server refuses every write: nothing is published or settled any more.",
-            "End old transactions (and drop replication slots that nobody uses), then, as a superuser:\n"
-            "vacuum (freeze, verbose);",
+            f"The oldest row of this database is {age:,} transactions old: vacuum does not keep up. At about 2,100,000,000 "
+            f"the server refuses every write: nothing can be published or settled.",
+            "End old transactions and drop unused replication slots. Then, as a superuser:\nvacuum (freeze, verbose);",
         )
 
 
@@ -253,8 +248,8 @@ def _of_connections(run: PGConnection) -> Iterator[Finding]:
     if used >= NEARLY_ALL * (most - reserved):
         yield Finding(
             "connections-running-out",
-            f"{used} of the {most - reserved} connections that ordinary roles may have are in use. A consumer needs two for each "
-            f"source, and a process that publishes one: when there are none, consumers stand still and publish raises.",
+            f"{used} of the {most - reserved} connections for ordinary roles are in use. A consumer needs two for each "
+            f"source, and a process that publishes one. When none is left, consumers pause and publish raises.",
             f"Put a pooler in front, or allow more, which needs a restart of the server:\n"
             f"alter system set max_connections = {2 * most};",
         )
