@@ -36,8 +36,8 @@ class RedisLab(Lab):
         other = RedisBroker(self.url)
         other.open([source])
         try:
-            name = broker._presence(source).name
-            ((taken, *_),) = other._ask(source, scripts.INHERIT(other.keys(source), "unpoison", "", "-", 30000, name))
+            name = broker._owner(source).name
+            ((taken, *_),) = other._ask(source, scripts.TAKE_OVER(other.keys(source), "unpoison", "", "-", 30000, name))
             assert taken.decode() == name
         finally:
             other.close()

@@ -81,7 +81,7 @@ def test_nothing_can_be_written_while_it_looks(url, monkeypatch):
         connection.execute("delete from unpoison_line")
         yield
 
-    monkeypatch.setattr(server_checks, "CHECKS", {"something": write})
+    monkeypatch.setattr(server_checks, "ACTIVITY_CHECKS", {"something": write})
     with pytest.raises(BrokerUnavailable, match="cannot execute DELETE in a read-only transaction"):
         found(url)
 

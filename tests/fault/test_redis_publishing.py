@@ -32,7 +32,7 @@ def test_without_the_right_to_write_nothing_of_a_batch_is_stored(lab):
 def test_what_redis_has_carried_out_of_a_transaction_counts_as_stored(lab):
     """It checks the kind of a key only when it carries a command out, and takes nothing back then."""
     broker = lab.broker("orders")
-    broker.link.ask("orders", ("SET", broker.keys("orders")[LATER_MESSAGES], "somebody else's"))
+    broker.connection.ask("orders", ("SET", broker.keys("orders")[LATER_MESSAGES], "somebody else's"))
     outcome = broker.publish([*given.messages("orders", 2), *given.messages("orders", 1, first=2, delay=60.0)])
     assert {number: refused.refusal for number, refused in outcome.refused.items()} == {2: Refusal.OTHER}
     assert not outcome.unknown

@@ -99,7 +99,7 @@ def test_a_cut_connection_costs_nothing_if_nobody_looked_meanwhile(url):
         held = broker.fetch("orders", 3)
         before = tool.hgetall("unpoison:orders:unpoison:owners")
         tool.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
-        subscribed = f"unpoison:owner:{broker._presence('orders').name}"
+        subscribed = f"unpoison:owner:{broker._owner('orders').name}"
         wait_until(lambda: tool.pubsub_numsub(subscribed)[0][1] == 1, lambda: "It is not subscribed again")
         tool.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
         with pytest.raises(BrokerUnavailable):
@@ -181,7 +181,7 @@ def test_a_consumer_that_was_silent_for_too_long_is_fenced(url, monkeypatch):
 
 def stop_beating(broker):
     """As a process that was stopped: its connections are open, and it says nothing."""
-    one = broker._presence("orders")
+    one = broker._owner("orders")
     one._closed.set()
     one._nudge()
     one._thread.join()

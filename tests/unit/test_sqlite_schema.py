@@ -94,10 +94,10 @@ def test_without_create_a_file_without_tables_is_refused_and_left_alone(file):
 
 def test_without_create_a_missing_source_is_refused_with_the_statement_that_makes_it(file):
     opened(file, "orders").close()
-    with pytest.raises(ConfigError, match=r"'parcels' does not exist.*insert or ignore into unpoison_sources") as refused:
+    with pytest.raises(ConfigError, match=r"'parcels' does not exist.*\ninsert or ignore into unpoison_sources") as refused:
         opened(file, "parcels", create=False)
     assert query(file, "select name from unpoison_sources") == [("orders",)]
-    query(file, str(refused.value).partition("run in that file: ")[2])
+    query(file, str(refused.value).partition("run there:\n")[2])
     opened(file, "parcels", create=False).close()
 
 

@@ -1,4 +1,4 @@
-"""How does a broker talk to Redis? Over connections that any thread may use, made anew when they were lost."""
+"""Connections to Redis: to one node, to the node that has a key, and one for any thread that reconnects when it was lost."""
 
 import threading
 from collections.abc import Sequence
@@ -15,42 +15,39 @@ from unpoison.brokers.redis.scripts import BY_SHA
 from unpoison.brokers.redis.url import Address
 from unpoison.errors import BrokerUnavailable
 
-# Which server has a key, and how is it talked to?
-
-
 Command = tuple[Any, ...]
 
 
 class Node:
-    """A connection that is made, with what is known about the server at its other end."""
+    """An open connection to one server, with the facts about that server."""
 
     def __init__(self, connection: Any) -> None:  # a redis.Connection, most of which comes without types
         self.connection = connection
         self._owed, self._late = 0, list[Any]()
         self.connection.connect()
-        told = self._about()
-        self.run = told.get("run_id", "-")
-        """Changes when the server is started again; "-" if this user may not know."""
-        self.version = tuple(int(part) for part in told.get("redis_version", "0").split(".") if part.isdigit())
-        self.is_cluster = told.get("redis_mode", "") == "cluster"
+        info = self._info()
+        self.run = info.get("run_id", "-")
+        """Changes when the server restarts; "-" if this user may not know it."""
+        self.version = tuple(int(part) for part in info.get("redis_version", "0").split(".") if part.isdigit())
+        self.is_cluster = info.get("redis_mode", "") == "cluster"
 
-    def _about(self) -> dict[str, str]:
+    def _info(self) -> dict[str, str]:
         found = self.ask([("INFO", "server")])[0]
         if isinstance(found, Exception):
             hello = self.ask([("HELLO",)])[0]
             flat = [] if isinstance(hello, Exception) else [each.decode() if isinstance(each, bytes) else "" for each in hello]
-            told = dict(zip(flat[::2], flat[1::2], strict=False))
-            return {"redis_version": told.get("version", "0"), "redis_mode": told.get("mode", "")}
+            found_by_name = dict(zip(flat[::2], flat[1::2], strict=False))
+            return {"redis_version": found_by_name.get("version", "0"), "redis_mode": found_by_name.get("mode", "")}
         return dict(line.split(":", 1) for line in found.decode().splitlines() if ":" in line)
 
     def ask(self, commands: Sequence[Command]) -> list[Any]:
-        """The answers to all of these, sent at once. Errors of the server are among them, as values."""
+        """The answers to these commands, which are sent at once. Errors of the server are values among them."""
         self._collect_late()
         self.send(commands)
         return [self.answer() for _ in commands]
 
     def ask_ahead(self, command: Command, ahead: Sequence[Command]) -> Any:
-        """The answer to the first; those to the others are waited for when they are wanted: see `late`."""
+        """The answer to the first command. `late` waits for the answers to the others."""
         self._collect_late()
         self.send([command, *ahead])
         answer = self.answer()
@@ -58,7 +55,7 @@ class Node:
         return answer
 
     def late(self) -> list[Any]:
-        """The answers that `ask_ahead` did not wait for; nothing if this connection owes none."""
+        """The answers that `ask_ahead` did not wait for; none if the connection was lost."""
         self._collect_late()
         found, self._late = self._late, []
         return found
@@ -88,7 +85,7 @@ class Node:
 
 
 class Finder:
-    """Where is the server that has a key? The one in the URL, the master as sentinels say, or the node of a cluster."""
+    """Finds the server that has a key: the one in the URL, the master that sentinels name, or a node of a cluster."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -105,10 +102,10 @@ class Finder:
             node.close()
         if not self.is_cluster:
             return self._any()
-        return Node(self.address.connection(*self.place(key)))
+        return Node(self.address.connection(*self.host_of(key)))
 
-    def place(self, key: str) -> tuple[str, int]:
-        """The node of a cluster that has the slot of this key. Outside of a cluster all keys have one place."""
+    def host_of(self, key: str) -> tuple[str, int]:
+        """Host and port of the cluster node that has the slot of this key; one pair for all keys without a cluster."""
         if not self.is_cluster:
             return ("", 0)
         if not self._slots:
@@ -123,7 +120,7 @@ class Finder:
         )
 
     def forget(self) -> None:
-        """Something has moved: ask anew."""
+        """Slots have moved: ask the cluster again."""
         self._slots = []
 
     def _any(self) -> Node:
@@ -162,13 +159,14 @@ class Finder:
 # (the part that gave this module its question)
 
 
-_GONE_ELSEWHERE = ("READONLY", "MOVED", "ASK", "CLUSTERDOWN", "LOADING")
+_WRONG_NODE = ("READONLY", "MOVED", "ASK", "CLUSTERDOWN", "LOADING")
 
 
 class Connection:
-    """Connections that may be used from any thread, and are made anew when they were lost. One, or one for each node."""
+    """Connections that any thread may use: one, or one for each node. They reconnect when they were lost."""
 
     def __init__(self, address: Address) -> None:
+        self.address = address
         self.finder = Finder(address)
         self._shown = address.shown
         self._lock = threading.RLock()
@@ -181,7 +179,7 @@ class Connection:
             self._node(key)
 
     def ask(self, key: str, *commands: Command) -> list[Any]:
-        """The answers to these commands, all about keys where `key` is. The first error among them is raised."""
+        """The answers to these commands about keys on the node of `key`. Raises the first error among them."""
         answers = self.try_all(key, *commands)
         with explained(self._shown):
             for answer in answers:
@@ -190,19 +188,19 @@ class Connection:
         return answers
 
     def try_all(self, key: str, *commands: Command) -> list[Any]:
-        """As `ask`, with errors as values."""
+        """The same as `ask`, with errors as values."""
         with self._lock, explained(self._shown):
             answers = self._run(key, commands)
             if self.finder.is_cluster and any(_has_moved(answer) for answer in answers):
                 self._drop(key)
                 self.finder.forget()
                 answers = self._run(key, commands)
-            if any(isinstance(answer, redis.ResponseError) and word(answer) in _GONE_ELSEWHERE for answer in answers):
+            if any(isinstance(answer, redis.ResponseError) and word(answer) in _WRONG_NODE for answer in answers):
                 self._drop(key)
             return answers
 
     def ask_ahead(self, key: str, command: Command, *ahead: Command) -> Any:
-        """The answer to the first. Those to the others, which the server works on meanwhile, are got by `late`."""
+        """The answer to the first command. `late` gets the answers to the others; the server works on them meanwhile."""
         with self._lock, explained(self._shown):
             node = self._node(key)
             try:
@@ -213,7 +211,7 @@ class Connection:
         return self.ask(key, command)[0] if isinstance(answer, Exception) else answer
 
     def late(self, key: str) -> list[Any]:
-        """The answers that `ask_ahead` did not wait for. Nothing if they were lost together with their connection."""
+        """The answers that `ask_ahead` did not wait for; none if the connection was lost."""
         with self._lock, explained(self._shown):
             try:
                 return self._node(key).late()
@@ -222,8 +220,8 @@ class Connection:
                 raise
 
     def is_connected(self, key: str) -> bool:
-        """Whether there is a connection for this key, as far as is known."""
-        return self.finder.is_cluster is not None and self.finder.place(key) in self._nodes
+        """Whether there is an open connection for this key, as far as known."""
+        return self.finder.is_cluster is not None and self.finder.host_of(key) in self._nodes
 
     def node(self, key: str) -> Node:
         with self._lock, explained(self._shown):
@@ -241,7 +239,7 @@ class Connection:
         try:
             answers = node.ask(commands)
             for n, answer in enumerate(answers):
-                if isinstance(answer, redis.exceptions.NoScriptError):  # never loaded here, or the server was started again
+                if isinstance(answer, redis.exceptions.NoScriptError):  # never loaded here, or the server restarted
                     node.ask([("SCRIPT", "LOAD", BY_SHA[commands[n][1]].text)])
                     answers[n] = node.ask([commands[n]])[0]
         except BaseException:
@@ -254,19 +252,19 @@ class Connection:
             raise BrokerUnavailable(f"Redis at {self._shown!r} is not open. Call open() first.")
         if self.finder.is_cluster is None:
             node = self.finder.connect(key)
-            return self._nodes.setdefault(self.finder.place(key), node)
-        place = self.finder.place(key)
-        if place not in self._nodes:
+            return self._nodes.setdefault(self.finder.host_of(key), node)
+        host = self.finder.host_of(key)
+        if host not in self._nodes:
             try:
-                self._nodes[place] = self.finder.connect(key)
+                self._nodes[host] = self.finder.connect(key)
             except (redis.RedisError, OSError):
                 self.finder.forget()
                 raise
-        return self._nodes[place]
+        return self._nodes[host]
 
     def _drop(self, key: str) -> None:
         with suppress(BrokerUnavailable, redis.RedisError, OSError):
-            node = self._nodes.pop(self.finder.place(key), None)
+            node = self._nodes.pop(self.finder.host_of(key), None)
             if node is not None:
                 node.close()
 

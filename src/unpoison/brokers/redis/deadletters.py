@@ -1,7 +1,7 @@
-"""How are dead letters kept, looked at and sent again in Redis?
+"""The DLQ of a source in Redis.
 
-Those that wait are in the stream `dlq:<source>`; those that were replayed or discarded are kept beside it, the latest of them.
-Every change is one script that first looks whether the letter still waits: of two operators only one gets it.
+Dead letters are in the stream `dlq:<source>`; the latest that were replayed or discarded are kept beside it. Every change is one
+script that first checks the state of the letter: of two operators only one gets it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,6 +17,7 @@ from unpoison.brokers.redis.envelope import (
     original_of,
     packed,
     padded,
+    position_of,
     unpacked,
     unpadded,
 )
@@ -25,14 +26,14 @@ from unpoison.model.dead_letter import DeadLetter
 from unpoison.port import serialization
 
 HISTORY = 10_000
-"""How many letters that were replayed are kept, and how many that were discarded."""
+"""How many replayed letters are kept, and how many discarded ones."""
 
 AT_ONCE = 250
-"""How many letters are read from the server, or sent to it, at once."""
+"""How many letters are read from the server, or sent to it, in one step."""
 
 _HIGHEST = f"{2**64 - 1}-{2**64 - 1}"
 
-Entry = tuple[str, bytes, Sequence[bytes]]
+LetterEntry = tuple[str, bytes, Sequence[bytes]]
 """State, number and fields of a letter."""
 
 
@@ -52,12 +53,12 @@ class RedisDeadLetters:
         return int(self._ask(commands[state])) if state in commands else 0
 
     def freeze(self) -> str:
-        """The newest number that was ever given: the stream remembers it also when it is empty."""
-        answer = self.broker.link.try_all(self._source, ("XINFO", "STREAM", self._keys[DLQ]))[0]
+        """The newest id that was ever given; the stream knows it even when it is empty."""
+        answer = self.broker.connection.try_all(self._source, ("XINFO", "STREAM", self._keys[DLQ]))[0]
         if isinstance(answer, Exception):  # there is no DLQ yet
             return f"{self._source}-0-0"
-        told = dict(zip(answer[::2], answer[1::2], strict=True))
-        return f"{self._source}-{told[b'last-generated-id'].decode()}"
+        info = dict(zip(answer[::2], answer[1::2], strict=True))
+        return f"{self._source}-{info[b'last-generated-id'].decode()}"
 
     def browse(
         self, *, only: str | None = None, after: str = "", until: str = "", limit: int = 100, state: str | None = "dead"
@@ -75,12 +76,12 @@ class RedisDeadLetters:
         return [f"{self._source}-{no.decode()}" for _, no, _ in self._entries(state, low, high, limit, only_ids=True)]
 
     def replay(self, letter_ids: Sequence[str]) -> Sequence[str]:
-        """With their bodies they go to the server a part at a time: each part is one step."""
+        """Letters go to the server with their bodies, a part at a time; each part is one step."""
         return [id_ for part in _parts(letter_ids) for id_ in self._replay(part)]
 
     def _replay(self, letter_ids: Sequence[str]) -> Sequence[str]:
         by_group: dict[str, list[Any]] = {}
-        for entry in self._waiting(letter_ids):
+        for entry in self._dead(letter_ids):
             letter, (_, no, fields) = _letter(self._source, entry), entry
             counters = letter.replayed()
             blob = blob_of_message(letter.message, original_of(letter.message, fields))
@@ -102,7 +103,7 @@ class RedisDeadLetters:
     def remove(self, letter_ids: Sequence[str], *, state: str = "dead", keep_as: str | None = None) -> Sequence[str]:
         rows: list[Any] = []
         if state == "dead" and keep_as:
-            for _, no, fields in self._waiting(letter_ids):
+            for _, no, fields in self._dead(letter_ids):
                 rows += [no, padded(no.decode()), packed(fields)]
         else:
             for known in filter(None, (number(self._source, id_) for id_ in letter_ids)):
@@ -113,37 +114,37 @@ class RedisDeadLetters:
         changed = set(self._ask(command))
         return [id_ for id_ in letter_ids if (number(self._source, id_) or "").encode() in changed]
 
-    def _with_message(self, id_: bytes, state: str | None) -> list[Entry]:
-        """Letters of the message with this id: the server knows them by number alone, so all are looked at."""
-        found: list[Entry] = []
+    def _with_message(self, id_: bytes, state: str | None) -> list[LetterEntry]:
+        """Letters of the message with this id. The server finds letters only by number, so all are read."""
+        found: list[LetterEntry] = []
         after = "0-0"
         while page := self._entries(state or "", after, _HIGHEST, AT_ONCE):
             found += [entry for entry in page if _message_id(entry) == id_]
             after = page[-1][1].decode()
         return found
 
-    def _waiting(self, letter_ids: Sequence[str]) -> list[Entry]:
-        """The entries of those that wait, in the order of their ids here. An entry never changes, so what is read stays true."""
+    def _dead(self, letter_ids: Sequence[str]) -> list[LetterEntry]:
+        """The entries of these letters that are still dead, in the order of the ids. An entry never changes."""
         numbers = [no for no in (number(self._source, id_) for id_ in letter_ids) if no]
         if not numbers:
             return []
-        pages = self.broker.link.ask(self._source, *(("XRANGE", self._keys[DLQ], no, no) for no in numbers))
+        pages = self.broker.connection.ask(self._source, *(("XRANGE", self._keys[DLQ], no, no) for no in numbers))
         return [("dead", no, fields) for page in pages for no, fields in page]
 
-    def _exactly(self, no: str) -> list[Entry]:
+    def _exactly(self, no: str) -> list[LetterEntry]:
         first, second = map(int, no.split("-"))
         before = f"{first}-{second - 1}" if second else f"{first - 1}-{2**64 - 1}" if first else "0-0"
         return self._entries("", before, no, 1)
 
-    def _entries(self, state: str, low: str, high: str, limit: int, *, only_ids: bool = False) -> list[Entry]:
-        """Letters behind `low` and up to `high`, in the order they came."""
+    def _entries(self, state: str, low: str, high: str, limit: int, *, only_ids: bool = False) -> list[LetterEntry]:
+        """Letters after `low` and up to `high`, in the order they came."""
         between = (low, high, padded(low), padded(high), limit)
         command = scripts.BROWSE(self._keys, self.broker.address.group, state, *between, int(only_ids))
         found = [_entry(*row) for row in self._ask(command)]
-        return sorted(found, key=lambda entry: _sortable(entry[1]))[:limit]
+        return sorted(found, key=lambda entry: position_of(entry[1]))[:limit]
 
     def _ask(self, command: tuple[Any, ...]) -> Any:
-        return self.broker.link.ask(self._source, command)[0]
+        return self.broker.connection.ask(self._source, command)[0]
 
 
 def _parts(letter_ids: Sequence[str]) -> Iterator[Sequence[str]]:
@@ -151,23 +152,18 @@ def _parts(letter_ids: Sequence[str]) -> Iterator[Sequence[str]]:
         yield letter_ids[first : first + AT_ONCE]
 
 
-def _message_id(entry: Entry) -> bytes:
+def _message_id(entry: LetterEntry) -> bytes:
     """As `letter_of` reads it."""
     _, no, fields = entry
     return dict(zip(fields[::2], fields[1::2], strict=False)).get(b"id") or no
 
 
-def _entry(state: bytes, no: bytes, fields: Any) -> Entry:
+def _entry(state: bytes, no: bytes, fields: Any) -> LetterEntry:
     if state == b"dead":
         return "dead", no, fields
     return state.decode(), unpadded(no), unpacked(fields)
 
 
-def _letter(source: str, entry: Entry) -> DeadLetter:
+def _letter(source: str, entry: LetterEntry) -> DeadLetter:
     state, no, fields = entry
     return letter_of(source, no, state, fields)
-
-
-def _sortable(no: bytes) -> tuple[int, int]:
-    first, _, second = no.partition(b"-")
-    return int(first), int(second)

@@ -1,8 +1,12 @@
-"""How does an entry of a stream become a delivery, and back?
+"""Stream entries of messages and of dead letters, and how they become deliveries and letters.
 
-What unpoison publishes has the fields `id` and `body` and, where there are any, `key` and `headers` (JSON). Entries of other
-programs are read as they are: without a field `body` the body is a JSON object of all fields; with one, the other fields are
-headers. Whatever they look like, their fields travel unchanged through retries, dead letters and replays.
+What unpoison publishes has the fields `id` and `body` and, if any, `key` and `headers` (JSON). Entries of other programs are read
+as they are: without a field `body` the body is a JSON object of all fields; with one, the other fields are headers. Their fields
+travel unchanged through retries, dead letters and replays.
+
+The entry of a dead letter has the message first (`id`, `body`, `key`, `headers`), so that every tool can read it, then a summary
+(`error`, `reason`, `group`), then everything known about the failure as JSON (`record`). If the original entry had other fields,
+`fields` has them as they were.
 """
 
 import re
@@ -18,42 +22,26 @@ from unpoison.port import serialization
 from unpoison.port.reading import Unreadable, as_text, read_all, read_one, unreadable
 from unpoison.port.serialization import UNREADABLE, headers_text, read_counters, read_headers
 
-# How are several byte strings one?
-#
-# As netstrings, `3:abc2:de`: any bytes, readable by a person, and simple enough to be read and written by the scripts too.
-
-
-def packed(texts: Iterable[bytes]) -> bytes:
-    return b"".join([b"%d:%b" % (len(text), text) for text in texts])
-
-
-def unpacked(blob: bytes) -> list[bytes]:
-    found, at = [], 0
-    while at < len(blob):
-        colon = blob.index(b":", at)
-        end = colon + 1 + int(blob[at:colon])
-        found.append(blob[colon + 1 : end])
-        at = end
-    return found
-
-
-# (the part that gave this module its question)
-
-
 STREAM_ID = re.compile(r"(0|[1-9][0-9]{0,19})-(0|[1-9][0-9]{0,19})")
-"""A number that the stream gave. Others are ours, and mean nothing to anybody else."""
+"""An id that the stream gave. Other numbers are our own and mean nothing outside."""
 
 _NOT_HEADERS = (b"id", b"key", b"body", b"headers")
 
 
 class Receipt(msgspec.Struct, frozen=True, gc=False):
-    """What finds a delivery at the server again."""
+    """Where a delivery is on the server."""
 
     owner: str
     is_waiting: bool
-    """One of those that wait for another start; else an entry of the stream."""
+    """It waits for another start; otherwise it is an entry of the stream."""
     no: bytes
     fields: Sequence[bytes]
+
+
+def position_of(no: bytes) -> tuple[int, int]:
+    """The id of a stream entry as numbers, which sort as the entries do."""
+    first, _, second = no.partition(b"-")
+    return int(first), int(second)
 
 
 def fields_of(message: Outgoing | Message) -> list[bytes]:
@@ -73,7 +61,7 @@ def from_entries(source: str, owner: str, entries: Sequence[Any]) -> list[Delive
 
 
 def _entries(source: str, owner: str, entries: Sequence[Any]) -> list[Delivery]:
-    """One loop with little in it: this is paid for each message."""
+    """The hot loop: an ordinary message costs a Receipt and a Delivery."""
     made = []
     for no, fields in entries:
         receipt = Receipt(owner, False, no, fields)
@@ -85,7 +73,7 @@ def _entries(source: str, owner: str, entries: Sequence[Any]) -> list[Delivery]:
 
 
 def from_waiting(source: str, owner: str, rows: Sequence[Any]) -> list[Delivery]:
-    """Deliveries of what a script handed out: number, message, counters, how often it came back since these were written."""
+    """Deliveries of rows of a script: number, message, counters, how often it came back since these were written."""
     return [read_one(row, partial(_waiting, source, owner), partial(_unreadable_waiting, source, owner)) for row in rows]
 
 
@@ -117,7 +105,7 @@ def _unreadable(receipt: Receipt, source: str, native: Mapping[str, Any], error:
 
 
 def blob_of(delivery: Delivery) -> bytes:
-    """All that is needed to deliver it again."""
+    """Everything that is needed to deliver it again."""
     return packed([delivery.id.encode(), *delivery.receipt.fields])
 
 
@@ -147,7 +135,7 @@ def _headers(values: Mapping[bytes, bytes]) -> Mapping[str, str]:
 
 
 def _senders(pairs: Sequence[tuple[bytes, bytes]]) -> list[tuple[str, bytes]]:
-    """Every field that is none of ours, then those in the field `headers`. What is no JSON object of text stays as it is."""
+    """All fields but ours, then those in the field `headers`. If that is not a JSON object of text, it stays as it is."""
     found = [(_text(name), value) for name, value in pairs if name not in _NOT_HEADERS]
     for name, value in pairs:
         if name == b"headers":
@@ -159,7 +147,7 @@ def _senders(pairs: Sequence[tuple[bytes, bytes]]) -> list[tuple[str, bytes]]:
 
 
 def native(delivery: Delivery) -> Native:
-    """What Redis itself says about a message: its number in the stream, and its fields as they are, but for the body."""
+    """What Redis knows about a message: its id in the stream, and its fields as they are, without the body."""
     receipt: Receipt = delivery.receipt
     pairs = list(zip(receipt.fields[::2], receipt.fields[1::2], strict=False))
     values = dict(pairs)
@@ -174,13 +162,6 @@ def _text(value: bytes) -> str:
     return as_text(value)
 
 
-# How is a dead letter kept as an entry of a stream, so that every tool can read it?
-#
-# The first fields are the message as its sender wrote it (`id`, `body`, `key`, `headers`), then comes the gist (`error`,
-# `reason`, `group`), then all that is known about the failure as JSON (`record`). Where the sender's entry had other fields,
-# they are kept as they were, in `fields`.
-
-
 _UNKNOWN = (
     '{"attempts":0,"classification":"unknown","rule":"","reason":"it was put here by another program",'
     '"error_type":"","error":"","first_failed_at":0,"last_failed_at":0}'
@@ -188,8 +169,10 @@ _UNKNOWN = (
 
 
 def fields_of_letter(letter: DeadLetter, original: Sequence[bytes], group: str, no: bytes) -> list[bytes]:
-    """The entry of a letter. `original` are the fields that the message had in the stream, and `no` its number. A number that
-    the stream did not give is ours, and means nothing to anybody else."""
+    """The entry of a letter. `original` are the fields that the message had in the stream, and `no` its number.
+
+    A number that the stream did not give is our own: the letter does not show it.
+    """
     if STREAM_ID.fullmatch(entry := as_text(no)):
         letter = msgspec.structs.replace(letter, original=letter.original | {"entry": entry})
     fields = fields_of(letter.message)
@@ -202,7 +185,7 @@ def fields_of_letter(letter: DeadLetter, original: Sequence[bytes], group: str, 
 
 
 def letter_of(source: str, no: bytes, state: str, fields: Sequence[bytes]) -> DeadLetter:
-    """The letter that an entry holds. One that somebody else wrote there is shown as far as it can be understood."""
+    """The letter in an entry. One that another program wrote is shown as far as it can be read."""
     values = dict(zip(fields[::2], fields[1::2], strict=False))
 
     def text(name: bytes) -> str | None:
@@ -215,26 +198,26 @@ def letter_of(source: str, no: bytes, state: str, fields: Sequence[bytes]) -> De
 
 
 def original_of(message: Message, fields: Sequence[bytes]) -> list[bytes]:
-    """The fields with which a letter's message goes to its source again."""
+    """The fields with which the message of a letter is replayed."""
     values = dict(zip(fields[::2], fields[1::2], strict=False))
     known = fields_of(message)
     return read_one(values[b"fields"], unpacked, lambda *_: known) if b"fields" in values else known
 
 
 def group_of(fields: Sequence[bytes], default: str) -> str:
-    """The group that gave the message up. It goes back there and nowhere else: others have handled it, or will."""
+    """The group that dead-lettered the message. A replay goes only there: other groups handle it themselves."""
     values = dict(zip(fields[::2], fields[1::2], strict=False))
     return as_text(values.get(b"group", default.encode()))
 
 
 def number(source: str, letter_id: str) -> str | None:
-    """The number of a letter in its stream; None for an id that is not one of this DLQ."""
+    """The stream id in the id of a letter; None for an id of another source."""
     no = letter_id.removeprefix(f"{source}-")
     return no if letter_id.startswith(f"{source}-") and STREAM_ID.fullmatch(no) else None
 
 
 def padded(no: str) -> str:
-    """The same, so that it sorts by its letters as it does by its value."""
+    """A stream id that sorts as text as it does as numbers."""
     first, _, second = no.partition("-")
     return f"{first:0>20}-{second:0>20}"
 
@@ -242,3 +225,18 @@ def padded(no: str) -> str:
 def unpadded(no: bytes) -> bytes:
     first, _, second = no.partition(b"-")
     return (first.lstrip(b"0") or b"0") + b"-" + (second.lstrip(b"0") or b"0")
+
+
+def packed(texts: Iterable[bytes]) -> bytes:
+    """Byte strings as one, in netstrings: `3:abc2:de`. People can read them, and the scripts read and write them too."""
+    return b"".join([b"%d:%b" % (len(text), text) for text in texts])
+
+
+def unpacked(blob: bytes) -> list[bytes]:
+    found, at = [], 0
+    while at < len(blob):
+        colon = blob.index(b":", at)
+        end = colon + 1 + int(blob[at:colon])
+        found.append(blob[colon + 1 : end])
+        at = end
+    return found

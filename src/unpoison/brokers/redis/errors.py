@@ -1,31 +1,40 @@
-"""What do the errors of Redis mean for a queue, and what is to be done?"""
+"""What the errors of Redis mean for a queue, and for messages that were being published."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import redis
 
-from unpoison.errors import BrokerUnavailable
+from unpoison.errors import BrokerUnavailable, Refusal
+from unpoison.port.broker import UNCONFIRMED, Refused
 from unpoison.port.broker_url import masked_text
 
-_CONFIRMED = "Nothing that was not confirmed has been taken for done."
 MEANINGS = {
-    "OOM": "The server is at its maxmemory and stores nothing more; nothing is lost. Give it more memory, or free some.",
-    "MISCONF": "The server cannot write its file to disk and stores nothing more; nothing is lost. Look at its disk and log.",
-    "READONLY": "This server is a replica, which only reads. It is tried again; sentinels would tell where the master is.",
-    "NOPERM": "This user has no right to that: nothing is lost. Grant it the rights that docs/redis.md lists.",
-    "NOAUTH": "The server wants a password. Put it into the URL: redis://user:password@host:6379/0",
-    "WRONGPASS": "The server knows no such user and password. Check the URL.",
-    "LOADING": "The server is still reading its file from disk. It is tried again.",
-    "NOGROUP": "The consumer group was destroyed. The next start makes it anew, or: XGROUP CREATE <source> <group> 0 MKSTREAM",
-    "WRONGTYPE": "A key that unpoison uses holds something else by now. Move that to another name: RENAME <key> <other>",
-    "CLUSTERDOWN": "The cluster serves no requests now: a part of its slots has no master. It is tried again.",
+    "OOM": "The server has reached maxmemory and stores nothing more; nothing is lost. Give it more memory, or free some.",
+    "MISCONF": "The server cannot write to its disk and stores nothing more; nothing is lost. Check its disk and its log.",
+    "READONLY": "This server is a replica, which only reads. Retrying. With sentinels in the URL the master is found.",
+    "NOPERM": "This user has no permission for that; nothing is lost. Grant it the rights that docs/redis.md lists.",
+    "NOAUTH": "The server requires a password. Put it into the URL: redis://user:password@host:6379/0",
+    "WRONGPASS": "The server does not know this user and password. Check the URL.",
+    "LOADING": "The server is still loading its data from disk. Retrying.",
+    "NOGROUP": "The consumer group was destroyed. The next start creates it, or: XGROUP CREATE <source> <group> 0 MKSTREAM",
+    "WRONGTYPE": "A key of unpoison now holds another type. Move it to another name: RENAME <key> <other>",
+    "CLUSTERDOWN": "The cluster is down: some of its slots have no master. Retrying.",
+}
+
+
+_REFUSALS = {
+    "OOM": Refusal.NO_ROOM,
+    "MISCONF": Refusal.NO_ROOM,
+    "NOPERM": Refusal.NOT_PERMITTED,
+    "NOAUTH": Refusal.NOT_PERMITTED,
+    "READONLY": Refusal.NOT_PERMITTED,
 }
 
 
 @contextmanager
 def explained(shown: str) -> Iterator[None]:
-    """Turn Redis' words into what they mean for a queue, and what to do."""
+    """Raise errors of the client as BrokerUnavailable, with what they mean and what to do."""
     try:
         yield
     except redis.AuthenticationError as error:
@@ -35,12 +44,21 @@ def explained(shown: str) -> Iterator[None]:
     except (redis.RedisError, OSError) as error:
         text = masked_text(str(error)).strip().rstrip(".") or type(error).__name__
         raise BrokerUnavailable(
-            f"Redis at {shown!r}: {text}. {_CONFIRMED} Check that the server runs and can be reached."
+            f"Redis at {shown!r}: {text}. {UNCONFIRMED} Check that the server runs and can be reached."
         ) from error
 
 
+def refused(shown: str, failed: redis.ResponseError) -> Refused:
+    """Why the server refused to store a message."""
+    try:
+        with explained(shown):
+            raise failed
+    except BrokerUnavailable as error:
+        return Refused(_REFUSALS.get(word(failed), Refusal.OTHER), str(error))
+
+
 def word(error: redis.ResponseError) -> str:
-    """The word that an error of the server begins with. redis-py takes some of them away and says them as a class."""
+    """The first word of an error of the server. redis-py removes some of them and uses a class instead."""
     by_class: dict[type[redis.ResponseError], str] = {
         redis.exceptions.NoScriptError: "NOSCRIPT",
         redis.exceptions.NoPermissionError: "NOPERM",
@@ -55,6 +73,6 @@ def word(error: redis.ResponseError) -> str:
 
 def _meaning(error: redis.ResponseError) -> str:
     text = str(error)
-    if "ACL failure" in text:  # a script was refused something
+    if "ACL failure" in text:  # inside a script
         return MEANINGS["NOPERM"]
-    return next((MEANINGS[name] for name in (word(error), *text.split()[:8]) if name in MEANINGS), _CONFIRMED)
+    return next((MEANINGS[name] for name in (word(error), *text.split()[:8]) if name in MEANINGS), UNCONFIRMED)

@@ -1,7 +1,6 @@
-"""How do messages come to a consumer?
+"""Fetch messages: new ones from the stream (or the list), and those that wait for another start, by a script.
 
-New ones are read from the stream (or popped from the list), those that wait for another start are handed out by a script. While
-much flows, the next ones are read ahead: the server works on them while the consumer works on what it has.
+While messages arrive in full batches, the next batch is read ahead: the server works on it while the consumer works.
 """
 
 import logging
@@ -13,193 +12,190 @@ import redis
 
 from unpoison.brokers.redis import envelope, scripts
 from unpoison.brokers.redis.connection import Command, Connection
+from unpoison.brokers.redis.envelope import position_of
 from unpoison.brokers.redis.errors import explained, word
 from unpoison.brokers.redis.owner import Owner
 from unpoison.brokers.redis.topology import make_group
 from unpoison.errors import BrokerUnavailable
 from unpoison.model.message import Delivery
-
-# What has this consumer really got?
-#
-# An answer can be lost on its way: then the server has handed out messages that nobody here knows of, and since this consumer
-# is alive nobody would ever take them over. So it notes what has reached it, and after a fetch that failed asks for the rest.
-
-
-class Received:
-    """What one owner has got of one source."""
-
-    def __init__(self, owner: str) -> None:
-        self.owner = owner
-        self.is_sure = True
-        """False from the moment something is asked for until it has come: whether it was handed out is not known then."""
-        self.last = b"0-0"
-        """The newest entry that has come. A group is given entries in their order, so what was missed lies behind it."""
-        self.waiting: set[bytes] = set()
-        """The numbers of those that waited and are here now."""
-        self.stock: list[Delivery] = []
-        """What was read ahead and nobody has asked for yet."""
-        self.ahead = 0
-        """How many the server was asked for ahead, and its answer was not looked at yet."""
-
-    def got(self, deliveries: Sequence[Delivery]) -> None:
-        for delivery in reversed(deliveries):
-            if not delivery.receipt.is_waiting:
-                self.last = max(self.last, delivery.receipt.no, key=_sortable)
-                break
-        self.waiting.update(delivery.receipt.no for delivery in deliveries if delivery.receipt.is_waiting)
-        self.is_sure = True
-
-
-def _sortable(no: bytes) -> tuple[int, int]:
-    first, _, second = no.partition(b"-")
-    return int(first), int(second)
-
-
-# (the part that gave this module its question)
-
+from unpoison.port.reading import FETCH_BYTES, body_bytes
 
 log = logging.getLogger("unpoison")
 
-FETCH_BYTES = 64 * 1024 * 1024
-"""A fetch ends early once it has read this much: a limit by count alone lets large bodies fill the memory."""
-
 READ_AT_ONCE = 32
-"""How many are read in one go unless it is known that more do no harm: Redis cannot be told how many bytes to read at most."""
+"""How many entries are read at once unless more are known to be small: Redis has no limit by bytes."""
 
-FLOW = 64
-"""From so many messages at a time on, the next ones are read ahead: slow handlers must not keep messages from others."""
+FULL_BATCH = 64
+"""The size of a batch from which the next one is read ahead. With slow handlers, messages must stay free for other consumers."""
 
 MISSED = 10_000
-"""How many entries may have been missed at once: more than any fetch asks for."""
+"""How many entries one lost answer may have held: more than any fetch asks for."""
 
 
 class NotOurs(Exception):
-    """This owner is none any more: its messages were taken over. `holds` says whether it was given more since."""
+    """Another consumer took over from this owner. `holds`: it was given messages since."""
 
     def __init__(self, source: str, owner: str, *, holds: bool = True) -> None:
         self.source, self.owner, self.holds = source, owner, holds
         super().__init__(owner)
 
 
-class Fetcher:
-    """What comes in over one broker connection, for all its sources."""
+class Received:
+    """What one owner has received of one source.
 
-    def __init__(self, link: Connection, keys: Mapping[str, Sequence[str]]) -> None:
-        self._link, self._keys = link, keys
-        self._group, self._lists = link.finder.address.group, link.finder.address.lists
+    An answer can be lost: then the server has handed out messages that this consumer does not know of, and since it is alive no
+    other consumer takes them over. So it records what it received, and after a failed fetch gives back the rest.
+    """
+
+    def __init__(self, owner: str) -> None:
+        self.owner = owner
+        self.is_complete = True
+        """False while an answer is outstanding, and after one was lost: the server may have handed out more."""
+        self.last = b"0-0"
+        """The newest entry received. A group gets entries in order, so those that were missed come after it."""
+        self.waiting: set[bytes] = set()
+        """Numbers of messages from the waiting ones that are held now."""
+        self.stock: list[Delivery] = []
+        """Messages read ahead that no fetch has taken yet."""
+        self.ahead = 0
+        """How many messages were asked for ahead, with the answer not read yet."""
+
+    def add(self, deliveries: Sequence[Delivery]) -> None:
+        for delivery in reversed(deliveries):
+            if not delivery.receipt.is_waiting:
+                self.last = max(self.last, delivery.receipt.no, key=position_of)
+                break
+        self.waiting.update(delivery.receipt.no for delivery in deliveries if delivery.receipt.is_waiting)
+        self.is_complete = True
+
+
+class Fetcher:
+    """Fetches the messages of all sources of one broker connection."""
+
+    def __init__(self, connection: Connection, keys: Mapping[str, Sequence[str]]) -> None:
+        self._connection, self._keys = connection, keys
+        self._group, self._lists = connection.address.group, connection.address.lists
         self.create = True
         self.has_waiting: set[str] = set()
-        self._hands: dict[str, Received] = {}
+        self._received: dict[str, Received] = {}
         self._flowing: set[str] = set()
-        self._at_once: dict[str, int] = {}  # how many messages of a source fit into FETCH_BYTES, by the largest seen last
+        self._at_once: dict[str, int] = {}  # messages that fit into FETCH_BYTES, by the largest of the last batch
 
-    def fetch(self, source: str, presence: Owner, limit: int) -> Sequence[Delivery]:
-        hand = self._sure_hand(source, presence.own())
-        if hand.stock:
-            deliveries, hand.stock = hand.stock[:limit], hand.stock[limit:]
+    def fetch(self, source: str, owner: Owner, limit: int) -> Sequence[Delivery]:
+        received = self._complete_received(source, owner.register())
+        if received.stock:
+            deliveries, received.stock = received.stock[:limit], received.stock[limit:]
             return deliveries
-        hand.is_sure = False
-        deliveries = self._collect(source, presence, limit)
-        hand.got(deliveries)
+        received.is_complete = False
+        deliveries = self._collect(source, owner, limit)
+        received.add(deliveries)
         self._note_flow(source, len(deliveries), limit)
         return deliveries
 
     def take_alone(self, source: str, owner: str) -> Delivery | None:
-        """One that must run alone. It is in hand only once `mark_got` was called."""
-        self._sure_hand(source, owner).is_sure = False
+        """One suspect. It counts as received only after `mark_received`."""
+        self._complete_received(source, owner).is_complete = False
         found = self._take(source, owner, 1, alone=True)
         return found[0] if found else None
 
-    def mark_got(self, source: str, found: Sequence[Delivery]) -> None:
-        self._hands[source].got(found)
+    def mark_received(self, source: str, found: Sequence[Delivery]) -> None:
+        self._received[source].add(found)
 
     def settled(self, deliveries: Sequence[Delivery]) -> None:
-        """These are not in hand any more."""
-        for hand in self._hands.values():
-            if hand.waiting:
-                hand.waiting -= {delivery.receipt.no for delivery in deliveries if delivery.receipt.is_waiting}
+        """These are no longer held."""
+        for received in self._received.values():
+            if received.waiting:
+                received.waiting -= {delivery.receipt.no for delivery in deliveries if delivery.receipt.is_waiting}
 
     def ahead(self, source: str, owner: str, finished: int) -> Sequence[Command]:
-        """What the server can be asked together with the end of so many messages, if much flows. `fetch` gets the answers."""
-        hand = self._hands.get(source)
-        if hand is None or hand.owner != owner or not hand.is_sure or hand.stock or finished < FLOW:
+        """Commands that read the next batch, to be sent with the end of this one; none unless batches are full.
+
+        `fetch` reads the answers.
+        """
+        received = self._received.get(source)
+        if received is None or received.owner != owner or not received.is_complete or received.stock or finished < FULL_BATCH:
             return ()
-        if source not in self._flowing or source in self.has_waiting or source in self._lists or self._link.finder.is_cluster:
+        if (
+            source not in self._flowing
+            or source in self.has_waiting
+            or source in self._lists
+            or self._connection.finder.is_cluster
+        ):
             return ()
-        hand.ahead, hand.is_sure = min(finished, self._at_once.get(source, READ_AT_ONCE)), False
-        return self._reading(source, owner, hand.ahead)
+        received.ahead, received.is_complete = min(finished, self._at_once.get(source, READ_AT_ONCE)), False
+        return self._reading(source, owner, received.ahead)
 
     def stock(self, source: str) -> Sequence[Delivery]:
-        """What was read ahead and nobody has fetched: it is handed over, to be given back."""
-        hand = self._hands.get(source)
-        if hand is None:
+        """Take the messages that were read ahead and not fetched, to give them back."""
+        received = self._received.get(source)
+        if received is None:
             return ()
-        if hand.ahead:
-            self._receive(source, hand)
-        back, hand.stock = hand.stock, []
+        if received.ahead:
+            self._read_ahead(source, received)
+        back, received.stock = received.stock, []
         return back
 
-    def _sure_hand(self, source: str, owner: str) -> Received:
-        """This owner's hand, with everything in it that was handed out."""
-        if source not in self._hands or self._hands[source].owner != owner:
-            self._hands[source] = Received(owner)
-        hand = self._hands[source]
-        if hand.ahead:
-            self._receive(source, hand)
-        if not hand.is_sure:
-            self._give_back_what_never_came(source, hand)
-        return hand
+    def _complete_received(self, source: str, owner: str) -> Received:
+        """What this owner received, after giving back what it missed."""
+        if source not in self._received or self._received[source].owner != owner:
+            self._received[source] = Received(owner)
+        received = self._received[source]
+        if received.ahead:
+            self._read_ahead(source, received)
+        if not received.is_complete:
+            self._give_back_missed(source, received)
+        return received
 
-    def _receive(self, source: str, hand: Received) -> None:
-        """What was read ahead. Answers that were lost are asked for again, like those to any fetch."""
-        wanted, hand.ahead = hand.ahead, 0
-        answers = self._link.late(source)
+    def _read_ahead(self, source: str, received: Received) -> None:
+        """Read the answers of `ahead`. Lost ones are treated like those of any fetch."""
+        wanted, received.ahead = received.ahead, 0
+        answers = self._connection.late(source)
         if answers:
-            deliveries, *_ = self._understood(source, hand.owner, *answers)
-            hand.got(deliveries)
-            hand.stock = deliveries
+            deliveries, *_ = self._parse(source, received.owner, *answers)
+            received.add(deliveries)
+            received.stock = deliveries
             self._note_flow(source, len(deliveries), wanted)
 
     def _note_flow(self, source: str, got: int, asked: int) -> None:
-        (self._flowing.add if got == asked >= FLOW else self._flowing.discard)(source)
+        (self._flowing.add if got == asked >= FULL_BATCH else self._flowing.discard)(source)
 
-    def _collect(self, source: str, presence: Owner, limit: int) -> list[Delivery]:
-        owner = presence.name
+    def _collect(self, source: str, owner: Owner, limit: int) -> list[Delivery]:
+        name = owner.name
         deliveries: list[Delivery] = []
         if source in self.has_waiting:
-            # Retries and returns go first, but to no more than half: a flood of them must not starve new messages.
-            deliveries = self._take(source, owner, max(1, limit // 2))
+            # Retries and returned messages go first, but take at most half: a flood of them must not starve new ones.
+            deliveries = self._take(source, name, max(1, limit // 2))
         position, pause = b"0-0", None
-        while len(deliveries) < limit and (room := FETCH_BYTES - _weight(deliveries)) > 0:
+        while len(deliveries) < limit and (room := FETCH_BYTES - body_bytes(deliveries)) > 0:
             wanted = min(limit - len(deliveries), self._at_once.get(source, READ_AT_ONCE))
-            answers = self._link.try_all(source, *self._reading(source, owner, wanted, room))
-            found, is_more, position, pause = self._understood(source, owner, *answers)
+            answers = self._connection.try_all(source, *self._reading(source, name, wanted, room))
+            found, is_more, position, pause = self._parse(source, name, *answers)
             deliveries += found
             if len(found) < wanted and not is_more:
                 break
         if len(deliveries) < limit and source in self.has_waiting:
-            deliveries += self._take(source, owner, limit - len(deliveries))
+            deliveries += self._take(source, name, limit - len(deliveries))
         if not deliveries:
-            presence.arm(position, pause)
+            owner.arm(position, pause)
         return deliveries
 
     def _take(self, source: str, owner: str, limit: int, *, alone: bool = False) -> list[Delivery]:
-        """Some of those that wait for another start."""
+        """Messages that wait for another start."""
         command = scripts.TAKE(self._keys[source], self._group, owner, limit, FETCH_BYTES, int(alone))
-        found = self._link.ask(source, command)[0]
+        found = self._connection.ask(source, command)[0]
         if found is None:
             raise NotOurs(source, owner)
         return envelope.from_waiting(source, owner, found)
 
     def _reading(self, source: str, owner: str, limit: int, room: int = FETCH_BYTES) -> tuple[Command, Command]:
-        """How the next new ones are read, and what is asked right after that."""
+        """The commands that read new messages and look for others."""
         look = scripts.LOOK(self._keys[source], self._group, owner, FETCH_BYTES)
         if source in self._lists:
             return scripts.POP(self._keys[source], self._group, owner, limit, room), look
         return ("XREADGROUP", "GROUP", self._group, owner, "COUNT", limit, "STREAMS", source, ">"), look
 
-    def _understood(self, source: str, owner: str, found: Any, looked: Any) -> tuple[list[Delivery], bool, bytes, float | None]:
-        """The new ones; whether there are more right now; up to where was read; and when the next one is due."""
+    def _parse(self, source: str, owner: str, found: Any, looked: Any) -> tuple[list[Delivery], bool, bytes, float | None]:
+        """The new messages, whether there are more, the position up to which was read, and seconds until the next is due."""
         for answer in (found, looked):
             if isinstance(answer, Exception):
                 self.repair(source, answer)
@@ -217,28 +213,34 @@ class Fetcher:
         return deliveries, brought > 0, position, None if pause < 0 else pause / 1000
 
     def repair(self, source: str, error: Exception) -> None:
-        """Somebody destroyed the group, or emptied the database, while we used it: make anew what was there."""
+        """Create the group again if it was destroyed, or the database emptied, while we used it."""
         if isinstance(error, redis.ResponseError) and word(error) == "NOGROUP" and self.create:
-            shown, extra = self._link.finder.address.shown, {"event": "group-destroyed", "source": source}
-            log.error("The group of source %r was destroyed in %s. It is made anew.", source, shown, extra=extra)
-            make_group(self._link, source, create=True)
-            raise BrokerUnavailable(f"Redis at {shown!r}: {error}. It is tried again.") from error
-        with explained(self._link.finder.address.shown):
+            shown, extra = self._connection.address.shown, {"event": "group-destroyed", "source": source}
+            log.error("%r: its consumer group was destroyed in %s. Creating it again.", source, shown, extra=extra)
+            make_group(self._connection, source, create=True)
+            raise BrokerUnavailable(f"Redis at {shown!r}: {error}. Retrying.") from error
+        with explained(self._connection.address.shown):
             raise error
 
-    def _give_back_what_never_came(self, source: str, hand: Received) -> None:
-        """Handed out in an answer that was lost on its way: it goes back as it was, uncounted."""
+    def _give_back_missed(self, source: str, received: Received) -> None:
+        """Give back messages of answers that were lost, as they were: no start is counted."""
         if source not in self._lists:
-            missed: Command = ("XREADGROUP", "GROUP", self._group, hand.owner, "COUNT", MISSED, "STREAMS", source, hand.last)
-            ((_, entries),) = self._link.ask(source, missed)[0]
-            found = envelope.from_entries(source, hand.owner, [entry for entry in entries if entry[1] is not None])
+            missed: Command = (
+                "XREADGROUP",
+                "GROUP",
+                self._group,
+                received.owner,
+                "COUNT",
+                MISSED,
+                "STREAMS",
+                source,
+                received.last,
+            )
+            ((_, entries),) = self._connection.ask(source, missed)[0]
+            found = envelope.from_entries(source, received.owner, [entry for entry in entries if entry[1] is not None])
             rows = [part for each in found for part in (0, each.receipt.no, 0, 0, "", envelope.blob_of(each))]
             if rows:
-                self._link.ask(source, scripts.KEEP(self._keys[source], self._group, hand.owner, *rows))
-        self._link.ask(source, scripts.UNHAND(self._keys[source], self._group, hand.owner, *hand.waiting))
+                self._connection.ask(source, scripts.KEEP(self._keys[source], self._group, received.owner, *rows))
+        self._connection.ask(source, scripts.GIVE_BACK(self._keys[source], self._group, received.owner, *received.waiting))
         self.has_waiting.add(source)
-        hand.is_sure = True
-
-
-def _weight(deliveries: Sequence[Delivery]) -> int:
-    return sum(map(len, map(attrgetter("body"), deliveries)))
+        received.is_complete = True

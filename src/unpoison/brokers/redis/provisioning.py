@@ -1,4 +1,4 @@
-"""What must an administrator create in Redis, and what must the app's user be allowed to do there?"""
+"""What an administrator must create in Redis, and grant to the user of the app."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -26,7 +26,7 @@ cli() {{  # COMMAND…; a group that exists stays as it is
 CATEGORIES = ("@read", "@write", "@stream", "@scripting", "@pubsub", "@connection", "@transaction")
 COMMANDS = ("time", "info")
 SINCE_7_2 = "waitaof"
-"""With it a publish waits until the server has it on disk."""
+"""Used to wait until the server has a suspect's start on disk."""
 
 _GLOB = re.compile(r"([\\*?\[\]])")
 
@@ -45,7 +45,7 @@ def needs(url: str, sources: Sequence[str], user: str | None = None) -> Needs:
 
 
 def rights(where: Address, sources: Sequence[str]) -> list[str]:
-    """Rules of an ACL user: the keys of these sources and no others, the channels on which consumers are known to live."""
+    """Rules of an ACL user: the keys of these sources and no others, and the channels of owners."""
     names = dict.fromkeys([*(key for source in sources for key in keys_of(source, where.group)), SOURCES])
     keys = ["~" + _GLOB.sub(r"\\\1", name) for name in names]
     return [*keys, f"&{owner_channel('*')}", *(f"+{name}" for name in (*CATEGORIES, *COMMANDS))]
@@ -60,19 +60,19 @@ def _place(where: Address) -> str:
 
 
 def _looked_for(where: Address, sources: Sequence[str], user: str | None) -> tuple[list[Step], str, bool]:
-    link, unseen, known = Connection(where), "", dict[str, bool]()
+    connection, unseen, known = Connection(where), "", dict[str, bool]()
     try:
-        link.open(sources[0] if sources else SOURCES)
+        connection.open(sources[0] if sources else SOURCES)
         for source in sources:
-            known[source] = source in where.lists or _has_group(link, source)
-        names = {name.decode() for name in link.ask(SOURCES, ("SMEMBERS", SOURCES))[0]}
+            known[source] = source in where.lists or _has_group(connection, source)
+        names = {name.decode() for name in connection.ask(SOURCES, ("SMEMBERS", SOURCES))[0]}
         known |= {f"{SOURCES} {source}": source in names for source in sources}
-        known["rights"] = user is not None and all(_may(link, user, where, source) for source in sources)
+        known["rights"] = user is not None and all(_may(connection, user, where, source) for source in sources)
     except UnpoisonError as error:
         unseen = str(error)
     finally:
-        link.close()
-    return list(_steps(where, sources, user, known)), unseen, bool(link.finder.is_cluster)
+        connection.close()
+    return list(_steps(where, sources, user, known)), unseen, bool(connection.finder.is_cluster)
 
 
 def _steps(where: Address, sources: Sequence[str], user: str | None, known: dict[str, bool]) -> Iterator[Step]:
@@ -92,13 +92,13 @@ def _steps(where: Address, sources: Sequence[str], user: str | None, known: dict
         yield Step("rights", user, why, (f"cli {start} {rules}", newer), known.get("rights", False))
 
 
-def _has_group(link: Connection, source: str) -> bool:
-    groups = link.try_all(source, ("XINFO", "GROUPS", source))[0]
-    return not isinstance(groups, Exception) and link.finder.address.group.encode() in [flat[1] for flat in groups]
+def _has_group(connection: Connection, source: str) -> bool:
+    groups = connection.try_all(source, ("XINFO", "GROUPS", source))[0]
+    return not isinstance(groups, Exception) and connection.address.group.encode() in [flat[1] for flat in groups]
 
 
-def _may(link: Connection, user: str, where: Address, source: str) -> bool:
-    """Whether the server would let this user do what is done for a source; False where it does not tell (before Redis 7)."""
+def _may(connection: Connection, user: str, where: Address, source: str) -> bool:
+    """Whether the server lets this user do all that a source needs; False where it cannot be asked (before Redis 7)."""
     questions: list[tuple[Any, ...]] = [("HSET", key, "f", "v") for key in keys_of(source, where.group)]
     questions += [("HGET", key, "f") for key in keys_of(source, where.group)]
     questions += [
@@ -111,5 +111,5 @@ def _may(link: Connection, user: str, where: Address, source: str) -> bool:
         ("TIME",),
         ("INFO",),
     ]
-    answers = link.try_all(source, *(("ACL", "DRYRUN", user, *question) for question in questions))
+    answers = connection.try_all(source, *(("ACL", "DRYRUN", user, *question) for question in questions))
     return all(answer == b"OK" for answer in answers)

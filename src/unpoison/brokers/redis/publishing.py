@@ -1,8 +1,7 @@
-"""How are messages stored, all or none?
+"""Publish messages, all or none, in one transaction (MULTI … EXEC).
 
-As one transaction (MULTI): the server carries it out only when its last word has arrived. In a cluster there is one for each
-slot, so that messages to several sources are stored source by source. If a connection breaks before the answer, nobody knows
-whether that last word had arrived.
+In a cluster there is one transaction for each slot, so messages to several sources are stored source by source. If the
+connection breaks before the answer, it is not known whether EXEC reached the server.
 """
 
 import uuid
@@ -13,79 +12,67 @@ from redis.crc import key_slot
 
 from unpoison.brokers.redis.connection import Command, Connection
 from unpoison.brokers.redis.envelope import blob_of_message, fields_of
-from unpoison.brokers.redis.errors import explained, word
+from unpoison.brokers.redis.errors import refused
 from unpoison.brokers.redis.names import LATER, LATER_MESSAGES, MESSAGES, WAITING
-from unpoison.errors import BrokerUnavailable, Refusal
+from unpoison.errors import BrokerUnavailable
 from unpoison.model.message import NO_HEADERS, Outgoing
 from unpoison.port.broker import STORED, Published, Refused, not_sent
 
-_REFUSALS = {
-    "OOM": Refusal.NO_ROOM,
-    "MISCONF": Refusal.NO_ROOM,
-    "NOPERM": Refusal.NOT_PERMITTED,
-    "NOAUTH": Refusal.NOT_PERMITTED,
-    "READONLY": Refusal.NOT_PERMITTED,
-}
 
-
-def publish(link: Connection, keys: Mapping[str, Sequence[str]], messages: Sequence[Outgoing]) -> Published:
-    refused: dict[int, Refused] = {}
+def publish(connection: Connection, keys: Mapping[str, Sequence[str]], messages: Sequence[Outgoing]) -> Published:
+    failed: dict[int, Refused] = {}
     unknown: dict[int, str] = {}
-    for numbers, batch in _by_slot(link, messages):
-        outcome = _store(link, keys, batch)
+    for numbers, batch in _by_slot(connection, messages):
+        outcome = _store(connection, keys, batch)
         if outcome is not STORED:
-            refused |= {numbers[n]: why for n, why in outcome.refused.items()}
+            failed |= {numbers[n]: why for n, why in outcome.refused.items()}
             unknown |= {numbers[n]: why for n, why in outcome.unknown.items()}
-    return Published(refused, unknown) if refused or unknown else STORED
+    return Published(failed, unknown) if failed or unknown else STORED
 
 
-def _store(link: Connection, keys: Mapping[str, Sequence[str]], messages: Sequence[Outgoing]) -> Published:
-    """Messages of one slot, in one step."""
+def _store(connection: Connection, keys: Mapping[str, Sequence[str]], messages: Sequence[Outgoing]) -> Published:
+    """Store messages of one slot in one step."""
     source = messages[0].source
     try:
-        if not link.is_connected(source):
-            link.node(source)  # from here on something may have been sent
-        commands = list(_commands(link, keys, messages))
+        if not connection.is_connected(source):
+            connection.node(source)  # a failure here is certain: nothing was sent
+        commands = list(_commands(connection, keys, messages))
     except BrokerUnavailable as error:
         return Published(dict.fromkeys(range(len(messages)), not_sent(error)))
     try:
         if len(commands) == 1:
-            (done,) = queued = link.try_all(source, *commands)
+            (done,) = queued = connection.try_all(source, *commands)
         else:
-            _, *queued, done = link.try_all(source, ("MULTI",), *commands, ("EXEC",))
+            _, *queued, done = connection.try_all(source, ("MULTI",), *commands, ("EXEC",))
     except BrokerUnavailable as error:
         return Published(unknown=dict.fromkeys(range(len(messages)), str(error)))
-    if not isinstance(done, list):  # if one was refused, the last answer only says that there was one
+    if not isinstance(done, list):  # if a command was refused, the answer to EXEC does not say which
         failed = next((answer for answer in (*queued, done) if isinstance(answer, redis.ResponseError)), None)
-        return STORED if failed is None else Published(dict.fromkeys(range(len(messages)), _refused(link, failed)))
+        return (
+            STORED
+            if failed is None
+            else Published(dict.fromkeys(range(len(messages)), refused(connection.address.shown, failed)))
+        )
     if not any(isinstance(answer, redis.ResponseError) for answer in done):
         return STORED
-    return _carried_out_in_part(link, messages, done)
+    return _stored_in_part(connection, messages, done)
 
 
-def _carried_out_in_part(link: Connection, messages: Sequence[Outgoing], answers: Sequence[object]) -> Published:
-    """Redis takes nothing back: if a key has become something else in between, the other commands were carried out."""
-    lists, left = link.finder.address.lists, iter(answers)
-    refused: dict[int, Refused] = {}
+def _stored_in_part(connection: Connection, messages: Sequence[Outgoing], answers: Sequence[object]) -> Published:
+    """Redis rolls nothing back: if one command failed, because its key holds another type, the others were carried out."""
+    lists, left = connection.address.lists, iter(answers)
+    found: dict[int, Refused] = {}
     for number, message in enumerate(messages):
         own = [next(left) for _ in range(2 if message.delay > 0 or message.source in lists else 1)]
         for answer in own:
             if isinstance(answer, redis.ResponseError):
-                refused[number] = _refused(link, answer)
-    return Published(refused)
+                found[number] = refused(connection.address.shown, answer)
+    return Published(found)
 
 
-def _refused(link: Connection, failed: redis.ResponseError) -> Refused:
-    try:
-        with explained(link.finder.address.shown):
-            raise failed
-    except BrokerUnavailable as error:
-        return Refused(_REFUSALS.get(word(failed), Refusal.OTHER), str(error))
-
-
-def _by_slot(link: Connection, messages: Sequence[Outgoing]) -> Sequence[tuple[Sequence[int], Sequence[Outgoing]]]:
-    """The messages of each slot, with their positions in all."""
-    if not link.finder.is_cluster:
+def _by_slot(connection: Connection, messages: Sequence[Outgoing]) -> Sequence[tuple[Sequence[int], Sequence[Outgoing]]]:
+    """The messages of each slot, with their positions in the whole."""
+    if not connection.finder.is_cluster:
         return [(range(len(messages)), messages)] if messages else []
     found: dict[int, list[int]] = {}
     for number, message in enumerate(messages):
@@ -93,8 +80,8 @@ def _by_slot(link: Connection, messages: Sequence[Outgoing]) -> Sequence[tuple[S
     return [(numbers, [messages[number] for number in numbers]) for numbers in found.values()]
 
 
-def _commands(link: Connection, keys: Mapping[str, Sequence[str]], messages: Sequence[Outgoing]) -> Iterator[Command]:
-    lists, now = link.finder.address.lists, -1.0
+def _commands(connection: Connection, keys: Mapping[str, Sequence[str]], messages: Sequence[Outgoing]) -> Iterator[Command]:
+    lists, now = connection.address.lists, -1.0
     for n, message in enumerate(messages):
         source = message.source
         if message.delay <= 0 and source not in lists:
@@ -104,11 +91,11 @@ def _commands(link: Connection, keys: Mapping[str, Sequence[str]], messages: Seq
                 yield ("XADD", source, "*", *fields_of(message))
             continue
         if now < 0:
-            seconds, micros = link.ask(source, ("TIME",))[0]  # the server's clock: ours may be wrong
+            seconds, micros = connection.ask(source, ("TIME",))[0]  # the server's clock, as the scripts use it
             now = int(seconds) * 1000 + int(micros) / 1000
         no = uuid.uuid4().hex
-        # What is published to a list does not go into the list, which holds bodies only: it waits in a place of our own.
+        # A message published to a list does not go into the list, which holds only bodies: it goes to the waiting ones.
         due, stored = (WAITING, MESSAGES) if source in lists else (LATER, LATER_MESSAGES)
         yield ("HSET", keys[source][stored], no, blob_of_message(message))
-        # Several that become due in the same moment keep their order, by fractions of a millisecond.
+        # Fractions of a millisecond keep the order of messages that are due at the same time.
         yield ("ZADD", keys[source][due], repr(now + message.delay * 1000 + (n % 4096) / 4096), no)

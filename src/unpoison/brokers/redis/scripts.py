@@ -1,4 +1,4 @@
-"""Which scripts run at the server? The files of lua/, each with the prelude before it."""
+"""The scripts that run on the server: the files of lua/, each after the prelude."""
 
 import hashlib
 from collections.abc import Sequence
@@ -12,12 +12,12 @@ _prelude = (_folder / "prelude.lua").read_text(encoding="utf-8")
 
 
 class Script(NamedTuple):
-    """A script as the server knows it, once it has been loaded there."""
+    """A script, with the hash by which the server knows it."""
 
     text: str
     sha: str
     takes: int
-    """How many of the keys it is given. A user needs the right to write to each of them, used or not."""
+    """How many of the keys it gets. A user needs permission to write to each of them, used or not."""
 
     def __call__(self, keys: Sequence[str], *arguments: Any) -> tuple[Any, ...]:
         """The command that runs it."""
@@ -29,12 +29,12 @@ def _script(name: str, last: int = LATER_MESSAGES) -> Script:
     return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest(), last + 1)
 
 
-APPEAR = _script("appear")
+RENEW = _script("renew")
 BROWSE = _script("browse", DISCARDED)
-BURY = _script("bury", DLQ)
+DEAD_LETTER = _script("dead_letter", DLQ)
 DEPTH = _script("depth")
-GONE = _script("gone")
-INHERIT = _script("inherit")
+FINISH = _script("finish")
+TAKE_OVER = _script("take_over")
 KEEP = _script("keep")
 LEAVE = _script("leave")
 LOOK = _script("look")
@@ -45,6 +45,6 @@ REMOVE = _script("remove", DISCARDED)
 REPLAY = _script("replay", DISCARDED)
 SUSPECT = _script("suspect")
 TAKE = _script("take")
-UNHAND = _script("unhand")
+GIVE_BACK = _script("give_back")
 
 BY_SHA = {script.sha: script for script in list(globals().values()) if isinstance(script, Script)}

@@ -1,4 +1,4 @@
-"""What must be there before a source can be used? Missing ones are made; what exists is never changed."""
+"""What must exist before a source can be used. Missing parts are created; what exists is never changed."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -12,17 +12,17 @@ from unpoison.errors import ConfigError
 from unpoison.port.broker import Finding
 
 LIST_COSTS = (
-    "Each message is written twice more by the server on its way, has no id of its own, and can be taken by any other program "
-    "that pops from the list, without a trace. New ones are noticed within 0.1 s instead of at once."
+    "The server writes each message twice more, messages have no id of their own, and any other program can pop one from the "
+    "list without a trace. New messages are noticed within 0.1 s instead of at once."
 )
 
 
-def check_kind(link: Connection, source: str, *, is_list: bool) -> bool:
-    """Refuse a key that cannot be what this source is. Returns whether there is one."""
-    shown = link.finder.address.shown
-    if link.finder.is_cluster:
+def check_kind(connection: Connection, source: str, *, is_list: bool) -> bool:
+    """Refuse a key of the wrong type. Returns whether the key exists."""
+    shown = connection.address.shown
+    if connection.finder.is_cluster:
         check_tag(source, shown)
-    kind = link.ask(source, ("TYPE", source))[0].decode()
+    kind = connection.ask(source, ("TYPE", source))[0].decode()
     if kind == "list" and not is_list:
         raise ConfigError(
             f"Source {source!r} is a list in {shown!r}, and unpoison works on streams. To adopt the list, name it in the URL: "
@@ -32,55 +32,55 @@ def check_kind(link: Connection, source: str, *, is_list: bool) -> bool:
         raise ConfigError(f"Source {source!r} is named as a list in {shown!r}, but it is a stream. Leave list={source} out.")
     if kind not in ("none", "list", "stream"):
         raise ConfigError(
-            f"Source {source!r}: there is a key of this name in {shown!r} that is a {kind}, and unpoison needs a stream. "
+            f"Source {source!r}: the key of this name in {shown!r} is a {kind}, and unpoison needs a stream. "
             f"Choose another name, or move the key: RENAME {source} {source}:old"
         )
     return bool(kind != "none")
 
 
-def check_letters(link: Connection, source: str) -> None:
-    """The DLQ is a stream. A list under its name is somebody's: it is neither changed nor written to."""
+def check_letters(connection: Connection, source: str) -> None:
+    """The DLQ is a stream. A list of that name belongs to another program: it is neither changed nor written to."""
     dlq = dlq_of(source)
-    kind = link.ask(source, ("TYPE", dlq))[0].decode()
+    kind = connection.ask(source, ("TYPE", dlq))[0].decode()
     if kind not in ("none", "stream"):
         raise ConfigError(
-            f"{dlq!r} in {link.finder.address.shown!r} is a {kind}, and unpoison keeps the dead letters of {source!r} under "
-            f"this name, in a stream. What is in it stays untouched. Move it out of the way: RENAME {dlq} {dlq}:old"
+            f"{dlq!r} in {connection.address.shown!r} is a {kind}, and unpoison keeps the dead letters of {source!r} in a stream "
+            f"of this name. It was not changed. Move it to another name: RENAME {dlq} {dlq}:old"
         )
 
 
-def open_source(link: Connection, source: str, *, create: bool, is_list: bool) -> Sequence[Finding]:
-    """Check everything about a source, and make what is missing, if that is allowed."""
-    check_kind(link, source, is_list=is_list)
-    check_letters(link, source)
+def open_source(connection: Connection, source: str, *, create: bool, is_list: bool) -> Sequence[Finding]:
+    """Check a source, and create what is missing, if `create` allows it."""
+    check_kind(connection, source, is_list=is_list)
+    check_letters(connection, source)
     if create:
-        link.ask(SOURCES, ("SADD", SOURCES, source))
+        connection.ask(SOURCES, ("SADD", SOURCES, source))
     if not is_list:
-        make_group(link, source, create=create)
+        make_group(connection, source, create=create)
     return list(_remarks(source, is_list=is_list))
 
 
 def new_group(source: str, group: str) -> tuple[str, ...]:
-    """The command that makes the group, and the stream if there is none."""
+    """The command that creates the group, and the stream if there is none."""
     return ("XGROUP", "CREATE", source, group, "0", "MKSTREAM")
 
 
-def make_group(link: Connection, source: str, *, create: bool) -> None:
-    """A new group begins with the oldest entry there is: nothing is left out."""
-    group, shown = link.finder.address.group, link.finder.address.shown
+def make_group(connection: Connection, source: str, *, create: bool) -> None:
+    """Create the group. It begins with the oldest entry, so it misses none."""
+    group, shown = connection.address.group, connection.address.shown
     make = new_group(source, group)
     if not create:
-        groups = link.try_all(source, ("XINFO", "GROUPS", source))[0]
+        groups = connection.try_all(source, ("XINFO", "GROUPS", source))[0]
         if isinstance(groups, redis.exceptions.NoPermissionError):
             with explained(shown):
                 raise groups
         if isinstance(groups, Exception) or group.encode() not in [flat[1] for flat in groups]:
             raise ConfigError(
                 f"Source {source!r} has no stream with the group {group!r} in {shown!r}, and create=False forbids creating it. "
-                f"Check the name; to make it: {' '.join(make)}"
+                f"Check the name; to create it: {' '.join(make)}"
             )
         return
-    answer: Any = link.try_all(source, make)[0]
+    answer: Any = connection.try_all(source, make)[0]
     if isinstance(answer, redis.ResponseError) and "BUSYGROUP" not in str(answer):
         with explained(shown):
             raise answer

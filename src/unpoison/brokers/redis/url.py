@@ -1,11 +1,11 @@
-"""What does a Redis URL say?
+"""Redis URLs.
 
     redis://user:password@host:6379/0?group=billing          one server, or any node of a cluster
     rediss://…                                               the same over TLS
-    redis+sentinel://host1:26379,host2:26379/mymaster/0      whoever is master now, as the sentinels say
+    redis+sentinel://host1:26379,host2:26379/mymaster/0      the current master, found through the sentinels
     rediss+sentinel://…                                      the same over TLS
 
-Two words are ours, `group` and `list`; everything else behind the question mark goes to the client (redis-py) in its own terms.
+Two options are ours, `group` and `list`; all others are passed to the client (redis-py).
 """
 
 import re
@@ -20,7 +20,7 @@ from unpoison.port.broker_url import BrokerURL, masked, parse, without_secrets
 
 GROUP = "unpoison"
 RESERVED = ("dlq", "later")
-"""They stand where a group stands in the names of keys that belong to all groups."""
+"""In names of keys that belong to all groups, these stand where a group would."""
 
 SENTINEL = "+sentinel"
 SENTINEL_PORT = 26379
@@ -33,7 +33,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
 @dataclass(frozen=True)
 class Address:
-    """Where the server is, and what is ours in the URL."""
+    """Where the server is, and the options of the URL."""
 
     shown: str
     hosts: tuple[tuple[str, int], ...]
@@ -42,18 +42,18 @@ class Address:
     group: str = GROUP
     lists: frozenset[str] = frozenset()
     service: str | None = None
-    """The name under which sentinels know the master; None without sentinels."""
+    """The name of the master at the sentinels; None without sentinels."""
     sentinel_options: dict[str, Any] = field(default_factory=dict)
 
     def connection(self, host: str, port: int) -> Connection:
-        """A connection, not yet made."""
+        """A connection of the client, not yet open."""
         return self.kind(host=host, port=port, **self.options)
 
 
 def address(url: str) -> Address:
     """Raises ConfigError for a URL that cannot be understood."""
     parts = parse(url, EXAMPLE)
-    ours, theirs = _words(parts.query)
+    ours, theirs = _options(parts.query)
     has_sentinels = parts.scheme.endswith(SENTINEL)
     hosts = tuple(parts.places(SENTINEL_PORT if has_sentinels else 6379, EXAMPLE, "localhost"))
     path, service = _path(parts, url) if has_sentinels else (parts.path, None)
@@ -68,7 +68,7 @@ def address(url: str) -> Address:
         options = {name: value for name, value in options.items() if name not in ("host", "port")}
         options, lists = _DEFAULTS | options | _OURS, frozenset(ours["list"])
         made = Address(masked(url), hosts, options, kind, _group(ours, url), lists, service, sentinel_options)
-        made.connection("host", 1)  # an option that the client does not know is refused here
+        made.connection("host", 1)  # the client refuses an unknown option here
     except (TypeError, ValueError) as error:
         said = without_secrets(str(error), url)
         raise ConfigError(f"{masked(url)!r} is not a Redis URL ({said}). It looks like {EXAMPLE}") from None
@@ -76,17 +76,17 @@ def address(url: str) -> Address:
 
 
 def _path(parts: BrokerURL, url: str) -> tuple[str, str]:
-    """With sentinels: the path of the database, and the name of the master before it."""
+    """With sentinels: the path of the database, and the name of the master."""
     service, _, database = unquote(parts.path.strip("/")).partition("/")
     if not service:
         raise ConfigError(
-            f"{masked(url)!r} does not say what the sentinels call the master. Write it as the path: "
+            f"{masked(url)!r} does not name the master that the sentinels watch. Write it as the path: "
             f"{parts.scheme}://host:26379/mymaster"
         )
     return f"/{database}", service
 
 
-def _words(query: str) -> tuple[dict[str, list[str]], dict[str, str]]:
+def _options(query: str) -> tuple[dict[str, list[str]], dict[str, str]]:
     ours: dict[str, list[str]] = {"group": [], "list": []}
     theirs: dict[str, str] = {}
     for name, value in parse_qsl(query, keep_blank_values=True):

@@ -1,6 +1,6 @@
--- Messages that stay for another start. ARGV: group, owner, then for each: whether it waited before, its number, how long it is to
--- wait in milliseconds, whether it must run alone, its counters or '', the message.
--- Returns how many of them somebody else has by now.
+-- Keep messages for another start. ARGV: group, owner, then for each: whether it waited before, its number, its delay in
+-- milliseconds, whether it must run alone, its counters or '', the message.
+-- Returns how many of them another consumer has taken over.
 local owner, moment, lost, copied = ARGV[2], now(), 0, {}
 for at = 3, #ARGV, 6 do
     local has_waited, no, after, is_alone, text, blob = ARGV[at] == '1', unpack(ARGV, at + 1, at + 5)

@@ -1,6 +1,6 @@
--- What a consumer has to know after it has read. ARGV: group, owner, how many bytes it may read at once. Brings delayed ones whose
--- time has come into the stream. Returns: whether the owner is one still; how many were brought; whether some wait for another
--- start; milliseconds until the next does, or -1; up to where the group has read; how many entries can be read at once next time.
+-- What a consumer needs to know after a read. ARGV: group, owner, how many bytes it may read at once. Moves due messages into the
+-- stream. Returns: whether the owner is still one; how many were moved; whether messages wait for another start; milliseconds until
+-- the next is due, or -1; up to where the group has read; how many entries can be read at once next time.
 local AHEAD = 512
 local owner, moment, brought = ARGV[2], now(), 0
 if first_due(later, '-inf', moment) then
@@ -22,8 +22,8 @@ for _, where in ipairs({waiting, alone, later}) do
 end
 local found, groups = our_group()
 
--- Entries behind those that are held lie in nodes of which the server knows the size. If all of them together are no more than may be
--- read at once, so is any part of them. With other groups, or few entries, nothing is known.
+-- The server knows the size of the nodes that hold the next entries. If all of them together are not too large to be read at once,
+-- no part of them is. With other groups, or few entries, nothing is known.
 local function harmless()
     local size, pending = found and redis.call('XLEN', source) or 0, found and found['pending'] or 0
     if groups ~= 1 or size - pending < 64 then return 0 end

@@ -1,6 +1,6 @@
--- What every script begins with: the keys of one source and one group, and the steps that several scripts share.
--- A script runs to its end before anybody else is served, so each is one step. What may be refused (a write to a full server, or
--- without the right to it) comes first in each: a script that is refused half-way would not be undone.
+-- The beginning of every script: the keys of one source and one group, and functions that several scripts share.
+-- Redis serves no other client while a script runs, so each is one step. Commands that may be refused (a write to a full server, or
+-- without permission) come first in each: Redis does not roll a script back.
 
 local source, waiting, alone, held, messages, counters, returned, owners, numbers, later, later_messages,
     dlq, history, replayed, discarded = unpack(KEYS)
@@ -12,7 +12,7 @@ local function now()
     return time[1] * 1000 + time[2] / 1000
 end
 
--- Netstrings: see netstrings.py.
+-- Netstrings: see `packed` in envelope.py.
 local function packed(texts)
     local parts = {}
     for n, text in ipairs(texts) do
@@ -36,7 +36,7 @@ local function is_stream()
     return redis.call('TYPE', source)['ok'] == 'stream'
 end
 
--- What XINFO says about our group, by name, and how many groups there are.
+-- The fields of XINFO about our group, by name, and how many groups there are.
 local function our_group()
     if not is_stream() then return nil, 0 end
     local groups = redis.call('XINFO', 'GROUPS', source)
@@ -56,7 +56,7 @@ local function is_only_group()
     return #redis.call('XINFO', 'GROUPS', source) == 1
 end
 
--- Entries of the stream that are finished or copied. Other groups have still to read them, so they are removed only if there is none.
+-- Acknowledge entries that are finished or copied. They are deleted only if there is no other group, which may have still to read them.
 local function let_go(ids)
     if #ids == 0 then return end
     local may_remove = is_only_group()
@@ -74,12 +74,12 @@ local function forget(no)
     redis.call('HDEL', held, no)
 end
 
--- Which of these entries the owner holds. XACK itself does not ask whose an entry is.
+-- Which of these entries the owner holds. XACK does not check that.
 local function held_entries(owner, ids)
     local found = {}
     if #ids == 0 or not is_stream() then return found end
     local pending = redis.pcall('XPENDING', source, group, ids[1], ids[#ids], 100000, owner)
-    if pending['err'] then return found end -- somebody destroyed the group
+    if pending['err'] then return found end -- the group was destroyed
     for _, entry in ipairs(pending) do found[entry[1]] = true end
     for _, id in ipairs(ids) do
         if not found[id] and redis.call('XPENDING', source, group, id, id, 1, owner)[1] then found[id] = true end
@@ -87,8 +87,8 @@ local function held_entries(owner, ids)
     return found
 end
 
--- For an entry that the owner does not hold: whether somebody took it. If nobody did, a settle of the owner's own has come through
--- whose answer it never got.
+-- For an entry that the owner does not hold: whether another consumer took it. If none did, an earlier settle of this owner succeeded
+-- and its answer was lost.
 local function was_taken(owner, id)
     if not is_known(owner) then return true end
     local pending = is_stream() and redis.pcall('XPENDING', source, group, id, id, 1) or {}
@@ -105,13 +105,13 @@ local function was_waiting_taken(owner, no)
     return redis.call('HEXISTS', held, no) == 1
 end
 
--- Several that become due in the same moment keep their order: the fraction of a millisecond says which comes first. What is due at
--- once is put a millisecond back, so that the last of them is due as well.
+-- Messages that are due at the same time keep their order, by fractions of a millisecond. Those due at once are set back by one
+-- millisecond, so that the last of them is due as well.
 local function put(where, no, moment, after, n)
     redis.call('ZADD', where, moment + (after > 0 and after or -1) + (n % 4096) / 4096, no)
 end
 
--- Everything that an owner held comes back. Returns how many did, and how many were no longer in the stream: trimmed away.
+-- Return everything that an owner held. Returns how many messages came back, and how many had been trimmed from the stream.
 local function take_over(owner)
     local moment, taken, trimmed = now(), 0, 0
     local found = our_group()
@@ -149,8 +149,8 @@ local function take_over(owner)
     return taken, trimmed
 end
 
--- An owner is gone when its time is over, or when its subscription is. The latter says nothing if the server is another one by
--- now (restarted, failed over): then everybody's is gone.
+-- An owner is gone when its lease or its subscription has ended. Subscriptions say nothing after a restart or failover of the server:
+-- then all of them have ended.
 local function is_gone(owner, text, run, moment)
     local till, its_run, is_subscribed = string.match(text, '^([%d.]+) (%S+) (%d)')
     if not till or tonumber(till) < moment then return true end
@@ -159,7 +159,7 @@ local function is_gone(owner, text, run, moment)
     return not seen['err'] and seen[2] == 0
 end
 
--- Owners besides this one that are gone, and consumers of the group that never were owners and have been silent for so long.
+-- Other owners that are gone, and consumers of the group that were never owners and have been silent for that long.
 local function gone_owners(me, run, silence)
     local moment, found = now(), {}
     local all = redis.call('HGETALL', owners)

@@ -1,5 +1,5 @@
--- Hand out some that wait. ARGV: group, owner, how many at most, how many bytes, 1 for those that must run alone.
--- Returns nothing if the owner is none any more, else a list of: number, message, counters, how often it came back.
+-- Hand out waiting messages. ARGV: group, owner, how many at most, how many bytes, 1 for those that must run alone.
+-- Returns nothing if another consumer took over from the owner, else a list of: number, message, counters, how often it came back.
 local owner, limit, room = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 if not is_known(owner) then return false end
 local where, holder = waiting, owner

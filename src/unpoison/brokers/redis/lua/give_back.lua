@@ -1,5 +1,5 @@
--- What was handed to an owner in an answer that it never got goes back as it was. ARGV: group, owner, then the numbers of those that
--- it knows of. Returns how many went back.
+-- Give back messages that an owner never received, because the answer was lost. ARGV: group, owner, then the numbers of those that
+-- it received. Returns how many were given back.
 local owner, known, moment, count = ARGV[2], {}, now(), 0
 for n = 3, #ARGV do known[ARGV[n]] = true end
 local all_held = redis.call('HGETALL', held)

@@ -1,5 +1,5 @@
--- Messages that are given up. ARGV: group, owner, then for each: whether it waited before, its number, how many fields its letter has,
--- the fields. Returns how many of them somebody else has by now, and then the number of each letter, or '' for one that is not ours.
+-- Move messages to the DLQ. ARGV: group, owner, then for each: whether it waited before, its number, how many fields its letter has,
+-- the fields. Returns how many of them another consumer has taken over, then the id of each letter, or '' for one that is not ours.
 local owner, lost, copied, waited, numbers = ARGV[2], 0, {}, {}, {}
 local at = 3
 while at <= #ARGV do

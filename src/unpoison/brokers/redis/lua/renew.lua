@@ -1,6 +1,6 @@
--- An owner says that it is alive. ARGV: group, owner, for how many milliseconds, the server's run, host, process and since when it is
--- there, 1 the first time.
--- Returns whether it is an owner. It is seen as subscribed only if this very server sees its subscription.
+-- Register an owner, or renew its lease. ARGV: group, owner, milliseconds, the server's run id, host, process and time of
+-- registration, 1 to register.
+-- Returns whether it is an owner. It counts as subscribed only if this server sees its subscription.
 local owner = ARGV[2]
 if ARGV[6] ~= '1' and not is_known(owner) then return 0 end
 local seen = redis.pcall('PUBSUB', 'NUMSUB', 'unpoison:owner:' .. owner)
