@@ -1,4 +1,4 @@
-"""Which broker does a URL name? The one place that knows them all; their modules are imported only when used."""
+"""The registry of brokers: the adapter of each URL scheme. Modules of adapters are imported only when used."""
 
 from collections.abc import Collection, Mapping, Sequence
 from importlib import import_module
@@ -12,29 +12,29 @@ from unpoison.port.provisioning import Needs
 
 
 class Adapter(NamedTuple):
-    """Where the two halves of an adapter are, as module and class names."""
+    """The modules and classes of an adapter, by name."""
 
     module: str
     broker: str
     dead_letters_module: str
     dead_letters: str
     schema: str | None = None
-    """The module that knows its tables, if it has any."""
+    """The module of its tables, if it has any."""
     doctor: str | None = None
-    """The module that finds what is wrong with it. `NAMES` are all findings it can have, `DEEP` those that it has only if
-    asked to look deep; `examine` is called by `findings_for`, `known_sources` by `sources_for`."""
+    """The module of its doctor. `NAMES` are all findings it can report, `DEEP` those that it reports only with `deep`;
+    `findings_for` calls `examine`, and `sources_for` calls `known_sources`."""
     file: str | None = None
-    """The module that knows which file is meant, where it is one: `resolved` gives the URL with its absolute path."""
+    """The module that reads the path in the URL, if the broker is a file: its `resolved` makes the path absolute."""
     has_adopted: bool = False
-    """Whether the doctor's `adopted` knows what `open` does not: it is called by `losses_for`."""
+    """Whether the doctor has `adopted`, with findings that `open` does not report: `losses_for` calls it."""
     names: str | None = None
-    """The module that knows what belongs to a source under names of its own: `native_names` is called by `check_sources`."""
+    """The module of native names: `check_sources` calls its `native_names`."""
     provisioning: str | None = None
-    """The module that knows what an administrator must create or grant: `needs` is called by `needs_for`."""
+    """The module that knows what an administrator must create or grant: `needs_for` calls its `needs`."""
     leaving: str | None = None
-    """The module that moves what waits back into its source: `leftovers` and `move_back` are called by the functions here."""
+    """The module that moves waiting messages back into their source, by `leftovers` and `move_back`."""
     leaves_cycles: bool = True
-    """Whether what its client leaves behind, bodies among it, may have to be found by the garbage collector."""
+    """Whether its client leaves objects, bodies among them, that only the garbage collector can free."""
 
 
 ADAPTERS = {
@@ -148,11 +148,11 @@ def dead_letters_for(url: str, source: str, *, create: bool = True) -> DeadLette
 
 
 def statements_for(url: str) -> str:
-    """The statements that make the tables of this broker, for migrations of one's own."""
+    """The statements that create the tables of this broker, for people's own migrations."""
     adapter = _adapter(url)
     if adapter.schema is None:
         raise ConfigError(
-            f"{masked(url)!r} keeps no tables, so there is nothing to migrate. What it needs it makes when it is opened."
+            f"{masked(url)!r} has no tables, so there is nothing to migrate. It creates what it needs when it is opened."
         )
     made: str = _module(adapter, adapter.schema).statements()
     return made

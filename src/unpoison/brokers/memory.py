@@ -1,7 +1,7 @@
-"""How does a broker behave that keeps everything in this process?
+"""A broker that keeps everything in this process, for tests and for trying things out.
 
-For tests and for trying things out. It makes the same promises as the others but for one: what it holds ends with
-the process. Brokers with the same URL share one store.
+It makes the same promises as the others except one: what it holds ends with the process. Brokers with the same URL share one
+store.
 """
 
 import heapq
@@ -14,17 +14,18 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from unpoison.errors import ConfigError, OwnershipLost
+from unpoison.errors import ConfigError
 from unpoison.model.dead_letter import DeadLetter
 from unpoison.model.message import Delivery, Outgoing
 from unpoison.port.broker import STORED, Capability, Depth, Finding, Published, Ring, Settlement, Waits
 from unpoison.port.broker_url import parse
-from unpoison.port.takeovers import tell
+from unpoison.port.sql import LetterIds
+from unpoison.port.takeovers import ownership_lost, tell
 
 
 @dataclass
 class _Queue:
-    """One source: what is ready, what is delayed, what is out with whom, and what is dead."""
+    """The messages of one source by state. `held` has the broker that holds each."""
 
     ready: deque[Delivery] = field(default_factory=deque)
     suspects: deque[Delivery] = field(default_factory=deque)
@@ -50,7 +51,7 @@ class _Store:
         return self.queues.setdefault(source, _Queue())
 
     def put(self, delivery: Delivery, due: float | None) -> None:
-        """A new place in its queue, under a new receipt."""
+        """Add it to its queue, under a new receipt."""
         placed = msgspec.structs.replace(delivery, receipt=next(self.numbers))
         queue = self.queue(delivery.source)
         if due is None:
@@ -75,10 +76,10 @@ class MemoryBroker:
     def __init__(self, url: str, *, clock: Callable[[], float] = time.time) -> None:
         parts = parse(url, FORM)
         if parts.path or parts.query:
-            raise ConfigError(f"{parts.shown!r} says more than a name, which is all that memory:// takes. Write {FORM}")
+            raise ConfigError(f"{parts.shown!r} has more than a name, and memory:// takes only a name. Write {FORM}")
         with _STORES_LOCK:
             self.store = _STORES.setdefault(parts.hosts, _Store())
-        self.clock = clock
+        self._where, self.clock = parts.shown, clock
         self._bell: threading.Thread | None = None
 
     def open(self, sources: Sequence[str], *, create: bool = True, ring: Ring | None = None) -> Sequence[Finding]:
@@ -92,7 +93,7 @@ class MemoryBroker:
         return ()
 
     def inherited_fds(self) -> Sequence[int]:
-        return ()  # what this broker holds ends with its process anyway
+        return ()  # what this broker holds ends with its process
 
     def publish(self, messages: Sequence[Outgoing]) -> Published:
         now = self.clock()
@@ -141,13 +142,13 @@ class MemoryBroker:
             for delivery in held:
                 del self.store.queue(delivery.source).held[delivery.receipt]
         if len(held) < len(settlement.gone) + len(moved):
-            raise _lost()
+            raise ownership_lost(self._where)
         return letter_ids
 
     def extend(self, deliveries: Sequence[Delivery]) -> None:
         with self.store.changed:
             if not all(map(self._holds, deliveries)):
-                raise _lost()
+                raise ownership_lost(self._where)
 
     def depth(self, source: str) -> Depth:
         with self.store.changed:
@@ -176,7 +177,7 @@ class MemoryBroker:
             self.store.changed.notify_all()
 
     def _due_now(self, source: str) -> _Queue:
-        """The queue, with every delay that is over taken into account."""
+        """The queue, after moving due messages to the ready ones."""
         queue = self.store.queue(source)
         while queue.delayed and queue.delayed[0][0] <= self.clock():
             queue.make_ready(heapq.heappop(queue.delayed)[2])
@@ -187,7 +188,7 @@ class MemoryBroker:
         return owner is self
 
     def _listen(self) -> None:
-        """Ring after every change, and when the next delay is over."""
+        """Ring after every change, and when the next message is due."""
         seen = -1
         while True:
             with self.store.changed:
@@ -213,18 +214,19 @@ class MemoryDeadLetters:
 
     def __init__(self, broker: MemoryBroker, source: str) -> None:
         self.broker, self._store, self._source = broker, broker.store, source
+        self._ids = LetterIds(source)
 
     def count(self, state: str = "dead") -> int:
         return len(self.browse(limit=2**62, state=state))
 
     def freeze(self) -> str:
         with self._store.changed:
-            return f"{self._source}-{max(self._letters, default=0)}"
+            return self._ids.of(max(self._letters, default=0))
 
     def browse(
         self, *, only: str | None = None, after: str = "", until: str = "", limit: int = 100, state: str | None = "dead"
     ) -> Sequence[DeadLetter]:
-        low, high = _no(after) if after else 0, _no(until) if until else 2**62
+        low, high = self._ids.between(after, until)
         with self._store.changed:
             if only is not None:
                 known = [letter for letter in self._letters.values() if state in (None, letter.state)]
@@ -237,7 +239,7 @@ class MemoryDeadLetters:
         with self._store.changed:
             sent = self.remove(letter_ids, keep_as="replayed")
             for letter_id in sent:
-                letter = self._letters[_no(letter_id)]
+                letter = self._letters[self._ids.number(letter_id)]
                 m = letter.message
                 again = Delivery(0, self._source, m.id, m.body, m.key, m.headers, letter.replayed(), m.is_tombstone)
                 self._store.put(again, None)
@@ -247,27 +249,16 @@ class MemoryDeadLetters:
         changed = []
         with self._store.changed:
             for letter_id in letter_ids:
-                letter = self._letters.get(_no(letter_id))
-                if letter is None or letter.id != letter_id or letter.state != state:
+                letter = self._letters.get(self._ids.number(letter_id))
+                if letter is None or letter.state != state:
                     continue
                 if keep_as:
-                    self._letters[_no(letter_id)] = msgspec.structs.replace(letter, state=keep_as)
+                    self._letters[self._ids.number(letter_id)] = msgspec.structs.replace(letter, state=keep_as)
                 else:
-                    del self._letters[_no(letter_id)]
+                    del self._letters[self._ids.number(letter_id)]
                 changed.append(letter_id)
         return changed
 
     @property
     def _letters(self) -> dict[int, DeadLetter]:
         return self._store.queue(self._source).dead
-
-
-def _lost() -> OwnershipLost:
-    return OwnershipLost(
-        "Some messages of this consumer were taken over by another one. Its results are dropped; they run there."
-    )
-
-
-def _no(letter_id: str) -> int:
-    number = letter_id.rpartition("-")[2]
-    return int(number) if number.isdecimal() and len(number) < 19 else 0

@@ -1,7 +1,7 @@
-"""How does an idle consumer notice a new message within milliseconds, at next to no cost?
+"""The bell: it wakes an idle consumer within milliseconds of a new message, at nearly no cost.
 
-Every commit appends to the file's write-ahead log, and the kernel tells those who watch it (inotify). Where there
-is no inotify, SQLite's own change counter is looked at every 10 ms. Either way a slow look every 100 ms stands behind it.
+Every commit appends to the write-ahead log of the file, and the kernel reports that (inotify). Without inotify, the bell reads
+SQLite's change counter every 10 ms. In both cases it also looks every 100 ms.
 """
 
 import ctypes
@@ -23,18 +23,18 @@ _IN_NONBLOCK_CLOEXEC = 0o2004000
 LOOK_EVERY = 0.1
 LOOK_EVERY_UNWATCHED = 0.01
 LOOK_CLOSELY = 0.001
-"""Seconds to the first look after the log was written to: a commit becomes visible only when it is synced, without a sound."""
+"""Seconds to the first look after a write to the log: a commit is visible once it is synced, which inotify does not report."""
 
 RECOVERY = 1.0
-"""Seconds before the bell tries again after the file could not be read."""
+"""Seconds before the bell tries again after it could not read the file."""
 
 
 Vanished = Callable[[sqlite3.Connection], bool]
-"""Tells whether a consumer vanished that may have left messages."""
+"""Whether a consumer vanished that may have left messages."""
 
 
 class Bell:
-    """Rings when a message arrives, a delay is over or a consumer vanished; only after `arm`: a busy consumer needs no bell."""
+    """Rings when a message arrives or is due, or a consumer vanished; once after each `arm`: a busy consumer needs no bell."""
 
     def __init__(
         self, path: str, sources: Sequence[int], ring: Ring, vanished: Vanished, clock: Callable[[], float] = time.time
@@ -42,23 +42,23 @@ class Bell:
         self._path, self._sources, self._ring, self._vanished, self._clock = path, sources, ring, vanished, clock
         self._armed = threading.Event()
         self._closed = threading.Event()
-        self._rung_for = 0.0
+        self._rang_for = 0.0
         self._looks_again = 0.0
         self._watch = _watch(f"{path}-wal")
-        self._hang_up, self._wake = os.pipe()
+        self._wake_reader, self._wake_writer = os.pipe()
         self._thread = threading.Thread(target=self._listen, name="unpoison-sqlite-bell", daemon=True)
         self._thread.start()
 
     def arm(self) -> None:
-        """Called when a fetch found the source empty: from now on the next arrival rings."""
+        """A fetch found nothing: ring at the next change."""
         self._armed.set()
 
     def close(self) -> None:
         self._closed.set()
         self._armed.set()
-        os.write(self._wake, b"x")
+        os.write(self._wake_writer, b"x")
         self._thread.join(timeout=5)
-        for descriptor in (self._watch, self._hang_up, self._wake):
+        for descriptor in (self._watch, self._wake_reader, self._wake_writer):
             if descriptor is not None:
                 os.close(descriptor)
 
@@ -67,7 +67,7 @@ class Bell:
             try:
                 with closing(connect(self._path)) as connection:
                     self._serve(connection)
-            except (sqlite3.Error, UnpoisonError, OSError):  # the consumer meets the same error and reports it
+            except (sqlite3.Error, UnpoisonError, OSError):  # the consumer's own connection fails too and reports it
                 self._ring()
                 self._sleep(RECOVERY)
 
@@ -77,12 +77,12 @@ class Bell:
             self._armed.wait()
             seen = self._wait_for_change(connection, seen)
             self._armed.clear()
-            if self._closed.is_set():  # looked at after the clear, which may have undone what close() set
+            if self._closed.is_set():  # checked after the clear, which may have undone the set of close()
                 return
             self._ring()
 
     def _wait_for_change(self, connection: sqlite3.Connection, seen: int) -> int:
-        """Return once something changed since `seen`, the next delay is over or a consumer vanished."""
+        """Return when the file has changed since `seen`, a message is due or a consumer vanished."""
         due, asked, interval = None, -1, LOOK_EVERY
         while not self._closed.is_set():
             version: int = connection.execute("pragma data_version").fetchone()[0]
@@ -95,14 +95,14 @@ class Bell:
             pause = interval if self._watch is not None else LOOK_EVERY_UNWATCHED
             if due is not None:
                 if due <= self._clock():
-                    self._rung_for = due
+                    self._rang_for = due
                     return version
                 pause = min(pause, due - self._clock())
             interval = LOOK_CLOSELY if self._sleep(max(0.0, pause)) else min(2 * interval, LOOK_EVERY)
         return seen
 
     def _has_vanished(self, connection: sqlite3.Connection) -> bool:
-        """A consumer that dies changes nothing in the file, so its lock is looked at now and then."""
+        """A consumer that dies does not change the file, so the locks are checked regularly."""
         now = time.monotonic()
         if now < self._looks_again:
             return False
@@ -110,11 +110,11 @@ class Bell:
         return self._vanished(connection)
 
     def _next_due(self, connection: sqlite3.Connection) -> float | None:
-        """The next delay to end. Rung once for each: what the consumer then leaves lying must not ring for ever."""
+        """The next due time. Each rings once: a message that the consumer leaves must not ring for ever."""
         moments = [
             connection.execute(
                 "select min(due) from unpoison_waiting where source = ? and alone = ? and owner is null and due > ?",
-                (source, alone, self._rung_for),
+                (source, alone, self._rang_for),
             ).fetchone()[0]
             for source in self._sources
             for alone in (0, 1)
@@ -122,9 +122,9 @@ class Bell:
         return min((moment for moment in moments if moment is not None), default=None)
 
     def _sleep(self, pause: float) -> bool:
-        """Sleep for so long, or until the log is written to. True if it was."""
-        waiting = select.poll()  # and not select.select, which knows only the first 1,024 descriptors of a process
-        waiting.register(self._hang_up, select.POLLIN)
+        """Sleep until the log is written to, at most `pause` seconds. Returns whether it was."""
+        waiting = select.poll()  # select.select fails with more than 1,024 descriptors
+        waiting.register(self._wake_reader, select.POLLIN)
         if self._watch is not None:
             waiting.register(self._watch, select.POLLIN)
         ready = waiting.poll(math.ceil(pause * 1000))
@@ -135,7 +135,7 @@ class Bell:
 
 
 def _watch(path: str) -> int | None:
-    """A descriptor that becomes readable when the file is written to; None where the system has no inotify."""
+    """A descriptor that becomes readable when the file is written to; None without inotify."""
     try:
         libc = ctypes.CDLL(None, use_errno=True)
         descriptor: int = libc.inotify_init1(_IN_NONBLOCK_CLOEXEC)

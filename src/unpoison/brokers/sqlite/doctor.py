@@ -1,4 +1,4 @@
-"""What about a SQLite file loses messages, or holds them up? Looked at without changing anything, not even beside it."""
+"""The doctor of SQLite: what about a file loses or delays messages. It changes nothing, neither the file nor those beside it."""
 
 import os
 import pwd
@@ -23,10 +23,10 @@ from unpoison.port import findings
 from unpoison.port.broker import Finding
 
 HELD_TOO_LONG = 2.0
-"""Seconds with a write transaction open and nothing committed. unpoison's own take under a millisecond."""
+"""Seconds with an open write transaction and no commit. Transactions of unpoison take under a millisecond."""
 
 FULL = 2**16
-"""Bytes below which a disk is full: the smallest transaction takes about as much."""
+"""Free bytes below which a disk counts as full: about what the smallest transaction needs."""
 
 _HELD = (
     "select host, pid, "
@@ -50,14 +50,14 @@ NAMES = (
 DEEP = ("damaged",)
 
 
-def examine(  # every broker is asked the same
+def examine(  # one signature for all brokers
     url: str,
     sources: Sequence[str],
     longest: float | None,  # noqa: ARG001
     *,
     deep: bool = False,
 ) -> Sequence[Finding]:
-    """All that is found in this file. `deep` reads the whole of it."""
+    """All findings. `deep` reads the whole file."""
     path = path_of(url)
     must_exist(path)
     found = [*_of_file_system(path), *_of_access(path), *_of_space(path), *_of_log(path)]
@@ -66,7 +66,7 @@ def examine(  # every broker is asked the same
     except BrokerUnavailable:
         if not any(each.stops for each in found):
             raise
-        return found  # they say why it cannot be read
+        return found  # one of them says why the file cannot be read
 
 
 def _of_content(path: str, sources: Sequence[str], url: str, *, deep: bool) -> list[Finding]:
@@ -96,7 +96,7 @@ def known_sources(url: str) -> Sequence[str]:
 def _reading(path: str) -> Iterator[sqlite3.Connection]:
     """A connection that cannot write.
 
-    Where nobody has the file open it is read as it lies: an ordinary reader would leave a log and its index behind.
+    If no process has the file open, it is opened as immutable: an ordinary reader would leave a log and its index behind.
     """
     name = f"file:{url_quote(str(Path(path).absolute()))}?mode=ro{'&immutable=1' if _is_at_rest(path) else ''}"
     with explained(path), closing(sqlite3.connect(name, uri=True, isolation_level=None)) as connection:
@@ -108,9 +108,9 @@ def _is_at_rest(path: str) -> bool:
 
 
 def _is_wal(run: sqlite3.Connection, path: str) -> bool:
-    """Asked of SQLite, which does not tell for a file at rest; then of the file itself.
+    """SQLite answers that, except for a file that is not in use; then the header of the file does.
 
-    Only then: to close a file drops all locks that this process has on it, also those of its other connections.
+    Only then: closing a file drops all locks of this process on it, also those of its other connections.
     """
     if not _is_at_rest(path):
         return bool(run.execute("pragma journal_mode").fetchone()[0] == "wal")
@@ -144,8 +144,8 @@ def _of_write_access(needed: list[Path]) -> Iterator[Finding]:
     if refused:
         yield Finding(
             "not-writable",
-            f"This user ({_user(os.geteuid())}) may not write {', '.join(map(str, refused))}. Nothing can be published or "
-            f"consumed by it; nothing is lost.",
+            f"This user ({_user(os.geteuid())}) may not write {', '.join(map(str, refused))}. It can neither publish nor "
+            f"consume; nothing is lost.",
             _way_to_write(refused),
             stops=True,
         )
@@ -154,16 +154,16 @@ def _of_write_access(needed: list[Path]) -> Iterator[Finding]:
 def _way_to_write(refused: list[Path]) -> str:
     names = " ".join(quote(str(each)) for each in refused)
     if os.statvfs(refused[0]).f_flag & os.ST_RDONLY:
-        return f"The disk is mounted so that it can only be read. As root:\nmount -o remount,rw {quote(_mount_of(refused[0]))}"
+        return f"The disk is mounted read-only. As root:\nmount -o remount,rw {quote(_mount_of(refused[0]))}"
     owners = {each.stat().st_uid for each in refused}
     if owners == {os.geteuid()}:
-        return f"They are this user's own; allow it:\nchmod u+w {names}"
+        return f"This user owns them; allow it:\nchmod u+w {names}"
     others = ", ".join(sorted(_user(owner) for owner in owners - {os.geteuid()}))
     return f"Run unpoison as the user {others}, or give them to this one, as root:\nchown {os.geteuid()} {names}"
 
 
 def _of_read_access(file: Path, there: list[Path]) -> Iterator[Finding]:
-    """Messages may hold what is nobody else's business; and who can open a lock file can hold its lock."""
+    """Messages are private; and any user who can open a lock file can hold its lock."""
     if not all(folder.stat().st_mode & stat.S_IXOTH for folder in file.parents):
         return
     locks = [each for folder in there if folder.is_dir() and os.access(folder, os.R_OK) for each in folder.iterdir()]
@@ -172,8 +172,8 @@ def _of_read_access(file: Path, there: list[Path]) -> Iterator[Finding]:
         modes = ", ".join(f"{each} ({stat.S_IMODE(each.stat().st_mode):04o})" for each in exposed)
         yield Finding(
             "readable-by-others",
-            f"Every user of this machine can read {modes}: the messages, or the locks, which they could keep from the next "
-            f"consumer. What unpoison makes itself only its own user can read; what was there keeps its mode.",
+            f"Every user of this machine can read {modes}: the messages, or lock files, which they could keep locked. Files "
+            f"that unpoison creates are readable only by their user; existing ones keep their mode.",
             f"Unless other users work with the file:\nchmod o= {' '.join(quote(str(each)) for each in exposed)}",
         )
 
@@ -193,19 +193,19 @@ def _of_space(path: str) -> Iterator[Finding]:
     folder = Path(path).absolute().parent
     free, disk = shutil.disk_usage(folder).free, os.statvfs(folder)
     if free < FULL or (disk.f_files and not disk.f_favail):
-        what = f"{free:,} bytes are free" if free < FULL else "no more files can be made (inodes)"
+        what = f"{free:,} bytes are free" if free < FULL else "no more files can be created (inodes)"
         yield Finding(
             "disk-full",
-            f"The disk of {path!r} is full: {what}. Nothing can be published, retried or dead-lettered, and consumers stand "
-            f"still; nothing is lost.",
-            f"Free some space there, and everything goes on:\ndf -h {quote(str(folder))}",
+            f"The disk of {path!r} is full: {what}. Nothing can be published, retried or dead-lettered, and consumers "
+            f"pause; nothing is lost.",
+            f"Free some space there; consumers then continue:\ndf -h {quote(str(folder))}",
             stops=True,
         )
     elif free < LOG_LIMIT:
         yield Finding(
             "disk-nearly-full",
             f"{_size(free)} are free on the disk of {path!r}, and the log of the file alone may take {_size(LOG_LIMIT)}. When "
-            f"the disk is full, publish raises and consumers stand still; nothing is lost.",
+            f"the disk is full, publish raises and consumers pause; nothing is lost.",
             f"Free some space:\ndf -h {quote(str(folder))}",
         )
 
@@ -227,14 +227,14 @@ def _of_log(path: str) -> Iterator[Finding]:
         yield Finding(
             "log-grown",
             f"The log {str(log)!r} has grown to {_size(log.stat().st_size)}, more than the {_size(LOG_LIMIT)} that it is cut to "
-            f"when no reader stands in the way. A read transaction that stays open makes it grow until the disk is full, and "
-            f"slows every look. {f'Reading just now: {who}.' if who else ''}".rstrip(),
+            f"when no reader is open. A read transaction that stays open makes it grow until the disk is full, and slows "
+            f"every query. {f'Reading just now: {who}.' if who else ''}".rstrip(),
             f"End the read transaction, or its program. To see who has the file open:\nfuser -v {quote(path)}",
         )
 
 
 def _of_writers(run: sqlite3.Connection, path: str) -> Iterator[Finding]:
-    """A commit in between means that writers take turns, as they should."""
+    """A commit between two looks means that writers take turns, as they should."""
     before = _commits(run)
     ends = time.monotonic() + HELD_TOO_LONG
     while pids := writers(path):
@@ -243,8 +243,8 @@ def _of_writers(run: sqlite3.Connection, path: str) -> Iterator[Finding]:
         if time.monotonic() > ends:
             yield Finding(
                 "file-locked",
-                f"A write transaction has been open in {path!r} for more than {HELD_TOO_LONG:g} s, by {_processes(pids)}. Nobody "
-                f"else can write: publish raises and consumers stand still until it ends; nothing is lost.",
+                f"A write transaction has been open in {path!r} for more than {HELD_TOO_LONG:g} s, by {_processes(pids)}. No "
+                f"other process can write: publish raises and consumers pause until it ends; nothing is lost.",
                 f"Commit or roll back there, or end the program:\nkill {' '.join(map(str, sorted(pids)))}",
                 stops=True,
             )
@@ -298,7 +298,7 @@ def _of_vanished(run: sqlite3.Connection, path: str) -> Iterator[Finding]:
 
 
 def _of_held(run: sqlite3.Connection, path: str) -> Iterator[Finding]:
-    """A lock that somebody holds who is not the consumer: its messages stay its own for as long as that lasts."""
+    """Locks held by processes other than the consumer: until they end, no other consumer gets its messages."""
     here = socket.gethostname()
     for no, host, pid in run.execute("select no, host, pid from unpoison_owners").fetchall():
         lock = Path(f"{path}-owners", str(no)).absolute()
@@ -312,9 +312,9 @@ def _of_held(run: sqlite3.Connection, path: str) -> Iterator[Finding]:
         stop = f"kill {' '.join(map(str, sorted(others)))}" if others else f"sudo fuser -v {quote(str(lock))}"
         yield Finding(
             "lock-held",
-            f"Consumer {no} (process {pid}) is gone, but {str(lock)!r} is kept locked by {who}. Until that ends "
-            f"nobody gets what the consumer held: {counted(count, 'message')}.",
-            f"If it is no handler of that consumer that still runs, end it:\n{stop}",
+            f"Consumer {no} (process {pid}) has ended, but {str(lock)!r} is still locked by {who}. Until that ends, "
+            f"no other consumer gets what it held: {counted(count, 'message')}.",
+            f"If it is not a handler of that consumer that still runs, end it:\n{stop}",
             stops=True,
         )
 

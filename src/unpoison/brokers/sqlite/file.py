@@ -1,4 +1,4 @@
-"""How is a SQLite file opened so that several processes can share it and a power cut loses nothing confirmed?"""
+"""The file in a SQLite URL, and connections to it that several processes share and that lose nothing in a power cut."""
 
 import os
 import re
@@ -14,7 +14,7 @@ from unpoison.errors import ConfigError
 from unpoison.port.broker_url import masked
 
 LOG_LIMIT = 64 * 2**20
-"""Bytes that the log is cut down to whenever everything in it has been moved to the file."""
+"""Bytes to which the log is truncated once all of it has been moved to the file."""
 
 FORMS = "sqlite:///shop.db is a file in the working directory, sqlite:////srv/shop.db one anywhere"
 
@@ -24,7 +24,7 @@ _NETWORK_FUSE = {"fuse.glusterfs", "fuse.rclone", "fuse.s3fs", "fuse.sshfs", "fu
 
 
 def path_of(url: str) -> str:
-    """The file that a URL names: sqlite:///shop.db in the working directory, sqlite:////var/lib/shop.db anywhere."""
+    """The path in a URL: sqlite:///shop.db is in the working directory, sqlite:////var/lib/shop.db is absolute."""
     rest = url[len("sqlite:") :]
     if not url.isprintable():
         raise ConfigError(f"{url!r} has a line end or another control character in it. Remove it; {FORMS}")
@@ -49,7 +49,7 @@ def url_of(path: str) -> str:
 
 
 def resolved(url: str) -> str:
-    """The same file, whatever the working directory is later."""
+    """The URL with an absolute path, so that it does not depend on the working directory."""
     return url_of(os.path.abspath(path_of(url)))  # noqa: PTH100 - symbolic links stay as they are
 
 
@@ -59,13 +59,13 @@ def _parts(text: str) -> tuple[str, str, str]:
 
 
 def _file_meant(rest: str) -> str:
-    """What sqlite:shop.db, sqlite:/srv/shop.db and sqlite://shop.db were probably to say."""
+    """The file that sqlite:shop.db, sqlite:/srv/shop.db or sqlite://shop.db probably means."""
     path = unquote(_parts(rest.removeprefix("//"))[0])
     return "" if path in ("", "/", ":memory:") else path
 
 
 def connect(path: str, *, create: bool = True) -> sqlite3.Connection:
-    """A connection in WAL mode; transactions are begun and ended by hand, commits are not synced unless asked for."""
+    """A connection in WAL mode. Transactions are explicit, and commits are not synced by default."""
     if not create:
         must_exist(path)
     folder = Path(path).absolute().parent
@@ -87,13 +87,13 @@ def connect(path: str, *, create: bool = True) -> sqlite3.Connection:
 
 
 def _make_private(path: str) -> None:
-    """A new file is for its own user alone: messages hold what is nobody else's business. An existing one keeps its mode.
+    """Create a new file that only its user can read: messages are private. An existing file keeps its mode.
 
     SQLite gives the log and its index the mode of the file.
 
-    Made without being opened: to close a file drops all locks that this process has on it, also those of its other connections.
+    The file is not opened here: closing a file drops all locks of this process on it, also those of its other connections.
     """
-    with suppress(OSError, AttributeError):  # it is there; or it cannot be made, which SQLite says next; or not on this system
+    with suppress(OSError, AttributeError):  # it exists; or it cannot be created, which SQLite reports; or no such call here
         os.mknod(path, 0o600 | stat.S_IFREG)
 
 
@@ -110,14 +110,14 @@ def _prepare(connection: sqlite3.Connection, path: str) -> None:
 def must_exist(path: str) -> None:
     if not Path(path).exists():
         raise ConfigError(
-            f"The SQLite file {path!r} does not exist, and nothing is to be created here (the current folder is "
-            f"{str(Path.cwd())!r}). Check the path; the first publish or run makes the file."
+            f"The SQLite file {path!r} does not exist (the current folder is {str(Path.cwd())!r}), and must not be created here. "
+            f"Check the path; the first publish or run creates the file."
         )
 
 
 def _switched_to_wal(connection: sqlite3.Connection) -> str:
-    """The mode it is in now. When several processes make a new file at once, SQLite lets one switch and tells the others that it
-    is locked, without waiting; so it is asked again."""
+    """Switch to WAL, and return the mode. When several processes create a file at once, SQLite lets one switch and refuses the
+    others as locked, without waiting: so try again."""
     until = time.monotonic() + errors.BUSY_TIMEOUT
     while True:
         try:
@@ -129,7 +129,7 @@ def _switched_to_wal(connection: sqlite3.Connection) -> str:
 
 
 def kind_of_file_system(folder: Path, mounts: str = "/proc/self/mountinfo") -> str:
-    """The type of the file system that holds the folder; empty where the system does not tell."""
+    """The type of the file system of the folder; empty where the system does not say."""
     try:
         lines = Path(mounts).read_text().splitlines()
     except OSError:

@@ -1,17 +1,17 @@
-"""Which tables does unpoison keep in a SQLite file, and how do they change from version to version?
+"""The tables of unpoison in a SQLite file, and their migrations.
 
     line      messages that were never started, in the order they came
-    waiting   messages to be started at `due`: delayed ones, retries, what a dead consumer left, replays
-    dead      dead letters, waiting for a person or already dealt with
+    waiting   messages to start at `due`: delayed ones, retries, those of vanished consumers, replays
+    dead      dead letters, in every state
     leases    ranges of the line that a consumer holds
-    owners    consumers; each holds a file lock for as long as one of its processes lives
-    sources   the number of each source, where its line ends and up to where it has been handed out
+    owners    consumers; each holds a file lock while one of its processes lives
+    sources   the number of each source, where its line ends, and up to where it has been handed out
 
 At every moment a message is in exactly one of line, waiting and dead. All names start with `unpoison_`, so that
 the file can be the application's own database.
 
-A position in the line is `source number * 2**40 + n`. So the table itself is sorted by source and then by age: the
-head of a source is found and removed without any index, whatever else the file holds.
+A position in the line is `source number * 2**40 + n`. So the table itself is sorted by source and age: finding and removing the
+head of a source needs no index, whatever else the file holds.
 """
 
 import sqlite3
@@ -56,7 +56,7 @@ def migrate(connection: sqlite3.Connection, path: str, *, create: bool, migratio
             f"forbids changing it. Run: unpoison migrate URL, or put what unpoison migrate --sql URL prints into your own "
             f"migrations."
         )
-    connection.execute("begin immediate")  # the second process waits here and then finds the work done
+    connection.execute("begin immediate")  # a second process waits here and then finds nothing to do
     try:
         found = version(connection)
         if found > newest:
@@ -72,7 +72,7 @@ def migrate(connection: sqlite3.Connection, path: str, *, create: bool, migratio
         connection.execute("insert into unpoison_version values (?)", (newest,))
         connection.execute("commit")
     except BaseException:
-        if connection.in_transaction:  # some errors, such as a full disk, have rolled it back already
+        if connection.in_transaction:  # some errors, such as a full disk, have already rolled it back
             connection.execute("rollback")
         raise
 
@@ -89,7 +89,7 @@ def version(connection: sqlite3.Connection) -> int:
 
 
 def statements() -> str:
-    """What a person puts into migrations of their own."""
+    """The statements for people's own migrations."""
     begin = ["create table if not exists unpoison_version (version integer not null);"]
     end = ["delete from unpoison_version;", f"insert into unpoison_version values ({len(MIGRATIONS)});"]
     return "\n".join([*begin, *(script.strip() for script in MIGRATIONS), *end])

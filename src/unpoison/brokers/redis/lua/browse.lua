@@ -1,4 +1,4 @@
--- Dead letters. ARGV: group, state or '', behind this id, up to this id, the same two as they are in the history, how many at most,
+-- Read dead letters. ARGV: group, state or '', after this id, up to this id, the same two as they are in the history, how many at most,
 -- 1 for their ids alone. Returns for each: state, id, and its fields (or, from the history, all of them in one).
 local state, low, high, low_padded, high_padded, limit, only_ids = unpack(ARGV, 2)
 only_ids = only_ids == '1'

@@ -1,4 +1,4 @@
--- How many are where, in one moment? ARGV: group. Returns ready, delayed, leased.
+-- Count messages by state, at one moment. ARGV: group. Returns ready, delayed, leased.
 local moment = now()
 local ready, leased = 0, redis.call('HLEN', held)
 local delayed = redis.call('ZCOUNT', waiting, '(' .. string.format('%.17g', moment), '+inf')

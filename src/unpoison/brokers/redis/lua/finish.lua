@@ -1,5 +1,5 @@
--- Finished messages. ARGV: group, owner, how many entries, their ids, then the numbers of those that waited.
--- Returns how many of them somebody else has by now.
+-- Remove finished messages. ARGV: group, owner, how many stream entries, their ids, then the numbers of those that waited before.
+-- Returns how many of them another consumer has taken over.
 local owner, count = ARGV[2], tonumber(ARGV[3])
 local lost = 0
 

@@ -1,4 +1,4 @@
--- An owner that holds nothing leaves no trace. One that does stays, and the next consumer takes over. ARGV: group, owner.
+-- Remove an owner that holds nothing. Otherwise it stays, and the next consumer takes over. ARGV: group, owner.
 local owner = ARGV[2]
 for _, holder in ipairs(redis.call('HVALS', held)) do
     if holder == owner or holder == '!' .. owner then return 0 end

@@ -1,4 +1,4 @@
--- Is there something to ring for, besides new entries? ARGV: group, owner, the server's run, as in inherit.lua.
+-- Whether a message is due or a consumer has vanished. ARGV: group, owner, the server's run id, silence as in take_over.lua.
 local moment = now()
 for _, where in ipairs({waiting, alone, later}) do
     if first_due(where, '-inf', moment) then return 1 end

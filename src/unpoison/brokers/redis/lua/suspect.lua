@@ -1,2 +1,2 @@
--- Is there one that must run alone, now? ARGV: group.
+-- Whether a message that must run alone is due. ARGV: group.
 return first_due(alone, '-inf', now()) and 1 or 0
