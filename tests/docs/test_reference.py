@@ -130,7 +130,7 @@ def test_every_rule_is_there():
     judge = inspect.getsource(unpoison.decide.policy)
     rules = set(re.findall(r'dead\("([\w-]+)"', judge)) | set(re.findall(r'"(backoff|retry-after)"', inspect.getsource(backoff)))
     rules |= set(letters._ENDS)
-    rules |= set(re.findall(r'rule = f"([\w-]+): {why}', inspect.getsource(unpoison.flow.settlement_builder)))
+    rules |= set(re.findall(r'rule = f"([\w-]+): {why}', inspect.getsource(unpoison.flow.settling)))
     rules |= {"discard", *map(str, unpoison.decide.policy._NEVER_RETRIED)}
     assert {"max-attempts", "max-age", "should-retry", "backoff", "retry-after", "in-doubt"} <= rules
     listed = table("errors.md", "What is in a dead letter", 2)

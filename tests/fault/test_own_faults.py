@@ -7,16 +7,16 @@ from unpoison.app import App
 
 SHOP = """
 from unpoison import App, Permanent
-from unpoison.flow.settlement_builder import SettlementBuilder
+from unpoison.flow.settling import SettlementBuilder
 
 app = App("sqlite:///shop.db")
 sound = SettlementBuilder._event
 
 
-def broken(judge, batch, n):
-    if batch.deliveries[n].id == "culprit":
+def broken(builder, delivery, *facts):
+    if delivery.id == "culprit":
         raise ZeroDivisionError("a fault of our own")
-    return sound(judge, batch, n)
+    return sound(builder, delivery, *facts)
 
 
 @app.consumer("orders", max_attempts=2, concurrency=2)

@@ -10,14 +10,14 @@ from tests.unit.simulated_workers import Crew, Staff, Task, Vanished, Worker, du
 from unpoison.brokers.memory import MemoryBroker
 from unpoison.decide import attempts
 from unpoison.errors import OwnershipLost
-from unpoison.flow.exclusive_run import Alone
-from unpoison.flow.settlement_builder import SettlementBuilder
+from unpoison.flow.settling import GivenUp, NewSuspects, NotStarted, SettlementBuilder
+from unpoison.flow.suspects import ExclusiveRun
 from unpoison.model.backoff import Limits
 from unpoison.model.message import Delivery
 from unpoison.port.broker import Settlement
 from unpoison.workers.assignments import Running
 from unpoison.workers.deaths import Death
-from unpoison.workers.interface import Ended
+from unpoison.workers.interface import Result
 
 
 class Surroundings(Protocol):
@@ -37,7 +37,7 @@ class Surroundings(Protocol):
     def lose_what_is_held(self, broker: MemoryBroker, why: str) -> None:
         """The owner of these is gone: the broker hands them out again."""
 
-    def settled(self, ended: Sequence[Ended], settlement: Settlement) -> None:
+    def settled(self, ended: Sequence[Result | NotStarted], settlement: Settlement) -> None:
         """The broker has confirmed this."""
 
     def released(self, cut_off: Sequence[Delivery], settlement: Settlement) -> None:
@@ -96,9 +96,9 @@ class Loop:
                 case attempts.SetAside():
                     aside.append(delivery)
                 case attempts.GiveUp(failure):
-                    self.crew.results.append(Ended([delivery], {0: failure}))
+                    self.crew.results.append(GivenUp([delivery], failure))
         if aside:
-            self.crew.results.append(Ended(aside, aside=True))
+            self.crew.results.append(NewSuspects(aside))
         self.fetched = ()
 
     def _start(self) -> None:
@@ -110,9 +110,9 @@ class Loop:
             self._settle_these(self.crew.results)
             self.crew.results = []
         if not self.crew.running() and not self.fetched:
-            self.process.alone.is_idle(self)
+            self.process.alone.went_idle(self)
 
-    def _settle_these(self, ended: Sequence[Ended]) -> None:
+    def _settle_these(self, ended: Sequence[Result | NotStarted]) -> None:
         judged = self.judge(ended)
         try:
             self.broker.settle(judged.settlement)
@@ -151,7 +151,7 @@ class Loop:
         self.world.note(self.suspect.id, f"taken by {self.process.name} to run alone, with {_short(self.suspect)}")
         match attempts.admit_alone(self.suspect.counters, self.world.limits):
             case attempts.GiveUp(failure):
-                self.crew.results.append(Ended([self.suspect], {0: failure}))
+                self.crew.results.append(GivenUp([self.suspect], failure))
             case attempts.RunFresh():
                 self.crew.fresh.append(self.suspect)
 
@@ -196,7 +196,7 @@ class Process:
 
     world: Surroundings
     name: str
-    alone: Alone = field(default_factory=Alone)
+    alone: ExclusiveRun = field(default_factory=ExclusiveRun)
     deaths: list[Death] = field(default_factory=list)
     grace_ends: float | None = None
     loops: list[Loop] = field(default_factory=list)

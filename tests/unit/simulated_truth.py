@@ -7,9 +7,10 @@ test for what should be; a promise that does not hold raises `Broken`.
 from dataclasses import dataclass, field
 
 from tests.unit.simulated_messages import Behaviour, End
+from unpoison.flow.settling import NewSuspects, NotStarted
 from unpoison.model.failure import Failure
 from unpoison.model.message import Counters, Delivery
-from unpoison.workers.interface import Ended
+from unpoison.workers.interface import Bystanders, Ended, Result
 
 DONE = (End.DONE.value, End.DAMAGE.value, End.BREAK.value, End.KILL_WITH_PARTNER.value)
 HURT = "was hurt"
@@ -93,7 +94,7 @@ class Life:
         if self.limit is not None and self.failures >= self.limit - 1:
             self.losses_in_company = min(1, self.losses_in_company)  # it cannot have been running the second time
 
-    def was_shaken(self, *, alone: bool) -> None:
+    def was_bystander(self, *, alone: bool) -> None:
         self.check(not self.is_suspect, "ran alone, its worker died, and it was not charged")
         self.check(self.how != End.HANG.value, "was over its time limit and was not charged")
         self.losses_in_company += 1
@@ -168,18 +169,21 @@ class Life:
         self.check(is_spent or is_old or classification == "permanent", f"given up with attempts left: {rule}")
 
 
-def settled(lives: dict[str, Life], ended: Ended, now: float) -> None:
+def settled(lives: dict[str, Life], result: Result | NotStarted, now: float) -> None:
     """The broker has confirmed what became of these."""
-    for delivery in ended.good():
-        lives[delivery.id].is_done()
-    for n, failure in ended.failures.items():
-        life = lives[ended.deliveries[n].id]
-        if failure.discard:
-            life.outcome = "discarded"
-        elif failure.started:
-            life.has_failed(failure, now)
-    for n, alone in ended.bystanders.items():
-        lives[ended.deliveries[n].id].was_shaken(alone=alone)
-    if ended.aside:
-        for delivery in ended.deliveries:
-            lives[delivery.id].was_set_aside()
+    match result:
+        case Ended():
+            for delivery in result.good():
+                lives[delivery.id].is_done()
+            for n, failure in result.failures.items():
+                life = lives[result.deliveries[n].id]
+                if failure.discard:
+                    life.outcome = "discarded"
+                elif failure.started:
+                    life.has_failed(failure, now)
+        case Bystanders(deliveries, must_run_alone):
+            for delivery in deliveries:
+                lives[delivery.id].was_bystander(alone=must_run_alone)
+        case NewSuspects(deliveries):
+            for delivery in deliveries:
+                lives[delivery.id].was_set_aside()

@@ -1,7 +1,7 @@
 """Do the rules on counting and blame keep their promises, whatever happens in whatever order?
 
 A world of one seed: messages of every kind, a broker in memory, and consumer processes that are killed, stopped and started
-again. Time goes in ticks. What decides is the real code: admission, judgement, counters, deaths, `Alone`, the broker in
+again. Time goes in ticks. What decides is the real code: admission, judgement, counters, deaths, `ExclusiveRun`, the broker in
 memory. What is simulated are workers, processes and messages; what really happened is kept in `simulated_truth`.
 """
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from unpoison.decide import attempts
 from unpoison.decide.attempts import RUN, RUN_FRESH, SET_ASIDE, GiveUp, Run, RunFresh
 from unpoison.decide.policy import PoisonPillHandler, Policy, judge
-from unpoison.flow.settlement_builder import SettlementBuilder
+from unpoison.flow.settling import SettlementBuilder
 from unpoison.model import verdict
 from unpoison.model.backoff import Limits
 from unpoison.model.classification import ErrorClassification

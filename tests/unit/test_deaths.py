@@ -24,11 +24,14 @@ def death(*names, culprit=None, late=None, crash=KILLED, solo=False, sound=True,
 
 def judged(death, *, together=False):
     """(who is charged, with what), and who was a bystander: True for those that must run alone now."""
-    ended = judge_death(death, "orders", together=together)
-    names = [delivery.id for delivery in ended.deliveries]
-    assert not ended.good()
-    charged = [(names[n], str(failure.classification)) for n, failure in ended.failures.items()]
-    return charged, {names[n]: alone for n, alone in ended.bystanders.items()}
+    charged, bystanders = [], {}
+    for result in judge_death(death, "orders", together=together):
+        if isinstance(result, Ended):
+            assert not result.good()
+            charged += [(result.deliveries[n].id, str(failure.classification)) for n, failure in result.failures.items()]
+        else:
+            bystanders |= {delivery.id: result.must_run_alone for delivery in result.deliveries}
+    return charged, bystanders
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from unpoison.model.failure import Crash
 from unpoison.model.message import Delivery
 from unpoison.workers.assignments import PostMortem, Running
 from unpoison.workers.deaths import Deaths, judge_death
-from unpoison.workers.interface import Ended
+from unpoison.workers.interface import Bystanders, Ended
 from unpoison.workers.pooled_worker import PooledWorker
 
 NEXT = Running(Delivery("next", "orders", "next", b""), 1)
@@ -55,8 +55,7 @@ def worker(monkeypatch):
 def test_a_message_that_begins_while_its_idle_worker_is_killed_is_not_charged(worker):
     assert worker.is_over()
     death = Deaths().note(worker, worker.post_mortem())
-    ended = judge_death(death, "orders", together=False)
-    assert (ended.failures, ended.bystanders) == ({}, {0: False})
+    assert judge_death(death, "orders", together=False) == [Bystanders([NEXT.delivery], must_run_alone=False)]
 
 
 def test_a_dying_worker_that_overwrote_its_marks_is_not_taken_for_an_idle_one(worker):
@@ -71,6 +70,5 @@ def test_a_worker_that_closed_its_line_is_not_over_while_a_message_runs_in_it(wo
     worker.process.alive = False
     assert worker.is_over()
     death = Deaths().note(worker, worker.post_mortem())
-    assert [str(failure.classification) for failure in judge_death(death, "orders", together=False).failures.values()] == [
-        "crash"
-    ]
+    (ended,) = judge_death(death, "orders", together=False)
+    assert [str(failure.classification) for failure in ended.failures.values()] == ["crash"]

@@ -17,7 +17,7 @@ from tests.unit.simulated_truth import Broken
 from tests.unit.simulated_workers import Staff
 from tests.unit.simulation import Scene, run
 from unpoison.decide import attempts, policy
-from unpoison.flow.exclusive_run import Alone
+from unpoison.flow.suspects import ExclusiveRun
 from unpoison.model.dead_letter import DeadLetter
 from unpoison.model.message import Counters
 from unpoison.workers import deaths
@@ -208,8 +208,8 @@ BREAKS = {
     "a replayed killer runs in company": (DeadLetter, "replayed", lambda letter: Counters(replays=letter.replays + 1)),
     "deaths at one moment are looked at one by one": (simulated_workers, "may_be_one_event", lambda death, others: False),
     "a death by another's hand is thought one's own": (deaths.Death, "is_ambiguous", property(lambda death: False)),
-    "others run beside a suspect": (Alone, "enter", lambda alone, consumer: True),
-    "nobody lets the others go on": (Alone, "done", lambda alone, consumer: None),
+    "others run beside a suspect": (ExclusiveRun, "enter", lambda alone, consumer: True),
+    "nobody lets the others go on": (ExclusiveRun, "done", lambda alone, consumer: None),
 }
 
 

@@ -11,37 +11,29 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from unpoison.body.keys import key_reader
 from unpoison.decide import attempts
 from unpoison.decide.options import ConsumerOptions
 from unpoison.errors import PAUSES, OwnershipLost
-from unpoison.flow.exclusive_run import Alone
-from unpoison.flow.settlement_builder import Judged, SettlementBuilder
+from unpoison.flow.settling import GivenUp, NewSuspects, NotStarted, SettlementBuilder, Settler, Skipped
+from unpoison.flow.suspects import LOOK_INTERVAL, ExclusiveRun, Suspects
 from unpoison.flow.until_empty import IdleAgreement, UntilEmpty
 from unpoison.model.message import UNTRIED, Counters, Delivery
-from unpoison.model.verdict import DeadLetter
-from unpoison.port.broker import Broker, Settlement, TellsNative
+from unpoison.port.broker import Broker, TellsNative
 from unpoison.port.reading import Unreadable, failure_of, read_one, with_native
 from unpoison.reporting.report import Report
-from unpoison.workers.interface import Ended, Workers
+from unpoison.workers.interface import Workers
 
 if TYPE_CHECKING:
     from unpoison.worker.hooks import HookCaller
 
 IDLE = 1.0
-"""The longest sleep between two looks at the broker; it rings when something arrives, this is only the net below."""
+"""The longest sleep between two looks at the broker. It rings when something arrives; this is the net below."""
 
 RETRY_BROKER = (0.1, 0.5, 1.0, 2.0, 5.0)
 """Seconds between two tries while the broker does not answer or cannot store; the last one repeats."""
-
-LOOK_FOR_SUSPECTS = 0.05
-"""Seconds between two looks for a message that must run alone."""
-
-ASK_FOR = 1.0
-"""Seconds that such a message waits, at first, for the others to end; nothing starts in that time."""
 
 
 class Consumer:
@@ -56,54 +48,59 @@ class Consumer:
         hooks: "HookCaller",
         ring: Callable[[], None],
         *,
-        alone: Alone | None = None,
+        exclusive: ExclusiveRun | None = None,
         idle_agreement: IdleAgreement | None = None,
         name: str = "",
         code_version: str | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._options, self._broker, self._workers, self._report, self._hooks = options, broker, workers, report, hooks
-        self._ring, self._name = ring, name
-        self._alone = Alone() if alone is None else alone
+        self._ring = ring
         self._idle_agreement = IdleAgreement() if idle_agreement is None else idle_agreement
-        self._judge = SettlementBuilder(options.limits, name, code_version, clock)
         self._until_empty = UntilEmpty(options.source, broker, report, clock)
+        self._settler = Settler(
+            options.source,
+            broker,
+            report,
+            hooks,
+            SettlementBuilder(options.limits, name, code_version, clock),
+            wait=self._wait_for_broker,
+            on_settled=self._until_empty.settled,
+            on_ownership_lost=self._give_up_everything,
+        )
+        exclusive = ExclusiveRun() if exclusive is None else exclusive
+        self._suspects = Suspects(options, broker, self._settler, exclusive, self._run_to_end, name)
         self._tell_native = broker.native if isinstance(broker, TellsNative) else None
         self._with_key = None if options.key_from is None else key_reader(options.key_from, options.source)
         self._stopping = threading.Event()
         self._grace_ends = float("inf")
-        self._suspects_after = 0.0
         self._fetched: Sequence[Delivery] = ()
-        self._settling: Sequence[Ended] = ()
-        self._is_asking = self._is_blind = False
-        """Blind: it could not be seen whether a suspect waits. While that stays so the source is paused: it would never start."""
-        self._asked_at, self._ask_for, self._asks_after = 0.0, ASK_FOR, 0.0
 
     def run(self, *, until_empty: bool = False) -> None:
         """Consume until stopped, or until nothing is ready, delayed or held by anyone.
 
         A fault that nobody expected settles nothing: what is in hand comes back as if this consumer had been killed, so that the
-        message which causes the fault at every start is found and given up by the ordinary rules.
+        ordinary rules find and give up the message that causes the fault at every start.
         """
-        self._alone.join(self, self._ring)
+        self._suspects.join(self._ring)
         try:
             self._consume(until_empty=until_empty)
         except Exception as error:
             self._vanish(error)
             raise
         finally:
-            self._alone.leave(self)
+            self._suspects.leave()
 
     def _consume(self, *, until_empty: bool) -> None:
         while not self._stopping.is_set():
             is_busy = self.turn()
-            if self._run_suspect(is_busy) or is_busy:
+            if self._run_suspect(is_busy=is_busy) or is_busy:
                 self._idle_agreement.moved()
                 self._until_empty.goes_on()
                 continue
             if until_empty and self._idle_agreement.agreed(self, self._ring, self._is_empty):
                 break
-            self._workers.wait(LOOK_FOR_SUSPECTS if self._is_asking else IDLE)
+            self._workers.wait(LOOK_INTERVAL if self._suspects.is_asking else IDLE)
         self._drain()
 
     def stop(self, grace: float) -> None:
@@ -115,24 +112,22 @@ class Consumer:
     def turn(self) -> bool:
         """One round of the flow. True if there was anything to do."""
         deliveries = self._fetched = self._fetch()
-        runnable, fresh, refused = self._admit(deliveries)
+        runnable, fresh, not_started = self._admit(deliveries)
         self._workers.start(runnable, fresh)  # guard and run, in the workers; never raises, however badly it ends
-        self._settle_unstarted(refused)
-        ended = self._workers.ended()
-        self._settle_and_report(ended)
-        self._release(self._workers.surplus())
+        self._settler.settle_unstarted(not_started)
+        results = self._workers.ended()
+        self._settler.settle(results)  # judge, settle, report
+        self._settler.release(self._workers.surplus())
         if not self._workers.running():
-            self._alone.is_idle(self)
-        return bool(deliveries or ended)
+            self._suspects.went_idle()
+        return bool(deliveries or results)
 
     def _fetch(self) -> Sequence[Delivery]:
         room = self._workers.room()
-        if room == 0 or not self._alone.enter(self):
+        if room == 0 or not self._suspects.may_start_others():
             return ()
         try:
-            if self._is_blind:
-                self._broker.has_suspect(self._options.source)
-                self._is_blind = False
+            self._suspects.check()
             deliveries = self._broker.fetch(self._options.source, room)
         except OwnershipLost as error:
             self._give_up_everything(error)
@@ -146,25 +141,20 @@ class Consumer:
             deliveries = [with_native(delivery, self._tell_native) for delivery in deliveries]
         return deliveries if self._with_key is None else [self._with_key(delivery) for delivery in deliveries]
 
-    def _admit(self, deliveries: Sequence[Delivery]) -> tuple[Sequence[Delivery], Sequence[Delivery], Sequence[Ended]]:
-        """Those that may start in batches, those that need a fresh worker, and those that are judged without starting."""
+    def _admit(self, deliveries: Sequence[Delivery]) -> tuple[Sequence[Delivery], Sequence[Delivery], Sequence[NotStarted]]:
+        """Those that may start in batches, those that need a fresh worker, and those that are settled without a start."""
+        not_started: list[NotStarted] = []
         if self._options.tombstones == "skip" and any(delivery.is_tombstone for delivery in deliveries):
-            skipped = [delivery for delivery in deliveries if delivery.is_tombstone]
-            self._report.skips_tombstones(self._options.source)
-            runnable, fresh, refused = self._admitted([delivery for delivery in deliveries if not delivery.is_tombstone])
-            return runnable, fresh, [Ended(skipped), *refused]
-        return self._admitted(deliveries)
-
-    def _admitted(self, deliveries: Sequence[Delivery]) -> tuple[Sequence[Delivery], Sequence[Delivery], Sequence[Ended]]:
+            not_started.append(Skipped([delivery for delivery in deliveries if delivery.is_tombstone]))
+            deliveries = [delivery for delivery in deliveries if not delivery.is_tombstone]
         if all(delivery.counters is UNTRIED for delivery in deliveries):
-            return deliveries, (), ()
+            return deliveries, (), not_started
         runnable: list[Delivery] = []
         fresh: list[Delivery] = []
-        aside: list[Delivery] = []
-        refused: list[Ended] = []
+        suspects: list[Delivery] = []
         for delivery in deliveries:
             if isinstance(delivery, Unreadable):
-                refused.append(Ended([delivery], {0: delivery.failure}))
+                not_started.append(GivenUp([delivery], delivery.failure))
                 continue
             match read_one(delivery.counters, self._admission, lambda _, error: attempts.GiveUp(failure_of(error))):
                 case attempts.Run():
@@ -172,76 +162,42 @@ class Consumer:
                 case attempts.RunFresh():
                     fresh.append(delivery)
                 case attempts.SetAside():
-                    aside.append(delivery)
+                    suspects.append(delivery)
                 case attempts.GiveUp(failure):
-                    refused.append(Ended([delivery], {0: failure}))
-        return runnable, fresh, [*refused, Ended(aside, aside=True)] if aside else refused
+                    not_started.append(GivenUp([delivery], failure))
+        return runnable, fresh, [*not_started, NewSuspects(suspects)] if suspects else not_started
 
     def _admission(self, counters: Counters) -> attempts.Admission:
         return attempts.admit(counters, self._options.limits)
 
-    def _settle_and_report(self, ended: Sequence[Ended]) -> None:
-        if ended and (judged := self._judge_and_settle(ended)):
-            self._tell(judged)
-
-    def _judge_and_settle(self, ended: Sequence[Ended]) -> Judged | None:
-        self._settling = ended
-        judged = self._judge(ended)
-        letter_ids = self._settle(judged.settlement)  # copies first, letting go last: a crash here repeats, it never loses
-        self._settling = ()
-        return None if letter_ids is None else replace(judged, letter_ids=letter_ids)
-
-    def _settle_unstarted(self, refused: Sequence[Ended]) -> None:
-        """One that cannot be set aside or given up, by a fault of our own, would end every consumer that comes to this point.
-        So it becomes a dead letter of which as little is asked as possible."""
-        if not refused:
-            return
+    def _run_suspect(self, *, is_busy: bool) -> bool:
+        """True if a message was run alone."""
+        if self._stopping.is_set():
+            return False
         try:
-            judged = self._judge_and_settle(refused)
-        except Exception as error:
-            if len(refused) == len(refused[0].deliveries) == 1:
-                self._settle_barely(refused[0], error)
-                return
-            for one in [one for batch in refused for one in batch.one_by_one()]:
-                self._settle_unstarted([one])
-        else:
-            if judged:
-                self._tell(judged)
+            return self._suspects.run_one(is_busy=is_busy)
+        except OwnershipLost as error:
+            self._give_up_everything(error)
+            return False
 
-    def _settle_barely(self, one: Ended, error: Exception) -> None:
-        (delivery,) = one.deliveries
-        failure = one.failures.get(0) or failure_of(error, "setting it aside")
-        if self._settle(self._judge.given_up(delivery, failure)) is not None:
-            self._report.given_up(delivery, failure, error)
-        self._settling = ()
+    def _run_to_end(self, suspect: Delivery) -> None:
+        """Run a suspect alone. Raises OwnershipLost if others have it by now: nothing is fetched meanwhile, so nothing else
+        would notice before it ends."""
+        if self._options.takes_delivery:
+            suspect = with_native(suspect, self._tell_native)
+        self._workers.start((), [suspect])
+        self._finish_running(suspect)
 
-    def _settle(self, settlement: Settlement) -> Sequence[str | None] | None:
-        """The ids of the dead letters once the broker has confirmed it, None if it was not settled. While it cannot store, this
-        source stands still: nothing is dropped."""
-        tries = 0
-        while True:
-            try:
-                letter_ids = self._broker.settle(settlement)
-            except OwnershipLost as error:
-                self._give_up_everything(error)
-                return None
-            except PAUSES as error:
-                self._report.paused(self._options.source, error)
-                if not self._wait_for_broker(tries):
-                    return None
-                tries += 1
-            else:
-                self._report.resumed(self._options.source)
-                self._until_empty.settled(settlement)
-                return letter_ids or ()
-
-    def _tell(self, judged: Judged) -> None:
-        self._report.done(self._options.source, judged.done)
-        letter_ids = iter(judged.letter_ids)
-        for event in judged.events:
-            is_dead = isinstance(event.ruling.verdict, DeadLetter)
-            self._report.failed(event, next(letter_ids, None) if is_dead else None)
-            self._hooks.call(event)
+    def _finish_running(self, alone: Delivery | None = None) -> None:
+        """Settle what ends, until nothing runs any more or a stop has used up its grace."""
+        while self._workers.running() and time.monotonic() < self._grace_ends:
+            results = self._workers.ended()
+            self._settler.settle(results)
+            if not results:
+                self._workers.wait(min(IDLE, max(0.0, self._grace_ends - time.monotonic())))
+                if alone is not None and self._workers.running():
+                    with suppress(*PAUSES):  # reported once it is to be settled
+                        self._broker.extend([alone])
 
     def _wait_for_broker(self, tries: int) -> bool:
         """Wait before the next try; False once a stop has used up its grace."""
@@ -253,109 +209,32 @@ class Consumer:
         return time.monotonic() < self._grace_ends
 
     def _give_up_everything(self, error: OwnershipLost) -> None:
-        """The messages run elsewhere by now: end them here, and drop what came of them."""
+        """Another consumer runs the messages by now: end them here, and drop what came of them."""
         self._report.ownership_lost(self._options.source, error)
         self._workers.interrupt()
-
-    def _run_suspect(self, is_busy: bool) -> bool:
-        """Run one message that must run alone, if there is one and this process can be had to itself. True if one was run.
-
-        While there is other work, suspects get at most half of the time.
-        """
-        now = time.monotonic()
-        if (is_busy and now < self._suspects_after) or now < self._asks_after or self._stopping.is_set():
-            return False
-        self._suspects_after = now + LOOK_FOR_SUSPECTS
-        with suppress(*PAUSES):  # reported by the next fetch: see `_is_blind`
-            if not self._broker.has_suspect(self._options.source):
-                if self._is_asking:
-                    self._stop_asking()
-                return False
-            if not self._is_asking:
-                self._is_asking, self._asked_at = True, now
-            if not self._alone.ask(self):
-                self._lose_patience(now)
-                return False
-            try:
-                return self._run_alone()
-            except OwnershipLost as error:
-                self._give_up_everything(error)
-            finally:
-                self._suspects_after = time.monotonic() + (time.monotonic() - self._asked_at)
-                self._ask_for = ASK_FOR
-                self._stop_asking()
-        self._is_blind = True
-        if self._is_asking:  # the broker went away meanwhile: the other consumers do not wait for it
-            self._stop_asking()
-        return False
-
-    def _lose_patience(self, now: float) -> None:
-        """What runs now may run for long, or for ever. Then everybody goes on for a while, and after that it is waited longer."""
-        if now - self._asked_at > self._ask_for:
-            self._asks_after = now + self._ask_for
-            self._ask_for *= 2
-            self._stop_asking()
-
-    def _stop_asking(self) -> None:
-        self._is_asking = False
-        self._alone.done(self)
-
-    def _run_alone(self) -> bool:
-        """Take a suspect and run it to its end, with nothing beside it. False if there was none to be had."""
-        suspect = self._broker.take_suspect(self._options.source, self._name)  # from here on its start is on record
-        if suspect is None:
-            return False
-        if isinstance(suspect, Unreadable):
-            self._settle_unstarted([Ended([suspect], {0: suspect.failure})])
-            return True
-        if suspect.is_tombstone and self._options.tombstones == "skip":
-            self._report.skips_tombstones(self._options.source)
-            self._settle_unstarted([Ended([suspect])])
-            return True
-        admission = attempts.admit_alone(suspect.counters, self._options.limits)
-        if isinstance(admission, attempts.GiveUp):
-            self._settle_unstarted([Ended([suspect], {0: admission.failure})])
-            return True
-        if self._options.takes_delivery:
-            suspect = with_native(suspect, self._tell_native)
-        self._workers.start((), [suspect])
-        self._finish_running(suspect)
-        return True
-
-    def _finish_running(self, alone: Delivery | None = None) -> None:
-        """Settle what ends, until nothing runs any more or a stop has used up its grace. Raises OwnershipLost if the one that
-        runs alone is somebody else's by now: nothing is fetched meanwhile, so nobody else would find out before it ends."""
-        while self._workers.running() and time.monotonic() < self._grace_ends:
-            ended = self._workers.ended()
-            self._settle_and_report(ended)
-            if not ended:
-                self._workers.wait(min(IDLE, max(0.0, self._grace_ends - time.monotonic())))
-                if alone is not None and self._workers.running():
-                    with suppress(*PAUSES):  # said once it is to be settled
-                        self._broker.extend([alone])
 
     def _is_empty(self) -> bool:
         return self._until_empty.is_empty(self._workers.running())
 
     def _drain(self) -> None:
         """Hand back what was not started, settle what ends within the grace, then cut off the rest. Nobody is charged."""
-        self._release(self._workers.take_back())
+        self._settler.release(self._workers.take_back())
         self._finish_running()
         if self._workers.running():
             cut = self._workers.interrupt()
-            self._settle_and_report([ended for ended in cut.ended if ended.deliveries])
-            self._release(cut.unstarted, cut.running)
+            self._settler.settle([ended for ended in cut.ended if ended.deliveries])
+            self._settler.release(cut.unstarted, cut.running)
         self._workers.close()
         self._hooks.close()
         if self._workers.running():
-            # Threads cannot be killed. The broker stays open, so that nobody else starts what may still be running here.
+            # Threads cannot be killed. The broker stays open, so that no other consumer starts what may still be running here.
             self._report.left_running(self._options.source, self._workers.running())
         else:
             self._broker.close()
 
     def _vanish(self, error: Exception) -> None:
-        """Leave everything unsettled, as a kill does. While a worker may still run something, nobody else gets it."""
-        settling = [delivery.id for batch in self._settling for delivery in batch.deliveries]
+        """Leave everything unsettled, as a kill does. While a worker may still run a message, no other consumer gets it."""
+        settling = [delivery.id for batch in self._settler.in_hand for delivery in batch.deliveries]
         self._report.broke(self._options.source, settling or [delivery.id for delivery in self._fetched], error)
         with suppress(Exception):  # what is broken may be broken here too; the end of the process does the same
             self._workers.interrupt()
@@ -363,13 +242,3 @@ class Consumer:
             self._hooks.close()
             if not self._workers.running():
                 self._broker.close()
-
-    def _release(self, unstarted: Sequence[Delivery], cut_off: Sequence[Delivery] = ()) -> None:
-        if not (unstarted or cut_off):
-            return
-        judged = self._judge.released(unstarted, cut_off)
-        letter_ids = self._settle(judged.settlement)
-        if letter_ids is not None:
-            self._report.released(self._options.source, len(unstarted), interrupted=False)
-            self._report.released(self._options.source, len(cut_off) - len(judged.events), interrupted=True)
-            self._tell(replace(judged, letter_ids=letter_ids))

@@ -20,7 +20,7 @@ from unpoison.brokers import broker_for, check_sources, leaves_cycles, losses_fo
 from unpoison.decide.options import ConsumerOptions, Settings
 from unpoison.errors import BrokerUnavailable, ConfigError, UnpoisonError
 from unpoison.flow.consumer import Consumer
-from unpoison.flow.exclusive_run import Alone
+from unpoison.flow.suspects import ExclusiveRun
 from unpoison.flow.until_empty import IdleAgreement
 from unpoison.port.broker import Broker, Finding
 from unpoison.port.broker_url import masked
@@ -71,7 +71,7 @@ class Run:
             id(app): Report(app.reference, {options.source: options.label for options in self._options[id(app)] if options.label})
             for app in apps
         }
-        self._alone = Alone()
+        self._exclusive = ExclusiveRun()
         self._idle_agreement = IdleAgreement(sum(len(app.consumers()) for app in apps))
         self._consumers: list[Consumer] = []
         self._crashed: list[BaseException] = []
@@ -175,7 +175,7 @@ class Run:
             report,
             started.hooks,
             bell.ring,
-            alone=self._alone,
+            exclusive=self._exclusive,
             idle_agreement=self._idle_agreement,
             name=f"{socket.gethostname()}:{os.getpid()}",
             code_version=app.settings.code_version,

@@ -1,24 +1,17 @@
-"""What happens to a message next? One of five verdicts, and nothing else.
+"""What happens to a message whose attempt has failed? One of three verdicts.
 
-    Done         it was handled: let it go
     Retry        start it again later
     DeadLetter   give it up and keep it, with everything known about why
     Discard      drop it on purpose; counted and logged
-    Release      hand it back untouched: it was not started, or a planned stop cut it off
 
 Refer to them through the module (`verdict.Retry`): a dead letter and the exception `Discard` have the same names elsewhere.
 """
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from unpoison.model.classification import ErrorClassification
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """The handler returned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +36,7 @@ class Discard:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
-    """Hand it back as it came. `interrupted` says that a planned stop cut its run off."""
-
-    interrupted: bool = False
-
-
-Verdict: TypeAlias = Done | Retry | DeadLetter | Discard | Release
-
-DONE: Final = Done()
+Verdict: TypeAlias = Retry | DeadLetter | Discard
 
 
 @dataclass(frozen=True, slots=True)

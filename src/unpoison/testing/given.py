@@ -10,7 +10,7 @@ from unpoison.body.payload import new_id
 from unpoison.errors import Permanent
 from unpoison.flow.consumer import Consumer
 from unpoison.flow.sending import check, published
-from unpoison.flow.settlement_builder import letter
+from unpoison.flow.settling import letter
 from unpoison.model import verdict
 from unpoison.model.classification import ErrorClassification
 from unpoison.model.dead_letter import DeadLetter

@@ -20,7 +20,8 @@ from unpoison.testing.processes import Child
 FLOW = (
     "unpoison.flow.consumer",
     "unpoison.workers.in_process",
-    "unpoison.flow.settlement_builder",
+    "unpoison.flow.settling",
+    "unpoison.flow.suspects",
     "unpoison.deadletters.manager",
 )
 """The modules whose lines are kill points on every broker. A thread that the work starts is watched once it comes by one."""

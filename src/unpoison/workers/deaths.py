@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from unpoison.model.classification import ErrorClassification
 from unpoison.model.failure import Crash, Failure, fingerprint
-from unpoison.workers.interface import Ended
+from unpoison.workers.interface import Bystanders, Ended, Result
 
 if TYPE_CHECKING:
     from unpoison.workers.assignments import PostMortem, Running
@@ -85,22 +85,20 @@ def may_be_one_event(death: Death, others: Sequence[Death]) -> bool:
     return death.is_ambiguous and any(other is not death and abs(other.at - death.at) <= TOGETHER for other in others)
 
 
-def judge_death(death: Death, source: str, *, together: bool) -> Ended:
-    """Charge the culprit; note for the others that were running in it that they were there."""
-    post_mortem = death.post_mortem
+def judge_death(death: Death, source: str, *, together: bool) -> Sequence[Result]:
+    """Charge the culprit; note for the others that were running in the worker that they were there."""
+    found = death.post_mortem
+    running = [one.delivery for one in found.running]
     if death.was_mistaken:
-        return Ended(
-            [one.delivery for one in post_mortem.running], bystanders=dict.fromkeys(range(len(post_mortem.running)), False)
-        )
-    only = post_mortem.running[0] if death.was_solo and len(post_mortem.running) == 1 else None  # whatever the marks say
-    culprit = death.late or only or post_mortem.culprit
-    if together or culprit is None or not (post_mortem.is_sound or only):
-        company = [one.delivery for one in post_mortem.running]
-        return Ended(company, bystanders=dict.fromkeys(range(len(company)), True))
-    others = [one.delivery for one in post_mortem.running if one.delivery is not culprit.delivery]
+        return [Bystanders(running, must_run_alone=False)]
+    only = found.running[0] if death.was_solo and len(running) == 1 else None  # whatever the marks say
+    culprit = death.late or only or found.culprit
+    if together or culprit is None or not (found.is_sound or only):
+        return [Bystanders(running, must_run_alone=True)]
     failure = _timed_out(death, source) if death.late else _crashed(death, source)
-    bystanders = dict.fromkeys(range(1, len(others) + 1), False)
-    return Ended([culprit.delivery, *others], {0: failure}, bystanders=bystanders, in_used_worker=not death.was_solo)
+    charged = Ended([culprit.delivery], {0: failure}, in_used_worker=not death.was_solo)
+    others = [delivery for delivery in running if delivery is not culprit.delivery]
+    return [charged, Bystanders(others, must_run_alone=False)] if others else [charged]
 
 
 def _crashed(death: Death, source: str) -> Failure:

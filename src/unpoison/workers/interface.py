@@ -7,7 +7,7 @@ handler does: every bad end is a Failure.
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from unpoison.model.failure import Failure
 from unpoison.model.message import Delivery
@@ -15,46 +15,41 @@ from unpoison.model.message import Delivery
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """Deliveries whose run has ended. All of them went well but those listed, by index, in `failures`.
+    """Messages whose handler has ended. All of them went well but those listed, by index, in `failures`.
 
-    `exceptions` holds the exceptions behind them where they still exist, which is in this process only. `bystanders` are those
-    that were running when something else brought their worker down: not to blame, but known to have been there. True
-    means that they must run alone from now on. `aside` says that none of them was started: all are to run alone.
+    `exceptions` holds the exceptions behind the failures where they still exist, which is in this process only.
     `in_used_worker` says that other messages ran in the same worker process, before or beside these.
     """
 
     deliveries: Sequence[Delivery]
     failures: Mapping[int, Failure] = field(default_factory=dict)
     exceptions: Mapping[int, BaseException] = field(default_factory=dict)
-    bystanders: Mapping[int, bool] = field(default_factory=dict)
-    aside: bool = False
     in_used_worker: bool = False
-
-    @property
-    def is_clean(self) -> bool:
-        return not (self.failures or self.bystanders or self.aside)
-
-    def one_by_one(self) -> "Sequence[Ended]":
-        """The same, each delivery by itself; for those that were not started."""
-        return [
-            Ended([delivery], {0: self.failures[n]} if n in self.failures else {}, aside=self.aside)
-            for n, delivery in enumerate(self.deliveries)
-        ]
 
     def good(self) -> Sequence[Delivery]:
         """Those whose handler returned."""
-        if self.is_clean:
+        if not self.failures:
             return self.deliveries
-        if self.aside:
-            return ()
-        return [delivery for n, delivery in enumerate(self.deliveries) if n not in self.failures and n not in self.bystanders]
+        return [delivery for n, delivery in enumerate(self.deliveries) if n not in self.failures]
+
+
+@dataclass(frozen=True, slots=True)
+class Bystanders:
+    """Messages that were running when something else brought their worker down: not to blame, but known to have been there."""
+
+    deliveries: Sequence[Delivery]
+    must_run_alone: bool
+    """One of them may have done it."""
+
+
+Result: TypeAlias = Ended | Bystanders
 
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
     """What a hard stop leaves: what had ended by then, what never began, and what was cut off."""
 
-    ended: Sequence[Ended] = ()
+    ended: Sequence[Result] = ()
     unstarted: Sequence[Delivery] = ()
     running: Sequence[Delivery] = ()
 
@@ -68,7 +63,7 @@ class Workers(Protocol):
     def start(self, deliveries: Sequence[Delivery], fresh: Sequence[Delivery] = ()) -> None:
         """Hand these over, to be started as soon as there is a free place; `fresh` ones first, each in a new worker."""
 
-    def ended(self) -> Sequence[Ended]:
+    def ended(self) -> Sequence[Result]:
         """What has ended since this was last asked. Does not wait."""
 
     def running(self) -> int:
@@ -90,11 +85,8 @@ class Workers(Protocol):
         """End the workers in good order."""
 
 
-# How do results get from the threads that run handlers to the consumer?
-
-
 class ResultQueue:
-    """Filled by any number of threads, emptied by the consumer."""
+    """Results of handlers that run in threads of this process. Filled by any number of threads, emptied by the consumer."""
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[Delivery, Failure | None, BaseException | None]] = deque()

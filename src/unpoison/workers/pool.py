@@ -19,7 +19,7 @@ from unpoison.workers.bell import Bell
 from unpoison.workers.damage import Trust
 from unpoison.workers.deaths import Death, Deaths, judge_death
 from unpoison.workers.dispatching import Dispatch, Pace
-from unpoison.workers.interface import Ended, Interrupted
+from unpoison.workers.interface import Ended, Interrupted, Result
 from unpoison.workers.pooled_worker import PooledWorker
 from unpoison.workers.start_backoff import StartBackoff
 from unpoison.workers.watch import Watch
@@ -60,7 +60,7 @@ class IsolatedWorkers:
         self._workers: list[PooledWorker] = []
         self._leaving: list[PooledWorker] = []
         self._unjudged: list[Death] = []
-        self._results: list[Ended] = []
+        self._results: list[Result] = []
         self._start_backoff = StartBackoff(consumer.options, settings.start_timeout)
         self._is_closing = False
         self._pace = Pace(consumer.options)
@@ -87,7 +87,7 @@ class IsolatedWorkers:
         self._waiting.fresh.extend(fresh)
         self._waiting.hand_out(self._workers)
 
-    def ended(self) -> Sequence[Ended]:
+    def ended(self) -> Sequence[Result]:
         if not self._results:
             self._attend(0.0)
         results, self._results = self._results, []
@@ -263,7 +263,7 @@ class IsolatedWorkers:
         for death in list(self._unjudged):
             if self._deaths.is_settled(death):
                 self._unjudged.remove(death)
-                self._results.append(judge_death(death, self._source, together=self._deaths.together(death)))
+                self._results += judge_death(death, self._source, together=self._deaths.together(death))
 
     def _end_overdue(self, worker: PooledWorker) -> None:
         """The message in this worker is over its time limit: look twice, then end the worker for it."""

@@ -14,7 +14,7 @@ import pytest
 from unpoison.app import App
 from unpoison.decide.policy import PoisonPillHandler
 from unpoison.errors import Permanent
-from unpoison.flow.settlement_builder import SettlementBuilder
+from unpoison.flow.settling import SettlementBuilder
 from unpoison.model.backoff import Backoff
 from unpoison.model.message import UNTRIED, Delivery, Message, MessageMetadata
 from unpoison.port.broker import Capability, Depth, Kept, Settlement
@@ -244,8 +244,8 @@ class OwnFault(Exception):
 
 @contextmanager
 def judging_fails(lab: Lab) -> Iterator[None]:
-    def of_culprit(judge: SettlementBuilder, batch: Any, n: int) -> bool:
-        return bool(batch.deliveries[n].body == CULPRIT)
+    def of_culprit(builder: SettlementBuilder, delivery: Delivery, *_: object) -> bool:
+        return delivery.body == CULPRIT
 
     with patch.object(SettlementBuilder, "_event", _failing(SettlementBuilder._event, of_culprit)):  # noqa: SLF001 - a fault inside of it
         yield

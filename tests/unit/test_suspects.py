@@ -7,8 +7,7 @@ import pytest
 
 from unpoison.decide.options import ConsumerOptions
 from unpoison.errors import BrokerUnavailable
-from unpoison.flow.consumer import Consumer
-from unpoison.flow.exclusive_run import Alone
+from unpoison.flow.suspects import ExclusiveRun, Suspects
 from unpoison.model.backoff import Limits
 
 
@@ -16,7 +15,7 @@ class Bells:
     """Two or more consumers of one process, and which of them were woken."""
 
     def __init__(self, *names: str) -> None:
-        self.alone, self.rung = Alone(), []
+        self.alone, self.rung = ExclusiveRun(), []
         for name in names:
             self.alone.join(name, lambda name=name: self.rung.append(name))
 
@@ -35,15 +34,15 @@ def test_from_the_question_on_nobody_enters_not_even_the_one_that_asks():
     assert not alone.enter("a")
 
 
-def test_the_one_that_asks_waits_until_everybody_else_is_idle_and_is_woken_then():
+def test_the_one_that_asks_waits_until_everybody_else_went_idle_and_is_woken_then():
     bells = Bells("a", "b", "c")
     assert bells.alone.enter("b")
     assert bells.alone.enter("c")
     assert not bells.alone.ask("a")
-    bells.alone.is_idle("b")
+    bells.alone.went_idle("b")
     assert not bells.alone.ask("a")
     assert bells.rung == []
-    bells.alone.is_idle("c")
+    bells.alone.went_idle("c")
     assert bells.rung == ["a"]
     assert bells.alone.ask("a")
 
@@ -52,7 +51,7 @@ def test_one_that_asks_while_it_runs_something_itself_has_to_finish_it_first():
     bells = Bells("a")
     assert bells.alone.enter("a")
     assert not bells.alone.ask("a")
-    bells.alone.is_idle("a")
+    bells.alone.went_idle("a")
     assert bells.alone.ask("a")
 
 
@@ -117,16 +116,16 @@ class GoesAway:
 
 def test_a_consumer_whose_broker_goes_away_while_it_asks_holds_nobody_up():
     bells = Bells("other")
-    consumer = Consumer(ConsumerOptions("orders", Limits()), GoesAway(), None, None, None, lambda: None, alone=bells.alone)
+    suspects = Suspects(ConsumerOptions("orders", Limits()), GoesAway(), None, bells.alone, None, "host")
     assert bells.alone.enter("other")
-    assert not consumer._run_suspect(is_busy=False)
-    bells.alone.is_idle("other")
+    assert not suspects.run_one(is_busy=False)
+    bells.alone.went_idle("other")
     assert not bells.alone.enter("other")
-    assert not consumer._run_suspect(is_busy=False)
+    assert not suspects.run_one(is_busy=False)
     assert bells.alone.enter("other")
 
 
-@pytest.mark.parametrize("order", list(permutations(["ask", "enter", "is_idle"])))
+@pytest.mark.parametrize("order", list(permutations(["ask", "enter", "went_idle"])))
 def test_never_are_two_inside_when_one_of_them_has_the_process_to_itself(order):
     """In whatever order the three calls of two consumers fall."""
     alone, inside = Bells("a", "b").alone, set()
@@ -138,14 +137,14 @@ def test_never_are_two_inside_when_one_of_them_has_the_process_to_itself(order):
             if alone.enter("b"):
                 inside.add("b")
         else:
-            alone.is_idle("b")
+            alone.went_idle("b")
             inside.discard("b")
         assert not (has_it and inside)
 
 
 def test_many_threads_never_run_beside_one_that_is_alone():
     """Each consumer counts itself in while it runs; whoever is alone must find nobody else counted."""
-    alone, names, rounds = Alone(), [f"consumer {n}" for n in range(4)], 60
+    alone, names, rounds = ExclusiveRun(), [f"consumer {n}" for n in range(4)], 60
     running, wrong, ran_alone = set(), [], []
     woken = {name: threading.Event() for name in names}
     for name in names:
@@ -167,7 +166,7 @@ def test_many_threads_never_run_beside_one_that_is_alone():
                 woken[name].clear()
             running.add(name)
             running.discard(name)
-            alone.is_idle(name)
+            alone.went_idle(name)
         alone.leave(name)
 
     threads = [threading.Thread(target=consume, args=(name,)) for name in names]

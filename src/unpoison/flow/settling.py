@@ -1,0 +1,308 @@
+"""Turns results into a settlement, has the broker store it, and reports it.
+
+`SettlementBuilder` applies the pure rules of `decide` to what ended. `Settler` hands the settlement to the broker: copies are
+stored first and originals let go last, so a crash here repeats work and never loses it. Nothing is reported before it is stored.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, TypeAlias
+
+from unpoison.decide import attempts
+from unpoison.decide.policy import judge
+from unpoison.errors import PAUSES, OwnershipLost
+from unpoison.model import verdict
+from unpoison.model.backoff import Limits
+from unpoison.model.dead_letter import DeadLetter
+from unpoison.model.failure import Failure
+from unpoison.model.message import Counters, Delivery, MessageMetadata, metadata_of
+from unpoison.model.verdict import Ruling
+from unpoison.port.broker import Broker, Dead, Kept, Settlement
+from unpoison.port.reading import Unreadable, failure_of
+from unpoison.reporting.report import Event, Report
+from unpoison.workers.interface import Bystanders, Ended, Result
+
+if TYPE_CHECKING:
+    from unpoison.worker.hooks import HookCaller
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """Tombstones that count as done without the handler."""
+
+    deliveries: Sequence[Delivery]
+
+
+@dataclass(frozen=True, slots=True)
+class NewSuspects:
+    """They must run alone, so they are not started here."""
+
+    deliveries: Sequence[Delivery]
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """They have no attempts left, or cannot be read. `failure` says why."""
+
+    deliveries: Sequence[Delivery]
+    failure: Failure
+
+
+NotStarted: TypeAlias = Skipped | NewSuspects | GivenUp
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What was decided: the settlement for the broker, and what to report once it is stored."""
+
+    settlement: Settlement
+    done: int
+    events: Sequence[Event] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SettlementBuilder:
+    """Decides about results. A batch of successes takes a short way: no object is made for any of its messages."""
+
+    limits: Limits
+    consumer: str
+    code_version: str | None
+    clock: Callable[[], float] = time.time
+
+    def __call__(self, results: Sequence[Result | NotStarted]) -> Judged:
+        if len(results) == 1 and isinstance(only := results[0], Ended) and not only.failures:
+            return Judged(Settlement(gone=only.deliveries), len(only.deliveries))
+        gone: list[Delivery] = []
+        kept: list[Kept] = []
+        events: list[Event] = []
+        for result in results:
+            match result:
+                case Ended():
+                    gone += result.good()
+                    events += self._failed(result)
+                case Bystanders(deliveries, must_run_alone):
+                    kept += [Kept(each, attempts.bystander(each.counters, alone=must_run_alone)) for each in deliveries]
+                case NewSuspects(deliveries):
+                    kept += [Kept(each, attempts.set_aside(each.counters, self.limits)) for each in deliveries]
+                case Skipped(deliveries):
+                    gone += deliveries
+                case GivenUp(deliveries, failure):
+                    events += [self._event(each, failure) for each in deliveries]
+        return self._judged(gone, kept, events)
+
+    def _judged(self, gone: list[Delivery], kept: list[Kept], events: Sequence[Event]) -> Judged:
+        done, dead = len(gone), []
+        for event in events:
+            match event.ruling.verdict:
+                case verdict.Retry(after):
+                    kept.append(Kept(event.delivery, event.counters, after.total_seconds()))
+                case verdict.DeadLetter(reason):
+                    dead.append(self._dead(event, reason))
+                case verdict.Discard():
+                    gone.append(event.delivery)
+        return Judged(Settlement(gone, kept, dead), done, events)
+
+    def released(self, unstarted: Sequence[Delivery], cut_off: Sequence[Delivery]) -> Judged:
+        """What a planned stop hands back. It charges nobody; but a message that stops cut off until it is too old is given up."""
+        kept = [Kept(delivery, delivery.counters) for delivery in unstarted]
+        dead: list[Dead] = []
+        events: list[Event] = []
+        for delivery in cut_off:
+            event = self._event(delivery, attempts.cut_off(delivery.counters))
+            match event.ruling.verdict:
+                case verdict.DeadLetter(reason):
+                    dead.append(self._dead(event, reason))
+                    events.append(event)
+                case _:
+                    kept.append(Kept(delivery, attempts.interrupted(delivery.counters, self.clock())))
+        return Judged(Settlement(kept=kept, dead=dead), 0, events)
+
+    def bare(self, delivery: Delivery, failure: Failure) -> Settlement:
+        """A dead letter with as little as possible in it, for a message that a fault in our code keeps from being judged."""
+        reason = f"{failure.classification}: {failure.rule}"
+        ruling = Ruling(verdict.DeadLetter(reason), failure.classification, failure.rule)
+        return Settlement(dead=[Dead(delivery, self._letter(delivery, Counters(), failure, ruling, reason))])
+
+    def _failed(self, ended: Ended) -> Sequence[Event]:
+        return [
+            self._event(ended.deliveries[n], failure, ended.exceptions.get(n), ended.in_used_worker)
+            for n, failure in ended.failures.items()
+        ]
+
+    def _event(
+        self, delivery: Delivery, failure: Failure, exception: BaseException | None = None, in_used_worker: bool = False
+    ) -> Event:
+        now = self.clock()
+        metadata = metadata_of(delivery, failure)
+        ruling = judge(self.limits, delivery.id, metadata, failure, datetime.fromtimestamp(now, UTC))
+        if in_used_worker and (why := attempts.doubt(failure, ruling.verdict, self.limits)):
+            counters, ruling = attempts.doubted(delivery.counters, failure, now), _in_doubt(ruling, why)
+        else:
+            counters = attempts.failed(delivery.counters, failure, now)
+        return Event(delivery, counters, self._complete(metadata, failure, counters), failure, ruling, exception)
+
+    def _complete(self, metadata: MessageMetadata, failure: Failure, counters: Counters) -> MessageMetadata:
+        """What hooks get: with the limit that held, and the time of the first failure, which may be this one."""
+        limit = self.limits.max_attempts if failure.max_attempts is None else failure.max_attempts
+        first = metadata.first_failure_time
+        if first is None and counters.first_failed_at is not None:
+            first = datetime.fromtimestamp(counters.first_failed_at, UTC)
+        return replace(metadata, max_attempts=limit, first_failure_time=first)
+
+    def _letter(self, delivery: Delivery, counters: Counters, failure: Failure, ruling: Ruling, reason: str) -> DeadLetter:
+        host, version, now = self.consumer, self.code_version, self.clock()
+        return letter(delivery, counters, failure, ruling, reason, consumer=host, code_version=version, now=now)
+
+    def _dead(self, event: Event, reason: str) -> Dead:
+        return Dead(event.delivery, self._letter(event.delivery, event.counters, event.failure, event.ruling, reason))
+
+
+def letter(
+    delivery: Delivery,
+    counters: Counters,
+    failure: Failure,
+    ruling: Ruling,
+    reason: str,
+    *,
+    consumer: str,
+    code_version: str | None,
+    now: float | None = None,
+) -> DeadLetter:
+    """Everything known about why this message is given up. `counters` already hold the start that has just failed."""
+    now = time.time() if now is None else now
+    # The adapter adds where the message was in the broker's own terms: only it can read its receipts.
+    original: dict[str, str | int] = {"source": delivery.source}
+    if isinstance(delivery, Unreadable):
+        original["envelope"] = delivery.envelope
+    return DeadLetter(
+        message=delivery.message,
+        attempts=counters.charged,
+        classification=str(ruling.classification),
+        rule=ruling.rule,
+        reason=reason,
+        error_type=failure.type_name,
+        error=failure.text,
+        traceback=failure.traceback,
+        fingerprint=failure.fingerprint,
+        first_failed_at=now if counters.first_failed_at is None else counters.first_failed_at,
+        last_failed_at=now,
+        consumer=consumer,
+        code_version=code_version,
+        original=original,
+        crash=failure.crash,
+        history=counters.history,
+        replays=counters.replays,
+    )
+
+
+def _in_doubt(ruling: Ruling, why: str) -> Ruling:
+    """Neither charged nor given up: another message may have caused it."""
+    after = ruling.verdict.after if isinstance(ruling.verdict, verdict.Retry) else timedelta()
+    rule = f"in-doubt: {why}, so it runs again in a fresh worker ({ruling.rule})"
+    return Ruling(verdict.Retry(after, charged=False), ruling.classification, rule)
+
+
+class Settler:
+    """Settles what came of the messages of one source, then reports it.
+
+    `wait(tries)` waits before the next try while the broker cannot store; it answers False once a stop has used up its grace.
+    `on_settled` and `on_ownership_lost` are called after the broker has confirmed, or has said that others have the messages.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        broker: Broker,
+        report: Report,
+        hooks: "HookCaller",
+        build: SettlementBuilder,
+        *,
+        wait: Callable[[int], bool],
+        on_settled: Callable[[Settlement], None],
+        on_ownership_lost: Callable[[OwnershipLost], None],
+    ) -> None:
+        self._source, self._broker, self._report, self._hooks, self._build = source, broker, report, hooks, build
+        self._wait, self._on_settled, self._on_ownership_lost = wait, on_settled, on_ownership_lost
+        self.in_hand: Sequence[Result | NotStarted] = ()
+        """What is being settled right now."""
+
+    def settle(self, results: Sequence[Result]) -> None:
+        if results:
+            self._tell(*self._judge_and_store(results))
+
+    def settle_unstarted(self, batches: Sequence[NotStarted]) -> None:
+        """A message that cannot be set aside or given up, by a fault of our own, would end every consumer that comes to this
+        point. So it becomes a dead letter that needs as little as possible."""
+        if not batches:
+            return
+        if any(isinstance(batch, Skipped) for batch in batches):
+            self._report.skips_tombstones(self._source)
+        try:
+            judged, letter_ids = self._judge_and_store(batches)
+        except Exception as error:
+            if len(batches) == len(batches[0].deliveries) == 1:
+                self._give_up_barely(batches[0], error)
+                return
+            for batch in batches:
+                for delivery in batch.deliveries:
+                    self.settle_unstarted([replace(batch, deliveries=[delivery])])
+        else:
+            self._tell(judged, letter_ids)
+
+    def release(self, unstarted: Sequence[Delivery], cut_off: Sequence[Delivery] = ()) -> None:
+        """Hand back what was not started and what a stop cut off."""
+        if not (unstarted or cut_off):
+            return
+        judged = self._build.released(unstarted, cut_off)
+        letter_ids = self._store(judged.settlement)
+        if letter_ids is not None:
+            self._report.released(self._source, len(unstarted), interrupted=False)
+            self._report.released(self._source, len(cut_off) - len(judged.events), interrupted=True)
+        self._tell(judged, letter_ids)
+
+    def _judge_and_store(self, results: Sequence[Result | NotStarted]) -> tuple[Judged, Sequence[str | None] | None]:
+        self.in_hand = results
+        judged = self._build(results)
+        letter_ids = self._store(judged.settlement)
+        self.in_hand = ()
+        return judged, letter_ids
+
+    def _give_up_barely(self, batch: NotStarted, error: Exception) -> None:
+        (delivery,) = batch.deliveries
+        failure = batch.failure if isinstance(batch, GivenUp) else failure_of(error, "setting it aside")
+        if self._store(self._build.bare(delivery, failure)) is not None:
+            self._report.given_up(delivery, failure, error)
+        self.in_hand = ()
+
+    def _store(self, settlement: Settlement) -> Sequence[str | None] | None:
+        """The ids of the dead letters once the broker has confirmed; None if it was not settled. While the broker cannot store,
+        this source is paused and nothing is dropped."""
+        tries = 0
+        while True:
+            try:
+                letter_ids = self._broker.settle(settlement)
+            except OwnershipLost as error:
+                self._on_ownership_lost(error)
+                return None
+            except PAUSES as error:
+                self._report.paused(self._source, error)
+                if not self._wait(tries):
+                    return None
+                tries += 1
+            else:
+                self._report.resumed(self._source)
+                self._on_settled(settlement)
+                return letter_ids or ()
+
+    def _tell(self, judged: Judged, letter_ids: Sequence[str | None] | None) -> None:
+        """Report and call hooks, unless it was not stored (None)."""
+        if letter_ids is None:
+            return
+        self._report.done(self._source, judged.done)
+        ids = iter(letter_ids)
+        for event in judged.events:
+            is_dead = isinstance(event.ruling.verdict, verdict.DeadLetter)
+            self._report.failed(event, next(ids, None) if is_dead else None)
+            self._hooks.call(event)
