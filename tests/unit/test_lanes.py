@@ -86,7 +86,7 @@ def assignments(marks):
 def test_what_never_began_has_not_ended_though_its_mark_says_so(assignments, marks):
     assignments, said = assignments
     for lane, code in zip(said.lanes, said.codes, strict=True):
-        marks.outcomes[lane] = code
+        marks.end(lane, code)
     post_mortem = assignments.post_mortem()
     assert not post_mortem.ended.deliveries
     assert {one.delivery.id for one in post_mortem.running} == {"m0", "m1", "m2"}

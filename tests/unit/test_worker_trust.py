@@ -10,7 +10,6 @@ from unpoison.model.failure import Failure
 from unpoison.model.message import Delivery
 from unpoison.worker import wire
 from unpoison.worker.health import REVERSIBLE
-from unpoison.worker.marks import HABITS
 from unpoison.workers.damage import FAILURES_IN_A_ROW, NAMED, Trust
 from unpoison.workers.interface import Ended
 
@@ -19,7 +18,7 @@ class PooledWorker(SimpleNamespace):
     """A worker as far as trust in it goes."""
 
     def __init__(self, pid=1):
-        marks = SimpleNamespace(words=[0] * 8)
+        marks = SimpleNamespace(habits=0)
         super().__init__(
             retiring=False, put_back=set(), failing=set(), assignments=self, process=SimpleNamespace(pid=pid, marks=marks)
         )
@@ -33,7 +32,7 @@ class PooledWorker(SimpleNamespace):
 
     @property
     def habits(self):
-        return [name for n, name in enumerate(REVERSIBLE) if self.process.marks.words[HABITS] >> n & 1]
+        return [name for n, name in enumerate(REVERSIBLE) if self.process.marks.habits >> n & 1]
 
 
 def damaged(trust, worker, *ids, what=("umask",), lasting=False, others=()):

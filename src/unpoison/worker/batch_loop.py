@@ -16,7 +16,7 @@ from unpoison.model.message import Delivery
 from unpoison.worker import fork_guard, wire
 from unpoison.worker.call import Call
 from unpoison.worker.health import Health
-from unpoison.worker.marks import BATCH, END, FAILED, HABITS, IDLE, LANES, Marks
+from unpoison.worker.marks import FAILED, IDLE, Marks
 
 
 def serve_batches(sock: socket.socket, marks: Marks, call: Call) -> None:
@@ -59,7 +59,7 @@ class _Batch:
     def check(self, index: int) -> str:
         """Compare the worker with what it was; message `index` has just ended. Returns what has changed, in words."""
         first, self._unchecked = self._unchecked, index + 1
-        damage = self._health.check(self.marks.words[HABITS]) if index >= first else None
+        damage = self._health.check(self.marks.habits) if index >= first else None
         if damage is None:
             return ""
         wire.send(self._sock, wire.Damaged(self.slot, first, index, damage.what, damage.reversible, damage.is_lasting))
@@ -69,10 +69,9 @@ class _Batch:
 
 def _run(batch: _Batch, items: Iterable[Any], decode: Callable[[Any], Any], function: Callable[[Any], Any]) -> None:
     """What is paid for every message. No call in here that is not needed, and no look-up that can be done before."""
-    words, outcomes, clock, copies = batch.marks.words, batch.marks.outcomes, time.monotonic_ns, fork_guard.copies
-    check_result = batch.check_result
-    since, what, end, code = LANES + 1, LANES, END + batch.slot, batch.code
-    first = at = batch.slot * BATCH
+    words, outcomes, since, what, end, first = batch.marks.batch_view(batch.slot)
+    clock, copies, check_result, code = time.monotonic_ns, fork_guard.copies, batch.check_result, batch.code
+    at = first
     for item in items:
         words[since] = clock()
         at += 1

@@ -23,7 +23,7 @@ from unpoison.worker.batch_loop import peak_memory
 from unpoison.worker.call import Call, timed_out
 from unpoison.worker.fork_guard import end_copy, leave
 from unpoison.worker.health import Health
-from unpoison.worker.marks import BATCH, FAILED, HABITS, IDLE, LANES, STEPPING, Marks
+from unpoison.worker.marks import BATCH, FAILED, IDLE, Marks
 
 _lane: contextvars.ContextVar[int] = contextvars.ContextVar("unpoison_lane", default=-1)
 
@@ -39,21 +39,19 @@ class Lanes:
         """What the last check that found something found, and until when it lasted."""
 
     def begin(self, lane: int) -> None:
-        self._marks.words[LANES + 2 * lane + 1] = time.monotonic_ns()
-        self._marks.words[LANES + 2 * lane] = 1
+        self._marks.begin(lane)
 
     def end(self, lane: int, code: int, failure: Failure | None) -> None:
         """What happened, then that it is over, then the word that there is something to see."""
         with self._speaking:
             damage = self._check(lane, after_failure=failure is not None)
-            if not damage and self._marks.words[LANES + 2 * lane + 1] <= self._mended_at:
+            if not damage and self._marks.running(lane)[1] <= self._mended_at:
                 damage = self._damage  # it had begun when another lane's check put the worker back as it was
             try:
                 if failure is not None:
                     failure = msgspec.structs.replace(failure, worker_damage=damage) if damage else failure
                     wire.send(self._sock, wire.Failed(0, lane, failure))
-                self._marks.outcomes[lane] = code if failure is None else FAILED
-                self._marks.words[LANES + 2 * lane] = IDLE
+                self._marks.end(lane, code if failure is None else FAILED)
                 wire.send(self._sock, wire.Ended(0, [lane], peak_memory()))
             except OSError:  # a handler has closed the line: the marks alone tell the consumer how messages ended
                 if failure is not None or all(self._marks.running(each)[0] == IDLE for each in range(self._marks.lanes)):
@@ -65,12 +63,12 @@ class Lanes:
         Only an idle worker is put back as it was: what has changed while others run may be their doing, and about to end.
         """
         self._unchecked += 1
-        words = self._marks.words
-        is_idle = not any(words[LANES + 2 * other] == 1 for other in range(self._marks.lanes) if other != lane)
+        running = self._marks.running
+        is_idle = not any(running(other)[0] == 1 for other in range(self._marks.lanes) if other != lane)
         if not (after_failure or is_idle or self._unchecked >= BATCH):
             return ""
         self._unchecked = 0
-        damage = self._health.check(words[HABITS], put_back=is_idle)
+        damage = self._health.check(self._marks.habits, put_back=is_idle)
         if damage is None:
             return ""
         self._damage, self._mended_at = str(damage), time.monotonic_ns()
@@ -164,7 +162,7 @@ class _Tasks:
         """Every task a handler makes, its own included, notes its lane while one of its steps runs."""
         context: contextvars.Context | None = how.get("context")
         lane = _lane.get() if context is None else context.get(_lane, -1)
-        stepped = coro if lane < 0 else _stepping(_Steps(coro, lane + 1, self._marks.words))
+        stepped = coro if lane < 0 else _stepping(_Steps(coro, lane + 1, self._marks.step))
         return asyncio.Task(stepped, loop=loop, **how)
 
 
@@ -200,22 +198,22 @@ async def _stepping(steps: "_Steps") -> Any:
 class _Steps:
     """Drives a coroutine step by step, with the lane's number in shared memory during each of them."""
 
-    def __init__(self, coro: Coroutine[Any, Any, Any], lane: int, words: Any) -> None:
-        self._coro, self._lane, self._words = coro, lane, words
+    def __init__(self, coro: Coroutine[Any, Any, Any], lane: int, step: memoryview) -> None:
+        self._coro, self._lane, self._step = coro, lane, step
 
     def __await__(self) -> Generator[Any, Any, Any]:
-        coro, lane, words = self._coro, self._lane, self._words
+        coro, lane, step = self._coro, self._lane, self._step
         value: Any = None
         thrown: BaseException | None = None
         while True:
-            words[STEPPING] = lane
+            step[0] = lane
             try:
                 waited_for = coro.send(value) if thrown is None else coro.throw(thrown)
             except StopIteration as ended:
                 return ended.value
             finally:
                 end_copy()  # a forked copy that went on with the loop would run every other message again
-                words[STEPPING] = 0
+                step[0] = 0
             value = thrown = None
             try:
                 value = yield waited_for

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _SIGNALS = tuple(sorted(set(map(int, signal.valid_signals())) & set(range(1, 32)) - {signal.SIGKILL, signal.SIGSTOP}))
 
 REVERSIBLE = ("working directory", "umask", "locale", "recursion limit", "signal handlers", "environment")
-"""What can be put back. The place of each in here is its bit in the word of habits (marks.HABITS)."""
+"""What can be put back. The place of each in here is its bit in the word of habits (Marks.habits)."""
 
 
 @dataclass(frozen=True, slots=True)

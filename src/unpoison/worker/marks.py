@@ -15,6 +15,8 @@ import mmap
 import os
 import signal
 import sys
+import time
+from typing import NamedTuple
 
 BATCH = 256
 BATCHES = 2
@@ -31,42 +33,93 @@ STACK_SIGNAL = signal.SIGRTMAX - 3
 """Makes a worker write its stack down, wherever it is stuck. One of the signals that programs have no customary use for."""
 
 
+class BatchView(NamedTuple):
+    """Where the marks of one batch are, for the loop that runs it: a call for each mark would cost more than the mark.
+
+    Write `words[since]`, then `words[what]` = `first` + n to claim the n-th message (from 1), and `outcomes[first + n - 1]` once
+    it has ended; `words[what] = IDLE` after the batch. `words[end]` is how many of the batch may start.
+    """
+
+    words: memoryview
+    outcomes: memoryview
+    since: int
+    what: int
+    end: int
+    first: int
+
+
 class Marks:
-    """The shared memory of one worker, as both sides see it."""
+    """The shared memory of one worker. Consumer and worker use the same methods."""
 
     def __init__(self, descriptor: int, lanes: int) -> None:
         self.lanes = lanes
         self._map = mmap.mmap(descriptor, size(lanes))
         whole = memoryview(self._map)
         bytes_at = 8 * (LANES + 2 * lanes)
-        self.words = whole[:bytes_at].cast("Q")
-        self.outcomes = whole[bytes_at:]
+        self._words = whole[:bytes_at].cast("Q")
+        self._outcomes = whole[bytes_at:]
+        self.step = self._words[STEPPING : STEPPING + 1]
+        """One word: the lane whose step is running, + 1. The worker writes it around every step of a task."""
 
     def close(self) -> None:
-        self.words.release()
-        self.outcomes.release()
+        self.step.release()
+        self._words.release()
+        self._outcomes.release()
 
     def running(self, lane: int = 0) -> tuple[int, int]:
-        """(what runs in the lane + 1, since when); (IDLE, …) if nothing does."""
-        return self.words[LANES + 2 * lane], self.words[LANES + 2 * lane + 1]
+        """(what runs in the lane + 1, since when); (IDLE, …) if nothing does. A lane of its own runs message 1."""
+        return self._words[LANES + 2 * lane], self._words[LANES + 2 * lane + 1]
+
+    def outcome(self, index: int) -> int:
+        """How this message ended: 0 = not yet. The index is that of its lane, or its place in both batches."""
+        return self._outcomes[index]
 
     def stepping(self) -> int | None:
         """The lane whose step is running right now, where tasks share one thread."""
-        lane = self.words[STEPPING]
+        lane = self.step[0]
         return lane - 1 if 0 < lane <= self.lanes else None
+
+    def prepare_lane(self, lane: int) -> None:
+        """Make a lane ready for its next message. Only while the worker is not looking at it."""
+        self._outcomes[lane] = 0
+        self._words[LANES + 2 * lane + 1] = 0  # not begun
+
+    def begin(self, lane: int) -> None:
+        self._words[LANES + 2 * lane + 1] = time.monotonic_ns()
+        self._words[LANES + 2 * lane] = 1
+
+    def end(self, lane: int, outcome: int) -> None:
+        self._outcomes[lane] = outcome
+        self._words[LANES + 2 * lane] = IDLE
+
+    def batch_view(self, slot: int) -> BatchView:
+        return BatchView(self._words, self._outcomes, LANES + 1, LANES, END + slot, slot * BATCH)
 
     def batch(self, slot: int, count: int) -> bytes:
         """How the messages of a batch ended so far."""
-        return bytes(self.outcomes[slot * BATCH : slot * BATCH + count])
+        return bytes(self._outcomes[slot * BATCH : slot * BATCH + count])
 
     def is_empty_behind(self, slot: int, count: int) -> bool:
         """Whether nothing is marked in a batch's place beyond its messages."""
-        return not any(self.outcomes[slot * BATCH + count : (slot + 1) * BATCH])
+        return not any(self._outcomes[slot * BATCH + count : (slot + 1) * BATCH])
 
-    def clear(self, slot: int, count: int) -> None:
+    def prepare_batch(self, slot: int, count: int) -> None:
         """Make a batch's place ready for the next one. Only while the worker is not looking at it."""
-        self.outcomes[slot * BATCH : (slot + 1) * BATCH] = _NOTHING
-        self.words[END + slot] = count
+        self._outcomes[slot * BATCH : (slot + 1) * BATCH] = _NOTHING
+        self._words[END + slot] = count
+
+    def end_batch_at(self, slot: int, count: int) -> None:
+        """No more than so many of a batch may start. Only while the worker stands still."""
+        self._words[END + slot] = count
+
+    @property
+    def habits(self) -> int:
+        """Bits of `health.REVERSIBLE`: what the worker need not check."""
+        return self._words[HABITS]
+
+    @habits.setter
+    def habits(self, bits: int) -> None:
+        self._words[HABITS] = bits
 
 
 def size(lanes: int) -> int:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from unpoison.model.failure import Failure
 from unpoison.model.message import Delivery
 from unpoison.worker import wire
-from unpoison.worker.marks import BATCH, BATCHES, END, FAILED, IDLE, LANES
+from unpoison.worker.marks import BATCH, BATCHES, FAILED, IDLE
 from unpoison.workers.interface import Ended
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class BatchAssignments:
     def give(self, deliveries: Sequence[Delivery]) -> wire.Sent:
         slot = 0 if not self._batches or self._batches[0].slot == 1 else 1
         batch = _Batch(slot, _new_code(), deliveries, len(deliveries), weight(deliveries))
-        self._marks.clear(slot, len(deliveries))
+        self._marks.prepare_batch(slot, len(deliveries))
         if self._needs_delivery:
             said = wire.Run(slot, batch.code, [], [_unreceipted(delivery) for delivery in deliveries])
         else:
@@ -157,7 +157,7 @@ class BatchAssignments:
         what, since = self._marks.running()
         for batch in self._batches:
             index = what - 1 - batch.slot * BATCH
-            if 0 <= index < batch.end and self._marks.outcomes[what - 1] == 0:
+            if 0 <= index < batch.end and self._marks.outcome(what - 1) == 0:
                 return [Running(batch.deliveries[index], since)]
         return ()
 
@@ -168,7 +168,7 @@ class BatchAssignments:
             claimed = what - batch.slot * BATCH if 0 < what - batch.slot * BATCH <= batch.end else self._ended(batch)
             taken += batch.deliveries[claimed : batch.end]
             batch.end = claimed
-            self._marks.words[END + batch.slot] = claimed
+            self._marks.end_batch_at(batch.slot, claimed)
         return taken
 
     def post_mortem(self) -> PostMortem:
@@ -250,8 +250,7 @@ class LaneAssignments:
         free = [lane for lane in range(self._marks.lanes) if lane not in self._lanes][: len(deliveries)]
         codes = [_new_code() for _ in free]  # each its own: one that writes over all marks knows no other's
         for lane in free:
-            self._marks.outcomes[lane] = 0
-            self._marks.words[LANES + 2 * lane + 1] = 0  # not begun
+            self._marks.prepare_lane(lane)
         told = self._process.tell(wire.RunLanes(free, codes, [_unreceipted(delivery) for delivery in deliveries]))
         if told is wire.Sent.YES:
             given = zip(free, codes, deliveries, strict=True)
@@ -286,7 +285,7 @@ class LaneAssignments:
             what, _ = self._marks.running(number)
             if self._is_over(number):
                 over.append(lane)
-            elif what == IDLE and not self._marks.outcomes[number]:
+            elif what == IDLE and not self._marks.outcome(number):
                 unstarted.append(lane.delivery)
             elif all(one.lane != number for one in running):
                 # These are not marks of this lane's: whether it ended is not known, but it may have been running.
@@ -299,7 +298,7 @@ class LaneAssignments:
         """The lane is free again, and marked with its own success code, or as a failure whose account arrived before."""
         lane, (what, since) = self._lanes[number], self._marks.running(number)
         has_ended = what == IDLE and since != 0  # what never began cannot have ended, whatever was written over its mark
-        return has_ended and self._marks.outcomes[number] == (lane.code if lane.failure is None else FAILED)
+        return has_ended and self._marks.outcome(number) == (lane.code if lane.failure is None else FAILED)
 
     def _culprit(self, running: Sequence[Running]) -> Running | None:
         if self._shares_a_thread:
@@ -314,7 +313,7 @@ class LaneAssignments:
 
     def _running(self, number: int) -> Running | None:
         what, since = self._marks.running(number)
-        is_running = what == 1 and not self._marks.outcomes[number]
+        is_running = what == 1 and not self._marks.outcome(number)
         return Running(self._lanes[number].delivery, since, number) if is_running else None
 
 

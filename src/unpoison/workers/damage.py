@@ -13,7 +13,6 @@ import msgspec
 
 from unpoison.worker import wire
 from unpoison.worker.health import REVERSIBLE
-from unpoison.worker.marks import HABITS
 from unpoison.workers.interface import Ended
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ class Habits:
 
     def apply(self, worker: "PooledWorker") -> None:
         """Tell a worker what it need not look at."""
-        worker.process.marks.words[HABITS] = sum(1 << REVERSIBLE.index(name) for name in self._habits)
+        worker.process.marks.habits = sum(1 << REVERSIBLE.index(name) for name in self._habits)
 
     def unknown(self, said: wire.Damaged) -> wire.Damaged:
         """A report without known habits. The worker may have checked itself just before it could read that this is one."""
