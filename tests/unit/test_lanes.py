@@ -2,7 +2,6 @@
 
 import os
 import socket
-from types import SimpleNamespace
 
 import pytest
 
@@ -77,8 +76,7 @@ def test_a_message_that_began_after_that_answers_for_its_failure(worker):
 def assignments(marks):
     """Of a worker that was given three messages, and what it was told."""
     told = []
-    process = SimpleNamespace(marks=marks, tell=lambda said: told.append(said) or wire.Sent.YES)
-    assignments = LaneAssignments(process, shares_a_thread=False)
+    assignments = LaneAssignments(marks, lambda said: told.append(said) or wire.Sent.YES, shares_a_thread=False)
     assignments.give([Delivery(None, "orders", f"m{number}", b"") for number in range(3)])
     return assignments, told[0]
 

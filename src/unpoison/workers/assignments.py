@@ -6,19 +6,16 @@ true: a worker that wrote over them has settled nothing.
 
 import random
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from unpoison.model.failure import Failure
 from unpoison.model.message import Delivery
 from unpoison.worker import wire
-from unpoison.worker.marks import BATCH, BATCHES, FAILED, IDLE
+from unpoison.worker.marks import BATCH, BATCHES, FAILED, IDLE, Marks
 from unpoison.workers.interface import Ended
-
-if TYPE_CHECKING:
-    from unpoison.workers.process import WorkerProcess
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +41,8 @@ class PostMortem:
     culprit: Running | None
     is_sound: bool = True
 
+
+Send = Callable[[wire.ToWorker], wire.Sent]
 
 _body = attrgetter("body")
 
@@ -105,8 +104,8 @@ def _new_code() -> int:
 class BatchAssignments:
     """For a worker that runs one message at a time, in batches."""
 
-    def __init__(self, process: "WorkerProcess", needs_delivery: bool) -> None:
-        self._process, self._marks, self._needs_delivery = process, process.marks, needs_delivery
+    def __init__(self, marks: Marks, send: Send, *, needs_delivery: bool) -> None:
+        self._marks, self._send, self._needs_delivery = marks, send, needs_delivery
         self._batches: list[_Batch] = []
 
     def free(self) -> int:
@@ -126,7 +125,7 @@ class BatchAssignments:
             said = wire.Run(slot, batch.code, [], [_unreceipted(delivery) for delivery in deliveries])
         else:
             said = wire.Run(slot, batch.code, [None if each.is_tombstone else each.body for each in deliveries])
-        told = self._process.tell(said)
+        told = self._send(said)
         if told is wire.Sent.YES:
             self._batches.append(batch)
         return told
@@ -232,8 +231,8 @@ class _Lane:
 class LaneAssignments:
     """For a worker that runs several messages at once, each in its lane."""
 
-    def __init__(self, process: "WorkerProcess", *, shares_a_thread: bool) -> None:
-        self._process, self._marks, self._shares_a_thread = process, process.marks, shares_a_thread
+    def __init__(self, marks: Marks, send: Send, *, shares_a_thread: bool) -> None:
+        self._marks, self._send, self._shares_a_thread = marks, send, shares_a_thread
         self._lanes: dict[int, _Lane] = {}
         self._lately: deque[str] = deque(maxlen=LATELY)
 
@@ -251,7 +250,7 @@ class LaneAssignments:
         codes = [_new_code() for _ in free]  # each its own: one that writes over all marks knows no other's
         for lane in free:
             self._marks.prepare_lane(lane)
-        told = self._process.tell(wire.RunLanes(free, codes, [_unreceipted(delivery) for delivery in deliveries]))
+        told = self._send(wire.RunLanes(free, codes, [_unreceipted(delivery) for delivery in deliveries]))
         if told is wire.Sent.YES:
             given = zip(free, codes, deliveries, strict=True)
             self._lanes |= {lane: _Lane(delivery, code) for lane, code, delivery in given}

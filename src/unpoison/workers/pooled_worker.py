@@ -13,8 +13,8 @@ from unpoison.workers.process import GONE_WITHIN, WorkerProcess
 def assignments_for(process: WorkerProcess, consumer: wire.Consumer) -> Assignments:
     options = consumer.options
     if options.is_async or options.threads > 1:
-        return LaneAssignments(process, shares_a_thread=options.is_async)
-    return BatchAssignments(process, consumer.needs_delivery)
+        return LaneAssignments(process.marks, process.tell, shares_a_thread=options.is_async)
+    return BatchAssignments(process.marks, process.tell, needs_delivery=consumer.needs_delivery)
 
 
 @dataclass(eq=False)
