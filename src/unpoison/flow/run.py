@@ -27,7 +27,7 @@ from unpoison.port.broker_url import masked
 from unpoison.port.findings import refuse_losses
 from unpoison.reporting.report import Report, Tally
 from unpoison.workers.bell import Bell
-from unpoison.workers.process import Reaper
+from unpoison.workers.pooled_worker import Reaper
 
 if TYPE_CHECKING:
     from unpoison.flow.runnable import StartedWorkers

@@ -14,7 +14,7 @@ from unpoison.errors import UnpoisonError
 from unpoison.model import verdict
 from unpoison.reporting.report import Event
 from unpoison.worker import wire
-from unpoison.workers.process import GONE_WITHIN, WorkerProcess, readable
+from unpoison.workers.pooled_worker import GONE_WITHIN, WorkerProcess, readable
 
 if TYPE_CHECKING:
     from unpoison.workers.template_client import Template

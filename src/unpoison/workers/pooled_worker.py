@@ -1,13 +1,256 @@
-"""One place for a worker: its process, its book, and what the pool knows about it."""
+"""How does the consumer handle a worker's process: talk to it, stop it for a look, kill it, and learn how it ended?"""
 
+import os
+import select
+import signal
+import socket
+import threading
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
+import msgspec
+
+from unpoison.model.failure import Crash
 from unpoison.model.message import Delivery
 from unpoison.worker import wire
+from unpoison.worker.marks import STACK_SIGNAL, Marks
 from unpoison.workers.assignments import Assignments, BatchAssignments, LaneAssignments, PostMortem, Running
-from unpoison.workers.process import GONE_WITHIN, WorkerProcess
+
+# What becomes of processes that handlers started and left behind?
+#
+# The consumer is the parent of its workers, and inherits what they leave. Each must be collected when it ends, or it stays in
+# the process table for ever. Workers themselves are collected by those who keep them.
+
+
+_KNOWN: set[int] = set()
+_SESSIONS: deque[int] = deque(maxlen=1000)
+
+COLLECTING = threading.RLock()
+"""Held while strangers are collected, and by whoever makes a process until that is known: it must not be taken for one."""
+
+
+def know(pid: int) -> None:
+    """This process is collected by whoever started it. It leads a session of its own, as workers do."""
+    with COLLECTING:
+        _KNOWN.add(pid)
+        _SESSIONS.append(pid)
+
+
+def forget(pid: int) -> None:
+    """Nobody waits for this process any more: if it still ends one day, it is collected like a stranger."""
+    with COLLECTING:
+        _KNOWN.discard(pid)
+
+
+class Reaper:
+    """Collects ended processes that nobody else waits for.
+
+    With `reap_all` that is every unknown one: right where this process has no other children, as under `unpoison run` or as
+    process 1. Otherwise only those of workers' sessions: an application's own subprocesses are its own business.
+    """
+
+    def __init__(self, *, reap_all: bool) -> None:
+        self._reap_all = reap_all
+
+    def reap(self) -> None:
+        with COLLECTING:
+            for pid in _ended_children():
+                if pid not in _KNOWN and (self._reap_all or _session(pid) in _SESSIONS):
+                    with suppress(ChildProcessError):
+                        os.waitpid(pid, os.WNOHANG)
+
+
+def _ended_children() -> list[int]:
+    """Children that have ended and were not collected. Looking at them does not collect them."""
+    found = []
+    with suppress(OSError):
+        for pid in map(int, _children_text().split()):
+            with suppress(ChildProcessError):
+                if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+                    found.append(pid)
+    return found
+
+
+def _children_text() -> str:
+    texts = []
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(OSError):
+            texts.append((task / "children").read_text())
+    return " ".join(texts)
+
+
+def _session(pid: int) -> int:
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return 0
+
+
+# (the part that gave this module its question)
+
+
+STOP_WITHIN = 0.1
+"""Seconds to wait for a process to stand still; one that does not by then is beyond talking to."""
+
+GONE_WITHIN = 5.0
+"""Seconds to wait for a killed process to be gone; one in uninterruptible sleep is left behind and reaped later."""
+
+
+_CRASHED = "Fatal Python error"
+"""How faulthandler begins."""
+
+
+class WorkerProcess:
+    """One worker, seen from the consumer, which is its parent."""
+
+    def __init__(self, pid: int, sock: socket.socket, marks: Marks, stack: int, log: int) -> None:
+        self.pid, self.sock, self.marks, self._stack, self._log = pid, sock, marks, stack, log
+        know(pid)
+        self.pidfd = os.pidfd_open(pid)
+        self.born = time.monotonic()
+        self._status: int | None = None
+        self._peak = 0
+        self._asked_at = 0
+        self.hung_up = False
+        sock.setblocking(False)
+
+    def said(self) -> Iterator[wire.FromWorker]:
+        """What the worker has said since it was last listened to. `hung_up` is set once it will say nothing more."""
+        while True:
+            try:
+                received = wire.receive(self.sock, wire.from_worker)
+            except (BlockingIOError, msgspec.DecodeError, ValueError, RecursionError):  # garbage from a damaged worker
+                return
+            if received is None:
+                self.hung_up = True
+                return
+            yield received[0]
+
+    def tell(self, said: wire.ToWorker) -> wire.Sent:
+        """Never waits: a worker that is stuck does not read, and must not make the consumer wait for it."""
+        try:
+            wire.send(self.sock, said)
+        except BlockingIOError:
+            return wire.Sent.NOT_NOW
+        except OSError:
+            return wire.Sent.NEVER
+        return wire.Sent.YES
+
+    def stand_still(self) -> bool:
+        """Stop the process for a look at its marks. True once it certainly runs no further instruction."""
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.pidfd, signal.SIGSTOP)
+        until = time.monotonic() + STOP_WITHIN
+        while time.monotonic() < until:
+            state = self._state()
+            if state in ("T", "t"):
+                return True
+            if state in ("", "Z", "X"):
+                return False
+            time.sleep(0.0002)
+        return False
+
+    def ask_for_stack(self) -> None:
+        """Have the worker write down where it is, even if it is stuck in C code. Waits a moment for it."""
+        if self.hung_up:  # it has closed its descriptors: the stack would go to whatever has that number now
+            return
+        self._asked_at = size = os.fstat(self._stack).st_size
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.pidfd, STACK_SIGNAL)
+        self.go_on()
+        until = time.monotonic() + STOP_WITHIN
+        while time.monotonic() < until:
+            time.sleep(0.001)
+            before, size = size, os.fstat(self._stack).st_size
+            if size == before > self._asked_at:  # it has written, and writes no more
+                return
+
+    def go_on(self) -> None:
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.pidfd, signal.SIGCONT)
+
+    def kill(self) -> None:
+        """End the process and everything it has started in its session."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+
+    def is_gone(self, wait: float = 0.0) -> bool:
+        """True once the process has ended and its end is on record. Its shared memory may be trusted only then."""
+        if self._status is None and readable((self.pidfd,), wait):
+            try:
+                _, self._status, usage = os.wait4(self.pid, os.WNOHANG)
+                self._peak = usage.ru_maxrss * 1024
+            except ChildProcessError:  # somebody else in this process has reaped it
+                self._status = 0
+        return self._status is not None
+
+    def autopsy(self, elapsed: float | None, *, was_stuck: bool = False) -> Crash:
+        """Everything known about how it ended. If it was stuck, its stack is what it was asked for last."""
+        status = self._status or 0
+        by_signal = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+        return Crash(
+            signal=None if by_signal is None else _signal_name(by_signal),
+            exit_code=os.WEXITSTATUS(status) if os.WIFEXITED(status) else None,
+            elapsed=elapsed,
+            peak_rss=self._peak or None,
+            stack=_read(self._stack, self._asked_at) if was_stuck else _read_crash(self._stack),
+            log=_read_log(self._log),
+            worker_age=time.monotonic() - self.born,
+        )
+
+    def close(self) -> None:
+        """Let go of everything but the process itself."""
+        forget(self.pid)
+        self.sock.close()
+        self.marks.close()
+        for descriptor in (self.pidfd, self._stack, self._log):
+            os.close(descriptor)
+
+    def _state(self) -> str:
+        try:
+            return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except (OSError, IndexError):
+            return ""
+
+
+def readable(descriptors: Iterable[int], wait: float) -> bool:
+    """Whether one of these can be read, within so long. Not with select, which knows only the first 1,024 of a process."""
+    waiting = select.poll()
+    for descriptor in descriptors:
+        waiting.register(descriptor, select.POLLIN)
+    return bool(waiting.poll(wait * 1000))
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _read(descriptor: int, start: int = 0) -> str:
+    return os.pread(descriptor, 16_000, start).decode("utf-8", "replace")
+
+
+def _read_crash(descriptor: int) -> str:
+    """What Python wrote down when it crashed; empty if it had no time to. Stacks that were asked for earlier stand before it."""
+    last = max(0, os.fstat(descriptor).st_size - 64_000)
+    _, begins, rest = os.pread(descriptor, 64_000, last).decode("utf-8", "replace").rpartition(_CRASHED)
+    return (begins + rest)[:16_000] if begins else ""
+
+
+def _read_log(descriptor: int) -> str:
+    length = int.from_bytes(os.pread(descriptor, 8, 0), "little")
+    return os.pread(descriptor, min(length, 64_000), 8).decode("utf-8", "replace")
+
+
+# One place for a worker: its process, its book, and what the pool knows about it.
 
 
 def assignments_for(process: WorkerProcess, consumer: wire.Consumer) -> Assignments:

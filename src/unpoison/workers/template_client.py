@@ -19,9 +19,9 @@ from typing import Any
 from unpoison.errors import ConfigError
 from unpoison.reporting.log_lines import LogStyle
 from unpoison.worker import marks, wire
-from unpoison.workers import process
+from unpoison.workers import pooled_worker
 from unpoison.workers.output import OutputRelay
-from unpoison.workers.process import WorkerProcess
+from unpoison.workers.pooled_worker import WorkerProcess
 
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -54,7 +54,7 @@ class Template:
 
     def worker(self, consumer: wire.Consumer, inherited_fds: Sequence[int], *, for_hooks: bool = False) -> WorkerProcess:
         """A new worker for this consumer; it says by itself when it is ready."""
-        with self._lock, process.COLLECTING:
+        with self._lock, pooled_worker.COLLECTING:
             self._numbers += 1
             fork = wire.Fork(consumer.options.source, self._numbers, for_hooks)
             for _ in range(RENEWALS):
@@ -70,7 +70,7 @@ class Template:
     def revive(self) -> None:
         """If a handler has killed the template, start another one now: the next worker that dies must not wait for the import."""
         if self._process is not None and self._process.poll() is not None:
-            with self._lock, process.COLLECTING:
+            with self._lock, pooled_worker.COLLECTING:
                 if self._process.poll() is not None:  # another consumer's thread may have been quicker
                     self._renew()
 
@@ -105,14 +105,14 @@ class Template:
             with suppress(ProcessLookupError):
                 self._process.kill()
             self._process.wait()
-            process.forget(self._process.pid)
+            pooled_worker.forget(self._process.pid)
 
     def _start(self) -> wire.Described:
         """Start the template and hear what the app is. Whatever goes wrong there is one clear error."""
         ours, theirs = wire.pair()
-        with process.COLLECTING:
+        with pooled_worker.COLLECTING:
             self._process = self._interpreter(theirs)
-            process.know(self._process.pid)
+            pooled_worker.know(self._process.pid)
         theirs.close()
         self._sock = ours
         ours.settimeout(self._start_timeout)
