@@ -14,10 +14,10 @@ from unpoison.brokers.rabbitmq.copies import letter_copy
 from unpoison.brokers.rabbitmq.envelope import Receipt as RabbitMQReceipt
 from unpoison.brokers.sqs import envelope, publishing
 from unpoison.brokers.sqs.broker import SQSBroker
-from unpoison.brokers.sqs.envelope import Receipt as SQSReceipt
 from unpoison.model.message import Delivery, Outgoing
 from unpoison.port.broker import Broker, Dead, Settlement
 from unpoison.port.copying.ids import new_letter_id
+from unpoison.port.copying.settling import Receipt as SQSReceipt
 from unpoison.testing import given
 
 AT_ONCE = 2_000

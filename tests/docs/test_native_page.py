@@ -14,9 +14,8 @@ from unpoison.brokers.rabbitmq import envelope as rabbitmq_envelope
 from unpoison.brokers.redis import envelope as redis
 from unpoison.brokers.sqlite import rows as sqlite
 from unpoison.brokers.sqs import envelope as sqs
-from unpoison.brokers.sqs import envelope as sqs_envelope
 from unpoison.model.message import Delivery, Outgoing
-from unpoison.port.copying.settling import Receipt as NATSReceipt
+from unpoison.port.copying.settling import Receipt
 
 MESSAGE = Outgoing("id-1", "orders", b"1", "k", {"a": "b"})
 REPLY = b"$JS.ACK.orders.unpoison.1.17.17.1700000000000000000.0"
@@ -46,8 +45,8 @@ RAW = {"MessageId": "m", "Body": "1", "Attributes": {}, "MessageAttributes": {},
 RECEIPTS = {
     "RabbitMQ": (rabbitmq, rabbitmq_envelope.Receipt(None, 1, rabbitmq_envelope.published(MESSAGE), b"\x00\x06orders")),
     "Kafka": (kafka, KafkaReceipt(None, 7, Record())),
-    "SQS": (sqs, sqs_envelope.Receipt(None, "h", RAW)),
-    "NATS": (nats, NATSReceipt(None, REPLY, nats.published(MESSAGE))),
+    "SQS": (sqs, Receipt(None, "h", RAW)),
+    "NATS": (nats, Receipt(None, REPLY, nats.published(MESSAGE))),
     "Redis": (redis, redis.Receipt("owner", False, b"1-1", redis.fields_of(MESSAGE))),
     "PostgreSQL, SQLite": (sqlite, 17),
 }

@@ -10,7 +10,7 @@ import tomllib
 from datetime import timedelta
 
 import unpoison
-import unpoison.flow.settlement_builder
+import unpoison.flow.settling
 from tests.docs.pages import ROOT, blocks
 from unpoison import App, Backoff, PoisonPillHandler
 from unpoison.body.json_text import Unfit
@@ -154,7 +154,9 @@ def test_every_finding_of_the_doctor_is_there_and_whether_it_loses_messages():
         node
         for path in package.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "Finding" and isinstance(node.args[0], ast.Constant)
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func) in ("Finding", "Check")
+        and isinstance(node.args[0], ast.Constant)
     ]
     made = {ast.literal_eval(call.args[0]): any(word.arg == "loses" for word in call.keywords) for call in calls}
     text = (ROOT / "docs" / "doctor.md").read_text()

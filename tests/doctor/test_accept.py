@@ -14,7 +14,7 @@ from tests.contract.sqs_lab import SQSLab
 from unpoison import App
 from unpoison.brokers.kafka.connection import Connection
 from unpoison.brokers.kafka.url import address as kafka_address
-from unpoison.brokers.nats.connection import Connection
+from unpoison.brokers.nats.connection import Connection as NATSConnection
 from unpoison.brokers.nats.url import address as nats_address
 from unpoison.errors import ConfigError
 from unpoison.testing import given
@@ -65,7 +65,7 @@ def test_a_policy_of_rabbitmq(vhost, caplog):
 
 def test_a_stream_of_nats(nats, caplog):
     url = nats.fresh()
-    with closing(Connection(nats_address(url))) as link:
+    with closing(NATSConnection(nats_address(url))) as link:
         link.ask("STREAM.CREATE.shop", {"name": "shop", "subjects": ["orders"], "storage": "memory"})
         assert_starts_only_if_accepted(url, "stream-in-memory", "kept in memory", "nats stream backup shop", caplog)
 

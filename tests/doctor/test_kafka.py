@@ -126,7 +126,7 @@ def test_a_topic_that_unpoison_has_not_used_yet_is_looked_at_and_left_as_it_is(l
     assert (missing.loses, missing.stops) == (False, False)
     ours = [adopted.retry, adopted.dlq, adopted.states] if group else [adopted.dlq, adopted.states]
     assert [line.split()[5] for line in missing.fix.splitlines()[1:]] == ours
-    client = Connection(address(lab.url)).admin
+    client = Connection(address(lab.url)).queries.admin
     assert [name for name in client.list_topics(timeout=10).topics if name.startswith(address(lab.url).prefix)] == [adopted.topic]
 
 

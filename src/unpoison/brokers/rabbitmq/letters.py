@@ -16,7 +16,6 @@ from unpoison.brokers.rabbitmq import envelope, header_table, properties
 from unpoison.brokers.rabbitmq.envelope import COUNTERS, LETTER, MOST_HEADERS, RECORD, STATE, Envelope
 from unpoison.brokers.rabbitmq.header_table import Header
 from unpoison.brokers.rabbitmq.wire import Arrived
-from unpoison.model.classification import ErrorClassification
 from unpoison.model.dead_letter import DeadLetter, counters_of_replay
 from unpoison.model.message import Counters, Message
 from unpoison.port import serialization
