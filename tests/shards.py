@@ -19,8 +19,8 @@ from pathlib import Path
 import pytest
 
 DURATIONS = Path(__file__).parent / "durations.json"
-SECONDS_OF_A_TEST = 2.0
-"""Of tests that nobody has measured yet."""
+SECONDS_OF_A_TEST, SECONDS_OF_A_UNIT = 2.0, 60.0
+"""Of tests that nobody has measured yet, and of a unit of such tests at most."""
 
 SERVERS = ("kafka", "rabbitmq", "redis", "nats", "postgresql", "sqs")
 SINGLE, BY_ROW = "tests/contract/test_kills.py", ("tests/contract/test_promises.py", "tests/contract/test_isolation.py")
@@ -58,7 +58,8 @@ def _server(unit: str) -> str:
 
 def seconds_of(tests: Iterable[str], measured: Mapping[str, float]) -> dict[str, float]:
     """How long each unit of these tests takes."""
-    return {unit: measured.get(unit, number * SECONDS_OF_A_TEST) for unit, number in Counter(map(unit_of, tests)).items()}
+    numbers = Counter(map(unit_of, tests))
+    return {unit: measured.get(unit, min(number * SECONDS_OF_A_TEST, SECONDS_OF_A_UNIT)) for unit, number in numbers.items()}
 
 
 def on_processes(units: Mapping[str, float], count: int) -> float:
