@@ -183,7 +183,7 @@ def stop_beating(broker):
     """As a process that was stopped: its connections are open, and it says nothing."""
     one = broker._owner("orders")
     one._closed.set()
-    one._nudge()
+    one._wake()
     one._thread.join()
 
 
@@ -321,7 +321,7 @@ URLS = {
     "redis://h?colour=red": "colour",
     "redis://h?group=a:b": "group must be",
     "redis://h?group=dlq": "group must be",
-    "redis+sentinel://h:26379": "call the master",
+    "redis+sentinel://h:26379": "does not name the master",
     "redis://h:port/0": "no number where its port should be",
 }
 

@@ -108,6 +108,11 @@ class Capability(enum.Flag):
     """`depth` counts, it does not estimate."""
 
 
+ALL_CAPABILITIES = (
+    Capability.DURABLE | Capability.SHARED | Capability.FENCED | Capability.ATOMIC | Capability.BROWSE | Capability.EXACT_DEPTH
+)
+
+
 class Finding(msgspec.Struct, frozen=True):
     """Something about the broker that a person should know, with what to do about it."""
 

@@ -22,7 +22,7 @@ from unpoison.brokers.postgresql.schema import NEW_SOURCE, PGConnection, migrate
 from unpoison.errors import BrokerUnavailable
 from unpoison.model.message import Delivery, Outgoing
 from unpoison.port import sql
-from unpoison.port.broker import Capability, Depth, Finding, Published, Ring, Settlement, Waits, all_or_none
+from unpoison.port.broker import ALL_CAPABILITIES, Depth, Finding, Published, Ring, Settlement, Waits, all_or_none
 from unpoison.port.broker_url import masked
 from unpoison.port.reading import FETCH_BYTES, Unreadable, body_bytes
 from unpoison.port.serialization import counters_text
@@ -33,14 +33,7 @@ class PostgreSQLBroker:
     """One connection to the database. A consumer owns its messages until all its processes have ended."""
 
     native = staticmethod(rows.native)
-    capabilities = (
-        Capability.DURABLE
-        | Capability.SHARED
-        | Capability.FENCED
-        | Capability.ATOMIC
-        | Capability.BROWSE
-        | Capability.EXACT_DEPTH
-    )
+    capabilities = ALL_CAPABILITIES
 
     def __init__(self, url: str) -> None:
         parameters(url)  # refuses a URL that libpq does not understand

@@ -23,7 +23,18 @@ from unpoison.brokers.redis.topology import check_kind, make_group, open_source
 from unpoison.brokers.redis.url import address
 from unpoison.errors import BrokerUnavailable, OwnershipLost
 from unpoison.model.message import Delivery, Outgoing
-from unpoison.port.broker import Capability, Depth, Finding, Kept, Published, Ring, Settlement, Waits, all_or_none, without_source
+from unpoison.port.broker import (
+    ALL_CAPABILITIES,
+    Depth,
+    Finding,
+    Kept,
+    Published,
+    Ring,
+    Settlement,
+    Waits,
+    all_or_none,
+    without_source,
+)
 from unpoison.port.reading import Unreadable
 from unpoison.port.serialization import counters_text
 from unpoison.port.takeovers import TAKEOVER_EVERY, ownership_lost
@@ -36,14 +47,7 @@ class RedisBroker:
     """One connection to the server. A consumer owns its messages until all its processes have ended."""
 
     native = staticmethod(native)
-    capabilities = (
-        Capability.DURABLE
-        | Capability.SHARED
-        | Capability.FENCED
-        | Capability.ATOMIC
-        | Capability.BROWSE
-        | Capability.EXACT_DEPTH
-    )
+    capabilities = ALL_CAPABILITIES
 
     def __init__(self, url: str) -> None:
         self.address = address(url)

@@ -172,7 +172,7 @@ def _of_trimming(look: Look) -> Iterator[Finding]:
     held = sum(1 for no in pending if not look.ask("XRANGE", source, no, no))
     unread = _trimmed_unread(look)
     if held or unread:
-        gone = [f"{held:,} that consumers hold"] * bool(held) + [f"{unread:,} that nobody had read"] * bool(unread)
+        gone = [f"{held:,} that consumers hold"] * bool(held) + [f"{unread:,} unread"] * bool(unread)
         yield Finding(
             "stream-trimmed",
             f"Messages were trimmed from the stream {source!r} before they were finished: {' and '.join(gone)}. A program "

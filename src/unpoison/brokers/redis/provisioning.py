@@ -81,7 +81,7 @@ def _steps(where: Address, sources: Sequence[str], user: str | None, known: dict
             command = " ".join(quote(word) for word in new_group(source, where.group))
             why = f"the stream of source {source!r} and its consumer group, which begins with the oldest entry."
             yield Step("group", f"{where.group} of {source}", why, (f"cli {command}",), known.get(source, False))
-        why = "so that unpoison dlq and doctor know it without being told."
+        why = "so that unpoison dlq and doctor find it without --source."
         listed = known.get(f"{SOURCES} {source}", False)
         yield Step("entry", f"{source} in {SOURCES}", why, (f"cli SADD {SOURCES} {quote(source)}",), listed)
     if user:

@@ -24,7 +24,7 @@ from unpoison.brokers.sqlite.schema import POSITIONS, migrate
 from unpoison.errors import BrokerUnavailable
 from unpoison.model.message import Delivery, Outgoing
 from unpoison.port import sql
-from unpoison.port.broker import Capability, Depth, Finding, Published, Ring, Settlement, Waits
+from unpoison.port.broker import ALL_CAPABILITIES, Depth, Finding, Published, Ring, Settlement, Waits
 from unpoison.port.reading import Unreadable
 from unpoison.port.serialization import counters_text
 from unpoison.port.takeovers import TAKEOVER_EVERY, ownership_lost
@@ -42,14 +42,7 @@ class SQLiteBroker:
     """One connection to the file. A consumer owns its messages until all its processes have ended; no clock is involved."""
 
     native = staticmethod(rows.native)
-    capabilities = (
-        Capability.DURABLE
-        | Capability.SHARED
-        | Capability.FENCED
-        | Capability.ATOMIC
-        | Capability.BROWSE
-        | Capability.EXACT_DEPTH
-    )
+    capabilities = ALL_CAPABILITIES
 
     def __init__(self, url: str, *, clock: Callable[[], float] = time.time) -> None:
         self.path = path_of(url)

@@ -4,14 +4,7 @@ local owner, lost, copied, waited, numbers = ARGV[2], 0, {}, {}, {}
 local at = 3
 while at <= #ARGV do
     local has_waited, no, size = ARGV[at] == '1', ARGV[at + 1], tonumber(ARGV[at + 2])
-    local is_mine, is_taken
-    if has_waited then
-        is_mine = holds_waiting(owner, no)
-        is_taken = not is_mine and was_waiting_taken(owner, no)
-    else
-        is_mine = held_entries(owner, {no})[no]
-        is_taken = not is_mine and was_taken(owner, no)
-    end
+    local is_mine, is_taken = whose(owner, has_waited, no)
     if is_mine then
         numbers[#numbers + 1] = redis.call('XADD', dlq, '*', unpack(ARGV, at + 3, at + 2 + size))
         local moved = has_waited and waited or copied

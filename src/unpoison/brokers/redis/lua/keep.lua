@@ -4,14 +4,7 @@
 local owner, moment, lost, copied = ARGV[2], now(), 0, {}
 for at = 3, #ARGV, 6 do
     local has_waited, no, after, is_alone, text, blob = ARGV[at] == '1', unpack(ARGV, at + 1, at + 5)
-    local is_mine, is_taken
-    if has_waited then
-        is_mine = holds_waiting(owner, no)
-        is_taken = not is_mine and was_waiting_taken(owner, no)
-    else
-        is_mine = held_entries(owner, {no})[no]
-        is_taken = not is_mine and was_taken(owner, no)
-    end
+    local is_mine, is_taken = whose(owner, has_waited, no)
     if is_mine then
         redis.call('HSET', messages, no, blob)
         if text == '' then

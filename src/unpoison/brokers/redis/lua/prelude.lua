@@ -105,6 +105,16 @@ local function was_waiting_taken(owner, no)
     return redis.call('HEXISTS', held, no) == 1
 end
 
+-- Whether the owner holds a message and, if not, whether another consumer took it.
+local function whose(owner, has_waited, no)
+    if has_waited then
+        local is_mine = holds_waiting(owner, no)
+        return is_mine, not is_mine and was_waiting_taken(owner, no)
+    end
+    local is_mine = held_entries(owner, {no})[no]
+    return is_mine, not is_mine and was_taken(owner, no)
+end
+
 -- Messages that are due at the same time keep their order, by fractions of a millisecond. Those due at once are set back by one
 -- millisecond, so that the last of them is due as well.
 local function put(where, no, moment, after, n)
@@ -176,6 +186,16 @@ local function gone_owners(me, run, silence)
         end
     end
     return found
+end
+
+-- Keep only the latest letters that were replayed, or discarded.
+local function trim_history(letters, most)
+    local surplus = redis.call('ZCARD', letters) - tonumber(most)
+    if surplus <= 0 then return end
+    for _, no in ipairs(redis.call('ZRANGE', letters, 0, surplus - 1)) do
+        redis.call('HDEL', history, no)
+        redis.call('ZREM', letters, no)
+    end
 end
 
 local function first_due(where, from, to)

@@ -18,11 +18,5 @@ for at = 5, #ARGV, 3 do
     end
     if is_there then changed[#changed + 1] = id end
 end
-local surplus = redis.call('ZCARD', discarded) - tonumber(ARGV[4])
-if keep and surplus > 0 then
-    for _, no in ipairs(redis.call('ZRANGE', discarded, 0, surplus - 1)) do
-        redis.call('HDEL', history, no)
-        redis.call('ZREM', discarded, no)
-    end
-end
+if keep then trim_history(discarded, ARGV[4]) end
 return changed

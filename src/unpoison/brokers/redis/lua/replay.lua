@@ -13,11 +13,5 @@ for at = 3, #ARGV, 7 do
         sent[#sent + 1] = id
     end
 end
-local surplus = redis.call('ZCARD', replayed) - tonumber(ARGV[2])
-if surplus > 0 then
-    for _, no in ipairs(redis.call('ZRANGE', replayed, 0, surplus - 1)) do
-        redis.call('HDEL', history, no)
-        redis.call('ZREM', replayed, no)
-    end
-end
+trim_history(replayed, ARGV[2])
 return sent
