@@ -127,7 +127,7 @@ def test_attributes_of_other_programs_survive_retry_dead_letter_and_replay(lab):
     broker.close()
     lab.dlq("orders").replay_one()
     (delivery,) = lab.broker("orders").fetch("orders", 10)
-    sent = {name: _as_sent(value) for name, value in delivery.receipt.raw["MessageAttributes"].items() if name != "unpoison"}
+    sent = {name: _as_sent(value) for name, value in delivery.receipt.envelope["MessageAttributes"].items() if name != "unpoison"}
     assert sent == theirs
 
 

@@ -79,7 +79,7 @@ def test_a_retry_is_sent_again_in_the_same_group(lab):
     broker.close()
     (message,) = lab.queue(SOURCE).received()
     assert message["Attributes"]["MessageGroupId"] == "customer-7"
-    assert message["MessageId"] != delivery.receipt.raw["MessageId"]
+    assert message["MessageId"] != delivery.receipt.envelope["MessageId"]
     assert json.loads(message["MessageAttributes"]["unpoison"]["StringValue"])["counters"] == {"attempts": 1}
 
 

@@ -46,7 +46,7 @@ def test_all_that_is_ours_is_json_in_one_attribute(lab, source):
     broker, queue = lab.broker(source), lab.queue(source)
     broker.publish([Outgoing("id-1", source, b"{}", "customer-7", {"x": "ü"})])
     (delivery,) = broker.fetch(source, 1)
-    assert _told(delivery.receipt.raw) == {"id": "id-1", "key": "customer-7", "headers": {"x": "ü"}}
+    assert _told(delivery.receipt.envelope) == {"id": "id-1", "key": "customer-7", "headers": {"x": "ü"}}
     broker.settle(Settlement(kept=[Kept(delivery, Counters(attempts=1))]))
     broker.close()
     (message,) = queue.received()
@@ -55,7 +55,7 @@ def test_all_that_is_ours_is_json_in_one_attribute(lab, source):
         "id": "id-1",
         "key": "customer-7",
         "headers": {"x": "ü"},
-        "stamp": delivery.receipt.raw["MessageId"],
+        "stamp": delivery.receipt.envelope["MessageId"],
         "counters": {"attempts": 1},
     }
 

@@ -184,7 +184,7 @@ def test_a_dead_poller_makes_nobody_a_suspect(lab):
     (taken,) = lab.queue("orders").received(VisibilityTimeout=0)
     broker = lab.broker("orders")
     (delivery,) = broker.fetch("orders", 1)
-    assert delivery.receipt.raw["MessageId"] == taken["MessageId"]
+    assert delivery.receipt.envelope["MessageId"] == taken["MessageId"]
     assert delivery.counters == Counters(vanished=1)
 
 
@@ -231,8 +231,8 @@ WRONG_URLS = {
     "sqs://queue.example/orders": "names a place",
     "sqs://?region=eu-west-1&colour=red": "'colour'",
     "sqs://?endpoint=localhost:9324": "endpoint='localhost:9324'",
-    "sqs://?visibility=0": "between 1 and 43,200, got '0'",
-    "sqs://?wait=21": "between 0 and 20, got '21'",
+    "sqs://?visibility=0": "from 1 to 43,200, got '0'",
+    "sqs://?wait=21": "from 0 to 20, got '21'",
     "sqs://?pollers=many": "got 'many'",
     "sqs://?prefix=a.b": "prefix='a.b'",
 }

@@ -105,7 +105,7 @@ def test_a_letter_of_a_fifo_queue_that_is_moved_back_returns_to_its_message_grou
     came: list[Delivery] = []
     wait_until(lambda: came.extend(broker.fetch("orders.fifo", 1)) or came, lambda: "It did not come")
     assert (came[0].key, came[0].counters.replays) == (key, 1)
-    assert came[0].receipt.raw["Attributes"]["MessageGroupId"] == group
+    assert came[0].receipt.envelope["Attributes"]["MessageGroupId"] == group
 
 
 def test_counters_that_another_program_wrote_do_not_count_and_that_is_said_once(lab):

@@ -73,7 +73,7 @@ def test_a_handler_that_is_at_work_for_twelve_hours_is_ended_and_that_is_said_un
         finally:
             process.kill()
             process.wait()
-    assert "twelve hours, which is as long as SQS lets anybody hold one. Its results are dropped" in " ".join(
+    assert "twelve hours, and SQS lets nobody hold a message for longer. Its results are dropped" in " ".join(
         log.read_text().split()
     )
     counted = Counter(starts.read_text().split())

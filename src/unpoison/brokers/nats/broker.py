@@ -80,10 +80,12 @@ class NATSBroker:
 
     def has_suspect(self, source: str) -> bool:
         with self.sources.lock:
+            self.client.topic(source)
             return self.sources.source(source).suspects.has_one()
 
     def take_suspect(self, source: str, by: str) -> Delivery | None:
         with self.sources.lock:
+            self.client.topic(source)
             known = self.sources.source(source)
             return known.suspects.take(by, known.came_back)
 

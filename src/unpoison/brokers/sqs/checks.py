@@ -1,11 +1,13 @@
-"""What about an existing queue loses messages, or is not as we would have made it? Pure: attributes in, findings out."""
+"""What can be wrong with a queue that was there before. Pure: attributes in, findings out."""
 
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from unpoison.port.broker import Finding
+from unpoison.port.findings import Check, examine, names_of
 
 DAY = 86_400
 LONGEST_RETENTION = 14 * DAY
@@ -15,77 +17,84 @@ FEW_RECEIVES = 50
 
 LONGEST_HELD = 43_200
 LIMIT = 1_048_576
-NAMES = (
-    "no-redrive",
-    "redrive-too-low",
-    "redrive-elsewhere",
-    "short-retention",
-    "letters-expire-early",
-    "letters-redriven",
-    "letters-expire",
-    "queue-delays",
-    "small-messages",
-    "retries-overtake",
-    "handler-over-twelve-hours",
-)
 
 Attributes = Mapping[str, str]
+NOTHING: Attributes = MappingProxyType({})
 
 
-def work_queue(name: str, work: Attributes, dlq: Attributes) -> list[Finding]:
-    """About a source that was there before."""
-    return [*of_redrive(name, work, dlq), *_of_retention(name, work), *_of_limits(name, work), *of_order(name)]
+class Queue(NamedTuple):
+    """What the checks need to know about a queue; `other` is its DLQ, or of a DLQ its source."""
+
+    name: str
+    attributes: Attributes
+    other: Attributes = NOTHING
+
+    @property
+    def policy(self) -> dict[str, Any]:
+        """Its redrive policy, as far as it can be understood."""
+        return redrive(self.attributes)
+
+    @property
+    def most_receives(self) -> int | None:
+        with suppress(TypeError, ValueError):
+            return int(str(self.receives))
+        return None
+
+    @property
+    def receives(self) -> object:
+        """maxReceiveCount as it stands there."""
+        return self.policy.get("maxReceiveCount")
+
+    @property
+    def target(self) -> str:
+        return str(self.policy.get("deadLetterTargetArn", ""))
+
+    @property
+    def dlq_arn(self) -> str:
+        return self.other.get("QueueArn", "")
+
+    @property
+    def retention(self) -> int:
+        return _retention(self.attributes)
+
+    @property
+    def others_retention(self) -> int:
+        return _retention(self.other)
+
+    @property
+    def days(self) -> float:
+        return self.retention / DAY
+
+    @property
+    def delay(self) -> int:
+        return int(self.attributes.get("DelaySeconds", 0))
+
+    @property
+    def limit(self) -> int:
+        return _limit(self.attributes)
+
+    @property
+    def others_limit(self) -> int:
+        return _limit(self.other)
+
+    @property
+    def set(self) -> str:
+        """How the command begins that sets attributes."""
+        where = f'"$(aws sqs get-queue-url --queue-name {self.name} --query QueueUrl --output text)"'
+        return f"aws sqs set-queue-attributes --queue-url {where} --attributes"
+
+    @property
+    def set_redrive(self) -> str:
+        policy = json.dumps({"deadLetterTargetArn": self.dlq_arn, "maxReceiveCount": 1000})
+        return f"{self.set} '{json.dumps({'RedrivePolicy': policy})}'"
 
 
-def of_order(name: str) -> list[Finding]:
-    """Said of each FIFO queue, old or new."""
-    if not name.endswith(".fifo"):
-        return []
-    return [
-        Finding(
-            "retries-overtake",
-            f"Queue {name!r} is a FIFO queue: messages of one group are handled in order, except that those behind a message "
-            f"which fails do not wait for it. Its retry is sent again, to the end of its group.",
-            "If a later message must never be handled before an earlier one, have handlers check that, by a version say.",
-        )
-    ]
+def _retention(attributes: Attributes) -> int:
+    return int(attributes.get("MessageRetentionPeriod", LONGEST_RETENTION))
 
 
-def of_redrive(name: str, work: Attributes, dlq: Attributes) -> list[Finding]:
-    policy = redrive(work)
-    wanted = json.dumps({"RedrivePolicy": json.dumps({"deadLetterTargetArn": dlq.get("QueueArn", ""), "maxReceiveCount": 1000})})
-    fix = _set(name, f"'{wanted}'")
-    if not policy:
-        return [
-            Finding(
-                "no-redrive",
-                f"Queue {name!r} has no redrive policy: while nothing of unpoison runs, a message that another program cannot "
-                f"handle comes back until SQS deletes it.",
-                fix,
-            )
-        ]
-    found: list[Finding] = []
-    most, target = _number(policy.get("maxReceiveCount")), str(policy.get("deadLetterTargetArn", ""))
-    if most is not None and most < FEW_RECEIVES:
-        found.append(
-            Finding(
-                "redrive-too-low",
-                f"Queue {name!r} gives a message up after {most} receives (maxReceiveCount). SQS counts every receive, also of "
-                f"messages that only stood beside one that killed its consumer: innocent ones become dead letters, without a "
-                f"word about why.",
-                fix,
-                loses=True,
-            )
-        )
-    if target and dlq.get("QueueArn") and target != dlq["QueueArn"]:
-        found.append(
-            Finding(
-                "redrive-elsewhere",
-                f"What SQS itself gives up of queue {name!r} goes to {target}, where unpoison dlq does not look.",
-                fix,
-            )
-        )
-    return found
+def _limit(attributes: Attributes) -> int:
+    return int(attributes.get("MaximumMessageSize", LIMIT))
 
 
 def redrive(attributes: Attributes) -> dict[str, Any]:
@@ -95,99 +104,116 @@ def redrive(attributes: Attributes) -> dict[str, Any]:
     return {}
 
 
-def _number(value: object) -> int | None:
-    with suppress(TypeError, ValueError):
-        return int(str(value))
-    return None
+OF_REDRIVE = (
+    Check(
+        "no-redrive",
+        lambda queue: not queue.policy,
+        "Queue {of.name!r} has no redrive policy: while nothing of unpoison runs, a message that another program cannot handle "
+        "comes back until SQS deletes it.",
+        "{of.set_redrive}",
+    ),
+    Check(
+        "redrive-too-low",
+        lambda queue: queue.most_receives is not None and queue.most_receives < FEW_RECEIVES,
+        "Queue {of.name!r} gives a message up after {of.most_receives} receives (maxReceiveCount). SQS counts every receive, "
+        "also of messages that only stood beside one that killed its consumer: innocent ones become dead letters, without a "
+        "word about why.",
+        "{of.set_redrive}",
+        loses=True,
+    ),
+    Check(
+        "redrive-elsewhere",
+        lambda queue: bool(queue.target and queue.dlq_arn and queue.target != queue.dlq_arn),
+        "What SQS itself gives up of queue {of.name!r} goes to {of.target}, where unpoison dlq does not look.",
+        "{of.set_redrive}",
+    ),
+)
+OF_ORDER = (
+    Check(
+        "retries-overtake",
+        lambda queue: queue.name.endswith(".fifo"),
+        "Queue {of.name!r} is a FIFO queue: messages of one group are handled in order, except that those behind a message which "
+        "fails do not wait for it. Its retry is sent again, to the end of its group.",
+        "If a later message must never be handled before an earlier one, have handlers check that, by a version say.",
+    ),
+)
+OF_WORK_QUEUES = (
+    *OF_REDRIVE,
+    Check(
+        "short-retention",
+        lambda queue: queue.retention < SHORT_RETENTION,
+        "Queue {of.name!r} deletes messages that are {of.retention:,} s old, handled or not (MessageRetentionPeriod): a "
+        "consumer that stands still for so long loses them.",
+        f"{{of.set}} MessageRetentionPeriod={LONGEST_RETENTION}",
+        loses=True,
+    ),
+    Check(
+        "queue-delays",
+        lambda queue: queue.delay > 0,
+        "Queue {of.name!r} delays every message by {of.delay} s (DelaySeconds), also each retry that is to start at once and "
+        "what a planned stop hands back.",
+        "{of.set} DelaySeconds=0",
+    ),
+    Check(
+        "small-messages",
+        lambda queue: queue.limit < 64 * 1024,
+        "Queue {of.name!r} takes messages of {of.limit:,} bytes at most (MaximumMessageSize), counters and history included: a "
+        "retry of one that just fits may not fit.",
+        f"{{of.set}} MaximumMessageSize={LIMIT}",
+    ),
+    *OF_ORDER,
+)
+OF_LETTER_QUEUES = (
+    Check(
+        "letters-expire-early",
+        lambda queue: queue.retention < queue.others_retention,
+        "Queue {of.name!r} keeps messages for {of.retention:,} s, and its source for {of.others_retention:,} s. SQS counts "
+        "from when a message was first sent: one that SQS itself moves there late is deleted at once.",
+        f"{{of.set}} MessageRetentionPeriod={LONGEST_RETENTION}",
+        loses=True,
+    ),
+    Check(
+        "letters-expire",
+        lambda queue: queue.others_retention <= queue.retention < LONGEST_RETENTION,
+        "Queue {of.name!r} deletes dead letters after {of.days:g} days, and SQS could keep them for 14.",
+        f"{{of.set}} MessageRetentionPeriod={LONGEST_RETENTION}",
+    ),
+    Check(
+        "small-messages",
+        lambda queue: queue.limit < queue.others_limit,
+        "Queue {of.name!r} takes messages of {of.limit:,} bytes at most (MaximumMessageSize), and its source "
+        "{of.others_limit:,}: one that is larger can be no dead letter, and makes its source stand still.",
+        f"{{of.set}} MaximumMessageSize={LIMIT}",
+    ),
+    Check(
+        "letters-redriven",
+        lambda queue: bool(queue.policy),
+        "Queue {of.name!r} has a redrive policy of its own: each look at a dead letter is a receive, and after "
+        "{of.receives} of them SQS takes it away from there.",
+        "{of.set} RedrivePolicy=",
+        loses=True,
+    ),
+)
+NAMES = (*names_of(OF_WORK_QUEUES, OF_LETTER_QUEUES), "handler-over-twelve-hours")
 
 
-def _of_retention(name: str, work: Attributes) -> list[Finding]:
-    kept = int(work.get("MessageRetentionPeriod", LONGEST_RETENTION))
-    if kept >= SHORT_RETENTION:
-        return []
-    return [
-        Finding(
-            "short-retention",
-            f"Queue {name!r} deletes messages that are {kept:,} s old, handled or not (MessageRetentionPeriod): a consumer that "
-            f"stands still for so long loses them.",
-            _set(name, f"MessageRetentionPeriod={LONGEST_RETENTION}"),
-            loses=True,
-        )
-    ]
+def work_queue(name: str, work: Attributes, dlq: Attributes) -> list[Finding]:
+    """About the queue of a source."""
+    return examine(OF_WORK_QUEUES, Queue(name, work, dlq))
 
 
-def _of_limits(name: str, work: Attributes) -> list[Finding]:
-    found: list[Finding] = []
-    if int(work.get("DelaySeconds", 0)) > 0:
-        found.append(
-            Finding(
-                "queue-delays",
-                f"Queue {name!r} delays every message by {work['DelaySeconds']} s (DelaySeconds), also each retry that is to "
-                f"start at once and what a planned stop hands back.",
-                _set(name, "DelaySeconds=0"),
-            )
-        )
-    most = int(work.get("MaximumMessageSize", LIMIT))
-    if most < 64 * 1024:
-        found.append(
-            Finding(
-                "small-messages",
-                f"Queue {name!r} takes messages of {most:,} bytes at most (MaximumMessageSize), counters and history included: a "
-                f"retry of one that just fits may not fit.",
-                _set(name, f"MaximumMessageSize={LIMIT}"),
-            )
-        )
-    return found
+def of_order(name: str) -> list[Finding]:
+    """Said of each FIFO queue, old or new."""
+    return examine(OF_ORDER, Queue(name, {}))
+
+
+def of_redrive(name: str, attributes: Attributes, dlq: Attributes) -> list[Finding]:
+    return examine(OF_REDRIVE, Queue(name, attributes, dlq))
 
 
 def letters_queue(name: str, dlq: Attributes, work: Attributes) -> list[Finding]:
-    """About a DLQ that was there before."""
-    found: list[Finding] = []
-    kept, source_kept = (int(each.get("MessageRetentionPeriod", LONGEST_RETENTION)) for each in (dlq, work))
-    if kept < source_kept:
-        found.append(
-            Finding(
-                "letters-expire-early",
-                f"Queue {name!r} keeps messages for {kept:,} s, and its source for {source_kept:,} s. SQS counts from when a "
-                f"message was first sent: one that SQS itself moves there late is deleted at once.",
-                _set(name, f"MessageRetentionPeriod={LONGEST_RETENTION}"),
-                loses=True,
-            )
-        )
-    elif kept < LONGEST_RETENTION:
-        found.append(
-            Finding(
-                "letters-expire",
-                f"Queue {name!r} deletes dead letters after {kept / DAY:g} days, and SQS could keep them for 14.",
-                _set(name, f"MessageRetentionPeriod={LONGEST_RETENTION}"),
-            )
-        )
-    found += _of_letter_size(name, dlq, work)
-    if redrive(dlq):
-        found.append(
-            Finding(
-                "letters-redriven",
-                f"Queue {name!r} has a redrive policy of its own: each look at a dead letter is a receive, and after "
-                f"{redrive(dlq).get('maxReceiveCount')} of them SQS takes it away from there.",
-                _set(name, "RedrivePolicy="),
-                loses=True,
-            )
-        )
-    return found
-
-
-def _of_letter_size(name: str, dlq: Attributes, work: Attributes) -> list[Finding]:
-    most, source_most = (int(each.get("MaximumMessageSize", LIMIT)) for each in (dlq, work))
-    if most >= source_most:
-        return []
-    return [
-        Finding(
-            "small-messages",
-            f"Queue {name!r} takes messages of {most:,} bytes at most (MaximumMessageSize), and its source {source_most:,}: one "
-            f"that is larger can be no dead letter, and makes its source stand still.",
-            _set(name, f"MaximumMessageSize={LIMIT}"),
-        )
-    ]
+    """About the DLQ of a source."""
+    return examine(OF_LETTER_QUEUES, Queue(name, dlq, work))
 
 
 def handler_time(longest: float | None) -> list[Finding]:
@@ -204,8 +230,3 @@ def handler_time(longest: float | None) -> list[Finding]:
             loses=longest != float("inf"),
         )
     ]
-
-
-def _set(name: str, attributes: str) -> str:
-    where = f'"$(aws sqs get-queue-url --queue-name {name} --query QueueUrl --output text)"'
-    return f"aws sqs set-queue-attributes --queue-url {where} --attributes {attributes}"

@@ -115,7 +115,7 @@ class Source:
             try:
                 self.mover.send_on(self.work, [raw for raw, _ in waiting], [copy for _, copy in waiting])
             except UnpoisonError:
-                self.work.put_back([delivery.receipt.raw for delivery in deliveries])
+                self.work.put_back([delivery.receipt.envelope for delivery in deliveries])
                 raise
         return deliveries
 

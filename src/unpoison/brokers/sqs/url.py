@@ -1,4 +1,4 @@
-"""What does an SQS URL say?
+"""Read an SQS URL.
 
 sqs://?region=eu-west-1, with `endpoint=http://127.0.0.1:9324` for a server that is not Amazon's. Region and credentials come from
 where the AWS tools look for them (variables, profiles, roles) unless they stand here.
@@ -7,12 +7,10 @@ where the AWS tools look for them (variables, profiles, roles) unless they stand
 from typing import NamedTuple
 
 from unpoison.errors import ConfigError
-from unpoison.port.broker_url import masked, parse
+from unpoison.port.broker_url import Options, masked, parse
 
 OPTIONS = ("endpoint", "region", "profile", "prefix", "visibility", "wait", "pollers")
-VISIBILITY, LONGEST_VISIBILITY = 30, 43_200
-WAIT, LONGEST_WAIT = 2, 20
-POLLERS, MOST_POLLERS = 4, 64
+VISIBILITY, WAIT, POLLERS = 30, 2, 4
 ENDPOINT = "http://host:9324"
 FORM = "The form is sqs://?region=eu-west-1, with endpoint=http://host:port for a server that is not Amazon's."
 
@@ -29,7 +27,7 @@ class Address(NamedTuple):
     visibility: int
     """Seconds for which a message is ours; it is renewed while it runs."""
     wait: int
-    """Seconds that one question for messages waits at the server."""
+    """Seconds that one request for messages waits at the server."""
     pollers: int
 
     @property
@@ -40,27 +38,26 @@ class Address(NamedTuple):
 
 def address(url: str) -> Address:
     parts = parse(url, FORM)
-    options = parts.options()
     if parts.hosts or parts.path.strip("/"):
         raise ConfigError(f"{parts.shown!r} names a place before the options, and SQS has none there. {FORM}")
-    unknown = sorted(options.keys() - set(OPTIONS))
-    if unknown:
-        raise ConfigError(f"The sqs:// URL has the option {unknown[0]!r}, which is none. There are: {', '.join(OPTIONS)}")
+    options = Options(parts, OPTIONS)
     endpoint = options.get("endpoint")
     if endpoint is not None:
         _check_endpoint(endpoint)
+    prefix = "cannot begin the name of a queue: use letters, digits, '-' and '_'."
+    kept = f"It is how long a vanished consumer keeps its messages. Left out it is {VISIBILITY}."
+    waits = f"It is how long one request for messages waits at the server. Left out it is {WAIT}."
+    pollers = f"It is how many requests are on their way at once. Left out it is {POLLERS}."
     return Address(
         endpoint.rstrip("/") if endpoint else None,
         options.get("region"),
         options.get("profile"),
         parts.user or None,
         parts.password or None,
-        _prefix(options.get("prefix", "")),
-        _number(
-            options, "visibility", VISIBILITY, 1, LONGEST_VISIBILITY, "It is how long a vanished consumer keeps its messages."
-        ),
-        _number(options, "wait", WAIT, 0, LONGEST_WAIT, "It is how long one question for messages waits at the server."),
-        _number(options, "pollers", POLLERS, 1, MOST_POLLERS, "It is how many requests are on their way at once."),
+        options.text("prefix", "", _is_prefix, prefix),
+        options.whole("visibility", VISIBILITY, 1, 43_200, kept),
+        options.whole("wait", WAIT, 0, 20, waits),
+        options.whole("pollers", POLLERS, 1, 64, pollers),
     )
 
 
@@ -70,17 +67,5 @@ def _check_endpoint(endpoint: str) -> None:
     parse(endpoint, ENDPOINT).places(443, ENDPOINT)
 
 
-def _prefix(text: str) -> str:
-    if not all(each.isascii() and (each.isalnum() or each in "-_") for each in text):
-        raise ConfigError(f"prefix={text!r} in the URL cannot begin the name of a queue: use letters, digits, '-' and '_'.")
-    return text
-
-
-def _number(options: dict[str, str], name: str, otherwise: int, least: int, most: int, meaning: str) -> int:
-    text = options.get(name, str(otherwise))
-    if not text.isascii() or not text.isdigit() or not least <= int(text) <= most:
-        raise ConfigError(
-            f"{name} in the URL must be a whole number between {least} and {most:,}, got {text!r}. "
-            f"{meaning} Left out it is {otherwise}."
-        )
-    return int(text)
+def _is_prefix(text: str) -> bool:
+    return all(each.isascii() and (each.isalnum() or each in "-_") for each in text)

@@ -191,8 +191,8 @@ class Settler:
             try:
                 outcome = holder.let_go(group)
             except BrokerUnavailable as raised:
-                error = error or raised
-                continue
+                error = raised
+                break
             unknown = set(outcome.unknown)
             gone += [receipt for receipt in group if receipt not in unknown] if unknown else group
             error = error or outcome.error
