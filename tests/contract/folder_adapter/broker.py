@@ -1,0 +1,296 @@
+"""The `Broker` of the store. The kit settles, renews and gives back; here is what only this store knows."""
+
+import hashlib
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from tests.contract.folder_adapter import envelope
+from tests.contract.folder_adapter.queue import File, Queue, name_of
+from unpoison.errors import ConfigError, Refusal
+from unpoison.model.message import Delivery, Outgoing
+from unpoison.port.broker import STORED, Capability, Dead, Depth, Finding, Published, Refused, Ring, Settlement, without_source
+from unpoison.port.broker_url import Options, parse
+from unpoison.port.copying.ids import new_letter_id, unique
+from unpoison.port.copying.leases import LeasedSources, Leases
+from unpoison.port.copying.settling import ALL_LET_GO, Copies, Item, LetGo, Receipt, Stored
+from unpoison.port.copying.suspects import Suspect, start_alone
+from unpoison.port.reading import Unreadable, read_one
+from unpoison.port.takeovers import CameBack
+
+FORM = "folder:///path/to/folder?visibility=30"
+LOST = (
+    "This consumer held messages for longer than it had said (visibility in the URL): it was paused. Its results are dropped; "
+    "the messages are delivered again."
+)
+LOOK_EVERY = 0.02
+
+
+class Folders(NamedTuple):
+    """The queues of one source: a replayed letter is a message that is consumed from `replays` and stays in `history`."""
+
+    work: Queue
+    suspects: Queue
+    replays: Queue
+    dead: Queue
+    discarded: Queue
+    history: Queue
+    starts: Queue
+
+
+def folders(root: Path, source: str) -> Folders:
+    return Folders(*(Queue(root / source / name) for name in Folders._fields))
+
+
+class Subscription:
+    """One queue, as far as this process takes its messages: the `Holder` of the kit."""
+
+    def __init__(self, queue: Queue, visibility: float, kept_in: Queue | None = None) -> None:
+        self.queue, self._visibility, self._kept_in = queue, visibility, kept_in
+        self.leases = Leases(visibility)
+        self.held = self.leases.held
+        self._names: dict[str, File] = {}
+
+    def receive(self, limit: int) -> list[tuple[File, bytes]]:
+        asked_at = time.monotonic()
+        files = self.queue.receive(limit, self._visibility)
+        self.leases.take([file.id for file in files], asked_at)
+        self._names.update((file.id, file) for file in files)
+        return [(file, self.queue.read(file.name)) for file in files]
+
+    def let_go(self, receipts: Sequence[Receipt]) -> LetGo:
+        lost = [receipt for receipt in receipts if not self._ended(self._names.pop(receipt.handle))]
+        self.leases.forget([receipt.handle for receipt in receipts])
+        return LetGo(lost=lost) if lost else ALL_LET_GO
+
+    def _ended(self, file: File) -> bool:
+        if self._kept_in is None:
+            return self.queue.delete(file.name)
+        try:
+            (self.queue.path / file.name).rename(self._kept_in.path / name_of(0.0, 0, file.id))
+        except FileNotFoundError:
+            return False
+        return True
+
+    def renew(self) -> None:
+        asked_at = time.monotonic()
+        self.leases.renewed([id_ for id_ in self.leases.renewable() if self._kept(id_, self._visibility)], asked_at)
+
+    def _kept(self, id_: str, seconds: float, *, received: int | None = None) -> bool:
+        """Have a message for so many seconds from now. False if it is lost."""
+        file = self._names[id_]
+        name = self.queue.rename(file.name, time.time() + seconds, file.received if received is None else received, id_)
+        if name is None:
+            self.leases.lose([id_])
+            return False
+        self._names[id_] = file._replace(name=name)
+        return True
+
+    def give_up(self) -> None:
+        for id_ in self.leases.give_up():
+            self._kept(id_, 0.0)
+        self._names.clear()
+
+
+class Source:
+    """One source: a `LeasedSource` of the kit. Nothing is read ahead, so nothing waits here unfetched."""
+
+    def __init__(self, name: str, root: Path, visibility: float) -> None:
+        self.name, self.promised = name, visibility
+        self.folders = folders(root, name)
+        self.work = Subscription(self.folders.work, visibility)
+        self.replays = Subscription(self.folders.replays, visibility, self.folders.history)
+        self.suspects = Subscription(self.folders.suspects, visibility)
+        self.came_back = CameBack()
+
+    @property
+    def subscriptions(self) -> tuple[Subscription, ...]:
+        return self.work, self.replays, self.suspects
+
+    @property
+    def is_late(self) -> bool:
+        return any(each.leases.is_late for each in self.subscriptions)
+
+    def fetch(self, limit: int) -> list[Delivery]:
+        found: list[Delivery] = []
+        for holder in (self.replays, self.work):
+            for file, data in holder.receive(limit - len(found)):
+                self.came_back.note(self.name, int(file.received > 1))
+                found.append(self._read(holder, file, data))
+        self.came_back.tell_due()
+        return found
+
+    def _read(self, holder: Subscription, file: File, data: bytes) -> Delivery:
+        """Reading never raises. What came back from a consumer that vanished may have been running there."""
+
+        def one(data: bytes) -> Delivery:
+            delivery = envelope.read(self.name, holder, file, data)
+            for _ in range(min(2, file.received - 1)):
+                delivery = msgspec.structs.replace(delivery, counters=delivery.counters.returned())
+            return delivery
+
+        return read_one(data, one, partial(envelope.not_read, self.name, holder, file))
+
+    def take_suspect(self, by: str) -> Delivery | None:
+        for file, data in self.suspects.receive(1):
+            read, not_read = partial(envelope.read, self.name, self.suspects, file), partial(envelope.not_read, self.name)
+            delivery = read_one(data, read, partial(not_read, self.suspects, file))
+            if isinstance(delivery, Unreadable):
+                return delivery  # it is not started
+            suspect = Suspect(delivery, delivery.receipt.envelope, file.received - 1)
+            put_aside = partial(self.suspects._kept, file.id, 0.0, received=file.received - 1)
+            return start_alone(suspect, by, Notes(self.folders.starts), self.came_back, put_aside)
+        return None
+
+    def is_left_alone(self, after: float) -> bool:
+        return False
+
+    def verify(self) -> None:
+        """The store forgets nothing."""
+
+    def renew(self) -> None:
+        for each in self.subscriptions:
+            each.renew()
+
+    def stop_listening(self) -> None:
+        """Nothing comes by itself."""
+
+    def unfetched(self) -> Iterator[Sequence[Delivery]]:
+        return iter(())
+
+    def give_up(self) -> None:
+        for each in self.subscriptions:
+            each.give_up()
+
+    def close(self) -> None:
+        """There is no connection."""
+
+
+class Notes:
+    """Who started a suspect: `StartNotes` of the kit."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+
+    def store(self, stamp: str, note: bytes) -> None:
+        self._queue.send(note, id_=f"{_digest(stamp)}-{unique()}")
+
+    def find(self, stamp: str) -> Iterable[bytes]:
+        return [self._queue.read(file.name) for file in self._queue.files() if file.id.startswith(_digest(stamp))]
+
+
+class FolderBroker:
+    capabilities = Capability.DURABLE | Capability.SHARED | Capability.FENCED | Capability.BROWSE
+
+    def __init__(self, url: str) -> None:
+        parts = parse(url, FORM)
+        options = Options(parts, ["visibility"])
+        self._visibility = options.seconds("visibility", 30.0, 0.5, 43_200, "It is how long a vanished consumer keeps messages.")
+        self.root = Path(parts.path)
+        self.sources = LeasedSources(self._source, Copies("The folder", self._store), LOST)
+        self._ended = threading.Event()
+        self._create = True
+
+    def _source(self, name: str) -> Source:
+        return Source(name, self.root, self._visibility)
+
+    def open(self, sources: Sequence[str], *, create: bool = True, ring: Ring | None = None) -> Sequence[Finding]:
+        self._create = create
+        opened = [self._folders(source) for source in sources]
+        if ring is not None:
+            self.sources.ring = ring
+            threading.Thread(target=self._listen, args=(opened,), name="folder-bell", daemon=True).start()
+        return ()
+
+    def _folders(self, source: str) -> Folders:
+        """What the source has, created if need be."""
+        if not self._create and not (self.root / source).exists():
+            raise ConfigError(f"There is no folder {str(self.root / source)!r}, and create=False forbids creating it. Create it.")
+        return folders(self.root, source)
+
+    def ties(self) -> Sequence[int]:
+        return ()
+
+    def publish(self, messages: Sequence[Outgoing]) -> Published:
+        created = {message.source for message in messages if not (self.root / message.source).exists()}
+        refused = without_source(messages, self._folders)
+        for number, message in enumerate(messages):
+            if number not in refused:
+                try:
+                    self._folders(message.source).work.send(envelope.published(message), message.delay)
+                except OSError as error:
+                    refused[number] = Refused(Refusal.NO_ROOM, f"The folder did not store it: {error}.")
+        created = {source for source in created if (self.root / source).exists()}
+        return Published(refused, created=created) if refused or created else STORED
+
+    def fetch(self, source: str, limit: int) -> Sequence[Delivery]:
+        with self.sources.lock:
+            return self.sources.to_fetch(source).fetch(limit) if limit > 0 else ()
+
+    def has_suspect(self, source: str) -> bool:
+        return any(file.visible_at <= time.time() for file in folders(self.root, source).suspects.files())
+
+    def take_suspect(self, source: str, by: str) -> Delivery | None:
+        with self.sources.lock:
+            return self.sources.source(source).take_suspect(by)
+
+    def settle(self, settlement: Settlement) -> Sequence[str | None]:
+        with self.sources.lock:
+            return self.sources.settle(settlement)
+
+    def _store(self, items: Sequence[Item]) -> Stored:
+        """Copies of these, for the kit. A letter of which a crash left one already is not written again."""
+        refused: dict[int, str] = {}
+        letter_ids: dict[int, str | None] = {}
+        for number, item in enumerate(items):
+            source, stamp = item.delivery.source, item.delivery.receipt.envelope
+            there = folders(self.root, source)
+            try:
+                if isinstance(item, Dead):
+                    ending = f"-{_digest(f'{stamp}:{item.letter.replays}')}"
+                    known = next((file.id for file in _letters(there) if file.id.endswith(ending)), None)
+                    copy = envelope.copied(item.delivery, item.delivery.counters, item.letter)
+                    id_ = known or there.dead.send(copy, id_=new_letter_id("l") + ending)
+                    letter_ids[number] = f"{source}-{id_}"
+                else:
+                    queue = there.suspects if item.counters.alone else there.work
+                    queue.send(envelope.copied(item.delivery, item.counters), item.after)
+            except OSError as error:
+                refused[number] = f"{error}."
+        return Stored(refused, letter_ids)
+
+    def extend(self, deliveries: Sequence[Delivery]) -> None:
+        with self.sources.lock:
+            self.sources.extend(deliveries)
+
+    def depth(self, source: str) -> Depth:
+        there, now = folders(self.root, source), time.time()
+        files = [file for queue in (there.work, there.replays, there.suspects) for file in queue.files()]
+        hidden = [file for file in files if file.visible_at > now]
+        leased = sum(file.received > 0 for file in hidden)
+        return Depth(len(files) - len(hidden), len(hidden) - leased, leased, len(there.dead.files()))
+
+    def close(self) -> None:
+        self._ended.set()
+        self.sources.close()
+
+    def _listen(self, opened: Sequence[Folders]) -> None:
+        """Ring while there is something that can be received."""
+        while not self._ended.wait(LOOK_EVERY):
+            queues = [queue for each in opened for queue in (each.work, each.replays, each.suspects)]
+            if any(file.visible_at <= time.time() for queue in queues for file in queue.files()):
+                self.sources.wake()
+
+
+def _letters(there: Folders) -> Iterator[File]:
+    for queue in (there.dead, there.replays, there.history, there.discarded):
+        yield from queue.files()
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
