@@ -30,7 +30,7 @@ def visibility_for(promise: str) -> float:
 class FolderLab(Lab):
     """A folder of its own."""
 
-    modules = tuple(f"{HERE}.{name}" for name in ("broker", "deadletters", "queue"))
+    modules = (*(f"{HERE}.{name}" for name in ("broker", "deadletters", "queue")), "unpoison.port.copying.settling")
     readers = (f"{HERE}.envelope.read",)
 
     def __init__(self, folder: Path, visibility: float = 30.0) -> None:

@@ -25,9 +25,10 @@ busy machine anybody may be silent for so long, and would lose its messages."""
 class NATSLab(Lab):
     """An account of its own."""
 
-    modules = tuple(
-        f"unpoison.brokers.nats.{name}"
-        for name in ("broker", "source", "client", "deadletters", "claims", "writing", "subscription")
+    modules = (
+        *(f"unpoison.brokers.nats.{name}" for name in ("broker", "source", "client", "deadletters", "claims", "writing")),
+        "unpoison.brokers.nats.subscription",
+        "unpoison.port.copying.settling",
     )
     readers = tuple(f"unpoison.brokers.nats.envelope.{name}" for name in ("look", "plain"))
 
