@@ -59,7 +59,7 @@ class SQSLab(Lab):
     """A prefix of its own."""
 
     modules = (
-        *(f"unpoison.brokers.sqs.{name}" for name in ("broker", "source", "subscription", "moving", "deadletters")),
+        *(f"unpoison.brokers.sqs.{name}" for name in ("broker", "source", "subscription", "deadletters")),
         *(f"unpoison.port.copying.{name}" for name in ("settling", "whole_dlq")),
     )
     readers = tuple(f"unpoison.brokers.sqs.envelope.{name}" for name in ("look", "plain"))

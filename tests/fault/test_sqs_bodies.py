@@ -9,7 +9,7 @@ import pytest
 
 from tests.contract.sqs_lab import SQSLab
 from unpoison.brokers.sqs import source
-from unpoison.brokers.sqs.body import MOST_BYTES
+from unpoison.brokers.sqs.envelope import MOST_BYTES
 from unpoison.errors import PayloadError, PublishFailed, Refusal
 from unpoison.model.message import Counters, Outgoing
 from unpoison.port.broker import Dead, Depth, Kept, Settlement

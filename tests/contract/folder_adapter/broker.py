@@ -48,24 +48,28 @@ def folders(root: Path, source: str) -> Folders:
 
 
 class Subscription:
-    """One queue, as far as this process takes its messages: the `Holder` of the kit."""
+    """One queue, as far as this process takes its messages: the `Holder` of the kit. To renew a message is to rename its file, and
+    that is done by a thread of the kit: so nothing else is done with files at that moment."""
 
     def __init__(self, queue: Queue, visibility: float, kept_in: Queue | None = None) -> None:
         self.queue, self._visibility, self._kept_in = queue, visibility, kept_in
         self.leases = Leases(visibility)
         self.held = self.leases.held
         self._names: dict[str, File] = {}
+        self._lock = threading.Lock()
 
     def receive(self, limit: int) -> list[tuple[File, bytes]]:
-        asked_at = time.monotonic()
-        files = self.queue.receive(limit, self._visibility)
-        self.leases.take([file.id for file in files], asked_at)
-        self._names.update((file.id, file) for file in files)
-        return [(file, self.queue.read(file.name)) for file in files]
+        with self._lock:
+            asked_at = time.monotonic()
+            files = self.queue.receive(limit, self._visibility)
+            self.leases.take([file.id for file in files], asked_at)
+            self._names.update((file.id, file) for file in files)
+            return [(file, self.queue.read(file.name)) for file in files]
 
     def let_go(self, receipts: Sequence[Receipt]) -> LetGo:
-        lost = [receipt for receipt in receipts if not self._ended(self._names.pop(receipt.handle))]
-        self.leases.forget([receipt.handle for receipt in receipts])
+        with self._lock:
+            lost = [receipt for receipt in receipts if not self._ended(self._names.pop(receipt.handle))]
+            self.leases.forget([receipt.handle for receipt in receipts])
         return LetGo(lost=lost) if lost else ALL_LET_GO
 
     def _ended(self, file: File) -> bool:
@@ -78,10 +82,17 @@ class Subscription:
         return True
 
     def renew(self) -> None:
-        asked_at = time.monotonic()
-        self.leases.renewed([id_ for id_ in self.leases.renewable() if self._kept(id_, self._visibility)], asked_at)
+        with self._lock:
+            asked_at = time.monotonic()
+            self.leases.renewed([id_ for id_ in self.leases.renewable() if self._hidden(id_, self._visibility)], asked_at)
 
-    def _kept(self, id_: str, seconds: float, *, received: int | None = None) -> bool:
+    def put_aside(self, id_: str, received: int) -> None:
+        """As if it had not been received."""
+        with self._lock:
+            self._hidden(id_, 0.0, received=received)
+            self.leases.forget([id_])
+
+    def _hidden(self, id_: str, seconds: float, *, received: int | None = None) -> bool:
         """Have a message for so many seconds from now. False if it is lost."""
         file = self._names[id_]
         name = self.queue.rename(file.name, time.time() + seconds, file.received if received is None else received, id_)
@@ -92,9 +103,10 @@ class Subscription:
         return True
 
     def give_up(self) -> None:
-        for id_ in self.leases.give_up():
-            self._kept(id_, 0.0)
-        self._names.clear()
+        with self._lock:
+            for id_ in self.leases.give_up():
+                self._hidden(id_, 0.0)
+            self._names.clear()
 
 
 class Source:
@@ -143,7 +155,7 @@ class Source:
             if isinstance(delivery, Unreadable):
                 return delivery  # it is not started
             suspect = Suspect(delivery, delivery.receipt.envelope, file.received - 1)
-            put_aside = partial(self.suspects._kept, file.id, 0.0, received=file.received - 1)
+            put_aside = partial(self.suspects.put_aside, file.id, file.received - 1)
             return start_alone(suspect, by, Notes(self.folders.starts), self.came_back, put_aside)
         return None
 
@@ -233,7 +245,7 @@ class FolderBroker:
             return self.sources.to_fetch(source).fetch(limit) if limit > 0 else ()
 
     def has_suspect(self, source: str) -> bool:
-        return any(file.visible_at <= time.time() for file in folders(self.root, source).suspects.files())
+        return folders(self.root, source).suspects.has_one()
 
     def take_suspect(self, source: str, by: str) -> Delivery | None:
         with self.sources.lock:
@@ -282,8 +294,7 @@ class FolderBroker:
     def _listen(self, opened: Sequence[Folders]) -> None:
         """Ring while there is something that can be received."""
         while not self._ended.wait(LOOK_EVERY):
-            queues = [queue for each in opened for queue in (each.work, each.replays, each.suspects)]
-            if any(file.visible_at <= time.time() for queue in queues for file in queue.files()):
+            if any(queue.has_one() for each in opened for queue in (each.work, each.replays, each.suspects)):
                 self.sources.wake()
 
 

@@ -32,6 +32,11 @@ class Queue:
         names = [path.name for path in self.path.iterdir()]
         return sorted((read_name(name) for name in names if not name.startswith(".")), key=lambda file: file[1:])
 
+    def has_one(self) -> bool:
+        """Whether a message can be received now."""
+        now = time.time()
+        return any(read_name(path.name).visible_at <= now for path in self.path.iterdir() if not path.name.startswith("."))
+
     def send(self, data: bytes, delay: float = 0.0, id_: str | None = None) -> str:
         """Store a message; it is on disk when this returns."""
         id_ = id_ or new_letter_id("m")

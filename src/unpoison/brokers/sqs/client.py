@@ -60,7 +60,7 @@ class Client:
         return writing.store(self.connection, copies) if copies else {}
 
     def counts(self, url: str) -> tuple[int, int, int]:
-        """How many messages of a queue can be received, wait for their time, and are held by somebody."""
+        """How many messages of a queue can be received, wait for their time, and are held by a consumer."""
         wanted = [f"ApproximateNumberOfMessages{kind}" for kind in ("", "Delayed", "NotVisible")]
         found = self.connection.ask("get_queue_attributes", QueueUrl=url, AttributeNames=wanted).get("Attributes", {})
         ready, delayed, held = (int(found.get(name, 0)) for name in wanted)

@@ -66,7 +66,7 @@ MOST_CONNECTIONS = 256
 are opened."""
 NO_QUEUE = ("AWS.SimpleQueueService.NonExistentQueue", "QueueDoesNotExist")
 LOST = ("ReceiptHandleIsInvalid", "InvalidParameterValue", "MessageNotInflight", "AWS.SimpleQueueService.MessageNotInflight")
-"""What SQS says about a receipt of a message that somebody else has by now, or that is gone."""
+"""What SQS says about a receipt of a message that another consumer has by now, or that is gone."""
 
 _REFUSED_LOGIN = (
     "AccessDenied",

@@ -4,17 +4,22 @@ One attribute, `unpoison`, with JSON: id, key and headers of the sender, counter
 MessageId of the first original. Only copies of ours have a stamp: counters without one were written by another program and count
 nothing. Attributes that another program put on a message go along with each copy as they are. A message may have ten, and ours is
 one of them: of ten foreign ones the last by name travels inside of ours.
+
+A body that is text goes as it is. What SQS refuses (bytes that are no text, control characters, nothing at all) goes as base64,
+and what is too large is compressed first; `encoding` says which. It arrives bit for bit.
 """
 
 import base64
+import binascii
 import json
+import re
+import zlib
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
 import msgspec
 
-from unpoison.brokers.sqs import body as bodies
 from unpoison.model.message import NO_HEADERS, UNTRIED, Counters, Delivery, Moment, Native, Outgoing
 from unpoison.model.message import as_text as text
 from unpoison.port.copying.settling import Receipt
@@ -100,7 +105,7 @@ def look_safely(raw: Raw) -> Seen:
 
     def bare(raw: Raw, _: Exception) -> Seen:
         id_ = raw["MessageId"]
-        return Seen(id_, None, NO_HEADERS, id_, bodies.decoded(raw["Body"], None), UNTRIED, Envelope())
+        return Seen(id_, None, NO_HEADERS, id_, decoded(raw["Body"], None), UNTRIED, Envelope())
 
     return read_one(raw, look, bare)
 
@@ -122,7 +127,7 @@ def look(raw: Raw) -> Seen:
         key=key,
         headers={**foreign, **envelope.headers} or NO_HEADERS,
         stamp=envelope.stamp or raw["MessageId"],
-        body=bodies.decoded(raw["Body"], envelope.encoding),
+        body=decoded(raw["Body"], envelope.encoding),
         counters=counters_or_untried(envelope.counters) if envelope.stamp else UNTRIED,
         envelope=envelope,
     )
@@ -247,3 +252,62 @@ def _typed(value: Raw, content: bytes) -> dict[str, str | bytes]:
 def _sent_at(raw: Raw) -> float | None:
     moment = sent_at(raw)
     return moment / 1000 if moment else None
+
+
+EMPTY, BASE64, ZLIB = "empty", "base64", "zlib"
+NOTHING = "-"
+"""Stands for a body of no bytes: SQS refuses an empty one."""
+
+MOST_BYTES = 64 * 1024 * 1024
+"""Of a body that is compressed. A megabyte that SQS takes can be a gigabyte of the same byte, and would take all memory."""
+
+_REFUSED = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def encoded(body: bytes, most: int) -> tuple[str, str | None]:
+    """The text that is sent, and its encoding (None: as it is). It may be longer than `most` bytes if nothing helps."""
+    if not body:
+        return NOTHING, EMPTY
+    plain = _text(body)
+    text, encoding = (base64.b64encode(body).decode(), BASE64) if plain is None else (plain, None)
+    if len(body if encoding is None else text) <= most or len(body) > MOST_BYTES:
+        return text, encoding
+    smaller = base64.b64encode(zlib.compress(body)).decode()
+    return (smaller, ZLIB) if len(smaller) < len(text) else (text, encoding)
+
+
+def _decompressed(small: bytes) -> bytes:
+    stream = zlib.decompressobj()
+    body = stream.decompress(small, MOST_BYTES + 1)
+    if not stream.eof or len(body) > MOST_BYTES:
+        raise ValueError("It is longer than we send any, or not whole.")
+    return body
+
+
+def _text(body: bytes) -> str | None:
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        return None
+    return None if _REFUSED.search(text) else text
+
+
+def fits(text: str) -> bool:
+    """Whether SQS takes every character of it."""
+    return not _REFUSED.search(text)
+
+
+def decoded(text: str, encoding: str | None) -> bytes:
+    """The body. What claims to be encoded and is not is taken as it is: another program wrote it."""
+    raw = text.encode("utf-8", "surrogatepass")
+    try:
+        match encoding:
+            case "empty":
+                return b"" if text == NOTHING else raw
+            case "base64":
+                return base64.b64decode(raw, validate=True)
+            case "zlib":
+                return _decompressed(base64.b64decode(raw, validate=True))
+    except (binascii.Error, ValueError, zlib.error):
+        return raw
+    return raw

@@ -1,4 +1,4 @@
-"""What is called how in SQS?
+"""The names of queues in SQS.
 
 A source is a queue. For the source `orders`, and for `orders.fifo`:
 
@@ -7,7 +7,7 @@ A source is a queue. For the source `orders`, and for `orders.fifo`:
     orders-suspects      orders-suspects.fifo       messages that must run alone: here a receive counts as a start
     orders-replays       orders-fifo-replays        letters that are sent again, until a consumer moves them to the source
     orders-dlq-history   orders-fifo-dlq-history    what became of letters
-    orders-dlq-lock.fifo orders-fifo-dlq-lock.fifo  whoever holds its one message works on the dead letters
+    orders-dlq-lock.fifo orders-fifo-dlq-lock.fifo  the holder of its one message works on the dead letters
     orders-starts        orders-fifo-starts         who started a message that must run alone
                          orders-fifo-later          messages that wait: in a FIFO queue none can
 """

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from unpoison.brokers.sqs import body as bodies
+from unpoison.brokers.sqs import envelope as bodies
 from unpoison.brokers.sqs import envelope as envelopes
 from unpoison.brokers.sqs.connection import AT_ONCE, Connection, Denied, NoQueue, Refused
 from unpoison.brokers.sqs.envelope import GROUP, RECEIVED_AT, SENT_AT, TRACE, Envelope, Raw

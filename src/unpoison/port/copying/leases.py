@@ -154,7 +154,7 @@ class LeasedSource(Protocol):
         """Find out whether the server still knows that we hold what we hold."""
 
     def renew(self) -> None:
-        """Keep what is held for another while."""
+        """Keep what is held for another while. Called by a thread of its own, also while the consumer settles."""
 
     def stop_listening(self) -> None:
         """Take no more messages until the next fetch."""
