@@ -141,7 +141,7 @@ def test_topics_that_differ_from_what_would_be_made_are_told_by_a_consumer_that_
     with Journal() as journal:
         drained(app)
     (line,) = journal.of("finding")
-    assert f"Topic '{names.retry}' has the times of whoever wrote to it" in line
+    assert f"Topic '{names.retry}' has the clients' times" in line
 
 
 def test_a_retry_topic_with_too_few_partitions_is_told_until_it_has_them(lab):
@@ -166,7 +166,7 @@ def test_many_dead_letters_are_told_until_they_are_gone(lab):
 
 
 def test_retries_that_are_done_with_are_told_until_they_are_cut_and_nothing_else_is(lab, names, monkeypatch):
-    monkeypatch.setattr(doctor, "MANY", 5)
+    monkeypatch.setattr(doctor, "MANY_SETTLED", 5)
     app, seen = lab.app(), []
     given.consumer(app, "orders", seen.append)
     for number in range(6):
@@ -183,7 +183,7 @@ def test_retries_that_are_done_with_are_told_until_they_are_cut_and_nothing_else
 @pytest.mark.long
 def test_a_body_that_only_the_retry_topic_has_is_not_cut(lab, names, monkeypatch):
     """The letter of a message that came from there was too large for the DLQ."""
-    monkeypatch.setattr(doctor, "MANY", 1)
+    monkeypatch.setattr(doctor, "MANY_SETTLED", 1)
     app = lab.app()
     given.consumer(app, "orders", reject)
     app.publish("orders", "small", delay=0.05)

@@ -44,7 +44,7 @@ class Read:
         return 4
 
 
-class Source:
+class Subscription:
     names = Names("orders", "unpoison")
 
     def record(self, receipt):
@@ -59,9 +59,10 @@ def kept(part):
 def test_a_copy_is_stored_though_a_partition_that_is_gone_was_at_the_same_place_in_memory():
     broker, stored = KafkaBroker("kafka://127.0.0.1:1"), []
     broker.connection.store = lambda copies, places: stored.extend(copies) or {}
+    broker._subscriptions["orders"] = Subscription()
     for number in range(100):  # a partition that nobody has any more leaves its place to the next one
         part = Partition("orders", 0)
-        broker._store(Source(), [kept(part)])  # and then the partition is lost, before that was settled
+        broker._store([kept(part)])  # and then the partition is lost, before that was settled
         assert len(stored) == number + 1
         part.is_lost = True
         del part

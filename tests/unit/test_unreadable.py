@@ -41,7 +41,7 @@ def test_nats(text):
 
 
 def test_kafka(text):
-    assert kafka._counters(text) == UNTRIED
+    assert kafka.counters_or_untried(text) == UNTRIED
 
 
 def test_redis(text):

@@ -1,8 +1,8 @@
 """How does Kafka serve as a broker?
 
-Whose message it is follows from whose partition it is, and the server refuses a commit by anybody else. Retries and dead
-letters are copies that the server has confirmed before the original counts as done. What runs while its partition goes to
-another consumer stays with whoever runs it.
+The consumer that owns a partition owns its messages; the server refuses commits by any other. Retries and dead letters are copies
+that the server has confirmed before the original counts as done. A message that runs while its partition goes to another consumer
+stays with the consumer that runs it.
 """
 
 import threading
@@ -14,26 +14,27 @@ import msgspec
 from confluent_kafka import Consumer, KafkaError, KafkaException
 
 from unpoison.brokers.kafka import letters, publishing
+from unpoison.brokers.kafka.checks import differences, warn_of_losses
 from unpoison.brokers.kafka.cluster_queries import message_counts
 from unpoison.brokers.kafka.connection import Connection
 from unpoison.brokers.kafka.envelope import NewRecord, native
 from unpoison.brokers.kafka.errors import error_text
 from unpoison.brokers.kafka.letter_states import DEAD, LetterStates
+from unpoison.brokers.kafka.names import Names
 from unpoison.brokers.kafka.partition import Partition
 from unpoison.brokers.kafka.publishing import publish
 from unpoison.brokers.kafka.reading import Reader
 from unpoison.brokers.kafka.subscription import OffsetsByPartition, Subscription, by_partition
-from unpoison.brokers.kafka.topic_checks import differences, warn_of_losses
 from unpoison.brokers.kafka.topology import Topology
 from unpoison.brokers.kafka.url import address
-from unpoison.errors import BrokerUnavailable, OwnershipLost
+from unpoison.errors import OwnershipLost
 from unpoison.model.message import Delivery, Outgoing
-from unpoison.model.wording import counted
 from unpoison.port.broker import Capability, Dead, Depth, Finding, Kept, Published, Ring, Settlement, Waits
+from unpoison.port.copying.settling import Copies, Stored
 
 
 class KafkaBroker:
-    """One user of the servers."""
+    """A connection to the servers, and what is consumed over it."""
 
     capabilities = Capability.DURABLE | Capability.SHARED | Capability.BROWSE
     native = staticmethod(native)
@@ -47,8 +48,7 @@ class KafkaBroker:
         self._letter_states: dict[str, LetterStates] = {}
         self._reader: Reader | None = None
         self._members: list[Consumer] = []
-        self._stored: set[tuple[Partition, int]] = set()
-        self._letter_ids: dict[tuple[Partition, int], str] = {}
+        self._copies = Copies("Kafka", self._store_copies, key=_partition_and_offset)
 
     def open(self, sources: Sequence[str], *, create: bool = True, ring: Ring | None = None) -> Sequence[Finding]:
         self.connection.create = create
@@ -77,7 +77,7 @@ class KafkaBroker:
             if limit <= 0:
                 return ()
             known = self._subscription(source)
-            self._see_to_topics(known, known.names.topics)
+            self._look_at_topics(known, known.names.topics)
             if known.lost():
                 raise _lost()
             return known.fetch(limit)
@@ -99,90 +99,82 @@ class KafkaBroker:
             ]
             if not everything:
                 return ()
-            source = self._subscription(everything[0].source)
-            held = source.is_held
+            subscription = self._subscription(everything[0].source)
+            held = subscription.is_held
             kept = [each for each in settlement.kept if held(each.delivery.receipt)]
             back = [each for each in kept if not each.after and each.counters == each.delivery.counters]
             moved: list[Kept | Dead] = [each for each in kept if each not in back]
             moved += [each for each in settlement.dead if held(each.delivery.receipt)]
-            needed = {source.names.dlq if isinstance(each, Dead) else source.names.retry for each in moved}
-            self._see_to_topics(source, needed)
-            self._store(source, moved)
+            names = subscription.names
+            self._look_at_topics(subscription, {names.dlq if isinstance(each, Dead) else names.retry for each in moved})
+            self._store(moved)
             gone = settlement.gone
             done = by_partition([*gone, *(each.delivery for each in moved)])
-            if not source.are_held(done):
+            if not subscription.are_held(done):
                 gone = [each for each in gone if held(each.receipt)]
                 done = by_partition([*gone, *(each.delivery for each in moved)])
-            self._finish(source, done, back)
-            letter_ids = [self._letter_ids.pop(_mark(each), None) for each in settlement.dead]
+            self._finish(subscription, done, back)
+            letter_ids = [self._copies.letter_id(each.delivery) for each in settlement.dead]
+            self._copies.forget(each.delivery for each in moved)
             if len(gone) + len(back) + len(moved) < len(everything):
-                source.lost()
+                subscription.lost()
                 raise _lost()
             return letter_ids
 
-    def _finish(self, source: Subscription, done: OffsetsByPartition, back: Sequence[Kept]) -> None:
-        refs = source.finish(done)
-        if refs:
-            self.connection.must_store([publishing.settled_note(source.names, ref) for ref in refs], "telling what is done")
-        if self._stored:
-            self._stored.difference_update((partition, offset) for partition, offsets in done.items() for offset in offsets)
+    def _finish(self, subscription: Subscription, done: OffsetsByPartition, back: Sequence[Kept]) -> None:
+        self._note_settled(subscription, done)
         if back:
-            self._give_back(source, back)
-        for member in source.members:
+            self._give_back(subscription, back)
+        for member in subscription.members:
             member.commits.wait(anyway=bool(back))
 
-    def _give_back(self, source: Subscription, back: Sequence[Kept]) -> None:
-        """As it was. What can no longer be put back into its partition goes to the group as a copy."""
-        away = [each for each in back if each.delivery.receipt.offset in each.delivery.receipt.partition.handed_over]
-        if away:
-            self._store(source, away)
-            refs = source.finish(by_partition([each.delivery for each in away]))
-            self.connection.must_store([publishing.settled_note(source.names, ref) for ref in refs], "telling what is given back")
-        source.put_back(by_partition([each.delivery for each in back if each not in away]))
+    def _note_settled(self, subscription: Subscription, done: OffsetsByPartition) -> None:
+        """These are done. The group learns it of those whose partition has gone elsewhere."""
+        if refs := subscription.finish(done):
+            notes = [publishing.settled_note(subscription.names, ref) for ref in refs]
+            self.connection.must_store(notes, "reporting settled messages")
 
-    def _store(self, source: Subscription, moved: Sequence[Kept | Dead]) -> None:
-        """Have a confirmed copy of each. One that was confirmed before is not sent again."""
-        self._stored = {
-            (partition, offset) for partition, offset in self._stored if not partition.is_lost or offset in partition.handed_over
-        }
-        self._letter_ids = {mark: id_ for mark, id_ in self._letter_ids.items() if mark in self._stored}
-        new = [each for each in moved if _mark(each) not in self._stored]
+    def _give_back(self, subscription: Subscription, back: Sequence[Kept]) -> None:
+        """As they were. A message whose partition has gone elsewhere goes to the group as a copy."""
+        moved = [each for each in back if each.delivery.receipt.offset in each.delivery.receipt.partition.handed_over]
+        if moved:
+            self._store(moved)
+            self._note_settled(subscription, by_partition([each.delivery for each in moved]))
+        subscription.put_back(by_partition([each.delivery for each in back if each not in moved]))
+
+    def _store(self, items: Sequence[Kept | Dead]) -> None:
+        """Have a confirmed copy of each. One that was confirmed before is not stored again."""
+        self._copies.keep_only(lambda key: not key[0].is_lost or key[1] in key[0].handed_over)
+        self._copies.store(items)
+
+    def _store_copies(self, items: Sequence[Kept | Dead]) -> Stored:
+        """A letter that is too large for the DLQ is stored with less about the failure, and at last without its body."""
+        subscription = self._subscription(items[0].delivery.source)
         places: dict[int, tuple[int, int]] = {}
-        refused = self.connection.store([self._copy(source, each, letters.WHOLE) for each in new], places)
+        refused = self.connection.store([self._copy(subscription, each, letters.WHOLE) for each in items], places)
         for how in (letters.TRIMMED, letters.REFERRING):
-            large = [
-                number
-                for number, why in refused.items()
-                if why.code() == KafkaError.MSG_SIZE_TOO_LARGE and isinstance(new[number], Dead)
-            ]
+            large = [number for number, why in refused.items() if _is_too_large(why) and isinstance(items[number], Dead)]
             found: dict[int, tuple[int, int]] = {}
-            again = self.connection.store([self._copy(source, new[number], how) for number in large], found)
+            again = self.connection.store([self._copy(subscription, items[number], how) for number in large], found)
             for index, number in enumerate(large):
                 del refused[number]
                 if index in again:
                     refused[number] = again[index]
                 else:
                     places[number] = found[index]
-        self._stored.update(_mark(each) for number, each in enumerate(new) if number not in refused)
-        self._letter_ids |= {
-            _mark(each): source.names.letter_id(*places[number])
-            for number, each in enumerate(new)
-            if isinstance(each, Dead) and number not in refused
-        }
         if refused:
-            source.watch.look_soon()
-            number, why = next(iter(refused.items()))
-            topic = source.names.retry if isinstance(new[number], Kept) else source.names.dlq
-            what = counted(len(refused), "retry or dead letter", "retries or dead letters")
-            raise BrokerUnavailable(f"Kafka does not confirm {what}: {error_text(why)}.{_remedy(topic, why)}")
+            subscription.watch.look_soon()
+        names = subscription.names
+        stored = {number: names.letter_id(*place) for number, place in places.items() if isinstance(items[number], Dead)}
+        return Stored({number: _why_refused(names, items[number], why) for number, why in refused.items()}, stored)
 
-    def _copy(self, source: Subscription, item: Kept | Dead, how: int) -> NewRecord:
-        record = source.record(item.delivery.receipt)
+    def _copy(self, subscription: Subscription, item: Kept | Dead, how: int) -> NewRecord:
+        record = subscription.record(item.delivery.receipt)
         if isinstance(item, Kept):
             if item.after > 0:
-                self.connection.learn_the_time(source.names.states)
-            return publishing.retry_record(source.names, item, record, self.connection.now())
-        return letters.letter_record(source.names, item.letter, record, how)
+                self.connection.learn_the_time(subscription.names.states)
+            return publishing.retry_record(subscription.names, item, record, self.connection.now())
+        return letters.letter_record(subscription.names, item.letter, record, how)
 
     def extend(self, deliveries: Sequence[Delivery]) -> None:
         with self._lock:
@@ -193,14 +185,14 @@ class KafkaBroker:
         with self._lock:
             names = self.connection.names(source)
             if known := self._subscriptions.get(source):
-                self._see_to_topics(known, names.topics)
+                self._look_at_topics(known, names.topics)
             partitions = self.topology.partitions(names.topic)
             ready, delayed, leased = message_counts(self.connection.queries, names, partitions) if partitions else (0, 0, 0)
-            dead = sum(entry.state == DEAD for entry in self.letter_states(source).by_id.values())
+            dead = sum(letter.state == DEAD for letter in self.letter_states(source).order)
             return Depth(ready, delayed, leased, dead)
 
     def waits(self, source: str) -> Waits:
-        """Who else holds messages is not known: the group knows its members, and not what they are doing."""
+        """Whether other consumers hold messages is not known: the group knows its members, and not what they do."""
         with self._lock:
             known = self._subscriptions.get(source)
             return Waits(None if known is None else known.retries.next_due())
@@ -251,41 +243,45 @@ class KafkaBroker:
             self._subscriptions[source] = Subscription(source, self.connection, self._wake, has_bell=self._ring is not None)
         return self._subscriptions[source]
 
-    def _see_to_topics(self, source: Subscription, needed: Collection[str]) -> None:
-        """Somebody may delete a topic at any time. Ours is made again, or the source is paused until it is there. One that
-        somebody else has made may have any settings."""
-        watch = source.watch
+    def _look_at_topics(self, subscription: Subscription, needed: Collection[str]) -> None:
+        """A topic may be deleted at any time. One of ours is created again, or the source is paused until it is there. A topic
+        that another program has created may have any settings."""
+        watch = subscription.watch
         missing = watch.missing.intersection(needed)
         if not (missing or watch.replaced):
             return
-        self._letter_states.pop(source.source, None)
-        made = self.topology.make_again(source.names, missing) if missing else ()
+        self._letter_states.pop(subscription.source, None)
+        made = self.topology.make_again(subscription.names, missing) if missing else ()
         foreign, watch.replaced = (watch.replaced | missing).difference(made), set()
         self.topology.forget(foreign)
         watch.forget_missing()
-        warn_of_losses(self.connection.queries, source.names, foreign)
+        warn_of_losses(self.connection.queries, subscription.names, foreign)
 
     def _wake(self) -> None:
         if self._ring is not None:
             self._ring()
 
 
-def _mark(item: Kept | Dead) -> tuple[Partition, int]:
-    receipt = item.delivery.receipt
-    return receipt.partition, receipt.offset
+def _partition_and_offset(delivery: Delivery) -> tuple[Partition, int]:
+    return delivery.receipt.partition, delivery.receipt.offset
 
 
-def _remedy(topic: str, why: KafkaError) -> str:
-    if why.code() != KafkaError.MSG_SIZE_TOO_LARGE:
-        return ""
+def _is_too_large(why: KafkaError) -> bool:
+    return bool(why.code() == KafkaError.MSG_SIZE_TOO_LARGE)
+
+
+def _why_refused(names: Names, item: Kept | Dead, why: KafkaError) -> str:
+    if not _is_too_large(why):
+        return f"{error_text(why)}."
+    topic = names.retry if isinstance(item, Kept) else names.dlq
     return (
-        f" Topic {topic!r} takes only smaller ones, and nothing goes on before it takes these: "
+        f"{error_text(why)}. Topic {topic!r} takes only smaller records, and the source is paused until it takes this one: "
         f"kafka-configs.sh --alter --topic {topic} --add-config max.message.bytes=…"
     )
 
 
 def _lost() -> OwnershipLost:
     return OwnershipLost(
-        "This consumer's partitions went to another one before it could say what became of its messages: it was paused, or did "
-        "not reach Kafka, for longer than session_timeout. Its results are dropped; the messages run there."
+        "This consumer's partitions went to another consumer before it could settle its messages: it was paused, or did not "
+        "reach Kafka, for longer than session_timeout. Its results are dropped; the messages run there."
     )

@@ -19,10 +19,10 @@ from unpoison.brokers.kafka.broker import KafkaBroker
 from unpoison.brokers.kafka.cluster_queries import PartitionKey
 from unpoison.brokers.kafka.envelope import BODY_AT, NewRecord, Record
 from unpoison.brokers.kafka.letter_states import DEAD, PURGED, Claim, LetterState, LetterStates, Outcome, Withdrawal, nonce_of
-from unpoison.brokers.kafka.letters import GROUP
 from unpoison.brokers.kafka.names import PARTITIONS, REPLAYS, SUSPECTS
 from unpoison.errors import BrokerUnavailable, PayloadError
 from unpoison.model.dead_letter import DeadLetter
+from unpoison.port.serialization import GROUP
 
 REPLAYED = "replayed"
 NOTHING = "nothing"

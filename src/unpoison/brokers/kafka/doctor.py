@@ -1,4 +1,4 @@
-"""What is wrong with these topics, as far as this user may see? Everything is asked; nothing is made, joined or committed."""
+"""What is wrong with these topics, as far as this user may see? It only asks: nothing is created, joined or committed."""
 
 import difflib
 import json
@@ -8,85 +8,22 @@ from contextlib import closing
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import ResourceType, TopicMetadata
 
-from unpoison.brokers.kafka import envelope, topic_checks
+from unpoison.brokers.kafka import checks
 from unpoison.brokers.kafka.broker import KafkaBroker
+from unpoison.brokers.kafka.checks import Settings, settings_of
 from unpoison.brokers.kafka.cluster_queries import PartitionKey
-from unpoison.brokers.kafka.envelope import BODY_AT
 from unpoison.brokers.kafka.errors import error_text, unavailable
 from unpoison.brokers.kafka.letter_states import DEAD
+from unpoison.brokers.kafka.letters import body_position
 from unpoison.brokers.kafka.names import REPLAYS, SUSPECTS, Names, groups_of, used_sources
-from unpoison.brokers.kafka.topic_checks import Settings, settings_of
 from unpoison.brokers.kafka.topology import create_commands, planned_topics
 from unpoison.model.wording import counted
 from unpoison.port import findings
 from unpoison.port.broker import Finding
 
-# How much of the retry topic is done with, and how far can it be cut without losing anything?
-#
-# Nothing there expires, since a retry may wait for any time. Below what its group has committed everything is done; only a
-# letter that was too large for the DLQ may still have its body there.
-
-
-CUTTING_NAMES = ("settled-retries",)
-MANY_SETTLED = 1_000_000
-
-
-def _settled_retries(broker: KafkaBroker, names: Names, partitions: int) -> Iterator[Finding]:
-    """Those in which a replay that was cut off is looked for are left alone; there are few in them."""
-    places = [(names.retry, number) for number in range(partitions) if number not in (SUSPECTS, REPLAYS)]
-    begins = broker.connection.queries.ends(places, first=True)
-    # Asked before the DLQ is read: what was done by then has its letter there already.
-    committed = {place: offset for place, (offset, _) in broker.connection.queries.committed(names.retry_group, places).items()}
-    if sum(max(0, offset - begins[place]) for place, offset in committed.items()) < MANY_SETTLED:
-        return
-    needed = _bodies(broker, names)
-    cuts = {place: min(offset, needed.get(place, offset)) for place, offset in committed.items()}
-    count = sum(max(0, offset - begins[place]) for place, offset in cuts.items())
-    yield Finding(
-        "settled-retries",
-        f"Topic {names.retry!r} keeps {counted(count, 'record')} of messages that are done: that costs space and nothing else.",
-        f"kafka-delete-records.sh --offset-json-file cut.json, with this in cut.json: {_cut_file(cuts, begins)}",
-    )
-
-
-def _bodies(broker: KafkaBroker, names: Names) -> dict[PartitionKey, int]:
-    """The first offset in each partition at which the body of a letter that waits is."""
-    found: dict[PartitionKey, int] = {}
-    waiting = {(entry.place, entry.offset) for entry in broker.letter_states(names.source).by_id.values() if entry.state == DEAD}
-    stretches = {
-        place: (min(at), max(at) + 1) for place in {place for place, _ in waiting} if (at := _offsets_in(waiting, place))
-    }
-    for record in broker.reader.read(stretches):
-        where = envelope.header(record, BODY_AT)
-        if where is None or ((record.topic(), record.partition()), record.offset()) not in waiting:
-            continue
-        topic, partition, offset = where.rsplit("/", 2)
-        place = (topic, int(partition))
-        found[place] = min(int(offset), found.get(place, int(offset)))
-    return found
-
-
-def _offsets_in(waiting: set[tuple[PartitionKey, int]], place: PartitionKey) -> list[int]:
-    return [offset for known, offset in waiting if known == place]
-
-
-def _cut_file(cuts: Mapping[PartitionKey, int], begins: Mapping[PartitionKey, int]) -> str:
-    partitions = [
-        {"topic": topic, "partition": number, "offset": offset}
-        for (topic, number), offset in sorted(cuts.items())
-        if offset > begins[topic, number]
-    ]
-    return json.dumps({"partitions": partitions, "version": 1})
-
-
-# What `unpoison doctor` looks for in Kafka.
-
-
-# (the part that gave this module its question)
-
-
-NAMES = (*topic_checks.NAMES, *topic_checks.COPIES_NAMES, *CUTTING_NAMES, "topics-missing", "source-missing", "many-dead-letters")
+NAMES = (*checks.NAMES, "settled-retries", "topics-missing", "source-missing", "many-dead-letters")
 DEEP = ()
+MANY_SETTLED = 1_000_000
 
 Topics = Mapping[str, TopicMetadata]
 
@@ -106,15 +43,15 @@ def examine(  # every broker is asked the same
         found += _of_names(broker, sources, known, topics)
         for source in sources or known:
             names = broker.connection.names(source)
-            # Where no group has consumed it, the empty name stands for what is there without one.
+            # Where no group has consumed the source, check the topics that need none.
             groups = [names.group_name] if names.group_name else groups_of(names, topics) or [""]
             for group in groups if names.topic in topics else ():
                 found += _of_source(broker, names._replace(group_name=group), topics)
-        return list(dict.fromkeys(found))  # what groups share is told once
+        return list(dict.fromkeys(found))  # groups share some topics: report each finding once
 
 
 def _of_names(broker: KafkaBroker, sources: Sequence[str], known: Sequence[str], topics: Topics) -> Iterator[Finding]:
-    """About sources that are not there, with topics whose names are like theirs. One that unpoison never used is there."""
+    """About sources without a topic, and topics with similar names. A topic that unpoison never used counts as there."""
     prefix = broker.connection.address.prefix
     there = [name.removeprefix(prefix) for name in topics if name.startswith(prefix)]
     for source in sources:
@@ -124,7 +61,7 @@ def _of_names(broker: KafkaBroker, sources: Sequence[str], known: Sequence[str],
 
 
 def known_sources(url: str) -> Sequence[str]:
-    """The sources that this server has been used for, with the prefix of this URL."""
+    """The sources that this cluster has been used for, with the prefix of this URL."""
     with closing(KafkaBroker(url)) as broker:
         return used_sources(_topics(broker), broker.connection.address.prefix)
 
@@ -142,33 +79,32 @@ def _of_source(broker: KafkaBroker, names: Names, topics: Topics) -> Iterator[Fi
         right = f"kafka-acls.sh --add --operation DescribeConfigs --topic {names.topic} --resource-pattern-type prefixed"
         yield findings.cannot_look(f"the settings of topic {names.topic!r}", f"{error_text(error.args[0])}.", right)
         return
-    yield from _of_losses(broker, names, there, known)
+    yield from _losses(broker, names, there, known)
+    partitions = len(there[names.retry].partitions) if names.group_name and names.retry in there else 0
+    yield from checks.retry_and_dlq(names, known, partitions)
     if names.dlq in there:
-        yield from topic_checks.of_sizes(names, known[names.topic], known[names.dlq])
-        dead = sum(entry.state == DEAD for entry in broker.letter_states(names.source).by_id.values())
+        dead = sum(letter.state == DEAD for letter in broker.letter_states(names.source).order)
         yield from findings.of_dead_letters({names.source: dead}, broker.connection.address.shown)
-    if names.group_name and names.retry in there:
-        partitions = len(there[names.retry].partitions)
-        yield from topic_checks.of_retry(names, known[names.retry], partitions)
+    if partitions:
         yield from _settled_retries(broker, names, partitions)
 
 
 def _of_missing(broker: KafkaBroker, names: Names, there: Topics) -> Iterator[Finding]:
-    """Before the first run everything but the source is missing; later that is somebody's doing."""
+    """Before the first run everything but the source is missing; later it means that they were deleted."""
     address = broker.connection.address
     missing = {name: topic for name, topic in planned_topics(names, address, there).items() if name not in there}
     if missing:
         group = f" of group {names.group_name!r}" if names.group_name else ""
         yield Finding(
             "topics-missing",
-            f"Source {names.source!r}{group} has no topic {', '.join(map(repr, missing))} yet. A consumer that starts makes what "
-            f"is missing, and does not start with create=False.",
-            "\n".join(["To make it yourself:", *create_commands(missing.values(), address)]),
+            f"Source {names.source!r}{group} has no topic {', '.join(map(repr, missing))} yet. A consumer that starts "
+            f"creates them; with create=False it does not start.",
+            "\n".join(["To create it yourself:", *create_commands(missing.values(), address)]),
         )
 
 
 def adopted(url: str, source: str) -> Sequence[Finding]:
-    """Without what takes long: dead letters are not read."""
+    """The findings that lose messages. Dead letters are not read: that may take long."""
     with closing(KafkaBroker(url)) as broker:
         names, topics = broker.connection.names(source), _topics(broker)
         there = {name: topics[name] for name in names.topics if name in topics}
@@ -178,26 +114,67 @@ def adopted(url: str, source: str) -> Sequence[Finding]:
             known = {name: settings_of(broker.connection.queries, ResourceType.TOPIC, name) for name in there}
         except KafkaException as error:
             raise unavailable(error, f"asking for the settings of topic {names.topic!r}") from None
-        return list(_of_losses(broker, names, there, known))
+        return list(_losses(broker, names, there, known))
 
 
-def _of_losses(broker: KafkaBroker, names: Names, there: Topics, known: Mapping[str, Settings]) -> Iterator[Finding]:
-    """What in the settings of those topics that are there loses messages. The source is one of them."""
-    yield from topic_checks.of_source(names.topic, known[names.topic])
-    for name, each in known.items():
-        if name == names.states:
-            yield from topic_checks.of_states(name, each)
-        elif name != names.topic:
-            yield from topic_checks.of_own(name, each)
-        yield from topic_checks.of_elections(name, each)
-    yield from topic_checks.of_copies(there, broker.connection.queries.cluster().brokers)
-    yield from topic_checks.of_sync(known)
+def _losses(broker: KafkaBroker, names: Names, there: Topics, known: Mapping[str, Settings]) -> Iterator[Finding]:
+    yield from checks.losses(names, known)
+    yield from checks.fewer_copies(there, broker.connection.queries.cluster().brokers)
 
 
 def _of_server(broker: KafkaBroker) -> Iterator[Finding]:
     try:
         nodes = broker.connection.queries.cluster().brokers
-        yield from topic_checks.of_server(settings_of(broker.connection.queries, ResourceType.BROKER, str(min(nodes))))
+        yield from findings.examine(
+            checks.OF_SERVER, settings_of(broker.connection.queries, ResourceType.BROKER, str(min(nodes)))
+        )
     except KafkaException as error:
         right = "kafka-acls.sh --add --cluster --operation DescribeConfigs --allow-principal User:NAME"
         yield findings.cannot_look("the settings of the server", f"{error_text(error.args[0])}.", right)
+
+
+def _settled_retries(broker: KafkaBroker, names: Names, partitions: int) -> Iterator[Finding]:
+    """How far the retry topic can be cut. Nothing there expires, since a retry may wait for any time.
+
+    Everything below the committed offset is done; only a letter that was too large for the DLQ may still have its body there. The
+    two partitions in which interrupted replays are looked for are left alone; they are small.
+    """
+    queries = broker.connection.queries
+    places = [(names.retry, number) for number in range(partitions) if number not in (SUSPECTS, REPLAYS)]
+    begins = queries.ends(places, first=True)
+    # Asked before the DLQ is read: what was done by then has its letter there already.
+    committed = {place: offset for place, (offset, _) in queries.committed(names.retry_group, places).items()}
+    if sum(max(0, offset - begins[place]) for place, offset in committed.items()) < MANY_SETTLED:
+        return
+    needed = _bodies_in_retries(broker, names)
+    cuts = {place: min(offset, needed.get(place, offset)) for place, offset in committed.items()}
+    count = sum(max(0, offset - begins[place]) for place, offset in cuts.items())
+    yield Finding(
+        "settled-retries",
+        f"Topic {names.retry!r} keeps {counted(count, 'record')} of messages that are done: that costs space and nothing else.",
+        f"kafka-delete-records.sh --offset-json-file cut.json, with this in cut.json: {_cut_file(cuts, begins)}",
+    )
+
+
+def _bodies_in_retries(broker: KafkaBroker, names: Names) -> dict[PartitionKey, int]:
+    """The first offset in each partition at which the body of a waiting letter is."""
+    waiting: dict[PartitionKey, set[int]] = {}
+    for letter in broker.letter_states(names.source).order:
+        if letter.state == DEAD:
+            waiting.setdefault(letter.place, set()).add(letter.offset)
+    found: dict[PartitionKey, int] = {}
+    for record in broker.reader.read({place: (min(offsets), max(offsets) + 1) for place, offsets in waiting.items()}):
+        body = body_position(record)
+        if body is not None and record.offset() in waiting[record.topic(), record.partition()]:
+            place, offset = body
+            found[place] = min(offset, found.get(place, offset))
+    return found
+
+
+def _cut_file(cuts: Mapping[PartitionKey, int], begins: Mapping[PartitionKey, int]) -> str:
+    partitions = [
+        {"topic": topic, "partition": number, "offset": offset}
+        for (topic, number), offset in sorted(cuts.items())
+        if offset > begins[topic, number]
+    ]
+    return json.dumps({"partitions": partitions, "version": 1})

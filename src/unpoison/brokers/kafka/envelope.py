@@ -15,16 +15,22 @@ from confluent_kafka import KafkaError
 
 from unpoison.model.message import NO_HEADERS, UNTRIED, Counters, Delivery, Native
 from unpoison.port.reading import as_text, read_one
-from unpoison.port.serialization import UNREADABLE, counters_text, read_counters, restarted
-
-# What is a record, once it was read? The client's own class says that everything of it may be missing, as it is before.
-
+from unpoison.port.serialization import (
+    ATTEMPTS,
+    COUNTERS,
+    LETTER,
+    LETTER_ID,
+    STAMP,
+    counters_or_untried,
+    counters_text,
+    restarted,
+)
 
 Headers = Sequence[tuple[str, bytes | None]]
 
 
 class Record(Protocol):
-    """A record of a topic, or an error in the place of one."""
+    """A record of a topic that was read, or an error in the place of one. The client's own class types all of it as optional."""
 
     def topic(self) -> str: ...
     def partition(self) -> int: ...
@@ -37,14 +43,11 @@ class Record(Protocol):
     def __len__(self) -> int: ...
 
 
-# (the part that gave this module its question)
-
-
-ID, STAMP, COUNTERS, ATTEMPTS = "x-unpoison-id", "x-unpoison-stamp", "x-unpoison-counters", "x-delivery-attempts"
+ID = "x-unpoison-id"
 DUE, WRITTEN, HOLDER, REF = "x-unpoison-due", "x-unpoison-timestamp", "x-unpoison-holder", "x-unpoison-ref"
 CLOCK = "x-unpoison-timestamp-type"
-LETTER, LETTER_ID, BODY_AT = "x-unpoison-letter", "x-unpoison-letter-id", "x-unpoison-body-at"
-"""On a dead letter: what is known of it, which one it is, and where its body is if it has none."""
+BODY_AT = "x-unpoison-body-at"
+"""On a dead letter without a body: where that is."""
 OURS = "x-unpoison-"
 
 
@@ -113,7 +116,7 @@ def read_envelope(record: Record, source: str = "") -> Envelope:
         elif name == STAMP:
             where = text(value)
         elif name == COUNTERS:
-            counters = _counters(value)
+            counters = counters_or_untried(text(value))
         elif name == LETTER_ID:
             letter = value
         elif not name.startswith(OURS):
@@ -152,13 +155,6 @@ def sender_headers(record: Record) -> list[tuple[str, bytes | None]]:
 
 def text(value: bytes | str | None) -> str:
     return value if isinstance(value, str) else as_text(value or b"")
-
-
-def _counters(value: bytes | None) -> Counters:
-    try:
-        return read_counters(text(value))
-    except UNREADABLE:
-        return UNTRIED  # somebody else's header of that name
 
 
 def is_number(text: str) -> bool:

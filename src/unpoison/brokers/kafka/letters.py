@@ -1,7 +1,7 @@
 """How is a dead letter kept as a record, so that every tool can read it?
 
-Key, body and the sender's headers are the original ones; what is known about the failure is JSON in the header
-`x-unpoison-letter`, with the gist in headers of its own. Letters that Spring Kafka or Kafka Connect wrote are read too.
+It has the key, body and headers of its message. What is known about the failure is JSON in the header `x-unpoison-letter`, with
+the gist in headers of its own. Letters that Spring Kafka or Kafka Connect wrote are read too.
 """
 
 import hashlib
@@ -11,33 +11,77 @@ from typing import Any
 import msgspec
 
 from unpoison.brokers.kafka import envelope
-from unpoison.brokers.kafka.envelope import BODY_AT, LETTER, LETTER_ID, Envelope, NewRecord, Record, headers_of, is_number
+from unpoison.brokers.kafka.envelope import BODY_AT, Envelope, NewRecord, Record, headers_of, is_number
 from unpoison.brokers.kafka.names import Names
 from unpoison.model.classification import ErrorClassification
 from unpoison.model.dead_letter import DeadLetter
 from unpoison.model.message import Counters, Message
-from unpoison.port.reading import read_one, unreadable_letter
-from unpoison.port.serialization import UNREADABLE, letter_within
+from unpoison.port.serialization import GROUP, LETTER, LETTER_ID, foreign_letter, letter_headers, letter_of
 
-# What do dead letters say that other systems wrote? Spring Kafka and Kafka Connect tell it in headers of their own.
-
+WHOLE, TRIMMED, REFERRING = 0, 1, 2
+"""How much of a letter is written: all; less about the failure; and, at last, only where its body is."""
+MAX_ABOUT_FAILURE = (64 * 1024, 2_000, 2_000)
+"""Bytes about the failure, for each of these."""
 
 SPRING, CONNECT = "kafka_dlt-", "__connect.errors."
 NUMBERS = (4, 8)
 """Spring writes numbers as bytes: an int or a long."""
+UNKNOWN = "kafka.Unknown"
 
 
-def read_foreign(message: Message, record: Record) -> DeadLetter:
+def letter_record(names: Names, letter: DeadLetter, record: Record, how: int = WHOLE) -> NewRecord:
+    seen = envelope.read_envelope_safely(record, names.topic)
+    original = {**envelope.original_position(seen.stamp), "group": names.group_name, **letter.original}
+    letter = msgspec.structs.replace(letter, original=original)
+    extra: dict[str, Any] = {
+        LETTER_ID: letter_identity(names.group_name, seen, letter.replays),
+        GROUP: names.group_name,
+        **letter_headers(letter, MAX_ABOUT_FAILURE[how]),
+    }
+    if how == REFERRING:
+        extra[BODY_AT] = f"{record.topic()}/{record.partition()}/{record.offset()}"
+    headers = envelope.copy_headers(record, seen, Counters(attempts=letter.attempts, replays=letter.replays), extra)
+    if how == REFERRING:
+        headers = [(name, value) for name, value in headers if name.startswith(envelope.OURS)]
+    return NewRecord(names.dlq, None if how == REFERRING else record.value(), record.key(), headers)
+
+
+def letter_identity(group: str, seen: Envelope, replays: int) -> str:
+    """Equal for two letters of one message: a crash after the first one was stored, and before its message was done."""
+    text = f"{group}\0{seen.stamp}\0{replays}"
+    return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
+
+
+def read_letter(source: str, id_: str, state: str, record: Record, original: Record | None) -> DeadLetter:
+    """A letter. `original` has the body and the sender's headers: the letter itself, or the record that it refers to; None if
+    that was deleted."""
+    seen = envelope.read_envelope_safely(record)
+    sent = seen.headers if original is None else envelope.read_envelope_safely(original).headers
+    body = b"" if original is None else original.value() or b""
+    message = Message(seen.id, source, body, seen.key, sent, original is not None and original.value() is None)
+    return letter_of(envelope.header(record, LETTER), message, lambda: _of_others(message, record), id_=id_, state=state)
+
+
+def body_position(record: Record) -> tuple[tuple[str, int], int] | None:
+    """Topic and partition, and offset, of the message that a letter refers to; None if it has its body itself."""
+    topic, _, rest = (envelope.header(record, BODY_AT) or "").partition("/")
+    partition, _, offset = rest.partition("/")
+    if record.value() is not None or not (is_number(partition) and is_number(offset)):
+        return None
+    return (topic, int(partition)), int(offset)
+
+
+def _of_others(message: Message, record: Record) -> DeadLetter:
+    """A letter that another program wrote."""
     headers = {name: value or b"" for name, value in headers_of(record)}
     if any(name.startswith(SPRING) for name in headers):
-        return _spring(message, record, headers)
+        return _of_spring(message, record, headers)
     if any(name.startswith(CONNECT) for name in headers):
-        return _connect(message, record, headers)
-    rule = "something else than unpoison put it here"
-    return _foreign_letter(message, record, rule, "kafka.Unknown", rule)
+        return _of_connect(message, record, headers)
+    return _foreign(message, record, "something else than unpoison put it here", UNKNOWN)
 
 
-def _spring(message: Message, record: Record, headers: Mapping[str, bytes]) -> DeadLetter:
+def _of_spring(message: Message, record: Record, headers: Mapping[str, bytes]) -> DeadLetter:
     found = {name.removeprefix(SPRING): value for name, value in headers.items() if name.startswith(SPRING)}
     original: dict[str, str | int] = {
         "topic": _text(found.get("original-topic")),
@@ -45,13 +89,13 @@ def _spring(message: Message, record: Record, headers: Mapping[str, bytes]) -> D
         "offset": _number(found.get("original-offset")),
         "group": _text(found.get("original-consumer-group")),
     }
-    error = _text(found.get("exception-cause-fqcn")) or _text(found.get("exception-fqcn")) or "kafka.Unknown"
+    error = _text(found.get("exception-cause-fqcn")) or _text(found.get("exception-fqcn")) or UNKNOWN
     rule = f"Spring Kafka dead-lettered it from topic {original['topic']!r}"
     text, trace = _text(found.get("exception-message")), _text(found.get("exception-stacktrace"))
-    return _foreign_letter(message, record, rule, error, text, trace, original)
+    return _foreign(message, record, rule, error, text, trace, original)
 
 
-def _connect(message: Message, record: Record, headers: Mapping[str, bytes]) -> DeadLetter:
+def _of_connect(message: Message, record: Record, headers: Mapping[str, bytes]) -> DeadLetter:
     found = {name.removeprefix(CONNECT): _text(value) for name, value in headers.items() if name.startswith(CONNECT)}
     original: dict[str, str | int] = {
         "topic": found.get("topic", ""),
@@ -61,34 +105,28 @@ def _connect(message: Message, record: Record, headers: Mapping[str, bytes]) -> 
         "stage": found.get("stage", ""),
     }
     rule = f"Kafka Connect dead-lettered it in connector {original['connector']!r}, stage {original['stage']!r}"
-    error = found.get("exception.class.name") or "kafka.Unknown"
-    return _foreign_letter(
-        message, record, rule, error, found.get("exception.message", ""), found.get("exception.stacktrace", ""), original
-    )
+    error = found.get("exception.class.name") or UNKNOWN
+    text, trace = found.get("exception.message", ""), found.get("exception.stacktrace", "")
+    return _foreign(message, record, rule, error, text, trace, original)
 
 
-def _foreign_letter(
+def _foreign(
     message: Message,
     record: Record,
     rule: str,
     error_type: str,
-    error: str,
+    error: str = "",
     traceback: str = "",
     original: Mapping[str, str | int] = {},
 ) -> DeadLetter:
-    at = record.timestamp()[1] / 1000
-    return DeadLetter(
-        message=message,
-        attempts=0,
-        classification=str(ErrorClassification.UNKNOWN),
-        rule=rule,
-        reason=rule,
-        error_type=error_type,
+    return foreign_letter(
+        message,
+        rule,
+        error_type,
+        record.timestamp()[1] / 1000,
         error=error[:2_000],
         traceback=traceback[-8_000:],
-        fingerprint=hashlib.blake2b(f"{rule}\0{error_type}".encode(), digest_size=6).hexdigest(),
-        first_failed_at=at,
-        last_failed_at=at,
+        alike=f"{rule}\0{error_type}",
         original={name: value for name, value in original.items() if value not in ("", -1)},
     )
 
@@ -103,75 +141,3 @@ def _number(value: bytes | None) -> int:
 
 def _digits(text: str | None) -> int:
     return int(text) if text is not None and text.isascii() and text.isdigit() else -1
-
-
-# (the part that gave this module its question)
-
-
-GROUP = "x-unpoison-group"
-WHOLE, TRIMMED, REFERRING = 0, 1, 2
-"""How much of a letter is written: all; less about the failure; and, at last, only where its body is."""
-MOST_RECORD = (64 * 1024, 2_000, 2_000)
-
-
-def letter_record(names: Names, letter: DeadLetter, record: Record, how: int = WHOLE) -> NewRecord:
-    seen = envelope.read_envelope_safely(record, names.topic)
-    original = {"topic": record.topic(), "partition": record.partition(), "offset": record.offset()}
-    letter = msgspec.structs.replace(
-        letter, original={**envelope.original_position(seen.stamp), "group": names.group_name, **letter.original}
-    )
-    extra: dict[str, Any] = {
-        LETTER_ID: letter_identity(names.group_name, seen, letter.replays),
-        GROUP: names.group_name,
-        "x-unpoison-source": letter.source,
-        "x-unpoison-error": f"{letter.error_type}: {letter.error}"[:500],
-        "x-unpoison-reason": letter.reason[:500],
-        LETTER: letter_within(letter, MOST_RECORD[how]).decode(),
-    }
-    if how == REFERRING:
-        extra[BODY_AT] = "{topic}/{partition}/{offset}".format(**original)
-    headers = envelope.copy_headers(record, seen, Counters(attempts=letter.attempts, replays=letter.replays), extra)
-    if how == REFERRING:
-        headers = [(name, value) for name, value in headers if name.startswith(envelope.OURS)]
-    return NewRecord(names.dlq, None if how == REFERRING else record.value(), record.key(), headers)
-
-
-def letter_identity(group: str, seen: Envelope, replays: int) -> str:
-    """Equal for letters of one message of which a crash left two, since it came between storing one and letting go."""
-    text = f"{group}\0{seen.stamp}\0{replays}"
-    return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
-
-
-def read_letter(source: str, id_: str, state: str, record: Record, original: Record | None) -> DeadLetter:
-    """A letter. `original` has the body and the sender's headers: the letter itself, or what it refers to while that is there."""
-    seen = envelope.read_envelope_safely(record)
-    sent = seen.headers if original is None else envelope.read_envelope_safely(original).headers
-    body = b"" if original is None else original.value() or b""
-    message = Message(seen.id, source, body, seen.key, sent, original is not None and original.value() is None)
-    letter = read_one(
-        record,
-        lambda record: _own_letter(source, record) or read_foreign(message, record),
-        lambda _, error: unreadable_letter(id_, state, message, error),
-    )
-    return msgspec.structs.replace(letter, id=id_, state=state, message=message)
-
-
-def body_position(record: Record) -> tuple[tuple[str, int], int] | None:
-    """Topic and partition, and offset, of the message that a letter refers to; None for one that has its body itself."""
-    topic, _, rest = (envelope.header(record, BODY_AT) or "").partition("/")
-    partition, _, offset = rest.partition("/")
-    if record.value() is not None or not (is_number(partition) and is_number(offset)):
-        return None
-    return (topic, int(partition)), int(offset)
-
-
-def _own_letter(source: str, record: Record) -> DeadLetter | None:
-    """What we wrote about it ourselves, if we did."""
-    told = envelope.header(record, LETTER)
-    if told is None:
-        return None
-    bare: dict[str, Any] = {"id": "", "source": source, "key": None, "headers": {}, "body": b""}
-    try:
-        return msgspec.convert({**msgspec.json.decode(told), "message": bare}, DeadLetter)
-    except UNREADABLE:
-        return None  # somebody else's header of that name

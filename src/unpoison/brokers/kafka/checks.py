@@ -1,0 +1,241 @@
+"""Which settings of topics and servers lose messages, or stop a source? Tables of checks, and where they are applied.
+
+A retry or a dead letter must not be lost more easily than its message: our topics are compared with the source.
+"""
+
+import json
+import logging
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import ConfigResource, PartitionMetadata, ResourceType, TopicMetadata
+
+from unpoison.brokers.kafka.cluster_queries import ANSWER_WITHIN, ClusterQueries
+from unpoison.brokers.kafka.errors import result_within
+from unpoison.brokers.kafka.names import PARTITIONS, Names
+from unpoison.brokers.kafka.topology import replica_count
+from unpoison.model.wording import counted
+from unpoison.port.broker import Finding
+from unpoison.port.findings import Check, examine, names_of
+
+log = logging.getLogger("unpoison")
+
+MAX_METADATA = 4_096
+A_WEEK = 7 * 24 * 60
+IN_SYNC = "min.insync.replicas"
+
+Settings = Mapping[str, str]
+
+
+class Topic(NamedTuple):
+    """A topic, its settings, and those of the source that it belongs to."""
+
+    name: str
+    settings: Settings
+    source: str = ""
+    source_settings: Settings = MappingProxyType({})
+    partitions: int = PARTITIONS
+
+    @property
+    def alter(self) -> str:
+        return f"kafka-configs.sh --alter --entity-type topics --entity-name {self.name} --add-config"
+
+    @property
+    def limits(self) -> list[str]:
+        """The settings by which Kafka deletes records."""
+        found = [f"{name}={self.settings[name]}" for name in ("retention.ms", "retention.bytes") if int(self.settings[name]) >= 0]
+        return found + (["cleanup.policy=compact"] if "compact" in self.settings["cleanup.policy"] else [])
+
+    @property
+    def largest(self) -> int:
+        return int(self.settings["max.message.bytes"])
+
+    @property
+    def largest_in_source(self) -> int:
+        return int(self.source_settings["max.message.bytes"])
+
+    @property
+    def room_for_letters(self) -> int:
+        return self.largest_in_source * 9 // 8
+
+    @property
+    def in_sync(self) -> str:
+        return counted(int(self.settings[IN_SYNC]), "server")
+
+    @property
+    def in_sync_of_source(self) -> str:
+        return counted(int(self.source_settings[IN_SYNC]), "server")
+
+
+OF_SOURCE = (
+    Check(
+        "source-compacted",
+        lambda of: "compact" in of.settings["cleanup.policy"],
+        "Topic {of.name!r} is compacted: of several messages with one key Kafka deletes all but the last, handled or not.",
+        "{of.alter} cleanup.policy=delete",
+        loses=True,
+    ),
+)
+OF_OWN = (
+    Check(
+        "retries-expire",
+        lambda of: bool(of.limits),
+        "Topic {of.name!r} has {of.limits[0]}: Kafka deletes waiting retries, or dead letters, without a word.",
+        "{of.alter} cleanup.policy=delete,retention.ms=-1,retention.bytes=-1",
+        loses=True,
+    ),
+)
+OF_STATES = (
+    Check(
+        "states-expire",
+        lambda of: "delete" in of.settings["cleanup.policy"],
+        "Topic {of.name!r} is not only compacted but deletes old records: letters that were replayed would wait again, and a "
+        "second replay would send them twice.",
+        "{of.alter} cleanup.policy=compact",
+        loses=True,
+    ),
+)
+OF_ELECTIONS = (
+    Check(
+        "unclean-election",
+        lambda of: of.settings["unclean.leader.election.enable"] == "true",
+        "Topic {of.name!r} lets a server lead that lacks messages (unclean.leader.election.enable): they are lost then.",
+        "{of.alter} unclean.leader.election.enable=false",
+        loses=True,
+    ),
+)
+OF_RETRY = (
+    Check(
+        "few-partitions",
+        lambda of: of.partitions < PARTITIONS,
+        f"Topic {{of.name!r}} has {{of.partitions}} partitions, and unpoison needs {PARTITIONS}, one for each purpose: `run` "
+        f"refuses it.",
+        f"kafka-topics.sh --alter --topic {{of.name}} --partitions {PARTITIONS}",
+        stops=True,
+    ),
+    Check(
+        "clocks-of-clients",
+        lambda of: of.settings["message.timestamp.type"] != "LogAppendTime",
+        "Topic {of.name!r} has the clients' times: a client whose clock is wrong shortens or prolongs delays.",
+        "{of.alter} message.timestamp.type=LogAppendTime",
+    ),
+)
+OF_DLQ = (
+    Check(
+        "dlq-smaller",
+        lambda of: of.largest < of.largest_in_source,
+        "Topic {of.name!r} takes records of {of.largest:,} bytes and {of.source!r} of {of.largest_in_source:,}: a letter that "
+        "does not fit only says where its body is, and has none once Kafka has deleted that.",
+        "{of.alter} max.message.bytes={of.room_for_letters}",
+    ),
+)
+OF_SYNC = (
+    Check(
+        "fewer-in-sync",
+        lambda of: int(of.settings[IN_SYNC]) < int(of.source_settings[IN_SYNC]),
+        f"Topic {{of.name!r}} confirms a record that is on no more than {{of.in_sync}}, and {{of.source!r}} only one that is on "
+        f"{{of.in_sync_of_source}} ({IN_SYNC}): a retry or a dead letter can be lost where its message could not.",
+        f"{{of.alter}} {IN_SYNC}={{of.source_settings[{IN_SYNC}]}}",
+        loses=True,
+    ),
+)
+OF_SERVER = (
+    Check(
+        "metadata-too-small",
+        lambda of: int(of.get("offset.metadata.max.bytes", MAX_METADATA)) < MAX_METADATA,
+        f"The server takes {{of[offset.metadata.max.bytes]}} characters with a committed offset, and unpoison writes up to "
+        f"{MAX_METADATA - 1:,}: it refuses a commit with more, and the source stops.",
+        f"Set offset.metadata.max.bytes={MAX_METADATA} in server.properties.",
+        stops=True,
+    ),
+    Check(
+        "offsets-expire",
+        lambda of: int(of.get("offsets.retention.minutes", A_WEEK)) < A_WEEK,
+        "The server forgets a group's committed offsets {of[offsets.retention.minutes]} minutes after its last consumer ended: "
+        "then everything in its topics is handled again.",
+        f"Set offsets.retention.minutes={A_WEEK} or more in server.properties.",
+    ),
+)
+FEWER_COPIES = "fewer-copies"
+NAMES = (*names_of(OF_SOURCE, OF_OWN, OF_STATES, OF_ELECTIONS, OF_RETRY, OF_DLQ, OF_SYNC, OF_SERVER), FEWER_COPIES)
+
+
+def losses(names: Names, known: Mapping[str, Settings]) -> Iterator[Finding]:
+    """What in the settings of the topics that exist loses messages. The source is one of them."""
+    source = known[names.topic]
+    yield from examine((*OF_SOURCE, *OF_ELECTIONS), Topic(names.topic, source))
+    for name, settings in known.items():
+        if name != names.topic:
+            checks = OF_STATES if name == names.states else OF_OWN
+            yield from examine((*checks, *OF_ELECTIONS, *OF_SYNC), Topic(name, settings, names.topic, source))
+
+
+def retry_and_dlq(names: Names, known: Mapping[str, Settings], partitions: int = PARTITIONS) -> list[Finding]:
+    """What a consumer should know of its retry topic, of so many partitions, and its DLQ, beside what loses messages."""
+    found: list[Finding] = []
+    if names.dlq in known:
+        found += examine(OF_DLQ, Topic(names.dlq, known[names.dlq], names.topic, known[names.topic]))
+    if names.group_name and names.retry in known:
+        found += examine(OF_RETRY, Topic(names.retry, known[names.retry], partitions=partitions))
+    return found
+
+
+def fewer_copies(topics: Mapping[str, TopicMetadata], servers: Collection[int]) -> Iterator[Finding]:
+    """Our topics that are on fewer servers than the source, which comes first; `servers` are those that are there."""
+    (source, known), *ours = topics.items()
+    wanted = replica_count(known)
+    for name, topic in ours:
+        if (count := replica_count(topic)) < wanted:
+            few, many = counted(count, "server"), counted(wanted, "server")
+            yield Finding(
+                FEWER_COPIES,
+                f"Topic {name!r} is on {few} and {source!r} on {many}: retries or dead letters are lost with {few}, and while "
+                f"that many are away {source!r} is paused.",
+                f"kafka-reassign-partitions.sh --execute --reassignment-json-file copies.json, with this in copies.json: "
+                f"{_reassignment(name, topic, wanted, sorted(servers))}",
+                loses=True,
+            )
+
+
+def _reassignment(name: str, topic: TopicMetadata, wanted: int, servers: Sequence[int]) -> str:
+    partitions = [
+        {"topic": name, "partition": number, "replicas": _replicas(topic.partitions[number], wanted, servers)}
+        for number in sorted(topic.partitions)
+    ]
+    return json.dumps({"partitions": partitions, "version": 1})
+
+
+def _replicas(partition: PartitionMetadata, wanted: int, servers: Sequence[int]) -> list[int]:
+    """Those that have it, whose first one goes on leading, and as many more as it takes: others for each partition."""
+    at = partition.id % len(servers)
+    more = [server for server in (*servers[at:], *servers[:at]) if server not in partition.replicas]
+    return [*partition.replicas, *more][: max(wanted, len(partition.replicas))]
+
+
+def settings_of(queries: ClusterQueries, kind: ResourceType, name: str) -> Settings:
+    """Of a topic or a server. Raises KafkaException where this user may not see them."""
+    (answer,) = queries.admin.describe_configs([ConfigResource(kind, name)], request_timeout=ANSWER_WITHIN).values()
+    return {each.name: each.value for each in result_within(answer, 2 * ANSWER_WITHIN).values()}
+
+
+def differences(queries: ClusterQueries, names: Names) -> list[Finding]:
+    """What a consumer should know when it starts. What loses messages is asked for apart (`doctor.adopted`)."""
+    try:
+        known = {name: settings_of(queries, ResourceType.TOPIC, name) for name in (names.topic, names.retry, names.dlq)}
+    except KafkaException:
+        return []  # `doctor.adopted` says that this user may not see them
+    return retry_and_dlq(names, known)
+
+
+def warn_of_losses(queries: ClusterQueries, names: Names, topics: Collection[str]) -> None:
+    """Of topics that another program has created while a consumer runs: a consumer that starts later would be refused."""
+    for name in (each for each in (names.retry, names.dlq, names.states) if each in topics):
+        try:
+            topic = Topic(name, settings_of(queries, ResourceType.TOPIC, name))
+        except KafkaException:
+            continue
+        for finding in examine(OF_STATES if name == names.states else OF_OWN, topic):
+            extra = {"event": "finding", "source": names.source, "finding": finding.name}
+            log.error("Source %r: %s %s", names.source, finding.problem, finding.fix, extra=extra)
