@@ -6,10 +6,9 @@ callbacks run there. No message starts that lies above the last mark which the s
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from itertools import groupby
-from operator import methodcaller
 from typing import cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -31,8 +30,6 @@ MAX_RECORDS, MAX_BYTES = 8_000, 16 * 1024 * 1024
 """What is read ahead of its start."""
 SERVE_EVERY = 0.5
 LOOK_EVERY, LOOK_FOR = 1.0, 0.5
-
-_topic, _partition = methodcaller("topic"), methodcaller("partition")
 
 
 class GroupMember:
@@ -229,13 +226,13 @@ class GroupMember:
 
     def _arrive(self, records: Sequence[Record]) -> None:
         """Thousands of times a second: nothing here is done for each record that can be done for many."""
-        good = [record for record in records if record.error() is None]
-        if not all(map(self.topic.__eq__, map(_topic, good))):
-            good = [record for record in good if record.topic() == self.topic]
-        for number, together in groupby(good, _partition):
+        topic = self.topic
+        good = [record for record in records if record.error() is None and record.topic() == topic]
+        if good:
             self.commits.is_denied = False
+        for number, together in _by_partition(good):
             if partition := self.assignment.partitions.get(number):
-                self.rebalancing.arrive_in(partition, list(together))
+                self.rebalancing.arrive_in(partition, together)
         if len(good) < len(records):
             for record in records:
                 if error := record.error():
@@ -276,3 +273,11 @@ class GroupMember:
         with self.assignment.changed:
             self.assignment.partitions.clear()
             self.commits.forget()
+
+
+def _by_partition(records: list[Record]) -> Iterable[tuple[int, list[Record]]]:
+    """Stretches of records of one partition, in order. Most batches are one."""
+    numbers = [record.partition() for record in records]
+    if len(set(numbers)) == 1:
+        return [(numbers[0], records)]
+    return [(number, list(together)) for number, together in groupby(records, lambda record: record.partition())]

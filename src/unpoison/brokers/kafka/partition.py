@@ -220,8 +220,8 @@ class Partition:
         if self.slow_start is not None:
             count = self.slow_start.admit(count, len(self.running) + self.unconfirmed)
         taken = [ready.popleft() for _ in range(count)]
-        self.size -= sum(map(len, taken))
-        self.running.update(zip(map(_offset, taken), taken, strict=True))
+        self.size -= sum([len(record) for record in taken])
+        self.running.update({record.offset(): record for record in taken})
         return taken
 
     def put_back(self, offset: int) -> None:

@@ -4,7 +4,6 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -23,8 +22,6 @@ from unpoison.port.reading import Unreadable, read_all, read_one, unreadable
 from unpoison.port.takeovers import CameBack, tell
 
 log = logging.getLogger("unpoison")
-
-_receipt = attrgetter("receipt")
 
 READ_WITHIN = 15.0
 """Seconds that a caller without a bell waits, at most, for messages that are in the topics already."""
@@ -135,7 +132,11 @@ class Subscription:
             return [self._delivery(partition, record) for record in records]
         source, found = self.source, []
         for record in records:
-            known, value = envelope.headers_of(record), record.value()
+            try:
+                known = record.headers() or ()
+            except UnicodeDecodeError:
+                known = ()
+            value = record.value()
             if len(known) == 1 and known[0][0] == ID and (id_ := known[0][1]) and record.key() is None and value is not None:
                 found.append(Delivery(Receipt(partition, record.offset(), record), source, id_.decode(), value))
             else:
@@ -287,7 +288,8 @@ OffsetsByPartition = Mapping[Partition, Sequence[int]]
 def by_partition(deliveries: Iterable[Delivery]) -> OffsetsByPartition:
     found: dict[Partition, list[int]] = {}
     last, offsets = None, list[int]()
-    for receipt in map(_receipt, deliveries):
+    for delivery in deliveries:
+        receipt = delivery.receipt
         if receipt.partition is not last:
             last = receipt.partition
             offsets = found.setdefault(last, [])
