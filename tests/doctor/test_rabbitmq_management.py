@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from tests.doctor.rabbitmq_vhost import VirtualHost
-from unpoison.brokers.rabbitmq.doctor.examine import known_sources
+from unpoison.brokers.rabbitmq.doctor import known_sources
 from unpoison.brokers.rabbitmq.doctor.server import of_alarms
 from unpoison.brokers.rabbitmq.management import Management, Unanswered
 from unpoison.brokers.rabbitmq.url import address

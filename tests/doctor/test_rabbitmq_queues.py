@@ -179,7 +179,7 @@ def test_a_policy_on_all_delay_queues_is_told_and_mended_once(vhost):
     vhost.policy("delay", {"max-length": 1_000}, priority=2)
     vhost.policy("delay.*3s", {"max-length": 1_000, "queue-master-locator": "min-masters"}, priority=4, name="narrow")
     (finding, other) = findings_for(vhost.url)[1:]
-    assert "So it is with 16 more of the queues of delays." in finding.problem
+    assert "The same is true of 16 more delay queues." in finding.problem
     assert (finding.name, other.name) == ("length-limit-refuses", "length-limit-refuses")
     vhost.mend(finding)
     assert vhost.found() == {}

@@ -145,7 +145,7 @@ def test_a_copy_leaves_the_headers_of_the_broker_behind(lab):
     (again,) = broker.fetch("orders", 1)
     names = {entry.name for entry in properties.read(again.receipt.envelope).headers.entries}
     route = {b"x-unpoison-exchange", b"x-unpoison-routing-key"}
-    assert names == {b"mine", b"x-delivery-attempts", b"x-unpoison-stamp", *route}
+    assert names == {b"mine", b"x-delivery-attempts", b"x-unpoison-counters", b"x-unpoison-stamp", *route}
 
 
 def test_a_queue_that_was_there_before_is_used_as_it_is_and_the_difference_is_told(lab, raw):

@@ -68,7 +68,7 @@ ADAPTERS = {
             "RabbitMQBroker",
             "unpoison.brokers.rabbitmq.deadletters",
             "RabbitMQDeadLetters",
-            doctor="unpoison.brokers.rabbitmq.doctor.examine",
+            doctor="unpoison.brokers.rabbitmq.doctor",
             has_adopted=True,
             names="unpoison.brokers.rabbitmq.names",
             provisioning="unpoison.brokers.rabbitmq.provisioning",

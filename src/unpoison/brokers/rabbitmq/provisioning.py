@@ -1,112 +1,25 @@
-"""What must an administrator create in a virtual host, and what must the app's user be allowed to do there?
+"""List what an administrator must create in a virtual host for an app with create=False, and which rights the app's user needs.
 
-Printed as requests to the management API: rabbitmqctl makes no queues, and rabbitmqadmin differs
-between major versions.
+The commands are requests to the management API: rabbitmqctl creates no queues, and rabbitmqadmin differs between major versions.
 """
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from shlex import quote
 from typing import Any, NamedTuple
 from urllib.parse import quote as escaped
-from urllib.parse import quote as quoted
 
 import msgspec
 
+from unpoison.brokers.rabbitmq import rights
 from unpoison.brokers.rabbitmq.connection import Connection
 from unpoison.brokers.rabbitmq.delays import LEVELS, Binding, bindings_of, exchange_of, queue_of, rung, rungs
 from unpoison.brokers.rabbitmq.management import Management, Unanswered
-from unpoison.brokers.rabbitmq.names import DLX, check_name, dlq_of, made_of, native_names
+from unpoison.brokers.rabbitmq.names import DLX, check_name, dlq_of, native_names
 from unpoison.brokers.rabbitmq.topology import Queue, Topology, queues
 from unpoison.brokers.rabbitmq.url import Address, address
 from unpoison.errors import UnpoisonError
-from unpoison.port.broker import Finding
 from unpoison.port.provisioning import Needs, Step
-
-# May this user do what a consumer has to?
-
-
-RIGHTS = ("missing-rights",)
-
-KINDS = ("configure", "write", "read")
-
-
-def needed(source: str) -> dict[str, list[str]]:
-    """Names on which a consumer of a source needs each right."""
-    own = list(native_names("", source, consumed=True))
-    shared = [DLX, "unpoison.delay.0", "unpoison.delay.0.1s"]
-    made = [made_of(source)]
-    return {"configure": own + shared + made, "write": [*own, *shared, "amq.default"], "read": own + shared}
-
-
-def needed_to_use(source: str) -> dict[str, list[str]]:
-    """The same with create=False, where somebody else has made everything."""
-    own = list(native_names("", source, consumed=True))
-    return {"configure": [], "write": [DLX, "unpoison.delay.0", "amq.default"], "read": own}
-
-
-def of_rights(address: Address, management: Management, sources: Sequence[str]) -> Iterator[Finding]:
-    """Where the management API is asked as an administrator, it says what the user of the URL may do."""
-    user = str(address.parameters.credentials.username)
-    given: Mapping[str, str] = management.get(f"permissions/{management.vhost}/{quoted(user, safe='')}") or {}
-    if lacking := _lacking(given, [needed(source) for source in sources]):
-        may_use = not _lacking(given, [needed_to_use(source) for source in sources])
-        yield _lacks(address, lacking, sources, given, may_use=may_use)
-
-
-def _lacking(given: Mapping[str, str], needs: Sequence[Mapping[str, Sequence[str]]]) -> dict[str, list[str]]:
-    found = {kind: [name for need in needs for name in need[kind] if not allows(given.get(kind, ""), name)] for kind in KINDS}
-    return {kind: names for kind, names in found.items() if names}
-
-
-def refused(address: Address, source: str, said: str) -> Finding:
-    """Where the server itself refused a look."""
-    user = str(address.parameters.credentials.username)
-    return Finding(
-        "missing-rights",
-        f"RabbitMQ refuses {user!r} a look at {source!r}: {said}. A consumer or publisher of this user fails at the first use "
-        "and stands still; nothing is lost.",
-        f"Give it these rights, beside those that it has:\n{_command(address, [source], {})}",
-    )
-
-
-def _lacks(
-    address: Address, lacking: Mapping[str, Sequence[str]], sources: Sequence[str], given: Mapping[str, str], *, may_use: bool
-) -> Finding:
-    user = str(address.parameters.credentials.username)
-    what = "; ".join(f"{kind} on {', '.join(dict.fromkeys(names))}" for kind, names in lacking.items())
-    means = (
-        "That is enough for an app with create=False; another one does not start with this user."
-        if may_use
-        else "A consumer or publisher of this user fails at the first use and stands still; nothing is lost."
-    )
-    return Finding(
-        "missing-rights",
-        f"The user {user!r} lacks: {what}. {means}",
-        f"Give it these rights beside those that it has:\n{_command(address, sources, given)}",
-    )
-
-
-def _command(address: Address, sources: Sequence[str], given: Mapping[str, str]) -> str:
-    names = "|".join(re.escape(source) for source in sources)
-    ours = f"^({names})(\\.(dlq|dlq\\.history|dlq\\.lock|suspects|starts|busy|delayed|made))?$|^{DLX}$|^unpoison\\."
-    patterns = {"configure": ours, "write": f"{ours}|^amq\\.default$", "read": ours}
-    both = [f"{given[kind]}|{patterns[kind]}" if given.get(kind) not in (None, "", "^$") else patterns[kind] for kind in KINDS]
-    user = str(address.parameters.credentials.username)
-    return f"rabbitmqctl set_permissions -p {quote(address.vhost)} {quote(user)} {' '.join(map(quote, both))}"
-
-
-def allows(pattern: str, name: str) -> bool:
-    """As RabbitMQ reads it: an expression that need match a part of the name only, and an empty one nothing."""
-    try:
-        return bool(pattern) and re.search(pattern, name) is not None
-    except re.error:  # the server's expressions know a little more than ours
-        return True
-
-
-# (the part that gave this module its question)
-
 
 NEWEST = (4, 0)
 """Taken for the server's version where that is not known."""
@@ -167,25 +80,6 @@ _REPLACES = (
 )
 
 
-def rights(sources: Sequence[str]) -> dict[str, list[str]]:
-    """The names on which a user needs each right so that an app with create=False can do everything.
-
-    The delay queues are among them because RabbitMQ 4 lets nobody look at a queue without a right of some kind on it.
-    """
-    own = [name for source in sources for name in native_names("", source, consumed=True)]
-    delays = [
-        *(exchange_of(level) for level in range(LEVELS)),
-        *(rung(level, n) for level in range(LEVELS) for n in rungs(level)),
-    ]
-    return {"configure": [], "write": ["amq.default", DLX, *delays], "read": own}
-
-
-def patterns(sources: Sequence[str]) -> dict[str, str]:
-    """The same, as RabbitMQ takes it."""
-    own = "|".join(re.escape(name) for name in rights(sources)["read"])
-    return {"configure": "^$", "write": f"^(amq\\.default|{DLX}|unpoison\\.delay\\..*)$", "read": f"^({own})$"}
-
-
 def _vhost(management: Management, there: There) -> Iterator[Step]:
     command = f"create vhosts/{management.vhost} '{{}}'"
     yield Step("vhost", management.vhost, "the virtual host of the URL.", (command,), there.vhost)
@@ -228,10 +122,9 @@ def _binding(management: Management, there: There, bound: Binding, why: str) -> 
 
 
 def _rights(management: Management, there: There, sources: Sequence[str], user: str) -> Step:
-    needed, given = rights(sources), there.rights or {}
-    wanted = patterns(sources)
-    lacking = [kind for kind in KINDS if any(not allows(given.get(kind, ""), name) for name in needed[kind])]
-    for kind in KINDS:
+    given, wanted = there.rights or {}, rights.patterns_to_use(sources)
+    lacking = rights.lacking(given, rights.to_use(sources))
+    for kind in rights.KINDS:
         if given.get(kind) not in (None, "", "^$"):  # else what the user may do for others would be taken away
             wanted[kind] = f"{given[kind]}|{wanted[kind]}" if kind in lacking else given[kind]
     path = f"permissions/{management.vhost}/{escaped(user, safe='')}"

@@ -40,6 +40,8 @@ USUAL = 300.0
 
 DAY = 86_400.0
 
+START = "Start a consumer, which creates what is missing:\nunpoison run module:app"
+
 KEPT_ON_SOURCES = ("max-length", "max-length-bytes", "dead-letter-exchange", "dead-letter-routing-key")
 """What a source may have: how long it may grow, and where its letters go, is its owner's business."""
 

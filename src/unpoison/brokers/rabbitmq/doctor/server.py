@@ -1,17 +1,19 @@
-"""Is the server one that unpoison can rely on, and can it take messages now?"""
+"""What about the server, or what all sources on it share, loses messages or holds them up?"""
 
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 
 from unpoison.brokers.rabbitmq.connection import Connection
 from unpoison.brokers.rabbitmq.delays import LEVELS, exchange_of, queue_of, rung, rungs
-from unpoison.brokers.rabbitmq.doctor.fixes import mended, remade, removal
-from unpoison.brokers.rabbitmq.doctor.queues import of_any_queue
+from unpoison.brokers.rabbitmq.doctor.fixes import START, removal
+from unpoison.brokers.rabbitmq.doctor.queue_checks import of_any_queue
+from unpoison.brokers.rabbitmq.doctor.queue_facts import QueueFacts
 from unpoison.brokers.rabbitmq.management import FoundQueue, Management, VirtualHost
+from unpoison.brokers.rabbitmq.names import DLX
 from unpoison.port.broker import Finding
-
-SERVER = ("server-too-old", "server-unmaintained", "heartbeat-off", "feature-flag-off", "memory-alarm", "disk-alarm")
+from unpoison.port.findings import Check, examine
 
 OLDEST = (3, 10)
 """The first version in which a quorum queue can delay messages, and hand them on at-least-once."""
@@ -21,155 +23,206 @@ MAINTAINED = (4, 0)
 FLAGS = ("quorum_queue", "stream_queue")
 """What at-least-once dead-lettering, and so every delay, rests on. From 4.0 on they cannot be off."""
 
-
-def of_connection(connection: Connection) -> Iterator[Finding]:
-    """What a connection tells."""
-    version = ".".join(map(str, connection.version))
-    if connection.version < OLDEST:
-        yield Finding(
-            "server-too-old",
-            f"The server runs RabbitMQ {version}; unpoison needs {'.'.join(map(str, OLDEST))}. Before that a quorum queue "
-            "neither delays messages nor hands them on safely: no retry can wait, and dead letters may be dropped on their "
-            "way.",
-            "Upgrade the server, one minor version after the other:\nrabbitmq-diagnostics server_version",
-            loses=True,
-        )
-    elif connection.version < MAINTAINED:
-        yield Finding(
-            "server-unmaintained",
-            f"The server runs RabbitMQ {version}. The 3.x versions get no fixes from their makers any more, unless they are "
-            "paid for.",
-            "Plan the way to 4.x; all feature flags have to be enabled first:\nrabbitmqctl enable_feature_flag all",
-        )
-    if not connection.wire.params.heartbeat:
-        yield Finding(
-            "heartbeat-off",
-            "The connection has no heartbeat: a consumer whose host or network is gone is not noticed for hours, and all that "
-            "it held waits meanwhile.",
-            "Take heartbeat=0 out of the URL, and out of rabbitmq.conf; unpoison asks for 30 s by itself.",
-        )
-
-
-def of_alarms(management: Management) -> Iterator[Finding]:
-    said = management.get("health/checks/alarms") or {}
-    alarms = [(each["resource"], each["node"]) for each in said.get("alarms", ())]
-    memory = [node for resource, node in alarms if resource == "memory"]
-    disk = [node for resource, node in alarms if "disk" in resource]
-    still = "RabbitMQ takes no message until it ends: publish waits and raises, retries and dead letters wait, and their "
-    if memory:
-        yield Finding(
-            "memory-alarm",
-            f"There is a memory alarm on {', '.join(memory)}. {still}sources stand still; nothing is lost.",
-            "See what takes the memory; for some air, allow more of it:\nrabbitmq-diagnostics memory_breakdown\n"
-            "rabbitmqctl set_vm_memory_high_watermark 0.7",
-            stops=True,
-        )
-    if disk:
-        yield Finding(
-            "disk-alarm",
-            f"There is a disk alarm on {', '.join(disk)}: less is free than the limit. {still}sources stand still; nothing is "
-            "lost.",
-            "Free some space where RabbitMQ keeps its data. If the limit is too high for this disk:\n"
-            "rabbitmq-diagnostics status\nrabbitmqctl set_disk_free_limit 1GB",
-            stops=True,
-        )
-
-
-def of_flags(management: Management, version: tuple[int, int]) -> Iterator[Finding]:
-    if version >= MAINTAINED:
-        return
-    off = [each["name"] for each in management.get("feature-flags") or () if each["name"] in FLAGS and each["state"] != "enabled"]
-    if off:
-        yield Finding(
-            "feature-flag-off",
-            f"Switched off on the server, as after an upgrade from an old version: {', '.join(off)}. Without them RabbitMQ "
-            "makes no quorum queues, or hands messages on at-most-once: a retry that waits can be lost when the server is "
-            "killed.",
-            "Enable them; that cannot be undone:\n" + "\n".join(f"rabbitmqctl enable_feature_flag {name}" for name in off),
-            loses=True,
-        )
-
-
-# Do messages that wait come back, all of them and at their time?
-
-
-DELAYS = ("delay-queue-differs", "delay-queues-missing", "delay-cut-short")
-
 ARGUMENTS = ("x-message-ttl", "x-dead-letter-exchange", "x-dead-letter-strategy")
+
+
+def _dotted(version: tuple[int, int]) -> str:
+    return ".".join(map(str, version))
+
+
+CONNECTION = (
+    Check(
+        "server-too-old",
+        lambda of: of["version"] < OLDEST,
+        "The server runs RabbitMQ {of[shown]}; unpoison needs {of[oldest]}. Before that a quorum queue neither delays "
+        "messages nor hands them on safely: no retry can wait, and dead letters may be dropped on their way.",
+        "Upgrade the server, one minor version after the other:\nrabbitmq-diagnostics server_version",
+        loses=True,
+    ),
+    Check(
+        "server-unmaintained",
+        lambda of: OLDEST <= of["version"] < MAINTAINED,
+        "The server runs RabbitMQ {of[shown]}. The 3.x versions get no fixes from their makers any more, unless they are paid "
+        "for.",
+        "Plan the upgrade to 4.x; all feature flags have to be enabled first:\nrabbitmqctl enable_feature_flag all",
+    ),
+    Check(
+        "heartbeat-off",
+        lambda of: not of["heartbeat"],
+        "The connection has no heartbeat: a consumer whose host or network is gone is not noticed for hours, and all that it "
+        "held waits meanwhile.",
+        "Take heartbeat=0 out of the URL, and out of rabbitmq.conf; unpoison asks for 30 s by itself.",
+    ),
+)
+
+_REFUSES = (
+    "RabbitMQ takes no message until it ends: publish waits and raises, retries and dead letters wait, and their sources are "
+    "paused; nothing is lost."
+)
+ALARMS = (
+    Check(
+        "memory-alarm",
+        lambda of: of["memory"],
+        f"There is a memory alarm on {{of[memory]}}. {_REFUSES}",
+        "See what takes the memory; to gain time, allow more of it:\nrabbitmq-diagnostics memory_breakdown\n"
+        "rabbitmqctl set_vm_memory_high_watermark 0.7",
+        stops=True,
+    ),
+    Check(
+        "disk-alarm",
+        lambda of: of["disk"],
+        f"There is a disk alarm on {{of[disk]}}: less is free than the limit. {_REFUSES}",
+        "Free some space where RabbitMQ keeps its data. If the limit is too high for this disk:\nrabbitmq-diagnostics status\n"
+        "rabbitmqctl set_disk_free_limit 1GB",
+        stops=True,
+    ),
+)
+FEATURE_FLAGS = (
+    Check(
+        "feature-flag-off",
+        lambda of: of["off"],
+        "Switched off on the server, as after an upgrade from an old version: {of[off]}. Without them RabbitMQ creates no quorum "
+        "queues, or hands messages on at-most-once: a retry that waits can be lost when the server is killed.",
+        "Enable them; that cannot be undone:\n{of[commands]}",
+        loses=True,
+    ),
+)
+
+
+def of_connection(connection: Connection) -> list[Finding]:
+    version, heartbeat = connection.version, connection.wire.params.heartbeat
+    return examine(CONNECTION, {"version": version, "shown": _dotted(version), "oldest": _dotted(OLDEST), "heartbeat": heartbeat})
+
+
+def of_alarms(management: Management) -> list[Finding]:
+    alarms = (management.get("health/checks/alarms") or {}).get("alarms", ())
+    memory = [each["node"] for each in alarms if each["resource"] == "memory"]
+    disk = [each["node"] for each in alarms if "disk" in each["resource"]]
+    return examine(ALARMS, {"memory": ", ".join(memory), "disk": ", ".join(disk)})
+
+
+def of_flags(management: Management, version: tuple[int, int]) -> list[Finding]:
+    if version >= MAINTAINED:
+        return []
+    off = [each["name"] for each in management.get("feature-flags") or () if each["name"] in FLAGS and each["state"] != "enabled"]
+    commands = "\n".join(f"rabbitmqctl enable_feature_flag {name}" for name in off)
+    return examine(FEATURE_FLAGS, {"off": ", ".join(off), "commands": commands})
+
+
+DEAD_LETTER_EXCHANGE = (
+    Check(
+        "dlx-differs",
+        lambda of: of["differs"],
+        f"The exchange {DLX!r} is not the durable direct one that unpoison creates: {{of[differs]}}. A fanout or headers "
+        "exchange gives the letters of one source to the DLQs of all; one that does not last is gone, with its bindings, after a "
+        "restart, and sources are paused at their next dead letter.",
+        "Delete it with its bindings and restart all consumers, which create it again:\n{of[removal]}",
+    ),
+)
+
+
+def of_dlx(vhost: VirtualHost) -> list[Finding]:
+    found = vhost.exchange(DLX)
+    if found is None:
+        return []
+    differs = [f"its type is {found['type']}"] if found["type"] not in ("direct", "topic") else []
+    differs += ["it is not durable"] if not found["durable"] else []
+    differs += ["it deletes itself"] if found["auto_delete"] else []
+    return examine(DEAD_LETTER_EXCHANGE, {"differs": ", and ".join(differs), "removal": removal(vhost, DLX)})
+
+
+DELAY_EXCHANGE = (
+    Check(
+        "delay-queue-differs",
+        lambda of: of["type"] != "headers",
+        "The exchange {of[name]!r} is of type {of[type]} and not headers, as unpoison creates it: delayed messages and retries "
+        "go the wrong way, or nowhere, and their source is paused.",
+        "Delete it and restart the consumers, which create it again:\n{of[removal]}",
+        loses=True,
+    ),
+    Check(
+        "delay-queues-missing",
+        lambda of: of["type"] == "headers" and of["missing"],
+        "Deleted, or no longer bound to {of[name]!r}: {of[missing]}. A message with that delay cannot be stored, so its source "
+        "is paused at the next such retry; what is on its way there waits, and arrives once they are back.",
+        START,
+    ),
+)
+
+
+class DelayFacts(QueueFacts):
+    """One delay queue."""
+
+    def __init__(self, vhost: VirtualHost, queue: FoundQueue, wanted: dict[str, Any]) -> None:
+        super().__init__(vhost, queue)
+        given = {key: (queue.arguments.get(key), wanted[key]) for key in ARGUMENTS}
+        self.differs = ", ".join(f"{key} is {is_!r} and not {ought!r}" for key, (is_, ought) in given.items() if is_ != ought)
+        self.meant: int = wanted["x-message-ttl"]
+
+    @property
+    def key_by(self) -> str:
+        return next(iter(self.queue.settings("dead-letter-routing-key")))
+
+    @property
+    def waits(self) -> str:
+        return f"{(self.ttl or 0) / 1000:g} s and not {self.meant / 1000:g} s"
+
+
+DELAY_QUEUE = (
+    Check(
+        "delay-queue-differs",
+        lambda of: of.differs,
+        "Queue {of.name!r} was made by something else: {of.differs}. Messages that wait there do not come back at their time, or "
+        "never.",
+        "{of.remade}",
+        loses=True,
+    ),
+    Check(
+        "delay-queue-differs",
+        lambda of: not of.differs and of.key is not None,
+        "Queue {of.name!r} sends every message that has waited there to {of.key!r} and not back to its source "
+        "(dead-letter-routing-key, by {of.key_by}).",
+        "{of.fix[dead-letter-routing-key]}",
+        loses=True,
+    ),
+    Check(
+        "delay-cut-short",
+        lambda of: not of.differs and of.ttl is not None and of.ttl < of.meant,
+        "Messages wait in {of.name!r} for {of.waits} ({of.by[message-ttl]}): retries come early, and the backoff does not hold.",
+        "{of.fix[message-ttl]}",
+    ),
+)
 
 
 def of_delays(vhost: VirtualHost) -> Iterator[Finding]:
     """About the queues that all sources of this virtual host share, as far as they have been needed."""
     for level in range(LEVELS):
-        yield from _of_exchange(vhost, level)
-    found: dict[tuple[str, str], list[Finding]] = {}
+        yield from _of_delay_exchange(vhost, level)
+    alike: dict[tuple[str, str], list[Finding]] = {}
     for level in range(LEVELS):
         for digit in rungs(level):
-            queue = vhost.queue(rung(level, digit), "delay")
-            for each in () if queue is None else _of_rung(vhost, level, digit, queue):
-                found.setdefault((each.name, each.fix), []).append(each)
-    for first, *others in found.values():
-        more = f" So it is with {len(others)} more of the queues of delays." if others else ""
+            for each in _of_delay_queue(vhost, level, digit):
+                alike.setdefault((each.name, each.fix), []).append(each)
+    for first, *others in alike.values():
+        more = f" The same is true of {len(others)} more delay queues." if others else ""
         yield msgspec.structs.replace(first, problem=first.problem + more)
 
 
-def _of_exchange(vhost: VirtualHost, level: int) -> Iterator[Finding]:
+def _of_delay_exchange(vhost: VirtualHost, level: int) -> list[Finding]:
     name = exchange_of(level)
     found = vhost.exchange(name)
     if found is None:
-        return
-    if found["type"] != "headers":
-        yield Finding(
-            "delay-queue-differs",
-            f"The exchange {name!r} is of type {found['type']} and not headers, as unpoison would make it: delayed messages and "
-            "retries go the wrong way, or nowhere, and their source stands still.",
-            f"Delete it and start the consumers anew, which make it again:\n{removal(vhost, name)}",
-            loses=True,
-        )
-        return
+        return []
     bound = {each["destination"] for each in vhost.bindings(name)}
     wanted = [rung(level, digit) for digit in rungs(level)] + ([exchange_of(level - 1)] if level else [])
-    missing = [each for each in wanted if each not in bound]
-    if missing:
-        yield Finding(
-            "delay-queues-missing",
-            f"Deleted, or no longer bound to {name!r}: {', '.join(missing)}. A message with that delay cannot be stored, so "
-            "its source stands still at the next such retry; what is on its way there waits, and arrives once they are back.",
-            "Start the consumers anew: they make the queues at the first delay.\nunpoison run module:app",
-        )
+    missing = ", ".join(each for each in wanted if each not in bound)
+    facts = {"name": name, "type": found["type"], "missing": missing, "removal": removal(vhost, name)}
+    return examine(DELAY_EXCHANGE, facts)
 
 
-def _of_rung(vhost: VirtualHost, level: int, digit: int, queue: FoundQueue) -> Iterator[Finding]:
-    should = queue_of(level, digit).arguments
-    given = {key: (queue.arguments.get(key), should[key]) for key in ARGUMENTS}
-    differs = [f"{key} is {is_!r} and not {ought!r}" for key, (is_, ought) in given.items() if is_ != ought]
-    if differs:
-        yield Finding(
-            "delay-queue-differs",
-            f"Queue {queue.name!r} was made by something else: {', '.join(differs)}. Messages that wait there do not come back "
-            "at their time, or never.",
-            remade(vhost, queue),
-            loses=True,
-        )
-        return
-    if (key := queue.text("dead-letter-routing-key")) is not None:
-        yield Finding(
-            "delay-queue-differs",
-            f"Queue {queue.name!r} sends every message that has waited there to {key!r} and not back to its source "
-            f"(dead-letter-routing-key, {_set_by(queue)}).",
-            mended(vhost, queue, "dead-letter-routing-key"),
-            loses=True,
-        )
-    ttl, meant = queue.number("message-ttl"), should["x-message-ttl"]
-    if ttl is not None and ttl < meant:
-        yield Finding(
-            "delay-cut-short",
-            f"Messages wait in {queue.name!r} for {ttl / 1000:g} s and not {meant / 1000:g} s ({queue.by('message-ttl')}): "
-            "retries come early, and the backoff does not hold.",
-            mended(vhost, queue, "message-ttl"),
-        )
-    yield from of_any_queue(vhost, queue)
-
-
-def _set_by(queue: FoundQueue) -> str:
-    return "by " + next(iter(queue.settings("dead-letter-routing-key")))
+def _of_delay_queue(vhost: VirtualHost, level: int, digit: int) -> list[Finding]:
+    queue = vhost.queue(rung(level, digit), "delay")
+    if queue is None:
+        return []
+    facts = DelayFacts(vhost, queue, dict(queue_of(level, digit).arguments))
+    return examine(DELAY_QUEUE, facts) + ([] if facts.differs else of_any_queue(vhost, queue))

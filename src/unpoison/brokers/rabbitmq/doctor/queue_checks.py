@@ -1,0 +1,270 @@
+"""What about the queues of a source loses messages, or holds them up? One table of checks for each kind of queue."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from unpoison.brokers.rabbitmq.doctor.fixes import DEFAULT_WAIT, START, USUAL
+from unpoison.brokers.rabbitmq.doctor.queue_facts import BindingFacts, QueueFacts, TimeoutFacts
+from unpoison.brokers.rabbitmq.management import DEFAULT_LIMIT, Family, FoundQueue, VirtualHost
+from unpoison.port.broker import Finding
+from unpoison.port.findings import Check, examine
+
+LOW = DEFAULT_LIMIT
+"""Deliveries below which a source gives up messages that were merely waiting in consumers that stopped or died."""
+
+ANY_QUEUE = (
+    Check(
+        "queue-exclusive",
+        lambda of: of.queue.exclusive,
+        "Queue {of.name!r} is exclusive: it belongs to another connection, nobody else can consume it, and it is deleted with "
+        "all its messages when that connection ends.",
+        "Have the program that declares it leave out exclusive=true. Once its connection has ended, unpoison creates an ordinary "
+        "queue.",
+        loses=True,
+    ),
+    Check(
+        "queue-not-durable",
+        lambda of: not of.queue.durable and not of.queue.exclusive,
+        "Queue {of.name!r} is not durable: a restart of the server deletes it with all its messages.",
+        "{of.remade}",
+        loses=True,
+    ),
+    Check(
+        "queue-auto-delete",
+        lambda of: of.queue.auto_delete and not of.queue.exclusive,
+        "Queue {of.name!r} deletes itself, with all its messages, when its last consumer leaves: at a deploy, a crash or a cut "
+        "connection.",
+        "{of.remade}",
+        loses=True,
+    ),
+    Check(
+        "queue-expires",
+        lambda of: of.expires is not None and not of.queue.exclusive,
+        "Queue {of.name!r} is deleted, with all its messages, when nobody has consumed it for {of.expires_seconds} "
+        "({of.by[expires]}). An outage that long is enough; some queues of unpoison never have a consumer.",
+        "{of.fix[expires]}",
+        loses=True,
+    ),
+    Check(
+        "stream-queue",
+        lambda of: of.kind == "stream",
+        "Queue {of.name!r} is a stream: acknowledging removes nothing from it, and a consumer begins with what comes next. "
+        "Messages that were there before are never run, and messages that were run never leave it.",
+        "Consume a quorum queue that is bound to the same exchange, under a name of its own; or, if the stream can be spared:\n"
+        "{of.delete_command}",
+        loses=True,
+    ),
+    Check(
+        "length-limit-drops",
+        lambda of: of.length_key and not of.refuses,
+        "Queue {of.name!r} holds at most {of.length_limit}. When it is full RabbitMQ drops {of.dropped} to make room, and tells "
+        "nobody.",
+        "{of.length_fix}",
+        loses=True,
+    ),
+    Check(
+        "length-limit-refuses",
+        lambda of: of.length_key and of.refuses and of.role != "source",
+        "Queue {of.name!r} holds at most {of.length_limit} and refuses more. Once it is full, what should go there cannot, and "
+        "the sources are paused; nothing is lost.",
+        "{of.length_fix}",
+    ),
+    Check(
+        "messages-expire",
+        lambda of: of.messages_expire(),
+        "A message that waits in {of.name!r} for {of.ttl_seconds} ({of.by[message-ttl]}) {of.expired} without ever being "
+        "started: a backlog, or an outage of the consumers, is enough.",
+        "{of.ttl_fix}",
+        loses=True,
+    ),
+)
+
+SUSPECTS = (
+    Check(
+        "suspects-not-quorum",
+        lambda of: of.kind == "classic",
+        "{of.name!r} is a classic queue, which does not count how often a message was started and came back. One that kills its "
+        "consumer never reaches its limit: it does so for ever.",
+        "{of.remade}",
+        loses=True,
+    ),
+    Check(
+        "suspects-limit",
+        lambda of: of.limit is not None,
+        "{of.name!r} has a delivery limit of {of.limit} ({of.by[delivery-limit]}): a message whose starts never end is deleted "
+        "there, without a dead letter, unless its own limit of attempts comes first.",
+        "{of.fix[delivery-limit]}",
+        loses=True,
+    ),
+)
+
+LETTERS = (
+    Check(
+        "dlq-limit",
+        lambda of: of.limit is not None,
+        "{of.name!r} has a delivery limit of {of.limit} ({of.by[delivery-limit]}). Letters can only be looked at by taking them "
+        "out and putting them back, which counts: look {of.next_delivery} deletes them, with RabbitMQ 4.3 maybe the first look, "
+        "since a letter brings its count along.",
+        "{of.fix[delivery-limit]}",
+        loses=True,
+    ),
+    Check(
+        "dlq-sends-back",
+        lambda of: of.role == "dlq" and of.ttl is not None and of.exchange is not None,
+        "{of.name!r} hands its letters on to the exchange {of.exchange!r} after {of.ttl_seconds} ({of.by[message-ttl]}). If that "
+        "leads back to the source, a message that always fails goes round for ever; in any case nobody finds it in the DLQ.",
+        "unpoison retries with a backoff of its own. {of.fix[message-ttl]}",
+        loses=True,
+    ),
+    Check(
+        "dlq-expires",
+        lambda of: of.role == "dlq" and of.letters_expire(),
+        "Letters in {of.name!r} are deleted after {of.ttl_seconds} ({of.by[message-ttl]}), whether somebody has looked or not. "
+        "{of.url_says}, so this is not what was meant.",
+        "{of.ttl_fix}",
+        loses=True,
+    ),
+)
+
+SOURCE = (
+    Check(
+        "source-limit-deletes",
+        lambda of: of.limit is not None and of.exchange is None,
+        "{of.name!r} has a delivery limit of {of.limit} ({of.by[delivery-limit]}) and no dead-letter exchange: a message that "
+        "came back {of.times} is deleted. Crashes and deploys of consumers count for every message that they had fetched.",
+        "{of.fix[dead-letter-exchange]}",
+        loses=True,
+    ),
+    Check(
+        "source-limit-low",
+        lambda of: of.limit is not None and of.exchange is not None and of.limit < LOW,
+        "{of.name!r} has a delivery limit of {of.limit} ({of.by[delivery-limit]}). RabbitMQ counts every message that a consumer "
+        "had fetched when it stopped or died: after {of.next_delivery} such ends it gives up messages that were never started, "
+        "beside the one that is at fault.",
+        "{of.fix[delivery-limit]}",
+        loses=True,
+    ),
+    Check(
+        "dead-letters-loop",
+        lambda of: of.ends is not None and of.name in of.ends,
+        "What RabbitMQ gives up in {of.name!r} comes back to {of.name!r}, through the exchange {of.exchange!r}, with its count "
+        "at zero: it goes round for ever.",
+        "{of.loop_fix}",
+        loses=True,
+    ),
+    Check(
+        "dead-letters-unrouted",
+        lambda of: of.ends is not None and not of.ends,
+        "{of.name!r} hands what RabbitMQ gives up to the exchange {of.exchange!r}, {of.why_unrouted}: such a message is deleted, "
+        "or kept for ever where dead-lettering is at-least-once.",
+        "Create the exchange, and bind a queue to it with the key {of.letter_key!r}. A consumer that starts creates 'dlx':\n"
+        "unpoison run module:app",
+        loses=True,
+    ),
+    Check(
+        "at-least-once-off",
+        lambda of: of.is_at_most_once(),
+        "{of.name!r} hands dead letters on at-most-once (dead-letter-strategy {of.text[dead-letter-strategy]}, overflow "
+        "{of.text[overflow]}): a message that RabbitMQ itself gives up is lost if its DLQ cannot take it at that moment.",
+        "{of.at_least_once_fix}",
+    ),
+    Check(
+        "classic-queue",
+        lambda of: of.kind == "classic",
+        "{of.name!r} is a classic queue: it is on one node only, and when that is killed its latest acknowledgements may be "
+        "undone, so that those messages run twice, and every message comes back flagged as if it had been started.",
+        "Where that matters, use a quorum queue. {of.remade}",
+    ),
+    Check(
+        "single-active-consumer",
+        lambda of: of.queue.arguments.get("x-single-active-consumer"),
+        "{of.name!r} has x-single-active-consumer: one consumer gets all messages, every other process that runs unpoison is "
+        "idle, and the one cannot be given more at once than it began with.",
+        "Where order does not need it, use a queue without it. {of.remade}",
+    ),
+    Check(
+        "priority-queue",
+        lambda of: of.queue.arguments.get("x-max-priority"),
+        "{of.name!r} has {of.queue.arguments[x-max-priority]} priorities. While messages of a higher one keep coming, those of a "
+        "lower one are never started, and their age runs on towards max_age.",
+        "Run enough consumers, or give each priority a source of its own.",
+    ),
+    Check(
+        "delayed-retry-on",
+        lambda of: (of.queue.text("delayed-retry-type") or "disabled") != "disabled",
+        "{of.name!r} has delayed-retry-type {of.text[delayed-retry-type]}: RabbitMQ holds back what a consumer had fetched when "
+        "it died, also what it had never started, and does not count it as waiting. unpoison has its own backoff.",
+        "{of.fix[delayed-retry-type]}",
+    ),
+)
+
+
+BINDING = (
+    Check(
+        "dlq-unbound",
+        lambda of: of.is_unbound(),
+        "{of.dlq!r} is not bound to the exchange 'dlx' with the key {of.source!r}. A dead letter of {of.source!r} cannot get "
+        "there: the source is paused at the first one; nothing is lost.",
+        START,
+    ),
+)
+
+
+TIMEOUTS = (
+    Check(
+        "consumer-timeout-too-short",
+        lambda of: of.waits is not None and of.waits < (of.needed or USUAL),
+        "RabbitMQ takes messages of {of.name!r} back when they are not acknowledged within {of.waits:g} s ({of.by}), but "
+        "{of.runs}. It would take back all that the consumer holds, run it again, and in the end give up a message that only "
+        "takes long.",
+        "{of.fix}",
+        loses=True,
+    ),
+    Check(
+        "consumer-timeout-unseen",
+        lambda of: of.waits is None and (of.needed or 0) > DEFAULT_WAIT,
+        "RabbitMQ takes messages of {of.name!r} back when they are not acknowledged within 30 min, unless its own file says "
+        "otherwise, which cannot be seen from here; but {of.runs}. What takes longer is run again and given up in the end.",
+        "{of.unseen_fix}",
+    ),
+)
+
+
+def of_any_queue(vhost: VirtualHost, queue: FoundQueue) -> list[Finding]:
+    return examine(ANY_QUEUE, QueueFacts(vhost, queue))
+
+
+def of_family(vhost: VirtualHost, family: Family) -> Iterator[Finding]:
+    """About all queues of one source."""
+    for queue in family.there():
+        yield from of_any_queue(vhost, queue)
+    if family.main is not None and family.main.kind != "stream":
+        yield from examine(SOURCE, QueueFacts(vhost, family.main))
+    yield from examine(BINDING, BindingFacts(vhost, family))
+    for queue in filter(None, (family.dlq, family.history)):
+        yield from examine(LETTERS, QueueFacts(vhost, queue))
+    if family.suspects is not None:
+        yield from examine(SUSPECTS, QueueFacts(vhost, family.suspects))
+    yield from _of_timeouts(vhost, [queue for queue in (family.main, family.suspects) if queue is not None])
+
+
+def _of_timeouts(vhost: VirtualHost, held: Sequence[FoundQueue]) -> Iterator[Finding]:
+    """About queues of which messages are held while a handler runs."""
+    shown = _shown_timeouts(vhost)
+    for queue in held:
+        if not (queue.kind == "classic" and vhost.version >= (4, 3)):  # these have none any more
+            yield from examine(TIMEOUTS, TimeoutFacts(vhost, queue, shown))
+
+
+def _shown_timeouts(vhost: VirtualHost) -> Mapping[str, int]:
+    """What the server itself says of consumers that run, by queue. It does so from version 4.3 on."""
+    rows: Sequence[Mapping[str, Any]] = vhost.management.get(f"consumers/{vhost.management.vhost}") or ()
+    found = [(row["queue"]["name"], row["consumer_timeout"]) for row in rows if isinstance(row.get("consumer_timeout"), int)]
+    return {name: min(each for of, each in found if of == name) for name, _ in found}
+
+
+def exclusive(name: str) -> Finding:
+    """About a queue of which only the refusal of the server is known."""
+    check = ANY_QUEUE[0]
+    return Finding(check.name, check.problem.format(of=SimpleNamespace(name=name)), check.fix, check.loses)
