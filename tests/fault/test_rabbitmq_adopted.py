@@ -4,7 +4,7 @@ import pika
 import pytest
 
 from tests.contract.rabbitmq_lab import RabbitMQLab
-from unpoison.brokers.rabbitmq import held
+from unpoison.brokers.rabbitmq import connections
 from unpoison.errors import BrokerUnavailable, Permanent
 from unpoison.flow import consumer as flow
 from unpoison.testing import given
@@ -31,7 +31,7 @@ def raw(lab):
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch):
     monkeypatch.setattr(flow, "RETRY_BROKER", (0.05,))
-    monkeypatch.setattr(held, "CREATE_AFTER", 0.05)
+    monkeypatch.setattr(connections, "CREATE_AFTER", 0.05)
 
 
 def adopt(raw):

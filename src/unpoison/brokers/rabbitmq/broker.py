@@ -108,7 +108,7 @@ class RabbitMQBroker:
             try:
                 found = self._fetch(source, subscription, limit) if limit > 0 else ()
             except Refused as refused:
-                raise self._held.queue_deleted(source) if refused.code == NOT_FOUND else refused from None
+                raise self.connections.source_deleted(source) if refused.code == NOT_FOUND else refused from None
             self._came_back.tell_due()
             self._foreign.tell_due()
             return found

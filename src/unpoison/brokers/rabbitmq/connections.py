@@ -7,7 +7,8 @@ lost everything is, because whoever is told of a loss drops everything.
 """
 
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 
 from unpoison.brokers.rabbitmq.connection import Connection
 from unpoison.brokers.rabbitmq.delays import DelayNotes, Ladder, way
@@ -16,6 +17,9 @@ from unpoison.brokers.rabbitmq.topology import Topology
 from unpoison.brokers.rabbitmq.url import Address
 from unpoison.brokers.rabbitmq.writing import Batch, Copy, Writer
 from unpoison.errors import BrokerUnavailable, ConfigError
+
+CREATE_AFTER = 1.0
+"""Seconds between noticing that a queue was deleted and creating it again."""
 
 
 class Connections:
@@ -32,6 +36,7 @@ class Connections:
         self._ladder: Ladder | None = None
         self._writer: Writer | None = None
         self._known: set[str] = set()
+        self._deleted: dict[str, float] = {}
         self.notes = DelayNotes()
         self.shown, self.user = address.shown, str(address.parameters.credentials.username)
         self.created: set[str] = set()
@@ -127,6 +132,28 @@ class Connections:
         down = way(delay)
         self.ladder().ensure(down.level)
         return (down.exchange, queue), down.headers
+
+    def require(self, source: str) -> None:
+        """Raises BrokerUnavailable if the queue of a source is gone. One that we created is created again after a while."""
+        if source in self._deleted and time.monotonic() > self._deleted.pop(source):
+            self.create_again([source])
+        if not self.topology().has(source):
+            raise self.source_deleted(source)
+
+    def source_deleted(self, source: str) -> BrokerUnavailable:
+        self._deleted[source] = time.monotonic() + CREATE_AFTER
+        return self.topology().deleted(source)
+
+    def create_again(self, sources: Iterable[str]) -> None:
+        """Create queues again that were deleted, if they are ours, and not too soon.
+
+        RabbitMQ 3.10 mixes up a quorum queue with the one of the same name that it is still deleting: channels that know the
+        old one never hear of the new one.
+        """
+        time.sleep(CREATE_AFTER)
+        self.writer().renew()
+        for source in sources:
+            self.topology().renew(source)
 
     def descriptors(self) -> Sequence[int]:
         """Of the connections on which messages are held: while a process has copies of them the server sees no end."""

@@ -10,9 +10,9 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import TYPE_CHECKING
 
 from unpoison.brokers.rabbitmq import letters
-from unpoison.brokers.rabbitmq.broker import RabbitMQBroker
 from unpoison.brokers.rabbitmq.connection import Channel, Connection
 from unpoison.brokers.rabbitmq.errors import IN_USE, Refused
 from unpoison.brokers.rabbitmq.letters import Found
@@ -27,6 +27,9 @@ from unpoison.model.wording import counted
 from unpoison.port.broker import Progress
 from unpoison.port.copying.dlq_index import Entry, Keep
 from unpoison.port.copying.whole_dlq import MOST_BYTES, WholeDLQ, portions
+
+if TYPE_CHECKING:
+    from unpoison.brokers.rabbitmq.broker import RabbitMQBroker
 
 # How do two people who work on one DLQ not get into each other's way?
 #
@@ -79,11 +82,11 @@ WAITING, DEALT_WITH = ("dead",), ("replayed", "discarded")
 class RabbitMQDeadLetters(WholeDLQ):
     """The DLQ of one source."""
 
-    def __init__(self, broker: RabbitMQBroker, source: str) -> None:
+    def __init__(self, broker: "RabbitMQBroker", source: str) -> None:
         super().__init__(broker, source, partial(_reading, broker, source), partial(_counted, broker, source))
 
 
-def _counted(broker: RabbitMQBroker, source: str) -> int:
+def _counted(broker: "RabbitMQBroker", source: str) -> int:
     """Under the lock: letters that somebody looks at are in no count."""
     topology = broker.connections.topology()
     with locked(topology, source):
@@ -91,7 +94,7 @@ def _counted(broker: RabbitMQBroker, source: str) -> int:
 
 
 @contextmanager
-def _reading(broker: RabbitMQBroker, source: str) -> Iterator["LettersReading"]:
+def _reading(broker: "RabbitMQBroker", source: str) -> Iterator["LettersReading"]:
     with locked(broker.connections.topology(), source):
         reading = LettersReading(broker, source)
         try:
@@ -105,7 +108,7 @@ class LettersReading:
 
     in_order = True
 
-    def __init__(self, broker: RabbitMQBroker, source: str) -> None:
+    def __init__(self, broker: "RabbitMQBroker", source: str) -> None:
         self._broker, self._source = broker, source
         self._connection = broker.connections.topology().connection
         self.history = history_of(source)

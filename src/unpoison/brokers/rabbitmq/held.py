@@ -9,8 +9,7 @@ that ends when nothing is left does not end while another consumer is at work, o
 """
 
 import threading
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 
 from unpoison.brokers.rabbitmq.connection import Connection
@@ -19,7 +18,7 @@ from unpoison.brokers.rabbitmq.names import busy_of, suspects_of
 from unpoison.brokers.rabbitmq.subscription import Subscription
 from unpoison.brokers.rabbitmq.suspects import SuspectsChannel
 from unpoison.brokers.rabbitmq.wire import cancel_frame, consume_frame
-from unpoison.errors import BrokerUnavailable, OwnershipLost, UnpoisonError
+from unpoison.errors import OwnershipLost, UnpoisonError
 from unpoison.port.broker import Ring
 
 GIVE_BACK_AFTER = 2.0
@@ -27,9 +26,6 @@ GIVE_BACK_AFTER = 2.0
 
 TICK = 0.25
 """Seconds between two looks at what waits here unfetched."""
-
-CREATE_AFTER = 1.0
-"""Seconds between noticing that a queue was deleted and creating it again."""
 
 
 class BusyMark:
@@ -65,7 +61,6 @@ class Held:
         self.suspects_channels: dict[str, SuspectsChannel] = {}
         self._marks: dict[str, BusyMark] = {}
         self._pushing: Connection | None = None
-        self._deleted: dict[str, float] = {}
 
     def subscription(self, source: str) -> Subscription:
         """The channel of this source. Raises OwnershipLost once if one that held messages has ended."""
@@ -77,10 +72,7 @@ class Held:
             raise self.ownership_lost()
         if old is not None:
             old.close()
-        if source in self._deleted and time.monotonic() > self._deleted.pop(source):
-            create_again(self._connections, [source])
-        if not self._connections.topology().has(source):
-            raise self.queue_deleted(source)
+        self._connections.require(source)
         mark = self._mark(source).mark
         made = Subscription(
             self._connections.pushing(),
@@ -142,10 +134,6 @@ class Held:
             "Its results are dropped; the messages are delivered again."
         )
 
-    def queue_deleted(self, source: str) -> BrokerUnavailable:
-        self._deleted[source] = time.monotonic() + CREATE_AFTER
-        return self._connections.topology().deleted(source)
-
     def _mark(self, source: str) -> BusyMark:
         connection = self._connections.pushing()
         if connection is not self._pushing:
@@ -174,15 +162,3 @@ class Held:
     def _is_holding(self, source: str) -> bool:
         holders = (self.subscriptions.get(source), self.suspects_channels.get(source))
         return any(each is not None and each.alive and (each.tags or getattr(each, "buffer", ())) for each in holders)
-
-
-def create_again(connections: Connections, sources: Iterable[str]) -> None:
-    """Create queues again that were deleted, if they are ours, and not too soon.
-
-    RabbitMQ 3.10 mixes up a quorum queue with the one of the same name that it is still deleting: channels that know the
-    old one never hear of the new one.
-    """
-    time.sleep(CREATE_AFTER)
-    connections.writer().renew()
-    for source in sources:
-        connections.topology().renew(source)

@@ -13,7 +13,6 @@ from unpoison.brokers.rabbitmq import envelope
 from unpoison.brokers.rabbitmq.connections import Connections
 from unpoison.brokers.rabbitmq.errors import ACCESS_REFUSED, NOT_FOUND
 from unpoison.brokers.rabbitmq.errors import Refused as ChannelClosed
-from unpoison.brokers.rabbitmq.held import create_again
 from unpoison.brokers.rabbitmq.names import check_name
 from unpoison.brokers.rabbitmq.writing import Batch, Copy, why_not_stored
 from unpoison.errors import BrokerUnavailable, ConfigError, Refusal
@@ -133,7 +132,7 @@ class _Sending:
         if not self._has_remade and self._connections.creates:
             self._has_remade = True
             try:
-                create_again(self._connections, {self._messages[number].source for number in numbers})
+                self._connections.create_again({self._messages[number].source for number in numbers})
                 self.send(numbers)
             except (ConfigError, BrokerUnavailable) as error:
                 told = not_sent(error, Refusal.NO_SUCH_SOURCE)
