@@ -1,4 +1,9 @@
-"""What does a handler's signature ask for?"""
+"""Reads from a handler's signature what it takes, and which library checks its payload type.
+
+pydantic and msgspec each ignore the constraints of the other silently: msgspec reads Annotated[int, pydantic.Field(le=10)] as
+int. So a type with pydantic's constraints anywhere in it goes to pydantic, and one in which they could not be checked is
+refused.
+"""
 
 import dataclasses
 import functools
@@ -152,12 +157,6 @@ def _is_delivery(annotation: Any) -> bool:
 
 def name_of(thing: Any) -> str:
     return getattr(thing, "__qualname__", None) or repr(thing)
-
-
-# Which library checks a payload type, pydantic or msgspec?
-#
-# Each ignores the constraints of the other without a word: msgspec reads Annotated[int, pydantic.Field(le=10)] as int. So a
-# type with pydantic's constraints anywhere in it goes to pydantic, and one in which they could not be checked is refused.
 
 
 _OF_PYDANTIC = ("pydantic", "pydantic_core", "annotated_types")

@@ -1,8 +1,12 @@
-"""Which kind of failure is an exception?
+"""Classifies an exception: which kind of failure is it?
 
-Asked in this order, until one knows: the exceptions with which a handler steers; what the other side answered
-(`answers`); the exception that this one wraps; its class (`known_errors`); for a group, what its members agree on; its
+These are asked in order until one knows: the exceptions that a handler raises to steer; what the server replied
+(`server_replies`); the exception that this one wraps; its class (`known_errors`); for a group, what its members agree on; its
 `__cause__`. `__context__` is never asked: it is whatever happened to be handled at the time.
+
+`blames_process` answers another question: does the exception speak against the worker process rather than the message? Memory or
+descriptors that are used up, or a closed descriptor, may be the work of an earlier message. Such a failure is tried again in a
+fresh worker before it counts against the message.
 """
 
 import errno
@@ -125,12 +129,6 @@ def _wrapped(inner: object, depth: int) -> Meaning | None:
 def _class_names(kind: type) -> Iterator[str]:
     """Full names from the class itself to its furthest ancestor, so that the nearest is found first."""
     return (f"{ancestor.__module__}.{ancestor.__qualname__}" for ancestor in kind.__mro__)
-
-
-# Does an exception speak against the process it was raised in, rather than against the message?
-#
-# Memory or descriptors that are used up, a descriptor that somebody else closed, an interpreter that contradicts itself: an
-# earlier message may have caused that. Such a failure is looked at again in a fresh worker before it convicts anybody.
 
 
 _FAULT_CHAIN_LIMIT = 10

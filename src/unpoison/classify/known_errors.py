@@ -1,7 +1,7 @@
-"""What does the class of an exception say, whoever's class it is?
+"""What the class of an exception says about the failure.
 
-Classes are known by their full names, so that none of these packages is imported. Of an exception's classes the
-nearest one listed here decides; what a server answered (a status, an error code) goes before it, see `answers`.
+Classes are known by their full names, so that none of these packages is imported. The nearest listed class in the exception's
+ancestry decides. What a server replied (a status, an error code) goes before it: see `server_replies`.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,8 @@
-"""What did the other side answer?
+"""Reads what the server replied from the exceptions of its clients.
 
 A status or an error code tells more than the class of the exception that brings it: one class stands for HTTP 404
-and HTTP 503. This module knows where each client keeps it. Attributes are read only from classes of packages known
-here, and even then not trusted: a subclass of the user's may hold anything in them, or raise.
+and HTTP 503. This module knows where each client keeps the code; `status_codes` knows what it means. Attributes are read only
+from classes of packages known here, and even then not trusted: a user's subclass may hold anything in them, or raise.
 """
 
 import email.utils
@@ -11,79 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from unpoison.classify import status_codes
-from unpoison.model.classification import PERMANENT, THROTTLED, TRANSIENT, Meaning
-
-# What does the error code of a message broker mean: AMQP, Kafka, JetStream? None: it does not tell, as in `status_codes`.
-
-
-# Of a channel. Those of a connection (320 forced, 403 login refused, 530 no such virtual host) say nothing about the message.
-_AMQP_TRANSIENT = {
-    313: "nobody consumes there",
-    405: "another connection has it to itself",
-    506: "the server is short of something",
-}
-_AMQP_TRANSIENT |= {320: "the server is shutting down", 541: "the server had an internal error"}
-_AMQP_PERMANENT = {311: "the message is too large", 312: "no queue takes it", 403: "the server does not allow it"}
-_AMQP_PERMANENT |= {
-    404: "there is no such queue or exchange",
-    406: "the server refuses it as it is",
-    540: "the server cannot do that",
-}
-
-# Numbers of the Kafka protocol; those below -1 are librdkafka's own.
-_KAFKA_TRANSIENT = {
-    "the servers cannot be reached, or did not answer in time": {-195, -193, -192, -187, -185, -181, -166, -153, 7, 8, 13},
-    "too much waits to be sent": {-184},
-    "the topic or partition is not known yet, or moves": {-190, -188, 2, 3, 5, 6, 9, 41, 56, 72, 74, 75, 78, 80, 83, 100, 103},
-    "the group or transaction is being moved or rebalanced": {-180, -142, 14, 15, 16, 22, 25, 27, 51, 79, 88, 110, 113, 120},
-    "too few replicas are in sync": {-183, 19, 20},
-    "the login was refused, which is not the message's fault": {-169, 58},
-}
-_KAFKA_PERMANENT = {
-    "the message is too large": {4, 10, 12, 18},
-    "the topic, timestamp or record is not valid": {17, 32, 37, 38, 39, 40, 42, 87},
-    "the server does not allow it": {29, 30, 31, 44, 53, 65},
-    "the value cannot be written or read": {-199, -198, -162, -161, -160, -159},
-    "the client or server does not support this": {-186, -170, -165, 21, 35, 43, 76},
-    "there is one already": {36},
-}
-_KAFKA_QUOTA = {89}
-
-_WRONG_LAST_SEQUENCE = frozenset({10070, 10071, 10164})
-"""Error codes of JetStream: the stream or subject has moved on since it was read."""
-
-
-def amqp(code: int) -> Meaning | None:
-    """The reply code with which a channel was closed."""
-    if code in _AMQP_TRANSIENT:
-        return Meaning(TRANSIENT, f"AMQP {code}, {_AMQP_TRANSIENT[code]}")
-    if code in _AMQP_PERMANENT:
-        return Meaning(PERMANENT, f"AMQP {code}, {_AMQP_PERMANENT[code]}")
-    return None
-
-
-def kafka(code: int) -> Meaning | None:
-    if code in _KAFKA_QUOTA:
-        return Meaning(THROTTLED, f"Kafka error {code}, a quota is used up")
-    for classification, table in ((TRANSIENT, _KAFKA_TRANSIENT), (PERMANENT, _KAFKA_PERMANENT)):
-        for why, codes in table.items():
-            if code in codes:
-                return Meaning(classification, f"Kafka error {code}, {why}")
-    return None
-
-
-def jetstream(code: int, detail: int | None) -> Meaning | None:
-    """`code` follows HTTP, `detail` is JetStream's own."""
-    if detail in _WRONG_LAST_SEQUENCE:
-        return Meaning(TRANSIENT, f"JetStream error {detail}, somebody else was faster")
-    if code == 429:
-        return Meaning(THROTTLED, f"JetStream {code} asks to slow down")
-    if code >= 500 or code in (408, 409):
-        return Meaning(TRANSIENT, f"JetStream {code} is a server that may recover")
-    return Meaning(PERMANENT, f"JetStream {code} refuses the request, and would refuse it again") if code >= 400 else None
-
-
-# (the part that gave this module its question)
+from unpoison.model.classification import PERMANENT, TRANSIENT, Meaning
 
 
 def read(thing: object, name: str) -> Any:
@@ -213,7 +141,7 @@ def _grpc(error: BaseException) -> Meaning | None:
 
 def _pika_channel(error: BaseException) -> Meaning | None:
     code = read(error, "reply_code")
-    return amqp(code) if isinstance(code, int) else None
+    return status_codes.amqp(code) if isinstance(code, int) else None
 
 
 def _amqp(error: BaseException) -> Meaning | None:
@@ -221,24 +149,24 @@ def _amqp(error: BaseException) -> Meaning | None:
     code, method = read(error, "reply_code"), read(error, "method_sig")
     if code == 403 and _call(method, "__getitem__", 0) in (0, 10):
         return Meaning(TRANSIENT, "AMQP 403, the login was refused, which is not the message's fault")
-    return amqp(code) if isinstance(code, int) else None
+    return status_codes.amqp(code) if isinstance(code, int) else None
 
 
 def _confluent_kafka(error: BaseException) -> Meaning | None:
     code = _call(next(iter(error.args), None), "code")
-    return kafka(code) if isinstance(code, int) else None
+    return status_codes.kafka(code) if isinstance(code, int) else None
 
 
 def _aiokafka(error: BaseException) -> Meaning | None:
     code = read(error, "errno")
-    if isinstance(code, int) and (meaning := kafka(code)):
+    if isinstance(code, int) and (meaning := status_codes.kafka(code)):
         return meaning
     return Meaning(TRANSIENT, "the client says that it can be tried again") if read(error, "retriable") is True else None
 
 
 def _jetstream(error: BaseException) -> Meaning | None:
     code, detail = read(error, "code"), read(error, "err_code")
-    return jetstream(code, detail if isinstance(detail, int) else None) if isinstance(code, int) else None
+    return status_codes.jetstream(code, detail if isinstance(detail, int) else None) if isinstance(code, int) else None
 
 
 def _smtp(error: BaseException) -> Meaning | None:

@@ -1,7 +1,11 @@
-"""Is a source empty, and if not, what does a run that ends at emptiness still wait for?
+"""Ends a run once its sources are empty (`--until-empty`), and says what it still waits for.
 
-A run that says nothing for an hour looks as if it hung. So what it waits for is said after a second, again when that is something
-else, and once a minute.
+A run that says nothing for an hour looks as if it hung. So `UntilEmpty` logs what it waits for after a second, again when that
+changes, and once a minute.
+
+Handlers of one source may publish to another, so a consumer that finds its own source empty cannot end alone. Each consumer
+notes what it saw together with how often anything had moved by then (`IdleAgreement`). The run is over once all have seen an
+empty source and nothing has moved since the earliest of these looks.
 """
 
 import heapq
@@ -111,13 +115,6 @@ def _count(number: int, one: str, many: str, *, is_exact: bool) -> str:
 
 def _moment(moment: float) -> str:
     return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
-# When has a run nothing left to do, if handlers of one source publish to another?
-#
-# A consumer that finds its own source empty knows nothing about the message that a neighbour is just handling. So each notes
-# what it saw together with how often anything had moved by then; the run is over once all have seen emptiness and nothing has
-# moved since the earliest of these looks.
 
 
 class IdleAgreement:

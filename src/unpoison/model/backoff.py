@@ -1,7 +1,8 @@
-"""How long to wait before the next attempt, and how far retrying goes?
+"""How long a message waits before its next attempt, and how far retrying goes.
 
-A Backoff is data: the worker can send it to the consumer, and the same arguments always give the same delay.
-Randomness comes in as an argument (`spread`), so the decision core stays pure.
+A Backoff is data: the worker can send it to the consumer, and the same arguments always give the same delay. Randomness comes
+in as an argument (`spread`), so the decision core stays pure. `charged_wait` and `uncharged_wait` combine it with the wait
+that the failing side has asked for.
 """
 
 import math
@@ -110,9 +111,6 @@ class Backoff(msgspec.Struct, frozen=True):
 
 
 DEFAULT_BACKOFF = Backoff.exponential()
-
-
-# How long does a message wait for its next start, when the failing side may have asked for a time of its own?
 
 
 LEAST_PACE = timedelta(seconds=1)

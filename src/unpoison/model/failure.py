@@ -1,4 +1,4 @@
-"""What ended an attempt badly, as plain data?
+"""What ended an attempt badly, as plain data.
 
 A Failure is made where the exception still exists (in the worker) and travels as text from there: user
 exceptions are never pickled, since unpickling one runs user code in the consumer.

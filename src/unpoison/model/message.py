@@ -1,9 +1,18 @@
-"""What does a message look like on its way through unpoison?
+"""What a message looks like on its way through unpoison.
 
 A `Message` is what the sender wrote and never changes. A `Delivery` is one handing-over of it by the
 broker, together with what is known of its earlier starts (`Counters`). Both are msgspec structs and not
 dataclasses for one reason: a consumer makes one Delivery per message, and a frozen slotted dataclass
 costs ten times as much to make.
+
+`Native` is what the handler finds in `delivery.native`: keys and headers as they came, and what the broker calls its properties.
+`delivery.key` and `delivery.headers` are text views of the same facts. One rule makes them, on every broker:
+
+- text is text; in bytes that are not UTF-8, each wrong byte is written as `\\xff`
+- a number, a boolean, a list or a table is written as JSON; a null is the empty text
+- if several headers have one name, the last one counts
+
+unpoison's own headers are in neither.
 """
 
 import json
@@ -19,17 +28,6 @@ from unpoison.errors import ConfigError
 
 if TYPE_CHECKING:
     from unpoison.model.failure import Failure
-
-# What does the broker itself know about a message, and how is any of it shown as text?
-#
-# `Native` is what the handler finds in `delivery.native`: keys and headers as they came, and what the broker calls its
-# properties. `delivery.key` and `delivery.headers` are text views of the same facts. One rule makes them, on every broker:
-#
-# - text is text; of bytes that are no UTF-8 each wrong one is written as `\xff` - a number, a boolean, a list or a table is
-# written as in JSON; a null is the empty text - of several headers with one name the last counts
-#
-# unpoison's own headers are in neither.
-
 
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 NO_PROPERTIES: Mapping[str, Any] = MappingProxyType({})
@@ -80,9 +78,6 @@ def as_text(value: object) -> str:
 def text_headers(headers: Iterable[tuple[str, Any]]) -> Mapping[str, str]:
     """The text view of headers."""
     return {name: as_text(value) for name, value in headers} or NO_HEADERS
-
-
-# (the part that gave this module its question)
 
 
 MOST_COUNTED, MOST_MOMENT = 2**31 - 1, 2**36
@@ -207,9 +202,6 @@ class Outgoing(msgspec.Struct, frozen=True):
     key: str | None = None
     headers: Mapping[str, str] = NO_HEADERS
     delay: float = 0.0
-
-
-# What is known about a message when one of its attempts has just failed?
 
 
 @dataclass(frozen=True, slots=True, init=False)

@@ -1,4 +1,9 @@
-"""How is a count said? "1 message", "2 messages", "12,345 dead letters"."""
+"""Words for people: counts ("1 message", "12,345 dead letters"), and text from others made safe to print.
+
+A payload, a message id or the text of an exception may hold anything: escape sequences that move the cursor or retitle the
+window, characters that reverse the direction of reading, invisible ones. `visible` and `one_line` write out whatever a terminal
+would act on as `\\x1b` and the like, so that it can be seen and does nothing.
+"""
 
 import json
 import re
@@ -8,13 +13,6 @@ from typing import Any
 def counted(count: int, noun: str, plural: str = "") -> str:
     """The count with its noun. `plural` only where it is not the noun with an s."""
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
-
-
-# How is text shown that somebody else wrote?
-#
-# A payload, a message id or the text of an exception may hold anything: escape sequences that move the cursor or retitle the
-# window, characters that turn the direction of reading, invisible ones. What a terminal would act on is written out as `\x1b`
-# and the like, so that it can be seen and does nothing.
 
 
 _ACTS_ON_TERMINALS = re.compile(

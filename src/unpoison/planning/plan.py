@@ -1,4 +1,9 @@
-"""What will these settings do, on an ordinary day and when everything fails?"""
+"""Computes what retry settings do, on an ordinary day and in an outage.
+
+The delays are those of the real Backoff. Under jitter the time of a start is a sum of random delays, so messages are
+simulated; the same seed gives the same answer. Times are seconds after the first failure, without the running time of the
+handler. In a steady state delays do not change how many retries there are: they move retries, and each of them still comes.
+"""
 
 import bisect
 import math
@@ -9,13 +14,6 @@ from dataclasses import dataclass
 import msgspec
 
 from unpoison.model.backoff import Backoff
-
-# When do the retries of a message start?
-#
-# The delays are those of the real Backoff. Under jitter the time of a start is a sum of random delays, so messages are
-# simulated; the same seed gives the same answer. Times are seconds after the first failure, and how long the handler itself
-# runs is not among them.
-
 
 SIMULATED = 10_000
 DRAWS = 300_000
@@ -138,11 +136,6 @@ def _share(times: Times, until: float) -> float:
     return bisect.bisect_left(times, until) / len(times)
 
 
-# How many retries does a share of failing messages make?
-#
-# In a steady state, delays do not change that number: they move retries, and each of them still comes.
-
-
 @dataclass(frozen=True, slots=True)
 class Traffic:
     """Messages in a second, and the share of them (0 to 1) whose first attempt fails."""
@@ -177,9 +170,6 @@ def same_rate_case(traffic: Traffic, retries: int) -> Load:
 
 def _load(traffic: Traffic, retries: float, dead: float) -> Load:
     return Load(retries, dead, retries / traffic.rate if traffic.rate else 0.0)
-
-
-# (the part that gave this module its question)
 
 
 TOGETHER = 500

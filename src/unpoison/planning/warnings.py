@@ -1,7 +1,7 @@
-"""Which of these settings make an outage worse, and what would help?
+"""Warns about settings that make an outage worse, and says what would help.
 
-Each remedy says what it is paid with: fewer attempts mean more dead letters, longer delays mean later ones, and jitter moves
-retries apart without making them fewer.
+Each remedy names its price: fewer attempts mean more dead letters, longer delays mean later ones, and jitter spreads
+retries without making them fewer.
 """
 
 from collections.abc import Iterator
@@ -10,9 +10,6 @@ from dataclasses import dataclass
 from unpoison.model.backoff import Backoff
 from unpoison.model.wording import counted
 from unpoison.planning.plan import TOGETHER, Plan
-
-# How are rates, shares and times said to a person?
-
 
 _UNITS = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"), (1.0, "s"))
 
@@ -50,9 +47,6 @@ def described(backoff: Backoff) -> str:
         factor = "" if backoff.factor == 2 else f", factor {number(backoff.factor)}"
         kind = f"exponential, base {lasting(backoff.base)}, max {lasting(backoff.max)}{factor}"
     return f"{kind}, {'full' if backoff.jitter else 'no'} jitter"
-
-
-# (the part that gave this module its question)
 
 
 ADVISED_SHARE = 0.20

@@ -1,10 +1,12 @@
-"""What must a broker be able to do?
+"""What a broker must be able to do.
 
 Two small Protocols, batch in and batch out. An adapter knows messages, counters and settlements; it decides nothing:
 whether a message is retried or given up comes from the consumer as a `Settlement`. It imports values and this
 module, never the consumer, never another broker, and is done when it passes `unpoison.testing`.
 
-Every method may raise BrokerUnavailable: nothing was confirmed, so nothing may be taken for done.
+Every method may raise BrokerUnavailable: nothing was confirmed, so nothing may be taken for done. A publish answers for each
+message: stored, refused for certain, or unknown because no answer came (`Published`); `unpoison.flow.sending` makes one error of
+the answers.
 """
 
 import enum
@@ -17,11 +19,6 @@ import msgspec
 from unpoison.errors import BrokerUnavailable, ConfigError, Refusal, UnpoisonError
 from unpoison.model.dead_letter import DeadLetter
 from unpoison.model.message import Counters, Delivery, Native, Outgoing
-
-# What became of each message that was published?
-#
-# Stored; refused, which is certain, with the reason; or unknown, because no answer came. A broker says so for each message, and
-# `unpoison.flow.sending` makes one error of it.
 
 
 class Refused(NamedTuple):
@@ -80,9 +77,6 @@ def by_source(messages: Sequence[Outgoing]) -> dict[str, list[Outgoing]]:
     for message in messages:
         found.setdefault(message.source, []).append(message)
     return found
-
-
-# (the part that gave this module its question)
 
 
 Ring = Callable[[], None]

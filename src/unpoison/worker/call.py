@@ -1,4 +1,9 @@
-"""How is a handler called so that nothing it does can escape?"""
+"""Calls a handler so that nothing it does can escape, and calls hooks that may be async.
+
+`Call` turns whatever a handler raises into a Failure. `Awaiting` runs the coroutine of an async function to its end before
+the call returns. All calls of one worker share one event loop, so that what one of them opens (a pool, a session) others can
+use and close.
+"""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
 from contextlib import suppress
@@ -114,12 +119,6 @@ def without_our_frames(trace: TracebackType | None) -> TracebackType | None:
     while first is not None and first.tb_frame.f_globals.get("__name__", "").startswith("unpoison."):
         first = first.tb_next
     return first or trace
-
-
-# How is a function of the user's called that may be async?
-#
-# Its coroutine is run to its end before the call returns. All calls of one worker share one event loop, so that what one of
-# them opens (a pool, a session) can be used and closed by the others.
 
 
 class Awaiting:

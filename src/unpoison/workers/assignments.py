@@ -1,7 +1,7 @@
-"""What did a worker get, what has ended, and what was running when it died?
+"""What a worker was given, what has ended, and what was running when it died.
 
-A book is the consumer's record of one worker. It reads the worker's marks, and believes them only as far as they can be
-true: a worker that wrote over them has settled nothing.
+Assignments are the consumer's record of one worker. They read the worker's marks, and believe them only as far as they can be
+true: if a worker overwrote them, none of its messages counts as ended.
 """
 
 import random

@@ -1,7 +1,9 @@
-"""Which of the waiting messages goes to which worker next?
+"""Decides which waiting messages go to which worker, and how many at a time.
 
-Batches go to workers that are at work already, so that the spare one stays unused. A message that needs a fresh worker
-gets that one, beside the others: it counts towards the concurrency, and batches do not wait for it.
+A worker gets as much as it does in about 50 ms (`Pace`), at most 256 messages: quick handlers get full batches with the next
+one waiting, slow ones get one message at a time and hoard nothing. Batches go to workers that are already in use, so that the
+spare one stays unused (`Dispatch`). A message that needs a fresh worker gets the spare one, beside the others: it counts
+towards the concurrency, and batches do not wait for it.
 """
 
 import time
@@ -17,12 +19,6 @@ from unpoison.workers.assignments import weight
 if TYPE_CHECKING:
     from unpoison.workers.pooled_worker import PooledWorker
     from unpoison.workers.watch import Watch
-
-# How much is handed to a worker at a time?
-#
-# As much as it does in about 50 ms, and no more than 256 messages: quick handlers get full batches with the next one waiting,
-# slow ones get one message at a time and hoard nothing.
-
 
 TARGET = 0.05
 ONE_AHEAD_BELOW = 0.01
@@ -80,9 +76,6 @@ class Pace:
         self._average += (took - self._average) * (0.5 if took > self._average else 0.25)
         fit = int(TARGET / self._average) if self._average > 0 else BATCH
         self._size = max(1, min(BATCH, fit, self._size * 4))
-
-
-# (the part that gave this module its question)
 
 
 class Dispatch:

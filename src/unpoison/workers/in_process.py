@@ -1,4 +1,10 @@
-"""How do handlers run in the consumer's own thread? For tests and benchmarks: nothing protects the consumer from them."""
+"""Workers without isolation: handlers run in this process, in the consumer's own thread or in threads beside it.
+
+Nothing protects the consumer from them: a handler that crashes takes the process with it, and a time limit cannot be enforced
+on a thread. Start-up says so. This process is then the worker of all its sources, so `WorkerHere` runs `on_worker_start`
+before the first message of any of them and `on_worker_stop` after the last. Async hooks run on the loop of the app's async
+handlers.
+"""
 
 import logging
 import threading
@@ -84,11 +90,6 @@ class InlineWorkers:
         self._pace = max(1, min(self._prefetch, fit, self._pace * 2))
 
 
-# How do handlers run in threads of the consumer's process?
-#
-# A time limit cannot be enforced on a thread, and a handler that crashes takes the process with it; start-up says so.
-
-
 TARGET = 0.05
 """Seconds of work to hold ready for each thread."""
 
@@ -168,12 +169,6 @@ class ThreadWorkers:
             self._average += 0.1 * (time.monotonic() - began - self._average)
             self._results.add(delivery, failure, error)
             self._bell.ring()
-
-
-# What do handlers that run in the consumer's own process need around them? `on_worker_start` and `on_worker_stop`, once each.
-#
-# This process is then the worker of all its sources: the hooks run before the first message of any of them and after the last.
-# Async hooks run on the loop of the app's async handlers, so that what they open can be used there.
 
 
 if TYPE_CHECKING:

@@ -1,4 +1,9 @@
-"""How does the consumer handle a worker's process: talk to it, stop it for a look, kill it, and learn how it ended?"""
+"""One worker process as the consumer sees it: give it messages, stop it for a look, kill it, learn how it ended.
+
+`WorkerProcess` is the process, `PooledWorker` adds what the pool knows about it. `Reaper` collects processes that handlers
+started and left behind: the consumer is the parent of its workers and inherits what they leave, and what nobody collects
+stays in the process table for ever.
+"""
 
 import os
 import select
@@ -19,12 +24,6 @@ from unpoison.model.message import Delivery
 from unpoison.worker import wire
 from unpoison.worker.marks import STACK_SIGNAL, Marks
 from unpoison.workers.assignments import Assignments, BatchAssignments, LaneAssignments, PostMortem, Running
-
-# What becomes of processes that handlers started and left behind?
-#
-# The consumer is the parent of its workers, and inherits what they leave. Each must be collected when it ends, or it stays in
-# the process table for ever. Workers themselves are collected by those who keep them.
-
 
 _KNOWN: set[int] = set()
 _SESSIONS: deque[int] = deque(maxlen=1000)
@@ -88,9 +87,6 @@ def _session(pid: int) -> int:
         return os.getsid(pid)
     except ProcessLookupError:
         return 0
-
-
-# (the part that gave this module its question)
 
 
 STOP_WITHIN = 0.1
@@ -248,9 +244,6 @@ def _read_crash(descriptor: int) -> str:
 def _read_log(descriptor: int) -> str:
     length = int.from_bytes(os.pread(descriptor, 8, 0), "little")
     return os.pread(descriptor, min(length, 64_000), 8).decode("utf-8", "replace")
-
-
-# One place for a worker: its process, its book, and what the pool knows about it.
 
 
 def assignments_for(process: WorkerProcess, consumer: wire.Consumer) -> Assignments:
