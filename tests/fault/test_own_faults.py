@@ -45,7 +45,7 @@ def test_repeated_starts_that_end_the_same_way_convict_one_message(tmp_path):
         command = [sys.executable, "shop.py"]
         ends.append(subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60))
     assert len(ends) > 1
-    assert "its consumer ends on a fault that was not expected, ZeroDivisionError: a fault of our own" in ends[0].stderr
+    assert "The consumer of 'orders' failed unexpectedly, ZeroDivisionError: a fault of our own" in ends[0].stderr
     assert "'culprit'" in ends[0].stderr
     (letter,) = app.dlq("orders").peek()
     assert (letter.message.id, letter.body, letter.classification) == ("culprit", b"culprit", "lost")

@@ -410,4 +410,4 @@ def test_the_log_says_why_a_failure_was_not_charged(caplog):
     (event,) = SettlementBuilder(limits(), "host", None, lambda: NOW)([ended]).events
     Report().failed(event)
     (line,) = caplog.messages
-    assert "That is not charged (in-doubt: other messages had used its worker, so it runs again in a fresh worker" in line
+    assert "It is not charged (in-doubt: other messages had used its worker, so it runs again in a fresh worker" in line

@@ -1,6 +1,15 @@
+import logging
+
 import pytest
 
-from unpoison.reporting.report import in_words
+from unpoison.errors import BrokerUnavailable
+from unpoison.flow.settling import SettlementBuilder
+from unpoison.model.backoff import Limits
+from unpoison.model.classification import ErrorClassification
+from unpoison.model.failure import Failure
+from unpoison.model.message import Delivery
+from unpoison.reporting.report import Report, in_words
+from unpoison.workers.interface import Ended
 
 
 @pytest.mark.parametrize(
@@ -9,3 +18,42 @@ from unpoison.reporting.report import in_words
 )
 def test_a_short_wait_is_said_without_digits_that_nobody_needs(seconds, said):
     assert in_words(seconds) == said
+
+
+def test_a_pause_and_its_end_are_logged_in_plain_words(caplog):
+    caplog.set_level(logging.INFO, "unpoison")
+    report = Report()
+    report.paused("orders", BrokerUnavailable("The server does not answer."))
+    report.paused("orders", BrokerUnavailable("Still nothing."))
+    report.resumed("orders")
+    first, last = [record.getMessage() for record in caplog.records]
+    assert first == "'orders' is paused; no message is lost. Retrying. The server does not answer."
+    assert last == "'orders' resumed after 0.0 s."
+
+
+@pytest.mark.parametrize(
+    ("facts", "line"),
+    [
+        (
+            {"classification": "permanent", "text": "'id'", "type_name": "KeyError"},
+            "Message 'order-7' on 'orders' is a dead letter after attempt 1. KeyError: 'id' (permanent). "
+            "Inspect: unpoison dlq show orders-1",
+        ),
+        (
+            {"classification": "invalid", "text": "not JSON", "type_name": "unpoison.Unfit", "started": False, "charged": False},
+            "Message 'order-7' on 'orders' is a dead letter without a start. unpoison.Unfit: not JSON (invalid). "
+            "Inspect: unpoison dlq show orders-1",
+        ),
+        (
+            {"classification": "transient", "type_name": "ConnectionError", "max_attempts": 1},
+            "Message 'order-7' on 'orders' is a dead letter after attempt 1. ConnectionError (transient; attempt 1 of 1 failed, the "
+            "limit set by the policy for this exception). Inspect: unpoison dlq show orders-1",
+        ),
+    ],
+)
+def test_a_dead_letter_is_logged_with_its_error_and_what_to_do(caplog, facts, line):
+    facts["classification"] = ErrorClassification(facts["classification"])
+    failed = Ended([Delivery(0, "orders", "order-7", b"")], {0: Failure(rule="r", **facts)})
+    (event,) = SettlementBuilder(Limits(), "host", None)([failed]).events
+    Report().failed(event, "orders-1")
+    assert [record.getMessage() for record in caplog.records] == [line]

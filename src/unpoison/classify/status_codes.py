@@ -1,5 +1,4 @@
 """What status and error codes mean: HTTP, SQL, MySQL, SQLite, AWS, gRPC, MongoDB, Redis, SMTP, errno, AMQP, Kafka, JetStream.
-JetStream.
 
 None means that the code alone does not tell; then the class of the exception decides. A refused login of a database,
 a message store or a mail server is transient: passwords are rotated, and it is never the message's fault.

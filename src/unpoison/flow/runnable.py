@@ -1,4 +1,4 @@
-"""Who runs the handlers of a consumer: isolated worker processes, threads of this process, or the consumer's own thread?"""
+"""Starts the workers of a consumer: isolated worker processes, threads of this process, or the consumer's own thread."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,12 +20,12 @@ from unpoison.workers.pool import IsolatedWorkers
 from unpoison.workers.template_client import Template
 
 Registrations = Callable[[], Mapping[str, Registration]]
-"""Gives the consumers with their user code. Called only where handlers are to run in this very process."""
+"""Gives the consumers with their user code. Called only where handlers run in this process."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartedWorkers:
-    """The workers and hooks of one consumer, and the words that say at start-up where its handlers run."""
+    """The workers and hooks of one consumer, and what the start line says about where its handlers run."""
 
     workers: Workers
     hooks: HookCaller
@@ -33,7 +33,7 @@ class StartedWorkers:
 
 
 class RunnableApp:
-    """An app made ready to run. Its template process is started, and so its import tried, at once."""
+    """An app made ready to run. Its template process, which imports the app, is started at once."""
 
     def __init__(
         self,
@@ -61,10 +61,10 @@ class RunnableApp:
         style: LogStyle | None = None,
         url: str = "",
     ) -> "RunnableApp":
-        """From "module:app", without importing it here: the template process says what is in it.
+        """From "module:app", without importing it here: the template process describes the app.
 
         `workers` is how many processes serve each source, whatever its concurrency asks for. `style` is how they write log
-        lines, unless the app sets that up itself. `url` is that of the app where it was made before, if it was.
+        lines, unless the app configures logging itself. `url` is the URL of the app if it was made in this process before.
         """
         template = Template(reference, start_timeout, url, style)
         described = template.app
@@ -113,18 +113,17 @@ def _isolated_words(options: ConsumerOptions, template: Template) -> str:
     each = ""
     if options.lanes > 1:
         each = f", each running up to {counted(options.lanes, 'task' if options.is_async else 'thread')}"
-    how = "isolated: a message that crashes or hangs costs its worker and nothing else"
-    processes = counted(options.processes, "worker process", "worker processes")
-    words = f"handlers run in {processes}{each}, {how}."
+    processes = counted(options.processes, "isolated worker process", "isolated worker processes")
+    words = f"with {processes}{each}."
     if not template.forks:
         threads = ", ".join(sorted(set(template.app.threads))[:3])
         words += (
-            f" Importing the app started threads ({threads}), so workers are not forked but started fresh: "
-            f"a new one takes as long as the import."
+            f" Importing the app started threads ({threads}), so workers cannot be forked: "
+            f"starting one takes as long as the import."
         )
     return words
 
 
 def _not_isolated(where: str, options: ConsumerOptions) -> str:
     limit = "" if options.is_async or options.timeout is None else " The time limit cannot be enforced on code that is stuck."
-    return f"handlers run {where} of this process, not isolated: one that crashes takes it down.{limit}"
+    return f"{where} of this process, not isolated: a handler that crashes takes the process down.{limit}"

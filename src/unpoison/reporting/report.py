@@ -1,8 +1,7 @@
-"""What is said about what happened: counts and log lines.
+"""Counts what happened and logs it.
 
 The library logs to the logger "unpoison" and configures nothing; the command line does that. Each line says what happened,
-what it means and what happens next. Successes are counted, not logged. docs/cli.md lists the fields of events: they are part of
-what users rely on.
+what it means and what happens next. Successes are counted, not logged. docs/cli.md lists the fields of events.
 """
 
 import logging
@@ -53,9 +52,9 @@ class Tally:
 
 
 class Report:
-    """Counts and tells, for one app. Safe to use from several consumers' threads.
+    """Counts and logs for one app. Safe to use from several consumers' threads.
 
-    `names` are those of its sources that another app in this process has too, with what to call them.
+    `names` maps a source to what log lines call it, where another app in this process has a source of the same name.
     """
 
     def __init__(self, app: str = "", names: Mapping[str, str] | None = None) -> None:
@@ -82,12 +81,12 @@ class Report:
             self._tallies[source].done += count
 
     def skips_tombstones(self, source: str) -> None:
-        """Said once: a compacted topic may hold as many tombstones as it has keys."""
+        """Logged once: a compacted topic may hold as many tombstones as it has keys."""
         with self._lock:
             if source in self._skipping:
                 return
             self._skipping.add(source)
-        text = "Tombstones of %r are done without calling the handler (tombstones='skip'). This is said once."
+        text = "Tombstones of %r are done without calling the handler (tombstones='skip'). This is logged once."
         log.info(text, self._name(source), extra=self._fields("tombstones-skipped", source))
 
     def released(self, source: str, count: int, *, interrupted: bool) -> None:
@@ -95,31 +94,32 @@ class Report:
             return
         with self._lock:
             self._tallies[source].released += count
-        how = "cut off by the stop and" if interrupted else "not started and"
+        how = "cut off by the stop" if interrupted else "not started"
         what = counted(count, "message")
         extra = self._fields("release", source, count=count)
-        log.info("Handed %s on %r back, %s not charged.", what, self._name(source), how, extra=extra)
+        log.info("Returned %s to %r: %s, not charged.", what, self._name(source), how, extra=extra)
 
     def failed(self, event: Event, letter_id: str | None = None) -> None:
-        """Say what happens to the message now, and why. `letter_id` is that of its dead letter, if the broker has told it."""
+        """Log what happens to the message now, and why. `letter_id` is that of its dead letter, if the broker gave one."""
         delivery, failure = event.delivery, event.failure
         where = f"Message {delivery.id!r} on {self._name(delivery.source)!r}"
-        error = f"{failure.type_name}: {_first_line(failure.text)}"
-        what = f"{event.ruling.classification}: {error}"
+        error = ": ".join(filter(None, (failure.type_name, _first_line(failure.text))))
         with self._lock:
             tally = self._tallies[delivery.source]
             match event.ruling.verdict:
                 case verdict.Retry(after, charged):
                     tally.retried += 1
                     soon, rule = after.total_seconds(), _first_line(event.ruling.rule)
-                    failed, again = f"{where} failed in attempt {delivery.attempt} ({what}).", f"Next attempt in {in_words(soon)}"
-                    text = f"{failed} {again} ({rule})." if charged else f"{failed} That is not charged ({rule}). {again}."
+                    failed = f"{where} failed in attempt {delivery.attempt} ({event.ruling.classification}: {error})."
+                    again = f"Next attempt in {in_words(soon)}"
+                    text = f"{failed} {again} ({rule})." if charged else f"{failed} It is not charged ({rule}). {again}."
                     log.warning("%s", text, extra=self._judged("retry", event, delay=soon, charged=charged))
-                case verdict.DeadLetter(reason):
+                case verdict.DeadLetter():
                     tally.dead += 1
                     extra = self._judged("dead", event, letter_id=letter_id)
-                    see = f" To see it: unpoison dlq show {letter_id}" if letter_id else ""
-                    log.error("%s is a dead letter: %s. The error: %s.%s", where, reason, error.rstrip("."), see, extra=extra)
+                    when = f"after attempt {event.metadata.attempt}" if failure.started else "without a start"
+                    inspect = f" Inspect: unpoison dlq show {letter_id}" if letter_id else ""
+                    log.error("%s is a dead letter %s. %s (%s).%s", where, when, error, _why(event.ruling), inspect, extra=extra)
                 case verdict.Discard(reason):
                     tally.discarded += 1
                     log.info("%s was discarded by its handler: %s", where, reason, extra=self._judged("discard", event))
@@ -138,17 +138,17 @@ class Report:
         )
 
     def paused(self, source: str, error: UnpoisonError) -> None:
-        """The source stands still. Said once, and again every minute while it lasts."""
+        """The source is paused. Logged once, and again every minute while it lasts."""
         now = time.monotonic()
         with self._lock:
             self._broken_by[source] = str(error)
-            since, told = self._broken_since.get(source, (now, float("-inf")))
-            if now - told < REMIND_EVERY:
+            since, logged = self._broken_since.get(source, (now, float("-inf")))
+            if now - logged < REMIND_EVERY:
                 return
             self._broken_since[source] = (since, now)
-        lasted = "" if since == now else f" It has lasted {now - since:.0f} s."
+        lasted = "" if since == now else f" for {now - since:.0f} s"
         log.error(
-            "Source %r stands still, nothing of it is lost; trying again until it works.%s %s",
+            "%r is paused%s; no message is lost. Retrying. %s",
             self._name(source),
             lasted,
             error,
@@ -156,7 +156,7 @@ class Report:
         )
 
     def longest_pause(self) -> tuple[str, float, str] | None:
-        """The source that has been standing still for longest, for how many seconds, and why."""
+        """The source that has been paused for longest, for how many seconds, and why."""
         with self._lock:
             if not self._broken_since:
                 return None
@@ -164,7 +164,7 @@ class Report:
             return self._name(source), time.monotonic() - since, self._broken_by[source]
 
     def waiting(self, source: str, what: str, **fields: object) -> None:
-        """Why a run that ends at emptiness goes on."""
+        """Why a run with --until-empty goes on."""
         log.info("Source %r is not empty yet: %s.", self._name(source), what, extra=self._fields("waiting", source, **fields))
 
     def resumed(self, source: str) -> None:
@@ -174,22 +174,22 @@ class Report:
             broken = self._broken_since.pop(source, None)
         if broken is not None:
             lasted, extra = time.monotonic() - broken[0], self._fields("resume", source)
-            log.warning("Source %r goes on after %.1f s.", self._name(source), lasted, extra=extra)
+            log.warning("%r resumed after %.1f s.", self._name(source), lasted, extra=extra)
 
     def started(self, source: str, url: str, where: str) -> None:
         """`url` has no passwords in it; `where` says where its handlers run."""
-        log.info("Consuming %r from %s; %s", self._name(source), url, where, extra=self._fields("start", source))
+        log.info("Consuming %r from %s %s", self._name(source), url, where, extra=self._fields("start", source))
 
     def ownership_lost(self, source: str, error: UnpoisonError) -> None:
         log.warning("Source %r: %s", self._name(source), error, extra=self._fields("ownership-lost", source))
 
     def given_up(self, delivery: Delivery, failure: Failure, error: Exception) -> None:
-        """A message was convicted, and the code that judges it failed on it too."""
+        """A message was given up, and the code that judges it failed on it too."""
         with self._lock:
             self._tallies[delivery.source].dead += 1
         log.error(
-            "Message %r on %r is a dead letter: %s. Its letter says little, since judging it raised %s: %s. That is a bug in "
-            "unpoison: report the traceback.",
+            "Message %r on %r is a dead letter: %s. The letter says no more, because judging the message raised %s: %s. This is "
+            "a bug in unpoison: please report the traceback.",
             delivery.id,
             self._name(delivery.source),
             failure.rule,
@@ -209,12 +209,12 @@ class Report:
         )
 
     def broke(self, source: str, ids: Sequence[str], error: Exception) -> None:
-        """A consumer ends on a fault that nobody expected, with these messages in hand."""
+        """A consumer ends because of a fault in unpoison, with these messages in hand."""
         named = ", ".join(map(repr, ids[:NAMED])) + (f" and {len(ids) - NAMED} more" if len(ids) > NAMED else "")
         log.error(
-            "Source %r: its consumer ends on a fault that was not expected, %s: %s. Nothing is lost. It was at work on %s; "
-            "what it held comes back as if it had been killed. Start it again: if one message causes this, it will run alone and "
-            "end as a dead letter. This is a bug in unpoison: report the traceback.",
+            "The consumer of %r failed unexpectedly, %s: %s. No message is lost: what it held comes back as if it had been "
+            "killed. It was working on %s. Start it again: if one message causes this, it will run alone and become a dead letter. This "
+            "is a bug in unpoison: please report the traceback.",
             self._name(source),
             *describe(error)[:2],
             f"{counted(len(ids), 'message')} ({named})" if ids else "no message",
@@ -224,11 +224,19 @@ class Report:
 
     def left_running(self, source: str, count: int) -> None:
         log.warning(
-            "Still running after the grace period: %s on %r. Threads cannot be ended; it comes back when this process ends.",
+            "Still running after the grace period: %s on %r. Threads cannot be killed; the work is redelivered when this process "
+            "ends.",
             counted(count, "message"),
             self._name(source),
             extra=self._fields("left-running", source, count=count),
         )
+
+
+def _why(ruling: Ruling) -> str:
+    """The classification, and the limit that ended it where that is what decided."""
+    name, _, why = ruling.rule.partition(": ")
+    kind = str(ruling.classification)
+    return kind if name == kind else f"{kind}; {_first_line(why)}"
 
 
 def _first_line(text: str) -> str:

@@ -217,7 +217,7 @@ def fail_with_a_wrong_clock(lab: Lab, wrong_by: float, backoff: Backoff) -> None
     assert tally.retried == 1
 
 
-# If dead letters cannot be stored the source stands still and says so once: nothing is lost, nothing spins.
+# If dead letters cannot be stored the source is paused and says so once: nothing is lost, nothing spins.
 
 
 TRIES = 5
@@ -236,7 +236,7 @@ def test_while_dead_letters_cannot_be_stored_the_source_stands_still_and_then_go
         with Running(app, until_empty=True) as running:
             assert tried_again.wait(PATIENCE)
             (told,) = journal.of("pause")
-            assert "'orders' stands still" in told
+            assert "'orders' is paused" in told
             assert starts == [0, 1, 2], "it went on"
             depth = lab.broker("orders").depth("orders")
             assert (depth.ready + depth.delayed + depth.leased if lab.counts_exactly else 6, depth.empty, depth.dead) == (
