@@ -270,8 +270,8 @@ def test_events_in_json_tell_everything_about_a_retry_and_a_dead_letter(tmp_path
     assert retry["message_id"] == dead["message_id"]
     assert retry["rule"] in retry["message"]
     assert dead["message"] == (
-        f"Message {dead['message_id']!r} on 'orders' is a dead letter after attempt 2. ConnectionError (transient; attempt 2 of 2 "
-        "failed, the limit set by the consumer). Inspect: unpoison dlq show orders-1"
+        f"Message {dead['message_id']!r} on 'orders' is a dead letter after attempt 2. ConnectionError (transient; attempt "
+        "2 of 2 failed, the limit set by the consumer). Inspect: unpoison dlq show orders-1"
     )
     assert dead["rule"].startswith("max-attempts")
 
