@@ -1,4 +1,4 @@
-"""What does unpoison itself raise, and what may a handler raise to steer it?
+"""The errors that unpoison raises, and those that a handler raises to steer it.
 
 UnpoisonError
 ├── ConfigError            an option, a URL or an app that cannot work; found at start-up
@@ -6,8 +6,8 @@ UnpoisonError
 ├── CapabilityError        the broker cannot do what was asked of it
 ├── BrokerUnavailable      the broker does not answer, or refuses to write
 │   ├── BulkStopped        it stopped answering while a whole DLQ was replayed or purged
-│   └── PublishFailed      some messages were not stored, or nobody knows; it says which, and why
-├── OwnershipLost          somebody else has the message now; nothing was settled
+│   └── PublishFailed      some messages are not stored, or may not be; it says which, and why
+├── OwnershipLost          another consumer has the message now; nothing was settled
 ├── PayloadError           a payload that cannot be sent
 ├── UnfinishedHandler      a handler returned a coroutine or generator instead of running it
 └── LetterNotFound         no such dead letter, or it was already replayed, discarded or purged
@@ -100,8 +100,8 @@ class PublishedMessage(NamedTuple):
 class PublishFailed(BrokerUnavailable):
     """Not everything that was published is stored. Each message is in one of three tuples:
 
-    `stored`, `refused` (certainly not stored) or `unknown` (no answer came, so it may be stored). Whoever sends an unknown one
-    again uses the same id: if it was stored the first time, consumers get two messages with one id.
+    `stored`, `refused` (certainly not stored) or `unknown` (no answer came, so it may be stored). To send an unknown one
+    again, use the same id: if it was stored the first time, consumers get two messages with one id.
     """
 
     def __init__(
@@ -174,7 +174,7 @@ def ranges(positions: Sequence[int]) -> str:
 
 
 class OwnershipLost(UnpoisonError):
-    """This consumer's messages were given to another one. Its settles do nothing; the messages run there."""
+    """This consumer's messages were given to another one, which runs them now. Settling them here does nothing."""
 
 
 class PayloadError(UnpoisonError, ValueError):

@@ -322,7 +322,7 @@ def test_the_nearest_known_class_decides():
         (http_error(503), "urllib.error.HTTPError: HTTP 503 is a server that may recover"),
         (http_error(404), "urllib.error.HTTPError: HTTP 404 refuses the request, and would refuse it again"),
         (http_error(429, Retry_After="30"), "urllib.error.HTTPError: HTTP 429 asks to slow down for 30 s"),
-        (OSError(errno.ENAMETOOLONG, ""), "OSError: ENAMETOOLONG is answered the same until somebody changes something"),
+        (OSError(errno.ENAMETOOLONG, ""), "OSError: ENAMETOOLONG is answered the same until something is changed"),
         (
             urllib.error.URLError(TimeoutError()),
             "urllib.error.URLError: around TimeoutError: the other side did not answer in time",

@@ -51,8 +51,8 @@ def test_a_pause_and_its_end_are_logged_in_plain_words(caplog):
         (
             {"classification": "transient", "type_name": "ConnectionError", "max_attempts": 1},
             (
-                "Message 'order-7' on 'orders' is a dead letter after attempt 1. ConnectionError (transient; attempt 1 of 1 failed, "
-                "the limit set by the policy for this exception). Inspect: unpoison dlq show orders-1"
+                "Message 'order-7' on 'orders' is a dead letter after attempt 1. ConnectionError (transient; attempt 1 of 1 "
+                "failed, the limit set by the policy for this exception). Inspect: unpoison dlq show orders-1"
             ),
         ),
     ],

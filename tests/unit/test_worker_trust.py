@@ -62,7 +62,7 @@ def test_what_was_put_back_keeps_its_worker_and_is_told_with_the_messages(trust,
     assert not worker.retiring
     (line,) = caplog.records
     assert line.getMessage() == (
-        "Worker 77 of 'orders' was damaged by one of its messages: umask. That was put back. "
+        "Worker 77 of 'orders' was damaged by one of its messages: umask. That was undone. "
         "To change it for good, do so in on_worker_start. It was one of 'a', 'b'."
     )
     assert line.candidates == ["a", "b"]
@@ -73,7 +73,7 @@ def test_what_stays_broken_costs_the_worker_its_place(trust, caplog):
     damaged(trust, worker, *(f"m{n}" for n in range(30)), lasting=True)
     assert worker.retiring
     (line,) = caplog.records
-    assert "It is replaced. It was one of 30 messages, the last of which are 'm10'" in line.getMessage()
+    assert "The worker is replaced. It was one of 30 messages, the last of which are 'm10'" in line.getMessage()
     assert len(line.candidates) == 30 > NAMED
 
 

@@ -2,7 +2,7 @@
 
 Bytes and text go out as they are, anything else as JSON. What the receiver's guard would refuse is refused here, where
 the sender can still do something about it: NaN and infinity, which msgspec would write as null, and integers beyond 64 bits.
-JSON text that somebody else wrote, as on the command line, is held against the same rules (`why_unsendable`).
+JSON text from others, as on the command line, is checked by the same rules (`why_unsendable`).
 """
 
 import os

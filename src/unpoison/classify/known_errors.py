@@ -18,7 +18,7 @@ _MISUSE = "the client is used in a way that it does not support"
 _ADDRESS = "the address or header is malformed"
 _CERTIFICATE = "the two sides could not agree on a secure connection, which is not the message's fault"
 _LOOP = "the redirects lead nowhere"
-_CONFLICT = "somebody else was faster or holds the lock; the next attempt may get it"
+_CONFLICT = "another client was faster or holds the lock; the next attempt may get it"
 _REFUSED_DATA = "the database refuses this data, and would refuse it again"
 _WRONG_STATEMENT = "the database cannot carry out this statement: fix it, then replay"
 _DATABASE_AWAY = "the database is away, busy or lost the connection"
@@ -30,7 +30,7 @@ _TABLE: tuple[tuple[str, str, ErrorClassification, str], ...] = (
         "builtins",
         "FileNotFoundError FileExistsError PermissionError IsADirectoryError NotADirectoryError",
         PERMANENT,
-        "the file system answers the same until somebody changes it",
+        "the file system answers the same until it is changed",
     ),
     ("builtins", "ConnectionError", TRANSIENT, _LOST),
     ("builtins", "TimeoutError", TRANSIENT, _SLOW),
@@ -54,7 +54,7 @@ _TABLE: tuple[tuple[str, str, ErrorClassification, str], ...] = (
     ("http.client", "InvalidURL", PERMANENT, _ADDRESS),
     ("io", "UnsupportedOperation", BUG, _BROKEN_CODE),
     ("multiprocessing.context", "TimeoutError", TRANSIENT, _SLOW),
-    ("shutil", "SameFileError SpecialFileError", PERMANENT, "the file system answers the same until somebody changes it"),
+    ("shutil", "SameFileError SpecialFileError", PERMANENT, "the file system answers the same until it is changed"),
     ("smtplib", "SMTPNotSupportedError", PERMANENT, "the mail server does not know this command"),
     ("socket", "gaierror herror", TRANSIENT, "the host name could not be resolved now"),
     ("sqlite3", "OperationalError", TRANSIENT, _DATABASE_AWAY),

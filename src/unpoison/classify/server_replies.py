@@ -106,7 +106,7 @@ def _mysql(error: BaseException) -> Meaning | None:
 
 def _asyncpg_cached_plan(_error: BaseException) -> Meaning:
     """Its SQLSTATE says "not supported", yet asyncpg drops the plan and the next attempt works."""
-    return Meaning(TRANSIENT, "the tables changed; the next attempt prepares its statement anew")
+    return Meaning(TRANSIENT, "the tables changed; the next attempt prepares its statement again")
 
 
 def _sqlite(error: BaseException) -> Meaning | None:

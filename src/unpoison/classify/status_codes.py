@@ -204,7 +204,7 @@ def operating_system(number: int) -> Meaning | None:
     name = errno.errorcode.get(number, "")
     if name not in _ERRNO_PERMANENT:
         return None
-    return Meaning(PERMANENT, f"{name} is answered the same until somebody changes something")
+    return Meaning(PERMANENT, f"{name} is answered the same until something is changed")
 
 
 # Of a channel. Those of a connection (320 forced, 403 login refused, 530 no such virtual host) say nothing about the message.
@@ -266,7 +266,7 @@ def kafka(code: int) -> Meaning | None:
 def jetstream(code: int, detail: int | None) -> Meaning | None:
     """`code` follows HTTP, `detail` is JetStream's own."""
     if detail in _WRONG_LAST_SEQUENCE:
-        return Meaning(TRANSIENT, f"JetStream error {detail}, somebody else was faster")
+        return Meaning(TRANSIENT, f"JetStream error {detail}, another client was faster")
     if code == 429:
         return Meaning(THROTTLED, f"JetStream {code} asks to slow down")
     if code >= 500 or code in (408, 409):

@@ -1,7 +1,7 @@
-"""What can a person do with dead letters?
+"""Looks at dead letters, replays, discards and purges them.
 
-`DLQManager` works on the broker's own DLQ. Every step is one that a crash cannot cut in half: a letter is either still
-there, or was sent, or was removed. A replay works on the set frozen at its start, so it ends even if all of it fails again.
+`DLQManager` works on the broker's own DLQ. A crash cannot cut any step in half: a letter is still there, or was sent, or
+was removed. A replay works on the set frozen at its start, so it ends even if all of it fails again.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ STATES = ("dead", "replayed", "discarded")
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """What a replay did. `gone` letters were replayed, discarded or purged by somebody else in the meantime."""
+    """What a replay did. `gone` letters were replayed, discarded or purged by others in the meantime."""
 
     replayed: tuple[str, ...] = ()
     gone: tuple[str, ...] = ()
@@ -69,7 +69,7 @@ class DLQManager:
         self.is_closed = False
 
     def close(self) -> None:
-        """Give its connection up. It also works as a context manager: with app.dlq("orders") as dlq: …"""
+        """Close its connection. It also works as a context manager: with app.dlq("orders") as dlq: …"""
         self.is_closed = True
         self._letters.broker.close()
 
@@ -118,7 +118,7 @@ class DLQManager:
             return ReplayResult((letter.id,))
 
     def _replay_oldest(self) -> ReplayResult:
-        """One that another operator is just dealing with is passed over."""
+        """Skips a letter that another operator is working on."""
         after = ""
         while oldest := self._letters.browse(after=after, limit=1):
             after = oldest[0].id
@@ -139,7 +139,7 @@ class DLQManager:
         return ReplayResult(tuple(sent), tuple(gone))
 
     def discard(self, id: str) -> DeadLetter:  # noqa: A002
-        """Give one letter up for good. It stays visible as "discarded" until the DLQ is purged."""
+        """Mark one letter as discarded. It stays visible until the DLQ is purged."""
         with one_look(self._letters):
             letter = self.get(id)
             if not self._letters.remove([letter.id], keep_as="discarded"):
@@ -160,7 +160,7 @@ class DLQManager:
 
     @contextmanager
     def _counted(self, verb: str, states: Sequence[str], progress: Progress | None) -> Iterator[_Tally]:
-        """What is done inside is counted. An error that ends it before its end says how far it came."""
+        """Count what is done inside. An error that stops it early says how far it came."""
         tally = _Tally(sum(self._letters.count(state) for state in states), progress)
         try:
             yield tally

@@ -95,7 +95,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def counters_of_replay(classification: str, replays: int) -> Counters:
-    """As `DeadLetter.replayed`, for whoever has read no more of a letter than this."""
+    """As `DeadLetter.replayed`, for an adapter that has read no more of the letter than this."""
     replays = min(max(0, replays) + 1, MOST_COUNTED)  # another program's letter may say anything
     if classification in (ErrorClassification.CRASH, ErrorClassification.LOST):
         return Counters(replays=replays, vanished=1, alone=True)

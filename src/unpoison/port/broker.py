@@ -115,7 +115,7 @@ class Finding(msgspec.Struct, frozen=True):
     fix: str
     loses: bool = False
     stops: bool = False
-    """Nothing can be published or consumed, or some messages stand still, until somebody mends it."""
+    """Nothing can be published or consumed, or some messages are stuck, until it is fixed."""
 
 
 class Depth(msgspec.Struct, frozen=True):
@@ -164,7 +164,7 @@ class Settlement(msgspec.Struct, frozen=True):
 
 
 class Leftovers(msgspec.Struct, frozen=True):
-    """What unpoison has at a broker for one source and group, for somebody who stops using it."""
+    """What unpoison has at a broker for one source and group, for users who stop using it."""
 
     source: str
     group: str
@@ -208,7 +208,7 @@ class Broker(Protocol):
     def fetch(self, source: str, limit: int) -> Sequence[Delivery]:
         """At most `limit` messages that are ready now; they are ours until settled. Does not wait.
 
-        Raises OwnershipLost if what this connection held was taken over: then nothing was taken, and the next call starts anew.
+        Raises OwnershipLost if what this connection held was taken over: then nothing was taken, and the next call starts afresh.
         """
 
     def has_suspect(self, source: str) -> bool:
@@ -223,7 +223,7 @@ class Broker(Protocol):
 
         Returns the ids of the dead letters in the order of `settlement.dead`, for the log; None for one that it cannot tell.
 
-        Raises OwnershipLost if some of the messages belong to somebody else by now: these are left as they are, the others
+        Raises OwnershipLost if some of the messages belong to another consumer by now: these are left as they are, the others
         are settled.
         """
 
@@ -241,7 +241,7 @@ class DeadLetters(Protocol):
     """The DLQ of one source. Each call is one step that a crash cannot cut in half."""
 
     broker: Broker
-    """The connection it works on; whoever opened the DLQ closes that."""
+    """The connection it works on; the code that opened the DLQ closes it."""
 
     def count(self, state: str = "dead") -> int:
         """How many letters wait (or are in another state)."""

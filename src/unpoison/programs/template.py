@@ -1,7 +1,7 @@
-"""What does the template process do?
+"""The template process: imports the app once and forks workers.
 
-It is a fresh interpreter that imports the app once, tells the consumer what is in it as plain data, and from then on
-forks workers, each with the app already imported. It stays free of threads and opens no connections, so that forking is
+It is a fresh interpreter. It imports the app, describes it to the consumer as plain data, and from then on forks workers that
+have the app already imported. It stays free of threads and opens no connections, so that forking is
 safe and quick whatever the size of the consumer.
 
 A worker is forked twice, so that the consumer becomes its parent: the template's end does not end it, and the consumer
@@ -118,7 +118,7 @@ def _fork_twice(sock: socket.socket, app: App, consumer: int, fork: wire.Fork, d
         os.close(told)
         while os.getppid() == between:  # until the process in between has ended
             os.sched_yield()
-        _start(app, consumer, fork, descriptors)  # ends at once if the consumer is gone, and somebody else is its parent now
+        _start(app, consumer, fork, descriptors)  # ends at once if the consumer is gone and this has another parent
     os.close(tell)
     os.waitpid(between, 0)
     pid = int.from_bytes(os.read(told, 8), "little")

@@ -213,8 +213,8 @@ class Report:
         named = ", ".join(map(repr, ids[:NAMED])) + (f" and {len(ids) - NAMED} more" if len(ids) > NAMED else "")
         log.error(
             "The consumer of %r failed unexpectedly, %s: %s. No message is lost: what it held comes back as if it had been "
-            "killed. It was working on %s. Start it again: if one message causes this, it will run alone and become a dead letter. "
-            "This is a bug in unpoison: please report the traceback.",
+            "killed. It was working on %s. Start it again: if one message causes this, it will run alone and become a dead "
+            "letter. This is a bug in unpoison: please report the traceback.",
             self._name(source),
             *describe(error)[:2],
             f"{counted(len(ids), 'message')} ({named})" if ids else "no message",

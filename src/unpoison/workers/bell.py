@@ -34,7 +34,7 @@ class Bell:
         self.silence()
 
     def __del__(self) -> None:
-        """Only now: whoever still could ring it would write into whatever has its number by then."""
+        """Only now: a thread that still rings it would write into whatever has its descriptor number by then."""
         with suppress(OSError, AttributeError):  # there may have been no descriptor left to make it with
             os.close(self._read)
             if self._write != self._read:

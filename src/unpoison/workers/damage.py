@@ -1,7 +1,7 @@
-"""What does the consumer do about a worker that its messages have damaged, or that may be damaged?
+"""What the consumer does about a worker that its messages have damaged, or may have damaged.
 
-The worker says what a check of itself found (`health`). Here it is logged, with the messages that may have done it; what
-every worker does alike is recognised as the app's own habit; and a worker in which one message after the other fails is
+The worker reports what a check of itself found (`health`). The consumer logs it with the messages that may have done it. What
+happens in every worker is recognised as the app's own habit. A worker in which one message after the other fails is
 replaced, since there is damage that no check can see.
 """
 
@@ -21,24 +21,24 @@ if TYPE_CHECKING:
 log = logging.getLogger("unpoison")
 
 FAILURES_IN_A_ROW = 20
-"""So many different messages that fail one after the other, with no success among them, cost a worker its place."""
+"""After so many different messages have failed in a row, a worker is replaced."""
 
 TIMES_IN_ONE = 3
-"""So often different messages must change the same thing in one worker: with little to do, others are hardly used."""
+"""How often different messages must change the same thing in one worker, where little load leaves the others unused."""
 
 NAMED = 20
 """How many of the messages that may have damaged a worker are named in the log line; all of them are in its `candidates`."""
 
 
 class Habits:
-    """What handlers of one source change in every worker, whatever the message: the app's own doing, left alone."""
+    """What handlers of one source change in every worker, whatever the message: the app does so on purpose."""
 
     def __init__(self) -> None:
         self._seen: dict[str, list[tuple[PooledWorker, frozenset[str]]]] = {}
         self._habits: set[str] = set()
 
     def apply(self, worker: "PooledWorker") -> None:
-        """Tell a worker what it need not look at."""
+        """Let a worker know what it need not check."""
         worker.process.marks.habits = sum(1 << REVERSIBLE.index(name) for name in self._habits)
 
     def unknown(self, said: wire.Damaged) -> wire.Damaged:
@@ -51,7 +51,7 @@ class Habits:
         return msgspec.structs.replace(said, what=what, reversible=[name for name, _ in kept])
 
     def learn(self, worker: "PooledWorker", said: wire.Damaged, candidates: Sequence[str]) -> Sequence[str]:
-        """What of this damage is now known for a habit: different messages did it in two workers, or again and again in one."""
+        """What of this damage is a habit by now: different messages did it in two workers, or several times in one."""
         learned = []
         for name in said.reversible:
             seen = self._seen.setdefault(name, [])
@@ -65,7 +65,7 @@ class Habits:
 
 
 class Trust:
-    """Whether the workers of one source still deserve any."""
+    """Decides whether the workers of one source can still be used."""
 
     def __init__(self, source: str, name: str = "") -> None:
         self._source, self._name = source, name or source
@@ -77,7 +77,7 @@ class Trust:
         self._habits.apply(worker)
 
     def damaged(self, worker: "PooledWorker", said: wire.Damaged, others: "Iterable[PooledWorker]") -> None:
-        """A check found something. What was put back keeps its worker; anything else costs it its place."""
+        """A check found something. If all of it was undone, the worker stays; otherwise it is replaced."""
         candidates = worker.assignments.candidates(said)
         reported, said = said, self._habits.unknown(said)
         worker.retiring = worker.retiring or said.is_lasting or said is not reported  # a habit was put back: see below
@@ -89,7 +89,7 @@ class Trust:
             self._left_alone(learned)
             for each in others:
                 self._habits.apply(each)
-                # Whatever sets it once and expects to find it again starts anew in a worker where it is left alone.
+                # A handler that sets it once and expects to find it again needs a new worker, in which it is left alone.
                 each.retiring = each.retiring or any(name in each.put_back for name in learned)
             return
         log.log(
@@ -98,22 +98,22 @@ class Trust:
             worker.process.pid,
             self._name,
             ", ".join(said.what),
-            "It is replaced." if said.is_lasting else "That was put back. To change it for good, do so in on_worker_start.",
+            "The worker is replaced." if said.is_lasting else "That was undone. To change it for good, do so in on_worker_start.",
             _named(candidates),
             extra={"event": "worker-damaged", "source": self._source, "candidates": list(candidates)},
         )
 
     def _left_alone(self, learned: Sequence[str]) -> None:
         log.warning(
-            "Handlers of %r change the %s of their workers, whatever the message. That is left as they make it from now on; "
-            "a handler that expects it unchanged may fail.",
+            "Handlers of %r change the %s of their workers with every message. From now on it is left changed; a handler that "
+            "expects it unchanged may fail.",
             self._name,
             " and ".join(learned),
             extra={"event": "worker-habit", "source": self._source},
         )
 
     def ended(self, worker: "PooledWorker", ended: Ended) -> bool:
-        """False if one message after the other has failed in this worker, so that it had better be replaced."""
+        """False if so many messages have failed in a row in this worker that it should be replaced."""
         if not ended.failures:
             if ended.deliveries:
                 worker.failing.clear()
@@ -129,13 +129,13 @@ class Trust:
         if len(worker.failing) < self._patience:
             return True
         log.warning(
-            "Worker %d of %r is replaced: the last %d messages in it all failed, and the worker itself may be the reason.",
+            "Worker %d of %r is replaced: the last %d messages in it all failed, and the worker itself may be the cause.",
             worker.process.pid,
             self._name,
             len(worker.failing),
             extra={"event": "worker-replaced", "source": self._source},
         )
-        self._patience *= 2  # until a new one fares better: an outage must not cost one worker after the other
+        self._patience *= 2  # until a new one does better: an outage must not use up one worker after the other
         return False
 
 

@@ -1,7 +1,7 @@
 """How does what workers print reach standard output and standard error in whole lines?
 
 Each worker prints into a pipe of its own, and the consumer passes on what comes out of it line by line. So lines of two workers
-never mix, however long they are and whoever wrote them: `print`, C code, a program that a handler has started. A line without
+never mix, however long they are and whatever wrote them: `print`, C code, a program that a handler has started. A line without
 an end is passed on when the last process that could finish it is gone. A worker that is killed loses nothing of what it wrote.
 
 A terminal is given to the workers as it is, so that programs find a terminal there: it takes each line as a whole anyway.
@@ -177,7 +177,7 @@ def pieces(lines: bytes) -> Iterator[bytes]:
 
 
 def write_all(descriptor: int, data: bytes) -> None:
-    """All of it, even where somebody has made the other end non-blocking."""
+    """All of it, even where the other end was made non-blocking."""
     left = memoryview(data)
     while left:
         try:

@@ -1,7 +1,7 @@
-"""How do isolated workers serve one source?
+"""Keeps the worker processes of one source and hands them messages.
 
 `IsolatedWorkers` keeps the wanted number of worker processes and a spare one, hands them batches that fit their speed, and
-collects how they ended. When a worker dies, the message that was running is charged and the rest of its batch goes on.
+collects the results. When a worker dies, the message that was running in it is charged, and the rest of its batch goes to others.
 """
 
 import logging
@@ -100,7 +100,7 @@ class IsolatedWorkers:
     def wait(self, timeout: float) -> None:
         if not self._results:
             self._attend(min(timeout, self._watch.next_look(self._workers), self._deaths.next_judgement(self._unjudged)))
-            self._bell.silence()  # here alone: whoever waited looks for new messages next
+            self._bell.silence()  # here only: after a wait the consumer looks for new messages
 
     def surplus(self) -> Sequence[Delivery]:
         if not self._waiting.queue or not self._is_stuck():
@@ -116,13 +116,13 @@ class IsolatedWorkers:
         return taken
 
     def interrupt(self) -> Interrupted:
-        """Kill every worker; what had ended by then still counts, and nobody is charged for what had not."""
+        """Kill every worker. What had ended by then still counts; what had not is not charged."""
         unstarted = self._waiting.take_all()
         running = [one for death in self._unjudged for one in death.post_mortem.running]
         for worker in [*self._workers, *self._leaving]:
             worker.process.kill()
         for worker in list(self._workers):
-            self._hear_last_words(worker)
+            self._read_last_messages(worker)
             post_mortem = worker.post_mortem()
             self._results.append(replace(post_mortem.ended, in_used_worker=not worker.is_solo))
             unstarted += [*post_mortem.unstarted, *self._waiting.take_all()]
@@ -146,7 +146,7 @@ class IsolatedWorkers:
         self._selector.close()
 
     def _attend(self, timeout: float) -> None:
-        """Listen to the workers for so long, see to those that died or take too long, and hand out what waits."""
+        """Listen to the workers for so long, deal with those that died or take too long, and hand out what waits."""
         stirring = {key.data for key, _ in self._selector.select(max(0.0, timeout))}
         for worker in [worker for worker in self._workers if worker in stirring]:
             self._listen(worker)
@@ -171,7 +171,7 @@ class IsolatedWorkers:
         for worker in self._watch.overdue(self._workers):
             self._end_overdue(worker)
         for worker in self._watch.slow(self._workers):
-            self._waiting.queue[:0] = self._tail_of(worker)  # a message that takes long must not hold those behind it
+            self._waiting.queue[:0] = self._tail_of(worker)  # a slow message must not hold up those behind it
 
     def _listen(self, worker: PooledWorker) -> None:
         for said in worker.process.said():
@@ -189,7 +189,7 @@ class IsolatedWorkers:
                         ended = self._heard(worker, said)
                     except ValueError as lie:
                         log.warning(
-                            "Worker %d of %r cannot be believed (%s) and is ended.",
+                            "Killing worker %d of %r: what it reports cannot be true (%s). Its messages run again elsewhere.",
                             worker.process.pid,
                             self._consumer.options.name,
                             lie,
@@ -202,7 +202,7 @@ class IsolatedWorkers:
 
     def _heard(self, worker: PooledWorker, said: wire.Ended | wire.Failed) -> Ended | None:
         if isinstance(said, wire.Failed):
-            # Evidence against the process: whatever else the worker has in hand ends in it, and nothing more begins.
+            # Evidence against the process: what the worker already has still ends in it, and nothing more starts.
             worker.retiring = worker.retiring or said.failure.blames_process
         elif said.leaving:
             worker.retiring = True
@@ -225,8 +225,8 @@ class IsolatedWorkers:
             self._retire(worker)
 
     def _on_exit(self, worker: PooledWorker) -> None:
-        """The worker is gone or going: make sure, hear its last words, and see what it leaves."""
-        self._hear_last_words(worker)
+        """The worker is gone or going: make sure of it, read what it still sent, and find out what it leaves."""
+        self._read_last_messages(worker)
         post_mortem = worker.post_mortem()
         if worker in self._leaving:
             self._dismiss(worker)
@@ -240,8 +240,8 @@ class IsolatedWorkers:
             self._unjudged.append(self._deaths.note(worker, post_mortem))
         self._dismiss(worker)
 
-    def _hear_last_words(self, worker: PooledWorker) -> None:
-        """What a worker that is gone had still said: above all that it was leaving, and why."""
+    def _read_last_messages(self, worker: PooledWorker) -> None:
+        """Read what a worker sent before it ended: above all that it was leaving, and why."""
         if worker.end():
             self._listen(worker)
 
@@ -252,21 +252,21 @@ class IsolatedWorkers:
             self._waiting.queue[:0] = unstarted
 
     def _give_no_more(self, worker: PooledWorker) -> None:
-        """A handler closed the worker's socket. What runs in it may still end, its marks will tell; nothing more starts there."""
+        """A handler closed the worker's socket. What runs may still end, as its marks will show; nothing more starts there."""
         worker.retiring = True
         if worker.process.sock in self._selector.get_map():
             self._selector.unregister(worker.process.sock)
         self._put_back(worker, self._tail_of(worker))
 
     def _judge_deaths(self) -> None:
-        """Charge the culprits; where several workers died at once, nobody can be blamed yet."""
+        """Charge the culprits. Where several workers died at once, it is not known yet who is to blame."""
         for death in list(self._unjudged):
             if self._deaths.is_settled(death):
                 self._unjudged.remove(death)
                 self._results += judge_death(death, self._source, together=self._deaths.together(death))
 
     def _end_overdue(self, worker: PooledWorker) -> None:
-        """The message in this worker is over its time limit: look twice, then end the worker for it."""
+        """The message in this worker is over its time limit: look twice, then kill the worker."""
         late = self._watch.caught(worker)
         if late is None:
             return
@@ -284,8 +284,8 @@ class IsolatedWorkers:
             worker.process.go_on()
 
     def _start_workers(self) -> None:
-        """As many workers as are wanted and one more that waits, unused, for whoever needs a fresh one. Those that run a
-        single message, or are to leave, come on top: there is always one to take over."""
+        """Start as many workers as are wanted, and a spare one for a message that needs a fresh worker. Workers that run a
+        single message, or are about to leave, come on top: there is always one to take over."""
         while self._start_backoff.is_due() and not self._is_closing:
             try:
                 self._template.revive()
@@ -301,11 +301,11 @@ class IsolatedWorkers:
             self._selector.register(worker.process.pidfd, selectors.EVENT_READ, worker)
 
     def _is_stuck(self) -> bool:
-        """Whether every worker is busy with a message that takes long, so that what waits here would wait as long."""
+        """Whether every worker is busy with a slow message, so that what waits here would wait as long."""
         return bool(self._workers) and sum(self._watch.is_slow(worker) for worker in self._workers) >= self._wanted
 
     def _retire(self, worker: PooledWorker) -> None:
-        """Let a worker end in good order, after its on_worker_stop."""
+        """Let a worker end cleanly, after its on_worker_stop."""
         if worker.process.tell(wire.Stop()) is not wire.Sent.YES:
             worker.process.kill()
         self._workers.remove(worker)

@@ -29,24 +29,24 @@ _KNOWN: set[int] = set()
 _SESSIONS: deque[int] = deque(maxlen=1000)
 
 COLLECTING = threading.RLock()
-"""Held while strangers are collected, and by whoever makes a process until that is known: it must not be taken for one."""
+"""Held while unknown processes are collected, and while a process is started until its pid is registered."""
 
 
 def know(pid: int) -> None:
-    """This process is collected by whoever started it. It leads a session of its own, as workers do."""
+    """Register a process: the code that started it collects it. It leads a session of its own, as workers do."""
     with COLLECTING:
         _KNOWN.add(pid)
         _SESSIONS.append(pid)
 
 
 def forget(pid: int) -> None:
-    """Nobody waits for this process any more: if it still ends one day, it is collected like a stranger."""
+    """No code waits for this process any more: when it ends, the reaper collects it."""
     with COLLECTING:
         _KNOWN.discard(pid)
 
 
 class Reaper:
-    """Collects ended processes that nobody else waits for.
+    """Collects ended processes that no other code waits for.
 
     With `reap_all` that is every unknown one: right where this process has no other children, as under `unpoison run` or as
     process 1. Otherwise only those of workers' sessions: an application's own subprocesses are its own business.
@@ -90,7 +90,7 @@ def _session(pid: int) -> int:
 
 
 STOP_WITHIN = 0.1
-"""Seconds to wait for a process to stand still; one that does not by then is beyond talking to."""
+"""Seconds to wait for a process to stop; one that has not by then is stuck."""
 
 GONE_WITHIN = 5.0
 """Seconds to wait for a killed process to be gone; one in uninterruptible sleep is left behind and reaped later."""
@@ -115,7 +115,7 @@ class WorkerProcess:
         sock.setblocking(False)
 
     def said(self) -> Iterator[wire.FromWorker]:
-        """What the worker has said since it was last listened to. `hung_up` is set once it will say nothing more."""
+        """What the worker has sent since the last call. `hung_up` is set once it can send nothing more."""
         while True:
             try:
                 received = wire.receive(self.sock, wire.from_worker)
@@ -127,7 +127,7 @@ class WorkerProcess:
             yield received[0]
 
     def tell(self, said: wire.ToWorker) -> wire.Sent:
-        """Never waits: a worker that is stuck does not read, and must not make the consumer wait for it."""
+        """Send without waiting: a worker that is stuck does not read, and must not block the consumer."""
         try:
             wire.send(self.sock, said)
         except BlockingIOError:
@@ -182,7 +182,7 @@ class WorkerProcess:
             try:
                 _, self._status, usage = os.wait4(self.pid, os.WNOHANG)
                 self._peak = usage.ru_maxrss * 1024
-            except ChildProcessError:  # somebody else in this process has reaped it
+            except ChildProcessError:  # other code in this process has reaped it
                 self._status = 0
         return self._status is not None
 
@@ -295,7 +295,7 @@ class PooledWorker:
         return told is wire.Sent.YES
 
     def is_over(self) -> bool:
-        """Whether it has ended, was to leave and takes too long, or can say nothing more and runs nothing."""
+        """Whether it has ended, takes too long to leave, or can send nothing more and runs nothing."""
         if self.process.is_gone() or time.monotonic() > self.leave_until:
             return True
         return self.process.hung_up and not self.assignments.running()
@@ -307,7 +307,7 @@ class PooledWorker:
         return self.process.is_gone(GONE_WITHIN)
 
     def post_mortem(self) -> PostMortem:
-        """What it leaves, once it is certainly gone. Its last words may still be in the socket."""
+        """What it leaves, once it is certainly gone. Its last messages may still be in the socket."""
         self.end()
         for said in self.process.said():
             if isinstance(said, wire.Failed):

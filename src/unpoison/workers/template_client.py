@@ -1,7 +1,7 @@
-"""How does the consumer get its workers?
+"""Starts workers, through a template process.
 
-From a template process that has the app imported and forks them in a few milliseconds. If importing the app started
-threads, forking would be unsafe: then each worker is a fresh interpreter that imports the app itself.
+The template has the app imported and forks a worker in a few milliseconds. If importing the app started threads, forking would be
+unsafe: then each worker is a fresh interpreter that imports the app itself.
 """
 
 import ctypes
@@ -26,7 +26,7 @@ from unpoison.workers.pooled_worker import WorkerProcess
 _PR_SET_CHILD_SUBREAPER = 36
 
 FORK_WITHIN = 5.0
-"""Seconds in which the template makes a worker; it takes milliseconds. One that does not stands still and is replaced."""
+"""Seconds in which the template must fork a worker; it takes milliseconds. A template that does not is stuck and is replaced."""
 
 RENEWALS = 5
 """How often in a row the template may be killed before its consumer gives up."""
@@ -63,8 +63,8 @@ class Template:
                     return worker
                 self._renew()
             raise ConfigError(
-                f"The template process for {self.reference!r} ended {RENEWALS} times in a row. Something kills it; "
-                f"look there, and start the consumer again."
+                f"The template process for {self.reference!r} was killed {RENEWALS} times in a row. Find out what kills it, then "
+                f"start the consumer again."
             )
 
     def revive(self) -> None:
@@ -192,7 +192,7 @@ class Template:
 
 
 class TemplateKilled(ConfigError):
-    """Somebody killed the process in which the app was imported."""
+    """The process that was importing the app was killed."""
 
 
 class ImportFailed(ConfigError):
