@@ -13,24 +13,24 @@ PAGE = Path(__file__).parents[1] / "docs" / "cli.md"
 OPENING = """\
 # Command line
 
-This page is what `--help` says, command by command. It is written by `make docs` from the code.
+This page has the `--help` of every command. `make docs` writes it from the code.
 
-- **Exit codes.** 0: done. 1: a failure, said in one sentence with what to do. 2: wrong usage. 130: ended by Ctrl-C, after which
-  `run` drains first.
+- **Exit codes.** 0: done. 1: a failure; one error says what to do. 2: wrong usage. 130: ended by Ctrl-C (`run` drains
+  first).
 - **Streams.** Results go to standard output; log lines, progress and errors to standard error. With `--json` standard output
   holds one JSON document and nothing else.
-- **Asking.** What destroys something asks first. Where there is no terminal to ask on, it is refused unless `--yes` is given.
+- **Confirmation.** Commands that destroy something ask first. Without a terminal they refuse unless `--yes` is given.
 - **Colours and bars** appear on a terminal only; `NO_COLOR=1` turns colours off. `unpoison completion` sets up your shell.
 
 ## Log lines of `unpoison run`
 
-`--log-level` and `--log-format` hold for what your handlers log as well, in whichever process or thread they run. An app that
-sets up logging itself, while it is imported or in `@app.on_worker_start`, wins: its levels and forms are used for its own lines.
-What handlers print to standard output and standard error is passed on line by line, so lines of several workers never mix. A
-worker that is killed loses none. If the consumer itself is killed, what was printed in its last milliseconds may be missing.
+`--log-level` and `--log-format` apply to log lines of your handlers too, in every process and thread. An app that
+sets up logging itself, while it is imported or in `@app.on_worker_start`, wins: its levels and formats are used for its own lines.
+Output of handlers on standard output and standard error is passed on line by line, so lines of several workers never mix. If a
+worker is killed, no output is lost. If the consumer itself is killed, output of its last milliseconds may be missing.
 
-With `--log-format json` each line is one JSON object with `time`, `level`, `logger` and `message`, and whatever a handler gave as
-`extra`. Lines of unpoison itself have an `event`, and these fields; their names do not change:
+With `--log-format json` each line is one JSON object with `time`, `level`, `logger` and `message`, and the fields that a handler
+passed as `extra`. Lines of unpoison itself have an `event`, and these fields; their names do not change:
 
 | field | in | is |
 |---|---|---|
@@ -42,7 +42,7 @@ With `--log-format json` each line is one JSON object with `time`, `level`, `log
 | `rule` | `retry`, `dead`, `discard` | the rule that decided, in words |
 | `error_type`, `fingerprint` | `retry`, `dead`, `discard` | the exception, and what failures of one cause have in common |
 | `delay`, `charged` | `retry` | seconds until the next attempt; whether this one counts towards `max_attempts` |
-| `letter_id` | `dead` | the id of the dead letter, for `unpoison dlq show`; null where the broker does not tell it |
+| `letter_id` | `dead` | the id of the dead letter, for `unpoison dlq show`; null if the broker does not say it |
 """
 
 

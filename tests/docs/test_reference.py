@@ -16,7 +16,7 @@ from unpoison import App, Backoff, PoisonPillHandler
 from unpoison.body.json_text import Unfit
 from unpoison.brokers import ADAPTERS
 from unpoison.brokers.rabbitmq import letters
-from unpoison.cli.doctor import settings as doctor_settings
+from unpoison.cli import doctor as doctor_settings
 from unpoison.decide.options import Settings, check_isolation
 from unpoison.errors import RemoteFailure, Steering, UnpoisonError
 from unpoison.flow.registration import ASYNC_CONCURRENCY

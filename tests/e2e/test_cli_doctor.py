@@ -108,7 +108,9 @@ def test_of_an_app_in_memory_only_the_settings_are_looked_at(shop):
 
 def test_one_source_of_an_app(shop):
     folder = shop()
-    assert "no consumer of 'ordres'. It has: 'orders'" in unpoison("doctor", "shop:app", "--source", "ordres", cwd=folder).err
+    assert (
+        "no consumer of 'ordres'. Its sources: 'orders'" in unpoison("doctor", "shop:app", "--source", "ordres", cwd=folder).err
+    )
     assert unpoison("doctor", "shop:app", "--source", "orders", cwd=folder).code == 0
     mistyped = unpoison("doctor", "sqlite:///shop.db", "--source", "ordres", cwd=folder)
     assert "source-missing" in mistyped.text

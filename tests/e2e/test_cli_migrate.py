@@ -9,7 +9,7 @@ def test_it_makes_the_tables_and_can_be_run_again(tmp_path, postgresql):
     url = postgresql.fresh()
     for _ in range(2):
         ended = unpoison("migrate", url, cwd=tmp_path)
-        assert (ended.code, ended.text.strip()) == (0, f"The tables in {url} are of this version.")
+        assert (ended.code, ended.text.strip()) == (0, f"The tables in {url} are up to date.")
     with psycopg.connect(url) as connection:
         assert connection.execute("select count(*) from unpoison_line").fetchone() == (0,)
 

@@ -147,7 +147,7 @@ def test_a_file_that_is_there_is_left_alone_unless_forced(tmp_path):
     (tmp_path / "plan.svg").write_text("mine")
     ended = unpoison("plan", "--svg", "plan.svg", cwd=tmp_path)
     assert (ended.code, ended.text) == (1, "")
-    assert ended.err == "Error: 'plan.svg' is there already and was left as it is. Add --force, or name another.\n"
+    assert ended.err == "Error: 'plan.svg' exists and was not changed. Add --force to overwrite it, or name another file.\n"
     assert (tmp_path / "plan.svg").read_text() == "mine"
     assert unpoison("plan", "--svg", "plan.svg", "--force", cwd=tmp_path).code == 0
     assert (tmp_path / "plan.svg").read_text().startswith("<svg ")
@@ -162,19 +162,19 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--rate", "0"], "0 is no rate"),
-        (["--rate", "-5"], "-5 is no rate"),
-        (["--rate", "nan"], "nan is no rate"),
-        (["--rate", "inf"], "inf is no rate"),
-        (["--failing", "5"], "'5' is no share of the traffic. Write 5% or 0.05"),
-        (["--failing", "120%"], "'120%' is no share"),
-        (["--failing", "some"], "'some' is no share"),
+        (["--rate", "0"], "0 is not a rate"),
+        (["--rate", "-5"], "-5 is not a rate"),
+        (["--rate", "nan"], "nan is not a rate"),
+        (["--rate", "inf"], "inf is not a rate"),
+        (["--failing", "5"], "'5' is not a share of the traffic. Write 5% or 0.05"),
+        (["--failing", "120%"], "'120%' is not a share"),
+        (["--failing", "some"], "'some' is not a share"),
         (["--attempts", "0"], "0 is not in the range"),
         (["--attempts", "3", "--retries", "2"], "Give one of them"),
-        (["--base", "soon"], "'soon' is no duration"),
+        (["--base", "soon"], "'soon' is not a duration"),
         (["--base", "2m"], "--max 60s is shorter than --base 120s"),
-        (["--delays", "1s,,5s"], "'' is no duration"),
-        (["--outage", "0s"], "'0s' is no time at all"),
+        (["--delays", "1s,,5s"], "'' is not a duration"),
+        (["--outage", "0s"], "'0s' is too short"),
         (["--backoff", "fixed", "--max", "5s"], "--backoff fixed has no --max"),
         (["--backoff", "exponential", "--delays", "1s"], "--backoff exponential has no --delays"),
         (["--backoff", "immediate", "--jitter"], "has no delay that --jitter could spread"),

@@ -163,7 +163,7 @@ def test_ctrl_c_is_quiet(tmp_path):
     ("arguments", "said"),
     [
         (["sqlite:///no/such/folder/shop.db", "orders", "1"], "mkdir -p"),
-        (["memory://", "orders", "1"], "nobody would ever see"),
+        (["memory://", "orders", "1"], "no consumer would ever see"),
         ([URL, " orders ", "1"], "without spaces around it"),
     ],
     ids=["folder", "memory", "source"],

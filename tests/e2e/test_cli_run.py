@@ -145,11 +145,11 @@ def _wait_for(stream, text):
             "line 3: app =",
             "python -c",
         ),
-        ("from unpoison import App\napp = App('sqlite:///x.db'\n", "SyntaxError", "line 2: app =", "Mend it"),
+        ("from unpoison import App\napp = App('sqlite:///x.db'\n", "SyntaxError", "line 2: app =", "Fix it"),
         ("import no_such_package\n", "No module named 'no_such_package'", "line 1: import no_such_package", "Install"),
         ("import sys\n\nsys.exit('no config')\n", "SystemExit: no config", "line 3: sys.exit", "__main__"),
         ("from unpoison import App\napp = App('shop.db')\n", "names no broker", "line 2: app = App('shop.db')", "sqlite:///"),
-        ("from json import loads\nloads('{')\n", "JSONDecodeError", "line 2: loads('{')", "Mend it"),
+        ("from json import loads\nloads('{')\n", "JSONDecodeError", "line 2: loads('{')", "Fix it"),
     ],
 )
 @pytest.mark.parametrize("command", [["run"], ["dlq", "ls", "--app"]], ids=["run", "dlq"])

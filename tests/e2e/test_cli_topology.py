@@ -95,9 +95,9 @@ def test_a_file_needs_nothing_and_that_is_said(write):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((), "For which app? Give module:app, or a URL with --source NAME, or set UNPOISON_URL."),
-        (("amqp://host",), "Which sources of amqp://host? Name each with --source NAME, or give module:app."),
-        (("shop:app", "--source", "odrers"), "No app has a consumer of 'odrers'. There are: 'orders'."),
+        ((), "Name an app: give module:app, or a URL with --source NAME, or set UNPOISON_URL."),
+        (("amqp://host",), "Name the sources of amqp://host with --source NAME, or give module:app."),
+        (("shop:app", "--source", "odrers"), "No app has a consumer of 'odrers'. Their sources: 'orders'."),
     ],
 )
 def test_wrong_usage_says_what_to_give(write, arguments, said):

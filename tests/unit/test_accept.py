@@ -8,8 +8,7 @@ import pytest
 import unpoison
 from unpoison import App
 from unpoison.brokers import ADAPTERS, checks_for
-from unpoison.cli.doctor.command import Visit
-from unpoison.cli.doctor.showing import show
+from unpoison.cli.doctor import Examination, show
 from unpoison.decide.options import settings_from
 from unpoison.errors import ConfigError
 from unpoison.port.broker import Finding
@@ -94,16 +93,16 @@ def test_the_error_names_what_is_lost_what_mends_it_and_what_to_write():
 
 def test_the_doctor_tells_what_an_app_accepts_and_does_not_fail_for_it(capsys):
     lost = Finding("messages-expire", "A message is deleted.", "Do this.", loses=True)
-    visit = Visit("shop:app", found=[lost], accepted=["messages-expire"])
+    visit = Examination("shop:app", found=[lost], accepted=["messages-expire"])
     assert visit.is_well
     show(visit.what, visit.found, visit.accepted)
-    assert "messages-expire (the app accepts it)" in capsys.readouterr().out
-    assert not Visit("shop:app", found=[lost], accepted=["queue-expires"]).is_well
+    assert "messages-expire (accepted by the app)" in capsys.readouterr().out
+    assert not Examination("shop:app", found=[lost], accepted=["queue-expires"]).is_well
 
 
 def test_the_doctor_fails_where_nothing_can_work(capsys):
     full = Finding("disk-full", "The disk is full.", "Free some space.", stops=True)
-    visit = Visit("shop:app", found=[full], accepted=["disk-full"])
+    visit = Examination("shop:app", found=[full], accepted=["disk-full"])
     assert not visit.is_well
     show(visit.what, visit.found)
-    assert capsys.readouterr().out.startswith("Stands still until it is mended\n")
+    assert capsys.readouterr().out.startswith("Stops consuming until it is fixed\n")

@@ -108,8 +108,8 @@ def test_wrong_usage_of_the_dead_letter_commands(arguments):
         (["1", "--header", "trace"], "--header name=value"),
         (["1", "--header", "=x"], "--header name=value"),
         (["1", "--header", "a=1", "--header", "a=2"], "given twice"),
-        (["1", "--delay", "soon"], "'soon' is no duration"),
-        (["1", "--delay", "-5s"], "'-5s' is no duration"),
+        (["1", "--delay", "soon"], "'soon' is not a duration"),
+        (["1", "--delay", "-5s"], "'-5s' is not a duration"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

@@ -8,10 +8,9 @@ import sys
 import click
 import pytest
 
-from unpoison.cli.durations import duration
-from unpoison.cli.input import NotJSON, batches, json_lines, raw_lines
-from unpoison.cli.letter import DUMP_LIMIT, TEXT_LIMIT, body_shown
-from unpoison.cli.screen import ago
+from unpoison.cli.options import duration
+from unpoison.cli.publish import NotJSON, batches, json_lines, raw_lines
+from unpoison.cli.screen import DUMP_LIMIT, TEXT_LIMIT, ago, body_shown
 from unpoison.model.wording import acts_on_terminals, json_text, one_line, visible
 from unpoison.reporting.log_lines import JSONLines, PlainLines
 
@@ -64,7 +63,7 @@ def test_durations(text, seconds):
 
 @pytest.mark.parametrize("text", ["", "s", "-1", "1e3", "1w", "10s5m", "ten", "nan", "inf", "١0s"])
 def test_what_is_no_duration_is_refused(text):
-    with pytest.raises(click.BadParameter, match="is no duration"):
+    with pytest.raises(click.BadParameter, match="is not a duration"):
         duration(None, None, text)
 
 
@@ -123,9 +122,9 @@ def test_a_json_body_is_laid_out_and_nothing_in_it_changes():
         (b"{oops", "text", "{oops"),
         (b"", "text", ""),
         (b"\x1b[2J", "text", r"\x1b[2J"),
-        (b"[" * 100_000, "text", "[" * TEXT_LIMIT + f"\n… {100_000 - TEXT_LIMIT:,} more characters; for all of it add --body"),
-        (b"ab\xff\x00", "not text (no UTF-8 from byte 2)", "00000000  61 62 ff 00" + " " * 38 + "ab.."),
-        (b"a\x00", "not text (it holds zero bytes)", "00000000  61 00" + " " * 44 + "a."),
+        (b"[" * 100_000, "text", "[" * TEXT_LIMIT + f"\n… {100_000 - TEXT_LIMIT:,} more characters; to see all of it add --body"),
+        (b"ab\xff\x00", "not text (invalid UTF-8 at byte 2)", "00000000  61 62 ff 00" + " " * 38 + "ab.."),
+        (b"a\x00", "not text (it contains zero bytes)", "00000000  61 00" + " " * 44 + "a."),
     ],
     ids=["broken", "empty", "escape", "deep", "binary", "zero"],
 )
@@ -136,7 +135,7 @@ def test_other_bodies_are_shown_as_text_or_as_bytes(body, kind, shown):
 def test_a_long_binary_body_is_shown_in_part():
     lines = body_shown(b"\xff" * 10_000)[1].splitlines()
     assert len(lines) == DUMP_LIMIT // 16 + 1
-    assert lines[-1] == f"… {10_000 - DUMP_LIMIT:,} more bytes; for all of it add --body"
+    assert lines[-1] == f"… {10_000 - DUMP_LIMIT:,} more bytes; to see all of it add --body"
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
-from unpoison.cli.demo.ledger import Ledger, Tail, entry_of
-from unpoison.cli.demo.spool import Spool, order_of
+from unpoison.cli.demo.plain_loop import Spool, order_of
+from unpoison.cli.demo.shop import Ledger, Tail, entry_of
 
 
 def test_what_is_written_down_is_read_back(tmp_path):

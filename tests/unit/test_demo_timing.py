@@ -1,6 +1,6 @@
 import pytest
 
-from unpoison.cli.demo.timing import in_words, longest_gap, others_waited, usual_gap
+from unpoison.cli.demo.account import in_words, longest_gap, others_waited, usual_gap
 
 
 @pytest.mark.parametrize(

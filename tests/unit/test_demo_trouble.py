@@ -2,8 +2,7 @@
 
 import resource
 
-from unpoison.cli.demo.shop import MEMORY
-from unpoison.cli.demo.trouble import MIB, eat_memory
+from unpoison.cli.demo.shop import MEMORY, MIB, eat_memory
 from unpoison.testing.processes import Child
 
 

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from unpoison import App
-from unpoison.cli.doctor.settings import NAMES, findings_of, longest_of
+from unpoison.cli.doctor import NAMES, findings_of, longest_of
 
 CASES = {
     "endless-retry": ({"max_attempts": None, "max_age": None}, {"max_attempts": 5, "max_age": 86400}),

@@ -13,7 +13,7 @@ from unpoison import App, Delivery
 from unpoison.body.guard import decoder
 from unpoison.body.json_text import Unfit
 from unpoison.brokers.memory import MemoryBroker
-from unpoison.cli.letter import print_letter
+from unpoison.cli.screen import print_letter
 from unpoison.errors import ConfigError
 from unpoison.model.backoff import Backoff
 from unpoison.model.message import Counters

@@ -1,15 +1,14 @@
-"""How does somebody stop using unpoison, without losing what waits in places of its own?"""
+"""`unpoison leave`: moves waiting messages back to their Kafka topic, for people who stop using unpoison."""
 
-import os
 from collections.abc import Sequence
 
 import click
 import msgspec
 
 from unpoison.brokers import is_url, leftovers_for, move_back
-from unpoison.cli.confirming import confirm
-from unpoison.cli.json_output import print_json
 from unpoison.cli.loading import load
+from unpoison.cli.options import confirm, target_or_url
+from unpoison.cli.output import print_json
 from unpoison.cli.screen import progress
 from unpoison.model.wording import counted, one_line
 from unpoison.port.broker import Leftovers
@@ -21,18 +20,22 @@ from unpoison.port.broker_url import masked
     epilog="\b\nExamples:\n  unpoison leave shop:app\n  unpoison leave 'kafka://kafka-1:9092?group=billing' --yes --json",
 )
 @click.argument("target", metavar="[URL|MODULE:APP]", required=False)
-@click.option("--source", "sources", metavar="NAME", multiple=True, help="Leave this source only. Can be given several times.")
+@click.option("--source", "sources", metavar="NAME", multiple=True, help="This source only. Can be given several times.")
 @click.option(
-    "--wait", metavar="SECONDS", type=click.FloatRange(0, 3600), default=30.0, help="For consumers to end. Default: 30."
+    "--wait",
+    metavar="SECONDS",
+    type=click.FloatRange(0, 3600),
+    default=30.0,
+    help="How long to wait for consumers to end.  [default: 30]",
 )
-@click.option("--yes", is_flag=True, help="Do not ask before messages are moved. Needed where there is no terminal.")
+@click.option("--yes", is_flag=True, help="Do not ask before moving messages. Needed where there is no terminal.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was moved and what is left as one JSON document.")
 def command(target: str | None, sources: Sequence[str], wait: float, yes: bool, as_json: bool) -> None:
-    """Put messages that wait in unpoison's own topics back into their source, and say what is left. For Kafka.
+    """Move messages that wait in unpoison's own Kafka topics back to their source, and list what is left.
 
-    Stop the consumers first. What waits for its time or for another start is put back as it was sent, and started at once by
-    whoever consumes the source then. Dead letters, topics and groups stay: the commands that remove them are printed. Without an
-    argument: UNPOISON_URL. Safe to run again.
+    Stop the consumers first. Delayed messages and retries go back as they were sent, and the consumers of the topic start them at
+    once. Dead letters, topics and groups stay; the commands that remove them are printed. Without an argument it takes
+    UNPOISON_URL. Safe to run again.
     """
     url, chosen = _meant(target, sources)
     found = leftovers_for(url, chosen)
@@ -47,13 +50,11 @@ def command(target: str | None, sources: Sequence[str], wait: float, yes: bool, 
     for each in left:
         click.echo(_told(each, moved.get((each.source, each.group), 0)))
     if not left:
-        click.echo(f"Nothing of unpoison is at {masked(url)}.")
+        click.echo(f"unpoison has left nothing at {masked(url)}.")
 
 
 def _meant(target: str | None, sources: Sequence[str]) -> tuple[str, Sequence[str]]:
-    target = target or os.environ.get("UNPOISON_URL")
-    if not target:
-        raise click.UsageError("What is to be left? Give a URL or module:app, or set UNPOISON_URL.")
+    target = target_or_url(target, "Name what to leave: give a URL or module:app")
     if is_url(target):
         return target, sources
     app = load(target)
@@ -66,24 +67,24 @@ def _moved(url: str, left: Leftovers, wait: float) -> int:
 
 
 def _question(left: Leftovers) -> str:
-    some = [(left.later, "before their time has come"), (left.suspects, "suspected of taking processes down")]
+    some = [(left.later, "before their delay is over"), (left.suspects, "suspected of crashing processes")]
     told = "".join(f", {count:,} of them {what}" for count, what in some if count)
-    what = f"Put {counted(left.waiting, 'message')} of {_name(left)} back into {left.source!r}{told}?"
-    return f"{what} Every group that consumes it gets them, and starts them at once."
+    what = f"Move {counted(left.waiting, 'message')} of {_name(left)} back to {left.source!r}{told}?"
+    return f"{what} Every group that consumes it receives and starts them at once."
 
 
 def _told(left: Leftovers, moved: int) -> str:
     lines = [f"In {_name(left)}: {counted(moved, 'message')} moved back, {left.waiting or 'none'} waiting."]
     if left.repeats:
         lines.append(
-            f"  {counted(left.repeats, 'message')} that are done stand behind one that is not: another consumer repeats them."
+            f"  {counted(left.repeats, 'message')} are done but come after one that is not: another consumer repeats them."
         )
     if left.dead:
         lines.append(f"  {counted(left.dead, 'dead letter')} would be deleted with its topic. To see them: unpoison dlq ls")
     if not left.removal:
-        lines.append("  Nothing of unpoison is left.")
+        lines.append("  Nothing is left.")
         return _lines(lines)
-    lines.append("  Left are these. To remove them, once you need none of it:")
+    lines.append("  These objects are left. To remove them, once you do not need them:")
     return _lines([*lines, *(f"    {each}" for each in left.removal)])
 
 

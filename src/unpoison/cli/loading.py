@@ -1,7 +1,7 @@
-"""Which app does `module:app` or `path/to/file.py:app` mean?
+"""Loads the app that `module:app` or `path/to/file.py:app` names.
 
-Importing an app runs code of the user, which may fail in any way. Whatever happens there ends as one error that says what,
-where and what to do; the traceback of our own code around it would tell nobody anything.
+Importing an app runs the user's code, which may fail in any way. Every failure becomes one error that says what failed, where,
+and what to do.
 """
 
 import functools
@@ -35,7 +35,7 @@ class AppNotLoaded(click.ClickException):
 def load(reference: str) -> App:
     """The app itself, imported into this process: for commands that only look at its URL and its sources."""
     try:
-        with redirect_stdout(sys.stderr):  # what an app prints while it is imported is no part of any answer
+        with redirect_stdout(sys.stderr):  # what an app prints while it is imported is not the command's output
             return import_app(whole(reference))
     except (Exception, SystemExit) as error:  # code of the user
         name, text, traceback = describe(error)
@@ -44,7 +44,7 @@ def load(reference: str) -> App:
 
 
 def runnable(reference: str, workers: int | None = None, style: LogStyle | None = None) -> RunnableApp:
-    """The app made ready to run. It is imported by its own processes, and here only if its handlers are to run here."""
+    """The app made ready to run. Its worker processes import it; this process does only if its handlers run here."""
 
     @functools.cache
     def app() -> App:
@@ -68,22 +68,22 @@ def runnable(reference: str, workers: int | None = None, style: LogStyle | None 
 
 
 def whole(reference: str) -> str:
-    """`shop` and `shop.py` mean the app called `app` in it."""
+    """`shop` and `shop.py` mean the variable `app` in it."""
     return reference if ":" in reference else f"{reference}:app"
 
 
 def _failed(reference: str, said: str, traceback: str) -> str:
     place = _place(traceback)
-    if not place:  # it did not get as far as the user's code, and what was said tells what to do
+    if not place:  # it failed before the user's code ran, and `said` says what to do
         return said
     if ": ModuleNotFoundError" in said:
-        remedy = f"Install what is missing into this Python environment, {sys.prefix}, or mend the import."
+        remedy = f"Install what is missing into this Python environment, {sys.prefix}, or fix the import."
     elif ": SystemExit" in said:
         remedy = "An app must not end the program while it is imported: move that under if __name__ == '__main__':"
     else:
         module = whole(reference).rpartition(":")[0]
         see = f"python {module}" if module.endswith(".py") else f"python -c 'import {module}'"
-        remedy = f"Mend it there; for the whole traceback run: {see}"
+        remedy = f"Fix it there. For the whole traceback run: {see}"
     return f"{said}\n  {place}\n{remedy}"
 
 
@@ -94,7 +94,7 @@ def _place(traceback: str) -> str:
 
 
 def _is_foreign(file: str) -> bool:
-    """Not the user's: unpoison's own, an installed package's, or Python's."""
+    """Whether the file is unpoison's own, an installed package's or Python's."""
     path = Path(file)
     return file.startswith("<") or "site-packages" in path.parts or any(folder in path.parents for folder in _not_the_users())
 

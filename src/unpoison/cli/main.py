@@ -3,33 +3,80 @@
 Exit codes: 0 done; 1 a failure, said in one sentence with what to do; 2 wrong usage; 130 after Ctrl-C.
 """
 
+import difflib
 import errno
+import gc
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import NoReturn
+from importlib import import_module
+from typing import Any, NoReturn
 
 import click
 
-from unpoison.cli.json_output import flush_all
-from unpoison.cli.lazy import LazyGroup
+from unpoison.cli.output import flush_all
 from unpoison.errors import UnpoisonError
 from unpoison.model.wording import visible
 from unpoison.port.broker_url import masked_text
 
+
+class LazyGroup(click.Group):
+    """A group that imports a command only when it is used, so that `unpoison --help` stays fast.
+
+    `table` maps a command's name to ("module:variable", the sentence that --help shows).
+    """
+
+    def __init__(self, table: Mapping[str, tuple[str, str]], **options: Any) -> None:
+        super().__init__(**options)
+        self.table = table
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.table)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.table:
+            return None
+        place, sentence = self.table[cmd_name]
+        module, _, variable = place.partition(":")
+        found: click.Command = getattr(import_module(module), variable)
+        found.short_help = sentence
+        return found
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in self.table and not name.startswith("-"):
+            close = difflib.get_close_matches(name, self.table, 1)
+            meant = f"Did you mean {close[0]!r}?" if close else f"The commands are {', '.join(self.table)}."
+            ctx.fail(f"No such command {name!r}. {meant}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, sentence) for name, (_, sentence) in self.table.items()])
+
+
 COMMANDS = {
-    "demo": ("unpoison.cli.demo.command", "Watch poison messages being isolated, on a SQLite file."),
-    "run": ("unpoison.cli.run", "Consume the sources of apps until stopped, or until empty."),
-    "publish": ("unpoison.cli.publish", "Send messages from arguments, a file or standard input."),
-    "dlq": ("unpoison.cli.dlq.group", "Look at dead letters, send them again, or give them up."),
-    "plan": ("unpoison.cli.plan.command", "See what retries add to the traffic, and when they come."),
-    "plan-topology": ("unpoison.cli.topology.command", "Print what an administrator must create or grant for an app."),
-    "migrate": ("unpoison.cli.migrate", "Make the tables that a database broker needs, or print how."),
-    "doctor": ("unpoison.cli.doctor.command", "Check a broker or an app for what loses or loops messages."),
-    "leave": ("unpoison.cli.leave", "Put what waits on Kafka back into its topic, to stop using unpoison."),
-    "completion": ("unpoison.cli.completion", "Print the completion script for bash, zsh or fish."),
+    "demo": ("unpoison.cli.demo.command:command", "Watch poison messages being isolated, on a SQLite file."),
+    "run": ("unpoison.cli.run:command", "Consume the sources of apps until stopped, or until empty."),
+    "publish": ("unpoison.cli.publish:command", "Send messages from arguments, a file or standard input."),
+    "dlq": ("unpoison.cli.main:dlq", "List, show, replay, discard or delete dead letters."),
+    "plan": ("unpoison.cli.plan.command:command", "See what retries add to the traffic, and when they come."),
+    "plan-topology": ("unpoison.cli.topology:plan_topology", "Print what an administrator must create or grant for an app."),
+    "migrate": ("unpoison.cli.topology:migrate", "Create the tables that a database broker needs, or print the SQL."),
+    "doctor": ("unpoison.cli.doctor:command", "Check a broker or an app for settings that lose or loop messages."),
+    "leave": ("unpoison.cli.leave:command", "Kafka: move waiting messages back to their topic, to stop using unpoison."),
+    "completion": ("unpoison.cli.main:completion", "Print the completion script for bash, zsh or fish."),
+}
+
+DLQ_COMMANDS = {
+    "ls": ("unpoison.cli.dlq.looking:ls", "List dead letters, oldest first."),
+    "count": ("unpoison.cli.dlq.looking:count", "Count dead letters by source and state."),
+    "show": ("unpoison.cli.dlq.looking:show", "Show everything known about one dead letter."),
+    "replay": ("unpoison.cli.dlq.changing:replay", "Send dead letters to their source again."),
+    "discard": ("unpoison.cli.dlq.changing:discard", "Mark dead letters as discarded; ls --state discarded still lists them."),
+    "purge": ("unpoison.cli.dlq.changing:purge", "Delete all dead letters of a source for good."),
 }
 
 cli = LazyGroup(
@@ -42,15 +89,60 @@ cli = LazyGroup(
 click.version_option(package_name="unpoison", message="%(prog)s %(version)s")(cli)
 
 
+COLLECT_AFTER = 100_000
+
+
+def _collect_rarely() -> None:
+    """A hundred thousand letters are a million objects, and none of them is part of a cycle: the garbage collector would look at
+    them again and again, for a fifth of the whole time."""
+    gc.set_threshold(COLLECT_AFTER, *gc.get_threshold()[1:])
+
+
+dlq = LazyGroup(
+    DLQ_COMMANDS,
+    name="dlq",
+    callback=_collect_rarely,
+    help="List, show, replay, discard or delete dead letters.\n\n"
+    "Each command takes --app module:app, which knows the broker and the sources, or --url URL. replay --all and purge take one "
+    "source: add --source NAME where there are several.",
+    epilog="\b\nExamples:\n"
+    "  unpoison dlq ls --app shop:app\n"
+    "  unpoison dlq show orders-12 --app shop:app\n"
+    "  unpoison dlq replay --all --url sqlite:///shop.db --source orders",
+)
+
+
+@click.command(
+    "completion",
+    epilog="\b\nExamples:\n"
+    "  echo 'eval \"$(unpoison completion bash)\"' >> ~/.bashrc\n"
+    "  echo 'eval \"$(unpoison completion zsh)\"' >> ~/.zshrc\n"
+    "  unpoison completion fish > ~/.config/fish/completions/unpoison.fish",
+)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
+    """Print the completion script for a shell.
+
+    To install it, run the line for your shell below and open a new terminal.
+    """
+    from click.shell_completion import get_completion_class  # noqa: PLC0415 - for this command alone
+
+    script = get_completion_class(shell)
+    if script is None:  # click knows all three
+        raise click.ClickException(f"This version of click cannot complete in {shell}. Upgrade it: pip install -U click")
+    click.echo(script(ctx.find_root().command, {}, "unpoison", "_UNPOISON_COMPLETE").source())
+
+
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """The program `unpoison`."""
     warnings.showwarning = _show_warning
     try:
         code = _exit_code(arguments)
         flush_all()
-    except OSError as error:  # of the system, and nobody's mistake in the code: a full disk, an output that is gone
+    except OSError as error:  # the system's, not a mistake in the code: a full disk, a closed pipe
         code = 1
-        if error.errno != errno.EPIPE:  # whoever read has seen enough, as in unpoison dlq ls | head
+        if error.errno != errno.EPIPE:  # the reader has seen enough, as in unpoison dlq ls | head
             _say(_meaning(error))
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python tries to write the rest when it ends, and prints a traceback
     sys.exit(code)
@@ -76,25 +168,25 @@ def _exit_code(arguments: Sequence[str] | None) -> int:
 
 
 def _say(text: str) -> None:
-    """One sentence on standard error. No URL in it has a password, wherever the sentence comes from."""
-    with suppress(OSError):  # that is full, or gone, as well
+    """Print one error on standard error. Passwords in URLs are masked, wherever the sentence comes from."""
+    with suppress(OSError):  # standard error may be full or closed too
         click.echo(f"Error: {visible(masked_text(text))}", err=True)
 
 
 def _meaning(error: OSError) -> str:
     why = error.strerror or str(error)
     if error.filename is not None:
-        return f"{error.filename!r}: {why}. Check that it is there and that this user may use it."
+        return f"{error.filename!r}: {why}. Check that it exists and that this user may use it."
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         import tempfile  # noqa: PLC0415 - 3 ms that no other command should pay for
 
         return (
-            f"{why}: the disk that the output goes to is full, or that of temporary files ({tempfile.gettempdir()}). Free some "
-            f"space there. What the command did before that is done."
+            f"{why}: the disk of the output, or of temporary files ({tempfile.gettempdir()}), is full. Free some space there. "
+            f"What the command did before that is done."
         )
     return f"The output could not be written: {why}. What the command did before that is done."
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
-    """A warning as one sentence: the place of its code says nothing to a person at a command line."""
+    """Print a warning as one sentence, without the file and line of the code that raised it."""
     click.echo(f"Warning: {visible(masked_text(str(message)))}", err=True)

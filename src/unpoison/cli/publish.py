@@ -1,20 +1,19 @@
-"""How are messages sent from the command line?"""
+"""`unpoison publish`: sends messages from arguments, a file or standard input."""
 
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import click
 
-from unpoison.body.payload import check_text, new_ids
+from unpoison.body.payload import check_text, new_ids, why_unsendable
 from unpoison.brokers import ADAPTERS, broker_for
-from unpoison.cli.durations import duration
-from unpoison.cli.input import Batch, Form, Item, batches, check_file, items_of, json_lines, raw_lines
-from unpoison.cli.json_output import print_json
+from unpoison.cli.options import duration
+from unpoison.cli.output import print_json
 from unpoison.cli.screen import progress
 from unpoison.decide.options import settings_from
 from unpoison.errors import CapabilityError, PublishedMessage, PublishFailed, UnpoisonError, ranges
@@ -24,6 +23,83 @@ from unpoison.model.message import NO_HEADERS
 from unpoison.model.wording import one_line
 from unpoison.port.broker import Broker, Capability
 from unpoison.port.broker_url import masked, masked_text
+
+# Reading. Input is JSON lines unless an option says otherwise. It is read in batches, as it comes: what `tail -f` prints is sent
+# at once, a large file in steps of a megabyte. A batch is checked before it is sent, a file before any of its batches is.
+
+
+CHUNK = 1024 * 1024
+
+
+class Item(NamedTuple):
+    """One message, and the number of its line or of its argument."""
+
+    number: int
+    body: bytes
+
+
+Batch = Sequence[Item]
+
+Form = Callable[[Sequence[bytes], int], Batch]
+"""Makes messages of lines. Its second argument is the number of the first line, for error messages."""
+
+
+class NotJSON(click.ClickException):
+    """A payload is not JSON, or consumers would refuse it."""
+
+    def __init__(self, where: str, why: str) -> None:
+        super().__init__(f"{where} {why.rstrip('.')}. Fix it, or send it as it is with --raw or --lines.")
+
+
+def json_lines(lines: Sequence[bytes], first: int) -> Batch:
+    """One message for each line, after checking that all are JSON. Empty lines are left out."""
+    found = [Item(number, line.strip()) for number, line in enumerate(lines, first) if line.strip()]
+    for number, line in found:
+        _check(line, f"Line {number:,}")
+    return found
+
+
+def raw_lines(lines: Sequence[bytes], first: int) -> Batch:
+    """One message for each line, unchecked."""
+    return [Item(number, line) for number, line in enumerate(lines, first)]
+
+
+def items_of(payloads: Sequence[str], *, as_they_are: bool) -> Batch:
+    """One message for each argument, in the bytes that the shell passed."""
+    items = [Item(number, os.fsencode(payload)) for number, payload in enumerate(payloads, 1)]
+    if not as_they_are:
+        for number, body in items:
+            _check(body, f"Payload {number:,} ({payloads[number - 1]!r:.60})")
+    return items
+
+
+def batches(stream: BinaryIO, form: Form) -> Iterator[tuple[int, Batch]]:
+    """(bytes read so far, messages) until the input ends."""
+    rest, line, read = b"", 1, 0
+    while chunk := stream.read1(CHUNK):  # type: ignore[attr-defined]  # typeshed knows it for files and pipes only
+        read += len(chunk)
+        *lines, rest = (rest + chunk).split(b"\n")
+        if lines:
+            yield read, form(lines, line)
+            line += len(lines)
+    if rest:
+        yield read, form([rest], line)
+
+
+def check_file(path: Path, form: Form) -> None:
+    """Read the whole file once: if a line is bad, nothing is sent."""
+    with path.open("rb") as stream:
+        for _ in batches(stream, form):
+            pass
+
+
+def _check(body: bytes, where: str) -> None:
+    if why := why_unsendable(body):
+        raise NotJSON(where, why)
+
+
+# Sending.
+
 
 _URL = re.compile(rf"[A-Za-z][A-Za-z0-9+.-]*://|(?:{'|'.join(map(re.escape, ADAPTERS))}):")
 INPUT_FILE = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
@@ -64,7 +140,7 @@ class Sender:
 
 
 class NotAllSent(click.ClickException):
-    """Some of what was read is not stored, or nobody knows."""
+    """Some messages are not stored, or it is unknown whether they are."""
 
     def __init__(self, error: PublishFailed, items: Batch, sender: Sender) -> None:
         self.refused, self.unknown = ([_entry(each, items) for each in found] for found in (error.refused, error.unknown))
@@ -106,9 +182,9 @@ def _by_reason(entries: Sequence[Mapping[str, Any]], what: str) -> list[str]:
 @click.option("--lines", is_flag=True, help="Each line is a message, sent as it is.")
 @click.option("--key", help="The key of the messages.")
 @click.option("--header", "headers", metavar="NAME=VALUE", multiple=True, help="A header; can be given several times.")
-@click.option("--delay", callback=duration, default="0", metavar="TIME", help="Nobody may start them before: 10s, 5m, 2h, 1d.")
-@click.option("--id", "id_", metavar="ID", help="The id of the message, where there is one.")
-@click.option("--json", "as_json", is_flag=True, help="Print the ids, and what was refused or is unknown, as JSON.")
+@click.option("--delay", callback=duration, default="0", metavar="TIME", help="Start them no sooner than after: 10s, 5m, 2h, 1d.")
+@click.option("--id", "id_", metavar="ID", help="The id of the message, if there is only one.")
+@click.option("--json", "as_json", is_flag=True, help="Print the ids, and which were refused or are unknown, as JSON.")
 def command(
     *,
     arguments: Sequence[str],
@@ -124,10 +200,10 @@ def command(
     """Send messages to a source. They are stored durably when this ends with 0.
 
     The first argument is the broker if it looks like a URL (sqlite:///shop.db). Otherwise it is the source, and the broker comes
-    from the variable UNPOISON_URL: a password in it is not seen by others who list processes.
+    from the variable UNPOISON_URL. Use the variable for URLs with a password: other users can see arguments in the process list.
 
-    Each PAYLOAD is one message and must be JSON, as must each line of a file or of standard input, which is read where there
-    is no PAYLOAD (or "-"). Nothing of a file with a bad line is sent; standard input is checked and sent as it comes.
+    Each PAYLOAD is one message and must be JSON. Without a PAYLOAD (or with "-") each line of standard input, or of FILE, is one.
+    A file with a bad line is not sent at all; standard input is checked and sent as it comes.
     """
     url, source, payloads = _split(arguments)
     if raw and lines:
@@ -153,7 +229,7 @@ def command(
 
 
 def _split(arguments: Sequence[str]) -> tuple[str | None, str, Sequence[str]]:
-    """URL, source and payloads. What begins as a URL does is one, also if it turns out to be a wrong one."""
+    """URL, source and payloads. An argument that begins like a URL counts as one, even a wrong one."""
     if arguments and _URL.match(arguments[0]):
         url, *rest = arguments
     elif os.environ.get("UNPOISON_URL"):
@@ -162,7 +238,7 @@ def _split(arguments: Sequence[str]) -> tuple[str | None, str, Sequence[str]]:
         first = f"{masked_text(arguments[0])!r} is not a URL, so no broker is named" if arguments else "No broker is named"
         raise click.UsageError(f"{first}. Give its URL first, as in sqlite:///shop.db orders, or set the variable UNPOISON_URL.")
     if not rest:
-        raise click.UsageError("Missing argument 'SOURCE': where the messages go, such as orders.")
+        raise click.UsageError("Missing argument 'SOURCE': the source to send to, such as orders.")
     return url, rest[0], tuple(rest[1:])
 
 
@@ -173,8 +249,8 @@ def _sender(url: str | None, source: str, key: str | None, headers: Sequence[str
     broker = broker_for(settings.url)
     if Capability.SHARED not in broker.capabilities:
         raise CapabilityError(
-            f"{masked(settings.url)!r} keeps everything in the process that uses it, so nobody would ever see these messages. "
-            f"Publish from inside that process, with app.publish(…), or use a broker that several processes can share."
+            f"{masked(settings.url)!r} keeps its messages in one process, so no consumer would ever see these. "
+            f"Publish from inside that process with app.publish(…), or use a broker that processes can share."
         )
     broker.open([], create=settings.create)
     return Sender(broker, source, key, parsed, delay, settings.max_body, unit)
@@ -185,15 +261,17 @@ def _headers(given: Sequence[str]) -> Mapping[str, str]:
     for text in given:
         name, equals, value = text.partition("=")
         if not equals or not name:
-            raise click.BadParameter(f"{text!r} has no name and value. Write --header name=value", param_hint="--header")
+            raise click.BadParameter(f"{text!r} is not NAME=VALUE. Write --header name=value", param_hint="--header")
         if name in headers:
-            raise click.BadParameter(f"{name!r} is given twice, and a header has one value.", param_hint="--header")
+            raise click.BadParameter(
+                f"{name!r} is given twice, but a header has one value. Leave one out.", param_hint="--header"
+            )
         headers[name] = value
     return headers or NO_HEADERS
 
 
 def _send(sender: Sender, bodies: Iterator[Batch], id_: str | None) -> click.ClickException | None:
-    """Send all of it. Returns what went wrong, if some of it is stored or may be; raises it if nothing is."""
+    """Send all batches. Returns the error if some messages are or may be stored; raises it if none is."""
     try:
         if id_ is None:
             for batch in bodies:
@@ -210,14 +288,14 @@ def _send(sender: Sender, bodies: Iterator[Batch], id_: str | None) -> click.Cli
         if not sender.ids:
             raise
         said = error.format_message() if isinstance(error, click.ClickException) else str(error)
-        return click.ClickException(f"{said} Before that {len(sender.ids):,} messages were sent, the rest was not.")
+        return click.ClickException(f"{said} {len(sender.ids):,} messages were sent before that, the rest were not.")
     finally:
         sender.broker.close()
     return None
 
 
 def _read(path: Path | None, form: Form | None) -> Iterator[Batch]:
-    """The messages of a file or of standard input; without a form all of it is one message."""
+    """The messages of a file or of standard input. Without a form the whole input is one message."""
     if path is None or str(path) == "-":
         if sys.stdin.isatty():
             click.echo("Reading from the terminal; Ctrl-D ends the input.", err=True)

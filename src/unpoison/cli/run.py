@@ -1,20 +1,71 @@
-"""How are apps run from the command line?"""
+"""`unpoison run`: consumes the sources of apps."""
 
+import os
+import shutil
 import signal
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 
 import click
 
-from unpoison.cli.json_output import keep_for_json, print_json
 from unpoison.cli.loading import runnable, whole
-from unpoison.cli.progress_line import is_possible, progress_line
+from unpoison.cli.output import keep_for_json, print_json
 from unpoison.flow.run import Run
 from unpoison.model.wording import counted, one_line
 from unpoison.reporting.log_lines import FORMS, LEVELS, LogStyle, configure, settle
 from unpoison.reporting.report import Tally
+
+# The progress line. Handlers print from processes of their own, and would tear anything drawn among their lines. So the terminal
+# is told to scroll only the lines above the last one: no other output reaches it.
+
+
+REFRESH = 0.2
+SMALLEST = 5
+
+_SAVE, _RESTORE = "\x1b7", "\x1b8"
+_DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
+
+
+def is_possible() -> bool:
+    """Whether standard error is a terminal that can keep a line."""
+    return sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb" and _size().lines >= SMALLEST
+
+
+@contextmanager
+def progress_line(text: Callable[[], str]) -> Iterator[None]:
+    """Show `text()` in the last line of the terminal, refreshed until the block ends."""
+    ended = threading.Event()
+    thread = threading.Thread(target=_show, args=(text, ended), name="unpoison-progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _show(text: Callable[[], str], ended: threading.Event) -> None:
+    size = None
+    while not ended.wait(REFRESH):
+        if size != (size := _size()):
+            # The line end makes room if the cursor is in the last line. Setting the area moves the cursor, so it is put back.
+            _write(f"\n{_SAVE}\x1b[1;{size.lines - 1}r{_RESTORE}\x1b[1A")
+        _write(f"{_SAVE}\x1b[{size.lines};1H\x1b[2K{_DIM}{text()[: size.columns]}{_PLAIN}{_RESTORE}")
+    if size is not None:
+        _write(f"{_SAVE}\x1b[r{_RESTORE}\x1b[J")
+
+
+def _size() -> os.terminal_size:
+    return shutil.get_terminal_size()
+
+
+def _write(text: str) -> None:
+    """In one call, so that no other process writes between saving and restoring the cursor."""
+    os.write(sys.stderr.fileno(), text.encode())
+
 
 INTERRUPTED = 128 + signal.SIGINT
 
@@ -30,7 +81,7 @@ INTERRUPTED = 128 + signal.SIGINT
 @click.option(
     "--until-empty",
     is_flag=True,
-    help="End once nothing is ready, delayed or held by anyone; exit with 1 if a source stays paused.",
+    help="End once no message is ready, delayed or held by a consumer; exit with 1 if a source stays paused.",
 )
 @click.option("--workers", type=click.IntRange(1), metavar="N", help="Worker processes for each source.")
 @click.option("--fail-on-dead", is_flag=True, help="Exit with 1 if anything became a dead letter in this run.")
@@ -51,7 +102,7 @@ def command(  # noqa: PLR0917 - click passes them by name
     """Consume the sources of apps until SIGTERM or Ctrl-C.
 
     MODULE:APP is a module that can be imported from the current folder, or a file (path/to/shop.py:app). A first signal
-    lets running messages finish and hands the others back; a second one stops at once. Log lines go to standard error.
+    lets running messages finish and returns the others to the source; a second one stops at once. Log lines go to standard error.
     Exits with 0 after SIGTERM, with 130 after Ctrl-C.
     """
     if as_json:
@@ -60,7 +111,7 @@ def command(  # noqa: PLR0917 - click passes them by name
     configure(style)
     apps = [runnable(reference, workers, style) for reference in dict.fromkeys(map(whole, references))]
     if not any(options.isolation != "process" for app in apps for options in app.consumers()):
-        settle()  # no app is imported into this process that could set up logging in it
+        settle()  # no app is imported into this process, so none can set up logging here
     run = Run(apps, is_dedicated=True)
     shown = until_empty and not quiet and log_format == "text" and is_possible()
     with progress_line(lambda: _counts(_total(run.tallies()))) if shown else nullcontext():
@@ -78,7 +129,7 @@ def command(  # noqa: PLR0917 - click passes them by name
         sys.exit(INTERRUPTED)
     if fail_on_dead and total.dead:
         became = f"{counted(total.dead, 'message')} became {'a dead letter' if total.dead == 1 else 'dead letters'}"
-        click.echo(f"Error: {became}, which --fail-on-dead makes a failure.", err=True)
+        click.echo(f"Error: {became}, and --fail-on-dead is set.", err=True)
         sys.exit(1)
 
 

@@ -1,15 +1,17 @@
-"""How do things look on a terminal, and how elsewhere?
+"""Prints tables, dead letters and progress bars, on a terminal and in a pipe.
 
-Nothing here interprets markup, emoji codes or links in what it is given. Tables fit the width of a terminal; in a pipe they
+Nothing here interprets markup, emoji codes or links in what it prints. Tables fit the width of a terminal; in a pipe they
 are as wide as they need to be, so that grep finds what it looks for.
 """
 
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 
+import msgspec
 from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -17,14 +19,15 @@ from rich.table import Table
 from rich.text import Text
 
 from unpoison.model.dead_letter import DeadLetter
-from unpoison.model.wording import one_line
+from unpoison.model.failure import Crash
+from unpoison.model.wording import counted, one_line, visible
 
 ERROR_LIMIT = 300
 PIPE_WIDTH = 2_000
 WIDE = 110
 
 Advance = Callable[[int, int], None]
-"""Told (done so far, of how many)."""
+"""Called with (done so far, of how many)."""
 
 _COLOURS = {"transient": "yellow", "throttled": "yellow", "invalid": "magenta", "crash": "bold red", "lost": "bold red"}
 
@@ -37,8 +40,8 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def letter_table(letters: Sequence[DeadLetter], width: int, now: float | None = None) -> Table | Text:
-    """One line for each letter. What there is no room for is left out, the error never: the source, to the id that starts with
-    it, the fingerprint, the attempts, the time. Where not even that is enough the error has a line of its own."""
+    """One line for each letter. On a narrow screen columns are left out: source (ids begin with it), fingerprint, attempts, time.
+    The error always stays; where that is still too wide it gets a line of its own."""
     moment = time.time() if now is None else now
     columns = {name: [column(letter, moment) for letter in letters] for name, column in _COLUMNS.items()}
     titles = {name: name if width >= WIDE else _SHORT.get(name, name) for name in columns}
@@ -77,7 +80,7 @@ _COLUMNS: dict[str, Callable[[DeadLetter, float], Text]] = {
     "WHEN": lambda letter, now: Text(ago(now - letter.last_failed_at), style="dim"),
     "SOURCE": lambda letter, _: Text(one_line(letter.source)),
     "CLASSIFICATION": lambda letter, _: Text(one_line(letter.classification), style=_COLOURS.get(letter.classification, "red")),
-    # The only one that may give way; its cells are cut and not wrapped.
+    # The only column that may shrink; its cells are cut, not wrapped.
     "ERROR": lambda letter, _: Text(error_line(letter), no_wrap=True, overflow="ellipsis"),
     "ATTEMPTS": lambda letter, _: Text(str(letter.attempts)),
     "FINGERPRINT": lambda letter, _: Text(one_line(letter.fingerprint), style="dim"),
@@ -85,7 +88,7 @@ _COLUMNS: dict[str, Callable[[DeadLetter, float], Text]] = {
 
 
 def error_line(letter: DeadLetter) -> str:
-    """Type and text of the error in one line. The module of the type is left out: its name tells enough here."""
+    """Type and text of the error in one line, without the module of the type."""
     return one_line(f"{letter.error_type.rpartition('.')[2]}: {letter.error.strip()}".removesuffix(": "), ERROR_LIMIT)
 
 
@@ -97,13 +100,13 @@ def ago(seconds: float) -> str:
 
 
 def moment(timestamp: float) -> str:
-    """A time as the clock on the wall shows it, with its zone."""
+    """Local time with its zone."""
     return datetime.fromtimestamp(timestamp).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
 
 
 @contextmanager
 def progress(what: str) -> Iterator[Advance | None]:
-    """A bar on standard error from the first advance on; None where there is no terminal."""
+    """A bar on standard error, shown from the first call on. Yields None where there is no terminal."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -112,10 +115,121 @@ def progress(what: str) -> Iterator[Advance | None]:
     task = bar.add_task(what, total=None)
 
     def advance(done: int, total: int) -> None:
-        bar.start()  # what is short shows none
+        bar.start()  # not before: short work shows no bar
         bar.update(task, completed=done, total=total)
 
     try:
         yield advance
     finally:
         bar.stop()
+
+
+TEXT_LIMIT = 20_000
+"""Characters of a body that `show` prints. --body and --json print all of it."""
+
+MARGIN = " " * 16
+
+DUMP_LIMIT = 512
+"""Bytes of a body that is not text."""
+
+
+def print_letter(letter: DeadLetter, screen: Console) -> None:
+    """Print what happened, then the message, then the earlier attempts. No byte of it can act on the terminal."""
+    screen.print(Text(f"Dead letter {one_line(letter.id)} ({one_line(letter.state)})", style="bold"))
+    screen.print(Text(one_line(letter.reason)), Text(), sep="\n")
+    for name, value in _facts(letter):
+        lines = textwrap.wrap(one_line(value), max(screen.width - len(MARGIN), 20)) or [""]
+        screen.print(Text.assemble((f"  {name:<{len(MARGIN) - 2}}", "dim"), f"\n{MARGIN}".join(lines)), soft_wrap=True)
+    for heading, content in _sections(letter):
+        screen.print(Text(f"\n{heading}", style="bold"))
+        # The terminal breaks the lines, so that copied text is what was sent.
+        screen.print(Text("\n".join(f"  {line}" if line else "" for line in content.rstrip("\n").split("\n"))), soft_wrap=True)
+
+
+def _sections(letter: DeadLetter) -> Iterator[tuple[str, str]]:
+    kind, body = body_shown(letter.body)
+    heading = f"Body: {counted(len(letter.body), 'byte')}, {kind}" if not letter.is_tombstone else "Body: null, a tombstone"
+    yield heading, body
+    if letter.message.headers:
+        yield "Headers", "\n".join(f"{one_line(name)}: {one_line(value)}" for name, value in letter.message.headers.items())
+    if len(letter.history) > 1:  # a single one repeats what is at the top
+        yield "Attempts that failed", "\n".join(_history(letter))
+    if letter.crash is not None and letter.crash.stack:
+        yield "Stack when it crashed", visible(letter.crash.stack)
+    if letter.crash is not None and letter.crash.log:
+        yield "Last log lines before the crash", visible(letter.crash.log)
+    if letter.traceback and (letter.crash is None or letter.traceback != letter.crash.stack):
+        yield "Traceback", visible(letter.traceback)
+
+
+def _facts(letter: DeadLetter) -> Iterator[tuple[str, str]]:
+    yield "error", f"{letter.error_type}: {letter.error.strip()}".removesuffix(": ")
+    yield "rule", letter.rule
+    yield "attempts", f"{letter.attempts}" + (f", replayed before: {letter.replays}" if letter.replays else "")
+    yield "failed", moment(letter.last_failed_at)
+    if moment(letter.first_failed_at) != moment(letter.last_failed_at):
+        yield "first failed", moment(letter.first_failed_at)
+    yield "source", letter.source
+    yield "message id", letter.message.id
+    if letter.message.key is not None:
+        yield "key", letter.message.key
+    yield "fingerprint", letter.fingerprint
+    yield "consumer", letter.consumer + (f", code version {letter.code_version}" if letter.code_version else "")
+    yield "original", ", ".join(f"{name} {value}" for name, value in letter.original.items())
+    if letter.crash is not None:
+        yield "crash", ", ".join(_crash(letter.crash))
+    if letter.note:
+        yield "note", letter.note
+    if letter.owner:
+        yield "owner", letter.owner
+
+
+def _crash(crash: Crash) -> Iterator[str]:
+    if crash.signal is not None:
+        yield crash.signal
+    if crash.exit_code is not None:
+        yield f"exit code {crash.exit_code}"
+    if crash.elapsed is not None:
+        yield f"after {crash.elapsed:.3g} s"
+    if crash.peak_rss is not None:
+        yield f"peak memory {crash.peak_rss / 1e6:,.0f} MB"
+    if crash.worker_age is not None:
+        yield f"in a worker {crash.worker_age:,.0f} s old"
+
+
+def _history(letter: DeadLetter) -> Iterator[str]:
+    for past in letter.history:
+        yield f"{past.attempt}  {moment(past.at)}  {one_line(past.classification)}  {one_line(past.error)}"
+
+
+def body_shown(body: bytes) -> tuple[str, str]:
+    """What the body is, and how to show it: JSON indented, text as it is, anything else as a hex dump."""
+    try:
+        text = body.decode()
+    except UnicodeDecodeError as error:
+        return f"not text (invalid UTF-8 at byte {error.start:,})", _dump(body)
+    if "\0" in text:
+        return "not text (it contains zero bytes)", _dump(body)
+    try:
+        msgspec.json.decode(body)
+        # Indents only. Numbers and repeated keys stay as they were sent: they may be what is wrong.
+        return "JSON", _cut(visible(msgspec.json.format(text, indent=2)))
+    except (msgspec.DecodeError, RecursionError):
+        return "text", _cut(visible(text))
+
+
+def _cut(text: str) -> str:
+    if len(text) <= TEXT_LIMIT:
+        return text
+    return f"{text[:TEXT_LIMIT]}\n… {counted(len(text) - TEXT_LIMIT, 'more character')}; to see all of it add --body"
+
+
+def _dump(body: bytes) -> str:
+    lines = []
+    for start in range(0, min(len(body), DUMP_LIMIT), 16):
+        row = body[start : start + 16]
+        letters = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
+        lines.append(f"{start:08x}  {row.hex(' '):<47}  {letters}")
+    if len(body) > DUMP_LIMIT:
+        lines.append(f"… {counted(len(body) - DUMP_LIMIT, 'more byte')}; to see all of it add --body")
+    return "\n".join(lines)

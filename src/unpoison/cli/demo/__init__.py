@@ -1,1 +1,1 @@
-"""The demonstration: a shop's orders with every kind of poison among them, and where each of them went."""
+"""`unpoison demo`: a shop's orders, one of each kind of poison among them, and an account of where each order went."""

@@ -1,24 +1,69 @@
-"""Where did every order go? Counted at the end, each number by whoever knows it.
+"""Where did every order go? Counted at the end.
 
-done, discarded   by the handlers, which wrote it down
-dead, waiting     by the broker
-lost              worked out: what was published and is nowhere
+done, discarded   from the ledger that the handlers write
+dead, waiting     from the broker
+lost              computed: published, and none of the others
 """
 
 import re
+import statistics
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any
 
-from unpoison.cli.demo.ledger import Entry
+from unpoison.cli.demo.plain_loop import order_of
 from unpoison.cli.demo.poison import KILLER, Kind, Traffic, message_id
 from unpoison.cli.demo.progress import Observer, Snapshot, orders
-from unpoison.cli.demo.spool import order_of
-from unpoison.cli.demo.stage import Stage
-from unpoison.cli.demo.supervisor import Supervised
-from unpoison.cli.demo.timing import others_waited, usual_gap
+from unpoison.cli.demo.shop import Entry
+from unpoison.cli.demo.stage import Stage, Supervised
 from unpoison.model.dead_letter import DeadLetter
+
+# Times: how long it took to isolate a poison message, and how long others waited for it. Pure functions of the times that the
+# handlers and the supervisor recorded.
+
+
+def others_waited(
+    starts: Sequence[float], ends: Sequence[float], others: Sequence[float], outages: Sequence[float], until: float
+) -> float | None:
+    """The longest time around the starts of one message in which no other was started; None if nobody was there to wait.
+
+    `ends` are when its starts ended, as far as known. `others` are the starts of all other messages, in order, and `until`
+    is when the last of these was taken from the line. A start during which the consumer was killed, by another message and
+    so at one of `outages`, says nothing about this one.
+    """
+    gaps = []
+    for start in starts:
+        end = min((moment for moment in ends if moment >= start), default=start)
+        first, last = bisect_right(others, start), bisect_right(others, end)
+        if last == len(others) or others[last] > until:
+            continue
+        moments = [start, *others[first : last + 1]]
+        if any(start <= outage <= moments[-1] for outage in outages):
+            continue
+        gaps.append(longest_gap(moments))
+    return max(gaps, default=None)
+
+
+def longest_gap(moments: Sequence[float]) -> float:
+    return max((late - early for early, late in pairwise(moments)), default=0.0)
+
+
+def usual_gap(moments: Sequence[float]) -> float | None:
+    """The median time from one start to the next, when nothing is held up."""
+    gaps = [late - early for early, late in pairwise(moments)]
+    return statistics.median(gaps) if gaps else None
+
+
+def in_words(seconds: float) -> str:
+    """3 ms, 1.2 s."""
+    return f"{seconds * 1000:.0f} ms" if seconds < 0.9995 else f"{seconds:.1f} s"
+
+
+# Counts.
+
 
 _BODY_SHOWN = re.compile("; the body begins |, near ")
 
@@ -102,7 +147,7 @@ class PlainResult:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """All that the demo has to tell."""
+    """Everything that the demo reports."""
 
     url: str
     seed: int
@@ -169,7 +214,7 @@ def _outcome(number: int, kind: Kind, seen: Snapshot, entries: Sequence[Entry], 
 
 
 def _line_was_empty(entries: Sequence[Entry]) -> float:
-    """When the last order was started for the first time. From then on a pause keeps nobody waiting."""
+    """When the last order was started for the first time. After that a pause delays no order."""
     first: dict[int, float] = {}
     for entry in entries:
         if entry.what == "start":
@@ -199,7 +244,7 @@ def _plain(stage: Stage, published: Traffic, entries: Sequence[Entry], seen: Sna
 
 
 def diagnosis(letter: DeadLetter) -> str:
-    """In one line: what it is, and the fact that shows it."""
+    """The classification and its reason, in one line."""
     why = letter.reason.partition(" (")[2].removesuffix(")")
     if letter.classification == "invalid":
         why = _BODY_SHOWN.split(letter.error)[0]

@@ -1,4 +1,4 @@
-"""What does unpoison do with poison? Shown on a thousand orders, beside a plain loop, and counted: where each of them went."""
+"""`unpoison demo`: consumes orders with poison among them, beside a plain loop, and accounts for each order."""
 
 import os
 import random
@@ -15,11 +15,9 @@ import click
 from unpoison.cli.demo.account import Account, account
 from unpoison.cli.demo.poison import FEWEST, MOST, traffic
 from unpoison.cli.demo.progress import Observer, Snapshot
-from unpoison.cli.demo.screen import showing
-from unpoison.cli.demo.stage import PREFIX, Stage, set_up
-from unpoison.cli.demo.summary import tell
-from unpoison.cli.demo.supervisor import Supervised, wait
-from unpoison.cli.json_output import print_json
+from unpoison.cli.demo.screen import showing, tell
+from unpoison.cli.demo.stage import PREFIX, Stage, Supervised, set_up, wait
+from unpoison.cli.output import print_json
 from unpoison.model.wording import counted
 
 LOOK_EVERY = 0.1
@@ -35,21 +33,26 @@ LAST_LINES = 5
     epilog="\b\nExamples:\n  unpoison demo\n  unpoison demo --messages 200 --seed 7 --keep\n  unpoison demo --json",
 )
 @click.option(
-    "--messages", type=click.IntRange(FEWEST, MOST), default=1000, show_default=True, metavar="N", help="How many orders."
+    "--messages",
+    type=click.IntRange(FEWEST, MOST),
+    default=1000,
+    show_default=True,
+    metavar="N",
+    help="How many orders to publish.",
 )
-@click.option("--seed", type=click.IntRange(0), metavar="N", help="Publish the same bytes as another demo with this seed.")
-@click.option("--keep", is_flag=True, help="Put the SQLite file into the current folder. Without it the next demo removes it.")
+@click.option("--seed", type=click.IntRange(0), metavar="N", help="Repeat a demo: the same seed publishes the same bytes.")
+@click.option("--keep", is_flag=True, help="Keep the SQLite file, in the current folder. Without it the next demo removes it.")
 @click.option("--json", "as_json", is_flag=True, help="Print the account as one JSON document; progress goes to standard error.")
 def command(messages: int, seed: int | None, keep: bool, as_json: bool) -> None:
     """Watch poison messages being isolated.
 
-    Publishes orders to a throw-away SQLite file, one of each kind of poison among them: not even JSON, wrong for the schema,
-    a bug in the handler, a crash, a hang, one that kills the whole consumer. `unpoison run` consumes until nothing is left,
-    and every order is accounted for. Beside it a plain loop gets the same messages. Exits with 1 if anything was lost.
+    Publishes orders to a temporary SQLite file, one of each kind of poison among them: broken JSON, a wrong schema, a bug in the
+    handler, a crash, a hang, a message that kills the whole consumer. `unpoison run` consumes until nothing is left, and every
+    order is accounted for. A plain loop gets the same messages for comparison. Exits with 1 if an order was lost.
     """
     if sys.platform != "linux":
         raise click.ClickException(
-            f"The demo crashes worker processes for real, and isolating them needs Linux; this is {sys.platform}. "
+            f"The demo crashes real worker processes, and isolating them needs Linux; this is {sys.platform}. "
             f"Run it in a Linux container or virtual machine."
         )
     _remove_earlier()
@@ -94,7 +97,7 @@ def _check_time(seen: Snapshot, messages: int) -> None:
     longest = PATIENCE + messages * PATIENCE_EACH
     if seen.seconds > longest:
         raise click.ClickException(
-            f"The consumer has not come to an end in {longest:.0f} s; {seen.waiting + seen.retrying:,} of {messages:,} orders "
+            f"The consumer did not finish within {longest:.0f} s; {seen.waiting + seen.retrying:,} of {messages:,} orders "
             f"still wait. This machine may be very busy: try again with fewer, --messages 100"
         )
 
@@ -104,7 +107,7 @@ def _check_end(consumer: Supervised, stage: Stage) -> None:
         said = "\n".join(stage.log.read_text("utf-8", "replace").splitlines()[-LAST_LINES:])
         raise click.ClickException(
             f"The consumer died {counted(len(consumer.deaths), 'time')}, at last with status {consumer.deaths[-1].status}, so "
-            f"the demo gave up. What it said last:\n{said}"
+            f"the demo gave up. Its last log lines:\n{said}"
         )
 
 
@@ -120,7 +123,7 @@ def _ended_by_signals(stage: Stage, *, keep: bool) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         _tidy(stage, keep=keep, finished=False)
-        left = f"What was left is in {stage.database}." if keep else "Its file is removed."
+        left = f"The orders are in {stage.database}." if keep else "Its file is removed."
         click.echo(f"\nThe demo was stopped. Every process it started has ended. {left}", err=True)
         sys.exit(130)
     except BaseException:
@@ -143,7 +146,7 @@ def _tidy(stage: Stage, *, keep: bool, finished: bool = True) -> None:
 
 
 def _remove_earlier() -> None:
-    """Files of demos that have ended and were not to be kept. A demo that is running has no mark yet."""
+    """Remove the files of demos that ended without --keep. A running demo has no mark yet."""
     for mark in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{FINISHED}"):
         if mark.stat().st_uid == os.getuid():
             shutil.rmtree(mark.parent, ignore_errors=True)

@@ -1,6 +1,6 @@
-"""What does the demonstration consume? A shop's orders, on the broker that UNPOISON_URL names.
+"""The app that the demo runs: it consumes the shop's orders from the broker that UNPOISON_URL names.
 
-An app like any user's: workers import it by its name. Its limits are short, so that the demo is.
+An app like any user's; workers import it by name. Its limits are short to keep the demo short.
 """
 
 from unpoison.app import App

@@ -1,8 +1,8 @@
-"""What does a plain loop do with the same messages? The consumer that everybody writes first, in a process of its own.
+"""The plain loop that gets the same messages: the consumer that most people write first, in a process of its own.
 
-It takes the first message, decodes it, calls the same handler, removes it if that worked and puts it back at the end of the
-line if it raised. The queue is a folder with one file for each message, so what is in it survives any kill; the process has
-the same limit of memory as unpoison's workers.
+It takes the first message, decodes it, calls the same handler, removes the message if that worked and puts it at the end of
+the line if it raised. The queue is a folder with one file for each message, so it survives any kill; the process has the same
+memory limit as unpoison's workers.
 
     python -m unpoison.cli.demo.plain_loop FOLDER SUPERVISOR_PID
 """
@@ -10,12 +10,33 @@ the same limit of memory as unpoison's workers.
 import json
 import resource
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-from unpoison.cli.demo.ledger import Ledger
-from unpoison.cli.demo.shop import MEMORY, Order, ship
-from unpoison.cli.demo.spool import Spool, order_of
+from unpoison.cli.demo.shop import MEMORY, Ledger, Order, ship
 from unpoison.worker.worker_process import die_with
+
+
+class Spool:
+    """The queue of the plain loop. File names say the place in the line and the number of the order."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def fill(self, bodies: Sequence[bytes]) -> None:
+        self._folder.mkdir()
+        for number, body in enumerate(bodies, 1):
+            (self._folder / f"{number:08d}-{number}").write_bytes(body)
+
+    def waiting(self) -> list[Path]:
+        return sorted(self._folder.iterdir())
+
+    def put_back(self, file: Path, place: int) -> Path:
+        return file.rename(self._folder / f"{place:08d}-{order_of(file)}")
+
+
+def order_of(file: Path) -> int:
+    return int(file.name.partition("-")[2])
 
 
 def consume(spool: Spool, ledger: Ledger) -> None:

@@ -1,4 +1,4 @@
-"""Which messages are published? Sound orders, and one of each kind of poison among them; the same bytes for the same seed."""
+"""The messages that are published: sound orders, and one of each kind of poison. The same seed gives the same bytes."""
 
 import json
 import random
@@ -59,7 +59,7 @@ KINDS: tuple[Kind, ...] = (
     _dead("integer overflow", "invalid", "a quantity that fits no 64 bits", _with(quantity=10**20)),
     _dead("too large", "invalid", "more bytes than this app takes", _with(note="very long note " * 400)),
     _dead("deleted record", "permanent", "an item that left the catalogue", _with(item="fax")),
-    _dead("bug in the handler", "bug", "nobody thought of guests without a name", _with(customer=None)),
+    _dead("bug in the handler", "bug", "guests without a name were forgotten", _with(customer=None)),
     Kind("flaky dependency", "the warehouse hangs up once, then answers", _with(item="lamp"), "done"),
     Kind("rate limit", "the carrier answers 429 with Retry-After", _with(item="piano"), "done"),
     _dead("segfault", "crash", "a native library reads address 0", _with(item="font")),

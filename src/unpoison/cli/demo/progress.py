@@ -1,4 +1,4 @@
-"""How far are the two consumers? Asked of the broker, the DLQ, the handlers' own ledger, the consumer's log and the spool."""
+"""How far are the two consumers? Read from the broker, the DLQ, the handlers' ledger, the consumer's log and the spool."""
 
 import json
 import time
@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from unpoison.brokers import dead_letters_for
-from unpoison.cli.demo.ledger import Entry, Tail, entry_of
+from unpoison.cli.demo.plain_loop import order_of
 from unpoison.cli.demo.poison import Traffic, number_of
-from unpoison.cli.demo.spool import order_of
-from unpoison.cli.demo.stage import SOURCE, Stage
-from unpoison.cli.demo.supervisor import Supervised
+from unpoison.cli.demo.shop import Entry, Tail, entry_of
+from unpoison.cli.demo.stage import SOURCE, Stage, Supervised
 from unpoison.deadletters.manager import DLQManager
 from unpoison.model.dead_letter import DeadLetter
 

@@ -1,4 +1,4 @@
-"""Whose dead letters are meant? Those of one source, or of all sources that an app or a broker has."""
+"""Which DLQs does a command work on: that of one source, or of all sources of an app or a broker?"""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +25,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class DLQ:
-    """The dead letters of one source, as the port gives them and with what a person can do about them."""
+    """The dead letters of one source, and its manager."""
 
     source: str
     letters: DeadLetters
@@ -44,7 +44,7 @@ class Target:
     dlqs: Sequence[DLQ]
 
     def one(self) -> DLQ:
-        """The only one; commands that change a whole DLQ must be told which."""
+        """The only DLQ. Commands that change a whole DLQ need --source where there are several."""
         if len(self.dlqs) == 1:
             return self.dlqs[0]
         names = ", ".join(one_line(dlq.source) for dlq in self.dlqs)
@@ -52,14 +52,14 @@ class Target:
 
     @contextmanager
     def one_look(self) -> Iterator[None]:
-        """What is done inside reads each DLQ at most once, with a bar on a terminal while that takes its time."""
+        """Inside, each DLQ is read at most once; a bar shows progress on a terminal."""
         with progress("Reading") as advance, ExitStack() as open_looks:
             for dlq in self.dlqs:
                 open_looks.enter_context(one_look(dlq.letters, advance))
             yield
 
     def find(self, letter_id: str) -> tuple[DLQ, DeadLetter]:
-        """The letter with this id, in whichever DLQ it is."""
+        """The letter with this id, in any of the DLQs."""
         missing = None
         for dlq in self.dlqs:
             try:
@@ -77,7 +77,7 @@ class Target:
         raise click.ClickException(f"Dead letter {letter_id!r} is in none of {names}. To see what is there: {see}")
 
     def find_waiting(self, letter_ids: Sequence[str]) -> list[tuple[DLQ, list[str]]]:
-        """All of them by DLQ, and all still waiting: looked at before any is changed, so that a mistyped id changes nothing."""
+        """All of them by DLQ. All are found before any is changed, so that a mistyped id changes nothing."""
         found: dict[str, tuple[DLQ, list[str]]] = {}
         for dlq, letter in [self.find(letter_id) for letter_id in dict.fromkeys(letter_ids)]:
             if letter.state != "dead":
@@ -87,16 +87,16 @@ class Target:
 
 
 def said_gone(count: int) -> str:
-    """About letters that were there at the first look, and not any more when they were to be changed."""
-    return f"{count:,} {'was' if count == 1 else 'were'} replayed, discarded or purged by somebody else in the meantime."
+    """Says that letters disappeared between finding and changing them."""
+    return f"{count:,} {'was' if count == 1 else 'were'} replayed, discarded or purged by someone else in the meantime."
 
 
 def target_options(command: Function) -> Function:
-    """The options that say whose dead letters are meant; `target` makes a Target of them."""
+    """The options that choose the DLQs; `target` makes a Target of them."""
     options = (
-        click.option("--app", metavar="MODULE:APP", help="The app whose broker and sources are meant."),
-        click.option("--url", metavar="URL", help="The broker, in place of --app. Without either: UNPOISON_URL."),
-        click.option("--source", metavar="NAME", help="The source. Without it: all sources of the app or the broker."),
+        click.option("--app", metavar="MODULE:APP", help="The app, for its broker and its sources."),
+        click.option("--url", metavar="URL", help="The broker, in place of --app.  [default: UNPOISON_URL]"),
+        click.option("--source", metavar="NAME", help="The source.  [default: all sources of the app or the broker]"),
     )
     for option in reversed(options):
         command = option(command)
@@ -104,33 +104,33 @@ def target_options(command: Function) -> Function:
 
 
 def target(app: str | None, url: str | None, source: str | None) -> Target:
-    """Open the DLQs that are meant. Nothing is created by looking: a file or a source that is not there is an error."""
+    """Open the DLQs. Creates nothing: a file or a source that does not exist is an error."""
     if app is not None and url is not None:
         raise click.UsageError("--app and --url both name a broker. Give one of them.")
     if app is not None:
         loaded = load(app)
         sources = [source] if source else list(loaded.consumers)
         if not sources:
-            raise click.UsageError("The app has no consumer, so its sources are not known. Name one with --source.")
+            raise click.UsageError("The app has no consumer, so its sources are unknown. Add --source NAME.")
         return _opened(loaded.settings.url, sources, known=loaded.consumers if loaded.settings.create else ())
     url = url or os.environ.get("UNPOISON_URL")
     if not url:
-        raise click.UsageError("Whose dead letters? Give --app module:app, or --url URL, or set UNPOISON_URL.")
+        raise click.UsageError("Name the app or the broker: add --app module:app or --url URL, or set UNPOISON_URL.")
     return _opened(url, [source] if source else None, known=())
 
 
 def _opened(url: str, sources: Sequence[str] | None, known: Any) -> Target:
-    """Without `sources`: all that the broker has been used for."""
+    """Without `sources`: all sources that the broker has been used for."""
     broker = broker_for(url)
     if Capability.SHARED not in broker.capabilities:
         raise CapabilityError(
-            f"{masked(url)!r} keeps everything in the process that uses it, so there is nothing to see from here. "
-            f"Look from inside that process, with app.dlq('orders'), or use a broker that several processes can share."
+            f"{masked(url)!r} keeps its dead letters in one process, so this one cannot see them. "
+            f"Use app.dlq('orders') inside that process, or a broker that processes can share."
         )
     broker.open([], create=False)
     broker.close()
     if sources is None:
         sources = sources_for(url)
-    # A source that the app consumes may simply not have been used yet; any other that does not exist was mistyped.
+    # A source that the app consumes may not have been used yet; any other source that does not exist is a typing mistake.
     opened = [(source, dead_letters_for(url, source, create=source in known)) for source in sources]
     return Target([DLQ(source, letters, DLQManager(letters, source)) for source, letters in opened])

@@ -7,7 +7,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from unpoison.cli.plan.rows import (
+from unpoison.cli.plan.content import (
+    Subject,
     backoff_line,
     burst_notes,
     burst_rows,
@@ -22,7 +23,6 @@ from unpoison.cli.plan.rows import (
     steps_shown,
     time_note,
 )
-from unpoison.cli.plan.subject import Subject
 from unpoison.model.wording import one_line
 from unpoison.planning.plan import Plan, Step
 from unpoison.planning.warnings import INSTANT, lasting

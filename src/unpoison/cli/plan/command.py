@@ -1,28 +1,164 @@
-"""What will retries do to the traffic, and when do they come? Shown before it happens."""
+"""`unpoison plan`: shows what retries will add to the traffic, and when they will come."""
 
+import math
+import re
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
+import msgspec
 
-from unpoison.cli.json_output import print_json
+from unpoison.cli.loading import load
+from unpoison.cli.options import duration
+from unpoison.cli.output import print_json
 from unpoison.cli.plan.chart import chart, chart_width
-from unpoison.cli.plan.document import document
-from unpoison.cli.plan.subject import Subject, Weather, subject, subjects_of
+from unpoison.cli.plan.content import Conditions, Subject, subject
 from unpoison.cli.plan.svg import svg
-from unpoison.cli.plan.values import (
-    KINDS,
-    attempts_from,
-    backoff_from,
-    durations,
-    optional_duration,
-    positive_duration,
-    rate,
-    share,
-)
 from unpoison.cli.screen import console
-from unpoison.model.backoff import MAX_AGE, Limits
-from unpoison.planning.plan import Traffic
+from unpoison.model.backoff import MAX_AGE, MAX_ATTEMPTS, Limits
+from unpoison.model.backoff import Backoff
+from unpoison.planning.plan import TOGETHER, Load, Percentiles, Plan, Traffic
+from unpoison.planning.warnings import INSTANT
+
+# Values of the options.
+
+
+KINDS = ("exponential", "fixed", "immediate", "delays")
+
+_SHARE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(%?)", re.ASCII)
+
+
+def rate(ctx: click.Context, param: click.Parameter, value: float) -> float:
+    if not 0 < value < math.inf:
+        raise click.BadParameter(f"{value:g} is not a rate. Write messages per second, more than 0, such as 1000.", ctx, param)
+    return value
+
+
+def share(ctx: click.Context, param: click.Parameter, value: str) -> float:
+    """5% and 0.05 are the same. 5 alone is refused: it may be meant as either."""
+    found = _SHARE.fullmatch(value.strip())
+    part = float(found[1]) / (100 if found[2] else 1) if found else math.nan
+    if not 0 <= part <= 1:
+        raise click.BadParameter(f"{value!r} is not a share of the traffic. Write 5% or 0.05, up to 100% or 1.", ctx, param)
+    return part
+
+
+def positive_duration(ctx: click.Context, param: click.Parameter, value: str) -> float:
+    seconds = duration(ctx, param, value)
+    if not seconds:
+        raise click.BadParameter(
+            f"{value!r} is too short: it must be more than 0. Write a duration such as 30s or 5m.", ctx, param
+        )
+    return seconds
+
+
+def optional_duration(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
+    return None if value is None else duration(ctx, param, value)
+
+
+def durations(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[float, ...]:
+    """1s,5s,2m"""
+    return () if value is None else tuple(duration(ctx, param, each) for each in value.split(","))
+
+
+def attempts_from(attempts: int | None, retries: int | None) -> int:
+    """A message with 3 retries is started 4 times."""
+    if attempts is not None and retries is not None:
+        raise click.UsageError("--attempts counts every attempt, --retries those after the first. Give one of them.")
+    if retries is not None:
+        return retries + 1
+    return MAX_ATTEMPTS if attempts is None else attempts
+
+
+def backoff_from(
+    kind: str | None, base: float | None, longest: float | None, delays: tuple[float, ...], jitter: bool | None
+) -> Backoff:
+    """The Backoff that the options describe. Options that do not belong to its kind are refused, not ignored."""
+    kind = kind or ("delays" if delays else "exponential")
+    taken = {"exponential": {"--base", "--max"}, "fixed": {"--base"}, "immediate": set(), "delays": {"--delays"}}[kind]
+    given = {"--base": base is not None, "--max": longest is not None, "--delays": bool(delays)}
+    stray = [option for option, is_given in given.items() if is_given and option not in taken]
+    if stray:
+        raise click.UsageError(f"--backoff {kind} has no {stray[0]}. Leave it out, or choose another --backoff.")
+    if kind == "immediate":
+        if jitter:
+            raise click.UsageError("--backoff immediate has no delay that --jitter could spread. Leave one of them out.")
+        return Backoff.immediate()
+    if kind == "delays":
+        if not delays:
+            raise click.UsageError("--backoff delays needs the delays. Add them, for example --delays 1s,5s,30s")
+        return Backoff.list(delays, jitter=bool(jitter))
+    if kind == "fixed":
+        return Backoff.fixed(1 if base is None else base, jitter=bool(jitter))
+    low, high = 1 if base is None else base, 60 if longest is None else longest
+    if high < low:
+        raise click.UsageError(f"--max {high:g}s is shorter than --base {low:g}s, so no delay fits both. Raise --max.")
+    return Backoff.exponential(low, high, jitter=jitter is not False)
+
+
+# The JSON document.
+
+
+FIGURES = ("rate", "failing", "retries", "worst_case", "same_rate", "outage", "schedule", "last_start", "burst")
+
+
+def document(subjects: Sequence[Subject]) -> dict[str, Any]:
+    """One entry in `plans` for each consumer; where nothing limits the attempts its figures are null. Times are seconds."""
+    return {"plans": [_entry(subject) for subject in subjects]}
+
+
+def _entry(subject: Subject) -> dict[str, Any]:
+    limits = subject.limits
+    return {
+        "source": subject.source,
+        "max_attempts": limits.max_attempts,
+        "backoff": msgspec.structs.asdict(limits.backoff),
+        **_figures(subject.plan),
+        "warnings": [asdict(warning) for warning in subject.warnings],
+    }
+
+
+def _figures(plan: Plan | None) -> dict[str, Any]:
+    if plan is None:
+        return dict.fromkeys(FIGURES)
+    scenario = plan.scenario
+    return {
+        "rate": scenario.traffic.rate,
+        "failing": scenario.traffic.failing,
+        "retries": scenario.retries,
+        "worst_case": _load(plan.worst),
+        "same_rate": _load(plan.same_rate),
+        "outage": {"seconds": scenario.outage, **_load(plan.in_outage)},
+        "schedule": [
+            {"attempt": step.attempt, "delay": [step.least, step.most], "start": _percentiles(step.start)}
+            for step in plan.schedule.steps
+        ],
+        "last_start": _percentiles(plan.schedule.last),
+        "burst": {"messages": TOGETHER, "jitter": _burst(plan, jitter=True), "no_jitter": _burst(plan, jitter=False)},
+    }
+
+
+def _load(load: Load) -> dict[str, float]:
+    return {
+        "retries_per_second": round(load.retries, 6),
+        "amplification": round(load.amplification, 6),
+        "dead_per_second": round(load.dead, 6),
+    }
+
+
+def _percentiles(start: Percentiles) -> dict[str, float]:
+    return {name: round(value, 3) for name, value in asdict(start).items()}
+
+
+def _burst(plan: Plan, *, jitter: bool) -> dict[str, int]:
+    burst = plan.jittered if jitter else plan.unjittered
+    return {"busiest_second": burst.busiest(1.0), "busiest_100ms": burst.busiest(INSTANT)}
+
+
+# The command.
+
 
 MOST_ATTEMPTS = 100
 PICTURE = click.Path(dir_okay=False, path_type=Path)
@@ -35,21 +171,32 @@ PICTURE = click.Path(dir_okay=False, path_type=Path)
     "  unpoison plan --attempts 6 --base 5s --max 10m --outage 5m --svg plan.svg\n"
     "  unpoison plan --app shop:app --rate 200 --json",
 )
-@click.option("--rate", type=float, callback=rate, default=1000, show_default=True, metavar="N", help="Messages in a second.")
-@click.option("--failing", callback=share, default="5%", show_default=True, metavar="SHARE", help="How many fail: 5%, 0.05.")
-@click.option("--attempts", type=click.IntRange(1, MOST_ATTEMPTS), metavar="N", help="Starts of a message.  [default: 5]")
-@click.option("--retries", type=click.IntRange(0, MOST_ATTEMPTS - 1), metavar="N", help="Starts after the first, in its place.")
+@click.option("--rate", type=float, callback=rate, default=1000, show_default=True, metavar="N", help="Messages per second.")
+@click.option(
+    "--failing", callback=share, default="5%", show_default=True, metavar="SHARE", help="Share of messages that fail: 5%, 0.05."
+)
+@click.option("--attempts", type=click.IntRange(1, MOST_ATTEMPTS), metavar="N", help="Attempts for each message.  [default: 5]")
+@click.option(
+    "--retries", type=click.IntRange(0, MOST_ATTEMPTS - 1), metavar="N", help="Attempts after the first, in place of --attempts."
+)
 @click.option("--backoff", type=click.Choice(KINDS), help="How delays grow.  [default: exponential]")
 @click.option("--base", callback=optional_duration, metavar="TIME", help="The first delay, or the fixed one.  [default: 1s]")
 @click.option("--max", "longest", callback=optional_duration, metavar="TIME", help="The longest delay.  [default: 60s]")
 @click.option("--delays", callback=durations, metavar="TIMES", help="These delays in turn, such as 1s,30s,5m.")
 @click.option("--jitter/--no-jitter", default=None, help="Draw each delay between 0 and itself.  [default: if exponential]")
-@click.option("--outage", callback=positive_duration, default="1m", show_default=True, metavar="TIME", help="All fail so long.")
+@click.option(
+    "--outage",
+    callback=positive_duration,
+    default="1m",
+    show_default=True,
+    metavar="TIME",
+    help="Length of an outage in which all fail.",
+)
 @click.option("--app", metavar="MODULE:APP", help="Take attempts and delays from the consumers of this app.")
 @click.option("--source", metavar="NAME", help="With --app: this consumer only.")
 @click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="The same seed draws the same delays.")
-@click.option("--svg", "picture", type=PICTURE, metavar="FILE", help="Draw the charts there too, as SVG.")
-@click.option("--force", is_flag=True, help="Overwrite FILE if it is there.")
+@click.option("--svg", "picture", type=PICTURE, metavar="FILE", help="Also draw the charts into FILE, as SVG.")
+@click.option("--force", is_flag=True, help="Overwrite FILE if it exists.")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as one JSON document.")
 @click.pass_context
 def command(
@@ -74,18 +221,18 @@ def command(
 ) -> None:
     """Show what retries add to the traffic, and when they come.
 
-    For so many messages in a second, of which a share fails: the retries, the dead letters, what an outage does, and the
-    times at which a message starts again. Nothing is sent or run; --app imports the app to read its settings.
+    Computes, for a rate of messages and a share that fails: retries, dead letters, the effect of an outage, and when each
+    attempt starts. Nothing is sent or run; --app imports the app to read its settings.
     """
-    weather = Weather(Traffic(rate, failing), outage, seed)
+    conditions = Conditions(Traffic(rate, failing), outage, seed)
     if app is not None:
         _refuse_with_app(ctx)
-        subjects = subjects_of(app, source, weather)
+        subjects = _subjects_of(app, source, conditions)
     elif source is not None:
         raise click.UsageError("--source names a consumer of an app. Give --app module:app too.")
     else:
         limits = Limits(attempts_from(attempts, retries), MAX_AGE, backoff_from(backoff, base, longest, delays, jitter))
-        subjects = [subject(None, limits, weather)]
+        subjects = [subject(None, limits, conditions)]
     if picture is not None:
         _draw(picture, subjects, force=force)
     if as_json:
@@ -94,8 +241,20 @@ def command(
         _print(subjects)
 
 
+def _subjects_of(reference: str, source: str | None, conditions: Conditions) -> list[Subject]:
+    """The plans of an app's consumers, or of one of them. The app is imported, not run."""
+    consumers = load(reference).consumers
+    if not consumers:
+        raise click.UsageError(f"{reference!r} has no consumer, so there is nothing to plan. Plan with --attempts and --base.")
+    if source is not None and source not in consumers:
+        known = ", ".join(map(repr, consumers))
+        raise click.UsageError(f"{reference!r} has no consumer of {source!r}. Its sources are {known}.")
+    chosen = list(consumers) if source is None else [source]
+    return [subject(name, consumers[name].options.limits, conditions) for name in chosen]
+
+
 def _refuse_with_app(ctx: click.Context) -> None:
-    """An app has settings of its own, and an option that is passed over in silence misleads."""
+    """An app has settings of its own: an option that would be ignored is refused."""
     own = {"attempts": "--attempts", "retries": "--retries", "backoff": "--backoff", "base": "--base"}
     own |= {"longest": "--max", "delays": "--delays", "jitter": "--jitter or --no-jitter"}
     for name, option in own.items():
@@ -108,7 +267,7 @@ def _draw(file: Path, subjects: Sequence[Subject], *, force: bool) -> None:
         with file.open("w" if force else "x", encoding="utf-8") as stream:
             stream.write(svg(subjects))
     except FileExistsError:
-        said = f"{str(file)!r} is there already and was left as it is. Add --force, or name another."
+        said = f"{str(file)!r} exists and was not changed. Add --force to overwrite it, or name another file."
         raise click.ClickException(said) from None
     except OSError as error:
         raise click.ClickException(f"{str(file)!r} cannot be written: {error.strerror}. Name another file for --svg.") from None

@@ -8,7 +8,8 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from unpoison.cli.plan.rows import (
+from unpoison.cli.plan.content import (
+    Subject,
     backoff_line,
     burst_notes,
     burst_rows,
@@ -23,7 +24,6 @@ from unpoison.cli.plan.rows import (
     steps_shown,
     time_note,
 )
-from unpoison.cli.plan.subject import Subject
 from unpoison.model.wording import one_line
 from unpoison.planning.plan import Plan
 from unpoison.planning.warnings import INSTANT, lasting

@@ -1,11 +1,12 @@
-"""What is on the charts? The rows, labels and lengths that the terminal and the SVG both draw."""
+"""What the charts show: plans with their warnings, and the rows, labels and notes that the terminal and the SVG both draw."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from unpoison.decide.policy import Limits
 from unpoison.model.wording import counted
-from unpoison.planning.plan import TOGETHER, Burst, Plan, Step
-from unpoison.planning.warnings import INSTANT, described, lasting, number, per_second, percent
+from unpoison.planning.plan import TOGETHER, Burst, Plan, Scenario, Step, Traffic, plan
+from unpoison.planning.warnings import INSTANT, Warned, described, lasting, number, per_second, percent, warnings
 
 MOST_STEPS = 12
 
@@ -112,3 +113,53 @@ def burst_notes(plan: Plan) -> list[str]:
     times = f"All {len(plan.burst.times):,} retries, over the {lasting(plan.schedule.last.max)} that the last may take."
     again = "With jitter some start twice in their first second; a longer base spreads them further."
     return [times, again] if plan.jittered.busiest(1.0) > TOGETHER else [times]
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """One consumer, or the settings given as options (then `source` is None). Without a limit on attempts `plan` is None."""
+
+    source: str | None
+    limits: Limits
+    plan: Plan | None
+    warnings: Sequence[Warned]
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """The traffic and the outage that the settings are planned for."""
+
+    traffic: Traffic
+    outage: float
+    seed: int
+
+
+def subject(source: str | None, limits: Limits, conditions: Conditions) -> Subject:
+    """The plan for these limits."""
+    age = None if limits.max_age is None else limits.max_age.total_seconds()
+    if limits.max_attempts is None:
+        return Subject(source, limits, None, [_no_limit(age)])
+    scenario = Scenario(conditions.traffic, limits.max_attempts, limits.backoff, conditions.outage, age, conditions.seed)
+    made = plan(scenario)
+    return Subject(source, limits, made, [*warnings(made), *_policies(limits, limits.max_attempts)])
+
+
+def _no_limit(age: float | None) -> Warned:
+    end = "for ever" if age is None else f"until they are {lasting(age)} old (max_age)"
+    return Warned(
+        "no-limit",
+        f"max_attempts is None: failing messages come back {end}, and no bound can be given for retries. Set max_attempts, "
+        "and try figures with --attempts.",
+    )
+
+
+def _policies(limits: Limits, attempts: int) -> list[Warned]:
+    if limits.by_policy <= attempts:
+        return []
+    return [
+        Warned(
+            "policy",
+            f"A policy allows some exceptions {counted(limits.by_policy, 'attempt')}; these figures are for {attempts}. "
+            f"To see its own: unpoison plan --attempts {limits.by_policy}",
+        )
+    ]

@@ -1,4 +1,4 @@
-"""How does a command with --json print exactly one JSON document on standard output?"""
+"""Prints one JSON document, and nothing else, on standard output for commands with --json."""
 
 import os
 import sys
@@ -11,17 +11,14 @@ _kept: list[BinaryIO] = []
 
 
 def print_json(value: Any) -> None:
-    """The document. In UTF-8 whatever the locale says, as JSON is."""
+    """Print the document, in UTF-8 whatever the locale says."""
     output = _output()
     output.write(json_text(value).encode() + b"\n")
     output.flush()
 
 
 def print_json_array(values: Iterable[Any]) -> int:
-    """The document is an array, and each element is printed when it comes: all of them may be more than memory holds.
-
-    Returns how many there were.
-    """
+    """Print an array element by element, since all of them may be more than memory holds. Returns how many there were."""
     output, count = _output(), 0
     for count, value in enumerate(values, 1):
         text = json_text(value).replace("\n", "\n  ")  # line ends within the values are escaped in JSON
@@ -32,7 +29,7 @@ def print_json_array(values: Iterable[Any]) -> int:
 
 
 def flush_all() -> None:
-    """Have everything that was printed leave this process. Raises OSError if it cannot."""
+    """Write out everything that was printed. Raises OSError if that fails."""
     for output in (*_kept, sys.stdout):
         output.flush()
 
@@ -43,6 +40,6 @@ def _output() -> BinaryIO:
 
 
 def keep_for_json() -> None:
-    """From now on whatever is printed, in this process or below it, goes to standard error; the document does not."""
+    """Keep standard output for the document: all other output, of child processes too, goes to standard error from now on."""
     _kept[:] = [open(os.dup(1), "wb")]  # noqa: SIM115, PTH123 - open to the end of the process
     os.dup2(2, 1)

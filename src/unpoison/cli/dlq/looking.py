@@ -1,0 +1,135 @@
+"""`unpoison dlq ls`, `count` and `show`: read dead letters and change nothing."""
+
+import heapq
+import itertools
+import sys
+from collections.abc import Iterator, Sequence
+
+import click
+
+from unpoison.cli.dlq.target import NO_SOURCES, Target, target, target_options
+from unpoison.cli.output import print_json, print_json_array
+from unpoison.cli.screen import console, letter_table, print_letter
+from unpoison.deadletters.manager import STATES
+from unpoison.model.dead_letter import DeadLetter
+from unpoison.model.wording import acts_on_terminals, one_line
+
+TABLE_LIMIT = 50
+ALL = sys.maxsize
+
+
+def how_many(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
+    """A number from 1; ALL for "all"; None if the option was left out."""
+    if value is None or (value.isdecimal() and int(value) > 0):
+        return value if value is None else int(value)
+    if value == "all":
+        return ALL
+    raise click.BadParameter(f"{value!r} is neither a number from 1 nor 'all'.", ctx, param)
+
+
+@click.command(
+    "ls",
+    epilog="\b\nExamples:\n"
+    "  unpoison dlq ls --app shop:app\n"
+    "  unpoison dlq ls --app shop:app --source orders --state all --limit 200\n"
+    "  unpoison dlq ls --url sqlite:///shop.db --json",
+)
+@target_options
+@click.option("--state", type=click.Choice([*STATES, "all"]), default="dead", show_default=True, help="Letters in this state.")
+@click.option("--limit", callback=how_many, metavar="N|all", help=f"List at most N.  [default: {TABLE_LIMIT}; with --json all]")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON array of dead letters.")
+def ls(app: str | None, url: str | None, source: str | None, state: str, limit: int | None, as_json: bool) -> None:
+    """List dead letters, oldest first. Changes nothing."""
+    chosen = target(app, url, source)
+    if limit is None:
+        limit = ALL if as_json else TABLE_LIMIT
+    with chosen.one_look():  # only begun here: a slow reader of the output must not keep other operators waiting
+        letters = itertools.islice(_letters(chosen, state, limit), limit)
+        begun = list(itertools.islice(letters, 1))
+        total = 0 if limit == ALL else _count(chosen, state)
+    found = itertools.chain(begun, letters)
+    shown = print_json_array(letter.as_json() for letter in found) if as_json else _print_table(chosen, state, list(found))
+    if total > shown > 0:
+        click.echo(f"Showing {shown:,} of {total:,}. To see all: --limit all", err=True)
+
+
+def _print_table(chosen: Target, state: str, letters: Sequence[DeadLetter]) -> int:
+    """Returns how many letters were printed."""
+    if letters:
+        screen = console()
+        screen.print(letter_table(letters, screen.width))
+    else:
+        what = f"No dead letters{'' if state in ('dead', 'all') else ' ' + state}"
+        click.echo(f"{what} in {_names(chosen)}." if chosen.dlqs else f"{what}: {NO_SOURCES}")
+    return len(letters)
+
+
+def _letters(chosen: Target, state: str, limit: int) -> Iterator[DeadLetter]:
+    """The letters of all DLQs by time; each DLQ is read page by page, only as far as needed."""
+    wanted = None if state == "all" else state
+    each = (dlq.manager.letters(wanted, limit) for dlq in chosen.dlqs)
+    return heapq.merge(*each, key=lambda letter: letter.last_failed_at)
+
+
+def _count(chosen: Target, state: str) -> int:
+    return sum(dlq.letters.count(each) for dlq in chosen.dlqs for each in (STATES if state == "all" else (state,)))
+
+
+def _names(chosen: Target) -> str:
+    return ", ".join(repr(dlq.source) for dlq in chosen.dlqs)
+
+
+@click.command(
+    "count",
+    epilog="\b\nExamples:\n  unpoison dlq count --app shop:app\n  unpoison dlq count --url sqlite:///shop.db --json",
+)
+@target_options
+@click.option("--json", "as_json", is_flag=True, help='Print {"SOURCE": {"dead": N, "replayed": N, "discarded": N}}.')
+def count(app: str | None, url: str | None, source: str | None, as_json: bool) -> None:
+    """Count dead letters by source: waiting, replayed and discarded. Changes nothing."""
+    counts = {dlq.source: dlq.counts() for dlq in target(app, url, source).dlqs}
+    if as_json:
+        print_json(counts)
+        return
+    if not counts:
+        click.echo(f"No dead letters: {NO_SOURCES}")
+    for name, found in counts.items():
+        click.echo(f"{one_line(name)}: " + ", ".join(f"{number:,} {state}" for state, number in found.items()))
+
+
+@click.command(
+    "show",
+    epilog="\b\nExamples:\n"
+    "  unpoison dlq show orders-12 --app shop:app\n"
+    "  unpoison dlq show orders-12 --app shop:app --json\n"
+    "  unpoison dlq show orders-12 --app shop:app --body > body.bin",
+)
+@click.argument("letter_id", metavar="ID")
+@target_options
+@click.option("--json", "as_json", is_flag=True, help="Print the letter as one JSON object.")
+@click.option("--body", "only_body", is_flag=True, help="Write only the body to standard output, byte for byte.")
+def show(letter_id: str, app: str | None, url: str | None, source: str | None, as_json: bool, only_body: bool) -> None:
+    """Show everything known about one dead letter: what happened, body, headers, earlier attempts, traceback.
+
+    ID is the letter's own id, as `ls` shows it, or the id of its message.
+    """
+    if as_json and only_body:
+        raise click.UsageError("--json and --body both write to standard output. Give one of them.")
+    chosen = target(app, url, source)
+    with chosen.one_look():
+        letter = chosen.find(letter_id)[1]
+    if only_body:
+        _write(letter)
+    elif as_json:
+        print_json(letter.as_json())
+    else:
+        print_letter(letter, console())
+
+
+def _write(letter: DeadLetter) -> None:
+    if sys.stdout.isatty() and acts_on_terminals(letter.body):
+        raise click.ClickException(
+            f"The body of {letter.id!r} contains bytes that a terminal would act on. Write it to a file: add > body.bin"
+        )
+    sys.stdout.buffer.write(letter.body)
+    sys.stdout.buffer.flush()

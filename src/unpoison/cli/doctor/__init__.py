@@ -1,1 +1,0 @@
-"""What loses or loops messages, before it does?"""

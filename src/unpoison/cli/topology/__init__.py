@@ -1,1 +1,0 @@
-"""What must an administrator create or grant for an app?"""
