@@ -19,6 +19,7 @@ from bench.harness.figures import Goal, Row, Sample, Spread, compared
 from bench.harness.registry import benchmark
 from bench.harness.rounds import Rounds
 from bench.harness.serving import served
+from unpoison.app import consumers_of
 from unpoison.flow.run import Run
 from unpoison.flow.runnable import RunnableApp
 
@@ -127,7 +128,9 @@ def _app(folder: Path, url: str) -> tuple[Any, Path]:
 
 
 def _run(app: Any, source: str) -> Run:
-    ready = RunnableApp(app.settings, [app.consumers[source].options], lambda: app.consumers, "bench.cases.failing_app:app")
+    ready = RunnableApp(
+        app.settings, [consumers_of(app)[source].options], lambda: consumers_of(app), "bench.cases.failing_app:app"
+    )
     run = Run([ready])
     run.serve(until_empty=True)
     return run

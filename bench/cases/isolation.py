@@ -24,6 +24,7 @@ from bench.harness.figures import Goal, Row, Sample, Spread, compared
 from bench.harness.registry import benchmark
 from bench.harness.rounds import Rounds
 from unpoison import App
+from unpoison.app import consumers_of
 from unpoison.body.guard import decoder
 from unpoison.flow.run import Run
 from unpoison.flow.runnable import RunnableApp
@@ -252,8 +253,8 @@ def drained_from(url: str, folder: Path, count: int, *, since_first: bool = Fals
     for at in range(0, count, 10_000):
         app.publish_many("orders", map(orders.order, range(at, min(count, at + 10_000))))
     app.close()
-    registrations: Callable[[], Any] = lambda: app.consumers  # noqa: E731
-    ready = RunnableApp(app.settings, [app.consumers["orders"].options], registrations, "bench.cases.isolated_app:app")
+    registrations: Callable[[], Any] = lambda: consumers_of(app)  # noqa: E731
+    ready = RunnableApp(app.settings, [consumers_of(app)["orders"].options], registrations, "bench.cases.isolated_app:app")
     run = Run([ready])
     settled = Settled(run, count)
     with child.Stopwatch() as watch:

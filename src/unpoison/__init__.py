@@ -27,6 +27,7 @@ from unpoison.model.backoff import Backoff
 from unpoison.model.classification import ErrorClassification
 from unpoison.model.dead_letter import DeadLetter
 from unpoison.model.message import Delivery, Message, MessageMetadata, Native
+from unpoison.reporting.report import RunResult, Tally
 
 __all__ = [
     "App",
@@ -57,6 +58,8 @@ __all__ = [
     "RemoteFailure",
     "ReplayResult",
     "RetryLater",
+    "RunResult",
+    "Tally",
     "Throttled",
     "UnfinishedHandler",
     "UnpoisonError",

@@ -1,20 +1,20 @@
-"""What does a user write? An `App` with its consumers, and `publish`."""
+"""What users write: an `App` with its consumers, `publish`, `dlq` and `run`."""
 
 import os
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 from unpoison.body.payload import check_several, check_text, encode, new_id, new_ids
 from unpoison.body.signature import check_not_generator
 from unpoison.brokers import broker_for, check_sources, dead_letters_for, resolved
 from unpoison.deadletters.manager import DLQManager
-from unpoison.decide.options import UNSET, Settings, settings_from
-from unpoison.decide.policy import ErrorClassifier, PoisonPillHandler, Policy
+from unpoison.decide.options import DEFAULTS, Settings, settings_from
+from unpoison.decide.policy import ErrorClassifier, OnDLQ, OnRetry, PoisonPillHandler, Policy
 from unpoison.errors import ConfigError, PayloadError, seconds
 from unpoison.flow.companion import Companion
 from unpoison.flow.registration import check_has_source, check_source, register
@@ -25,6 +25,7 @@ from unpoison.model.backoff import Backoff
 from unpoison.model.message import Outgoing
 from unpoison.port.broker import Broker
 from unpoison.port.findings import check_accepted
+from unpoison.reporting.report import RunResult
 from unpoison.worker.call import Registration
 from unpoison.worker.hooks import WorkerHooks
 
@@ -34,43 +35,55 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 class App:
     """One broker and any number of sources. Safe to use from several threads, and after a fork.
 
-    Nothing is opened until something is published, consumed or looked at.
-    """
+    It connects at the first publish, run or look at dead letters. An option that is left out comes from its UNPOISON_ variable
+    (UNPOISON_GRACE=60), or else is the default shown in the signature. Sizes are in bytes, times in seconds or a timedelta.
 
-    being_imported: ClassVar[bool] = False
-    """Set while unpoison's own processes import the module that makes the app."""
+    - `url`: the broker. Without it: UNPOISON_URL.
+    - `create`: whether to create queues, topics and tables that are missing.
+    - `grace`: how long a planned stop waits for running messages.
+    - `prefetch`: how many messages a consumer reads ahead.
+    - `max_body`, `max_depth`: the largest body and the deepest JSON that is accepted. `max_body=None`: no limit.
+    - `code_version`: recorded in each dead letter.
+    - `worker_memory`: limit for each worker process. None: no limit.
+    - `recycle_messages`, `recycle_memory`: replace a worker after so many messages, or above so much memory. None: never.
+    - `start_timeout`: how long importing the app, and on_worker_start, may take.
+    - `accept`: findings of `unpoison doctor` to start with nevertheless, by name.
+    """
 
     def __init__(
         self,
         url: str | None = None,
         *,
-        create: bool | None = None,
-        grace: float | timedelta | None = None,
-        prefetch: int | None = None,
-        max_body: int | None = UNSET,
-        max_depth: int | None = None,
+        create: bool | None = DEFAULTS.create,
+        grace: float | timedelta | None = DEFAULTS.grace,
+        prefetch: int | None = DEFAULTS.prefetch,
+        max_body: int | None = DEFAULTS.max_body,
+        max_depth: int | None = DEFAULTS.max_depth,
         code_version: str | None = None,
         worker_memory: int | None = None,
         recycle_messages: int | None = None,
         recycle_memory: int | None = None,
-        start_timeout: float | timedelta | None = None,
-        accept: Sequence[str] | None = None,
+        start_timeout: float | timedelta | None = DEFAULTS.start_timeout,
+        accept: Sequence[str] | None = DEFAULTS.accept,
     ) -> None:
         given: dict[str, Any] = {
             "url": url,
             "create": create,
             "prefetch": prefetch,
+            "max_body": max_body,
             "max_depth": max_depth,
             "code_version": code_version,
+            "worker_memory": worker_memory,
+            "recycle_messages": recycle_messages,
+            "recycle_memory": recycle_memory,
+            "grace": grace,
+            "start_timeout": start_timeout,
+            "accept": tuple(accept) if isinstance(accept, list | set | frozenset) else accept,
         }
-        given |= {"worker_memory": worker_memory, "recycle_messages": recycle_messages, "recycle_memory": recycle_memory}
-        given["start_timeout"] = None if start_timeout is None else seconds(start_timeout, "start_timeout")
-        given["accept"] = tuple(accept) if isinstance(accept, list | set | frozenset) else accept
-        given["grace"] = None if grace is None else seconds(grace, "grace")
-        settings = settings_from(given, max_body)
+        settings = settings_from(given)
         self.settings: Settings = replace(settings, url=resolved(settings.url))
         check_accepted(settings.accept)
-        self.consumers: dict[str, Registration] = {}
+        self._consumers: dict[str, Registration] = {}
         self._on_start: list[Callable[[], Any]] = []
         self._on_stop: list[Callable[[], Any]] = []
         self._home = sys._getframe(1).f_globals  # noqa: SLF001 - workers import the app from the module that made it
@@ -83,8 +96,8 @@ class App:
         self,
         source: str,
         *,
-        max_attempts: int | None = UNSET,
-        backoff: Backoff | None = None,
+        max_attempts: int | None = DEFAULTS.max_attempts,
+        backoff: Backoff | None = DEFAULTS.backoff,
         timeout: float | timedelta | None = 300,
         schema: Any = None,
         classify: ErrorClassifier | None = None,
@@ -94,20 +107,39 @@ class App:
         concurrency: int | None = None,
         threads: int = 1,
         isolation: str | None = None,
-        max_age: float | timedelta | None = UNSET,
+        max_age: float | timedelta | None = DEFAULTS.max_age,
+        on_dlq: OnDLQ | None = None,
+        on_retry: OnRetry | None = None,
         handler: PoisonPillHandler | None = None,
     ) -> Callable[[Function], Function]:
-        """Register the decorated function as the handler of a source. The function itself stays as it is."""
+        """Register the decorated function as the handler of `source`. The function itself stays as it is.
+
+        - `max_attempts`: starts before a failing message becomes a dead letter. None: no limit.
+        - `backoff`: the delays between attempts. Left out beside `handler=`: the handler's own.
+        - `timeout`: how long the handler may run, in seconds or a timedelta. None: no limit.
+        - `schema`: what a body must fit. None: the annotation of the handler's first parameter.
+        - `classify`: called with the exception; returns an ErrorClassification, or None for the built-in rules.
+        - `policies`: what is different for exception classes: {Timeout: Policy(max_attempts=10)}.
+        - `key_from`: where the key of a message is: "body:customer.id" or "header:tenant".
+        - `tombstones`: what to do with messages without a value: "handle" or "skip" them.
+        - `concurrency`: messages handled at once. None: one for each CPU, at least 2; for async handlers 32.
+        - `threads`: threads in each worker process; messages then share a process.
+        - `isolation`: "process", "thread" or "inline". None: "process" on Linux, "thread" elsewhere and for memory://.
+        - `max_age`: how long after its first failure a message is retried, in seconds or a timedelta. None: no limit.
+        - `on_dlq`: called with message, metadata and exception after a dead letter was stored. May be async.
+        - `on_retry`: called with message, metadata and the delay in seconds after a retry was stored. May be async.
+        - `handler`: a PoisonPillHandler that decides max_attempts, max_age, classify, policies and the hooks itself.
+        """
         check_has_source(source)
 
         def decorate(function: Function) -> Function:
-            if source in self.consumers:
+            if source in self._consumers:
                 raise ConfigError(
                     f"Source {source!r} has two consumers in this app. One message would go to either; keep one of them."
                 )
             check_source(source)
-            check_sources(self.settings.url, [*self.consumers, source])
-            self.consumers[source] = register(
+            check_sources(self.settings.url, [*self._consumers, source])
+            self._consumers[source] = register(
                 self.settings,
                 source,
                 function,
@@ -123,6 +155,8 @@ class App:
                 threads=threads,
                 isolation=isolation,
                 max_age=max_age,
+                on_dlq=on_dlq,
+                on_retry=on_retry,
                 handler=handler,
             )
             return function
@@ -130,19 +164,16 @@ class App:
         return decorate
 
     def on_worker_start(self, function: Callable[[], Any]) -> Callable[[], Any]:
-        """Have this run, or be awaited on the handlers' loop, in every worker before its first message: open pools here."""
+        """Call this in every worker before its first message: open pools here. Async functions run on the handlers' loop."""
         check_not_generator(function, "on_worker_start")
         self._on_start.append(function)
         return function
 
     def on_worker_stop(self, function: Callable[[], Any]) -> Callable[[], Any]:
-        """Have this run in every worker that ends in good order. An async function is awaited."""
+        """Call this in every worker that stops normally. An async function is awaited."""
         check_not_generator(function, "on_worker_stop")
         self._on_stop.append(function)
         return function
-
-    def worker_hooks(self) -> WorkerHooks:
-        return WorkerHooks(tuple(self._on_start), tuple(self._on_stop))
 
     def publish(
         self,
@@ -157,9 +188,9 @@ class App:
         """Send one message and return its id. It is stored durably when this returns.
 
         Raises PayloadError if it can never be stored, and PublishFailed if the broker refused it (`refused`) or did not answer
-        (`unknown`: it may be stored, and whoever sends it again uses the same id).
+        (`unknown`: it may be stored; to send it again, use the same id).
 
-        `id` names the message; it never deduplicates. `delay` is how long nobody may start it.
+        `id` names the message; it never deduplicates. No consumer starts the message before `delay` is over.
         """
         self._check_target(source)
         check_text("id", id)
@@ -172,8 +203,8 @@ class App:
     def publish_many(self, source: str, payloads: Iterable[Any], *, ids: Iterable[str] | None = None) -> list[str]:
         """Send all of these, in as few steps as the broker allows. Returns their ids.
 
-        SQLite, PostgreSQL, Redis and memory store all of them or none. The others may store a part: then PublishFailed says of
-        each message whether it is stored, refused or unknown. `ids` are for sending those again under the same ids.
+        SQLite, PostgreSQL, Redis and memory store all of them or none. The others may store a part: then PublishFailed says for
+        each message whether it is stored, refused or unknown. Pass `ids` to send messages again under the same ids.
         """
         self._check_target(source)
         check_several(source, payloads)
@@ -186,8 +217,8 @@ class App:
     def _send(self, messages: Sequence[Outgoing]) -> None:
         outcome = published(self._broker, messages)
         for source in outcome.created:
-            if source not in self.consumers:
-                warn_of_new_source(source, self.settings.url, list(self.consumers))
+            if source not in self._consumers:
+                warn_of_new_source(source, self.settings.url, list(self._consumers))
         check(messages, outcome)
 
     async def publish_async(
@@ -200,13 +231,13 @@ class App:
         delay: float | timedelta = 0,
         id: str | None = None,  # noqa: A002
     ) -> str:
-        """`publish` for event loops: the loop goes on while the message is stored."""
+        """`publish` for event loops: the loop is not blocked while the message is stored."""
         import asyncio  # noqa: PLC0415 - 60 ms that only event loops should pay for, and they have it already
 
         return await asyncio.to_thread(self.publish, source, payload, key=key, headers=headers, delay=delay, id=id)
 
     def dlq(self, source: str) -> DLQManager:
-        """The dead letters of a source. One connection serves all calls, until it or the app is closed."""
+        """The dead letters of a source. All calls share one connection, until it or the app is closed."""
         with self._lock:
             pid, known = self._dlqs.get(source, (0, None))
             if known is None or known.is_closed or pid != os.getpid():
@@ -214,42 +245,35 @@ class App:
                 self._dlqs[source] = (os.getpid(), known)
             return known
 
-    def run(self, *, until_empty: bool = False) -> Run:
-        """Consume until SIGTERM or SIGINT, or until the sources are empty. Returns what was done."""
-        if App.being_imported:
+    def run(self, *, until_empty: bool = False) -> RunResult:
+        """Consume until SIGTERM or SIGINT, or until the sources are empty. Returns how many messages ended how."""
+        if _imports:
             raise ConfigError(
-                "app.run() is called while the app is being imported by its own processes, which would start it again and again. "
+                "app.run() is called while worker processes import the app, so each of them would start it again. "
                 "Put it under if __name__ == '__main__':"
             )
-        run = Run([self.runnable()])
+        run = Run([runnable(self)])
         run.serve(until_empty=until_empty)
-        return run
+        return run.result()
 
     @asynccontextmanager
     async def lifespan(self, asgi: Any = None) -> AsyncIterator[None]:
-        """Bring the consumers along with a web application: FastAPI(lifespan=app.lifespan).
+        """Run the consumers beside a web application: FastAPI(lifespan=app.lifespan).
 
-        They run in a process of their own beside it, drain when the application ends, and are started again if they die.
+        They run in a process of their own, drain when the application ends, and are restarted if they die.
         """
         import asyncio  # noqa: PLC0415 - as in publish_async
 
-        isolated = [source for source, registration in self.consumers.items() if registration.options.isolation == "process"]
+        isolated = [source for source, registration in self._consumers.items() if registration.options.isolation == "process"]
         if isolated:
             reference = reference_to(self, self._home, isolated[0])
             consumers: Companion | InProcessConsumer = await asyncio.to_thread(Companion, reference, self.settings)
         else:
-            consumers = InProcessConsumer(self.runnable())
+            consumers = InProcessConsumer(runnable(self))
         try:
             yield
         finally:
             await asyncio.to_thread(consumers.stop)
-
-    def runnable(self) -> RunnableApp:
-        """This app with everything that is needed to run it; isolated workers import it anew, by name."""
-        options = [registration.options for registration in self.consumers.values()]
-        isolated = [consumer.source for consumer in options if consumer.isolation == "process"]
-        reference = reference_to(self, self._home, isolated[0]) if isolated else None
-        return RunnableApp(self.settings, options, lambda: self.consumers, reference, self.worker_hooks)
 
     def close(self) -> None:
         """Close the connections that publishing and `dlq` opened. The app can be used again; it opens new ones."""
@@ -260,14 +284,14 @@ class App:
             self._dlqs.clear()
             self._publisher = None
         for pid, one in opened:
-            if pid == os.getpid():  # what a parent process opened is its own to close
+            if pid == os.getpid():  # a parent process closes what it opened
                 one.close()
 
     def _check_target(self, source: str) -> None:
-        """A source to publish to, whose messages no other source of this app would take for its own."""
+        """Check a source to publish to: no other source of this app may share its native names."""
         if source not in self._published:
             check_source(source)
-            check_sources(self.settings.url, {*self.consumers, *self._published, source}, consumed=False)
+            check_sources(self.settings.url, {*self._consumers, *self._published, source}, consumed=False)
             self._published.add(source)
 
     def _broker(self) -> Broker:
@@ -289,6 +313,40 @@ def _checked_ids(ids: Iterable[str], count: int) -> list[str]:
     return named
 
 
+# What commands, tests and unpoison's own processes need of an app, and users do not.
+
+
+_imports: list[None] = []
+"""Not empty while one of unpoison's own processes imports the module that makes the app."""
+
+
+@contextmanager
+def importing() -> Iterator[None]:
+    """While it lasts, app.run() refuses to start."""
+    _imports.append(None)
+    try:
+        yield
+    finally:
+        _imports.pop()
+
+
+def consumers_of(app: App) -> dict[str, Registration]:
+    """By source."""
+    return app._consumers  # noqa: SLF001 - private to users
+
+
+def worker_hooks_of(app: App) -> WorkerHooks:
+    return WorkerHooks(tuple(app._on_start), tuple(app._on_stop))  # noqa: SLF001 - private to users
+
+
+def runnable(app: App) -> RunnableApp:
+    """The app with everything that running it needs. Isolated workers import it again, by name."""
+    options = [registration.options for registration in consumers_of(app).values()]
+    isolated = [consumer.source for consumer in options if consumer.isolation == "process"]
+    reference = reference_to(app, app._home, isolated[0]) if isolated else None  # noqa: SLF001 - private to users
+    return RunnableApp(app.settings, options, lambda: consumers_of(app), reference, lambda: worker_hooks_of(app))
+
+
 def reference_to(app: App, home: Mapping[str, Any], source: str) -> str:
     """How worker processes find this app: "module:name", or the script's file and name."""
     name = next((name for name, value in home.items() if value is app), None)
@@ -298,7 +356,7 @@ def reference_to(app: App, home: Mapping[str, Any], source: str) -> str:
         module = spec.name if spec is not None else home.get("__file__", "")
     if name is None or not module or (module.endswith(".py") and not os.path.isfile(module)):  # noqa: PTH113 - a plain question
         raise ConfigError(
-            f"Consumer {source!r}: worker processes import the app by name, and this one is not a variable at the top of a "
+            f"Consumer {source!r}: worker processes import the app by name, but this app is not a variable at the top of a "
             f"module or script. Put app = App(…) there, or use isolation='thread' (then a message that crashes takes this "
             f"process with it)."
         )

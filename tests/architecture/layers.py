@@ -51,9 +51,9 @@ LAYERS = (
     Layer("workers", ("model", "decide", "reporting", "worker")),
     Layer("deadletters", ("model", "port")),
     Layer("flow", ("model", "body", "decide", "port", "registry", "reporting", "worker", "workers")),
-    Layer("app", ("model", "body", "decide", "port", "registry", "worker", "deadletters", "flow"), ("app",)),
+    Layer("app", ("model", "body", "decide", "port", "registry", "reporting", "worker", "deadletters", "flow"), ("app",)),
     Layer("programs", ("model", "decide", "reporting", "worker", "flow", "app")),
-    Layer("package", ("model", "decide", "deadletters", "app"), ("",)),
+    Layer("package", ("model", "decide", "reporting", "deadletters", "app"), ("",)),
     Layer("cli", (*EVERYTHING, "planning", "registry"), ("cli", "cli.*", "__main__")),
     Layer("testing", (*EVERYTHING, "brokers", "registry")),
 )

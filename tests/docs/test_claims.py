@@ -51,7 +51,7 @@ def test_one_place_is_promised_of_the_brokers_that_move_in_one_step_and_of_no_ot
     sentences = re.split(r"(?<=\.)\s", re.sub(r"\([\w.#-]+\)", "", passage))
     one_step = {name for name, can in brokers().items() if Capability.ATOMIC in can}
     (promised,) = (sentence for sentence in sentences if "in one place at any time" in sentence)
-    (copied,) = (sentence for sentence in sentences if "twice, under" in " ".join(sentence.split()))
+    (copied,) = (sentence for sentence in sentences if "twice under the same id" in " ".join(sentence.split()))
     assert named(promised) == one_step
     assert named(copied) == brokers().keys() - one_step
 

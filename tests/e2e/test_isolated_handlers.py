@@ -84,7 +84,7 @@ async def on_dlq(message, metadata, exc):
 async def handle(order):
     print("handled on its loop", pool.loop is asyncio.get_running_loop(), flush=True)
 
-@app.consumer("sync", concurrency=1, handler=PoisonPillHandler(on_dlq=on_dlq))
+@app.consumer("sync", concurrency=1, on_dlq=on_dlq)
 def handle_sync(order):
     assert isinstance(pool, Pool)
     raise KeyError("a dead letter")

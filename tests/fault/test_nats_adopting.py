@@ -7,6 +7,7 @@ import pytest
 
 from tests.contract.nats_lab import NATSLab
 from unpoison import App
+from unpoison.app import runnable
 from unpoison.brokers import findings_for
 from unpoison.brokers.nats import wire
 from unpoison.brokers.nats.connection import Connection
@@ -129,7 +130,7 @@ def test_two_groups_each_handle_each_message_once_while_one_retries_dead_letters
     url, lab.url = lab.url, f"{lab.url}&group=billing"
     second = given.consumer(lab.app(), "orders", billing.append, schema=int)
     lab.url = url
-    second.runnable()
+    runnable(second)
     lab.broker("orders").close()
     second.publish_many("orders", range(4))
     drained(first)

@@ -23,6 +23,8 @@ from unpoison import (
     Permanent,
     PoisonPillHandler,
     RetryLater,
+    RunResult,
+    Tally,
     Throttled,
 )
 
@@ -133,6 +135,8 @@ def deciding(exc: ValueError) -> None:
     assert_type(handler.classify_error(exc), ErrorClassification)
     assert_type(handler.should_retry(metadata, exc), bool)
     app.consumer("orders", handler=handler)
+    app.consumer("orders", on_dlq=telling, on_retry=waiting)
+    app.consumer("orders", on_retry=telling)  # type: ignore[arg-type]
     metadata.attempt = 3  # type: ignore[misc]
     PoisonPillHandler(on_retry=telling)  # type: ignore[arg-type]
     PoisonPillHandler(max_attempts="3")  # type: ignore[arg-type]
@@ -146,5 +150,12 @@ class Cautious(PoisonPillHandler):
 
 
 def running() -> None:
-    App("memory://", grace=timedelta(seconds=10)).run(until_empty=True)
+    result = App("memory://", grace=timedelta(seconds=10)).run(until_empty=True)
+    assert_type(result, RunResult)
+    assert_type(result.sources, Mapping[str, Tally])
+    assert_type(result.sources["orders"].dead, int)
+    assert_type(result.total.done, int)
+    assert_type(result.stopped_by, int | None)
+    result.stop()  # type: ignore[attr-defined]
+    list(app.consumers)  # type: ignore[attr-defined]
     App(1)  # type: ignore[arg-type]

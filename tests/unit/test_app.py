@@ -1,13 +1,15 @@
 """What an app refuses, and where its options come from."""
 
+import inspect
+import pydoc
 import types
 import warnings
 
 import pydantic
 import pytest
 
-from unpoison import App, Backoff, ConfigError, PayloadError, PoisonPillHandler
-from unpoison.app import reference_to
+from unpoison import App, Backoff, ConfigError, DLQManager, PayloadError, PoisonPillHandler, RunResult
+from unpoison.app import consumers_of, reference_to
 from unpoison.decide.options import settings_from
 
 
@@ -52,7 +54,7 @@ def test_a_ready_handler_decides_alone_what_it_decides(clash):
 def test_backoff_and_timeout_combine_with_a_ready_handler():
     app, handler = App("memory://combined"), PoisonPillHandler(max_attempts=7)
     app.consumer("orders", handler=handler, backoff=Backoff.immediate(), timeout=3)(lambda order: None)
-    options = app.consumers["orders"].options
+    options = consumers_of(app)["orders"].options
     assert (options.limits.max_attempts, options.limits.backoff, options.timeout) == (7, Backoff.immediate(), 3.0)
     assert handler.backoff != Backoff.immediate()  # the user's own object stays as it is
 
@@ -61,7 +63,7 @@ def test_none_means_no_limit_and_not_given_means_the_default():
     app = App("memory://limits")
     app.consumer("unlimited", max_attempts=None, max_age=None, timeout=None)(lambda order: None)
     app.consumer("default")(lambda order: None)
-    unlimited, default = app.consumers["unlimited"].options, app.consumers["default"].options
+    unlimited, default = consumers_of(app)["unlimited"].options, consumers_of(app)["default"].options
     assert (unlimited.limits.max_attempts, unlimited.limits.max_age, unlimited.timeout) == (None, None, None)
     assert (default.limits.max_attempts, default.timeout) == (5, 300.0)
     assert App("memory://limits", max_body=None).settings.max_body is None
@@ -199,3 +201,94 @@ def test_a_source_that_the_broker_knows_is_not_warned_of(caplog):
     App("memory://known")._broker().open(["elsewhere"])
     App("memory://known").publish("elsewhere", 1)
     assert caplog.records == []
+
+
+def test_help_shows_the_defaults_that_hold_when_nothing_is_given():
+    text = pydoc.render_doc(App.consumer, renderer=pydoc.plaintext)
+    assert "max_attempts: int | None = 5" in text
+    assert "max_age: float | datetime.timedelta | None = datetime.timedelta(days=1)" in text
+    assert "backoff: unpoison.model.backoff.Backoff | None = Backoff.exponential(base=1, max=60)" in text
+    app = pydoc.render_doc(App, renderer=pydoc.plaintext)
+    for shown in ("create: bool | None = True", "grace: float | datetime.timedelta | None = 25.0", "prefetch: int | None = 256"):
+        assert shown in app
+    assert "max_body: int | None = 16777216" in app
+    assert "<object" not in app
+
+
+def test_every_option_of_a_consumer_is_explained_in_its_help():
+    for option in inspect.signature(App.consumer).parameters.keys() - {"self"}:
+        assert f"`{option}`" in App.consumer.__doc__, option
+    for option in inspect.signature(App).parameters:
+        assert f"`{option}`" in App.__doc__, option
+
+
+def test_an_app_shows_what_users_call_and_nothing_of_its_inside():
+    public = {name for name in dir(App("memory://inside")) if not name.startswith("_")}
+    assert public == {
+        "close",
+        "consumer",
+        "dlq",
+        "lifespan",
+        "on_worker_start",
+        "on_worker_stop",
+        "publish",
+        "publish_async",
+        "publish_many",
+        "run",
+        "settings",
+    }
+
+
+@pytest.mark.parametrize("isolation", ["thread", "inline"])
+def test_hooks_can_be_given_to_the_consumer_itself(isolation):
+    app, calls = App("memory://hooks-" + isolation), []
+    app.consumer(
+        "orders",
+        isolation=isolation,
+        max_attempts=2,
+        backoff=Backoff.immediate(),
+        on_retry=lambda message, metadata, delay: calls.append(("retry", message.body, metadata.attempt, delay)),
+        on_dlq=lambda message, metadata, exc: calls.append(("dlq", message.body, metadata.attempt, str(exc))),
+    )(fails)
+    app.publish("orders", b"1")
+    app.run(until_empty=True)
+    assert calls == [("retry", b"1", 1, 0.0), ("dlq", b"1", 2, "the warehouse is closed")]
+
+
+def fails(body: bytes):
+    raise ConnectionError("the warehouse is closed")
+
+
+@pytest.mark.parametrize("hook", ["on_dlq", "on_retry"])
+def test_hooks_are_given_to_the_consumer_or_to_its_handler_and_not_to_both(hook):
+    with pytest.raises(ConfigError, match=f"handler= together with {hook}="):
+        App("memory://both").consumer("orders", handler=PoisonPillHandler(), **{hook: print})(lambda order: None)
+
+
+def test_a_hook_that_cannot_be_called_is_refused_when_the_consumer_is_registered():
+    with pytest.raises(ConfigError, match="on_dlq must be"):
+        App("memory://hook").consumer("orders", on_dlq="mail")(lambda order: None)
+
+
+def test_a_run_returns_what_was_done_by_source_and_in_total():
+    app = App("memory://result")
+    app.consumer("orders", isolation="inline", max_attempts=2, backoff=Backoff.immediate())(fails)
+    app.consumer("emails", isolation="inline")(lambda body: None)
+    app.consumer("unused", isolation="inline")(lambda body: None)
+    app.publish("orders", b"1")
+    app.publish_many("emails", [b"1", b"2"])
+    result = app.run(until_empty=True)
+    assert type(result) is RunResult
+    assert (result.sources["orders"].retried, result.sources["orders"].dead, result.sources["orders"].done) == (1, 1, 0)
+    assert (result.sources["emails"].done, result.sources["unused"].done) == (2, 0)
+    assert (result.total.done, result.total.dead, result.total.retried, result.total.discarded) == (2, 1, 1, 0)
+    assert result.stopped_by is None
+
+
+@pytest.mark.parametrize(
+    "arguments", [("sqlite:///shop.db", "orders"), ("postgresql://ada:secret@db/shop",), (App("memory://"), "x")]
+)
+def test_a_dlq_manager_that_a_user_makes_says_what_to_write_instead(arguments):
+    with pytest.raises(ConfigError, match=r"app\.dlq\('orders'\)") as caught:
+        DLQManager(*arguments)
+    assert "secret" not in str(caught.value)

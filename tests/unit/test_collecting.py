@@ -5,6 +5,7 @@ import gc
 import pytest
 
 from unpoison import App
+from unpoison.app import consumers_of
 from unpoison.flow.run import COLLECT_AFTER, Run
 from unpoison.flow.runnable import RunnableApp
 
@@ -16,7 +17,7 @@ def handle(order):
 def seen_while_running(url, isolation):
     app, seen = App(url), []
     app.consumer("orders", isolation=isolation)(handle)
-    run = Run([RunnableApp(app.settings, [app.consumers["orders"].options], lambda: app.consumers, None)])
+    run = Run([RunnableApp(app.settings, [consumers_of(app)["orders"].options], lambda: consumers_of(app), None)])
     run._consume = lambda *_: seen.append(gc.get_threshold()[0])
     run.serve()
     return seen

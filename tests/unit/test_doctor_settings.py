@@ -5,6 +5,7 @@ import math
 import pytest
 
 from unpoison import App
+from unpoison.app import consumers_of
 from unpoison.cli.doctor import NAMES, findings_of, longest_of
 
 CASES = {
@@ -18,7 +19,7 @@ CASES = {
 def examined(**options):
     app = App("sqlite:///shop.db", grace=25)
     app.consumer("orders", **options)(lambda payload: None)
-    consumers = [registration.options for registration in app.consumers.values()]
+    consumers = [registration.options for registration in consumers_of(app).values()]
     return list(findings_of(app.settings, consumers)), longest_of(consumers)
 
 

@@ -9,6 +9,7 @@ import warnings
 import pytest
 
 from unpoison import App, ConfigError, Delivery
+from unpoison.app import consumers_of
 
 numbers = itertools.count()
 
@@ -56,7 +57,7 @@ class GeneratingShipper:
 def registered(handler, **options):
     app = App("memory://registered")
     app.consumer("orders", **options)(handler)
-    return app.consumers["orders"].options
+    return consumers_of(app)["orders"].options
 
 
 @pytest.mark.parametrize(
@@ -214,4 +215,4 @@ def test_a_consumer_without_parentheses_is_refused_with_the_right_form():
         @app.consumer
         def ship(order: dict, delivery: Delivery) -> None: ...
 
-    assert app.consumers == {}
+    assert consumers_of(app) == {}

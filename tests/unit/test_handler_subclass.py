@@ -15,6 +15,7 @@ from unpoison import (
     Policy,
     RetryLater,
 )
+from unpoison.app import consumers_of
 from unpoison.errors import Throttled
 
 numbers = itertools.count()
@@ -131,7 +132,7 @@ def test_a_backoff_beside_a_handler_keeps_the_handler_as_it_is():
     handler = WithState("ada")
     app = App("memory://state")
     app.consumer("orders", handler=handler, backoff=Backoff.fixed(0.01))(lambda body: None)
-    registration = app.consumers["orders"]
+    registration = consumers_of(app)["orders"]
     assert registration.call.handler is handler
     assert registration.options.limits.backoff == Backoff.fixed(0.01)
     assert registration.options.limits.max_attempts == 2

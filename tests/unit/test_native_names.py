@@ -3,6 +3,7 @@
 import pytest
 
 from unpoison import App
+from unpoison.app import consumers_of, runnable
 from unpoison.brokers import check_sources
 from unpoison.errors import ConfigError
 from unpoison.flow.run import Run
@@ -32,7 +33,7 @@ def test_two_sources_with_one_native_name_are_refused(url, first, second, name):
     app.consumer(first)(print)
     with pytest.raises(ConfigError, match=f"Sources '{first}' and '{second}' would share '{name}'"):
         app.consumer(second)(print)
-    assert list(app.consumers) == [first]
+    assert list(consumers_of(app)) == [first]
     with pytest.raises(ConfigError, match="would share"):
         app.publish(second, 1)
     with pytest.raises(ConfigError, match="would share"):
@@ -51,7 +52,7 @@ def test_two_apps_of_one_run_are_looked_at_together():
     for source in ("orders.eu", "orders_eu"):
         app = App("nats://h")
         app.consumer(source, isolation="inline")(print)
-        apps.append(app.runnable())
+        apps.append(runnable(app))
     assert all(isinstance(app, RunnableApp) for app in apps)
     with pytest.raises(ConfigError, match=r"'orders[._]eu' and 'orders[._]eu' would share"):
         Run(apps)
@@ -65,4 +66,4 @@ def test_a_consumer_of_kafka_needs_a_group(url):
     ) as no:
         app.consumer("orders")(print)
     assert "s3cr3t" not in str(no.value)
-    assert app.consumers == {}
+    assert consumers_of(app) == {}

@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from unpoison import App, Delivery
+from unpoison.app import consumers_of
 from unpoison.body.guard import decoder
 from unpoison.body.json_text import Unfit
 from unpoison.brokers.memory import MemoryBroker
@@ -135,7 +136,7 @@ def test_one_that_no_handler_takes_is_a_dead_letter_and_stays_a_tombstone_when_i
     )
     assert letter.as_json()["body"] is None
     assert "Annotate its payload with '| None'" in letter.error
-    del app.consumers["orders"]
+    del consumers_of(app)["orders"]
     app.dlq("orders").replay_all()
     again = []
 

@@ -11,6 +11,7 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
+from unpoison.app import consumers_of
 from unpoison.brokers import checks_for, findings_for, is_url
 from unpoison.cli.loading import load
 from unpoison.cli.options import target_or_url
@@ -153,7 +154,7 @@ class Examination:
 
     def examine_app(self, reference: str, sources: Sequence[str], *, deep: bool) -> None:
         app = load(reference)
-        consumers = _chosen([each.options for each in app.consumers.values()], sources)
+        consumers = _chosen([each.options for each in consumers_of(app).values()], sources)
         self.what = f"{reference} at {masked(app.settings.url)}"
         self.checked += NAMES
         self.accepted = app.settings.accept

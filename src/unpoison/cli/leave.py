@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import click
 import msgspec
 
+from unpoison.app import consumers_of
 from unpoison.brokers import is_url, leftovers_for, move_back
 from unpoison.cli.loading import load
 from unpoison.cli.options import confirm, target_or_url
@@ -58,7 +59,7 @@ def _meant(target: str | None, sources: Sequence[str]) -> tuple[str, Sequence[st
     if is_url(target):
         return target, sources
     app = load(target)
-    return app.settings.url, sources or list(app.consumers)
+    return app.settings.url, sources or list(consumers_of(app))
 
 
 def _moved(url: str, left: Leftovers, wait: float) -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import click
 
-from unpoison.app import App
+from unpoison.app import App, consumers_of, worker_hooks_of
 from unpoison.decide.options import settings_from
 from unpoison.errors import ConfigError
 from unpoison.flow.runnable import RunnableApp
@@ -57,10 +57,10 @@ def runnable(reference: str, workers: int | None = None, style: LogStyle | None 
         limit = settings_from({"url": "memory://"}, environment={name: os.environ[name] for name in _LIMIT if name in os.environ})
         return RunnableApp.from_reference(
             whole(reference),
-            lambda: app().consumers,
+            lambda: consumers_of(app()),
             limit.start_timeout,
             workers=workers,
-            worker_hooks=lambda: app().worker_hooks(),
+            worker_hooks=lambda: worker_hooks_of(app()),
             style=style,
         )
     except ImportFailed as error:

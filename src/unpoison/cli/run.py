@@ -16,7 +16,7 @@ from unpoison.cli.output import keep_for_json, print_json
 from unpoison.flow.run import Run
 from unpoison.model.wording import counted, one_line
 from unpoison.reporting.log_lines import FORMS, LEVELS, LogStyle, configure, settle
-from unpoison.reporting.report import Tally
+from unpoison.reporting.report import RunResult, Tally
 
 # The progress line. Handlers print from processes of their own, and would tear anything drawn among their lines. So the terminal
 # is told to scroll only the lines above the last one: no other output reaches it.
@@ -114,16 +114,16 @@ def command(  # noqa: PLR0917 - click passes them by name
         settle()  # no app is imported into this process, so none can set up logging here
     run = Run(apps, is_dedicated=True)
     shown = until_empty and not quiet and log_format == "text" and is_possible()
-    with progress_line(lambda: _counts(_total(run.tallies()))) if shown else nullcontext():
+    with progress_line(lambda: _counts(run.result().total)) if shown else nullcontext():
         run.serve(until_empty=until_empty)
-    tallies = {name: Tally() for name in run.names()} | run.tallies()
-    total = _total(tallies)
+    result = run.result()
+    total = result.total
     if as_json:
-        print_json({"sources": {source: asdict(tally) for source, tally in tallies.items()}, "total": asdict(total)})
+        print_json({"sources": {source: asdict(tally) for source, tally in result.sources.items()}, "total": asdict(total)})
     elif not quiet:
-        _print_counts(tallies)
+        _print_counts(result.sources)
         for app in apps:
-            if _total(run.tallies(app)).dead:
+            if RunResult(run.tallies(app)).total.dead:
                 click.echo(f"To see the dead letters: unpoison dlq ls --app {one_line(app.reference)}")
     if run.stopped_by == signal.SIGINT:
         sys.exit(INTERRUPTED)
@@ -131,11 +131,6 @@ def command(  # noqa: PLR0917 - click passes them by name
         became = f"{counted(total.dead, 'message')} became {'a dead letter' if total.dead == 1 else 'dead letters'}"
         click.echo(f"Error: {became}, and --fail-on-dead is set.", err=True)
         sys.exit(1)
-
-
-def _total(tallies: Mapping[str, Tally]) -> Tally:
-    counts = [asdict(tally) for tally in tallies.values()]
-    return Tally(**{name: sum(each[name] for each in counts) for name in asdict(Tally())})
 
 
 def _counts(tally: Tally) -> str:

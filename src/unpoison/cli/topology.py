@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import click
 import msgspec
 
+from unpoison.app import consumers_of
 from unpoison.brokers import broker_for, is_url, losses_for, needs_for, statements_for
 from unpoison.cli.loading import load
 from unpoison.cli.options import target_or_url
@@ -176,7 +177,7 @@ def _merged(targets: Sequence[str], sources: Sequence[str]) -> dict[str, _Target
         else:
             app = load(text)
             url, creates = app.settings.url, app.settings.create
-            consumed = list(app.consumers)
+            consumed = list(consumers_of(app))
             known += consumed
             mine = [name for name in consumed if not sources or name in sources]
         target = found.setdefault(url, _Target(url, [], []))

@@ -9,9 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Self
 
-from unpoison.errors import BulkStopped, LetterNotFound, UnpoisonError
+from unpoison.errors import BulkStopped, ConfigError, LetterNotFound, UnpoisonError
 from unpoison.model.dead_letter import DeadLetter
 from unpoison.port.broker import DeadLetters, ListsIds, Progress, PurgesHistory, SizesPages, one_look
+from unpoison.port.broker_url import masked_text
 
 PAGE = 1_000
 """How many letters are sent or removed at once, unless the adapter says another number."""
@@ -60,9 +61,14 @@ class _Tally:
 
 
 class DLQManager:
-    """The dead letters of one source."""
+    """The dead letters of one source. `app.dlq("orders")` makes it."""
 
-    def __init__(self, letters: DeadLetters, source: str) -> None:
+    def __init__(self, letters: DeadLetters, source: str = "") -> None:
+        if not hasattr(letters, "browse"):
+            shown = masked_text(repr(letters))
+            raise ConfigError(
+                f"DLQManager cannot be made from {shown}. Ask the app for it: App('sqlite:///shop.db') has app.dlq('orders')."
+            )
         self._letters, self.source = letters, source
         self.page = letters.page if isinstance(letters, SizesPages) else PAGE
         """How many letters of a whole DLQ are sent or removed at once."""

@@ -8,16 +8,26 @@ import sys
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from types import SimpleNamespace
 from typing import Any, Literal, get_args
 
 from unpoison.errors import ConfigError, seconds
-from unpoison.model.backoff import Limits
+from unpoison.model.backoff import DEFAULT_BACKOFF, MAX_AGE, MAX_ATTEMPTS, Limits
 
 Isolation = Literal["process", "thread", "inline"]
 Tombstones = Literal["handle", "skip"]
 
-UNSET: Any = object()
-"""Stands for an argument that was not given, where None has a meaning of its own (no limit)."""
+
+class Default:
+    """The default of an argument. It tells "not given" from the same value given on purpose; help() shows the value itself."""
+
+    __slots__ = ("shown", "value")
+
+    def __init__(self, value: Any, shown: str = "") -> None:
+        self.value, self.shown = value, shown or repr(value)
+
+    def __repr__(self) -> str:
+        return self.shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +95,20 @@ class ConsumerOptions:
         return -(-self.concurrency // self.lanes) if self.workers is None else self.workers
 
 
-def settings_from(given: Mapping[str, Any], max_body: Any = UNSET, environment: Mapping[str, str] = os.environ) -> Settings:
-    """Explicit arguments win over UNPOISON_* variables, those over the defaults. None in `given` means not given."""
+DEFAULTS: Any = SimpleNamespace(
+    **{each.name: Default(each.default) for each in fields(Settings)},
+    max_attempts=Default(MAX_ATTEMPTS),
+    max_age=Default(MAX_AGE),
+    backoff=Default(DEFAULT_BACKOFF, "Backoff.exponential(base=1, max=60)"),
+)
+"""The defaults in the signatures of App and of @app.consumer."""
+
+
+def settings_from(given: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> Settings:
+    """Explicit arguments win over UNPOISON_* variables, those over the defaults.
+
+    A Default in `given` means not given. So does None, except for `max_body`, where it means no limit.
+    """
     known = {each.name: each.type for each in fields(Settings)}
     values: dict[str, Any] = {}
     for variable, text in environment.items():
@@ -98,9 +120,12 @@ def settings_from(given: Mapping[str, Any], max_body: Any = UNSET, environment: 
             warnings.warn(f"{variable} is not a setting of unpoison and is ignored. Known are {listed}.", stacklevel=3)
         else:
             values[name] = _from_text(variable, text, known[name])
-    values.update({name: value for name, value in given.items() if value is not None})
-    if max_body is not UNSET:
-        values["max_body"] = max_body
+    values |= {
+        name: value
+        for name, value in given.items()
+        if not isinstance(value, Default) and (value is not None or name == "max_body")
+    }
+    values |= {name: seconds(values[name], name) for name in ("grace", "start_timeout") if name in values}
     if not values.get("url"):
         raise ConfigError("App needs a broker URL. Write App('sqlite:///shop.db'), or set UNPOISON_URL.")
     if not isinstance(values["url"], str):

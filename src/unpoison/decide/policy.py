@@ -44,6 +44,8 @@ NO_POLICY = Policy()
 
 
 ErrorClassifier = Callable[[BaseException], "ErrorClassification | str | None"]
+OnDLQ = Callable[[Message, MessageMetadata, BaseException], Any]
+OnRetry = Callable[[Message, MessageMetadata, float], Any]
 
 
 @dataclass
@@ -57,8 +59,8 @@ class PoisonPillHandler:
 
     max_attempts: int | None = MAX_ATTEMPTS
     error_classifier: ErrorClassifier | None = None
-    on_dlq: Callable[[Message, MessageMetadata, BaseException], Any] | None = None
-    on_retry: Callable[[Message, MessageMetadata, float], Any] | None = None
+    on_dlq: OnDLQ | None = None
+    on_retry: OnRetry | None = None
     backoff: Backoff = DEFAULT_BACKOFF
     max_age: float | timedelta | None = MAX_AGE
     policies: Mapping[type[BaseException], Policy] = field(default_factory=dict)

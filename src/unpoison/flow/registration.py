@@ -9,8 +9,8 @@ from typing import Any
 from unpoison.body.guard import decoder
 from unpoison.body.keys import key_reader
 from unpoison.body.signature import check_not_generator, is_coroutine_function, name_of, payload_annotation
-from unpoison.decide.options import UNSET, ConsumerOptions, Settings, check_isolation, check_tombstones
-from unpoison.decide.policy import ErrorClassifier, PoisonPillHandler, Policy, check_backoff
+from unpoison.decide.options import ConsumerOptions, Default, Settings, check_isolation, check_tombstones
+from unpoison.decide.policy import ErrorClassifier, OnDLQ, OnRetry, PoisonPillHandler, Policy, check_backoff
 from unpoison.errors import ConfigError, seconds
 from unpoison.model.backoff import Backoff, Limits
 from unpoison.worker.call import Call, Registration
@@ -35,12 +35,23 @@ def register(
     threads: int,
     isolation: str | None,
     max_age: float | timedelta | None,
+    on_dlq: OnDLQ | None,
+    on_retry: OnRetry | None,
     handler: PoisonPillHandler | None,
 ) -> Registration:
     """Check everything about a consumer and put it in order."""
     check_source(source)
+    backoff = None if isinstance(backoff, Default) else backoff
     policy = _policy(
-        source, handler, max_attempts=max_attempts, classify=classify, policies=policies, backoff=backoff, max_age=max_age
+        source,
+        handler,
+        max_attempts=max_attempts,
+        classify=classify,
+        policies=policies,
+        backoff=backoff,
+        max_age=max_age,
+        on_dlq=on_dlq,
+        on_retry=on_retry,
     )
     check_not_generator(function, f"Consumer {source!r}: handler")
     annotation, wants_delivery = payload_annotation(function)
@@ -67,13 +78,15 @@ def register(
 def _policy(source: str, handler: PoisonPillHandler | None, **given: Any) -> PoisonPillHandler:
     """The PoisonPillHandler of this consumer: the user's own, or one made from the options."""
     limits = ("max_attempts", "max_age")  # for these None has a meaning: no limit
-    set_here = {name: value for name, value in given.items() if value is not UNSET and (value is not None or name in limits)}
+    set_here = {
+        name: value for name, value in given.items() if not isinstance(value, Default) and (value is not None or name in limits)
+    }
     options: dict[str, Any] = {{"classify": "error_classifier"}.get(name, name): value for name, value in set_here.items()}
     if handler is None:
         return PoisonPillHandler(**options)
     if not isinstance(handler, PoisonPillHandler):
         raise ConfigError(f"Consumer {source!r}: handler must be a PoisonPillHandler, got {handler!r}. Make one or leave it out.")
-    clashes = [name for name in (*limits, "classify", "policies") if name in set_here]
+    clashes = [name for name in (*limits, "classify", "policies", "on_dlq", "on_retry") if name in set_here]
     if clashes:
         raise ConfigError(
             f"Consumer {source!r} has handler= together with {' and '.join(f'{name}=' for name in clashes)}, which the handler "

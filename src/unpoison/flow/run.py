@@ -25,7 +25,7 @@ from unpoison.flow.until_empty import IdleAgreement
 from unpoison.port.broker import Broker, Finding
 from unpoison.port.broker_url import masked
 from unpoison.port.findings import refuse_losses
-from unpoison.reporting.report import Report, Tally
+from unpoison.reporting.report import Report, RunResult, Tally
 from unpoison.workers.bell import Bell
 from unpoison.workers.pooled_worker import Reaper
 
@@ -94,6 +94,10 @@ class Run:
         for app in apps or self._apps:
             counts |= self._reports[id(app)].tallies()
         return counts
+
+    def result(self) -> RunResult:
+        """What was done, also for sources that nothing happened to."""
+        return RunResult({name: Tally() for name in self.names()} | self.tallies(), self.stopped_by)
 
     def names(self) -> list[str]:
         """Of all sources; each is named with its app where two apps have a source of the same name."""

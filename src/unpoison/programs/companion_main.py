@@ -9,6 +9,7 @@ import sys
 import threading
 from functools import cache
 
+from unpoison.app import consumers_of, worker_hooks_of
 from unpoison.flow.run import Run
 from unpoison.flow.runnable import RunnableApp
 from unpoison.programs.importing import import_app
@@ -18,7 +19,9 @@ def main() -> None:
     line, reference, url = socket.socket(fileno=int(sys.argv[1])), sys.argv[2], sys.argv[3]
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     app = cache(lambda: import_app(reference))
-    made = RunnableApp.from_reference(reference, lambda: app().consumers, worker_hooks=lambda: app().worker_hooks(), url=url)
+    made = RunnableApp.from_reference(
+        reference, lambda: consumers_of(app()), worker_hooks=lambda: worker_hooks_of(app()), url=url
+    )
     run = Run([made], is_dedicated=True)
     threading.Thread(target=_stop_at_end_of_line, args=(line, run), name="unpoison-line", daemon=True).start()
     run.serve()

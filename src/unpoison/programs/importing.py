@@ -1,4 +1,4 @@
-"""How is an app found, given "module:name" or "path/to/file.py:name"?"""
+"""Imports an app by "module:name" or "path/to/file.py:name"."""
 
 import importlib
 import importlib.util
@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-from unpoison.app import App
+from unpoison.app import App, importing
 from unpoison.errors import ConfigError
 
 MAIN = "__unpoison_main__"
@@ -18,11 +18,8 @@ def import_app(reference: str) -> App:
     where, _, name = reference.rpartition(":")
     if not where or not name:
         raise ConfigError(f"{reference!r} does not name an app. Write module:app, or path/to/file.py:app.")
-    App.being_imported = True
-    try:
+    with importing():
         module = _from_file(where) if where.endswith(".py") else _from_module(where)
-    finally:
-        App.being_imported = False
     found = module
     for part in name.split("."):
         found = getattr(found, part, None)  # type: ignore[assignment]  # checked right below
@@ -52,7 +49,7 @@ def _from_module(name: str) -> ModuleType:
 def _from_file(path: str) -> ModuleType:
     file = Path(path).resolve()
     if not file.is_file():
-        raise ConfigError(f"There is no file {path!r}. Check the path; it is looked up from {str(Path.cwd())!r}.")
+        raise ConfigError(f"There is no file {path!r}. Check the path; it is relative to {str(Path.cwd())!r}.")
     sys.path.insert(0, str(file.parent))
     spec = importlib.util.spec_from_file_location(MAIN, file)
     if spec is None or spec.loader is None:

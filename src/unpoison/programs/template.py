@@ -23,7 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from unpoison.app import App
+from unpoison.app import App, consumers_of, worker_hooks_of
 from unpoison.decide.policy import PoisonPillHandler
 from unpoison.errors import ConfigError
 from unpoison.model.failure import describe
@@ -64,7 +64,7 @@ def main() -> None:
 
 def described(app: App) -> wire.Described:
     """The app as plain data."""
-    return wire.Described(app.settings, [_consumer(registration) for registration in app.consumers.values()], other_threads())
+    return wire.Described(app.settings, [_consumer(registration) for registration in consumers_of(app).values()], other_threads())
 
 
 def _consumer(registration: Registration) -> wire.Consumer:
@@ -136,12 +136,12 @@ def _be_worker(sock: socket.socket, app: App, consumer: int, fork: wire.Fork) ->
 
 
 def _start(app: App, consumer: int, fork: wire.Fork, descriptors: list[int]) -> Any:
-    registration = app.consumers[fork.source]
+    registration = consumers_of(app)[fork.source]
     talk, shared, stack, log, out, err, *inherited_fds = descriptors
     fds = WorkerFds(socket.socket(fileno=talk), Marks(shared, registration.options.lanes), stack, log, (out, err), inherited_fds)
     if fork.for_hooks:
-        become_hook_worker(fds, registration, app.worker_hooks(), consumer)
-    become_worker(fds, registration, app.worker_hooks(), consumer, app.settings.worker_memory)
+        become_hook_worker(fds, registration, worker_hooks_of(app), consumer)
+    become_worker(fds, registration, worker_hooks_of(app), consumer, app.settings.worker_memory)
 
 
 if __name__ == "__main__":

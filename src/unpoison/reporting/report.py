@@ -9,7 +9,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from unpoison.errors import UnpoisonError
@@ -49,6 +49,20 @@ class Tally:
     dead: int = 0
     discarded: int = 0
     released: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """What a run did. `sources` has the counts of each source, `stopped_by` the signal that ended the run, if one did."""
+
+    sources: Mapping[str, Tally]
+    stopped_by: int | None = None
+
+    @property
+    def total(self) -> Tally:
+        """The counts of all sources together."""
+        counts = [asdict(tally) for tally in self.sources.values()]
+        return Tally(**{name: sum(each[name] for each in counts) for name in asdict(Tally())})
 
 
 class Report:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from unpoison.app import App
+from unpoison.app import App, consumers_of, runnable
 from unpoison.body.payload import new_id
 from unpoison.errors import Permanent
 from unpoison.flow.consumer import Consumer
@@ -47,8 +47,8 @@ def consumer(app: App, source: str, handle: Callable[..., Any], **options: Any) 
 def consumed(app: App, source: str, broker: Broker, clock: Callable[[], float] = time.time) -> Tally:
     """Let the app consume over this connection, and by this clock, until nothing is ready. Returns how messages ended."""
     report, bell = Report(), Bell()
-    options = app.consumers[source].options
-    started = app.runnable().start_workers(options, broker, bell)
+    options = consumers_of(app)[source].options
+    started = runnable(app).start_workers(options, broker, bell)
     consumer = Consumer(options, broker, started.workers, report, started.hooks, bell.ring, clock=clock)
     while consumer.turn():
         pass

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from unpoison.app import consumers_of
 from unpoison.brokers import broker_for, dead_letters_for, sources_for
 from unpoison.cli.loading import load
 from unpoison.cli.screen import progress
@@ -109,10 +110,10 @@ def target(app: str | None, url: str | None, source: str | None) -> Target:
         raise click.UsageError("--app and --url both name a broker. Give one of them.")
     if app is not None:
         loaded = load(app)
-        sources = [source] if source else list(loaded.consumers)
+        sources = [source] if source else list(consumers_of(loaded))
         if not sources:
             raise click.UsageError("The app has no consumer, so its sources are unknown. Add --source NAME.")
-        return _opened(loaded.settings.url, sources, known=loaded.consumers if loaded.settings.create else ())
+        return _opened(loaded.settings.url, sources, known=consumers_of(loaded) if loaded.settings.create else ())
     url = url or os.environ.get("UNPOISON_URL")
     if not url:
         raise click.UsageError("Name the app or the broker: add --app module:app or --url URL, or set UNPOISON_URL.")

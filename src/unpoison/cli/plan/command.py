@@ -10,6 +10,7 @@ from typing import Any
 import click
 import msgspec
 
+from unpoison.app import consumers_of
 from unpoison.cli.loading import load
 from unpoison.cli.options import duration
 from unpoison.cli.output import print_json
@@ -243,7 +244,7 @@ def command(
 
 def _subjects_of(reference: str, source: str | None, conditions: Conditions) -> list[Subject]:
     """The plans of an app's consumers, or of one of them. The app is imported, not run."""
-    consumers = load(reference).consumers
+    consumers = consumers_of(load(reference))
     if not consumers:
         raise click.UsageError(f"{reference!r} has no consumer, so there is nothing to plan. Plan with --attempts and --base.")
     if source is not None and source not in consumers:
