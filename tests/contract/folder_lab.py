@@ -9,7 +9,6 @@ from unittest.mock import patch
 
 from tests.contract.folder_adapter.broker import FolderBroker
 from tests.contract.folder_adapter.queue import Queue
-from tests.contract.labs import waits_for_takeover
 from unpoison.brokers import ADAPTERS, Adapter
 from unpoison.model.message import Delivery
 from unpoison.port.broker import Broker
@@ -20,11 +19,6 @@ HERE = "tests.contract.folder_adapter"
 ADAPTERS["folder"] = Adapter(
     f"{HERE}.broker", "FolderBroker", f"{HERE}.deadletters", "FolderDeadLetters", doctor=f"{HERE}.deadletters"
 )
-
-
-def visibility_for(promise: str) -> float:
-    """Seconds that fit a promise, told by its name."""
-    return 1.0 if waits_for_takeover(promise) else 30.0
 
 
 class FolderLab(Lab):

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.contract.folder_lab import FolderLab
 from tests.contract.kafka_lab import SESSION_TIMEOUT, KafkaLab, SweptLab
 from tests.contract.labs import MemoryLab, SQLiteLab
 from tests.contract.nats_lab import ACK_WAIT, SHORT_ACK_WAIT, NATSLab
@@ -178,6 +179,11 @@ def _redis(server: str) -> Callable[[Wanted], Lab]:
     return lambda wanted: RedisLab(wanted.server(server), wanted.folder)
 
 
+def _folder(wanted: Wanted) -> Lab:
+    return FolderLab(wanted.folder, 1.0 if wanted.takeover_is_near else 30.0)
+
+
+FOLDER_EVERYDAY = frozenset(each for each in promises(retrying, dead_letters) if Trait.TAKEOVER not in traits_of(each))
 KAFKA_EVERYDAY = promises(delivering, publishing, ownership, retrying)
 
 ROWS = (
@@ -203,6 +209,8 @@ ROWS = (
     Row("kafka", _kafka, KAFKA_EVERYDAY, EVERY, ("kafka",)),
     Row("sqs", _sqs_by_order, CONTRACT - MANY_REQUESTS_ON_SQS, KILLS | ISOLATION, ("elasticmq", "moto"), kills_take=3600),
     Row("sqs elasticmq long polling", _sqs("elasticmq", wait=1), NONE, CONTRACT - ORDERED, ("elasticmq",)),
+    # The adapter that CONTRIBUTING shows how to write.
+    Row("folder", _folder, FOLDER_EVERYDAY, CONTRACT | KILLS),
     Row("sqs moto", _sqs("moto"), NONE, CONTRACT - MINUTES_ON_MOTO, ("moto",)),
 )
 ROW = {row.name: row for row in ROWS}

@@ -204,11 +204,11 @@ def test_a_source_that_the_broker_knows_is_not_warned_of(caplog):
 
 
 def test_help_shows_the_defaults_that_hold_when_nothing_is_given():
-    text = pydoc.render_doc(App.consumer, renderer=pydoc.plaintext)
+    text = pydoc.plain(pydoc.render_doc(App.consumer))
     assert "max_attempts: int | None = 5" in text
     assert "max_age: float | datetime.timedelta | None = datetime.timedelta(days=1)" in text
     assert "backoff: unpoison.model.backoff.Backoff | None = Backoff.exponential(base=1, max=60)" in text
-    app = pydoc.render_doc(App, renderer=pydoc.plaintext)
+    app = pydoc.plain(pydoc.render_doc(App))
     for shown in ("create: bool | None = True", "grace: float | datetime.timedelta | None = 25.0", "prefetch: int | None = 256"):
         assert shown in app
     assert "max_body: int | None = 16777216" in app

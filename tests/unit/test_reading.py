@@ -2,7 +2,6 @@
 
 import pytest
 
-from unpoison.brokers.kafka import envelope as kafka
 from unpoison.brokers.nats import envelope as nats
 from unpoison.brokers.rabbitmq import envelope as rabbitmq
 from unpoison.brokers.rabbitmq import header_table
@@ -11,8 +10,8 @@ from unpoison.decide.attempts import admit
 from unpoison.model.backoff import Limits
 from unpoison.model.dead_letter import iso
 from unpoison.model.message import UNTRIED, Delivery
-from unpoison.port.serialization import counters_or_untried
 from unpoison.port.reading import Unreadable, as_bytes, as_text, read_all, unreadable
+from unpoison.port.serialization import counters_or_untried
 
 
 def delivery_of(number: int) -> Delivery:

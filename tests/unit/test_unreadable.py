@@ -4,7 +4,6 @@ import struct
 
 import pytest
 
-from unpoison.brokers.kafka import envelope as kafka
 from unpoison.brokers.nats import envelope as nats
 from unpoison.brokers.nats import letters as nats_letters
 from unpoison.brokers.rabbitmq import envelope as rabbitmq
@@ -12,6 +11,7 @@ from unpoison.brokers.rabbitmq import letters as rabbitmq_letters
 from unpoison.brokers.redis import envelope as redis
 from unpoison.brokers.sqs import envelope as sqs
 from unpoison.model.message import UNTRIED
+from unpoison.port import serialization
 
 NESTED = b'{"a":' * 5000 + b"1" + b"}" * 5000
 LISTS = b"[" * 5000 + b"]" * 5000
@@ -41,7 +41,7 @@ def test_nats(text):
 
 
 def test_kafka(text):
-    assert kafka.counters_or_untried(text) == UNTRIED
+    assert serialization.counters_or_untried(text) == UNTRIED
 
 
 def test_redis(text):

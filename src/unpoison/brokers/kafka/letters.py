@@ -13,7 +13,6 @@ import msgspec
 from unpoison.brokers.kafka import envelope
 from unpoison.brokers.kafka.envelope import BODY_AT, Envelope, NewRecord, Record, headers_of, is_number
 from unpoison.brokers.kafka.names import Names
-from unpoison.model.classification import ErrorClassification
 from unpoison.model.dead_letter import DeadLetter
 from unpoison.model.message import Counters, Message
 from unpoison.port.serialization import GROUP, LETTER, LETTER_ID, foreign_letter, letter_headers, letter_of

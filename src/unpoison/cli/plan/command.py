@@ -18,8 +18,7 @@ from unpoison.cli.plan.chart import chart, chart_width
 from unpoison.cli.plan.content import Conditions, Subject, subject
 from unpoison.cli.plan.svg import svg
 from unpoison.cli.screen import console
-from unpoison.model.backoff import MAX_AGE, MAX_ATTEMPTS, Limits
-from unpoison.model.backoff import Backoff
+from unpoison.model.backoff import MAX_AGE, MAX_ATTEMPTS, Backoff, Limits
 from unpoison.planning.plan import TOGETHER, Load, Percentiles, Plan, Traffic
 from unpoison.planning.warnings import INSTANT
 

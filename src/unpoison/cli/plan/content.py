@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from unpoison.decide.policy import Limits
+from unpoison.model.backoff import Limits
 from unpoison.model.wording import counted
 from unpoison.planning.plan import TOGETHER, Burst, Plan, Scenario, Step, Traffic, plan
 from unpoison.planning.warnings import INSTANT, Warned, described, lasting, number, per_second, percent, warnings
