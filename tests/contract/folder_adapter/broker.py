@@ -48,8 +48,8 @@ def folders(root: Path, source: str) -> Folders:
 
 
 class Subscription:
-    """One queue, as far as this process takes its messages: the `Holder` of the kit. To renew a message is to rename its file, which
-    a thread of the kit does: so nothing else is done with files at that moment."""
+    """One queue, as far as this process takes its messages: the `Holder` of the kit. A thread of the kit renews a message by
+    renaming its file, so nothing else is done with files at that moment."""
 
     def __init__(self, queue: Queue, visibility: float, kept_in: Queue | None = None) -> None:
         self.queue, self._visibility, self._kept_in = queue, visibility, kept_in
