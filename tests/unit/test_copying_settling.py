@@ -196,3 +196,23 @@ def test_only_what_was_not_started_is_handed_back(server):
     unstarted, failed, later = (server.delivery("1", source) for source in ("unstarted", "failed", "later"))
     settled = [Kept(unstarted, Counters()), Kept(failed, Counters(attempts=1)), Kept(later, Counters(), 3.0)]
     assert handed_back(settled) == {"unstarted"}
+
+
+def test_a_copy_that_was_confirmed_is_not_stored_again_when_its_original_could_not_be_let_go(server):
+    one, two = server.delivery("1"), server.delivery("2")
+    settlement = Settlement(kept=[kept(one)], dead=[dead(two)])
+    server.forgets_answers = {"1", "2"}
+    for _ in range(2):
+        with pytest.raises(BrokerUnavailable, match="No answer for some"):
+            server.settler.settle(settlement)
+    server.forgets_answers = set()
+    assert server.settler.settle(settlement) == ["id of letter 2"]
+    assert server.log == ["copy 1", "letter 2", "gone 1", "gone 2"]
+
+
+def test_what_is_done_and_belongs_to_another_by_now_is_told(server):
+    one, two = server.delivery("1"), server.delivery("2")
+    server.queue.remove("1")
+    with pytest.raises(OwnershipLost):
+        server.settler.settle(Settlement([one, two]))
+    assert server.log == ["gone 2"]
