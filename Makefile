@@ -14,7 +14,7 @@ SHARD ?=
 PYTEST = $(RUN) -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
 PROCESSES ?= 3
 export PYTHON
-# The stamp knows the folder and the PYTHON asked for: an environment that was moved or copied is installed anew
+# The stamp knows the folder and the PYTHON asked for: an environment that was moved or copied is installed again
 # instead of testing the code of the place it came from.
 STAMP := $(VENV)/installed-$(shell printf '%s' '$(CURDIR) $(PYTHON)' | cksum | cut -d ' ' -f 1)
 
@@ -88,7 +88,7 @@ wheel: setup  ## build the wheel and the source archive into dist/
 
 # Resolved on the oldest Python that is supported, so that one file serves the newer ones too.
 constraints: PYTHON := $(or $(PYTHON),python3.11)
-constraints:  ## resolve the development set anew and write constraints.txt
+constraints:  ## resolve the development set again and write constraints.txt
 	@eval "$$CHOOSE_PYTHON"; \
 	fresh=$$(mktemp -d) && trap 'rm -rf "$$fresh"' EXIT && \
 	"$$python" -m venv "$$fresh" && \
@@ -142,7 +142,7 @@ fi
 endef
 export CHOOSE_PYTHON
 
-# Keeps an environment that works. Only a broken or outdated one is made anew, or one of another version than the
+# Keeps an environment that works. Only a broken or outdated one is made again, or one of another version than the
 # PYTHON asked for.
 define MAKE_VENV
 set -e

@@ -151,56 +151,13 @@ def private_server() -> Iterator[Callable[..., Server]]:
         yield lambda name, **options: stack.enter_context(private_or_skip(name, **options))
 
 
-@pytest.fixture(scope="session")
-def postgresql(pytestconfig: pytest.Config) -> Server:
-    return shared_or_skip("postgresql", pytestconfig.stash[OWNER])
+def _shared_with_all(name: str) -> Callable[[pytest.Config], Server]:
+    @pytest.fixture(scope="session", name=fixture_of(name))
+    def server(pytestconfig: pytest.Config) -> Server:
+        return shared_or_skip(name, pytestconfig.stash[OWNER])
+
+    return server
 
 
-@pytest.fixture(scope="session")
-def pgbouncer(pytestconfig: pytest.Config) -> Server:
-    return shared_or_skip("pgbouncer", pytestconfig.stash[OWNER])
-
-
-@pytest.fixture(scope="session")
-def rabbitmq(pytestconfig: pytest.Config) -> Server:
-    return shared_or_skip("rabbitmq", pytestconfig.stash[OWNER])
-
-
-@pytest.fixture(scope="session")
-def rabbitmq_4(pytestconfig: pytest.Config) -> Server:
-    return shared_or_skip("rabbitmq-4", pytestconfig.stash[OWNER])
-
-
-@pytest.fixture(scope="session")
-def redis(pytestconfig: pytest.Config) -> Server:
-    return shared_or_skip("redis", pytestconfig.stash[OWNER])
-
-
-@pytest.fixture(scope="session")
-def redis_8(pytestconfig: pytest.Config) -> Server:
-    return shared_or_skip("redis-8", pytestconfig.stash[OWNER])
-
-
-@pytest.fixture(scope="session")
-def nats(pytestconfig: pytest.Config) -> Server:
-    return shared_or_skip("nats", pytestconfig.stash[OWNER])
-
-
-@pytest.fixture(scope="session")
-def nats_2_9(pytestconfig: pytest.Config) -> Server:
-    return shared_or_skip("nats-2.9", pytestconfig.stash[OWNER])
-
-
-@pytest.fixture(scope="session")
-def kafka(pytestconfig: pytest.Config) -> Server:
-    return shared_or_skip("kafka", pytestconfig.stash[OWNER])
-
-
-@pytest.fixture(scope="session")
-def elasticmq(pytestconfig: pytest.Config) -> Server:
-    return shared_or_skip("elasticmq", pytestconfig.stash[OWNER])
-
-
-@pytest.fixture(scope="session")
-def moto(pytestconfig: pytest.Config) -> Server:
-    return shared_or_skip("moto", pytestconfig.stash[OWNER])
+# A fixture for each server there is: postgresql, rabbitmq_4, nats_2_9 …
+globals().update({f"_{fixture}": _shared_with_all(name) for fixture, name in FIXTURES.items()})

@@ -20,7 +20,7 @@ import pytest
 
 DURATIONS = Path(__file__).parent / "durations.json"
 SECONDS_OF_A_TEST, SECONDS_OF_A_UNIT = 2.0, 60.0
-"""Of tests that nobody has measured yet, and of a unit of such tests at most."""
+"""Of tests that were not measured yet, and of a unit of such tests at most."""
 
 SERVERS = ("kafka", "rabbitmq", "redis", "nats", "postgresql", "sqs")
 SINGLE, BY_ROW = "tests/contract/test_kills.py", ("tests/contract/test_promises.py", "tests/contract/test_isolation.py")

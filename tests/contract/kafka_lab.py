@@ -78,7 +78,7 @@ class KafkaLab(Lab):
         self.delete()
 
     def refused_message(self, broker: Broker) -> Outgoing:
-        """Somebody limited the size of records in the topic of the source."""
+        """An administrator limited the size of records in the topic of the source."""
         self._limit("100000", "topic")
         assert isinstance(broker, KafkaBroker)
         topic = ConfigResource(ResourceType.TOPIC, broker.connection.names("orders").topic)
@@ -106,7 +106,7 @@ class KafkaLab(Lab):
 
     @contextmanager
     def dead_letters_unwritable(self) -> Iterator[None]:
-        """Somebody limited the size of records in the topic of dead letters."""
+        """An administrator limited the size of records in the topic of dead letters."""
         self._limit("1")
         try:
             yield

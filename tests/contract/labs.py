@@ -43,7 +43,7 @@ class SQLiteLab(Lab):
             run.execute("commit")
 
     def refused_message(self, broker: Broker) -> Outgoing:
-        """SQLite takes a gigabyte in one value, unless somebody has set a lower limit."""
+        """SQLite takes a gigabyte in one value, unless a lower limit is set."""
         assert isinstance(broker, SQLiteBroker)
         broker._connected().setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 100_000)
         return Outgoing(PLAIN_ID, "orders", b"x" * 100_001)

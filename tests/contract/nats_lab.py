@@ -19,7 +19,7 @@ from unpoison.testing.isolation.diary import wait_until
 
 ACK_WAIT, SHORT_ACK_WAIT = 30.0, 1.5
 """Seconds after which the server takes back what a killed consumer held. Only tests that wait for that have the short time: on a
-busy machine anybody may be silent for so long, and would lose its messages."""
+busy machine any consumer may be silent for so long, and would lose its messages."""
 
 
 class NATSLab(Lab):
@@ -35,7 +35,7 @@ class NATSLab(Lab):
     def __init__(self, server: NATS, folder: Path, ack_wait: float = ACK_WAIT) -> None:
         super().__init__(f"{server.fresh()}?ack_wait={ack_wait}", folder)
         self._ack_wait = ack_wait
-        # The server fences nobody, so the adapter does not claim it; by its own clock it keeps these promises all the same.
+        # The server does not fence, so the adapter does not claim it; by its own clock it keeps these promises all the same.
         self.capabilities |= Capability.FENCED
 
     def steal(self, broker: Broker, deliveries: Sequence[Delivery]) -> None:
@@ -52,13 +52,13 @@ class NATSLab(Lab):
                 lambda: not any(each.receipt.holder.held([each.receipt]) for each in deliveries),
                 lambda: "It still believes to hold them",
             )
-            # The server's promise to us ends a little later than we believe in it, and it tells nobody when.
+            # The server's promise to us ends a little later than we believe in it, and it does not tell when.
             time.sleep(self._ack_wait)
         finally:
             keeper._renew = renew
 
     def refused_message(self, broker: Broker) -> Outgoing:
-        """Somebody limited the size of messages in the stream of the source."""
+        """An administrator limited the size of messages in the stream of the source."""
         self._limit(100_000, "base")
         return Outgoing(PLAIN_ID, "orders", b"x" * 200_000)
 
@@ -80,7 +80,7 @@ class NATSLab(Lab):
 
     @contextmanager
     def dead_letters_unwritable(self) -> Iterator[None]:
-        """Somebody limited the size of messages in the stream of dead letters."""
+        """An administrator limited the size of messages in the stream of dead letters."""
         self._limit(1)
         try:
             yield

@@ -51,7 +51,7 @@ class RabbitMQLab(Lab):
         return f"{self.url}?management={self._server.http_url}"
 
     def steal(self, broker: Broker, deliveries: Sequence[Delivery]) -> None:
-        """The connection is cut, and the server has put everything back. (Until it has noticed, nobody has taken anything.)"""
+        """The connection is cut, and the server has put everything back. (Until it has noticed, none can be taken.)"""
         assert isinstance(broker, RabbitMQBroker)
         holder, queue = deliveries[0].receipt.holder, deliveries[0].receipt.holder._queue
         connection = holder._channel.connection
@@ -92,7 +92,7 @@ class RabbitMQLab(Lab):
 
     @contextmanager
     def dead_letters_unwritable(self) -> Iterator[None]:
-        """Somebody took away the right to write to the exchange."""
+        """An administrator took away the right to write to the exchange."""
         with self._permitting(write="^(?!dlx$).*"):
             yield
 

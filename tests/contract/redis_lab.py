@@ -43,7 +43,7 @@ class RedisLab(Lab):
             other.close()
 
     def refused_message(self, broker: Broker) -> Outgoing:
-        """Its source is a key that somebody else uses for something else."""
+        """Its source is a key that another program uses for something else."""
         with self._server.client(urlsplit(self._server.url)._replace(path=urlsplit(self.url).path).geturl()) as client:
             client.set("counter", 1)
         return Outgoing(PLAIN_ID, "counter", b"x")
@@ -63,7 +63,7 @@ class RedisLab(Lab):
 
     @contextmanager
     def dead_letters_unwritable(self) -> Iterator[None]:
-        """Somebody took away the right to write to the dead letters."""
+        """An administrator took away the right to write to the dead letters."""
         self._permit("~orders*", "~unpoison:*", "%R~dlq:*")
         try:
             yield

@@ -81,7 +81,7 @@ class SQSLab(Lab):
         self._server, self._visibility = server, visibility
         url = f"{server.fresh()}&visibility={visibility}&wait={wait}&pollers={pollers}"
         super().__init__(url if self.proxy is None else url.replace(server.endpoint or "", self.proxy.endpoint), folder)
-        # SQS fences nobody for certain, so the adapter does not claim it; by its own clock it keeps these promises all the same.
+        # SQS does not fence for certain, so the adapter does not claim it; by its own clock it keeps these promises all the same.
         self.capabilities |= Capability.FENCED
 
     def queue(self, name: str) -> "Queue":
@@ -102,7 +102,7 @@ class SQSLab(Lab):
                 lambda: not any(each.receipt.holder.held([each.receipt]) for each in deliveries),
                 lambda: "It still believes to hold them",
             )
-            # SQS keeps its promise for a little longer than we believe in it, and tells nobody when.
+            # SQS keeps its promise for a little longer than we believe in it, and does not tell when.
             time.sleep(0.3 * self._visibility)
         finally:
             keeper._renew = renew
@@ -125,7 +125,7 @@ class SQSLab(Lab):
 
     @contextmanager
     def losing_answers(self, marker: bytes) -> Iterator[Broker]:
-        """SQS has stored them, and whoever stands between says that it could not be reached."""
+        """SQS has stored them, and the proxy says that it could not be reached."""
         assert self.proxy is not None, "this lab was made without a proxy"
         self.proxy.loses = lambda body: marker in body
         broker = self.broker("orders")
@@ -136,7 +136,7 @@ class SQSLab(Lab):
 
     @contextmanager
     def dead_letters_unwritable(self) -> Iterator[None]:
-        """Somebody took away the right to send to the DLQ."""
+        """An administrator took away the right to send to the DLQ."""
         assert self.proxy is not None, "this lab was made without a proxy"
         self.proxy.denies = lambda operation, queue: operation.startswith("SendMessage") and queue.endswith("-dlq")
         try:

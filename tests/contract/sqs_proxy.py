@@ -114,6 +114,6 @@ def _handler(proxy: Proxy, upstream: str) -> type[BaseHTTPRequestHandler]:
                 connection.close()
 
         def log_message(self, *arguments: object) -> None:
-            """Nobody reads it."""
+            """No test reads it."""
 
     return Handler

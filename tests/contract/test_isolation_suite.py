@@ -1,4 +1,4 @@
-"""The suite about isolated workers itself: every promise is gathered, and whoever writes an adapter can use it."""
+"""The suite about isolated workers itself: every promise is gathered, and authors of other adapters can use it."""
 
 import os
 import subprocess

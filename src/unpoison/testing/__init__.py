@@ -1,6 +1,6 @@
 """Does an adapter keep unpoison's promises?
 
-The suite is part of the package, so that whoever writes an adapter can prove it. Needed are pytest, a `Lab` that makes
+The suite is part of the package, so that authors of adapters can prove theirs. It needs pytest, a `Lab` that makes
 a fresh broker and knows how to cause its faults, and two lines in a test module:
 
     import pytest
@@ -18,6 +18,9 @@ a fresh broker and knows how to cause its faults, and two lines in a test module
         with PigeonLab(f"carrier-pigeon://{tmp_path.name}", tmp_path) as lab:  # empty each time
             yield lab
 
+What a promise asks of its lab beyond that, such as a takeover within a second or two, it says itself: in the fixture,
+`traits_of(request.function)` gives its `Trait`.
+
 A promise that needs what the broker's `capabilities` do not claim is skipped; nothing else is. The promises about kills
 try a kill at every other line; with EVERY_KILL=1 in the environment at every line, each time it is passed, which takes
 minutes.
@@ -28,6 +31,6 @@ import sys
 if pytest := sys.modules.get("pytest"):  # not loaded for its own sake: processes that only play a part in a promise start faster
     pytest.register_assert_rewrite("unpoison.testing.contract")  # before the promises are imported, or a failed one says nothing
 
-from unpoison.testing.lab import Lab
+from unpoison.testing.lab import Lab, Trait, traits_of
 
-__all__ = ["Lab"]
+__all__ = ["Lab", "Trait", "traits_of"]

@@ -32,7 +32,7 @@ class Gate:
     def wait(self) -> None:
         """Return once it is open; it stays open."""
         if not _readable(self._watched, PATIENCE):
-            raise AssertionError(f"Nobody opened the gate {self._name!r} within {PATIENCE:g} s.")
+            raise AssertionError(f"The gate {self._name!r} was not opened within {PATIENCE:g} s.")
 
     def __del__(self) -> None:
         with suppress(OSError):
@@ -46,7 +46,7 @@ class Child:
     def __init__(self, work: Callable[[], object]) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
-        self._alive, held = os.pipe()  # nobody but the child holds the other end, so it closes when the child is gone
+        self._alive, held = os.pipe()  # only the child holds the other end, so it closes when the child is gone
         with warnings.catch_warnings():
             # The test runner may have threads. None of them holds a lock that the work needs.
             warnings.simplefilter("ignore", DeprecationWarning)

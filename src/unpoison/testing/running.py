@@ -12,7 +12,7 @@ from unpoison.reporting.report import Tally
 from unpoison.testing.processes import PATIENCE
 
 NOTHING_WRONG = ("retry", "dead", "discard", "finding", "takeover", "foreign-attempts")
-"""Events about messages, about how somebody set up a broker, or about another consumer."""
+"""Events about messages, about how a broker is set up, or about another consumer."""
 
 
 class Running:

@@ -5,7 +5,7 @@ from unpoison.testing.contract import consuming, dead_letters, delivering, killi
 TOPICS = (delivering, publishing, retrying, dead_letters, sharing, ownership, consuming, killing)
 
 PROMISES = {name: promise for topic in TOPICS for name, promise in vars(topic).items() if name.startswith("test_")}
-"""Gathered and not listed by hand: a promise that somebody forgot to list would never be checked."""
+"""Gathered and not listed by hand: a promise missing from a list would never be checked."""
 
 globals().update(PROMISES)
 __all__ = list(PROMISES)

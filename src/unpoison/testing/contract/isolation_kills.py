@@ -90,4 +90,4 @@ def test_what_a_handler_left_running_does_not_keep_messages_from_coming_back(lab
         scene.supervised()
         assert set(scene.diary.done()) == set(healthy)
         assert set(scene.letters()) == {"poison"}
-        scene.close()  # the shell's child is nobody's any more
+        scene.close()  # the shell's child has no parent any more

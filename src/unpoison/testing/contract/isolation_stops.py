@@ -1,4 +1,4 @@
-"""A planned stop charges nobody, however it is asked for and however long a handler would still need."""
+"""A planned stop charges no message, however it is asked for and however long a handler would still need."""
 
 import os
 import shutil
@@ -124,7 +124,7 @@ def test_it_works_as_process_1(lab: Lab) -> None:
     unshare = shutil.which("unshare")
     inside = [unshare or "", "--pid", "--fork", "--kill-child", "--mount-proc"]
     if not unshare or subprocess.run([*inside, "true"], check=False, capture_output=True).returncode:  # noqa: S603 - as found
-        pytest.skip("this system lets nobody make a namespace for processes here")
+        pytest.skip("this system does not allow namespaces for processes here")
     with Scene(lab, concurrency=1, max_attempts=2, timeout=1) as scene:
         ids = scene.healthy(20)
         scene.publish({"orphan": {"do": "leave_orphan"}, "poison": {"do": "segfault"}, "stuck": {"do": "loop"}})

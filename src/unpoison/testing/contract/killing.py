@@ -1,4 +1,4 @@
-"""Whoever is killed, at whatever line: no message is lost, no letter appears twice, nothing is sent twice."""
+"""A process can be killed at any line: no message is lost, no letter appears twice, nothing is sent twice."""
 
 from collections import Counter
 

@@ -114,7 +114,7 @@ def _arrived(broker: Broker, count: int) -> list[bytes]:
     return bodies
 
 
-# Reading a message never raises: what cannot be read, even by a fault of our own, is a dead letter and stops nobody.
+# Reading a message never raises: what cannot be read, even by a fault of our own, is a dead letter and stops no other message.
 
 
 MARKER = "cannot-be-read"
@@ -185,7 +185,7 @@ KEY = b"key-\xfe"
 
 
 def test_texts_are_made_of_any_headers_by_one_rule_on_every_broker(lab: Lab) -> None:
-    """Whoever sent them, and whichever bytes they are: what is no UTF-8 is escaped, and of two with one name the last counts."""
+    """From any sender, with any bytes: what is not UTF-8 is escaped, and of two with one name the last counts."""
     sent = lab.send_foreign(b"1", KEY, HEADERS)
     (seen,) = _seen(lab)
     assert (seen.body, seen.id != "", seen.is_tombstone) == (b"1", True, False)
@@ -226,7 +226,7 @@ def test_what_unpoison_sends_is_native_too_without_headers_of_its_own(lab: Lab) 
 
 
 def test_a_handler_that_takes_no_delivery_costs_no_native(lab: Lab) -> None:
-    """Nobody asks the adapter for what nobody reads."""
+    """The adapter is not asked for what no handler reads."""
     asked: list[Delivery] = []
     app = lab.app()
     app.publish("orders", b"1")

@@ -1,4 +1,4 @@
-"""A failed message is started again: at its time, not before, and in nobody's way. A dead letter that cannot be stored waits."""
+"""A failed message is started again: at its time, not before, while others go on. A dead letter that cannot be stored waits."""
 
 import threading
 import time

@@ -46,7 +46,7 @@ WEIGHTS |= {"hopeless": 2, "garbage": 2, "stuck": 0.3, "killing": 0.3}
 
 
 class Chaos:
-    """Consumers under load, and somebody who kills their processes."""
+    """Consumers under load, whose processes are killed at random."""
 
     def __init__(self, scene: Scene, seed: int, consumers: int = 2) -> None:
         self._scene = scene
@@ -127,7 +127,7 @@ class Chaos:
 
 
 def assert_everything_is_accounted_for(scene: Scene, chaos: Chaos) -> None:
-    """published = done + dead + discarded, nothing waits; only the guilty are dead, and nobody started too often."""
+    """published = done + dead + discarded, nothing waits; only the guilty are dead, and none started too often."""
     published = set(chaos.published)
     letters = scene.letters()
     dead, discarded = set(letters), {id_ for id_ in published if id_.startswith("discarded")}

@@ -19,7 +19,7 @@ from unpoison.testing.isolation.plan import Plan
 
 
 class ConsumerProcess:
-    """A consumer with its template and workers. Leaving the block ends it and checks that nothing of it is left."""
+    """A consumer with its template and workers. Leaving the block ends it and checks that no process is left."""
 
     def __init__(self, plan: Plan, *, until_empty: bool = False, prefix: Sequence[str] = ()) -> None:
         self._plan = plan

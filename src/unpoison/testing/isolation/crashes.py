@@ -200,7 +200,7 @@ def leave_subprocess(_: Any) -> None:
 
 
 def leave_orphan(_: Any) -> None:
-    """A process that nobody waits for, and that soon ends."""
+    """A process that no parent waits for, and that soon ends."""
     subprocess.Popen(["sh", "-c", "sleep 0.01 &"], start_new_session=True).wait()  # noqa: S607 - as above
 
 

@@ -14,7 +14,7 @@ SOURCE = "orders"
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What all processes of one scene share. `token` makes them recognisable among all processes of the machine.
 
-    `adapters` are those that the promise's own process knows: one that is not part of unpoison is known to nobody else.
+    `adapters` are those that the promise's own process knows: other processes do not know one that is not part of unpoison.
     """
 
     url: str

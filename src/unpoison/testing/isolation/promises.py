@@ -14,7 +14,7 @@ _NAMES = sorted(found.name for found in pkgutil.iter_modules(contract.__path__) 
 TOPICS = [importlib.import_module(f"{contract.__name__}.{name}") for name in _NAMES]
 
 PROMISES = {name: promise for topic in TOPICS for name, promise in vars(topic).items() if name.startswith("test_")}
-"""Gathered and not listed by hand: a promise that somebody forgot to list would never be checked."""
+"""Gathered and not listed by hand: a promise missing from a list would never be checked."""
 
 globals().update(PROMISES)
 __all__ = list(PROMISES)

@@ -75,7 +75,7 @@ class Scene:
         return ConsumerProcess(self.plan, until_empty=until_empty)
 
     def let_everything_be_prefetched(self) -> None:
-        """Until nothing is left to be fetched, or whoever consumes does not want more."""
+        """Until nothing is left to be fetched, or the consumer does not want more."""
         with suppress(AssertionError):
             wait_until(lambda: self.depth().ready == 0, lambda: "It does not want more", A_MOMENT)
 
