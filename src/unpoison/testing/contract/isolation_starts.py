@@ -133,7 +133,7 @@ def test_an_app_that_starts_a_thread_on_import_still_isolates_and_says_how(lab: 
         assert {entry.consumer for entry in scene.diary.entries()} == {consumer.pid}
         (line,) = consumer.said("Consuming")
         assert "the-thread-of-the-shop" in line.message
-        assert "started fresh" in line.message
+        assert "cannot be forked" in line.message
         assert {entry.note for entry in scene.diary.entries("threads")} == {"alive"}, "a forked worker has lost the thread"
 
 

@@ -13,7 +13,7 @@ from typing import Self
 import msgspec
 
 from unpoison.testing.isolation import tree
-from unpoison.testing.isolation.consuming import LogLine
+from unpoison.testing.isolation.consumer_main import LogLine
 from unpoison.testing.isolation.diary import PATIENCE, wait_until
 from unpoison.testing.isolation.plan import Plan
 
@@ -27,7 +27,7 @@ class ConsumerProcess:
         arguments = ["--until-empty"] if until_empty else []
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(  # noqa: S603 - our own module
-                [*prefix, sys.executable, "-m", "unpoison.testing.isolation.consuming", *arguments],
+                [*prefix, sys.executable, "-m", "unpoison.testing.isolation.consumer_main", *arguments],
                 env=plan.as_environment(),
                 stdin=subprocess.DEVNULL,
                 stderr=log,

@@ -1,6 +1,6 @@
 """What does the consumer process of a promise do? What `unpoison run` does, with its log as JSON lines.
 
-python -m unpoison.testing.isolation.consuming [--until-empty]
+python -m unpoison.testing.isolation.consumer_main [--until-empty]
 """
 
 import logging
