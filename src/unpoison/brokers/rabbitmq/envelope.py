@@ -173,8 +173,8 @@ def _unnamed(arrived: Arrived) -> str:
 
 def look(arrived: Arrived, like: Properties) -> Envelope:
     """Read an envelope, whatever is in it: what we do not understand is ignored. May raise."""
-    found = {each.name: each.value for each in like.headers.entries}
-    headers = {as_text(each.name): header_table.text(each.value) for each in like.headers.entries if is_senders(each.name)}
+    found = dict(like.headers.entries)
+    headers = {as_text(name): header_table.text(value) for name, value in like.headers.entries if is_senders(name)}
     key = header_table.text(found[KEY]) if KEY in found else None
     named = header_table.text(found[LONG_ID]) if LONG_ID in found else like.id
     own = header_table.text(found[STAMP]) if STAMP in found else None
@@ -240,7 +240,7 @@ def _returns(found: Mapping[bytes, bytes]) -> int:
 
 
 def _counters(found: Mapping[bytes, bytes]) -> Counters:
-    return counters_or_untried(header_table.text(found[COUNTERS])) if COUNTERS in found else UNTRIED
+    return counters_or_untried(header_table.json_text(found[COUNTERS])) if COUNTERS in found else UNTRIED
 
 
 def _number(raw: bytes | None, kinds: tuple[type, ...], otherwise: Any) -> Any:

@@ -105,9 +105,9 @@ def _ours_again(arrived: Arrived, letter_id: str, history: str) -> SentAgain | N
     here. May raise."""
     like = properties.read(arrived.properties)
     headers = dict(like.headers.entries)
-    if not headers.keys() >= _WRITTEN or _DEATH in headers or header_table.text(headers[STATE]) != "dead":
+    if not headers.keys() >= _WRITTEN or _DEATH in headers or headers[STATE] != _DEAD:
         return None
-    known = _decoded_gist(header_table.text(headers[RECORD]))
+    known = _decoded_gist(header_table.json_text(headers[RECORD]))
     counters = counters_of_replay(known.classification, known.replays)
     entries = [each for each in like.headers.entries if each[0] not in _RENEWED and not each[0].startswith(_NOT_COPIED)]
     entries.append(header_table.header("x-unpoison-letter-id", letter_id))
@@ -128,6 +128,7 @@ class _Gist(msgspec.Struct):
     replays: int = 0
 
 
+_DEAD = header_table.header(serialization.STATE, "dead").value
 _decoded_gist = msgspec.json.Decoder(_Gist).decode
 _WRITTEN = frozenset((RECORD, LETTER, STATE, envelope.STAMP))
 _RENEWED = frozenset((LETTER, STATE, COUNTERS, envelope.ATTEMPTS, *envelope.ROUTING))
@@ -156,7 +157,7 @@ def brief(source: str, arrived: Arrived, states: Collection[str] = ("dead",)) ->
 def _brief(source: str, arrived: Arrived, states: Collection[str]) -> Brief:
     """May raise."""
     like = properties.read(arrived.properties)
-    found = {each.name: each.value for each in like.headers.entries if each.name in _BRIEF}
+    found = {name: value for name, value in like.headers.entries if name in _BRIEF}
     is_ours = not _is_left_over(source, found, states)
     state = header_table.text(found[STATE]) if STATE in found and is_ours else "dead"
     stamp = header_table.text(found[envelope.STAMP]) if envelope.STAMP in found else None
@@ -172,7 +173,7 @@ def _replays(headers: Mapping[bytes, bytes]) -> int:
     if COUNTERS not in headers:
         return 0
     try:
-        return _decoded_replays(header_table.text(headers[COUNTERS])).replays
+        return _decoded_replays(header_table.json_text(headers[COUNTERS])).replays
     except UNREADABLE:
         return 0  # another program wrote the header
 
