@@ -344,6 +344,29 @@ def test_tables_of_a_newer_version_are_refused(open_broker, url):
         open_broker()
 
 
+def test_tables_that_a_newer_version_migrates_at_the_same_time_are_left_alone(url):
+    refused = []
+
+    def migrate_too():
+        with psycopg.connect(url, autocommit=True) as connection, pytest.raises(ConfigError, match="written by a newer unpoison"):
+            migrate(connection, "here", create=True)
+        refused.append(True)
+
+    waits = "select count(*) from pg_locks where locktype = 'advisory' and not granted"
+    with psycopg.connect(url) as newer, psycopg.connect(url, autocommit=True) as watch:
+        newer.execute("select pg_advisory_xact_lock(hashtext('unpoison_version'))")
+        older = threading.Thread(target=migrate_too)
+        older.start()
+        while older.is_alive() and watch.execute(waits).fetchone() == (0,):
+            pass
+        newer.execute("create table unpoison_version (version integer not null)")
+        newer.execute("insert into unpoison_version values (99)")
+        newer.commit()
+        older.join()
+        assert refused
+        assert watch.execute("select version from unpoison_version").fetchall() == [(99,)]
+
+
 def test_a_migration_that_fails_changes_nothing(url):
     with psycopg.connect(url, autocommit=True) as connection:
         with pytest.raises(psycopg.Error):

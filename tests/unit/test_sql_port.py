@@ -4,11 +4,20 @@ from contextlib import contextmanager
 
 import pytest
 
-from unpoison.errors import BrokerUnavailable, Refusal
+from unpoison.errors import BrokerUnavailable, ConfigError, Refusal
 from unpoison.model.message import UNTRIED, Outgoing
 from unpoison.port.broker import STORED, Published, Refused, not_sent
 from unpoison.port.serialization import counters_text, read_counters
-from unpoison.port.sql import LetterIds, SourceNumbers, no_source, publish, returned_counters, split_by_delay
+from unpoison.port.sql import (
+    LetterIds,
+    SourceNumbers,
+    check_version,
+    migration_script,
+    no_source,
+    publish,
+    returned_counters,
+    split_by_delay,
+)
 
 ORDERS = Outgoing("1", "orders", b"x")
 
@@ -46,6 +55,34 @@ def test_a_missing_source_names_the_known_ones_and_the_statement_that_creates_it
         "Source 'odrers' does not exist in 'shop.db', and create=False forbids creating it. Sources there: 'orders'. "
         "Check the name; to create it, run there:\ninsert …"
     )
+
+
+def test_tables_that_may_not_be_created_are_refused_with_what_to_do():
+    check_version(1, 2, "shop.db", create=True)
+    check_version(2, 2, "shop.db", create=False)
+    with pytest.raises(
+        ConfigError, match=r"'shop.db' has no tables of unpoison, .* needs version 2, .* migrate --sql URL\nThen$"
+    ):
+        check_version(0, 2, "shop.db", create=False, more="\nThen")
+    with pytest.raises(ConfigError, match=r"'shop.db' has unpoison tables of version 1, this unpoison needs version 2"):
+        check_version(1, 2, "shop.db", create=False)
+
+
+@pytest.mark.parametrize("create", [True, False])
+def test_tables_of_a_newer_version_are_refused(create):
+    with pytest.raises(ConfigError, match=r"written by a newer unpoison \(tables of version 3, this one knows 2\)"):
+        check_version(3, 2, "shop.db", create=create)
+
+
+def test_the_script_for_own_migrations_ends_every_statement_and_notes_the_version():
+    assert migration_script(("create table a;\n", "create table b"), since=0).splitlines() == [
+        "create table if not exists unpoison_version (version integer not null);",
+        "create table a;",
+        "create table b;",
+        "delete from unpoison_version;",
+        "insert into unpoison_version values (2);",
+    ]
+    assert "create table a" not in migration_script(("create table a", "create table b"), since=1)
 
 
 class Database:

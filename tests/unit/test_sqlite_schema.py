@@ -87,7 +87,7 @@ def test_without_create_a_missing_file_is_refused_and_not_made(file):
 
 def test_without_create_a_file_without_tables_is_refused_and_left_alone(file):
     query(file, "create table mine (a integer)")
-    with pytest.raises(ConfigError, match=f"version 0, this unpoison needs {NEWEST}.*unpoison migrate"):
+    with pytest.raises(ConfigError, match=f"has no tables of unpoison, this unpoison needs version {NEWEST}.*unpoison migrate"):
         opened(file, create=False)
     assert query(file, "select name from sqlite_master") == [("mine",)]
 

@@ -1,4 +1,4 @@
-"""What brokers with SQL tables share: numbers of sources, ids and columns of dead letters, publishing in one transaction."""
+"""What brokers with SQL tables share: versions of tables, numbers of sources, publishing, ids and columns of dead letters."""
 
 import re
 from collections.abc import Callable, Collection, Sequence
@@ -45,6 +45,31 @@ def no_source(source: str, where: str, known: Sequence[str], statement: str) -> 
         f"Source {source!r} does not exist in {where!r}, and create=False forbids creating it. Sources there: {names}. "
         f"Check the name; to create it, run there:\n{statement}"
     )
+
+
+def check_version(found: int, newest: int, where: str, *, create: bool, more: str = "") -> None:
+    """Refuse tables of a newer unpoison and, with create=False, tables that would have to be created or changed.
+
+    Call it again inside the transaction that migrates: another process may have migrated since. `more` ends the advice.
+    """
+    if found > newest:
+        raise ConfigError(
+            f"{where!r} was written by a newer unpoison (tables of version {found}, this one knows {newest}). "
+            f"Nothing was changed. Upgrade unpoison here, or use another URL."
+        )
+    if found < newest and not create:
+        what = f"has unpoison tables of version {found}" if found else "has no tables of unpoison"
+        raise ConfigError(
+            f"{where!r} {what}, this unpoison needs version {newest}, and create=False forbids creating them. Run: "
+            f"unpoison migrate URL, or take the statements for your own migrations from: unpoison migrate --sql URL{more}"
+        )
+
+
+def migration_script(migrations: Sequence[str], since: int = 0) -> str:
+    """The statements for people's own migrations, from version `since`."""
+    begin = ["create table if not exists unpoison_version (version integer not null);"]
+    end = ["delete from unpoison_version;", f"insert into unpoison_version values ({len(migrations)});"]  # noqa: S608 - a number
+    return "\n".join([*begin, *(f"{script.strip().removesuffix(';')};" for script in migrations[since:]), *end])
 
 
 class ReportsFailure(Protocol):

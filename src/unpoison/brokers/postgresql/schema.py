@@ -23,7 +23,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from unpoison.errors import ConfigError
+from unpoison.port.sql import check_version, migration_script
 
 PGConnection = psycopg.Connection[tuple[Any, ...]]
 
@@ -82,22 +82,14 @@ def migrate(
     newest, found = len(migrations), version(connection)
     if found == newest:
         return
-    if found > newest:
-        raise ConfigError(
-            f"{where!r} was written by a newer unpoison (tables of version {found}, this one knows {newest}). "
-            f"Nothing was changed. Upgrade unpoison here, or use another database or schema."
-        )
-    if not create:
-        what = f"has unpoison tables of version {found}" if found else "has no tables of unpoison"
-        named = "".join(f"\n{source_statement(source)}" for source in sources) if not found else ""
-        more = f"\nThen create the sources {', '.join(map(repr, sources))}:{named}" if named else ""
-        raise ConfigError(
-            f"{where!r} {what}, this unpoison needs version {newest}, and create=False forbids creating them. Run: "
-            f"unpoison migrate URL, or take the statements for your own migrations from: unpoison migrate --sql URL{more}"
-        )
+    lines = "".join(f"\n{source_statement(source)}" for source in sources) if not found else ""
+    more = f"\nThen create the sources {', '.join(map(repr, sources))}:{lines}" if lines else ""
+    check_version(found, newest, where, create=create, more=more)
     with connection.transaction():
         connection.execute(_LOCK)  # a second process waits here and then finds nothing to do
-        for script in migrations[version(connection) :]:
+        found = version(connection)
+        check_version(found, newest, where, create=create)
+        for script in migrations[found:]:
             for statement in script.split(";\n"):
                 connection.execute(statement)
         connection.execute("create table if not exists unpoison_version (version integer not null)")
@@ -117,6 +109,4 @@ def version(connection: PGConnection) -> int:
 
 def statements(since: int = 0) -> str:
     """The statements for people's own migrations, from version `since`."""
-    begin = ["create table if not exists unpoison_version (version integer not null);"]
-    end = ["delete from unpoison_version;", f"insert into unpoison_version values ({len(MIGRATIONS)});"]
-    return "\n".join([*begin, *(script.strip() + ";" for script in MIGRATIONS[since:]), *end])
+    return migration_script(MIGRATIONS, since)

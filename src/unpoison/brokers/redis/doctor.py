@@ -4,6 +4,7 @@ Every question is a command that only reads.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from functools import partial
 from typing import Any
 
@@ -50,39 +51,32 @@ def examine(  # one signature for all brokers
     deep: bool = False,  # noqa: ARG001
 ) -> Sequence[Finding]:
     """All findings. No check takes long, so `deep` adds none."""
-    connection = Connection(address(url))
-    connection.open(wanted[0] if wanted else SOURCES)
-    try:
-        with explained(connection.address.shown):
-            return _examined(connection, wanted)
-    finally:
-        connection.close()
+    with _connected(url, wanted[0] if wanted else SOURCES) as connection:
+        return _examined(connection, wanted)
 
 
 def known_sources(url: str) -> Sequence[str]:
     """The sources that this server has been used for."""
-    connection = Connection(address(url))
-    connection.open(SOURCES)
-    try:
-        with explained(connection.address.shown):
-            return sorted(name.decode() for name in connection.ask(SOURCES, ("SMEMBERS", SOURCES))[0])
-    finally:
-        connection.close()
+    with _connected(url, SOURCES) as connection:
+        return sorted(name.decode() for name in connection.ask(SOURCES, ("SMEMBERS", SOURCES))[0])
 
 
 def adopted(url: str, source: str) -> Sequence[Finding]:
+    with _connected(url, source) as connection:
+        return _every({"whether its keys expire": partial(_of_expiry, Look(connection, source))})
+
+
+@contextmanager
+def _connected(url: str, key: str) -> Iterator[Connection]:
     connection = Connection(address(url))
-    connection.open(source)
-    try:
-        with explained(connection.address.shown):
-            return _every({"whether its keys expire": partial(of_expiry, Look(connection, source))})
-    finally:
-        connection.close()
+    connection.open(key)
+    with closing(connection), explained(connection.address.shown):
+        yield connection
 
 
 def _examined(connection: Connection, wanted: Sequence[str]) -> list[Finding]:
     known: list[str] = []
-    found = _every({"which sources there are": partial(of_names, Look(connection, SOURCES), wanted, known)})
+    found = _every({"which sources there are": partial(_of_names, Look(connection, SOURCES), wanted, known)})
     names = list(wanted or known)
     by_host = {connection.finder.host_of(name): name for name in (names or [SOURCES])}
     for key in by_host.values():  # one for each node of a cluster that has keys of ours
@@ -107,7 +101,7 @@ def _every(checks: Questions) -> list[Finding]:
     return found
 
 
-def of_names(look: Look, wanted: Sequence[str], known: list[str]) -> Iterator[Finding]:
+def _of_names(look: Look, wanted: Sequence[str], known: list[str]) -> Iterator[Finding]:
     """About sources that were never used. The others are added to `known`."""
     known += sorted(name.decode() for name in look.ask("SMEMBERS", SOURCES))
     there = {*known, *(name for name in wanted if Look(look.connection, name).kind(name) != "none")}
@@ -118,7 +112,7 @@ def _source_checks(look: Look) -> Questions:
     source = look.key
     return {
         f"what the keys of {source!r} hold": partial(_of_kinds, look),
-        f"whether keys of {source!r} expire": partial(of_expiry, look),
+        f"whether keys of {source!r} expire": partial(_of_expiry, look),
         f"whether {source!r} is trimmed": partial(_of_trimming, look),
         f"which groups {source!r} has": partial(_of_groups, look),
         f"whether consumers of {source!r} have vanished": partial(_of_vanished, look),
@@ -152,7 +146,7 @@ def _of_kinds(look: Look) -> Iterator[Finding]:
         )
 
 
-def of_expiry(look: Look) -> Iterator[Finding]:
+def _of_expiry(look: Look) -> Iterator[Finding]:
     expiring = [key for key in keys_of(look.key, look.group) if look.ask("TTL", key) >= 0]
     if expiring:
         yield Finding(

@@ -225,17 +225,8 @@ class Fetcher:
     def _give_back_missed(self, source: str, received: Received) -> None:
         """Give back messages of answers that were lost, as they were: no start is counted."""
         if source not in self._lists:
-            missed: Command = (
-                "XREADGROUP",
-                "GROUP",
-                self._group,
-                received.owner,
-                "COUNT",
-                MISSED,
-                "STREAMS",
-                source,
-                received.last,
-            )
+            owner, last = received.owner, received.last
+            missed: Command = ("XREADGROUP", "GROUP", self._group, owner, "COUNT", MISSED, "STREAMS", source, last)
             ((_, entries),) = self._connection.ask(source, missed)[0]
             found = envelope.from_entries(source, received.owner, [entry for entry in entries if entry[1] is not None])
             rows = [part for each in found for part in (0, each.receipt.no, 0, 0, "", envelope.blob_of(each))]

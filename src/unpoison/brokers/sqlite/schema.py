@@ -16,7 +16,7 @@ head of a source needs no index, whatever else the file holds.
 
 import sqlite3
 
-from unpoison.errors import ConfigError
+from unpoison.port.sql import check_version, migration_script
 
 POSITIONS = 2**40
 
@@ -50,20 +50,11 @@ def migrate(connection: sqlite3.Connection, path: str, *, create: bool, migratio
     newest = len(migrations)
     if version(connection) == newest:
         return
-    if not create and version(connection) < newest:
-        raise ConfigError(
-            f"{path!r} has unpoison tables of version {version(connection)}, this unpoison needs {newest}, and create=False "
-            f"forbids changing it. Run: unpoison migrate URL, or put what unpoison migrate --sql URL prints into your own "
-            f"migrations."
-        )
+    check_version(version(connection), newest, path, create=create)
     connection.execute("begin immediate")  # a second process waits here and then finds nothing to do
     try:
         found = version(connection)
-        if found > newest:
-            raise ConfigError(
-                f"{path!r} was written by a newer unpoison (tables of version {found}, this one knows {newest}). "
-                f"Nothing was changed. Upgrade unpoison here, or use another file."
-            )
+        check_version(found, newest, path, create=create)
         connection.execute("create table if not exists unpoison_version (version integer not null)")
         for script in migrations[found:]:
             for statement in script.split(";"):
@@ -90,6 +81,4 @@ def version(connection: sqlite3.Connection) -> int:
 
 def statements() -> str:
     """The statements for people's own migrations."""
-    begin = ["create table if not exists unpoison_version (version integer not null);"]
-    end = ["delete from unpoison_version;", f"insert into unpoison_version values ({len(MIGRATIONS)});"]
-    return "\n".join([*begin, *(script.strip() for script in MIGRATIONS), *end])
+    return migration_script(MIGRATIONS)
