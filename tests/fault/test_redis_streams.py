@@ -4,6 +4,7 @@ import pytest
 
 from tests.fault.redis_parts import bodies, opened, raw
 from unpoison import App
+from unpoison.brokers.redis import deadletters
 from unpoison.brokers.redis.broker import RedisBroker
 from unpoison.errors import BrokerUnavailable, ConfigError, OwnershipLost, Permanent
 from unpoison.model.backoff import Backoff
@@ -30,6 +31,19 @@ def test_finished_entries_are_removed_so_that_the_stream_does_not_grow_for_ever(
         assert look.xlen("orders") == 8
         assert look.xpending("orders", "unpoison")["pending"] == 8
         assert look.xlen("dlq:orders") == 1
+
+
+def test_only_the_latest_letters_that_were_replayed_or_discarded_are_kept(url, monkeypatch):
+    monkeypatch.setattr(deadletters, "HISTORY", 2)
+    with opened(url) as broker, raw(url) as look:
+        broker.publish(given.messages("orders", 8))
+        ids = broker.settle(Settlement(dead=[Dead(each, given.letter_of(each)) for each in broker.fetch("orders", 8)]))
+        letters = deadletters.RedisDeadLetters(broker, "orders")
+        letters.replay(ids[:3])
+        letters.remove(ids[3:6], keep_as="discarded")
+        kept = {state: list(letters.ids(state=state)) for state in ("replayed", "discarded", "dead")}
+        assert kept == {"replayed": ids[1:3], "discarded": ids[4:6], "dead": ids[6:]}
+        assert look.hlen("unpoison:orders:dlq:history") == 4
 
 
 def test_two_groups_handle_each_message_once_while_one_retries_dead_letters_and_replays(url):
