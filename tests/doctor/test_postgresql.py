@@ -13,6 +13,7 @@ from unpoison.brokers.postgresql import schema, server_checks
 from unpoison.brokers.postgresql.broker import PostgreSQLBroker
 from unpoison.errors import BrokerUnavailable
 from unpoison.model.message import Outgoing
+from unpoison.port import findings
 from unpoison.port.findings import MANY_DEAD
 
 PATIENCE = 30.0
@@ -89,6 +90,13 @@ def test_nothing_can_be_written_while_it_looks(url, monkeypatch):
 def test_a_server_that_does_not_answer_is_said_to_be_unavailable():
     with pytest.raises(BrokerUnavailable, match="Check that the server runs"):
         found("postgresql://shop:secret@127.0.0.1:1/shop")
+
+
+def test_a_replica_whose_role_is_read_only_too_is_found_once():
+    on = server_checks.Setting("on", "")
+    names = ("fsync", "full_page_writes", "synchronous_commit", "autovacuum", "default_transaction_read_only")
+    facts = dict.fromkeys(names, on) | {"is_replica": True, "shown": "postgresql://h/shop", "primary": ""}
+    assert [each.name for each in findings.examine(server_checks.SETTINGS, facts)] == ["read-only-replica"]
 
 
 @pytest.mark.parametrize(
