@@ -338,7 +338,7 @@ def test_lock_held_by_somebody_who_is_no_consumer(shop):
             consumer.wait()
             wait_until(lambda: "lock-held" in found(shop), lambda: str(found(shop)))
             finding = found(shop)["lock-held"]
-            assert f"kept locked by process {holder.pid} (" in finding.problem
+            assert f"still locked by process {holder.pid} (" in finding.problem
             assert ", user nobody)" in finding.problem or os.getuid()
             assert "held: 3 messages." in finding.problem
             assert finding.stops
@@ -368,7 +368,7 @@ def test_lock_held_by_a_process_that_the_consumer_left_behind(shop):
         consumer.wait()
         finding = found(shop)["lock-held"]
     (command,) = commands(finding)
-    assert f"(process {consumer.pid}) is gone" in finding.problem
+    assert f"(process {consumer.pid}) has ended" in finding.problem
     assert "(sleep, user " in finding.problem
     os.kill(int(command.removeprefix("kill ")), signal.SIGKILL)
     wait_until(lambda: list(found(shop)) == ["vanished-consumer"], lambda: str(found(shop)))
