@@ -105,7 +105,7 @@ def test_a_consumer_that_has_nothing_to_do_tells_that_nobody_is_there_and_goes_o
         wait_until(lambda: handled == [1], lambda: f"{handled} were handled")
         with server.down() if how == "killed" else frozen(server):
             journal.wait_for("pause")
-        assert "No server of Kafka at kafka://127.0.0.1" in journal.of("pause")[0]
+        assert "No Kafka server at kafka://127.0.0.1" in journal.of("pause")[0]
         assert "has answered for 1 s: " in journal.of("pause")[0]
         journal.wait_for("resume")
         lab.app().publish("orders", 2)

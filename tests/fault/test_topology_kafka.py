@@ -58,7 +58,7 @@ def test_an_app_with_exactly_the_printed_rights_can_do_everything(private_server
 def test_a_cluster_without_an_authorizer_needs_topics_alone(kafka):
     needs = needs_for(f"{kafka.fresh()}&partitions=3", ["orders"], "shop")
     assert {step.kind for step in needs.steps} == {"topic"}
-    assert needs.notes == ("This cluster has no authorizer: everybody may do everything, and no rights are granted.",)
+    assert needs.notes == ("This cluster has no authorizer: every client may do everything, and no rights are granted.",)
     source, retry, *_ = [step.commands[0] for step in needs.missing()]
     assert source.endswith(".orders --partitions 3 --config cleanup.policy=delete --config max.message.bytes=16777216")
     assert "--partitions 11 --config cleanup.policy=delete --config retention.ms=-1 --config retention.bytes=-1" in retry

@@ -1,12 +1,12 @@
 """How is the state of a partition written into the metadata of its committed offset?
 
-The committed offset is that of the first message which is not done. The text says what is known from there on, as runs of one
+The committed offset is that of the first message that is not done. The text describes the messages from there on, as runs of one
 state with their lengths: `A3.2A` is one message that may have been started, three that are done, and two that may have been
-started. Small letters were certainly not started by whoever wrote them. A, B and C tell how often the message was lost
-together with its consumer: 0, 1 or 2 times. What lies behind the text was not touched.
+started. Small letters were not started by the consumer that wrote them. A, B and C tell how often the message was lost together
+with its consumer: 0, 1 or 2 times. Messages after the end of the text were not touched.
 
-Behind it, `@` and the id of the topic: a commit that was on its way while the topic was deleted and made again is stored for the
-new one, and says nothing about that.
+After the text come `@` and the id of the topic: a commit that was on its way while the topic was deleted and created again is
+stored for the new topic, and says nothing about it.
 
 Kafka keeps at most 4,096 characters, and the client needs one of them.
 """
@@ -31,7 +31,7 @@ class Start(msgspec.Struct, frozen=True, array_like=True):
 
 
 class CommittedState(msgspec.Struct):
-    """What a text says: by offset, how often each unfinished message was lost; and where what it knows ends."""
+    """What a text says: by offset, how often each unfinished message was lost; and the offset after the last one."""
 
     losses: dict[int, int]
     started: set[int]
@@ -42,7 +42,7 @@ class CommittedState(msgspec.Struct):
 def encode(first: int, letters: Sequence[tuple[int, str]], top: int, starts: Mapping[int, Sequence[Start]] = {}) -> str:
     """The state of the offsets from `first` up to `top`: `letters` of those that are not done, in order.
 
-    What does not fit is told as one run of messages that may have been started: done ones among them may be repeated.
+    What does not fit is written as one run of messages that may have been started: done ones among them may be repeated.
     """
     runs: list[str] = []
     at, i, count, room = first, 0, len(letters), LONGEST - len(assemble("", starts)) - 20
@@ -70,12 +70,12 @@ def assemble(runs: str, starts: Mapping[int, Sequence[Start]] = {}) -> str:
 
 
 def with_topic_id(text: str, topic_id: str) -> str:
-    """The text with the id of its topic, as far as that is known."""
+    """The text with the id of its topic, if that is known."""
     return f"{text} @{topic_id}" if topic_id else text
 
 
 def split_topic_id(metadata: str | None) -> tuple[str, str]:
-    """The text, and the id of the topic that it is about; empty if it does not say."""
+    """The text, and the id of its topic; empty if it has none."""
     text = (metadata or "").rstrip("\0")
     found = _TAG.search(text)
     return (text[: found.start()], found[1]) if found else (text, "")
@@ -86,7 +86,7 @@ def _run(length: int, letter: str) -> str:
 
 
 def decode(first: int, metadata: str | None) -> CommittedState:
-    """What a text says. Somebody else's text, or none, says nothing."""
+    """What a text says. Another program's text, or none, says nothing."""
     state = CommittedState({}, set(), first, {})
     version, _, rest = split_topic_id(metadata)[0].partition(" ")
     if version != VERSION:

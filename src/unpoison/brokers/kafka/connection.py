@@ -55,13 +55,13 @@ class Connection:
             return self._producer
 
     def store(self, copies: Sequence[NewRecord], places: dict[int, tuple[int, int]] | None = None) -> dict[int, KafkaError]:
-        """Have all of them confirmed. Returns those that were refused, by their number, and why. `places` is filled with
-        partition and offset of the others."""
+        """Store these, and wait until the servers have confirmed them. Returns why some were refused, by number. `places` is
+        filled with partition and offset of the others."""
         places = {} if places is None else places
         refused = self._store_together(copies, places)
         large = [number for number, why in refused.items() if why.code() == KafkaError.MSG_SIZE_TOO_LARGE]
         for number in large if len(copies) > 1 else ():
-            # The client sends several as one, and that is what was too large. Each alone may not be.
+            # The client sends several records as one batch, and that was too large. Each alone may not be.
             del refused[number]
             alone: dict[int, tuple[int, int]] = {}
             if again := self._store_together([copies[number]], alone):
@@ -106,7 +106,7 @@ class Connection:
         try:
             topics = self.producer.list_topics(timeout=EXPLAINED_WITHIN).topics
         except KafkaException:
-            return refused  # nobody is there who could say more
+            return refused  # no server is there that could say more
         why = {number: (error, copies[number].topic) for number, error in refused.items()}
         return {number: explain_timeout(error, topic, topics.get(topic)) for number, (error, topic) in why.items()}
 
@@ -129,11 +129,11 @@ class Connection:
             raise BrokerUnavailable(f"Kafka did not confirm {len(refused)} of {many} while {what}: {why}.")
 
     def now(self) -> float:
-        """What time it is on the server, as far as is known from what it stored last."""
+        """The server's time, as far as it is known from the last record that it stored."""
         return time.time() - (self._clock_offset or 0.0)
 
     def learn_the_time(self, topic: str) -> None:
-        """Once, by storing something there that nobody reads; without an answer our own clock has to do."""
+        """Once, by storing a record that no client reads. Without an answer our own clock has to do."""
         if self._clock_offset is None:
             self.store([NewRecord(topic, b"", b"clock", (), 0)])
             self._clock_offset = self._clock_offset or 0.0

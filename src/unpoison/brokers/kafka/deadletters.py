@@ -1,8 +1,8 @@
 """What can be done with the dead letters of a source?
 
-Whoever changes something claims it first, in the log that states.py explains; the first claim wins. A replay is a copy in the
-retry topic of the letter's group. If an operator is killed between its claim and its last word, the next one sees to it that
-no copy is sent any more, looks whether one was, and finishes it or gives the letter free (replays.py).
+An operator claims a letter before changing it, in the log that letter_states.py explains; the first claim wins. A replay is a
+copy in the retry topic of the letter's group. If an operator is killed between its claim and the outcome, the next one cancels
+the copy, looks whether it had been sent before that, and writes the outcome or withdraws the claim (replays.py).
 """
 
 import itertools
@@ -26,13 +26,13 @@ from unpoison.port.serialization import GROUP
 
 REPLAYED = "replayed"
 NOTHING = "nothing"
-"""Where a DLQ without letters ends."""
+"""The end of a DLQ without letters."""
 WAIT = 0.05
 JOINED_WITHIN = 15.0
 SPARSE = 20
-"""Letters so far apart are read one by one."""
-MOST_BYTES = 32 * 1024 * 1024
-"""Of bodies that are sent at once."""
+"""Letters that are farther apart are read one by one."""
+MAX_BYTES = 32 * 1024 * 1024
+"""Of the bodies of letters that are sent together."""
 
 
 class KafkaDeadLetters:
@@ -63,10 +63,10 @@ class KafkaDeadLetters:
         return [entry.id for entry, _ in self._page(after, until, limit, state)]
 
     def replay(self, letter_ids: Sequence[str]) -> Sequence[str]:
-        return self._deal(letter_ids, DEAD, REPLAYED)
+        return self._change(letter_ids, DEAD, REPLAYED)
 
     def remove(self, letter_ids: Sequence[str], *, state: str = DEAD, keep_as: str | None = None) -> Sequence[str]:
-        return self._deal(letter_ids, state, keep_as or PURGED)
+        return self._change(letter_ids, state, keep_as or PURGED)
 
     # Looking.
 
@@ -74,7 +74,7 @@ class KafkaDeadLetters:
         return self.broker.letter_states(self._source)
 
     def _page(self, after: str, until: str, limit: int, state: str | None) -> list[tuple[LetterState, str]]:
-        """Letters with what became of them."""
+        """Letters, each with its state."""
         states = self._fresh()
         return [] if until == NOTHING else self._in_state(states.between(after, until), limit, state)
 
@@ -84,7 +84,7 @@ class KafkaDeadLetters:
         return self._in_state(entries, len(entries), state)
 
     def _in_state(self, entries: Iterable[LetterState], limit: int, state: str | None) -> list[tuple[LetterState, str]]:
-        """What became of those in this state, or of all that were not purged."""
+        """Those in this state, or all that were not purged, each with its state."""
         entries = list(entries)
         sent = self._sent_of(entries)
         known = ((entry, _state(entry, sent)) for entry in entries)
@@ -93,7 +93,7 @@ class KafkaDeadLetters:
         )
 
     def _sent_of(self, entries: Iterable[LetterState]) -> set[str]:
-        """Of the letters that somebody is replaying just now, the claims whose copy was sent."""
+        """Of the letters that an operator is replaying just now, the claims whose copy was sent."""
         return self._sent(entry.claim for entry in entries if entry.claim is not None and entry.claim.state == REPLAYED)
 
     def _records(self, entries: Sequence[LetterState]) -> dict[str, Record]:
@@ -113,7 +113,7 @@ class KafkaDeadLetters:
         return letters.read_letter(self._source, entry.id, state, record, self._original(record))
 
     def _original(self, record: Record) -> Record | None:
-        """The message itself, where it stood, of a letter that was too large for the DLQ; None once it is there no more."""
+        """The record with the body: the letter itself, or the message that it refers to; None if that was deleted."""
         where = letters.body_position(record)
         if where is None:
             return record
@@ -126,7 +126,7 @@ class KafkaDeadLetters:
             < self.broker.connection.queries.ends([place])[place]
         )
         found = list(self.broker.reader.read({place: (first, first + 1)})) if there else []
-        # A topic that was made anew has another message there.
+        # A topic that was created again has another message there.
         return next(
             (each for each in found if envelope.read_envelope_safely(each).stamp == envelope.read_envelope_safely(record).stamp),
             None,
@@ -134,22 +134,22 @@ class KafkaDeadLetters:
 
     # Changing.
 
-    def _deal(self, letter_ids: Sequence[str], was: str, state: str) -> Sequence[str]:
-        """Do this with those letters that are still in that state and that nobody else is dealing with."""
-        states = self._settle_claims(letter_ids)
+    def _change(self, letter_ids: Sequence[str], was: str, state: str) -> Sequence[str]:
+        """Bring letters that are still in the state `was` into another, unless another operator is changing them."""
+        states = self._without_claims(letter_ids)
         wanted = [id_ for id_ in dict.fromkeys(letter_ids) if id_ in states.by_id and states.by_id[id_].state == was]
-        dealt: list[str] = []
+        changed: list[str] = []
         while wanted:
-            self._be_there()
+            self._join()
             copies: dict[str, NewRecord] = {}
             batch, wanted = wanted, []
             if state == REPLAYED:
                 copies, wanted = self._copies(states, batch)
-                batch = list(copies)  # somebody may just have cut the DLQ
-            dealt += self._deal_with(states, batch, was, state, copies)
-        return dealt
+                batch = list(copies)  # the DLQ may just have been cut
+            changed += self._change_batch(states, batch, was, state, copies)
+        return changed
 
-    def _deal_with(
+    def _change_batch(
         self, states: LetterStates, wanted: Sequence[str], was: str, state: str, copies: dict[str, NewRecord]
     ) -> Sequence[str]:
         claims = self._claim(states, wanted, was, state, copies)
@@ -161,12 +161,12 @@ class KafkaDeadLetters:
             self._finish(states, won)
             raise
         last = [Outcome(claim.letter, state, claim.nonce) for claim in won if claim.letter not in copies or claim.nonce in done]
-        states.write(last, "noting what became of letters")
+        states.write(last, "writing what became of letters")
         states = self._fresh()
         return [each.letter for each in last if states.by_id[each.letter].settled_by == each.nonce]
 
     def _copies(self, states: LetterStates, letter_ids: Sequence[str]) -> tuple[dict[str, NewRecord], list[str]]:
-        """What is sent for as many of these as fit into memory, and the letters behind them."""
+        """Copies of as many of these letters as fit into memory, and the ids of the others."""
         entries = sorted((states.by_id[id_] for id_ in letter_ids), key=lambda entry: (entry.place, entry.offset))
         found: list[tuple[LetterState, Record]] = []
         size, behind = 0, len(entries)
@@ -174,7 +174,7 @@ class KafkaDeadLetters:
             for entry, record in records:
                 found.append((entry, record))
                 size += len(record.value() or b"")
-                if size > MOST_BYTES:
+                if size > MAX_BYTES:
                     behind = entries.index(entry) + 1
                     break
         return {entry.id: self._again(entry, record) for entry, record in found}, [entry.id for entry in entries[behind:]]
@@ -198,16 +198,16 @@ class KafkaDeadLetters:
         ours = Counter(claim.place for claim in claims)
         ends = self.broker.connection.queries.ends(ours)
         if all(ends[claim.place] - claim.end == ours[claim.place] for claim in claims):
-            return {claim.nonce for claim in claims}  # nobody else has written anything there since
+            return {claim.nonce for claim in claims}  # no other client has written there since
         return self._sent(claims)
 
     def _again(self, entry: LetterState, record: Record) -> NewRecord:
-        """What is sent: to the group that gave the message up, if it is known here, else to ours."""
+        """The copy to send: to the group that gave the message up, if its retry topic exists, else to ours."""
         original = self._original(record)
         if original is None:
             raise PayloadError(
-                f"Letter {entry.id!r} cannot be sent, and none was: it was too large for the DLQ, and Kafka has deleted the "
-                f"message at {envelope.header(record, BODY_AT)} since. To be rid of it: unpoison dlq discard {entry.id}"
+                f"Letter {entry.id!r} cannot be sent, and no letter was: it was too large for the DLQ, and Kafka has deleted the "
+                f"message at {envelope.header(record, BODY_AT)} since. To discard it: unpoison dlq discard {entry.id}"
             )
         names = self.broker.connection.names(self._source)
         gave_up = envelope.header(record, GROUP)
@@ -218,14 +218,14 @@ class KafkaDeadLetters:
         headers = envelope.copy_headers(original, envelope.read_envelope_safely(record), counters)
         return NewRecord(retry, original.value(), record.key(), headers, SUSPECTS if counters.alone else REPLAYS)
 
-    def _settle_claims(self, letter_ids: Sequence[str]) -> LetterStates:
-        """Wait for those who are dealing with these letters, and finish what one has begun that is no more."""
+    def _without_claims(self, letter_ids: Sequence[str]) -> LetterStates:
+        """Wait for operators that are changing these letters, and finish the claims of those that are gone."""
         states = self._fresh()
         deadline = time.monotonic() + self.broker.connection.address.session_timeout + 10
         while claimed := [entry for id_ in letter_ids if (entry := states.by_id.get(id_)) and entry.claim]:
-            gone = [entry for entry in claimed if entry.claim and not self._is_there(entry.claim.operator)]
+            gone = [entry for entry in claimed if entry.claim and not self._is_alive(entry.claim.operator)]
             if gone:
-                states = self._fresh()  # the last word may have come just before its operator went
+                states = self._fresh()  # an operator may have written the outcome just before it went
                 self._finish(states, [entry.claim for entry in gone if entry.claim])
             elif time.monotonic() > deadline:
                 break
@@ -235,20 +235,20 @@ class KafkaDeadLetters:
         return states
 
     def _finish(self, states: LetterStates, claims: Sequence[Claim]) -> None:
-        """The last word on what an operator began, and will not end."""
-        stops = [replays.cancellation(claim.place, claim.nonce) for claim in claims if claim.retry]
-        self.broker.connection.must_store(stops, "stopping what was begun")
+        """Write the outcome of claims whose operator will not, after cancelling their copies."""
+        cancellations = [replays.cancellation(claim.place, claim.nonce) for claim in claims if claim.retry]
+        self.broker.connection.must_store(cancellations, "cancelling interrupted replays")
         sent = self._sent(claims)
         states.write(
             [
                 Outcome(claim.letter, REPLAYED, claim.nonce) if claim.nonce in sent else Withdrawal(claim.letter, claim.nonce)
                 for claim in claims
             ],
-            "finishing what was begun",
+            "finishing interrupted changes",
         )
 
     def _sent(self, claims: Iterable[Claim]) -> set[str]:
-        """Those whose copy is in a retry topic, and counts."""
+        """The nonces of claims whose copy is in a retry topic, and counts."""
         starts: dict[PartitionKey, int] = {}
         for claim in claims:
             if claim.retry:
@@ -259,29 +259,32 @@ class KafkaDeadLetters:
     def _group(self, operator: str) -> str:
         return f"{self.broker.connection.names(self._source).operators}.{operator}"
 
-    def _is_there(self, operator: str) -> bool:
-        """Each operator is the only member of a group, for as long as it lives."""
+    def _is_alive(self, operator: str) -> bool:
+        """Each operator is the only member of a group of its own, for as long as it lives."""
         return operator != self._name and bool(self.broker.connection.queries.members(self._group(operator)))
 
-    def _be_there(self) -> None:
+    def _join(self) -> None:
         group = self._group(self._name)
         if self._operator is not None and self.broker.connection.queries.members(group):
             return
         self._operator = self.broker.member(group, self.broker.connection.names(self._source).states)
         deadline = time.monotonic() + JOINED_WITHIN
-        while not self._operator.assignment():  # until then it cannot be closed either: the client would wait for ever
+        while not self._operator.assignment():  # until then it cannot be closed: the client would wait for ever
             if time.monotonic() > deadline:
-                raise BrokerUnavailable(f"Nothing was taken from the DLQ of {self._source!r}: Kafka does not let us join.")
+                raise BrokerUnavailable(
+                    f"No letter of {self._source!r} was changed: Kafka has not let this operator join its group "
+                    f"within {JOINED_WITHIN:g} s."
+                )
             self._operator.poll(0.01)
 
 
 def _state(entry: LetterState, sent: Collection[str]) -> str:
-    """What became of it; one whose copy was sent is replayed, though its operator came to no last word."""
+    """Its state. A letter whose copy was sent is replayed, even if its operator has not written the outcome."""
     return REPLAYED if entry.claim is not None and entry.claim.nonce in sent else entry.state
 
 
 def _stretches(offsets: Sequence[int]) -> list[tuple[int, int]]:
-    """Ranges that hold these offsets, without many others."""
+    """Ranges that hold these offsets, and few others."""
     found: list[tuple[int, int]] = []
     for offset in offsets:
         if found and offset - found[-1][1] < SPARSE:

@@ -1,8 +1,8 @@
 """What travels with a message in its headers, and how are headers of any origin read?
 
 Ours begin with `x-unpoison-`; `x-delivery-attempts` is there for other tools. A copy has the sender's key, headers and body
-bit for bit, whatever they are, and says where the original stood and when that was written. Only copies have that stamp: counters
-without one were written by another program and count nothing.
+bit for bit, whatever they are, and a stamp: where the original is, and when it was written. Counters without a stamp were
+written by another program and count nothing.
 """
 
 import math
@@ -82,12 +82,12 @@ def headers_of(record: Record) -> Headers:
 
 
 def stamp_of(record: Record) -> str:
-    """Where it stands, and since when: a topic that was deleted and made anew counts from 0 again."""
+    """Where it is, and since when: a topic that was deleted and created again counts from 0 again."""
     return f"{record.topic()}/{record.partition()}/{record.offset()}@{record.timestamp()[1]}"
 
 
 def original_position(stamp: str) -> dict[str, str | int]:
-    """Where the original stood, from its stamp; nothing if that is somebody else's header of that name."""
+    """Where the original is, from its stamp; empty if that is another program's header of that name."""
     where, _, at = stamp.rpartition("@")
     topic, _, rest = where.rpartition("/")
     topic, _, partition = topic.rpartition("/")
@@ -97,7 +97,7 @@ def original_position(stamp: str) -> dict[str, str | int]:
 
 
 def read_envelope_safely(record: Record, source: str = "") -> Envelope:
-    """As `look`; of a record that cannot be read, only its place is known."""
+    """As `read_envelope`; of a record that cannot be read, only its place is known."""
 
     def bare(record: Record, _: Exception) -> Envelope:
         where = stamp_of(record)
@@ -107,7 +107,7 @@ def read_envelope_safely(record: Record, source: str = "") -> Envelope:
 
 
 def read_envelope(record: Record, source: str = "") -> Envelope:
-    """What the headers and the key say. `source` is the topic in which a letter is one that was moved back. May raise."""
+    """What the headers and the key say. In the topic `source` a dead letter is one that was moved back. May raise."""
     id_ = where = letter = None
     counters, headers = UNTRIED, {}
     for name, value in headers_of(record):
@@ -144,7 +144,7 @@ def _restarted(record: Record, counters: Counters) -> Counters:
 
 
 def sender_headers(record: Record) -> list[tuple[str, bytes | None]]:
-    """The sender's own headers, as they came. One of them may be called as ours is: on a copy the last of that name is ours."""
+    """The sender's own headers, as they came. One may have the name of ours: on a copy the last of that name is ours."""
     found = headers_of(record)
     foreign = [pair for pair in found if not pair[0].startswith(OURS)]
     if any(name == STAMP for name, _ in found):
@@ -167,11 +167,11 @@ def header(record: Record, name: str) -> str | None:
 
 
 def due_at(record: Record) -> float:
-    """When its time comes, by the server's clock; 0 if it says nothing that makes sense."""
+    """When it is due, by the server's clock; 0 if its header makes no sense."""
     try:
         moment = float(header(record, DUE) or 0)
     except ValueError:
-        return 0.0  # somebody else's header of that name
+        return 0.0  # another program's header of that name
     return moment if math.isfinite(moment) else 0.0
 
 
@@ -183,7 +183,7 @@ def publish_headers(id_: str, headers: Mapping[str, str]) -> list[tuple[str, byt
 def copy_headers(
     record: Record, seen: Envelope, counters: Counters, extra: Mapping[str, Any] = {}
 ) -> list[tuple[str, bytes | None]]:
-    """The headers of a copy: the sender's as they are, ours anew."""
+    """The headers of a copy: the sender's as they are, and ours."""
     kind, written = record.timestamp()
     ours = {
         ID: seen.id,
@@ -195,9 +195,6 @@ def copy_headers(
         **extra,
     }
     return [*sender_headers(record), *((name, str(value).encode()) for name, value in ours.items())]
-
-
-# What does Kafka itself say about a message? Of a retry: what it said about the original.
 
 
 _CLOCKS = ("none", "create", "log_append")

@@ -1,4 +1,4 @@
-"""How is an error of Kafka's told to a person?"""
+"""How do errors of Kafka read, and why does no server answer?"""
 
 import re
 import time
@@ -24,7 +24,7 @@ TIMED_OUT = (KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT)  # noqa: SLF001 -
 
 
 def result_within(answer: "Future[Answer]", within: float) -> Answer:
-    """The answer to a question; none in time is an error of Kafka's like any other."""
+    """The answer to a request. No answer in time is a KafkaException like any other."""
     try:
         return answer.result(within)
     except TimeoutError:
@@ -36,28 +36,28 @@ def error_text(error: KafkaError) -> str:
 
 
 def with_permission(error: KafkaError, right: str) -> KafkaError:
-    """The same error; one about permissions says which is needed, in the words of kafka-acls.sh. Kafka does not."""
+    """The same error; one about permissions names the one that is needed, in the words of kafka-acls.sh. Kafka does not."""
     if error.code() not in DENIED:
         return error
     return KafkaError(error.code(), f"this user needs {right}", error.fatal(), error.retriable())
 
 
 def is_final(error: KafkaError) -> bool:
-    """Whether the client that met it does nothing any more."""
+    """Whether the client does nothing any more after it."""
     return error.fatal() or error.code() in (KafkaError._FATAL, KafkaError.FENCED_INSTANCE_ID)  # noqa: SLF001 - it has no other name
 
 
 def unavailable(error: KafkaException, what: str) -> BrokerUnavailable:
-    """For what Kafka refused, or did not answer, while we were doing this."""
-    return BrokerUnavailable(f"Kafka did not do it while {what}: {error_text(error.args[0])}.")
+    """For a request that Kafka refused or did not answer."""
+    return BrokerUnavailable(f"Kafka failed while {what}: {error_text(error.args[0])}.")
 
 
 def explain_timeout(error: KafkaError, name: str, topic: TopicMetadata | None) -> KafkaError:
-    """The same error; one that says only that the time is over says what was in the way, as far as the servers know it."""
+    """The same error; one that only says "timed out" says what was in the way, as far as the servers know it."""
     if error.code() not in TIMED_OUT:
         return error
     if topic is None:
-        return KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, f"there is no topic {name!r}: somebody has deleted it")
+        return KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, f"there is no topic {name!r}: it was deleted")
     if not topic.partitions:
         return error
     worst = min(topic.partitions.values(), key=lambda each: (each.leader >= 0, len(each.isrs) - len(each.replicas)))
@@ -74,15 +74,8 @@ def explain_timeout(error: KafkaError, name: str, topic: TopicMetadata | None) -
     return KafkaError(error.code(), f"{error.str()}; {why}", error.fatal(), error.retriable())
 
 
-# Why does nobody answer at this address?
-#
-# The client connects by itself, over and over, and whoever asked it for something learns only that the time is over. What was
-# in the way, a password or a certificate that was refused, it tells to whoever listens. So we listen, and do not wait for what
-# will not come.
-
-
 LOOKS = (0.5, 1.0, 8.5)
-"""Seconds to wait for an answer, by turns with hearing what is in its way."""
+"""Seconds to wait for an answer. After each, the client's own errors are looked at."""
 
 # The client has no other names for these.
 REFUSED_LOGIN, REFUSED_TLS = REFUSED = (KafkaError._AUTHENTICATION, KafkaError._SSL)  # noqa: SLF001
@@ -90,32 +83,38 @@ UNREACHABLE = (KafkaError._TRANSPORT, KafkaError._RESOLVE)  # noqa: SLF001
 ALL_DOWN = KafkaError._ALL_BROKERS_DOWN  # noqa: SLF001
 SILENCE = (*UNREACHABLE, ALL_DOWN, KafkaError._TIMED_OUT, KafkaError._TIMED_OUT_QUEUE)  # noqa: SLF001
 GONE_FOR = 10.0
-"""Seconds after which it is told as trouble that nobody is there. A login that is refused is told at once."""
+"""Seconds without any server after which `check` raises. It raises at once for a refused login."""
 
 
 class ConnectionState:
+    """What the clients report about their connections.
+
+    A client connects again and again by itself, and a request only times out. The cause, such as a refused password or
+    certificate, goes to the client's error callback. So we listen there, and do not wait for an answer that will not come.
+    """
+
     def __init__(self, address: Address) -> None:
         self._address = address
         self._heard: dict[int, KafkaError] = {}
         self._gone_since: float | None = None
 
     def hear(self, error: KafkaError) -> None:
-        """Called by every client, whatever it is doing."""
+        """Called by every client for its errors, whatever it is doing."""
         self._heard[error.code()] = error
         if error.code() in (ALL_DOWN, *REFUSED):
             self._gone_since = self._gone_since or time.monotonic()
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether nobody may be there. A client says when they go, and not when they are back."""
+        """Whether all servers may be gone. A client says when they go, and not when they are back."""
         return self._gone_since is not None
 
     def answered(self) -> None:
-        """Somebody is there."""
+        """A server is there."""
         self._heard, self._gone_since = {}, None
 
     def check(self) -> None:
-        """Raise if there has been nobody for too long: whoever waits for messages would wait without knowing why."""
+        """Raise if no server has been there for too long: a consumer would wait for messages without knowing why."""
         since, heard = self._gone_since, self._heard
         if since is None:
             return
@@ -124,7 +123,7 @@ class ConnectionState:
         if time.monotonic() - since > GONE_FOR:
             why = next((heard[code] for code in (*UNREACHABLE, ALL_DOWN) if code in heard), None)
             text = f": {error_text(why)}" if why else ""
-            raise BrokerUnavailable(f"No server of Kafka at {self._address.shown} has answered for {GONE_FOR:g} s{text}.")
+            raise BrokerUnavailable(f"No Kafka server at {self._address.shown} has answered for {GONE_FOR:g} s{text}.")
 
     def admin(self, settings: dict[str, Any]) -> AdminClient:
         try:
@@ -136,7 +135,7 @@ class ConnectionState:
             ) from None
 
     def look(self, admin: AdminClient) -> ClusterMetadata:
-        """What is there, as far as this user may see it."""
+        """Servers and topics, as far as this user may see them."""
         self.answered()
         for number, wait in enumerate(LOOKS):
             try:
@@ -148,7 +147,7 @@ class ConnectionState:
         raise AssertionError("the last look returns or raises")
 
     def _is_hopeless(self, number: int) -> bool:
-        """Refused by a server that is there; or, a moment later, still none is there."""
+        """Whether a server refuses us, or after a second look still none is there."""
         heard = self._heard
         return any(code in heard for code in REFUSED) or (
             number > 0 and ALL_DOWN in heard and any(code in heard for code in UNREACHABLE)
@@ -159,9 +158,10 @@ class ConnectionState:
         if refused := self._refused():
             return refused
         found = next((heard[code] for code in UNREACHABLE if code in heard), None)
-        text = f"Kafka did not do it while looking for topics at {shown}: {error_text(found or error)}."
+        text = f"Kafka failed while looking for topics at {shown}: {error_text(found or error)}."
         if found is None and "security.protocol" not in self._address.options:
-            text += " If it wants TLS or a login, it ends other connections without a word: kafka+ssl:// and user:password@host."
+            text += " If it requires TLS or a login, it closes other connections without an error: "
+            text += "use kafka+ssl:// and user:password@host."
         return BrokerUnavailable(text)
 
     def _refused(self) -> BrokerUnavailable | None:
@@ -172,11 +172,11 @@ class ConnectionState:
                 f"sasl.mechanism in the URL."
             )
         if REFUSED_TLS in heard:
-            return BrokerUnavailable(f"There is no TLS with Kafka at {shown}: {_short_text(heard[REFUSED_TLS])}.")
+            return BrokerUnavailable(f"TLS with Kafka at {shown} failed: {_short_text(heard[REFUSED_TLS])}.")
         return None
 
 
 def _short_text(error: KafkaError) -> str:
-    """Without the address, which was told already, and how long it took."""
+    """Without the address, which the message has already, and how long it took."""
     text = re.sub(r"^\S+/(?:bootstrap|\d+): | \(after \d+ms in state \w+\)$", "", error.str())
     return f"{text} [{error.name()}]"

@@ -1,7 +1,7 @@
-"""Who is in a group: asked in a process of its own, which may end without harm.
+"""Who is in a group? Asked in a child process, which may crash without harm.
 
-librdkafka ends the process that asks a group's server about it when that server goes at the wrong moment (a failed assertion,
-confluentinc/librdkafka#4605), so with every restart of a cluster. Here that is a question to be asked again.
+librdkafka ends its process by a failed assertion when the group's server goes at the wrong moment
+(confluentinc/librdkafka#4605), so with every restart of a cluster. Here that is a question to be asked again.
 """
 
 import resource
@@ -28,7 +28,7 @@ class Member(msgspec.Struct, frozen=True):
     client: str
     """The name under which it has joined."""
     topics: list[str]
-    """Those of which it has a partition."""
+    """Those of which it owns a partition."""
 
 
 class Question(msgspec.Struct):
@@ -42,7 +42,7 @@ class Reply(msgspec.Struct):
 
 
 class GroupMembers:
-    """Asks for one session; from several threads, one after the other."""
+    """Asks for one connection. Threads ask one after the other."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self._settings = settings
@@ -52,13 +52,13 @@ class GroupMembers:
     def members(self, group: str, within: float) -> Sequence[Member]:
         with self._lock:
             try:
-                told = self._ask(Question(group, within))
+                reply = self._ask(Question(group, within))
             except (OSError, EOFError, TimeoutError, msgspec.DecodeError):
                 why = f"the process that asked has ended with status {self._end()}"
                 raise KafkaException(KafkaError(KafkaError._DESTROY, why)) from None  # noqa: SLF001 - it has no other name
-        if told.refused is not None:
-            raise KafkaException(KafkaError(*told.refused))
-        return told.members
+        if reply.refused is not None:
+            raise KafkaException(KafkaError(*reply.refused))
+        return reply.members
 
     def _ask(self, question: Question) -> Reply:
         process = self._process = self._process or self._start()
@@ -100,7 +100,7 @@ class GroupMembers:
             self._end()
 
 
-# In that process.
+# In the child process.
 
 
 def answer() -> None:

@@ -1,8 +1,7 @@
-"""How do messages that wait in topics of ours get back into their source, when somebody stops using unpoison?
+"""What does unpoison leave in a cluster, how is it removed, and how do waiting messages get back into their source?
 
-What waits for its time or for another start is in the group's retry topic, where no other consumer looks. Each such message is
-put into its source again, confirmed, and then counts as done in the retry topic. A kill in between leaves it in both places,
-under one id, and is never a loss.
+Retries wait in the group's retry topic, which no other consumer reads. To move one back, it is stored in its source, confirmed,
+and then counts as done in the retry topic. A kill in between leaves it in both places, under one id; it is never lost.
 """
 
 import itertools
@@ -25,21 +24,18 @@ from unpoison.errors import BrokerUnavailable, ConfigError
 from unpoison.model.wording import counted
 from unpoison.port.broker import Leftovers, Progress
 
-# Which records of a retry topic stand for messages that are still to be started?
-
-
 PAGE = 500
 
 
 class Page(NamedTuple):
-    """Some records of a partition, and those of them that wait."""
+    """Some records of a partition, and those of them that stand for waiting messages."""
 
     partition: Partition
     records: Sequence[Record]
     waiting: Sequence[Record]
 
     def done(self) -> TopicPartition | None:
-        """Take all of them for done. Returns what is to be committed then."""
+        """Count all of them as done. Returns what to commit for that."""
         for record in self.records:
             self.partition.finish(record.offset())
         position = self.partition.position()
@@ -47,7 +43,7 @@ class Page(NamedTuple):
 
 
 def waiting_pages(broker: KafkaBroker, names: Names, number: int) -> Iterator[Page]:
-    """What is not done in a partition, as nobody else may change it meanwhile."""
+    """The records of a partition that are not done. No consumer may run meanwhile."""
     place = (names.retry, number)
     if broker.topology.partitions(names.retry) <= number:
         return
@@ -62,7 +58,7 @@ def waiting_pages(broker: KafkaBroker, names: Names, number: int) -> Iterator[Pa
 
 
 def _finished_elsewhere(broker: KafkaBroker, place: PartitionKey, start: int, end: int) -> Collection[str]:
-    """Where somebody else may have ended what a record stands for: who held it has settled it, or an operator was too late."""
+    """References and claims of records that are done all the same: their holder has settled them, or a replay was cancelled."""
     if place[1] == HELD:
         notes = broker.reader.read({place: (start, end)})
         return {header(record, REF) or "" for record in notes if header(record, HOLDER) is None}
@@ -79,9 +75,6 @@ def _is_waiting(record: Record, ended: Collection[str]) -> bool:
     return not header(record, replays.CANCELLED) and (replays.claim_of(record) or None) not in ended
 
 
-# What has unpoison at these servers, and how is it removed? Looking changes nothing.
-
-
 def leftovers(url: str, sources: Sequence[str] = ()) -> Sequence[Leftovers]:
     with closing(KafkaBroker(url)) as broker:
         prefix = broker.connection.address.prefix
@@ -92,7 +85,7 @@ def leftovers(url: str, sources: Sequence[str] = ()) -> Sequence[Leftovers]:
 
 
 def _sources_and_groups(broker: KafkaBroker, sources: Sequence[str], topics: Collection[str]) -> Iterator[Names]:
-    """The sources with each group that is meant: that of the URL, or all that consumed with unpoison."""
+    """Each source with the group of the URL, or with all groups that consumed it with unpoison."""
     address = broker.connection.address
     retry = f".{address.group}.retry"
     used = {*used_sources(topics, address.prefix)}
@@ -130,7 +123,7 @@ def _leftovers_of(broker: KafkaBroker, names: Names, topics: Collection[str], ch
 
 
 def _waiting(broker: KafkaBroker, names: Names) -> Iterator[tuple[float, bool]]:
-    """When each message that waits is due, and whether it is to run alone."""
+    """For each waiting message, when it is due and whether it must run alone."""
     for number in range(PARTITIONS):
         for page in waiting_pages(broker, names, number):
             yield from map(_due_and_alone, page.waiting)
@@ -141,7 +134,7 @@ def _due_and_alone(record: Record) -> tuple[float, bool]:
 
 
 def _repeats(broker: KafkaBroker, names: Names) -> int:
-    """Our commits say which messages behind the first unfinished one are done; others read the offset alone."""
+    """How many done messages other consumers would repeat: those behind the first unfinished one, which is all they see."""
     places = [(names.topic, number) for number in range(broker.topology.partitions(names.topic))]
     known = [
         commit_metadata.decode(*committed) for committed in broker.connection.queries.committed(names.group, places).values()
@@ -150,14 +143,14 @@ def _repeats(broker: KafkaBroker, names: Names) -> int:
 
 
 def _topics(names: Names, topics: Collection[str], chosen: Sequence[Names]) -> tuple[str, ...]:
-    """Ours, without those that other groups of the source need."""
+    """Our topics, without those that other groups of the source need."""
     leaving = {each.group_name for each in chosen if each.source == names.source}
     shared = [] if set(groups_of(names, topics)) - leaving else [names.dlq, names.states]
     return tuple(name for name in ([names.retry] if names.group_name else []) + shared if name in topics)
 
 
 def _groups(broker: KafkaBroker, names: Names, topics: Collection[str], chosen: Sequence[Names]) -> tuple[str, ...]:
-    """Ours, without those that other sources of the group need: all of them share one."""
+    """Our groups, without those that other sources of the group need: all of them share one."""
     ending = f".{names.group_name}.retry"
     leaving = {each.retry for each in chosen if each.group_name}
     if not names.group_name or any(name.endswith(ending) and name not in leaving for name in topics):
@@ -173,9 +166,6 @@ def _groups(broker: KafkaBroker, names: Names, topics: Collection[str], chosen: 
     return tuple(sorted(group for group in known if group in ours or group.startswith(f"{names.operators}.")))
 
 
-# (the part that gave this module its question)
-
-
 __all__ = ["leftovers", "move_back"]
 
 LOOK_EVERY = 0.2
@@ -187,10 +177,10 @@ def move_back(url: str, left: Leftovers, within: float, progress: Progress | Non
         names = broker.connection.names(left.source)._replace(group_name=left.group)
         if not broker.topology.partitions(names.topic):
             raise ConfigError(
-                f"There is no topic {names.topic!r} at {broker.connection.address.shown}, so nothing can be moved back into it. "
-                f"Make it, or delete {names.retry!r} with all that waits in it."
+                f"There is no topic {names.topic!r} at {broker.connection.address.shown}, so no message can be moved back "
+                f"into it. Create it, or delete {names.retry!r} with all messages that wait in it."
             )
-        _wait_until_nobody_consumes(broker, names, within)
+        _wait_until_consumers_stopped(broker, names, within)
         with closing(Committer(broker, names)) as committer:
             return _move_pages(broker, names, committer, progress, left.waiting)
 
@@ -207,26 +197,27 @@ def _move_pages(broker: KafkaBroker, names: Names, committer: "Committer", progr
 
 
 def _original_message(names: Names, record: Record) -> NewRecord:
-    """The message as it was sent: nothing of ours stays on it but the id that it was published with."""
+    """The message as it was published: of our headers it keeps only the id."""
     seen = envelope.read_envelope_safely(record)
     id_ = [] if seen.id == seen.stamp.partition("@")[0] else [(ID, seen.id.encode())]
     return NewRecord(names.topic, record.value(), record.key(), [*id_, *envelope.sender_headers(record)])
 
 
-def _wait_until_nobody_consumes(broker: KafkaBroker, names: Names, within: float) -> None:
-    """Every consumer of unpoison is in the group of the retry topic; others, which may have taken over already, are not."""
+def _wait_until_consumers_stopped(broker: KafkaBroker, names: Names, within: float) -> None:
+    """Only consumers of unpoison are in the group of the retry topic. Other consumers may run already."""
     deadline = time.monotonic() + within
     while there := broker.connection.queries.members(names.retry_group):
         if time.monotonic() > deadline:
             raise BrokerUnavailable(
                 f"Group {names.group!r} still has {counted(len(there), 'client')} that consume with unpoison "
-                f"({', '.join(sorted(there))}), and what waits is theirs. Nothing was moved. Stop them, and run this again."
+                f"({', '.join(sorted(there))}), and the waiting messages are theirs. Nothing was moved. Stop them, "
+                f"and run this again."
             )
         time.sleep(LOOK_EVERY)
 
 
 class Committer:
-    """Says for the group of a retry topic what is done there. Kafka lets nobody do that while the group has members."""
+    """Commits for the group of a retry topic. Kafka allows that only while the group has no members."""
 
     def __init__(self, broker: KafkaBroker, names: Names) -> None:
         self._names = names
@@ -255,7 +246,7 @@ class Committer:
             raise BrokerUnavailable(
                 f"Moved back to {self._names.source!r}: {counted(moved, 'message')}, but Kafka does not confirm that the last "
                 f"{len(page.waiting)} of them are done in {self._names.retry!r}: {error_text(error)}. If a consumer has started "
-                f"meanwhile, stop it. Run this again: nothing is lost, and those may be moved twice, under their ids."
+                f"meanwhile, stop it. Run this again: no message is lost, and those may be moved twice, under their ids."
             )
 
     def close(self) -> None:

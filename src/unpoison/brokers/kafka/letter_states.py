@@ -1,15 +1,14 @@
 """Which dead letters are there, and what became of each?
 
-A log cannot delete a record from its middle. So letters stay where they are, and what became of them is written into a log of
-its own, `<topic>.dlq.states`, which has one partition: its order decides between two operators. Three kinds of entries:
+A log cannot delete a record from its middle. So letters stay where they are, and what became of them is written into another log,
+`<topic>.dlq.states`. It has one partition: its order decides between two operators. There are three kinds of entries:
 
-    claim    an operator is about to do this with a letter. The first one in the log has it.
-    state    it is done: replayed, discarded or purged. It counts while the claim that it names has the letter.
-    drop     the operator is no more, and had not done it: the letter waits as before.
+    claim    an operator is about to change a letter. The first one in the log wins.
+    state    the letter was replayed, discarded or purged. It counts if the claim that it names has won.
+    drop     the operator is gone, and had not changed it: the claim is withdrawn, and the letter waits as before.
 
-Letters that are dealt with together share an entry (`claims`, `states`): there may be a hundred thousand of them.
-
-Each letter is in the books once, even if a crash left it twice in the DLQ.
+Letters that are changed together share an entry (`claims`, `states`): there may be a hundred thousand of them. Each letter is
+listed once, even if a crash left it twice in the DLQ.
 """
 
 import itertools
@@ -39,7 +38,7 @@ class Claim(msgspec.Struct, frozen=True, tag="claim", tag_field="kind"):
     retry: str = ""
     partition: int = 0
     end: int = 0
-    """Of a replay: where its copy belongs, and where that partition ended before. A copy that was sent stands behind that."""
+    """Of a replay: where its copy belongs, and where that partition ended before. A copy that was sent has a higher offset."""
 
     @property
     def place(self) -> PartitionKey:
@@ -76,7 +75,7 @@ class Claims(msgspec.Struct, frozen=True, tag="claims", tag_field="kind"):
 
 
 class Outcomes(msgspec.Struct, frozen=True, tag="states", tag_field="kind"):
-    """The same for the last word on several letters."""
+    """Several outcomes that differ in nothing but the letter."""
 
     letters: list[str]
     state: str
@@ -93,7 +92,7 @@ LogEntry = Claim | Outcome | Withdrawal | Claims | Outcomes
 
 
 def nonce_of(shared: str, letter: str) -> str:
-    """The nonce of one letter among several that are dealt with together."""
+    """The nonce of one letter among several that are changed together."""
     return f"{shared}.{letter}"
 
 
@@ -119,10 +118,10 @@ class LetterStates:
         self._letters = [(names.dlq, number) for number in range(partitions)]
         self._states: PartitionKey = (names.states, 0)
         self._has_states = has_states
-        self._begin()
+        self._clear()
 
-    def _begin(self) -> None:
-        """With nothing read."""
+    def _clear(self) -> None:
+        """Forget all that was read."""
         self._read: dict[PartitionKey, int] = dict.fromkeys(self._letters, 0)
         self._states_read = 0
         self._early: dict[str, list[Claim | Outcome | Withdrawal]] = {}
@@ -132,14 +131,14 @@ class LetterStates:
         self._places: dict[PartitionKey, PartitionKey] = {}
 
     def refresh(self) -> None:
-        """Read what is new."""
+        """Read what was written since the last time."""
         places = [*self._read, *([self._states] if self._has_states else [])]
         ends, begins = self._connection.queries.ends(places), self._connection.queries.ends(places, first=True)
         if any(ends[place] < (self._states_read if place == self._states else self._read[place]) for place in places):
-            self._begin()  # a topic was deleted and made again
+            self._clear()  # a topic was deleted and created again
         letters = {place: (max(start, begins[place]), ends[place]) for place, start in self._read.items()}
         records: Iterable[Record] = self._reader.read(letters)
-        if len(letters) > 1:  # or letters would be told by partition and not by time
+        if len(letters) > 1:  # or letters would be in the order of partitions and not of time
             records = sorted(records, key=lambda each: (each.timestamp()[1], each.partition(), each.offset()))
         for record in records:
             self._add(record)
@@ -154,56 +153,56 @@ class LetterStates:
 
     def _add(self, record: Record) -> None:
         place, offset = (record.topic(), record.partition()), record.offset()
-        place = self._places.setdefault(place, place)  # there may be hundreds of thousands: they share what is equal
+        place = self._places.setdefault(place, place)  # there may be hundreds of thousands: they share equal keys
         identity, message = _identity_and_message(record)
         if identity is not None:
             if identity in self._identities:
                 return
             self._identities.add(identity)
         id_ = self._names.letter_id(place[1], offset)
-        if id_ in self.by_id:  # read before, and then the rest could not be read
+        if id_ in self.by_id:  # read before an error cut the reading short
             return
         entry = self.by_id[id_] = LetterState(id_, place, offset, len(self.order), message or f"{place[0]}/{place[1]}/{offset}")
         self.order.append(entry)
-        for told in self._early.pop(entry.id, ()):
-            self._apply(entry, told)
+        for change in self._early.pop(entry.id, ()):
+            self._apply(entry, change)
 
     def _note(self, record: Record) -> None:
         try:
-            told = _decoder.decode(record.value() or b"")
+            change = _decoder.decode(record.value() or b"")
         except UNREADABLE:
             return
-        for each in told.each() if isinstance(told, Claims | Outcomes) else (told,):
+        for each in change.each() if isinstance(change, Claims | Outcomes) else (change,):
             entry = self.by_id.get(each.letter)
             if entry is None:
                 self._early.setdefault(each.letter, []).append(each)
             else:
                 self._apply(entry, each)
 
-    def _apply(self, entry: LetterState, told: Claim | Outcome | Withdrawal) -> None:
-        match told:
-            case Claim() if entry.claim is None and entry.state == told.was:
-                entry.claim = told
-            case Outcome() if entry.claim is not None and entry.claim.nonce == told.nonce:
-                entry.state, entry.claim, entry.settled_by = told.state, None, told.nonce
-            case Withdrawal() if entry.claim is not None and entry.claim.nonce == told.nonce:
+    def _apply(self, entry: LetterState, change: Claim | Outcome | Withdrawal) -> None:
+        match change:
+            case Claim() if entry.claim is None and entry.state == change.was:
+                entry.claim = change
+            case Outcome() if entry.claim is not None and entry.claim.nonce == change.nonce:
+                entry.state, entry.claim, entry.settled_by = change.state, None, change.nonce
+            case Withdrawal() if entry.claim is not None and entry.claim.nonce == change.nonce:
                 entry.claim = None
 
     def between(self, after: str, until: str) -> Iterator[LetterState]:
-        """Those behind the one and up to the other, in the order in which they came."""
+        """Letters after the one and up to the other, in the order in which they came."""
         first = self.by_id[after].at + 1 if after in self.by_id else 0
         last = self.by_id[until].at + 1 if until in self.by_id else len(self.order)
         return itertools.islice(self.order, first, last)
 
-    def write(self, told: Sequence[Claim | Outcome | Withdrawal], what: str) -> None:
-        entries = [NewRecord(self._names.states, msgspec.json.encode(each), _key(each), (), 0) for each in _log_entries(told)]
+    def write(self, change: Sequence[Claim | Outcome | Withdrawal], what: str) -> None:
+        entries = [NewRecord(self._names.states, msgspec.json.encode(each), _key(each), (), 0) for each in _log_entries(change)]
         self._connection.must_store(entries, what)
 
 
-def _log_entries(told: Sequence[Claim | Outcome | Withdrawal]) -> Iterator[LogEntry]:
-    """Entries for these: one for many where they differ in nothing but the letter."""
+def _log_entries(change: Sequence[Claim | Outcome | Withdrawal]) -> Iterator[LogEntry]:
+    """Entries of the log: one for many where they differ in nothing but the letter."""
     alike: dict[Any, list[str]] = {}
-    for each in told:
+    for each in change:
         match each:
             case Claim() if (shared := _shared(each)) is not None:
                 key = (Claims, each.was, each.state, each.operator, shared, each.retry, each.partition, each.end)
@@ -217,20 +216,20 @@ def _log_entries(told: Sequence[Claim | Outcome | Withdrawal]) -> Iterator[LogEn
             yield kind(letters[first : first + LETTERS_PER_ENTRY], *values)
 
 
-def _shared(told: Claim | Outcome) -> str | None:
-    ending = nonce_of("", told.letter)
-    return told.nonce.removesuffix(ending) if told.nonce.endswith(ending) else None
+def _shared(change: Claim | Outcome) -> str | None:
+    ending = nonce_of("", change.letter)
+    return change.nonce.removesuffix(ending) if change.nonce.endswith(ending) else None
 
 
 def _identity_and_message(record: Record) -> tuple[bytes | str | None, str | None]:
-    """The identity of a letter, and the id of its message; one without an id is called after its place."""
+    """The identity of a letter, and the id of its message; without an id, the place of the message."""
     found = dict(headers_of(record))
     id_ = found.get(ID)
     message = text(id_) if id_ else text(found.get(STAMP)).partition("@")[0]
     return found.get(LETTER_ID) or None, message or None
 
 
-def _key(told: LogEntry) -> bytes:
-    """Kafka keeps the latest entry of each key, so each has its own: what an entry means depends on those before it."""
-    first = f" {told.letters[0]}" if isinstance(told, Claims | Outcomes) else ""
-    return f"{type(told).__name__.lower()} {told.nonce}{first}".encode()
+def _key(change: LogEntry) -> bytes:
+    """A key of its own for each entry: Kafka deletes all but the latest entry of a key, and all are needed."""
+    first = f" {change.letters[0]}" if isinstance(change, Claims | Outcomes) else ""
+    return f"{type(change).__name__.lower()} {change.nonce}{first}".encode()

@@ -1,9 +1,9 @@
-"""What is called how in Kafka?
+"""How are the topics and groups of a source called?
 
 A source is a topic. For the source `orders` and the group `billing`:
 
     topic orders                     the messages; its group is `billing`
-    topic orders.billing.retry       what is started again, one partition for each purpose; its group is `billing.retry`
+    topic orders.billing.retry       retries, with one partition for each purpose; its group is `billing.retry`
     topic orders.dlq                 dead letters
     topic orders.dlq.states          what became of them
 
@@ -21,20 +21,20 @@ LONGEST_NAME = 249
 _LEGAL = re.compile(r"[A-Za-z0-9._-]+")
 
 AGAIN, SUSPECTS, HELD, REPLAYS = 0, 8, 9, 10
-"""Partitions of the retry topic: to be started at once, alone, still run by somebody, sent again by a person."""
+"""Partitions of the retry topic: retries without a delay, suspects, messages that a consumer still runs, replays."""
 TIERS = ((1, 1.0), (2, 8.0), (3, 60.0), (4, 480.0), (5, 3_600.0), (6, 28_800.0), (7, float("inf")))
-"""Partitions of the retry topic for what waits, with the longest delay of each, in seconds: an hour's wait is in nobody's way
-who waits for a second."""
+"""Partitions of the retry topic for delayed messages, with the longest delay of each, in seconds: an hour's wait
+does not hold up a second's."""
 PARTITIONS = 11
 DLQ = ".dlq"
 
 
 OPERATOR = "unpoison"
-"""Who looks at dead letters without a group of its own does so under this name."""
+"""The group of an operator whose URL names none."""
 
 
 class Names(NamedTuple):
-    """The names that belong to one source and group. Without a group there is nothing to be started again."""
+    """The names that belong to one source and group. Without a group there are no retries."""
 
     source: str
     group_name: str
@@ -56,7 +56,7 @@ class Names(NamedTuple):
     def must_have_group(self) -> None:
         if not self.group_name:
             raise ConfigError(
-                f"Source {self.source!r} of Kafka: the URL names no consumer group, and what is delayed or sent again waits for "
+                f"Source {self.source!r} of Kafka: the URL names no consumer group, and delayed messages and replays wait for "
                 f"one group. Name it: kafka://host:9092?group=billing"
             )
 
@@ -73,7 +73,7 @@ class Names(NamedTuple):
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """All of them; without a group there is none for retries."""
+        """All topics; without a group there is none for retries."""
         return (self.topic, *([self.retry] if self.group_name else []), self.dlq, self.states)
 
     @property
@@ -86,12 +86,12 @@ class Names(NamedTuple):
 
     @property
     def operators(self) -> str:
-        """Who works on dead letters is in this group for as long as it lives."""
+        """Each operator is in a group of its own below this name, for as long as it lives."""
         return f"{self.group}.operators"
 
     @property
     def reading(self) -> str:
-        """Who reads a topic without consuming it names this group. Nothing is committed in it."""
+        """The group of clients that read a topic without consuming it. Nothing is committed in it."""
         return f"{self.group}.reading"
 
 
@@ -109,7 +109,7 @@ def groups_of(names: Names, topics: Iterable[str]) -> list[str]:
 
 
 def tier(delay: float) -> int:
-    """The partition for what is to be started so many seconds from now."""
+    """The partition for a message with this delay in seconds."""
     if delay <= 0:
         return AGAIN
     return next(partition for partition, longest in TIERS if delay <= longest)
@@ -126,7 +126,7 @@ def check_name(source: str, names: Names) -> None:
 
 
 def native_names(url: str, source: str, *, consumed: bool) -> dict[str, str]:
-    """The topics of a source, and what each is for. To Kafka a dot and an underscore in a name are the same."""
+    """The topics of a source, and what each is for. To Kafka, names that differ in a dot and an underscore collide."""
     where = address(url)
     if consumed and not where.group:
         raise ConfigError(

@@ -41,18 +41,18 @@ WORDS = {AclOperation.READ: "Read", AclOperation.WRITE: "Write", AclOperation.DE
 
 
 class Right(NamedTuple):
-    """To do these on some resources of one kind. `Describe` comes with `Read` and `Write`."""
+    """A permission for operations on resources of one kind. `Read` and `Write` include `Describe`."""
 
     kind: ResourceType
     names: tuple[str, ...]
     operations: tuple[AclOperation, ...]
     why: str
     is_prefix: bool = False
-    """Whether the names are what others begin with."""
+    """Whether the names are prefixes."""
 
 
 class Existing(NamedTuple):
-    """What exists, as far as this user may see. `acls` are all that the cluster has; None where that cannot be seen."""
+    """What exists, as far as this user may see. `acls` are all that the cluster has; None if this user may not see them."""
 
     topics: Mapping[str, TopicMetadata]
     acls: Sequence[AclBinding] | None = None
@@ -70,7 +70,7 @@ def needs(url: str, sources: Sequence[str], user: str | None = None) -> Needs:
     if there.unseen and address.replicas < 0:
         notes.append(_REPLICAS)
     if not there.checks_rights:
-        notes.append("This cluster has no authorizer: everybody may do everything, and no rights are granted.")
+        notes.append("This cluster has no authorizer: every client may do everything, and no rights are granted.")
     elif user is None:
         notes.append(no_user("a principal User:NAME"))
     else:
@@ -86,12 +86,12 @@ _REPLICAS = (
 
 
 def rights(names: Sequence[Names]) -> Iterator[Right]:
-    """All that an app with create=False needs, its operators and the doctor included."""
+    """All rights that an app with create=False needs, its operators and the doctor included."""
     topics = tuple(topic for each in names for topic in each.topics)
     why = "to publish, consume, retry, dead-letter and replay, and to check the settings of these topics."
     yield Right(ResourceType.TOPIC, topics, TOPIC_RIGHTS, why)
     groups = {group: None for each in names for group in (each.group, each.retry_group, each.reading)}
-    why = "for its consumer groups: of sources, of retries, and of those who only read."
+    why = "for its consumer groups: of sources, of retries, and of clients that only read."
     yield Right(ResourceType.GROUP, tuple(groups), (AclOperation.READ,), why)
     operators = {f"{each.operators}.": None for each in names}
     why = "for unpoison dlq: each operator is the only member of a group of its own."
@@ -103,7 +103,7 @@ def rights(names: Sequence[Names]) -> Iterator[Right]:
 def _topics(names: Names, address: Address, there: Existing) -> Iterator[Step]:
     purposes = {names.topic: "its messages", names.dlq: "its dead letters", names.states: "what became of them"}
     for name, topic in planned_topics(names, address, there.topics).items():
-        why = f"for source {names.source!r}: {purposes.get(name, 'what is started again, one partition for each purpose')}."
+        why = f"for source {names.source!r}: {purposes.get(name, 'retries, with one partition for each purpose')}."
         yield Step("topic", name, why, (f"topics --create --if-not-exists {' '.join(_options(topic))}",), name in there.topics)
 
 
@@ -119,7 +119,7 @@ def _options(topic: NewTopic) -> Iterator[str]:
 
 
 def granted(right: Right, user: str, there: Existing) -> Step:
-    """The command that gives a right. It exists if an ACL allows it, by name, by prefix or for everything."""
+    """The command that grants a right. It is granted already if an ACL allows it by name, by prefix or for all."""
     words = [f"acls --add --allow-principal {quote(f'User:{user}')}"]
     words += [f"--operation {WORDS[operation]}" for operation in right.operations]
     option = {ResourceType.TOPIC: "--topic {}", ResourceType.GROUP: "--group {}"}.get(right.kind, "--cluster")
@@ -171,5 +171,5 @@ def _has_authorizer(admin: AdminClient, node: str) -> bool:
     try:
         (answer,) = admin.describe_configs([ConfigResource(ResourceType.BROKER, node)], request_timeout=ANSWER_WITHIN).values()
         return bool(result_within(answer, 2 * ANSWER_WITHIN)["authorizer.class.name"].value)
-    except KafkaException:  # somebody has to allow it, so there is one
+    except KafkaException:  # only an authorizer refuses this, so there is one
         return True

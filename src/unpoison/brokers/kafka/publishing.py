@@ -1,7 +1,7 @@
-"""What became of each message that was published?
+"""Which records are stored for messages, and what became of each message that was published?
 
-Each record is confirmed, or fails with an error of its own. Some errors say that the server did not take it. After all others,
-above all when the time was over, it may be stored.
+Each record is confirmed, or fails with an error of its own. Some errors say that the server did not store it. After all others,
+above all after a timeout, it may be stored.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,43 +18,6 @@ from unpoison.errors import Refusal
 from unpoison.model.message import Outgoing
 from unpoison.port.broker import STORED, Kept, Published, Refused, without_source
 
-# What is stored when a message is published, kept for another start, or must outlive its partition's move?
-
-
-def published_record(names: Names, message: Outgoing, now: float) -> NewRecord:
-    headers = envelope.publish_headers(message.id, message.headers)
-    key = None if message.key is None else message.key.encode()
-    if message.delay <= 0:
-        return NewRecord(names.topic, message.body, key, headers)
-    headers.append((DUE, f"{now + message.delay:.3f}".encode()))
-    return NewRecord(names.retry, message.body, key, headers, tier(message.delay))
-
-
-def retry_record(names: Names, item: Kept, record: Record, now: float) -> NewRecord:
-    """For another start, in the group's own topic: other groups have nothing to do with it."""
-    extra = {DUE: f"{now + item.after:.3f}"} if item.after > 0 else {}
-    headers = envelope.copy_headers(record, envelope.read_envelope_safely(record, names.topic), item.counters, extra)
-    # What must run alone and has to wait is fetched when its time has come, and then set aside into the lane.
-    partition = SUSPECTS if item.counters.alone and item.after <= 0 else tier(item.after)
-    return NewRecord(names.retry, record.value(), record.key(), headers, partition)
-
-
-def held_record(names: Names, partition: Partition, record: Record, holder: str) -> tuple[str, NewRecord]:
-    """For a message that runs here while its partition goes elsewhere: nobody else starts it while we live."""
-    ref = f"{partition.topic}/{partition.number}/{record.offset()}#{holder}"
-    seen = envelope.read_envelope_safely(record, names.topic)
-    headers = envelope.copy_headers(record, seen, partition.counters_of(record, seen.counters), {HOLDER: holder, REF: ref})
-    return ref, NewRecord(names.retry, record.value(), record.key(), headers, HELD)
-
-
-def settled_note(names: Names, ref: str) -> NewRecord:
-    """The holder has settled it."""
-    return NewRecord(names.retry, None, None, [(REF, ref.encode())], HELD)
-
-
-# (the part that gave this module its question)
-
-
 _REFUSALS = {
     **dict.fromkeys(DENIED, Refusal.NOT_PERMITTED),
     KafkaError.MSG_SIZE_TOO_LARGE: Refusal.TOO_LARGE,
@@ -68,7 +31,38 @@ _REFUSALS = {
     KafkaError._UNKNOWN_PARTITION: Refusal.NO_SUCH_SOURCE,  # noqa: SLF001
     KafkaError._INVALID_ARG: Refusal.UNFIT,  # noqa: SLF001
 }
-"""Errors after which a record is certainly not stored. For any other one there may have been an earlier try that was."""
+"""Errors after which a record is certainly not stored. After any other, an earlier try may have been."""
+
+
+def published_record(names: Names, message: Outgoing, now: float) -> NewRecord:
+    headers = envelope.publish_headers(message.id, message.headers)
+    key = None if message.key is None else message.key.encode()
+    if message.delay <= 0:
+        return NewRecord(names.topic, message.body, key, headers)
+    headers.append((DUE, f"{now + message.delay:.3f}".encode()))
+    return NewRecord(names.retry, message.body, key, headers, tier(message.delay))
+
+
+def retry_record(names: Names, item: Kept, record: Record, now: float) -> NewRecord:
+    """A retry, in the group's own topic: other groups have nothing to do with it."""
+    extra = {DUE: f"{now + item.after:.3f}"} if item.after > 0 else {}
+    headers = envelope.copy_headers(record, envelope.read_envelope_safely(record, names.topic), item.counters, extra)
+    # A suspect that must wait is fetched when it is due, and then set aside into the partition of the suspects.
+    partition = SUSPECTS if item.counters.alone and item.after <= 0 else tier(item.after)
+    return NewRecord(names.retry, record.value(), record.key(), headers, partition)
+
+
+def held_record(names: Names, partition: Partition, record: Record, holder: str) -> tuple[str, NewRecord]:
+    """For a message that runs here while its partition goes elsewhere: no other consumer starts it while this one lives."""
+    ref = f"{partition.topic}/{partition.number}/{record.offset()}#{holder}"
+    seen = envelope.read_envelope_safely(record, names.topic)
+    headers = envelope.copy_headers(record, seen, partition.counters_of(record, seen.counters), {HOLDER: holder, REF: ref})
+    return ref, NewRecord(names.retry, record.value(), record.key(), headers, HELD)
+
+
+def settled_note(names: Names, ref: str) -> NewRecord:
+    """The holder's note that it has settled a message."""
+    return NewRecord(names.retry, None, None, [(REF, ref.encode())], HELD)
 
 
 def publish(connection: Connection, messages: Sequence[Outgoing], ensure: Callable[[str], object]) -> Published:

@@ -1,4 +1,4 @@
-"""How is a topic read from one offset to another, without being part of a group?"""
+"""How is a topic read from one offset to another, without joining a group?"""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ ASKED_FOR = 10.0
 
 
 class Reader:
-    """Reads stretches of topics. Commits nothing, and nobody else notices."""
+    """Reads stretches of topics. It commits nothing, and disturbs no consumer."""
 
     def __init__(self, connection: Connection) -> None:
         # The client looks up its group though it never joins: use one that a user with rights to our groups may use.
@@ -42,7 +42,7 @@ class Reader:
             self._consumer.unassign()
 
     def _look_up(self, topics: set[str]) -> None:
-        """Learn where topics are that were not read before: the client asks once a second for those that it is told to read."""
+        """Look up topics that were not read before: by itself the client looks only once a second."""
         for topic in topics - self._known:
             self._consumer.list_topics(topic, timeout=ASKED_FOR)
             self._known.add(topic)
@@ -69,7 +69,7 @@ class Reader:
                     del left[place]
 
     def _no_record(self, record: Record, error: KafkaError, left: dict[PartitionKey, int]) -> None:
-        """The end of a partition, or a reason why there is nothing."""
+        """The end of a partition, or an error."""
         place = (record.topic(), record.partition())
         if error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001
             why = error_text(with_permission(error, f"Read on topic {place[0]!r} and on group {self._group!r}"))

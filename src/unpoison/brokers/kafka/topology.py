@@ -1,7 +1,7 @@
-"""What must be there before messages can flow, and who makes it?
+"""Which topics does a source need, who creates them, and are they still the same?
 
-What is missing is made, with the settings that it needs, unless that is forbidden. What is there is never changed. A source that
-was there and is no more is not made again: only its owner knows what it was like.
+Missing topics are created with the settings that they need, unless create=False forbids it. Existing topics are never changed. A
+source that was deleted is not created again: only its owner knows its settings.
 """
 
 import logging
@@ -20,23 +20,20 @@ from unpoison.brokers.kafka.names import PARTITIONS, Names
 from unpoison.brokers.kafka.url import Address
 from unpoison.errors import BrokerUnavailable, ConfigError
 
-# Which topics does a source need, with which settings? Pure: names in, topics and the commands that make them out.
-
-
 NOT_COMPACTED = {"cleanup.policy": "delete"}
-"""The default of a cluster may be another: of messages with equal keys only the last would be kept."""
+"""The cluster's default may be compaction: of messages with equal keys only the last would be kept."""
 KEPT_FOR_EVER = NOT_COMPACTED | {"retention.ms": "-1", "retention.bytes": "-1"}
 LARGE = {"max.message.bytes": str(16 * 1024 * 1024)}
 LARGER = {"max.message.bytes": str(18 * 1024 * 1024)}
-"""A letter is its message and more."""
+"""A letter is larger than its message."""
 SERVER_TIME = {"message.timestamp.type": "LogAppendTime"}
 
 
 def planned_topics(names: Names, address: Address, found: Mapping[str, TopicMetadata] = {}) -> dict[str, NewTopic]:
-    """The topics of a source as they are made; `found` are those that are there.
+    """The topics of a source as they are created; `found` are those that exist.
 
-    Ours have as many copies as a source that is there already: what a retry or a dead letter stands for must not be lost more
-    easily than its message.
+    Ours have as many replicas as a source that exists: a retry or a dead letter must not be lost more easily than its
+    message.
     """
     configs = {names.topic: (address.partitions, NOT_COMPACTED | LARGE)}
     if names.group_name:
@@ -50,7 +47,7 @@ def planned_topics(names: Names, address: Address, found: Mapping[str, TopicMeta
 
 
 def create_commands(topics: Collection[NewTopic], address: Address) -> Iterator[str]:
-    """How an administrator makes these. Where no number is given the server decides."""
+    """The commands by which an administrator creates these. Where no number is given, the server decides."""
     for topic in topics:
         numbers = {"--partitions": topic.num_partitions, "--replication-factor": topic.replication_factor}
         options = [f"{option} {number}" for option, number in numbers.items() if number > 0]
@@ -60,20 +57,17 @@ def create_commands(topics: Collection[NewTopic], address: Address) -> Iterator[
 
 
 def what_was_lost(names: Names, topic: str) -> str:
-    """What was in a topic that is gone."""
+    """What was lost with a deleted topic."""
     return {
-        names.retry: "what waited in it for another start is gone",
-        names.dlq: "the dead letters in it are gone",
+        names.retry: "the retries that waited in it are lost",
+        names.dlq: "the dead letters in it are lost",
         names.states: "letters that were replayed or discarded before count as dead again",
-    }.get(topic, "its messages are gone")
+    }.get(topic, "its messages are lost")
 
 
 def replica_count(topic: TopicMetadata) -> int:
-    """On how many servers each of its messages is."""
+    """On how many servers each of its messages is stored."""
     return min(len(partition.replicas) for partition in topic.partitions.values())
-
-
-# (the part that gave this module its question)
 
 
 log = logging.getLogger("unpoison")
@@ -89,11 +83,11 @@ class Topology:
         self._there: set[str] = set()
         self._partitions: dict[str, int] = {}
         self.created: set[str] = set()
-        """Sources that were not there before, until publishing has said so."""
+        """Sources that were created, until `publish` has reported them."""
 
     def ensure(self, source: str, *, to_publish: bool = False, to_consume: bool = False) -> None:
-        """Have everything that a source needs. A publisher needs the source alone where it has no group or may make nothing.
-        Where nothing may be made, a consumer is refused unless all is there; others who look work with what there is."""
+        """Create what a source needs. A publisher without a group, or with create=False, needs the source alone. With
+        create=False a consumer is refused unless all topics exist; an operator works with those that do."""
         names = self._connection.names(source)
         wanted = names.topics if not to_publish or (names.group_name and self._connection.create) else (names.topic,)
         if self._there.issuperset(wanted):
@@ -104,7 +98,7 @@ class Topology:
             if not self._connection.create:
                 self._refuse(names, missing, found, "publish" if to_publish else "consume" if to_consume else "look")
                 return
-            # The source first: one that somebody has made just now may not be known to the server that was asked.
+            # The source first: the server that was asked may not know yet that it has just been created.
             found |= self._make(names, [names.topic], found)
             found |= self._make(names, wanted, found)
         self._there.update(wanted)
@@ -116,8 +110,8 @@ class Topology:
             )
 
     def make_again(self, names: Names, needed: Collection[str]) -> list[str]:
-        """Have what was there when the consumer started and is missing now; returns what was made. Raises BrokerUnavailable,
-        which pauses the source, where that is not ours to make."""
+        """Create topics again that were deleted while a consumer runs; returns those that were created. Raises
+        BrokerUnavailable, which pauses the source, for a topic that is not ours to create."""
         found = {name: topic for name, topic in self._connection.queries.cluster().topics.items() if topic.partitions}
         missing = [name for name in names.topics if name in needed and name not in found]
         self.forget(names.topics)
@@ -126,17 +120,17 @@ class Topology:
         self._partitions |= {name: len(topic.partitions) for name, topic in self._make(names, missing, found).items()}
         for name in missing:
             extra = {"event": "topic-made", "source": names.source, "topic": name}
-            text = "Source %r: somebody has deleted topic %r, and %s. It was made again, and the source goes on."
+            text = "Source %r: topic %r was deleted, and %s. It was created again, and the source continues."
             log.warning(text, names.source, name, what_was_lost(names, name), extra=extra)
         return missing
 
     def _deleted(self, names: Names, missing: Sequence[str], found: Topics) -> str:
         if names.topic in missing:
             return (
-                f"{self._listed(missing)}: somebody has deleted the source. unpoison does not make it again, since only its "
-                f"owner knows its settings. Once it is there, its messages are consumed from the first one on."
+                f"{self._listed(missing)}: the source was deleted. unpoison does not create it again, since only its "
+                f"owner knows its settings. Once it exists, its messages are consumed from the first one on."
             )
-        return f"{self._listed(missing)}, and create=False forbids making what is missing. {self._how(names, missing, found)}"
+        return f"{self._listed(missing)}, and create=False forbids creating what is missing. {self._how(names, missing, found)}"
 
     def _listed(self, missing: Sequence[str]) -> str:
         many, verb = ("Topic", "is") if len(missing) == 1 else ("Topics", "are")
@@ -145,16 +139,16 @@ class Topology:
     def _how(self, names: Names, missing: Sequence[str], found: Topics) -> str:
         wanted = planned_topics(names, self._connection.address, found)
         lines = create_commands([wanted[name] for name in missing], self._connection.address)
-        return "Make it with:" + "".join(f"\n  {line}" for line in lines)
+        return "Create it with:" + "".join(f"\n  {line}" for line in lines)
 
     def forget(self, topics: Collection[str]) -> None:
-        """These are others than they were, or gone."""
+        """These were deleted, or replaced."""
         self._there.difference_update(topics)
         for name in topics:
             self._partitions.pop(name, None)
 
     def partitions(self, topic: str) -> int:
-        """How many there are; 0 if the topic is not there."""
+        """How many partitions a topic has; 0 if it does not exist."""
         if topic not in self._partitions:
             self._partitions |= {name: len(each.partitions) for name, each in self._look([topic]).items()}
         return self._partitions.get(topic, 0)
@@ -168,7 +162,7 @@ class Topology:
         }
 
     def _check_sight(self, topics: list[str]) -> None:
-        """A topic that this user may not see looks like one that is missing, until it is asked for by its name."""
+        """A topic that this user may not see looks missing, until it is asked for by name."""
         for name, answer in self._connection.queries.admin.describe_topics(
             TopicCollection(topics), request_timeout=ANSWER_WITHIN
         ).items():
@@ -183,7 +177,7 @@ class Topology:
         if purpose != "look":
             what = f"Consumer {names.source!r} does not start" if purpose == "consume" else f"{names.source!r} takes no message"
             how = self._how(names, missing, found)
-            raise ConfigError(f"{what}: create=False forbids making what is missing. {self._listed(missing)}. {how}")
+            raise ConfigError(f"{what}: create=False forbids creating what is missing. {self._listed(missing)}. {how}")
         if names.topic not in found and names.dlq not in found:
             raise ConfigError(
                 f"There is no topic {names.topic!r} at {self._connection.address.shown}, so it has no messages and no dead "
@@ -204,34 +198,29 @@ class Topology:
                 if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                     why = error_text(with_permission(error.args[0], f"Create on topic {name!r}"))
                     raise BrokerUnavailable(
-                        f"Topic {name!r} is missing and could not be made: {why}. Make it, or allow it: see the page about Kafka."
+                        f"Topic {name!r} is missing and could not be created: {why}. Create it, or allow it: see the page "
+                        f"about Kafka."
                     ) from None
             else:
                 self.created |= {names.source} if name == names.topic else set()
         return self._wait_for(wanted) if topics else {}
 
     def _wait_for(self, wanted: Collection[str]) -> Topics:
-        """A topic that was made is not known to every server at once."""
+        """Not every server knows a new topic at once."""
         deadline = time.monotonic() + THERE_WITHIN
         while len(found := self._look(wanted)) < len(wanted):
             if time.monotonic() > deadline:
                 without = next(name for name in wanted if name not in found)
                 raise BrokerUnavailable(
-                    f"No server leads topic {without!r}: those that have it are away, or it was made just now. Try again."
+                    f"No server leads topic {without!r}: those that have it are away, or it has just been created. Try again."
                 )
             time.sleep(0.02)
         return found
 
 
-# Are the topics of a source still there, and still the same ones?
-#
-# The client does not say: after a topic was deleted it waits in silence, and in one that was made again it reads on at the old
-# offset, past messages that nobody has handled. The server gives each topic an id of its own, so we ask for that.
-
-
 LOOK_EVERY = 1.0
 LOOK_AGAIN = 0.2
-"""Seconds until a change is looked at once more: a server that has just started may not know all topics yet."""
+"""Seconds until a change is looked at again: a server that has just started may not know all topics yet."""
 MISSING = "missing"
 UNKNOWN = ""
 """The id where the server has none (before 2.8)."""
@@ -240,7 +229,11 @@ NULL = "AAAAAAAAAAAAAAAAAAAAAA"
 
 
 class TopicWatch:
-    """Looks once a second, without making anybody wait; from whatever threads call `tick`."""
+    """Notices deleted topics, and new ones of the same name. Looks once a second, and no thread waits for it.
+
+    The client says nothing: after a topic was deleted it waits in silence, and in a new one of that name it goes on at the old
+    offset, past messages that were not handled. The server gives each topic an id, so we ask for that.
+    """
 
     def __init__(self, queries: ClusterQueries, topics: Sequence[str]) -> None:
         self._queries, self._topics = queries, topics
@@ -251,18 +244,18 @@ class TopicWatch:
         self._doubted: dict[str, str] = {}
         self.missing: frozenset[str] = frozenset()
         self.replaced: set[str] = set()
-        """Topics that are others than before, and that somebody else has made, until one has looked how."""
+        """Topics that another program has deleted and created again, until their settings were checked."""
 
     def id_of(self, topic: str) -> str | None:
         """The id of a topic as it is now, or MISSING; None before the first answer."""
         return self._ids.get(topic)
 
     def look_soon(self) -> None:
-        """Something speaks for a change."""
+        """A topic may have changed."""
         self._not_before = 0.0
 
     def forget_missing(self) -> None:
-        """They are there again, as somebody has seen: what they are is for the next look."""
+        """They exist again. The next look learns their ids."""
         with self._lock:
             self._ids = {name: id_ for name, id_ in self._ids.items() if id_ != MISSING}
             self.missing = frozenset()
@@ -282,7 +275,7 @@ class TopicWatch:
                 )
 
     def _learn(self, answers: Mapping[str, "Future[TopicDescription]"]) -> bool:
-        """Whether there is a change that is to be looked at once more."""
+        """Whether there is a change that must be looked at again."""
         found = {name: id_ for name, answer in answers.items() if (id_ := _id(answer)) is not None}
         changed = {name: id_ for name, id_ in found.items() if self._ids.get(name, id_) != id_}
         before = dict(self._ids)
@@ -294,7 +287,7 @@ class TopicWatch:
 
 
 def _id(answer: "Future[TopicDescription]") -> str | None:
-    """None if nobody has answered: then it is as it was."""
+    """None if no server has answered: then nothing has changed."""
     try:
         id_ = str(answer.result(0).topic_id)
     except KafkaException as error:
