@@ -88,6 +88,37 @@ class Interrupted(threading.Condition):
             self.meanwhile()
 
 
+class NobodyComes(threading.Condition):
+    """A lock on which nothing changes while somebody waits."""
+
+    def wait_for(self, predicate, timeout=None):
+        return predicate() or pytest.fail("It waits for a commit that nobody sends")
+
+
+def revoked(changed=None):
+    """A partition that goes to another consumer: the keeper is in Kafka's call about that, and sends no commit before its end."""
+    assignment = Assignment("orders", lambda: None, changed)
+    part = assignment.partitions[0] = Partition("orders", 0)
+    part.take_over(0, "unpoison/1 ")
+    part.arrive([Read()])
+    part.finish(0)
+    part.is_revoked = True
+    return assignment
+
+
+@pytest.mark.parametrize("is_under_way", [False, True])
+def test_settling_does_not_wait_for_a_commit_while_partitions_are_revoked(is_under_way):
+    commits = Commits(revoked(NobodyComes()))
+    commits.is_under_way = is_under_way  # its answer would be heard by the keeper
+    commits.wait(anyway=True)
+
+
+def test_a_start_on_record_is_waited_for_while_partitions_are_revoked(monkeypatch):
+    monkeypatch.setattr("unpoison.brokers.kafka.committing.ANSWER_WITHIN", 0.01)
+    with pytest.raises(Exception, match="has not confirmed a commit to 'orders'"):
+        Commits(revoked()).require()
+
+
 @pytest.mark.parametrize("is_confirmed", [True, False])
 def test_a_start_that_the_server_has_confirmed_is_not_taken_for_unconfirmed(monkeypatch, is_confirmed):
     monkeypatch.setattr("unpoison.brokers.kafka.committing.ANSWER_WITHIN", 0.01)

@@ -48,16 +48,22 @@ class Commits:
         return watched
 
     def wait(self, *, anyway: bool) -> None:
-        """Give the server a moment to confirm everything; unless `anyway`, only if no message runs or is about to."""
+        """Give the server a moment to confirm everything; unless `anyway`, only if no message runs or is about to.
+
+        Not while partitions are revoked: the keeper is in Kafka's callback then, which commits them itself, and neither sends
+        a commit nor hears an answer before it ends.
+        """
         with self._changed:
             if anyway or all(partition.is_idle for partition in self._partitions.values()):
-                self._changed.wait_for(self.are_confirmed, ANSWER_WITHIN)
+                self._changed.wait_for(lambda: self.are_confirmed() or self._are_revoked(), ANSWER_WITHIN)
+
+    def _are_revoked(self) -> bool:
+        return any(partition.is_revoked for partition in self._partitions.values())
 
     def require(self) -> None:
-        """As `wait`, and raise if the server has not confirmed it in time."""
+        """Wait until the server has confirmed everything, and raise if it has not in time."""
         with self._changed:
-            self.wait(anyway=True)
-            is_confirmed = self.are_confirmed()
+            is_confirmed = self._changed.wait_for(self.are_confirmed, ANSWER_WITHIN)
         if not is_confirmed:
             raise BrokerUnavailable(
                 f"Kafka has not confirmed a commit to {self._topic!r} within {ANSWER_WITHIN:g} s{self._why()}. No "

@@ -55,6 +55,7 @@ class Rebalancing:
             for partition in partitions:
                 partition.unmark()
                 partition.is_revoked = True
+            here.changed.notify_all()
             if not here.is_closing:
                 here.changed.wait_for(lambda: here.is_closing or not _are_running(partitions), self._settings.drain)
         self._hand_over_running(partitions)
