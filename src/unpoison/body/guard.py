@@ -1,4 +1,4 @@
-"""Does this body fit the handler?
+"""Checks whether a body fits the handler, and decodes it.
 
 A decoder is built once per consumer, from the handler's annotation or `schema=`. It turns a raw body into what the
 handler is called with, or raises Unfit. It runs for every message, so the checks of the success path are cheap bounds

@@ -1,4 +1,4 @@
-"""What does the text of a body hold that the handler must not meet, and why is it not JSON?
+"""Finds what in the text of a body a handler must not meet, and explains why it is not JSON.
 
 Cheap bounds first; only a body that exceeds one is looked at exactly. Diagnoses are made for bodies that are refused.
 """

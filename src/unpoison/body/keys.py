@@ -1,4 +1,4 @@
-"""What is the key of a message whose producer did not set one?
+"""Finds the key of a message whose producer did not set one.
 
 `key_from` names it as data ("header:tenant", "body:customer.id"), since the consumer needs the key before any user code
 sees the message.

@@ -1,4 +1,4 @@
-"""How is a payload sent?
+"""Encodes a payload for sending.
 
 Bytes and text go out as they are, anything else as JSON. What the receiver's guard would refuse is refused here, where
 the sender can still do something about it: NaN and infinity, which msgspec would write as null, and integers beyond 64 bits.

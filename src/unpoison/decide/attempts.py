@@ -1,4 +1,4 @@
-"""May a message start, and what do its counters say when a start has ended?
+"""Decides whether a message may start, and what its counters are when a start has ended.
 
 Pure functions of counters and limits: what is known of a message's past adds up in the same way on every broker. Two rules
 are kept by brokers themselves and stand with the counters: `Counters.returned` and `Counters.marked`.

@@ -1,4 +1,4 @@
-"""What can be set on an app and on a consumer, and what holds when nothing is set?
+"""The options of an app and of a consumer, with their defaults.
 
 Options are plain data: the consumer reads them without importing any user code.
 """

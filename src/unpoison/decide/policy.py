@@ -1,4 +1,4 @@
-"""Who decides? `PoisonPillHandler`, from facts alone.
+"""Decides what happens to a message whose attempt has failed: `PoisonPillHandler`, from facts alone.
 
 There is one decision core for every broker, for Celery and for the console: `judge`. It reads no clock, does no
 I/O and logs nothing; the same arguments give the same ruling. Randomness for jitter is drawn from the message's

@@ -1,8 +1,8 @@
-"""How does a web application bring its consumer along?
+"""Runs the consumer of a web application, as a process beside it.
 
-As a process of its own beside it, the same as `unpoison run` would start: requests and messages do not share an interpreter,
-and a message can hurt neither. The two hold the ends of a socket; when the application ends, however it ends, the
-consumer notices and drains. If the consumer ends on its own, it is started again.
+The process is the same as `unpoison run` starts: requests and messages do not share an interpreter, so a message cannot hurt the
+application. The two hold the ends of a socket; when the application ends, however it ends, the consumer notices and drains. If
+the consumer ends on its own, it is started again.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""What happens to a message, from the broker and back?
+"""Takes a message from the broker and back.
 
     fetch → guard → admit → run → judge → settle → report
 

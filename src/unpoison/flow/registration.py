@@ -1,4 +1,4 @@
-"""How does a decorated function become a consumer? All its options are checked here, at start-up."""
+"""Turns a decorated function into a consumer. All its options are checked here, at start-up."""
 
 import os
 from collections.abc import Callable, Mapping

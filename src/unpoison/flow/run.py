@@ -1,4 +1,4 @@
-"""How do the consumers of an app run together, and how do they stop?
+"""Runs the consumers of an app together, and stops them.
 
 Each source has a consumer in a thread of its own. SIGTERM or SIGINT drains them; a second signal ends the grace at once.
 """
@@ -39,12 +39,12 @@ LOOK = 0.2
 
 
 PAUSE_LIMIT = 60.0
-"""Seconds that a run until emptiness lets a source stand still. A batch job must end; a service waits for as long as it takes."""
+"""Seconds that a run with --until-empty lets a source be paused. A batch job must end; a service waits as long as it takes."""
 
 COLLECT_AFTER = 20_000
 """Objects after which the garbage collector looks for cycles, while consumers run that leave none: thousands of messages are read
-ahead, and with the usual 700 such a consumer spends a tenth of its time looking at them again and again. Others would keep
-hundreds of megabytes of bodies that nobody needs any more."""
+ahead, and with the usual 700 such a consumer spends a tenth of its time looking at them again and again. Consumers that do leave
+cycles would keep hundreds of megabytes of unused bodies."""
 
 
 class Runnable(Protocol):
@@ -162,7 +162,7 @@ class Run:
             if self._stopped.is_set():
                 consumer.stop(0)
             consumer.run(until_empty=until_empty)
-        except BaseException as error:  # told by serve(): the others must not go on as if nothing had happened
+        except BaseException as error:  # raised by serve(): the others must not go on as if nothing had happened
             self._crashed.append(error)
             self.stop()
 
@@ -186,7 +186,7 @@ class Run:
         )
 
     def _open(self, settings: Settings, options: ConsumerOptions, broker: Broker, bell: Bell, report: Report) -> bool:
-        """Wait for the broker if it is not there. False if a stop came first. It is tried once all the same: where one source
+        """Wait for the broker if it is not there. False if a stop came first. It is tried once in any case: where one source
         lacks something, the error names what the others lack too."""
         is_first = True
         while is_first or not self._stopped.is_set():
@@ -208,7 +208,7 @@ class Run:
         return False
 
     def _look(self, settings: Settings, options: ConsumerOptions, found: Sequence[Finding]) -> None:
-        """Say what was found in what was there before, and do not start where that would lose messages."""
+        """Log what was found at the broker, and do not start where it would lose messages."""
         refuse_losses(options.source, found, settings.accept)
         for finding in dict.fromkeys(found):
             extra = {"event": "finding", "source": options.source, "finding": finding.name}
@@ -254,13 +254,13 @@ def _named(apps: Sequence[Runnable]) -> dict[int, list[ConsumerOptions]]:
 
 
 def _in_one(errors: Sequence[BaseException]) -> BaseException:
-    """What ended a run. What several sources lack is one error, so that all of it can be made before the next start."""
+    """What ended a run. What several sources lack becomes one error, so that all of it can be created before the next start."""
     told = dict.fromkeys(str(error) for error in errors if isinstance(error, ConfigError))
     return ConfigError("\n\n".join(told)) if len(told) > 1 and isinstance(errors[0], ConfigError) else errors[0]
 
 
 def _losses(url: str, source: str) -> Sequence[Finding]:
-    """What loses messages of this source, as far as this user may see: one who may not is not kept from consuming."""
+    """Settings that lose messages of this source. A user without the right to see them may still consume."""
     try:
         return losses_for(url, source)
     except UnpoisonError as error:

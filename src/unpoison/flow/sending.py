@@ -1,4 +1,4 @@
-"""How is a message sent, and what is raised if it is not stored?
+"""Sends messages, and raises one error for those that are not stored.
 
 The one way for `app.publish` and `unpoison publish`. A broker says of each message what became of it; here that becomes an error.
 """

@@ -1,4 +1,4 @@
-"""What is known about a message that was given up on?"""
+"""What is known about a message that was given up."""
 
 import base64
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""What happens to a message whose attempt has failed? One of three verdicts.
+"""What happens to a message whose attempt has failed: one of three verdicts.
 
     Retry        start it again later
     DeadLetter   give it up and keep it, with everything known about why

@@ -1,1 +1,1 @@
-"""What do retries cost, before they are set loose? Arithmetic on settings alone: nothing is read, sent or run."""
+"""Computes what retries cost, from settings alone: nothing is read, sent or run."""

@@ -1,4 +1,4 @@
-"""What does the consumer process beside a web application do? It runs the app until the other end of the line is gone.
+"""The consumer process beside a web application: runs the app until the application is gone.
 
 python -m unpoison.programs.companion_main SOCKET_FD module:app URL, where URL is that of the application's SQLite file, or empty
 """

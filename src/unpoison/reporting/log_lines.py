@@ -1,8 +1,8 @@
-"""How are log lines written? Only the command line asks for this; the library by itself configures nothing.
+"""Formats log lines. Only the command line asks for this; the library by itself configures nothing.
 
 Lines for people on a terminal, plain lines with a date elsewhere, or one JSON object a line with every `extra` field. The same
 in every process of `unpoison run`, so that what handlers log obeys --log-level and --log-format too. An app that sets up
-logging while it is imported, or in `on_worker_start`, wins: see `offer` and `settle`.
+logging while it is imported, or in `on_worker_start`, wins: see `offer` and `finish_setup`.
 """
 
 import json
@@ -122,7 +122,7 @@ def offer(style: LogStyle) -> None:
     logging.getLogger().setLevel(style.level.upper())
 
 
-def settle() -> None:
+def finish_setup() -> None:
     """Called once the app has had its chance to set up logging. What it has set up stays.
 
     A handler is put where there is none, since `logging.info(…)` would set up one of its own.
@@ -136,7 +136,7 @@ def settle() -> None:
 
 
 def replace_default() -> None:
-    """Where `logging.info(…)` has set up a handler by itself, or somebody asked for a level and no more: lines get our form."""
+    """Replace the handler that `logging.info(…)` or a bare `basicConfig(level=…)` has set up, so that lines get our form."""
     if _offered:
         root = logging.getLogger()
         root.handlers = [handler for handler in root.handlers if not _is_bare(handler)]

@@ -1,4 +1,4 @@
-"""How does a worker run a batch, one message after the other, at the cost of microseconds?
+"""Runs a batch in a worker, one message after the other, at the cost of microseconds.
 
 The order of writes is the whole point: since when, what, then the handler, then how it ended. Whenever this process
 dies, what stands in the shared memory says which message was running, which have ended and which never began.

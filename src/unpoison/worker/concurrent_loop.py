@@ -1,4 +1,4 @@
-"""How does a worker run several messages at once, in threads or as tasks, so that each can still be told apart?
+"""Runs several messages at once in a worker, in threads or as tasks, so that each can still be told apart.
 
 Every message has a lane: its own two words of shared memory and its own outcome byte. For tasks a further word names
 the lane whose step is running, since all of them share one thread: if the worker dies or blocks, that is the one.

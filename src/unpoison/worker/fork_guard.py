@@ -1,4 +1,4 @@
-"""What becomes of a copy of the worker that a handler forks?
+"""Ends copies of the worker that a handler forks.
 
 It may do what it was forked for, but when it comes back from the handler it must end: it would run the rest of the batch
 a second time, and speak as the worker.

@@ -1,7 +1,7 @@
-"""Is a worker still as it was when it became ready, after what its messages have done to it?
+"""Checks whether a worker is still as it was when it became ready.
 
 Handlers share their worker's process: what one of them changes there, the next one finds changed. So a worker compares
-itself with what it was after `on_worker_start`, after every failure and after every batch, and never between successes.
+itself with its state after `on_worker_start`: after every failure and after every batch, never between successes.
 
 What can be put back is put back and the worker is kept: working directory, umask, locale, recursion limit, signal handlers,
 environment. Standard streams, descriptors 0 to 2 and the event loop cannot be put back: the worker is replaced.

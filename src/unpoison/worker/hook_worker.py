@@ -1,4 +1,4 @@
-"""How are `on_dlq` and `on_retry` called in a process of their own, where they can neither stop nor hurt any message?"""
+"""Calls `on_dlq` and `on_retry` in a process of their own, where they can neither stop nor hurt any message."""
 
 from unpoison.decide.policy import PoisonPillHandler
 from unpoison.errors import RemoteFailure
@@ -7,14 +7,14 @@ from unpoison.worker import wire
 from unpoison.worker.call import Awaiting, Registration
 from unpoison.worker.fork_guard import leave
 from unpoison.worker.hooks import WorkerHooks
-from unpoison.worker.worker_process import WorkerFds, serve, settle_in
+from unpoison.worker.worker_process import WorkerFds, serve, prepare_process
 
 
 def become_hook_worker(fds: WorkerFds, registration: Registration, hooks: WorkerHooks, consumer: int) -> None:
     """The life of a worker for hooks; never returns. It is a worker like the others: what they opened, hooks may use too."""
     status = 1
     try:
-        settle_in(fds, consumer, None)
+        prepare_process(fds, consumer, None)
         awaiting = Awaiting()
         status = serve(fds, hooks, lambda: _call_all(fds, registration.call.handler, awaiting), awaiting)
     finally:

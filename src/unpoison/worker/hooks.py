@@ -1,4 +1,4 @@
-"""How are `on_dlq` and `on_retry` called so that they cannot change what was decided?
+"""Calls `on_dlq` and `on_retry` so that they cannot change what was decided.
 
 After the verdict is stored, at most once each, in a thread of their own: a hook that fails is reported, one that hangs
 holds up later hooks and no message.

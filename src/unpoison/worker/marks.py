@@ -1,7 +1,7 @@
-"""What do consumer and worker share, so that a worker's death tells exactly which message was running?
+"""The memory that consumer and worker share: after a death it tells exactly which message was running.
 
-One small memory file per worker, mapped by both. The worker writes down what it is about to start *before* it starts
-it, and how it ended afterwards; nothing depends on its last words.
+One small memory file per worker, mapped by both. The worker notes what it is about to start *before* it starts
+it, and how it ended afterwards. Nothing depends on a last message from it.
 
     words   end of batch 0, end of batch 1, the lane whose step is running + 1, habits of the app (see `health`)
     lanes   per lane two words: what runs in it + 1 (IDLE = nothing), and since when (CLOCK_MONOTONIC, ns; 0 = not yet)

@@ -1,4 +1,4 @@
-"""What do consumer, template and workers say to each other?
+"""The messages between consumer, template and workers.
 
 Everything is plain data in msgpack over SEQPACKET sockets, which never tear a message apart. What is too large for a
 packet travels in a memory file whose descriptor is passed along.

@@ -1,7 +1,7 @@
-"""What does a worker process do?
+"""The life of a worker process.
 
-It calls `on_worker_start`, says that it is ready, and then runs what it is given until it is told to stop or its consumer
-is gone. It takes every precaution that its death costs one message and nothing else: see `settle_in`.
+It calls `on_worker_start`, reports that it is ready, and then runs what it is given until it is told to stop or its consumer
+is gone. `prepare_process` makes sure that its death costs one message and nothing else.
 """
 
 import ctypes
@@ -52,7 +52,7 @@ def become_worker(fds: WorkerFds, registration: Registration, hooks: WorkerHooks
     """The life of a worker process; never returns."""
     status = 1
     try:
-        settle_in(fds, consumer, memory)
+        prepare_process(fds, consumer, memory)
         awaiting = Awaiting()
         server = _server(registration, awaiting)
         status = serve(fds, hooks, lambda: server(fds.sock, fds.marks, registration.call), awaiting)
@@ -60,7 +60,7 @@ def become_worker(fds: WorkerFds, registration: Registration, hooks: WorkerHooks
         leave(status)
 
 
-def settle_in(fds: WorkerFds, consumer: int, memory: int | None) -> None:
+def prepare_process(fds: WorkerFds, consumer: int, memory: int | None) -> None:
     """Make this process one that cannot hurt others, cannot outlive its consumer, and can be told apart when it dies."""
     if os.getsid(0) != os.getpid():  # one that was not forked has it already
         os.setsid()  # signals of the terminal stay away, and everything started from here can be killed together
@@ -154,7 +154,7 @@ def _server(registration: Registration, awaiting: Awaiting) -> Callable[..., Non
 
 def keep_last_lines(descriptor: int) -> None:
     """Called after on_worker_start, which may set logging up. Where nobody does, lines still reach standard error."""
-    log_lines.settle()
+    log_lines.finish_setup()
     logging.getLogger().addHandler(LastLines(descriptor))
 
 

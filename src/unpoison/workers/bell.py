@@ -1,4 +1,4 @@
-"""How is a consumer woken from another thread? By a bell that can be waited for together with sockets."""
+"""Wakes a consumer from another thread: a bell that can be waited for together with sockets."""
 
 import os
 import select

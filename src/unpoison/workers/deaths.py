@@ -1,8 +1,8 @@
-"""Who is to blame when a worker dies?
+"""Decides which message is to blame when a worker dies.
 
-The message that was running in it, and nobody else. Two things make that uncertain, and then nobody is charged: several
-messages were running in it, or several workers died at the same moment, as when one message kills its siblings. Those
-that were running then run alone until they are cleared or convicted.
+It is the message that was running in it. Two things make that uncertain, and then none is charged: several messages were running
+in it, or several workers died at the same moment, as when one message kills its siblings. Those that were running then run
+alone, to find out which message is to blame.
 """
 
 import threading

@@ -1,4 +1,4 @@
-"""How are hooks called when handlers are isolated? In a worker process of their own, one at a time.
+"""Calls hooks when handlers are isolated: in a worker process of their own, one at a time.
 
 A hook that raises, crashes or hangs is reported and changes nothing; it can hold up later hooks, never a message.
 """

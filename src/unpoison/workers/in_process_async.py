@@ -1,4 +1,4 @@
-"""How do async handlers run in the consumer's process? As tasks on one event loop, in a thread of its own."""
+"""Runs async handlers in the consumer's process, as tasks on one event loop in a thread of its own."""
 
 import asyncio
 import threading

@@ -1,7 +1,7 @@
-"""Where do handlers run?
+"""What a consumer asks of its workers, whichever kind they are.
 
-The consumer hands batches of deliveries to its workers and collects how they ended. Workers never raise for what a
-handler does: every bad end is a Failure.
+The consumer hands batches of deliveries to its workers and collects the results. Workers never raise for what a handler does:
+every bad end is a Failure.
 """
 
 from collections import deque

@@ -1,4 +1,4 @@
-"""How does what workers print reach standard output and standard error in whole lines?
+"""Passes what workers print on to standard output and standard error, in whole lines.
 
 Each worker prints into a pipe of its own, and the consumer passes on what comes out of it line by line. So lines of two workers
 never mix, however long they are and whatever wrote them: `print`, C code, a program that a handler has started. A line without

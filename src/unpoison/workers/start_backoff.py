@@ -1,4 +1,4 @@
-"""What happens when a worker cannot start, because `on_worker_start` raises, crashes or hangs?
+"""Tries again when a worker cannot start, because `on_worker_start` raises, crashes or hangs.
 
 No message is charged for it. It is said once, and workers are tried again until one starts.
 """

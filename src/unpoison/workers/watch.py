@@ -1,4 +1,4 @@
-"""How is a message found that runs too long, and how is it made sure before its worker is ended?"""
+"""Finds messages that run too long, and makes sure of it before their worker is killed."""
 
 import time
 from collections.abc import Sequence
