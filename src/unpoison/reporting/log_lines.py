@@ -2,7 +2,7 @@
 
 Lines for people on a terminal, plain lines with a date elsewhere, or one JSON object a line with every `extra` field. The same
 in every process of `unpoison run`, so that what handlers log obeys --log-level and --log-format too. An app that sets up
-logging while it is imported, or in `on_worker_start`, wins: see `offer` and `finish_setup`.
+logging while it is imported, or in `on_worker_start`, wins: see `offer` and `settle`.
 """
 
 import json
@@ -122,7 +122,7 @@ def offer(style: LogStyle) -> None:
     logging.getLogger().setLevel(style.level.upper())
 
 
-def finish_setup() -> None:
+def settle() -> None:
     """Called once the app has had its chance to set up logging. What it has set up stays.
 
     A handler is put where there is none, since `logging.info(…)` would set up one of its own.

@@ -7,7 +7,7 @@ from unpoison.worker import wire
 from unpoison.worker.call import Awaiting, Registration
 from unpoison.worker.fork_guard import leave
 from unpoison.worker.hooks import WorkerHooks
-from unpoison.worker.worker_process import WorkerFds, serve, prepare_process
+from unpoison.worker.worker_process import WorkerFds, prepare_process, serve
 
 
 def become_hook_worker(fds: WorkerFds, registration: Registration, hooks: WorkerHooks, consumer: int) -> None:

@@ -154,7 +154,7 @@ def _server(registration: Registration, awaiting: Awaiting) -> Callable[..., Non
 
 def keep_last_lines(descriptor: int) -> None:
     """Called after on_worker_start, which may set logging up. Where nobody does, lines still reach standard error."""
-    log_lines.finish_setup()
+    log_lines.settle()
     logging.getLogger().addHandler(LastLines(descriptor))
 
 
