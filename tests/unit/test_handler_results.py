@@ -185,7 +185,7 @@ def test_a_sync_handler_that_returns_its_work_is_a_bug_and_not_done(isolation):
 
 def test_an_async_handler_that_returns_its_work_is_a_bug_and_not_done():
     letters = dead_letters({"coroutine": forgets_to_await, "generator": makes_a_generator, "good": ship})
-    check_unfinished(letters, {"coroutine": "nobody has awaited it", "generator": "nobody has looped over it"})
+    check_unfinished(letters, {"coroutine": "that was never awaited", "generator": "that was never iterated"})
 
 
 @pytest.mark.parametrize("isolation", ["thread", "inline"])

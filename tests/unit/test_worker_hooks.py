@@ -194,7 +194,7 @@ def test_an_async_classifier_is_refused():
     async def classify(exc):
         return "permanent"
 
-    with pytest.raises(ConfigError, match="classify is async, and nobody awaits its answer"):
+    with pytest.raises(ConfigError, match="classify is async, but its answer is never awaited"):
         PoisonPillHandler(error_classifier=classify)
 
 

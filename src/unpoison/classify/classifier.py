@@ -68,8 +68,8 @@ def _look_at(error: BaseException, depth: int) -> Classified:
     meaning = _meaning(error, depth)
     if meaning is None:
         return Classified(ErrorClassification.UNKNOWN, f"{type_name(type(error))}: no rule knows it")
-    told = Classified.of(meaning.classification, f"{type_name(type(error))}: {meaning.why}")
-    return replace(told, retry_after=meaning.retry_after)
+    known = Classified.of(meaning.classification, f"{type_name(type(error))}: {meaning.why}")
+    return replace(known, retry_after=meaning.retry_after)
 
 
 def _steered(error: BaseException) -> Classified:
@@ -91,13 +91,13 @@ def _seconds(value: object) -> float | None:
 
 
 def _agreed(group: BaseException, depth: int) -> Classified:
-    """A group is what all its members are. Where they differ nobody knows, so it is retried up to the limit."""
+    """A group is what all its members are. Where they differ it is unknown, and so retried up to the limit."""
     name = type_name(type(group))
     members = [_classify(member, depth - 1) for member in read(group, "exceptions") or ()] if depth else []
     kinds = sorted({member.classification for member in members})
     if len(kinds) != 1:
-        told = ", ".join(kinds) or "nothing"
-        return Classified(ErrorClassification.UNKNOWN, f"{name}: its members do not agree ({told})")
+        listed = ", ".join(kinds) or "nothing"
+        return Classified(ErrorClassification.UNKNOWN, f"{name}: its members do not agree ({listed})")
     waits = [member.retry_after for member in members if member.retry_after is not None]
     return Classified(
         kinds[0],

@@ -47,7 +47,7 @@ SET_ASIDE: Final = SetAside()
 
 
 def admit(counters: Counters, limits: Limits) -> Admission:
-    """What is to be done with a message that was fetched among others."""
+    """What to do with a message that was fetched among others."""
     if limits.highest is not None and counters.attempts >= limits.highest:
         return GiveUp(_used_up(counters, limits.highest))
     if _is_suspect(counters, limits.max_attempts):
@@ -56,7 +56,7 @@ def admit(counters: Counters, limits: Limits) -> Admission:
 
 
 def admit_alone(counters: Counters, limits: Limits) -> RunFresh | GiveUp:
-    """What is to be done with a suspect that was taken to run alone. `counters` do not hold the start for which it was taken."""
+    """What to do with a suspect that was taken to run alone. `counters` do not hold the start for which it was taken."""
     if limits.max_attempts is not None and counters.losses and counters.charged >= limits.max_attempts:
         return GiveUp(_lost(counters))
     if limits.highest is not None and counters.charged >= limits.highest:
@@ -67,8 +67,8 @@ def admit_alone(counters: Counters, limits: Limits) -> RunFresh | GiveUp:
 def set_aside(counters: Counters, limits: Limits) -> Counters:
     """On the way to running alone.
 
-    With its last attempt left a message never runs in company again after a loss. If it was lost twice all the same, it was
-    on this way the second time and not running: held against it, that would use up the attempt it is to be cleared by.
+    A message with one attempt left never runs in company again after a loss. If it was lost twice all the same, it was on its way
+    to run alone the second time, not running. Counting that would use up the attempt that can clear it.
     """
     is_last = limits.max_attempts is not None and counters.attempts >= limits.max_attempts - 1
     return msgspec.structs.replace(counters, alone=True, vanished=min(1, counters.vanished) if is_last else counters.vanished)
@@ -88,10 +88,10 @@ def failed(counters: Counters, failure: Failure, now: float) -> Counters:
 
 
 def doubt(failure: Failure, verdict: Verdict, limits: Limits) -> str:
-    """Why a failure in a worker that other messages used convicts nobody; empty if it is judged like any other.
+    """Why a failure in a worker that other messages used does not count against this one; empty if it does.
 
-    An ordinary exception counts wherever it was raised. What speaks against the process may be another message's doing,
-    so it dead-letters nobody there; with a limit of 1 each attempt is a last one and would cost a worker, so there it does.
+    An ordinary exception counts wherever it was raised. Evidence against the process may come from another message,
+    so it does not make a dead letter there. With a limit of 1 every attempt is the last one and would cost a worker: there it does.
     """
     if not (failure.started and failure.charged) or failure.discard:
         return ""
@@ -103,7 +103,7 @@ def doubt(failure: Failure, verdict: Verdict, limits: Limits) -> str:
 
 
 def doubted(counters: Counters, failure: Failure, now: float) -> Counters:
-    """After a failure that may be another message's doing: booked like a loss in company, and the next start is in a fresh
+    """After a failure that another message may have caused: counted like a loss in company, and the next start is in a fresh
     worker, where every failure counts."""
     booked = failed(counters, msgspec.structs.replace(failure, charged=False), now)
     return msgspec.structs.replace(booked, vanished=min(2, counters.vanished + 1), fresh=True)

@@ -81,7 +81,7 @@ class ConsumerOptions:
 
     @property
     def name(self) -> str:
-        """What people are told: the source, with its app where another app of this process has a source of the same name."""
+        """The source as log lines call it: with its app where another app of this process has a source of the same name."""
         return self.label or self.source
 
     @property

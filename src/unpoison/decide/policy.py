@@ -76,7 +76,7 @@ class PoisonPillHandler:
         _check_callable(self.error_classifier, "error_classifier (classify= of a consumer)")
         if self.error_classifier is not None and is_coroutine_function(self.error_classifier):
             name = name_of(self.error_classifier)
-            raise ConfigError(f"error_classifier {name} is async, and nobody awaits its answer. Use a plain function.")
+            raise ConfigError(f"error_classifier {name} is async, but its answer is never awaited. Use a plain function.")
         _check_callable(self.on_dlq, "on_dlq")
         _check_callable(self.on_retry, "on_retry")
         if not isinstance(self.policies, Mapping):
@@ -229,7 +229,7 @@ def _past_max_age(max_age: timedelta | None, age: timedelta, asked: timedelta | 
 
 
 def _whole(time: timedelta) -> timedelta:
-    """Without the fractions of a second that nobody reads."""
+    """Rounded to what a person reads."""
     return timedelta(seconds=int(time.total_seconds()))
 
 
@@ -243,17 +243,17 @@ def _asked(classifier: ErrorClassifier, exc: BaseException, otherwise: Classifie
     """What the user's own code says it is. None, or the same as without it, leaves everything as it was."""
     try:
         answer = classifier(exc)
-        told = None if answer is None else ErrorClassification(answer)
-    except BaseException as broken:  # user code: the message must not suffer for it
+        asked = None if answer is None else ErrorClassification(answer)
+    except BaseException as broken:  # user code: its fault must not cost the message
         note = f"; {name} was not heeded ({type(broken).__name__}: {text_of(broken)})"
         return replace(otherwise, rule=cap(otherwise.rule + note, TEXT_LIMIT))
-    return otherwise if told in (None, otherwise.classification) else _reclassified(told, f"{name} said {told}", otherwise)
+    return otherwise if asked in (None, otherwise.classification) else _reclassified(asked, f"{name} said {asked}", otherwise)
 
 
 def _reclassified(classification: ErrorClassification, rule: str, built_in: Classified) -> Classified:
     """What the user says it is. A Retry-After that the server sent still holds where that means "slow down"."""
-    told = Classified.of(classification, rule)
-    return replace(told, retry_after=built_in.retry_after) if classification is ErrorClassification.THROTTLED else told
+    new = Classified.of(classification, rule)
+    return replace(new, retry_after=built_in.retry_after) if classification is ErrorClassification.THROTTLED else new
 
 
 def check_max_attempts(value: object, name: str = "max_attempts") -> None:

@@ -79,7 +79,7 @@ class Consumer:
     def run(self, *, until_empty: bool = False) -> None:
         """Consume until stopped, or until nothing is ready, delayed or held by anyone.
 
-        A fault that nobody expected settles nothing: what is in hand comes back as if this consumer had been killed, so that the
+        An unexpected fault settles nothing: what is in hand comes back as if this consumer had been killed, so that the
         ordinary rules find and give up the message that causes the fault at every start.
         """
         self._suspects.join(self._ring)
@@ -217,7 +217,7 @@ class Consumer:
         return self._until_empty.is_empty(self._workers.running())
 
     def _drain(self) -> None:
-        """Hand back what was not started, settle what ends within the grace, then cut off the rest. Nobody is charged."""
+        """Hand back what was not started, settle what ends within the grace, then cut off the rest. None is charged."""
         self._settler.release(self._workers.take_back())
         self._finish_running()
         if self._workers.running():

@@ -255,8 +255,8 @@ def _named(apps: Sequence[Runnable]) -> dict[int, list[ConsumerOptions]]:
 
 def _in_one(errors: Sequence[BaseException]) -> BaseException:
     """What ended a run. What several sources lack becomes one error, so that all of it can be created before the next start."""
-    told = dict.fromkeys(str(error) for error in errors if isinstance(error, ConfigError))
-    return ConfigError("\n\n".join(told)) if len(told) > 1 and isinstance(errors[0], ConfigError) else errors[0]
+    texts = dict.fromkeys(str(error) for error in errors if isinstance(error, ConfigError))
+    return ConfigError("\n\n".join(texts)) if len(texts) > 1 and isinstance(errors[0], ConfigError) else errors[0]
 
 
 def _losses(url: str, source: str) -> Sequence[Finding]:

@@ -77,8 +77,8 @@ def warn_of_new_source(source: str, url: str, known: Sequence[str]) -> None:
     meant = f" Did you mean {similar[0]!r}?" if similar else ""
     consumed = f"This app consumes {', '.join(map(repr, known))}." if known else "This app consumes nothing itself."
     log.warning(
-        "Source %r did not exist and was made for what this app publishes to it; nobody consumes it yet.%s %s If the name is "
-        "right, start a consumer for it. With create=False a source that does not exist is refused.",
+        "Source %r did not exist; this publish has created it, and nothing consumes it yet.%s %s If the name is right, start a "
+        "consumer for it. With create=False, publishing to a source that does not exist is refused.",
         source,
         meant,
         consumed,

@@ -105,7 +105,7 @@ class SettlementBuilder:
         return Judged(Settlement(gone, kept, dead), done, events)
 
     def released(self, unstarted: Sequence[Delivery], cut_off: Sequence[Delivery]) -> Judged:
-        """What a planned stop hands back. It charges nobody; but a message that stops cut off until it is too old is given up."""
+        """What a planned stop hands back, uncharged. A message that stops have cut off until it is too old is given up."""
         kept = [Kept(delivery, delivery.counters) for delivery in unstarted]
         dead: list[Dead] = []
         events: list[Event] = []

@@ -41,8 +41,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     come from a per-exception policy and go before the consumer's own.
 
     `blames_process` marks evidence against the worker's process (a crash, a time limit that ended the worker, memory or
-    descriptors used up): in a worker that others used it convicts nobody. `worker_damage` says what a check of the worker
-    found changed right after this failure, which may then be another message's doing.
+    descriptors used up): in a worker that others used it convicts no message. `worker_damage` says what a check of the worker
+    found changed right after this failure, which another message may then have caused.
     """
 
     classification: ErrorClassification

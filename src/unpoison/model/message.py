@@ -63,7 +63,7 @@ def _bytes(text: str) -> bytes:
 
 
 def as_text(value: object) -> str:
-    """A key, a header or a field of whatever type, as text that can be stored and printed: the rule above."""
+    """A key, a header or a field of any type, as text that can be stored and printed: see the rule above."""
     if type(value) is bytes:  # nearly always: asked for every header of every record
         return value.decode("utf-8", "backslashreplace")
     if isinstance(value, str):
@@ -81,8 +81,8 @@ def text_headers(headers: Iterable[tuple[str, Any]]) -> Mapping[str, str]:
 
 
 MOST_COUNTED, MOST_MOMENT = 2**31 - 1, 2**36
-"""What a counter and a time (in seconds since 1970) can be. Anyone may write headers that look like ours; what is beyond these
-would break arithmetic, a calendar or a column of a database later on, so it is not read in the first place."""
+"""What a counter and a time (in seconds since 1970) can be. Anyone may write headers that look like ours; values beyond these
+would break arithmetic, a calendar or a database column later, so they are not read in the first place."""
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=MOST_COUNTED)]
 Moment = Annotated[float, msgspec.Meta(ge=0, le=MOST_MOMENT)]
@@ -103,7 +103,7 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class PastAttempt(msgspec.Struct, frozen=True):
-    """One attempt that ended badly, as the dead letter tells it later."""
+    """One attempt that ended badly, as the dead letter shows it later."""
 
     attempt: Count
     at: Moment
@@ -165,7 +165,7 @@ class Delivery(msgspec.Struct, frozen=True, omit_defaults=True):
     """One handing-over of a message by the broker. Ask for it as the handler's second parameter.
 
     `receipt` belongs to the broker: it finds the message by it when the delivery is settled. `native` is filled in only where
-    the handler takes the Delivery. `is_tombstone` tells a null from an empty body.
+    the handler takes the Delivery. `is_tombstone` distinguishes a null from an empty body.
     """
 
     receipt: Any
@@ -209,7 +209,7 @@ class MessageMetadata:
     """What is known about a message when one of its attempts has just failed.
 
     `attempt` is the number of the attempt that failed, from 1. `max_attempts` narrows the handler's limit, never widens it.
-    `first_failure_time` is given as a datetime, which without a time zone is read as UTC, or as `time.time()` tells it.
+    `first_failure_time` is given as a datetime, which without a time zone is read as UTC, or as `time.time()` returns it.
     """
 
     message_id: str

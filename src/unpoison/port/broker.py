@@ -221,7 +221,7 @@ class Broker(Protocol):
     def settle(self, settlement: Settlement) -> "Sequence[str | None] | None":
         """Carry it out: copies first, letting go last, so that a crash in between repeats and never loses.
 
-        Returns the ids of the dead letters in the order of `settlement.dead`, for the log; None for one that it cannot tell.
+        Returns the ids of the dead letters in the order of `settlement.dead`, for the log; None where it does not know the id.
 
         Raises OwnershipLost if some of the messages belong to another consumer by now: these are left as they are, the others
         are settled.
@@ -275,7 +275,7 @@ class TellsNative(Protocol):
 
 @runtime_checkable
 class ExplainsWaits(Protocol):
-    """A broker that can tell more than numbers about what is delayed or held."""
+    """A broker that knows more than numbers about what is delayed or held."""
 
     def waits(self, source: str) -> Waits:
         """Asked about once a second, and only while a run waits for the source to be empty."""
@@ -306,7 +306,7 @@ class PurgesHistory(Protocol):
 
 @runtime_checkable
 class ReadAsAWhole(Protocol):
-    """A DLQ that the broker lets nobody look into except by reading all of it."""
+    """A DLQ that can only be read as a whole."""
 
     def one_look(self, progress: Progress | None = None) -> AbstractContextManager[None]:
         """While this is open, every call works on one reading of the DLQ, and no other operator changes it."""

@@ -50,7 +50,7 @@ def main() -> None:
         app = import_app(sys.argv[1])
         if url and app.settings.url.startswith("sqlite:"):
             app.settings = replace(app.settings, url=url)
-    except BaseException as error:  # whatever happens there, the consumer has to tell it in one clear message
+    except BaseException as error:  # whatever happens there, the consumer reports it in one clear message
         name, text, traceback = describe(error)
         said = text if isinstance(error, ConfigError) else f"{sys.argv[1]!r} could not be imported: {name}: {text}"
         wire.send(sock, wire.Broken(said, traceback))
@@ -105,24 +105,24 @@ def _fork_twice(sock: socket.socket, app: App, consumer: int, fork: wire.Fork, d
     for stream in (sys.stdout, sys.stderr):
         with suppress(BaseException):  # the app may have closed or replaced it
             stream.flush()  # what was printed during the import would come out of every worker again
-    told, tell = os.pipe()
+    read_end, write_end = os.pipe()
     between = os.fork()
     if between == 0:
         between = os.getpid()
         worker = os.fork()
         if worker:
-            os.write(tell, worker.to_bytes(8, "little"))
+            os.write(write_end, worker.to_bytes(8, "little"))
             os._exit(0)
         sock.close()
-        os.close(tell)
-        os.close(told)
+        os.close(write_end)
+        os.close(read_end)
         while os.getppid() == between:  # until the process in between has ended
             os.sched_yield()
         _start(app, consumer, fork, descriptors)  # ends at once if the consumer is gone and this has another parent
-    os.close(tell)
+    os.close(write_end)
     os.waitpid(between, 0)
-    pid = int.from_bytes(os.read(told, 8), "little")
-    os.close(told)
+    pid = int.from_bytes(os.read(read_end, 8), "little")
+    os.close(read_end)
     return pid
 
 

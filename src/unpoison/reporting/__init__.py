@@ -1,1 +1,1 @@
-"""What the consumer counts, logs and tells."""
+"""Counts and log lines."""

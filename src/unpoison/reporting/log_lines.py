@@ -108,7 +108,7 @@ _offered: list[logging.Handler] = []
 
 
 def offer(style: LogStyle) -> None:
-    """Have lines written in this style as long as nobody sets up logging.
+    """Have lines written in this style as long as the app does not set up logging.
 
     As the handler of last resort, and not as one of the root logger: `logging.basicConfig` in an app would do nothing then.
     """

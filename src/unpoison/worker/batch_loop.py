@@ -1,7 +1,7 @@
 """Runs a batch in a worker, one message after the other, at the cost of microseconds.
 
 The order of writes is the whole point: since when, what, then the handler, then how it ended. Whenever this process
-dies, what stands in the shared memory says which message was running, which have ended and which never began.
+dies, the shared memory shows which message was running, which have ended and which never began.
 """
 
 import resource
@@ -20,7 +20,7 @@ from unpoison.worker.marks import FAILED, IDLE, Marks
 
 
 def serve_batches(sock: socket.socket, marks: Marks, call: Call) -> None:
-    """Until told to stop, or until something is wrong with this process: receive a batch, run it, say that it is over."""
+    """Receive a batch, run it, report that it is over; until told to stop, or until something is wrong with this process."""
     run_delivery, health = call.prepared(), Health()
     while (received := wire.receive(sock, wire.to_worker)) is not None:
         said, _ = received
@@ -39,7 +39,7 @@ def serve_batches(sock: socket.socket, marks: Marks, call: Call) -> None:
 
 
 class _Batch:
-    """A batch while it runs: how its failures are told, and whether the worker is still sound."""
+    """A batch while it runs: reports its failures, and checks whether the worker is still sound."""
 
     def __init__(self, sock: socket.socket, marks: Marks, said: wire.Run, call: Call, health: Health) -> None:
         self.marks, self.slot, self.code = marks, said.slot, said.code
@@ -49,7 +49,7 @@ class _Batch:
         self.is_leaving = False
 
     def failed(self, index: int, item: Any, error: BaseException) -> None:
-        """Tell what happened, and check the worker: another message may have caused it."""
+        """Report what happened, and check the worker: another message may have caused it."""
         failure = self._call.failed(item if isinstance(item, Delivery) else _unnamed(item), error)
         if damage := self.check(index):
             failure = msgspec.structs.replace(failure, worker_damage=damage)
@@ -68,7 +68,7 @@ class _Batch:
 
 
 def _run(batch: _Batch, items: Iterable[Any], decode: Callable[[Any], Any], function: Callable[[Any], Any]) -> None:
-    """What is paid for every message. No call in here that is not needed, and no look-up that can be done before."""
+    """Runs for every message: no call in here that is not needed, and no look-up that can be done before."""
     words, outcomes, since, what, end, first = batch.marks.batch_view(batch.slot)
     clock, copies, check_result, code = time.monotonic_ns, fork_guard.copies, batch.check_result, batch.code
     at = first
@@ -101,10 +101,10 @@ def _as_it_is(delivery: Delivery) -> Delivery:
 
 
 def _unnamed(body: bytes | None) -> Delivery:
-    """Stands in where the batch came as bare bodies: nothing that is asked about the failure needs more."""
+    """A stand-in where the batch came as bare bodies: classifying the failure needs no more."""
     return Delivery(0, "", "", body or b"")
 
 
 def peak_memory() -> int:
-    """Bytes of memory that this process has had at most."""
+    """The most memory that this process has used, in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

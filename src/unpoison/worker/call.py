@@ -49,10 +49,10 @@ class Call:
             return
         if isinstance(result, Generator | AsyncGenerator):
             kind = "an async generator" if isinstance(result, AsyncGenerator) else "a generator"
-            problem = f"{kind}, and nobody has looped over it"
+            problem = f"{kind} that was never iterated"
             remedy = "Loop over it in the handler"
         elif isinstance(result, Awaitable):
-            problem = f"an awaitable of type {type(result).__name__}, and nobody has awaited it"
+            problem = f"an awaitable of type {type(result).__name__} that was never awaited"
             remedy = "Make the handler an async def and await it there"
         else:
             return

@@ -36,13 +36,13 @@ class Lanes:
         self._speaking = threading.Lock()
         self._unchecked = 0
         self._damage, self._mended_at = "", 0
-        """What the last check that found something found, and until when it lasted."""
+        """What the last check that found damage found, and until when it lasted."""
 
     def begin(self, lane: int) -> None:
         self._marks.begin(lane)
 
     def end(self, lane: int, code: int, failure: Failure | None) -> None:
-        """What happened, then that it is over, then the word that there is something to see."""
+        """Send what happened, mark that it is over, then tell the consumer to look."""
         with self._speaking:
             damage = self._check(lane, after_failure=failure is not None)
             if not damage and self._marks.running(lane)[1] <= self._mended_at:
@@ -53,14 +53,14 @@ class Lanes:
                     wire.send(self._sock, wire.Failed(0, lane, failure))
                 self._marks.end(lane, code if failure is None else FAILED)
                 wire.send(self._sock, wire.Ended(0, [lane], peak_memory()))
-            except OSError:  # a handler has closed the line: the marks alone tell the consumer how messages ended
+            except OSError:  # a handler has closed the socket: the marks alone show the consumer how messages ended
                 if failure is not None or all(self._marks.running(each)[0] == IDLE for each in range(self._marks.lanes)):
                     leave(1)
 
     def _check(self, lane: int, *, after_failure: bool) -> str:
-        """Compare the worker with what it was: after a failure, when it falls idle, and after as many messages as a batch has.
+        """Compare the worker with what it was: after a failure, when it becomes idle, and after as many messages as a batch has.
 
-        Only an idle worker is put back as it was: what has changed while others run may be their doing, and about to end.
+        Only an idle worker is put back as it was: while others run, they may have made the change and be about to undo it.
         """
         self._unchecked += 1
         running = self._marks.running
@@ -72,7 +72,7 @@ class Lanes:
         if damage is None:
             return ""
         self._damage, self._mended_at = str(damage), time.monotonic_ns()
-        with suppress(OSError):  # a handler has closed the line
+        with suppress(OSError):  # a handler has closed the socket
             wire.send(self._sock, wire.Damaged(0, lane, lane, damage.what, damage.reversible, damage.is_lasting))
         return str(damage)
 
@@ -101,7 +101,7 @@ def serve_threads(sock: socket.socket, marks: Marks, call: Call) -> None:
             said = received[0]
             for lane, code, delivery in zip(said.lanes, said.codes, said.deliveries, strict=True):
                 queues[lane].put((code, delivery))
-    except OSError:  # a handler has closed the line: what still runs may end, and the last one ends this process
+    except OSError:  # a handler has closed the socket: what still runs may end, and the last one ends this process
         threading.Event().wait()
 
 
@@ -167,7 +167,7 @@ class _Tasks:
 
 
 class _TimeLimits:
-    """Time in which the whole process stood still, or one message kept the loop from the others, is nobody's running time."""
+    """Does not count time in which the whole process stood still, or in which one message blocked the loop for the others."""
 
     def __init__(self, timeout: float | None) -> None:
         self._tick = 0.0 if timeout is None else min(1.0, timeout / 4)

@@ -1,7 +1,7 @@
 """The messages between consumer, template and workers.
 
-Everything is plain data in msgpack over SEQPACKET sockets, which never tear a message apart. What is too large for a
-packet travels in a memory file whose descriptor is passed along.
+Everything is plain data in msgpack over SEQPACKET sockets, which keep messages whole. A message that is too large for a packet
+travels in a memory file whose descriptor is passed along.
 """
 
 import enum
@@ -48,7 +48,7 @@ class Hook(msgspec.Struct, frozen=True, tag="hook"):
 
 
 class Stop(msgspec.Struct, frozen=True, tag="stop"):
-    """To a worker: end yourself in good order."""
+    """To a worker: stop cleanly."""
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
@@ -65,13 +65,13 @@ class Broken(msgspec.Struct, frozen=True, tag="broken"):
 
 
 class Ended(msgspec.Struct, frozen=True, tag="ended"):
-    """From a worker: this batch is over (or these lanes are); how, stands in the shared memory. `peak` is memory in bytes."""
+    """From a worker: this batch is over (or these lanes are); the shared memory shows how. `peak` is memory in bytes."""
 
     slot: int
     lanes: list[int] = []
     peak: int = 0
     leaving: bool = False
-    """It ran no further than its marks say, starts nothing more and ends by itself: something is wrong with it."""
+    """Something is wrong with the worker: it ran no further than its marks show, starts nothing more and ends by itself."""
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
@@ -83,7 +83,7 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
 
 
 class Damaged(msgspec.Struct, frozen=True, tag="damaged"):
-    """From a worker, before it says more about the batch: a check found that it is not what it was when it started.
+    """From a worker, before it sends more about the batch: a check found that it is not what it was when it started.
 
     One of the messages `first` to `last` of the batch did it, or, with lanes, one of those in hand or lately ended.
     `what` is what has changed, in words; the last of these are about `reversible`, one each: what can be put back, and was,
@@ -162,7 +162,7 @@ def pair() -> tuple[socket.socket, socket.socket]:
 
 
 def send(sock: socket.socket, said: msgspec.Struct, descriptors: tuple[int, ...] = ()) -> None:
-    """Say something. Blocks only while the other side is busy reading."""
+    """Send a message. Blocks only while the other side is busy reading."""
     data = _encoder.encode(said)
     if len(data) < PACKET and not descriptors:
         sock.send(_INLINE + data)
@@ -181,7 +181,7 @@ def send(sock: socket.socket, said: msgspec.Struct, descriptors: tuple[int, ...]
 
 
 def receive(sock: socket.socket, decoder: "msgspec.msgpack.Decoder[Decoded]") -> tuple[Decoded, list[int]] | None:
-    """What was said, with the descriptors that came along; None once the other side is gone."""
+    """The next message, with the descriptors that came along; None once the other side is gone."""
     try:
         data, descriptors, _, _ = socket.recv_fds(sock, PACKET + 1, 16)
     except ConnectionError:

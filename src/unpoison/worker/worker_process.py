@@ -37,8 +37,8 @@ STACK_BYTES = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class WorkerFds:
-    """Everything a worker process is given: its socket, its shared memory, where its last words and what it prints go, and
-    inherited descriptors."""
+    """Everything a worker process is given: its socket, its shared memory, where its last stack and log lines and its output go,
+    and the descriptors it inherits."""
 
     sock: socket.socket
     marks: Marks
@@ -61,7 +61,7 @@ def become_worker(fds: WorkerFds, registration: Registration, hooks: WorkerHooks
 
 
 def prepare_process(fds: WorkerFds, consumer: int, memory: int | None) -> None:
-    """Make this process one that cannot hurt others, cannot outlive its consumer, and can be told apart when it dies."""
+    """Make sure that this process cannot hurt others, cannot outlive its consumer, and leaves evidence when it dies."""
     if os.getsid(0) != os.getpid():  # one that was not forked has it already
         os.setsid()  # signals of the terminal stay away, and everything started from here can be killed together
     die_with(consumer)
@@ -88,7 +88,7 @@ def redirect_output(out: int, err: int) -> None:
         os.dup2(descriptor, number)
         os.close(descriptor)
         if isinstance(stream, io.TextIOWrapper):
-            # Nobody puts lines together on a terminal. With PYTHONUNBUFFERED, as containers have it, `print` would write a
+            # On a terminal nothing puts lines together. With PYTHONUNBUFFERED, as containers have it, `print` would write a
             # line and its end one by one, and those of two workers would mix.
             stream.reconfigure(line_buffering=True, write_through=stream.write_through and not os.isatty(number))
     libc = ctypes.CDLL(None)
@@ -108,7 +108,7 @@ def _not_our_signal(number: int, frame: object) -> None:
 
 
 def _left_the_worker(fds: WorkerFds) -> None:
-    """In a process that a handler forked: it must not speak as the worker, nor hold its messages."""
+    """In a process that a handler forked: it must not act as the worker, nor hold its messages."""
     fds.sock.close()
     for descriptor in fds.inherited_fds:
         with suppress(OSError):
@@ -124,7 +124,7 @@ def serve(fds: WorkerFds, hooks: WorkerHooks, work: Callable[[], None], awaiting
     try:
         for function in hooks.start:
             awaiting.call(function)
-    except BaseException as error:  # whatever it is, the consumer must hear why its workers do not start
+    except BaseException as error:  # whatever it is, the consumer must learn why its workers do not start
         name, text, traceback = describe(error)
         wire.send(fds.sock, wire.Broken(f"on_worker_start raised {name}: {text}", traceback))
         return 1
@@ -153,7 +153,7 @@ def _server(registration: Registration, awaiting: Awaiting) -> Callable[..., Non
 
 
 def keep_last_lines(descriptor: int) -> None:
-    """Called after on_worker_start, which may set logging up. Where nobody does, lines still reach standard error."""
+    """Called after on_worker_start, which may set logging up. Where it does not, lines still reach standard error."""
     log_lines.settle()
     logging.getLogger().addHandler(LastLines(descriptor))
 

@@ -48,12 +48,12 @@ _body = attrgetter("body")
 
 
 def weight(deliveries: Iterable[Delivery]) -> int:
-    """Bytes in the bodies of these. Asked for every message on its way, so there is no Python in the loop."""
+    """Bytes in these bodies. Computed for every message, so there is no Python in the loop."""
     return sum(map(len, map(_body, deliveries)))
 
 
 class Assignments(Protocol):
-    """What a worker has in hand."""
+    """What a worker has."""
 
     def free(self) -> int:
         """How many more batches (or lanes) it can take."""
@@ -65,22 +65,22 @@ class Assignments(Protocol):
         """How many bytes those are, about: what was taken back may still be counted."""
 
     def give(self, deliveries: Sequence[Delivery]) -> wire.Sent:
-        """Hand these over. They are on the books only if the answer is yes."""
+        """Hand these over. They are recorded only if the answer is yes."""
 
     def heard(self, said: wire.Ended | wire.Failed) -> Ended | None:
-        """Take note of what the worker said; a result if something is over. Raises ValueError if that cannot be true."""
+        """Record what the worker reports; a result if something is over. Raises ValueError if the report cannot be true."""
 
     def candidates(self, said: wire.Damaged) -> Sequence[str]:
         """The ids of the messages that may have done what the worker found."""
 
     def running(self) -> Sequence[Running]:
-        """What runs at this moment, as the marks have it."""
+        """What runs at this moment, according to the marks."""
 
     def take_back(self) -> Sequence[Delivery]:
         """What was not started and will not be. Only while the worker stands still."""
 
     def post_mortem(self) -> PostMortem:
-        """What is left. Only once the worker is certainly gone, and everything it said was heard."""
+        """What it leaves. Only once the worker is certainly gone, and everything it sent was read."""
 
 
 @dataclass(slots=True)
@@ -125,18 +125,18 @@ class BatchAssignments:
             said = wire.Run(slot, batch.code, [], [_unreceipted(delivery) for delivery in deliveries])
         else:
             said = wire.Run(slot, batch.code, [None if each.is_tombstone else each.body for each in deliveries])
-        told = self._send(said)
-        if told is wire.Sent.YES:
+        sent = self._send(said)
+        if sent is wire.Sent.YES:
             self._batches.append(batch)
-        return told
+        return sent
 
     def heard(self, said: wire.Ended | wire.Failed) -> Ended | None:
         batch = next((batch for batch in self._batches if batch.slot == said.slot), None)
         if batch is None:
-            raise ValueError(f"the worker speaks of a batch it does not have ({said.slot})")
+            raise ValueError(f"the worker reports a batch that it does not have ({said.slot})")
         if isinstance(said, wire.Failed):
             if not 0 <= said.index < len(batch.deliveries):
-                raise ValueError(f"the worker speaks of a message it does not have ({said.index})")
+                raise ValueError(f"the worker reports a message that it does not have ({said.index})")
             batch.failures[said.index] = said.failure
             return None
         marks = self._marks.batch(batch.slot, batch.end)
@@ -145,7 +145,7 @@ class BatchAssignments:
             return Ended(batch.deliveries[: batch.end])
         if not self._is_believable(batch, marks, batch.end):
             self._batches.insert(0, batch)
-            raise ValueError("the worker's marks do not match what it said")
+            raise ValueError("the worker's marks do not match its report")
         return Ended(batch.deliveries[: batch.end], batch.failures)
 
     def candidates(self, said: wire.Damaged) -> Sequence[str]:
@@ -184,7 +184,7 @@ class BatchAssignments:
             ended += batch.deliveries[:over]
             unstarted += [d for d in batch.deliveries[over : batch.end] if not running or d is not running[0].delivery]
         self._batches.clear()
-        if doubtful:  # it wrote over its marks: nothing there is taken for ended, and each of them may have been running
+        if doubtful:  # it overwrote its marks: none counts as ended, and each of them may have been running
             named = [one.delivery for one in doubtful]
             running = doubtful + [one for one in running if all(one.delivery is not delivery for delivery in named)]
         return PostMortem(
@@ -210,7 +210,7 @@ class BatchAssignments:
 
     @staticmethod
     def _is_believable(batch: _Batch, marks: bytes, count: int) -> bool:
-        """Every mark is this batch's success code, or a failure whose account arrived before it."""
+        """Every mark is this batch's success code, or a failure that was reported before it."""
         return all(
             (mark == batch.code and index not in batch.failures) or (mark == FAILED and index in batch.failures)
             for index, mark in enumerate(marks[:count])
@@ -250,11 +250,11 @@ class LaneAssignments:
         codes = [_new_code() for _ in free]  # each its own: one that writes over all marks knows no other's
         for lane in free:
             self._marks.prepare_lane(lane)
-        told = self._send(wire.RunLanes(free, codes, [_unreceipted(delivery) for delivery in deliveries]))
-        if told is wire.Sent.YES:
+        sent = self._send(wire.RunLanes(free, codes, [_unreceipted(delivery) for delivery in deliveries]))
+        if sent is wire.Sent.YES:
             given = zip(free, codes, deliveries, strict=True)
             self._lanes |= {lane: _Lane(delivery, code) for lane, code, delivery in given}
-        return told
+        return sent
 
     def heard(self, said: wire.Ended | wire.Failed) -> Ended | None:
         if isinstance(said, wire.Failed):
@@ -262,7 +262,7 @@ class LaneAssignments:
             return None
         over = [self._lane(number) for number in said.lanes]
         if not all(self._is_over(number) for number in said.lanes):
-            raise ValueError("the worker's marks do not match what it said")
+            raise ValueError("the worker's marks do not match its report")
         for number in said.lanes:
             self._lately.append(self._lanes.pop(number).delivery.id)
         return _ended(over)
@@ -294,7 +294,7 @@ class LaneAssignments:
         return PostMortem(_ended(over), running, unstarted, self._culprit(running) if sound else None, sound)
 
     def _is_over(self, number: int) -> bool:
-        """The lane is free again, and marked with its own success code, or as a failure whose account arrived before."""
+        """The lane is free again, and marked with its own success code, or as a failure that was reported before."""
         lane, (what, since) = self._lanes[number], self._marks.running(number)
         has_ended = what == IDLE and since != 0  # what never began cannot have ended, whatever was written over its mark
         return has_ended and self._marks.outcome(number) == (lane.code if lane.failure is None else FAILED)
@@ -307,7 +307,7 @@ class LaneAssignments:
 
     def _lane(self, number: int) -> _Lane:
         if number not in self._lanes:
-            raise ValueError(f"the worker speaks of a lane it does not have ({number})")
+            raise ValueError(f"the worker reports a lane that it does not have ({number})")
         return self._lanes[number]
 
     def _running(self, number: int) -> Running | None:

@@ -28,7 +28,7 @@ LEFT = 1024 * 1024
 """Bytes read at the end from a pipe into which a process that outlives its worker may still be writing."""
 
 STALLED = 5.0
-"""Seconds without anything passed on after which the end is not waited for any longer: nobody reads our output."""
+"""Seconds without progress after which the rest of the output is given up: our own output is not being read."""
 
 _NAMES = {1: "standard output", 2: "standard error"}
 _LOCKS = {1: threading.RLock(), 2: STANDARD_ERROR}
@@ -121,7 +121,7 @@ class _Relay:
         return len(chunk)
 
     def _end(self, pipe: "_Pipe") -> None:
-        """A line that nobody will finish ends here: what comes next must not be taken for the rest of it."""
+        """End a line that will not be finished: what comes next must not be taken for the rest of it."""
         os.close(pipe.source)
         if pipe.begun:
             self._write(bytes(pipe.begun) + b"\n")

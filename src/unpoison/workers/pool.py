@@ -147,10 +147,10 @@ class IsolatedWorkers:
 
     def _attend(self, timeout: float) -> None:
         """Listen to the workers for so long, deal with those that died or take too long, and hand out what waits."""
-        stirring = {key.data for key, _ in self._selector.select(max(0.0, timeout))}
-        for worker in [worker for worker in self._workers if worker in stirring]:
+        active = {key.data for key, _ in self._selector.select(max(0.0, timeout))}
+        for worker in [worker for worker in self._workers if worker in active]:
             self._listen(worker)
-        for worker in [worker for worker in self._workers if worker in stirring or worker.process.hung_up]:
+        for worker in [worker for worker in self._workers if worker in active or worker.process.hung_up]:
             if worker.process.hung_up and not worker.process.is_gone():
                 self._give_no_more(worker)
             if worker.is_over():

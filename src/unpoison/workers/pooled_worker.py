@@ -289,10 +289,10 @@ class PooledWorker:
         """False if it did not take them."""
         if not self.assignments.held():
             self.given_at = time.monotonic()
-        told = self.assignments.give(deliveries)
-        if told is wire.Sent.NEVER:
-            self.process.kill()  # its end shows what became of what it has
-        return told is wire.Sent.YES
+        sent = self.assignments.give(deliveries)
+        if sent is wire.Sent.NEVER:
+            self.process.kill()  # its post mortem shows what became of what it has
+        return sent is wire.Sent.YES
 
     def is_over(self) -> bool:
         """Whether it has ended, takes too long to leave, or can send nothing more and runs nothing."""

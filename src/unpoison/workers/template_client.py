@@ -108,7 +108,7 @@ class Template:
             pooled_worker.forget(self._process.pid)
 
     def _start(self) -> wire.Described:
-        """Start the template and hear what the app is. Whatever goes wrong there is one clear error."""
+        """Start the template and receive the description of the app. Whatever goes wrong there becomes one clear error."""
         ours, theirs = wire.pair()
         with pooled_worker.COLLECTING:
             self._process = self._interpreter(theirs)

@@ -13,7 +13,7 @@ SLOW = 1.0
 """Seconds after which a message no longer holds those behind it in its batch."""
 
 CANCEL = 1.0
-"""Seconds that a cancelled task gets to end before its worker is ended."""
+"""Seconds that a cancelled task gets to end before its worker is killed."""
 
 MAX_LOOK_INTERVAL = 1.0
 """Seconds between two looks at the most."""
@@ -21,14 +21,14 @@ MAX_LOOK_INTERVAL = 1.0
 LOOKS_PER_LIMIT = 4
 
 MIN_LOOK_INTERVAL = 0.005
-"""Seconds between two looks at the least: workers with quick messages stir thousands of times a second."""
+"""Seconds between two looks at the least: workers with quick messages report thousands of times a second."""
 
 LATE = 0.1
 """Seconds by which a look may be late. If it is later, this whole process stood still, and most likely the workers with it."""
 
 
 class Watch:
-    """Watches the clocks that workers write beside what they are running."""
+    """Reads since when workers have been running what they run."""
 
     def __init__(self, options: "ConsumerOptions") -> None:
         self._limit = None if options.timeout is None else options.timeout + (CANCEL if options.is_async else 0.0)
@@ -76,7 +76,7 @@ class Watch:
         """
         process = worker.process
         if not process.stand_still():
-            process.ask_for_stack()  # it does not react: ended all the same, below
+            process.ask_for_stack()  # it does not react: it is killed below all the same
         elif not self._late(worker):
             process.go_on()
             return None
