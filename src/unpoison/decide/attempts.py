@@ -91,7 +91,7 @@ def doubt(failure: Failure, verdict: Verdict, limits: Limits) -> str:
     """Why a failure in a worker that other messages used does not count against this one; empty if it does.
 
     An ordinary exception counts wherever it was raised. Evidence against the process may come from another message,
-    so it does not make a dead letter there. With a limit of 1 every attempt is the last one and would cost a worker: there it does.
+    so it does not make a dead letter there. With a limit of 1 every attempt is the last and would cost a worker: there it does.
     """
     if not (failure.started and failure.charged) or failure.discard:
         return ""
