@@ -25,7 +25,7 @@ This page has the `--help` of every command. `make docs` writes it from the code
 ## Log lines of `unpoison run`
 
 `--log-level` and `--log-format` apply to log lines of your handlers too, in every process and thread. An app that
-sets up logging itself, while it is imported or in `@app.on_worker_start`, wins: its levels and formats apply to its own lines.
+sets up logging itself, while it is imported or in `@app.on_worker_start`, wins: its own lines use its levels and formats.
 Output of handlers on standard output and standard error is passed on line by line, so lines of several workers never mix. If a
 worker is killed, no output is lost. If the consumer itself is killed, output of its last milliseconds may be missing.
 

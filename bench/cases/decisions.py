@@ -94,7 +94,7 @@ def calls(folder: Path, failures: int) -> int:
     threading.setprofile(count)
     sys.setprofile(count)
     try:
-        tally = app.run(until_empty=True).tallies()["orders"]
+        tally = app.run(until_empty=True).sources["orders"]
     finally:
         sys.setprofile(None)
         threading.setprofile(None)

@@ -62,8 +62,8 @@ def unpoison(folder: Path, file: str, prefetch: int | None = None) -> Sample:
     app = App(f"sqlite:///{_copy(file, folder)}", prefetch=prefetch)
     app.consumer("orders", isolation="inline")(orders.handle)
     with child.Stopwatch() as watch:
-        run = app.run(until_empty=True)
-    return watch.sample(_all(run.tallies()["orders"].done))
+        result = app.run(until_empty=True)
+    return watch.sample(_all(result.sources["orders"].done))
 
 
 def raw(folder: Path, file: str, loop: str) -> Sample:

@@ -1,4 +1,4 @@
-"""A small shop: three sources on one SQLite file, with the kinds of trouble that real ones have.
+"""A small shop: three sources on one SQLite file, with the kinds of trouble that real shops have.
 
 Run it from the folder that holds the README: unpoison run shop:app. On a server: set SHOP_URL to its address.
 """
@@ -24,7 +24,7 @@ class Order:
 def ship(order: Order) -> None:
     """Ship an order and tell the customer. An item without a price raises KeyError: a bug to fix, then replay."""
     if order.item == "test":
-        raise Discard("an order of the monitoring")
+        raise Discard("a test order of the monitoring")
     total = PRICES[order.item]
     app.publish("emails", {"to": order.email, "text": f"{order.item} is on its way, {total:.2f} €"})
 
@@ -39,7 +39,7 @@ async def send(email: dict[str, str], delivery: Delivery) -> None:
 
 @app.consumer("refunds", concurrency=1)
 def refund(body: bytes, delivery: Delivery) -> None:
-    """Wait for the bank's office hours: asked for by header, and never charged as an attempt."""
+    """Refund a payment. While the bank is closed (a header says so) it is retried later, without being charged an attempt."""
     if delivery.headers.get("bank") == "closed":
         raise RetryLater(after=3600)
     print(f"refunded {len(body)} bytes", flush=True)

@@ -131,6 +131,10 @@ class App:
         - `handler`: a PoisonPillHandler that decides max_attempts, max_age, classify, policies and the hooks itself.
         """
         check_has_source(source)
+        options: dict[str, Any] = {"max_attempts": max_attempts, "backoff": backoff, "timeout": timeout, "max_age": max_age}
+        options |= {"schema": schema, "classify": classify, "policies": policies, "key_from": key_from, "tombstones": tombstones}
+        options |= {"concurrency": concurrency, "threads": threads, "isolation": isolation}
+        options |= {"on_dlq": on_dlq, "on_retry": on_retry, "handler": handler}
 
         def decorate(function: Function) -> Function:
             if source in self._consumers:
@@ -139,26 +143,7 @@ class App:
                 )
             check_source(source)
             check_sources(self.settings.url, [*self._consumers, source])
-            self._consumers[source] = register(
-                self.settings,
-                source,
-                function,
-                max_attempts=max_attempts,
-                backoff=backoff,
-                timeout=timeout,
-                schema=schema,
-                classify=classify,
-                policies=policies,
-                key_from=key_from,
-                tombstones=tombstones,
-                concurrency=concurrency,
-                threads=threads,
-                isolation=isolation,
-                max_age=max_age,
-                on_dlq=on_dlq,
-                on_retry=on_retry,
-                handler=handler,
-            )
+            self._consumers[source] = register(self.settings, source, function, **options)
             return function
 
         return decorate

@@ -3,7 +3,7 @@
 UnpoisonError
 ├── ConfigError            an option, a URL or an app that cannot work; found at start-up
 │   └── MissingExtra       a package that this broker needs is not installed
-├── CapabilityError        the broker cannot do what was asked of it
+├── CapabilityError        the broker cannot do this
 ├── BrokerUnavailable      the broker does not answer, or refuses to write
 │   ├── BulkStopped        it stopped answering while a whole DLQ was replayed or purged
 │   └── PublishFailed      some messages are not stored, or may not be; it says which, and why
@@ -31,7 +31,7 @@ class ConfigError(UnpoisonError):
 
 
 class MissingExtra(ConfigError):
-    """A package that is needed for this is not installed."""
+    """A required package is not installed."""
 
     def __init__(self, needed_by: str, package: str, extra: str) -> None:
         self.package, self.extra = package, extra
@@ -41,20 +41,20 @@ class MissingExtra(ConfigError):
 
 
 class CapabilityError(UnpoisonError):
-    """The broker cannot do what was asked of it."""
+    """The broker cannot do this."""
 
 
 class BrokerUnavailable(UnpoisonError):
-    """The broker does not answer, or refuses to write. Nothing was lost: what was not confirmed is still there."""
+    """The broker does not answer, or refuses to write. No message is lost: unconfirmed messages are still queued."""
 
 
 PAUSES = (BrokerUnavailable, ConfigError)
-"""What pauses a source that is being consumed, and does not end its process. In the middle of a run a ConfigError says that what
-was there at the start is gone, or not permitted any more. Once it is given back, the consumer goes on by itself."""
+"""Errors that pause a source and do not end its process. In the middle of a run a ConfigError means that something has gone
+since the start, or is no longer permitted. Once it is restored, the consumer continues by itself."""
 
 
 class BulkStopped(BrokerUnavailable):
-    """Replaying or purging a whole DLQ ended before its end. `done` of `total` letters were dealt with."""
+    """Replaying or purging a whole DLQ stopped early, after `done` of `total` letters."""
 
     def __init__(self, source: str, verb: str, done: int, total: int, at_once: int, cause: object) -> None:
         self.source, self.done, self.total = source, done, total
@@ -73,23 +73,23 @@ class Refusal(enum.Enum):
     UNFIT = "unfit"
     """The broker cannot store it as it is, whatever its size."""
     NO_SUCH_SOURCE = "no such source"
-    """It is not there and could not be made, or it cannot be used."""
+    """It does not exist and could not be created, or it cannot be used."""
     NOT_PERMITTED = "not permitted"
     NO_ROOM = "no room"
     """The queue, the disk or the memory of the broker is full."""
     OTHER = "other"
-    """The broker said no for a reason of its own."""
+    """The broker refused it for another reason."""
     NOT_SENT = "not sent"
-    """Nothing is wrong with it: the broker was not there, or another message of the batch kept it from being sent."""
+    """Nothing is wrong with it: the broker was unavailable, or another message of the batch prevented it from being sent."""
 
     @property
     def is_about_the_message(self) -> bool:
-        """Whether it would be refused again. All others can be sent again as they are, once the broker is healed."""
+        """Whether it would be refused again. All others can be sent again unchanged, once the broker is repaired."""
         return self in (Refusal.TOO_LARGE, Refusal.UNFIT)
 
 
 class PublishedMessage(NamedTuple):
-    """What became of one message. `position` is its place in what was published, from 0."""
+    """The outcome for one message. `position` is its place among the published payloads, from 0."""
 
     position: int
     id: str
@@ -98,7 +98,7 @@ class PublishedMessage(NamedTuple):
 
 
 class PublishFailed(BrokerUnavailable):
-    """Not everything that was published is stored. Each message is in one of three tuples:
+    """Not all published messages are stored. Each message is in one of three tuples:
 
     `stored`, `refused` (certainly not stored) or `unknown` (no answer came, so it may be stored). To send an unknown one
     again, use the same id: if it was stored the first time, consumers get two messages with one id.
@@ -127,7 +127,7 @@ class PublishFailed(BrokerUnavailable):
         count = len(self.stored) + len(self.refused) + len(self.unknown)
         again = "To be certain, send again under the same id; consumers may then get it twice."
         if count == 1 and self.unknown:
-            what = f"It is not known whether message {self.unknown[0].id!r} for {self.source!r} is stored."
+            what = f"It is unknown whether message {self.unknown[0].id!r} for {self.source!r} is stored."
             return f"{what} {_because(self.unknown)} {again}"
         if count == 1:
             return f"Message {self.refused[0].id!r} for {self.source!r} is not stored. {_because(self.refused)}"
@@ -143,7 +143,7 @@ class PublishFailed(BrokerUnavailable):
 
 
 def _because(messages: Sequence[PublishedMessage]) -> str:
-    """Reasons, each once and with the positions it is for; what others were kept back for comes last."""
+    """Each reason once, with the positions it applies to; messages that were not sent come last."""
     by_reason: dict[str, list[int]] = {}
     for each in sorted(messages, key=lambda each: each.refusal is Refusal.NOT_SENT):
         by_reason.setdefault(each.reason, []).append(each.position)
@@ -182,7 +182,7 @@ class PayloadError(UnpoisonError, ValueError):
 
 
 class UnfinishedHandler(UnpoisonError):
-    """The handler returned a coroutine, another awaitable or a generator. Its work was not done, so the message is not done."""
+    """The handler returned a coroutine, another awaitable or a generator, so its work was not done."""
 
 
 class LetterNotFound(UnpoisonError, LookupError):
@@ -190,7 +190,7 @@ class LetterNotFound(UnpoisonError, LookupError):
 
     def __init__(self, letter_id: str, source: str, state: str | None = None, others: Sequence[str] = ()) -> None:
         self.letter_id, self.source, self.state, self.others = letter_id, source, state, tuple(others)
-        what = f"Dead letter {letter_id!r} of {source!r} " + (f"was already {state}" if state else "is not there")
+        what = f"Dead letter {letter_id!r} of {source!r} " + (f"was already {state}" if state else "does not exist")
         if others:
             what = (
                 f"{len(others)} dead letters of {source!r} have the message id {letter_id!r}: name one of {', '.join(others[:5])}"
@@ -199,11 +199,11 @@ class LetterNotFound(UnpoisonError, LookupError):
 
 
 class Steering(Exception):
-    """What a handler raises to say itself what happens next."""
+    """What a handler raises to decide what happens next."""
 
 
 class RetryLater(Steering):
-    """Start this message again after so long; the start that raises it is not charged as an attempt."""
+    """Start this message again after `after` seconds. The start that raises it is not charged as an attempt."""
 
     def __init__(self, after: float | timedelta) -> None:
         self.after = seconds(after, "RetryLater(after=…)")

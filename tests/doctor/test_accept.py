@@ -26,7 +26,7 @@ def assert_starts_only_if_accepted(url, name, part, fix, caplog):
     with pytest.raises(ConfigError) as refused:
         drained(given.consumer(App(url), "orders", seen.append))
     said = str(refused.value)
-    assert said.startswith("Consumer 'orders' does not start: what was there before would lose its messages.")
+    assert said.startswith("Consumer 'orders' does not start: existing settings would lose its messages.")
     assert f"\n  {name}: " in said
     assert part in said
     assert fix in said

@@ -188,7 +188,9 @@ def test_a_mistyped_id_among_others_changes_nothing(tmp_path):
     url = dead_letters(tmp_path, b"1", b"2")
     ended = unpoison("dlq", "replay", "orders-1", "orders-99", *on(url), cwd=tmp_path)
     assert (ended.code, ended.text) == (1, "")
-    assert ended.err.startswith("Error: Dead letter 'orders-99' of 'orders' is not there. To see what is there: unpoison dlq ls ")
+    assert ended.err.startswith(
+        "Error: Dead letter 'orders-99' of 'orders' does not exist. To see what is there: unpoison dlq ls "
+    )
     assert ready(url) == 0
 
 

@@ -110,7 +110,7 @@ def test_a_bad_line_on_standard_input_stops_there_and_says_what_was_sent(tmp_pat
     ended = unpoison("publish", URL, "orders", cwd=tmp_path, stdin=good * 3000 + b"oops\n" + good)
     assert ended.code == 1
     assert "Line 3,001 is not JSON" in ended.err
-    sent = int(re.search(r"Before that ([0-9,]+) messages were sent", ended.err)[1].replace(",", ""))
+    sent = int(re.search(r"([0-9,]+) messages were sent before that", ended.err)[1].replace(",", ""))
     assert 0 < sent <= 3000
     assert len(bodies(tmp_path)) == sent
 

@@ -51,8 +51,8 @@ def test_everything_is_printed_where_nobody_answers(write, url):
     lines = checked(ended.out)
     assert lines[0] == "#!/bin/sh"
     assert "set -eu" in lines
-    assert any(line.startswith("# Everything is printed, since it is not known what exists: ") for line in lines)
-    assert ended.err.startswith("Warning: It is not known what exists at ")
+    assert any(line.startswith("# What exists is unknown, so everything is printed: ") for line in lines)
+    assert ended.err.startswith("Warning: What exists at ")
     assert "To be created or granted: " in ended.err
     assert "pa55word" not in ended.text + ended.err
     named = unpoison("plan-topology", "shop:app", "--user", "it's me", "--json", cwd=write("shop", url)).json["brokers"][0]
@@ -88,7 +88,10 @@ def test_an_app_that_would_create_is_told_to_create_nothing(write):
 
 def test_a_file_needs_nothing_and_that_is_said(write):
     ended = unpoison("plan-topology", "shop:app", cwd=write("shop", "sqlite:///shop.db"))
-    assert (ended.code, ended.err) == (0, "Nothing is missing: all that these sources need exists, and the user may use it.\n")
+    assert (ended.code, ended.err) == (
+        0,
+        "Nothing is missing: everything that these sources need exists, and the user may use it.\n",
+    )
     assert checked(ended.out)[-1] == "# Nothing is missing here."
 
 

@@ -163,5 +163,5 @@ def test_an_output_that_is_full_is_told_in_one_sentence(tmp_path, command):
             [*UNPOISON, *command.split(), *more], stdout=full, stderr=subprocess.PIPE, text=True, env=environment(), check=False
         )
     assert ended.returncode == 1
-    assert ended.stderr.startswith("Error: No space left on device: the disk that the output goes to is full")
+    assert ended.stderr.startswith("Error: No space left on device: the disk of the output")
     assert ended.stderr.count("\n") == 1

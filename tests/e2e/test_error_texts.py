@@ -64,7 +64,7 @@ USAGE = [
 
 FAILURES = [
     ("run nosuch:app", "no module 'nosuch'", "give the file: path/to/nosuch.py:app"),
-    ("run nosuch.py:app", "no file 'nosuch.py'", "Check the path; it is looked up from"),
+    ("run nosuch.py:app", "no file 'nosuch.py'", "Check the path; it is relative to"),
     ("run good:nope", "'good' has no App named 'nope'", "It has app. Write good:app"),
     ("run nothing:app", "It has none", "write app = App('sqlite:///shop.db') in it"),
     ("run good:", "'good:' does not name an app", "Write module:app"),
@@ -75,7 +75,7 @@ FAILURES = [
     ("run dies:app", "ended with exit code 4 before the app was ready", "run: python -c 'import dies'"),
     ("run aborts.py:app", "was killed by SIGABRT before the app was ready", "run: python aborts.py"),
     ("run hangs:app", "took more than 1 s and was ended", "give it longer: UNPOISON_START_TIMEOUT=120"),
-    ("run runs:app", "called while the app is being imported", "Put it under if __name__ == '__main__':"),
+    ("run runs:app", "is called while worker processes import the app", "Put it under if __name__ == '__main__':"),
     ("run empty:app", "no consumer, so there is nothing to run", "@app.consumer('orders')"),
     ("run zero:app", "max_attempts must be 1 or more, got 0", "for no limit use None"),
     ("run typo:app", "unexpected keyword argument 'retries'", "typo.py, line 3"),
@@ -94,7 +94,7 @@ FAILURES = [
     ("dlq ls --url sqlite:///text.db --source orders", "not an intact SQLite database", "Point the URL at another file"),
     ("dlq ls --app memory:app", "so this one cannot see them", "app.dlq('orders')"),
     ("dlq ls --app syntax:app", "SyntaxError", "Fix it there"),
-    (f"dlq show orders-99 {ON_FILE}", "Dead letter 'orders-99' of 'orders' is not there", "unpoison dlq ls --state all"),
+    (f"dlq show orders-99 {ON_FILE}", "Dead letter 'orders-99' of 'orders' does not exist", "unpoison dlq ls --state all"),
     ("dlq show orders-99 --app good:app", "is in none of 'orders', 'emails'", "unpoison dlq ls --state all"),
     (f"dlq replay --all {ON_FILE}", "There is no terminal to ask on", "add --yes"),
     (f"dlq purge {ON_FILE}", "There is no terminal to ask on", "add --yes"),

@@ -58,7 +58,7 @@ def test_every_finding_that_can_be_accepted_is_one_of_the_doctors():
 
 
 def test_an_unknown_name_is_refused_with_those_that_are_known():
-    with pytest.raises(ConfigError, match=r"accept names 'message-expire'.*There are: .*messages-expire"):
+    with pytest.raises(ConfigError, match=r"accept names 'message-expire'.*The names are: .*messages-expire"):
         App("memory://", accept=["message-expire"])
     with pytest.raises(ConfigError, match="accept must be a list"):
         App("memory://", accept="messages-expire")
@@ -83,9 +83,9 @@ def test_the_error_names_what_is_lost_what_mends_it_and_what_to_write():
     with pytest.raises(ConfigError) as refused:
         refuse_losses("orders", found, ["dlq-limit", "queue-expires"])
     assert str(refused.value) == (
-        "Consumer 'orders' does not start: what was there before would lose its messages. Mend it, or accept it by name:\n"
+        "Consumer 'orders' does not start: existing settings would lose its messages. Fix them, or accept them by name:\n"
         "  messages-expire: A message is deleted.\n    Do this:\n    first\n    second\n"
-        "To start as it is: App(…, accept=['dlq-limit', 'messages-expire', 'queue-expires']), "
+        "To start nevertheless: App(…, accept=['dlq-limit', 'messages-expire', 'queue-expires']), "
         "or UNPOISON_ACCEPT=dlq-limit,messages-expire,queue-expires"
     )
     refuse_losses("orders", found, ["messages-expire", "queue-expires"])

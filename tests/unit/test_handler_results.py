@@ -147,7 +147,7 @@ def dead_letters(handlers, **options):
         app.publish(source, {"id": 1})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        run = app.run(until_empty=True)
+        result = app.run(until_empty=True)
         gc.collect()  # a coroutine that was never awaited warns when it is collected
     letters = {source: letter for source in handlers for letter in app.dlq(source).peek()}
     app.close()

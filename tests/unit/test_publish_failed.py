@@ -53,7 +53,7 @@ def test_nothing_stored_is_said_in_one_sentence():
 def test_one_message_without_an_answer_is_said_to_be_unknown():
     error = failed(Published(unknown={0: "no answer"}), MESSAGES[:1])
     assert isinstance(error, PublishFailed)
-    assert str(error).startswith("It is not known whether message 'id-0' for 'orders' is stored. no answer.")
+    assert str(error).startswith("It is unknown whether message 'id-0' for 'orders' is stored. no answer.")
 
 
 def test_one_message_that_the_broker_never_takes_is_a_payload_error():

@@ -13,7 +13,7 @@ def test_a_takeover_says_who_held_how_many_messages_and_since_when(caplog):
     first, second = caplog.records
     assert first.getMessage() == (
         "Source 'orders': 1,200 messages came back from consumer web-1:4711 (running since 2023-11-14 22:13:20 UTC), which "
-        "vanished. Which of them were running is not known, so all are started again; nobody is charged for a first time."
+        "vanished. It is unknown which of them were running, so all are started again; the first time none is charged."
     )
     assert (first.levelno, first.event, first.source, first.count) == (logging.WARNING, "takeover", "orders", 1_200)
     assert (first.from_consumer, first.since) == ("web-1:4711", "2023-11-14T22:13:20+00:00")

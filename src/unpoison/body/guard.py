@@ -166,7 +166,7 @@ def _msgspec(annotation: Any) -> Parse:
         ) from error
     if unknown is not None:
         raise ConfigError(
-            f"Payload type {name_of(annotation)} cannot be decoded from JSON: nobody knows how to build {type_name(unknown)!r}. "
+            f"Payload type {name_of(annotation)} cannot be decoded from JSON: {type_name(unknown)!r} cannot be built from it. "
             "Use a msgspec.Struct, pydantic model, dataclass, TypedDict or plain type, or pass a function as schema=."
         )
     return decode

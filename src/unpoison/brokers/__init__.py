@@ -218,9 +218,9 @@ def _leaving(url: str) -> ModuleType:
     if adapter.leaving is None:
         page = f"https://unpoison.readthedocs.io/en/latest/{adapter.module.split('.')[2]}/"
         raise CapabilityError(
-            f"unpoison leave is for Kafka: there messages wait in topics that nobody else reads. At {masked(url)!r} nothing has "
-            f"to be moved. Let the consumers finish what waits (unpoison run module:app --until-empty), then remove what is "
-            f"named under 'How to leave again' at {page}"
+            f"unpoison leave is for Kafka, where messages wait in topics that no other program reads. At {masked(url)!r} nothing "
+            f"has to be moved. Let the consumers drain it (unpoison run module:app --until-empty), then remove the objects "
+            f"listed under 'How to leave again' at {page}"
         )
     return _module(adapter, adapter.leaving)
 

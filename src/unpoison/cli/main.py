@@ -75,7 +75,7 @@ DLQ_COMMANDS = {
     "count": ("unpoison.cli.dlq.looking:count", "Count dead letters by source and state."),
     "show": ("unpoison.cli.dlq.looking:show", "Show everything known about one dead letter."),
     "replay": ("unpoison.cli.dlq.changing:replay", "Send dead letters to their source again."),
-    "discard": ("unpoison.cli.dlq.changing:discard", "Mark dead letters as discarded; ls --state discarded still lists them."),
+    "discard": ("unpoison.cli.dlq.changing:discard", "Mark dead letters as discarded."),
     "purge": ("unpoison.cli.dlq.changing:purge", "Delete all dead letters of a source for good."),
 }
 

@@ -95,11 +95,11 @@ def names_of(*tables: Iterable[Check]) -> tuple[str, ...]:
 
 
 def check_accepted(names: Sequence[str]) -> None:
-    """Refuse names that are none: a mistyped one would be found out only when it is needed."""
+    """Refuse unknown names: a mistyped one would be noticed only when it is needed."""
     for name in names:
         if name not in ADOPTED:
             raise ConfigError(
-                f"accept names {name!r}, which is no finding that a consumer could be kept from starting by. There are: "
+                f"accept names {name!r}, but no finding that keeps a consumer from starting has this name. The names are: "
                 f"{', '.join(ADOPTED)}."
             )
 
@@ -112,8 +112,8 @@ def refuse_losses(source: str, found: Sequence[Finding], accepted: Sequence[str]
     names = sorted({*accepted, *(each.name for each in losses)})
     told = "".join(f"\n  {each.name}: {each.problem}\n    {each.fix.replace(chr(10), chr(10) + '    ')}" for each in losses)
     raise ConfigError(
-        f"Consumer {source!r} does not start: what was there before would lose its messages. Mend it, or accept it by name:"
-        f"{told}\nTo start as it is: App(…, accept={names!r}), or UNPOISON_ACCEPT={','.join(names)}"
+        f"Consumer {source!r} does not start: existing settings would lose its messages. Fix them, or accept them by name:"
+        f"{told}\nTo start nevertheless: App(…, accept={names!r}), or UNPOISON_ACCEPT={','.join(names)}"
     )
 
 
@@ -122,8 +122,8 @@ def of_version(found: int, newest: int, url: str) -> Iterator[Finding]:
     if found == 0:
         yield Finding(
             "tables-missing",
-            f"{url} has no tables of unpoison. The first publish or run makes them; an app with create=False does not start.",
-            f"To make them now:\nunpoison migrate {quote(url)}",
+            f"{url} has no tables of unpoison. The first publish or run creates them; an app with create=False does not start.",
+            f"To create them now:\nunpoison migrate {quote(url)}",
         )
     elif found < newest:
         yield Finding(
@@ -150,8 +150,8 @@ def of_sources(wanted: Sequence[str], known: Collection[str], url: str) -> Itera
             yield Finding(
                 "source-missing",
                 f"Source {source!r} is not in {url}; there are: {there}. Nothing was ever published to it: if another program "
-                f"writes to a name that differs, its messages wait there and nobody consumes them.",
-                "Compare the name in @app.consumer with the one that is published to. The first publish or run makes the source.",
+                f"uses a different name, its messages wait there and no consumer takes them.",
+                "Compare the name in @app.consumer with the published one. The first publish or run creates the source.",
             )
 
 
@@ -172,8 +172,8 @@ def of_dead_letters(counts: Mapping[str, int], url: str) -> Iterator[Finding]:
             where = f"--url {quote(url)} --source {quote(source)}"
             yield Finding(
                 "many-dead-letters",
-                f"{count:,} dead letters of {source!r} wait for a person. Their messages were given up and are not worked on.",
-                f"Look why, mend it, send them again:\nunpoison dlq ls {where}\nunpoison dlq replay --all {where}",
+                f"{count:,} dead letters of {source!r} wait for a person. Their messages were given up and are not retried.",
+                f"Find the cause, fix it, send them again:\nunpoison dlq ls {where}\nunpoison dlq replay --all {where}",
             )
 
 

@@ -46,8 +46,8 @@ def tell(source: str, count: int, who: str = "", since: float | None = None) -> 
         else "a consumer that vanished or lost its connection; the broker does not say which"
     )
     log.warning(
-        "Source %r: %s came back from %s. Which of them were running is not known, so all are started again; "
-        "nobody is charged for a first time.",
+        "Source %r: %s came back from %s. It is unknown which of them were running, so all are started again; "
+        "the first time none is charged.",
         source,
         counted(count, "message"),
         whom,

@@ -28,7 +28,7 @@ from unpoison.model.dead_letter import DeadLetter
 def others_waited(
     starts: Sequence[float], ends: Sequence[float], others: Sequence[float], outages: Sequence[float], until: float
 ) -> float | None:
-    """The longest time around the starts of one message in which no other was started; None if nobody was there to wait.
+    """The longest time around the starts of one message in which no other was started; None if no other was waiting.
 
     `ends` are when its starts ended, as far as known. `others` are the starts of all other messages, in order, and `until`
     is when the last of these was taken from the line. A start during which the consumer was killed, by another message and
