@@ -274,14 +274,16 @@ def test_a_run_returns_what_was_done_by_source_and_in_total():
     app = App("memory://result")
     app.consumer("orders", isolation="inline", max_attempts=2, backoff=Backoff.immediate())(fails)
     app.consumer("emails", isolation="inline")(lambda body: None)
+    app.consumer("mail", isolation="inline")(lambda body: None)
     app.consumer("unused", isolation="inline")(lambda body: None)
     app.publish("orders", b"1")
     app.publish_many("emails", [b"1", b"2"])
+    app.publish("mail", b"1")
     result = app.run(until_empty=True)
     assert type(result) is RunResult
     assert (result.sources["orders"].retried, result.sources["orders"].dead, result.sources["orders"].done) == (1, 1, 0)
     assert (result.sources["emails"].done, result.sources["unused"].done) == (2, 0)
-    assert (result.total.done, result.total.dead, result.total.retried, result.total.discarded) == (2, 1, 1, 0)
+    assert (result.total.done, result.total.dead, result.total.retried, result.total.discarded) == (3, 1, 1, 0)
     assert result.stopped_by is None
 
 

@@ -151,7 +151,7 @@ def dead_letters(handlers, **options):
         gc.collect()  # a coroutine that was never awaited warns when it is collected
     letters = {source: letter for source in handlers for letter in app.dlq(source).peek()}
     app.close()
-    assert {source for source, tally in run.sources.items() if tally.done} == handlers.keys() - letters.keys()
+    assert {source for source, tally in result.sources.items() if tally.done} == handlers.keys() - letters.keys()
     return letters
 
 
