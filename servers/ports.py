@@ -1,5 +1,6 @@
 """Which ports does a new server get, and is there somebody at one?"""
 
+import glob
 import random
 import socket
 from contextlib import closing
@@ -21,7 +22,8 @@ def greets(port: int, hello: bytes = b"", answer: bytes = b"") -> bool:
 
 def on_record(state: Path) -> set[int]:
     """The ports of every server that is known here, also of those that are down just now."""
-    records = [read_json(path) for path in state.glob("*/*/record.json")]
+    # Not Path.glob: it raises if another run deletes a folder while this one looks into it.
+    records = [read_json(Path(path)) for path in glob.glob(f"{glob.escape(str(state))}/*/*/record.json")]  # noqa: PTH207
     return {port for record in records if record for port in record["ports"].values()}
 
 
