@@ -1,7 +1,7 @@
 """What can be wrong with a stream or a consumer that was there before. Pure: settings in, findings out."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from unpoison.errors import ConfigError
 from unpoison.port.broker import Finding
@@ -13,50 +13,26 @@ SHORT_ACK_WAIT = 5.0
 LIMITS = ("max_msgs", "max_bytes", "max_msgs_per_subject")
 
 
-class Stream(NamedTuple):
+class Stream:
     """What the checks need to know about a stream."""
 
-    config: Mapping[str, Any]
-    source: str = ""
-
-    @property
-    def name(self) -> str:
-        return str(self.config["name"])
-
-    @property
-    def limits(self) -> str:
-        """Those that are set."""
-        found = [f"{limit} {self.config[limit]}" for limit in LIMITS if self.config.get(limit, -1) > 0]
-        return ", ".join([*found, f"max_age {self.max_age / SECOND:g} s"] if self.max_age > 0 else found)
-
-    @property
-    def max_age(self) -> int:
-        return int(self.config.get("max_age", 0))
-
-    @property
-    def drops(self) -> bool:
+    def __init__(self, config: Mapping[str, Any], source: str = "") -> None:
+        self.config, self.source, self.name = config, source, config["name"]
+        age = config.get("max_age", 0)
+        limits = [f"{limit} {config[limit]}" for limit in LIMITS if config.get(limit, -1) > 0]
+        self.limits = ", ".join([*limits, f"max_age {age / SECOND:g} s"] if age > 0 else limits)
+        self.drops = bool(age > 0 or (limits and config.get("discard", "old") == "old"))
         """Whether it deletes messages that were not handled."""
-        return bool(self.max_age > 0 or (self.limits and self.config.get("discard", "old") == "old"))
 
 
-class Consumer(NamedTuple):
+class Consumer:
     """What the checks need to know about a durable consumer. `wanted_wait` is the ack_wait that we would have set."""
 
-    stream: str
-    config: Mapping[str, Any]
-    wanted_wait: float
-
-    @property
-    def name(self) -> str:
-        return str(self.config.get("durable_name") or self.config.get("name", ""))
-
-    @property
-    def shown(self) -> str:
-        return f"Consumer {self.name!r} of stream {self.stream!r}"
-
-    @property
-    def ack_wait(self) -> float:
-        return float(self.config.get("ack_wait", 30 * SECOND) / SECOND)
+    def __init__(self, stream: str, config: Mapping[str, Any], wanted_wait: float) -> None:
+        self.stream, self.config, self.wanted_wait = stream, config, wanted_wait
+        self.name = config.get("durable_name") or config.get("name", "")
+        self.shown = f"Consumer {self.name!r} of stream {stream!r}"
+        self.ack_wait = config.get("ack_wait", 30 * SECOND) / SECOND
 
 
 OF_ANY_STREAM = (

@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 from unpoison.brokers.nats import checks
-from unpoison.brokers.nats.connection import Connection, Refused
+from unpoison.brokers.nats.connection import Connection
 from unpoison.brokers.nats.names import Names, fits
-from unpoison.brokers.nats.topology import CONSUMER_NOT_FOUND, SCHEDULES_SINCE, STREAM_NOT_FOUND, filters, work_consumer
+from unpoison.brokers.nats.topology import SCHEDULES_SINCE, config_of, filters, work_consumer
 from unpoison.brokers.nats.url import address
 from unpoison.errors import ConfigError
 from unpoison.model.wording import counted
@@ -138,7 +138,7 @@ def _of_schedules(connection: Connection, config: Mapping[str, Any]) -> Iterator
 
 def _of_consumers(connection: Connection, names: Names, stream: Mapping[str, Any]) -> Iterator[Finding]:
     """About each consumer that unpoison uses; one that is missing is created at the next start."""
-    own = work_consumer(names, stream, _consumer(connection, stream["name"], names.group))
+    own = work_consumer(names, stream, config_of(connection, f"CONSUMER.INFO.{stream['name']}.{names.group}"))
     used = [
         (stream["name"], own, names.source),
         (names.retries, "again", names.again),
@@ -146,7 +146,7 @@ def _of_consumers(connection: Connection, names: Names, stream: Mapping[str, Any
         (names.dlq, names.group, f"{names.replay}.*"),
     ]
     for place, name, subject in used:
-        config = _consumer(connection, place, name)
+        config = config_of(connection, f"CONSUMER.INFO.{place}.{name}")
         try:
             if config is not None:
                 yield from checks.consumer(place, config, subject, float("inf"))
@@ -155,15 +155,6 @@ def _of_consumers(connection: Connection, names: Names, stream: Mapping[str, Any
         except ConfigError as error:
             fix = "Use another group in the URL, as in ?group=billing; what it needs is created."
             yield Finding("consumer-unusable", str(error), fix, stops=True)
-
-
-def _consumer(connection: Connection, stream: str, name: str) -> Mapping[str, Any] | None:
-    try:
-        return dict(connection.ask(f"CONSUMER.INFO.{stream}.{name}", what=f"looking at consumer {name}")["config"])
-    except Refused as refused:
-        if refused.code not in (CONSUMER_NOT_FOUND, STREAM_NOT_FOUND):
-            raise
-        return None
 
 
 def _of_others(connection: Connection, names: Names, stream: str) -> Iterator[Finding]:

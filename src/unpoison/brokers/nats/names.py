@@ -15,8 +15,6 @@ A source is a subject. For the source `orders` and the group `unpoison`:
 The kind stands first and the source behind it: so subjects of `orders` and of `orders.eu` never fit the same pattern.
 """
 
-from typing import NamedTuple
-
 from unpoison.brokers.nats.url import FORBIDDEN, address
 from unpoison.errors import ConfigError
 
@@ -24,66 +22,26 @@ LONGEST_NAME = 128
 WAYS_OUT = "A source is one subject, as in 'orders' or 'orders.eu'; for several make several consumers."
 
 
-class Names(NamedTuple):
+class Names:
     """The names that belong to one source and group."""
 
-    source: str
-    group: str
-
-    @property
-    def base(self) -> str:
+    def __init__(self, source: str, group: str) -> None:
+        self.source, self.group = source, group
+        self.base = source.replace(".", "_")
         """The source as part of the name of a stream, which can hold no dots."""
-        return self.source.replace(".", "_")
-
-    @property
-    def retries(self) -> str:
-        return f"{self.base}_{self.group}_RETRIES"
-
-    @property
-    def dlq(self) -> str:
-        return f"{self.base}_DLQ"
-
-    @property
-    def again(self) -> str:
-        return f"unpoison.again.{self.group}.{self.source}"
-
-    @property
-    def suspects(self) -> str:
-        return f"unpoison.suspects.{self.group}.{self.source}"
-
-    @property
-    def later(self) -> str:
-        return f"unpoison.later.{self.group}.{self.source}"
-
-    @property
-    def dead(self) -> str:
-        return f"unpoison.dead.{self.source}"
-
-    @property
-    def claim(self) -> str:
-        return f"unpoison.claim.{self.source}"
-
-    @property
-    def discarded(self) -> str:
-        return f"unpoison.discarded.{self.source}"
-
-    @property
-    def replay(self) -> str:
-        return f"unpoison.replay.{self.group}.{self.source}"
-
-    @property
-    def replays(self) -> str:
+        self.retries, self.dlq = f"{self.base}_{group}_RETRIES", f"{self.base}_DLQ"
+        self.again = f"unpoison.again.{group}.{source}"
+        self.suspects = f"unpoison.suspects.{group}.{source}"
+        self.later = f"unpoison.later.{group}.{source}"
+        self.dead = f"unpoison.dead.{source}"
+        self.claim = f"unpoison.claim.{source}"
+        self.discarded = f"unpoison.discarded.{source}"
+        self.replay = f"unpoison.replay.{group}.{source}"
+        self.replays = f"unpoison.replay.*.{source}"
         """Letters sent again by any group."""
-        return f"unpoison.replay.*.{self.source}"
-
-    @property
-    def starts(self) -> str:
-        return f"unpoison.starts.{self.group}.{self.source}"
-
-    @property
-    def holding(self) -> str:
-        """Who holds a message that must run alone answers here. Nothing of it is stored."""
-        return f"unpoison.holding.{self.group}.{self.source}"
+        self.starts = f"unpoison.starts.{group}.{source}"
+        self.holding = f"unpoison.holding.{group}.{source}"
+        """A consumer that holds a message that must run alone answers here. Nothing is stored there."""
 
 
 def check_name(source: str) -> None:

@@ -6,9 +6,9 @@ from shlex import quote
 from typing import Any, NamedTuple
 
 from unpoison.brokers.nats import topology
-from unpoison.brokers.nats.connection import Connection, Refused
+from unpoison.brokers.nats.connection import Connection
 from unpoison.brokers.nats.names import Names, check_name
-from unpoison.brokers.nats.topology import CONSUMER_NOT_FOUND, STREAM_NOT_FOUND, work_consumer
+from unpoison.brokers.nats.topology import config_of, work_consumer
 from unpoison.brokers.nats.url import Address, address
 from unpoison.errors import UnpoisonError
 from unpoison.port.provisioning import Needs, Step, no_user
@@ -124,23 +124,12 @@ def _rights(known: Sequence[There], where: Address, user: str) -> Step:
 
 
 def _look(connection: Connection, names: Names) -> There:
-    found = (
-        connection.ask("STREAM.NAMES", {"subject": names.source}, f"looking for the stream of {names.source}")["streams"] or []
-    )
-    stream = None if not found else _config(connection, f"STREAM.INFO.{found[0]}")
-    known = None if stream is None else _config(connection, f"CONSUMER.INFO.{stream['name']}.{names.group}")
+    found = topology.stream_of(connection, names.source)
+    stream = None if found is None else config_of(connection, f"STREAM.INFO.{found}")
+    known = None if stream is None else config_of(connection, f"CONSUMER.INFO.{stream['name']}.{names.group}")
     name = "" if stream is None else work_consumer(names, stream, known)
     places = [(names.retries, each) for each in ("again", "suspects", "later")] + [(names.dlq, names.group)]
     places += [] if stream is None else [(str(stream["name"]), name)]
-    consumers = frozenset(place for place in places if _config(connection, f"CONSUMER.INFO.{'.'.join(place)}") is not None)
-    streams = frozenset(each for each in (names.retries, names.dlq) if _config(connection, f"STREAM.INFO.{each}") is not None)
+    consumers = frozenset(place for place in places if config_of(connection, f"CONSUMER.INFO.{'.'.join(place)}") is not None)
+    streams = frozenset(each for each in (names.retries, names.dlq) if config_of(connection, f"STREAM.INFO.{each}") is not None)
     return There(names, stream, streams, consumers, name)
-
-
-def _config(connection: Connection, question: str) -> Mapping[str, Any] | None:
-    try:
-        return dict(connection.ask(question, what=f"asking for {question}")["config"])
-    except Refused as refused:
-        if refused.code not in (STREAM_NOT_FOUND, CONSUMER_NOT_FOUND):
-            raise
-        return None

@@ -124,19 +124,15 @@ class Topology:
         self._missing = []
         findings: list[Finding] = []
         stream = self._work_stream(names, findings)
-        retries = self._stream(self._retries(names), findings)
-        self._stream(self._letters(names), findings)
+        address = self.connection.address
+        kept = self._stream(retries(names, address, self.connection.version), findings)
+        self._stream(letters(names, address), findings)
         work = self._work_consumer(names, stream, findings)
-        again = self._consumer(names.retries, _consumer("again", names.again, self._ack_wait), findings)
-        suspects = self._consumer(names.retries, _consumer("suspects", names.suspects, self._ack_wait), findings)
-        replays = _consumer(names.group, f"{names.replay}.*", self._ack_wait) | {"deliver_policy": "new"}
-        replay = self._consumer(names.dlq, replays, findings)
-        later = None
-        if retries.get("allow_msg_schedules") is not True:  # older servers take the flag, and do not show it in their answer
-            wanted = _consumer("later", f"{names.later}.*", 30.0) | {"max_ack_pending": -1}
-            later = self._consumer(names.retries, wanted, findings)
+        # Older servers take the flag, and do not show it in their answer.
+        own = own_consumers(names, address.ack_wait, has_schedules=kept.get("allow_msg_schedules") is True)
+        again, suspects, replays, *later = [self._consumer(stream, wanted, findings) for stream, wanted in own]
         self._check_missing(source)
-        self._topics[source] = Topic(names, work, again, replay, suspects, later)
+        self._topics[source] = Topic(names, work, again, replays, suspects, later[0] if later else None)
         return findings
 
     def _check_missing(self, source: str) -> None:
@@ -148,16 +144,13 @@ class Topology:
                 f"create=False forbids creating any: {names}. Check the name; to make what is missing:\n{commands}"
             )
 
-    @property
-    def _ack_wait(self) -> float:
-        return self.connection.address.ack_wait
-
     def _work_stream(self, names: Names, findings: list[Finding]) -> Mapping[str, Any]:
         """The stream that takes the subject, whatever it is called; else one of our own."""
-        if (there := self.stream_of(names.source)) is not None:
+        ours = work(names, self.connection.address)
+        if (there := stream_of(self.connection, names.source)) is not None:
             config = self.connection.ask(f"STREAM.INFO.{there}", what=f"looking at stream {there}")["config"]
             findings += checks.work_stream(config, names.source)
-            if any(config.get(name) != value for name, value in self._work(names).items() if name in MADE_WITH):
+            if any(config.get(name) != value for name, value in ours.items() if name in MADE_WITH):
                 self._adopted[names.source] = there
             return dict(config)
         if names.source in self._adopted:
@@ -165,30 +158,14 @@ class Topology:
                 f"Stream {self._adopted[names.source]!r}, which took the subject {names.source!r}, is not there any more. "
                 f"unpoison did not make it, so it makes none in its place. Make it again as it was: consuming goes on by itself."
             )
-        made = self._stream(self._work(names), findings)
+        made = self._stream(ours, findings)
         self._created.add(names.source)
         return made
 
-    def stream_of(self, subject: str) -> str | None:
-        found = self.connection.ask("STREAM.NAMES", {"subject": subject}, f"looking for the stream of {subject}")["streams"] or []
-        return str(found[0]) if found else None
-
-    def _work(self, names: Names) -> dict[str, Any]:
-        return work(names, self.connection.address)
-
-    def _retries(self, names: Names) -> dict[str, Any]:
-        return retries(names, self.connection.address, self.connection.version)
-
-    def _letters(self, names: Names) -> dict[str, Any]:
-        return letters(names, self.connection.address)
-
     def _stream(self, wanted: dict[str, Any], findings: list[Finding]) -> Mapping[str, Any]:
         name = wanted["name"]
-        try:
-            config = self.connection.ask(f"STREAM.INFO.{name}", what=f"looking at stream {name}")["config"]
-        except Refused as refused:
-            if refused.code != STREAM_NOT_FOUND:
-                raise
+        config = config_of(self.connection, f"STREAM.INFO.{name}")
+        if config is None:
             return self._create_stream(wanted)
         missing = sorted(set(wanted["subjects"]) - set(config.get("subjects") or []))
         if missing:
@@ -197,7 +174,7 @@ class Topology:
                 f"nats stream edit {name} --subjects={','.join([*(config.get('subjects') or []), *missing])}"
             )
         findings += checks.own_stream(config)
-        return dict(config)
+        return config
 
     def _create_stream(self, wanted: dict[str, Any]) -> Mapping[str, Any]:
         name = wanted["name"]
@@ -217,24 +194,17 @@ class Topology:
             ) from None
 
     def _work_consumer(self, names: Names, stream: Mapping[str, Any], findings: list[Finding]) -> DurableConsumer:
-        name = work_consumer(names, stream, self._known(stream["name"], names.group))
-        return self._consumer(stream["name"], _consumer(name, names.source, self._ack_wait), findings)
-
-    def _known(self, stream: str, name: str) -> Mapping[str, Any] | None:
-        try:
-            return dict(self.connection.ask(f"CONSUMER.INFO.{stream}.{name}", what=f"looking at consumer {name}")["config"])
-        except Refused as refused:
-            if refused.code not in (CONSUMER_NOT_FOUND, STREAM_NOT_FOUND):
-                raise
-            return None
+        known = config_of(self.connection, f"CONSUMER.INFO.{stream['name']}.{names.group}")
+        wanted = consumer(work_consumer(names, stream, known), names.source, self.connection.address.ack_wait)
+        return self._consumer(stream["name"], wanted, findings)
 
     def _consumer(self, stream: str, wanted: dict[str, Any], findings: list[Finding]) -> DurableConsumer:
         name = wanted["durable_name"]
-        config = self._known(stream, name)
+        config = config_of(self.connection, f"CONSUMER.INFO.{stream}.{name}")
         if config is None:
             config = self._create_consumer(stream, wanted)
         else:
-            findings += checks.consumer(stream, config, wanted["filter_subject"], self._ack_wait)
+            findings += checks.consumer(stream, config, wanted["filter_subject"], self.connection.address.ack_wait)
         return DurableConsumer(stream, name, config["ack_wait"] / SECOND)
 
     def _create_consumer(self, stream: str, wanted: dict[str, Any]) -> Mapping[str, Any]:
@@ -255,14 +225,26 @@ class Topology:
                     f"{name!r} would get nothing. Use that consumer's name as ?group=, or have the stream keep messages for all "
                     f"(retention limits)."
                 ) from None
-            there = self._known(stream, name) if refused.code in CONSUMER_EXISTS else None
+            there = config_of(self.connection, f"CONSUMER.INFO.{stream}.{name}") if refused.code in CONSUMER_EXISTS else None
             if there is None:
                 raise
             return there
 
 
-def _consumer(name: str, subject: str, ack_wait: float) -> dict[str, Any]:
-    return consumer(name, subject, ack_wait)
+def stream_of(connection: Connection, subject: str) -> str | None:
+    """The stream that takes this subject."""
+    found = connection.ask("STREAM.NAMES", {"subject": subject}, f"looking for the stream of {subject}")["streams"] or []
+    return str(found[0]) if found else None
+
+
+def config_of(connection: Connection, question: str) -> Mapping[str, Any] | None:
+    """The settings of a stream or consumer; None if it is not there."""
+    try:
+        return dict(connection.ask(question, what=f"asking for {question}")["config"])
+    except Refused as refused:
+        if refused.code not in (STREAM_NOT_FOUND, CONSUMER_NOT_FOUND):
+            raise
+        return None
 
 
 def work_consumer(names: Names, stream: Mapping[str, Any], known: Mapping[str, Any] | None) -> str:

@@ -3,8 +3,7 @@
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from unpoison.port.broker import Finding
 from unpoison.port.findings import Check, examine, names_of
@@ -19,82 +18,31 @@ LONGEST_HELD = 43_200
 LIMIT = 1_048_576
 
 Attributes = Mapping[str, str]
-NOTHING: Attributes = MappingProxyType({})
 
 
-class Queue(NamedTuple):
+class Queue:
     """What the checks need to know about a queue; `other` is its DLQ, or of a DLQ its source."""
 
-    name: str
-    attributes: Attributes
-    other: Attributes = NOTHING
-
-    @property
-    def policy(self) -> dict[str, Any]:
-        """Its redrive policy, as far as it can be understood."""
-        return redrive(self.attributes)
-
-    @property
-    def most_receives(self) -> int | None:
-        with suppress(TypeError, ValueError):
-            return int(str(self.receives))
-        return None
-
-    @property
-    def receives(self) -> object:
-        """maxReceiveCount as it stands there."""
-        return self.policy.get("maxReceiveCount")
-
-    @property
-    def target(self) -> str:
-        return str(self.policy.get("deadLetterTargetArn", ""))
-
-    @property
-    def dlq_arn(self) -> str:
-        return self.other.get("QueueArn", "")
-
-    @property
-    def retention(self) -> int:
-        return _retention(self.attributes)
-
-    @property
-    def others_retention(self) -> int:
-        return _retention(self.other)
-
-    @property
-    def days(self) -> float:
-        return self.retention / DAY
-
-    @property
-    def delay(self) -> int:
-        return int(self.attributes.get("DelaySeconds", 0))
-
-    @property
-    def limit(self) -> int:
-        return _limit(self.attributes)
-
-    @property
-    def others_limit(self) -> int:
-        return _limit(self.other)
-
-    @property
-    def set(self) -> str:
+    def __init__(self, name: str, attributes: Attributes, other: Attributes) -> None:
+        self.name, self.policy, self.dlq_arn = name, redrive(attributes), other.get("QueueArn", "")
+        self.target = str(self.policy.get("deadLetterTargetArn", ""))
+        self.receives = self.policy.get("maxReceiveCount")
+        self.delay = int(attributes.get("DelaySeconds", 0))
+        self.retention, self.others_retention = (
+            int(each.get("MessageRetentionPeriod", LONGEST_RETENTION)) for each in (attributes, other)
+        )
+        self.days = self.retention / DAY
+        self.limit, self.others_limit = (int(each.get("MaximumMessageSize", LIMIT)) for each in (attributes, other))
+        where = f'"$(aws sqs get-queue-url --queue-name {name} --query QueueUrl --output text)"'
+        self.set = f"aws sqs set-queue-attributes --queue-url {where} --attributes"
         """How the command begins that sets attributes."""
-        where = f'"$(aws sqs get-queue-url --queue-name {self.name} --query QueueUrl --output text)"'
-        return f"aws sqs set-queue-attributes --queue-url {where} --attributes"
-
-    @property
-    def set_redrive(self) -> str:
         policy = json.dumps({"deadLetterTargetArn": self.dlq_arn, "maxReceiveCount": 1000})
-        return f"{self.set} '{json.dumps({'RedrivePolicy': policy})}'"
+        self.set_redrive = f"{self.set} '{json.dumps({'RedrivePolicy': policy})}'"
 
-
-def _retention(attributes: Attributes) -> int:
-    return int(attributes.get("MessageRetentionPeriod", LONGEST_RETENTION))
-
-
-def _limit(attributes: Attributes) -> int:
-    return int(attributes.get("MaximumMessageSize", LIMIT))
+    def gives_up_early(self) -> bool:
+        with suppress(TypeError, ValueError):
+            return int(str(self.receives)) < FEW_RECEIVES
+        return False
 
 
 def redrive(attributes: Attributes) -> dict[str, Any]:
@@ -114,8 +62,8 @@ OF_REDRIVE = (
     ),
     Check(
         "redrive-too-low",
-        lambda queue: queue.most_receives is not None and queue.most_receives < FEW_RECEIVES,
-        "Queue {of.name!r} gives a message up after {of.most_receives} receives (maxReceiveCount). SQS counts every receive, "
+        Queue.gives_up_early,
+        "Queue {of.name!r} gives a message up after {of.receives} receives (maxReceiveCount). SQS counts every receive, "
         "also of messages that only stood beside one that killed its consumer: innocent ones become dead letters, without a "
         "word about why.",
         "{of.set_redrive}",
@@ -204,7 +152,7 @@ def work_queue(name: str, work: Attributes, dlq: Attributes) -> list[Finding]:
 
 def of_order(name: str) -> list[Finding]:
     """Said of each FIFO queue, old or new."""
-    return examine(OF_ORDER, Queue(name, {}))
+    return examine(OF_ORDER, Queue(name, {}, {}))
 
 
 def of_redrive(name: str, attributes: Attributes, dlq: Attributes) -> list[Finding]:

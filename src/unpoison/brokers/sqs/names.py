@@ -12,8 +12,6 @@ A source is a queue. For the source `orders`, and for `orders.fifo`:
                          orders-fifo-later          messages that wait: in a FIFO queue none can
 """
 
-from typing import NamedTuple
-
 from unpoison.brokers.sqs.url import address
 from unpoison.errors import ConfigError
 
@@ -22,59 +20,21 @@ FIFO = ".fifo"
 WAYS_OUT = "A source is the name of one queue: letters, digits, '-' and '_', with .fifo at its end for a FIFO queue."
 
 
-class Names(NamedTuple):
+class Names:
     """The names of the queues that belong to one source."""
 
-    source: str
-    prefix: str
-
-    @property
-    def is_fifo(self) -> bool:
-        return self.source.endswith(FIFO)
-
-    @property
-    def _base(self) -> str:
-        return self.prefix + self.source.removesuffix(FIFO)
-
-    @property
-    def _own(self) -> str:
-        return f"{self._base}-fifo" if self.is_fifo else self._base
-
-    @property
-    def _ending(self) -> str:
-        return FIFO if self.is_fifo else ""
-
-    @property
-    def work(self) -> str:
-        return self.prefix + self.source
-
-    @property
-    def dlq(self) -> str:
-        return f"{self._base}-dlq{self._ending}"
-
-    @property
-    def suspects(self) -> str:
-        return f"{self._base}-suspects{self._ending}"
-
-    @property
-    def replays(self) -> str:
-        return f"{self._own}-replays"
-
-    @property
-    def history(self) -> str:
-        return f"{self._own}-dlq-history"
-
-    @property
-    def lock(self) -> str:
-        return f"{self._own}-dlq-lock{FIFO}"
-
-    @property
-    def starts(self) -> str:
-        return f"{self._own}-starts"
-
-    @property
-    def later(self) -> str:
-        return f"{self._own}-later"
+    def __init__(self, source: str, prefix: str) -> None:
+        self.source, self.is_fifo = source, source.endswith(FIFO)
+        base, ending = prefix + source.removesuffix(FIFO), FIFO if self.is_fifo else ""
+        own = f"{base}-fifo" if self.is_fifo else base
+        self.work = prefix + source
+        self.dlq = f"{base}-dlq{ending}"
+        self.suspects = f"{base}-suspects{ending}"
+        self.replays = f"{own}-replays"
+        self.history = f"{own}-dlq-history"
+        self.lock = f"{own}-dlq-lock{FIFO}"
+        self.starts = f"{own}-starts"
+        self.later = f"{own}-later"
 
     def all(self) -> list[str]:
         """Every queue that the source has."""
