@@ -3,7 +3,7 @@
 import pytest
 
 from tests.contract.nats_lab import NATSLab
-from unpoison.brokers.nats.claims import Claims
+from unpoison.brokers.nats.deadletters import Claims
 from unpoison.testing import given
 
 LETTERS = 60

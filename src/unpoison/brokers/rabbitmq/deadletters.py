@@ -25,8 +25,7 @@ from unpoison.errors import BrokerUnavailable
 from unpoison.model.dead_letter import DeadLetter
 from unpoison.model.wording import counted
 from unpoison.port.broker import Progress
-from unpoison.port.copying.dlq_index import Entry, Keep
-from unpoison.port.copying.whole_dlq import MOST_BYTES, WholeDLQ, portions
+from unpoison.port.copying.whole_dlq import MOST_BYTES, Entry, Keep, WholeDLQ, portions
 
 if TYPE_CHECKING:
     from unpoison.brokers.rabbitmq.broker import RabbitMQBroker

@@ -29,9 +29,8 @@ from unpoison.errors import BrokerUnavailable, UnpoisonError
 from unpoison.model.dead_letter import DeadLetter
 from unpoison.model.wording import counted
 from unpoison.port.broker import Progress
-from unpoison.port.copying.dlq_index import Entry, Keep
 from unpoison.port.copying.ids import unique
-from unpoison.port.copying.whole_dlq import WholeDLQ, portions
+from unpoison.port.copying.whole_dlq import Entry, Keep, WholeDLQ, portions
 
 PATIENCE = 120.0
 ASK_AGAIN = (0.02, 0.05, 0.1, 0.2)
