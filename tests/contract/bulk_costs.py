@@ -9,8 +9,7 @@ import psycopg
 
 from unpoison.brokers.kafka import letters as kafka_letters
 from unpoison.brokers.kafka.cluster_queries import ClusterQueries
-from unpoison.brokers.kafka.connection import Connection
-from unpoison.brokers.kafka.reading import Reader
+from unpoison.brokers.kafka.connection import Connection, Reader
 from unpoison.brokers.nats import letters as nats_letters
 from unpoison.brokers.nats.connection import Connection as NATSConnection
 from unpoison.brokers.redis.connection import Connection as Redis

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from unpoison import App, BulkStopped
-from unpoison.brokers.kafka import cluster_queries, reading
+from unpoison.brokers.kafka import cluster_queries
+from unpoison.brokers.kafka import connection as kafka_connection
 from unpoison.brokers.kafka import settings as kafka_settings
 from unpoison.brokers.nats import connection as nats_connection
 from unpoison.brokers.nats import stream_reading, writing
@@ -30,7 +31,7 @@ def short_limits(monkeypatch):
     monkeypatch.setattr(writing, "CONFIRM_TIMEOUT", SHORT)
     monkeypatch.setattr(cluster_queries, "REQUEST_TIMEOUT", SHORT)
     monkeypatch.setattr(cluster_queries, "AGREED_WITHIN", SHORT)
-    monkeypatch.setattr(reading, "SILENT_FOR", SHORT)
+    monkeypatch.setattr(kafka_connection, "SILENT_FOR", SHORT)
     monkeypatch.setattr(kafka_settings, "STORED_WITHIN", SHORT)
 
 

@@ -16,14 +16,13 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 from unpoison.brokers.kafka import letters, publishing
 from unpoison.brokers.kafka.checks import differences, warn_of_losses
 from unpoison.brokers.kafka.cluster_queries import message_counts
-from unpoison.brokers.kafka.connection import Connection
+from unpoison.brokers.kafka.connection import Connection, Reader
 from unpoison.brokers.kafka.envelope import NewRecord, native
 from unpoison.brokers.kafka.errors import error_text
 from unpoison.brokers.kafka.letter_states import DEAD, LetterStates
 from unpoison.brokers.kafka.names import Names
 from unpoison.brokers.kafka.partition import Partition
 from unpoison.brokers.kafka.publishing import publish
-from unpoison.brokers.kafka.reading import Reader
 from unpoison.brokers.kafka.subscription import OffsetsByPartition, Subscription, by_partition
 from unpoison.brokers.kafka.topology import Topology
 from unpoison.brokers.kafka.url import address

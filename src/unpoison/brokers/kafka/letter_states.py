@@ -18,10 +18,9 @@ from typing import Any
 import msgspec
 
 from unpoison.brokers.kafka.cluster_queries import PartitionKey
-from unpoison.brokers.kafka.connection import Connection
+from unpoison.brokers.kafka.connection import Connection, Reader
 from unpoison.brokers.kafka.envelope import ID, NewRecord, Record, headers_of, text
 from unpoison.brokers.kafka.names import Names
-from unpoison.brokers.kafka.reading import Reader
 from unpoison.port.serialization import LETTER_ID, STAMP, UNREADABLE
 
 DEAD, PURGED = "dead", "purged"

@@ -11,10 +11,9 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from unpoison.brokers.kafka.cluster_queries import PartitionKey
-from unpoison.brokers.kafka.connection import Connection
+from unpoison.brokers.kafka.connection import Connection, Reader
 from unpoison.brokers.kafka.envelope import NewRecord, Record, header, is_number
 from unpoison.brokers.kafka.partition import Partition
-from unpoison.brokers.kafka.reading import Reader
 from unpoison.errors import BrokerUnavailable
 
 CLAIM, CANCELLED = "x-unpoison-claim", "x-unpoison-stop"
