@@ -1,8 +1,8 @@
-"""Where nothing may be made: is everything there that a source needs, and may this user use it?
+"""With create=False: check that everything exists that a source needs, and that this user may use it.
 
-Asked at start-up, so that all of it is told in one error, and none of it by the first message that is retried. Nothing is made:
+This is done at start-up, so that one error names everything that is missing. Nothing is created:
 
-- a passive declaration tells whether a queue or an exchange is there;
+- a passive declaration tells whether a queue or an exchange exists;
 - a consumer whose argument the server refuses tells of the right to read, since that is looked at first;
 - a message with the name of another user, which the server refuses too, tells of the right to write;
 - an empty message tells of bindings: it is returned if there is none. The one for delays ends in `<queue>.busy`, where consumers
@@ -35,7 +35,7 @@ def check_consumer(connections: Connections, source: str) -> None:
     checking.try_writing("", DLX, *map(exchange_of, range(LEVELS)))
     checking.try_bindings()
     connections.writer().renew()  # a channel remembers for a while what it was permitted
-    checking.tell(f"Source {source!r} cannot be consumed, and with create=False nothing is made")
+    checking.tell(f"Source {source!r} cannot be consumed, and create=False forbids creating what is missing")
 
 
 def check_operator(connections: Connections, source: str) -> None:

@@ -1,7 +1,7 @@
-"""How is a connection to RabbitMQ kept, and used from other threads?
+"""Keep one connection to RabbitMQ, and use it from several threads.
 
-One thread owns a connection and nobody else touches it: others hand it work and wait. A connection that breaks is
-not mended; whoever needs one opens a new one, and everything that was held on the old one is void.
+One thread owns a connection and no other touches it: others hand it work and wait. A connection that breaks is not repaired:
+a new one is opened when it is needed, and the server takes back everything that was held on the old one.
 """
 
 import logging
@@ -29,7 +29,7 @@ ANSWER_TIMEOUT = 30.0
 LOOK_UP = 0.02
 """Seconds between two looks whether an answer can still come."""
 
-logging.getLogger("pika").setLevel(logging.CRITICAL)  # it logs as errors what is told here in one sentence
+logging.getLogger("pika").setLevel(logging.CRITICAL)  # it logs as errors what we say in one sentence
 
 
 Unless = Callable[[], bool]
@@ -155,7 +155,7 @@ class Connection:
     def _run(self) -> None:
         try:
             self.wire.ioloop.start()
-        except Exception as error:  # the thread must not end without everybody being told
+        except Exception as error:  # the thread must not end while others wait for it
             self._lose(f"{type(error).__name__}: {error}")
         finally:
             self._lose("the connection was closed")
@@ -285,7 +285,7 @@ class Channel:
         self.end(str(getattr(reason, "reply_text", reason)), getattr(reason, "reply_code", 0))
 
     def end(self, why: str, code: int = 0) -> None:
-        """It is over, and whoever waits for something on it is told. A second time nothing happens."""
+        """It has ended: fail all that waits for an answer on it. A second call does nothing."""
         if self.closed is not None:
             return
         self.closed = Refused(code, why)

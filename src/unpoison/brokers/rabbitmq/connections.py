@@ -1,9 +1,9 @@
-"""Which connections does one user of RabbitMQ have?
+"""Keep the connections of one user of RabbitMQ.
 
-Up to three, each made when it is first needed and anew when it was lost. On one messages are pushed to us; on one the server is
-asked and suspects are pulled, since an answer must not wait behind a gigabyte of messages; on one is published, since a server
-that is short of memory reads nothing from whoever publishes. What is held on the first two shares one fate: if a part of it is
-lost everything is, because whoever is told of a loss drops everything.
+There are up to three, each opened when it is first needed and again after it was lost. On one the server pushes messages; on one
+the server is asked and suspects are pulled, since an answer must not wait behind a gigabyte of messages; on one is published,
+since a server that is short of memory stops reading from a connection that publishes. If one of the first two is lost the other
+is closed too: a consumer that hears of a loss drops everything it holds.
 """
 
 import threading
@@ -23,7 +23,7 @@ CREATE_AFTER = 1.0
 
 
 class Connections:
-    """`on_lost` is called, from any thread, when something that was held is lost."""
+    """All of one user. `on_lost` is called, from any thread, when something that was held is lost."""
 
     def __init__(self, address: Address, on_lost: Callable[[], None]) -> None:
         self._address, self._on_lost = address, on_lost
@@ -46,12 +46,12 @@ class Connections:
         self._is_open, self._create = True, create
 
     def started(self) -> None:
-        """From now on a login that the server refuses is an outage: somebody may be about to change it."""
+        """From now on a login that the server refuses is an outage: it may just be changing."""
         self._is_started = True
 
     @property
     def creates(self) -> bool:
-        """Whether what is missing is made."""
+        """Whether what is missing is created."""
         return self._create
 
     def _connected(self, name: str, on_lost: Callable[[], None] = lambda: None) -> Connection:

@@ -1,4 +1,4 @@
-"""How are dead letters looked at, sent again and removed in RabbitMQ?
+"""Look at dead letters, send them again and remove them.
 
 A queue cannot be searched, so a look takes letters and puts them back (queue_pass.py). A letter that was dealt with moves to
 `<queue>.dlq.history`. One that is sent again is stored once for both places, the source and the history, and then taken from the
@@ -30,25 +30,22 @@ from unpoison.port.copying.whole_dlq import MOST_BYTES, Entry, Keep, WholeDLQ, p
 if TYPE_CHECKING:
     from unpoison.brokers.rabbitmq.broker import RabbitMQBroker
 
-# How do two people who work on one DLQ not get into each other's way?
-#
-# Letters can only be looked at by taking them out for a moment; whoever looks meanwhile would see nothing. So each look and
-# each change is done under a lock that the server keeps: the one consumer that an empty queue may have, which ends with its
-# connection. Nothing is declared for it, since that is a right which not everybody has.
-
-
-PATIENCE = 120.0
-ASK_AGAIN = 0.02
+PATIENCE, ASK_AGAIN = 120.0, 0.02
+"""Seconds to wait for the lock of a DLQ, and between two tries."""
 
 
 @contextmanager
 def locked(topology: Topology, source: str) -> Iterator[None]:
-    """Nobody else works on the dead letters of this source in the meantime."""
+    """Keep other operators from the dead letters of this source.
+
+    Letters can only be looked at by taking them out for a moment: another look would find none meanwhile. The lock is the one
+    consumer that an empty queue may have, so the server ends it with its connection. It needs no right to declare.
+    """
     ends = time.monotonic() + PATIENCE
     while (lock := _lock(topology.connection, lock_of(source))) is None:
         if time.monotonic() > ends:
             raise BrokerUnavailable(
-                f"Somebody else has been working on the dead letters of {source!r} for {PATIENCE:g} s. Try again later."
+                f"Another operator has been working on the dead letters of {source!r} for {PATIENCE:g} s. Try again later."
             )
         time.sleep(ASK_AGAIN)
     try:
@@ -86,7 +83,7 @@ class RabbitMQDeadLetters(WholeDLQ):
 
 
 def _counted(broker: "RabbitMQBroker", source: str) -> int:
-    """Under the lock: letters that somebody looks at are in no count."""
+    """Under the lock: the server does not count letters that are being looked at."""
     topology = broker.connections.topology()
     with locked(topology, source):
         return waiting_in(topology.connection, dlq_of(source))

@@ -1,9 +1,9 @@
-"""How does a message wait, for any time, in nobody's way?
+"""Let a message wait for any time without holding up others.
 
-In queues of fixed delays that all sources share: a queue whose messages all wait equally long has no message waiting behind
-a longer one. A delay is written in tenths of a second, digit by digit (12.3 s is 1-2-3): the message goes through one queue
-for each digit that is not nought, from the top down, and home from the last. So nothing is rounded by more than a tenth
-of a second, and jitter stays what it was, with 64 queues for delays up to eleven days. What is longer goes round again.
+It waits in queues of fixed delays that all sources share: where all messages wait equally long none waits behind a longer one.
+A delay is written in tenths of a second, digit by digit (12.3 s is 1-2-3): the message goes through one queue for each digit
+that is not zero, from the top down, and home from the last. So nothing is rounded by more than a tenth of a second, and jitter
+stays what it was, with 64 queues for delays up to eleven days. What is longer goes round again.
 
 The queues hand on at-least-once: a message leaves one only when the next has confirmed it.
 """
@@ -47,7 +47,7 @@ def way(delay: float) -> Way:
 
 
 def _digits(tenths: int) -> list[int]:
-    """From the lowest up. The lowest is never nought, since only from its queues there is a way home: 40 is 3 and 10."""
+    """From the lowest up. The lowest is never zero, since only from its queues there is a way home: 40 is 3 and 10."""
     rest, digits = tenths - 1, []
     for _ in range(LEVELS):
         rest, digit = divmod(rest, 10)
@@ -93,7 +93,7 @@ class Binding(NamedTuple):
 
 
 def bindings_of(level: int) -> Iterator[Binding]:
-    """By its digit of this level a message goes into a queue; one whose digit is nought goes on to the level below."""
+    """By its digit of this level a message goes into a queue; one whose digit is zero goes on to the level below."""
     exchange, header = exchange_of(level), f"unpoison-d{level}"
     for digit in rungs(level):
         yield Binding(exchange, rung(level, digit), "queue", "", {"x-match": "all", header: digit})
@@ -150,20 +150,17 @@ class Ladder:
             ask(lambda channel, done, b=bind, m=more: getattr(channel, b)(*m, callback=done), "binding")
 
 
-# Until when are messages of a source delayed?
-#
-# The queues that delay are shared by all sources of a virtual host; RabbitMQ tells how many messages are in them, and not
-# whose. So whoever delays a message leaves a note in `<queue>.delayed` that expires a little after the message is back. While
-# no note is there, nothing that waits is of this source. One note stands for all that is back before it expires, so there are
-# few.
-
-
 MARGIN, SLACK = 2.0, 1.0
 """Seconds that a note lives on after its message should be back, and how many of them are kept for a server that is busy."""
 
 
 class DelayNotes:
-    """The notes of one process."""
+    """Notes of one process that messages of a source are delayed.
+
+    All sources of a virtual host share the delay queues, and RabbitMQ tells how many messages are in them, not whose. So a note
+    goes into `<queue>.delayed` with each delayed message and expires a little after the message is back. While there is no note,
+    no message of this source is delayed. One note stands for all messages that are back before it expires, so there are few.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -31,27 +31,27 @@ class Refused(BrokerUnavailable):
     @property
     def is_forbidden(self) -> bool:
         """Whether the user of the URL lacks a right. At start-up that ends a run; later it pauses it, since the right may be
-        given back. A queue that somebody else has to itself is refused with the same code."""
+        given back. A queue that another connection uses exclusively is refused with the same code."""
         return self.code == ACCESS_REFUSED and IN_USE not in self.text
 
 
 class Unanswered(Exception):
-    """The answer comes some time, and is not waited for."""
+    """The answer comes later, and is not waited for."""
 
 
 class SourceDeleted(BrokerUnavailable):
-    """The queue of a source is gone, and is not ours to make."""
+    """The queue of a source is gone, and we do not create it again."""
 
     def __init__(self, source: str, *, may_create: bool) -> None:
         why = (
             f"unpoison did not make it (there is no exchange {made_of(source)!r}), so it does not make it again: a new one would "
-            "lack the bindings and arguments of the old one, and what is published to them would vanish"
+            "lack the bindings and arguments of the old one, and messages published to its exchanges would vanish"
             if may_create
-            else "with create=False it is not made here"
+            else "create=False forbids creating it"
         )
         super().__init__(
             f"Queue {source!r} is not there: it was deleted, with all that was in it, and {why}. Create it again with its "
-            f"bindings; then this goes on by itself."
+            f"bindings; then the consumer resumes by itself."
         )
 
 

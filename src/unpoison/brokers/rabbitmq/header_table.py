@@ -1,7 +1,7 @@
-"""How is a table of headers read that may hold anything, and written without changing what others wrote?
+"""Read a table of headers that may hold anything, and write it without changing what others wrote.
 
-A table is split into names and raw values; only what somebody asks for is decoded, and what cannot be decoded stays as it
-came. So a header of a kind that we have never seen survives retry, dead letter and replay bit for bit.
+A table is split into names and raw values; only what is asked for is decoded, and what cannot be decoded stays as it came. So a
+header of a kind that we have never seen survives retry, dead letter and replay bit for bit.
 """
 
 import struct
@@ -41,7 +41,7 @@ _new_header = tuple.__new__  # half the time of calling Entry, which is most of 
 
 
 class HeaderTable(NamedTuple):
-    """The entries that could be told apart, and the rest if there is one that could not."""
+    """The headers that could be split, and the rest that could not."""
 
     entries: tuple[Header, ...] = ()
     rest: bytes = b""

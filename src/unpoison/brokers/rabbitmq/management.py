@@ -1,7 +1,7 @@
-"""How is the management API asked, which knows of a queue what AMQP does not tell?
+"""Ask the management API about queues: it knows what AMQP does not tell.
 
-Where it is, the URL says (`?management=http://host:15672`), else it is looked for on the same host. It is asked directly and
-not followed elsewhere: the password goes to nobody else, and not unencrypted where the URL says amqps.
+The URL says where it is (`?management=http://host:15672`), else it is looked for on the same host. It is asked directly and
+redirects are not followed: the password goes nowhere else, and not unencrypted where the URL says amqps.
 """
 
 import base64
@@ -105,18 +105,11 @@ def _reason(error: Exception) -> str:
     return str(getattr(inner, "strerror", None) or inner or type(error).__name__)
 
 
-# What is a queue really like, once its arguments, its policy and the operator's policy are put together?
-#
-# Of each kind one policy applies to a queue: the matching one with the highest priority. Where several settings set a number the
-# smallest counts, so that a policy can undo what the queue was made with; elsewhere the argument counts before the operator's
-# policy, and that before the policy.
-
-
 DEFAULT_LIMIT = 20
 """Deliveries after which RabbitMQ 4 gives up a message of a quorum queue, when nothing else is said."""
 
 LIST = "disable_stats=true&enable_queue_totals=true"
-"""Without statistics, which are seconds old, queues are told as they are now."""
+"""Without statistics, which are seconds old, the API shows queues as they are now."""
 
 _APPLIES = {"classic": "classic_queues", "quorum": "quorum_queues", "stream": "streams"}
 
@@ -140,7 +133,12 @@ class Policy(NamedTuple):
 
 
 class FoundQueue(NamedTuple):
-    """A queue that is there."""
+    """A queue that exists, with its arguments, its policy and the operator's policy.
+
+    Of each kind one policy applies to a queue: the matching one with the highest priority. Where several places set a number the
+    smallest counts, so that a policy can undo what the queue was made with; elsewhere the argument counts before the operator's
+    policy, and that before the policy.
+    """
 
     name: str
     kind: str
@@ -154,7 +152,7 @@ class FoundQueue(NamedTuple):
     """What it is for: source, dlq, history, suspects, notes or delay."""
 
     def settings(self, key: str) -> dict[str, Any]:
-        """Where a setting is made, in words, and to what."""
+        """The places that set this, in words, and their values."""
         found = {f"its argument x-{key}": self.arguments.get(f"x-{key}")}
         for kind, policy in (("operator policy", self.operator), ("policy", self.policy)):
             if policy is not None:
@@ -190,7 +188,7 @@ def _numbers(values: Iterable[Any]) -> list[int]:
 
 
 class Family(NamedTuple):
-    """The queues of one source, as far as they are there."""
+    """The queues of one source, as far as they exist."""
 
     source: str
     main: FoundQueue | None

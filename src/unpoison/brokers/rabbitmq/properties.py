@@ -1,7 +1,7 @@
-"""What stands beside a message's body: its properties, kept as bytes, field by field.
+"""Read and write what stands beside a message's body: its properties, kept as bytes, field by field.
 
 Copies keep what the sender set, but for three fields that would do harm on them: an expiration (the copy would vanish, so it is
-only told of), the user id (the server refuses one that is not ours) and the delivery mode (a copy is always persistent).
+only noted), the user id (the server refuses one that is not ours) and the delivery mode (a copy is always persistent).
 """
 
 import struct
@@ -107,7 +107,7 @@ def expiring(seconds: float, entries: Sequence[Header] = ()) -> bytes:
 
 def of_another_user() -> bytes:
     """Properties of a message that the server refuses, once it has found that we may write where it goes."""
-    return write(None, [], Properties(others=(("user_id", _short("somebody else")),)))
+    return write(None, [], Properties(others=(("user_id", _short("another user")),)))
 
 
 def _short(text: str) -> bytes:

@@ -1,8 +1,8 @@
-"""What became of each message that was published?
+"""Publish messages, and say what became of each.
 
 RabbitMQ confirms messages one by one or in ranges. It closes the channel over a single message that it does not take, and says
 neither which one it was nor what became of the others. Those that were not confirmed by then are sent again on a new channel,
-under the same ids: all but the culprit, where the server has told its limit, and otherwise one by one.
+under the same ids: all but the culprit, where the server has named its limit, and otherwise one by one.
 """
 
 import re
@@ -39,8 +39,8 @@ def publish(connections: Connections, messages: Sequence[Outgoing]) -> Published
 
 
 def _have(connections: Connections, source: str) -> None:
-    """Have the queues of this source. Where nothing may be made, the server's answer to each message tells whether it is there:
-    whoever only publishes may lack the right to look."""
+    """Have the queues of this source. With create=False the server's answer to each message tells whether it exists: a user that
+    only publishes may lack the right to look."""
     if not connections.creates:
         check_name(source)
         return
@@ -125,7 +125,7 @@ class _Sending:
             self.unknown.update(dict.fromkeys(numbers, trouble))
 
     def _send_to_new_queues(self, numbers: Sequence[int], batch: Batch) -> None:
-        """Somebody deleted their queues: these are made anew, once, and what was for them is sent again."""
+        """Their queues were deleted: create them again, once, and send what was for them again."""
         if not numbers:
             return
         told = Refused(Refusal.NO_SUCH_SOURCE, why_not_stored(batch))

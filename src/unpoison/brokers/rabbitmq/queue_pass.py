@@ -1,4 +1,4 @@
-"""How is everything in a queue looked at, and put back in its order?
+"""Look at everything in a queue, and put it back in its order.
 
 A queue cannot be searched: its messages are taken, and put back by ending the channel. Facts about quorum queues that this file
 goes by, seen on 3.10 and 4.3:
@@ -6,8 +6,8 @@ goes by, seen on 3.10 and 4.3:
 - A consumer that names no limit gets 2,000 messages and then nothing until it acknowledges. So each one here asks for as many as
   it is to get, and is cancelled once it has them: an acknowledgement would bring it others.
 - When a channel ends, what its consumers had comes back one consumer after the other, in the order of their names (up to 32).
-- What comes back stands before what was never handed out, but behind what came back before. So whoever takes only a part must
-  take everything that ever came back, or would change the order.
+- What comes back stands before what was never handed out, but behind what came back before. So a pass that takes only a part
+  must take everything that ever came back, or it would change the order.
 - A queue that is busy for 250 ms says that it has no messages.
 
 A classic queue has none of these, and puts every message where it was. What came into a queue after the pass began is not taken.
@@ -110,7 +110,7 @@ class QueuePass:
             self._check()
 
     def close(self) -> None:
-        """Put back what was not let go, and return once it is back: whoever looks next would miss it.
+        """Put back what was not let go, and return once it is back: the next look would miss it.
 
         A server that does not answer is not asked for anything else: the end of the connection puts everything back too.
         """
@@ -183,7 +183,7 @@ class QueuePass:
             return  # it came for one that was let go; it is put back with the others
         try:
             self._receive(message)
-        except Exception as error:  # told by whoever waits: here it would end the connection
+        except Exception as error:  # `take` raises it: here it would end the connection
             self._error = error
             self._news.set()
         # Only quorum queues count how often a message came back.
@@ -193,7 +193,7 @@ class QueuePass:
             self._news.set()
 
     def drained(self) -> None:
-        """Each message was told when it came."""
+        """Each message is received when it comes."""
 
     def confirmed(self, tag: int, multiple: bool, positive: bool) -> None:
         """Nothing is published on this channel."""

@@ -159,7 +159,7 @@ class Subscription:
             else:
                 self._ring()  # nothing is lost
 
-    # Called by whoever consumes.
+    # Called by the consumer.
 
     @property
     def consumers(self) -> int:

@@ -40,14 +40,14 @@ not believed, and asked for again, so often at the most."""
 
 
 class Queue(NamedTuple):
-    """A queue as we would make it."""
+    """A queue as we create it."""
 
     name: str
     arguments: Mapping[str, Any]
 
 
 def queues(source: str, version: tuple[int, int], message_ttl: float | None, dlq_ttl: float | None) -> list[Queue]:
-    """What a source needs, in the order in which it is made. What expires in the source goes to its DLQ; what expires there is
+    """What a source needs, in the order in which it is created. What expires in the source goes to its DLQ; what expires there is
     deleted."""
     kept: dict[str, Any] = {"x-queue-type": "quorum"}
     if version >= (4, 0):
@@ -80,8 +80,8 @@ def _ttl(seconds: float | None) -> dict[str, int]:
 
 
 class Topology:
-    """Makes and checks queues on one connection. `known` are sources that were found complete on an earlier one, `created` those
-    that were not there at all."""
+    """Creates and checks queues on one connection. `known` are sources that were found complete on an earlier one, `created`
+    those that did not exist at all."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class Topology:
         return self._create
 
     def ensure(self, source: str) -> list[Finding]:
-        """Have everything a source needs. What is known to be there is not asked for again, and where nothing may be made nothing
+        """Have everything a source needs. What is known to be there is not asked for again, and with create=False nothing
         is asked for at all: `checking` has done that at start-up."""
         if source in self._known:
             return []
@@ -113,7 +113,7 @@ class Topology:
 
     def _make(self, source: str) -> list[Finding]:
         if not self.is_there(source):
-            # The lock is made last, and by nobody else: where it is, the source was there.
+            # We create the lock last, and nobody else does: if it exists, the source existed.
             if self.is_there(lock_of(source)) and not self.exists(made_of(source)):
                 raise SourceDeleted(source, may_create=True)
             self._exchange(made_of(source))
@@ -125,7 +125,7 @@ class Topology:
         return findings
 
     def has(self, source: str) -> bool:
-        """Whether its queue is there; made now if this is the first time that it is asked for."""
+        """Whether its queue exists; created now if this is the first time that it is asked for."""
         self.ensure(source)
         return self.is_there(source)
 
@@ -139,7 +139,7 @@ class Topology:
         return True
 
     def renew(self, source: str) -> None:
-        """Have what a source needs, whoever deleted some of it in the meantime."""
+        """Have what a source needs, also what was deleted in the meantime."""
         self._known.discard(source)
         self.ensure(source)
 
@@ -147,7 +147,7 @@ class Topology:
         """What to say of a source that was there and is not any more."""
         if self._create and self.exists(made_of(source)):
             return BrokerUnavailable(
-                f"Queue {source!r} was deleted, with all that was in it. It is made again at one of the next tries."
+                f"Queue {source!r} was deleted, with all that was in it. It is created again at one of the next tries."
             )
         return SourceDeleted(source, may_create=self._create)
 
@@ -224,8 +224,8 @@ def _difference(what: str, name: str, refused: Refused) -> Finding:
     told = refused.text.removeprefix("PRECONDITION_FAILED - ")
     return Finding(
         name,
-        f"{what} was there before and differs from what unpoison would make: {told}. It is used as it is.",
-        "To have it made anew: stop producers and consumers, move its messages away (shovel), delete it, start again. "
+        f"{what} was there before and differs from what unpoison would create: {told}. It is used as it is.",
+        "To have it created again: stop producers and consumers, move its messages away (shovel), delete it, start again. "
         "What a policy can set needs no such thing: rabbitmqctl set_policy.",
         loses=not name.endswith("-differs"),
     )

@@ -1,9 +1,9 @@
-"""How do messages cross the wire, many at a time and whatever is in them?
+"""Read and write the frames of messages, many at a time and with any content.
 
 pika does the talking: login, TLS, heartbeats, declarations. Two things it does not do for us. It decodes every header, and
 drops the connection over one that it cannot (a timestamp in milliseconds is enough); and it spends most of a consumer's
 time on each message. So content frames on the channels that we read and write messages on are handled here: their
-properties stay bytes until somebody looks at them.
+properties stay bytes until they are needed.
 """
 
 import struct
@@ -36,7 +36,7 @@ class Arrived(NamedTuple):
 
 
 class Tap(Protocol):
-    """Whoever reads one channel's messages. Called in the connection's thread."""
+    """Receives one channel's messages. Called in the connection's thread."""
 
     def arrived(self, message: Arrived) -> None: ...
 
@@ -47,7 +47,7 @@ class Tap(Protocol):
     def nothing_there(self) -> None: ...
 
     def drained(self) -> None:
-        """Everything that came with one reading of the socket has been told."""
+        """Everything that came with one reading of the socket has been handed over."""
 
 
 class _Reader:

@@ -1,8 +1,8 @@
-"""How is a message stored for certain?
+"""Store messages for certain.
 
-Published mandatory and persistent, on a connection of its own and a channel that confirms: a server that runs out of memory
-stops reading from whoever publishes, and acknowledgements must not wait behind that. A whole batch is one write; a message
-counts as stored once it is confirmed and was not returned as unroutable.
+They are published mandatory and persistent, on a connection of its own and a channel that confirms: a server that runs out of
+memory stops reading from a connection that publishes, and acknowledgements must not wait behind that. A whole batch is one
+write; a message counts as stored once it is confirmed and was not returned as unroutable.
 """
 
 import threading
@@ -18,10 +18,10 @@ from unpoison.model.wording import counted
 
 CONFIRM_TIMEOUT = 30.0
 BLOCKED_TIMEOUT = 5.0
-"""Seconds that a server may refuse to store anything, which it says, before that is called a trouble."""
+"""Seconds that a server may say that it is blocked before that is an error."""
 
-MAKE_AGAIN = (
-    "To make it again, start a consumer anew; with create=False have an administrator run what `unpoison plan-topology` prints."
+CREATE_AGAIN = (
+    "A consumer that starts creates it again; with create=False have an administrator run what `unpoison plan-topology` prints."
 )
 WRITE_BYTES = 4 * 1024 * 1024
 
@@ -123,7 +123,7 @@ class Writer:
         if batch.closed is not None and batch.closed.is_forbidden:
             raise batch.closed
         if batch.broken is not None:
-            hint = f" {MAKE_AGAIN}" if batch.closed is not None and batch.closed.code == 404 else ""
+            hint = f" {CREATE_AGAIN}" if batch.closed is not None and batch.closed.code == 404 else ""
             raise BrokerUnavailable(
                 f"RabbitMQ did not confirm {batch.open} of {counted(len(batch.copies), 'message')}: {batch.broken}.{hint}"
             )
@@ -181,7 +181,7 @@ class Writer:
         """Nothing is pulled on this channel."""
 
     def drained(self) -> None:
-        """Each confirm was told when it came."""
+        """Each confirm is noted when it comes."""
 
     def _break(self) -> None:
         refused: Refused | None = self._channel.closed if self._channel is not None else None
@@ -217,5 +217,5 @@ def why_not_stored(batch: Batch) -> str:
     if batch.unroutable:
         (exchange, key), text = next(iter(batch.unroutable.items()))
         target = f"queue {key!r}" if not exchange else f"a queue bound to exchange {exchange!r} with the key {key!r}"
-        return f"RabbitMQ cannot route to {target} ({text}): it was deleted, or its binding was. {MAKE_AGAIN}"
+        return f"RabbitMQ cannot route to {target} ({text}): it was deleted, or its binding was. {CREATE_AGAIN}"
     return "RabbitMQ refused to store (basic.nack): the queue is full or unavailable. See its length limits and its log."

@@ -1,7 +1,7 @@
 """Which commands make a queue what it should be, without deleting what is in it?
 
 A policy of a queue's own does, at a higher priority than the one that it has now, and with what of that one does no harm. It
-undoes neither an argument, which needs a new queue, nor an operator's policy, which is set anew without the harm.
+undoes neither an argument, which needs a new queue, nor an operator's policy, which is set again without the harm.
 """
 
 import json
@@ -91,7 +91,7 @@ def _waiting(vhost: VirtualHost, queue: FoundQueue) -> dict[str, int]:
 
 
 def has_timeout(vhost: VirtualHost, queue: FoundQueue) -> bool:
-    """Whether the server takes messages of this queue back, and can be told when for this queue alone."""
+    """Whether the server takes messages of this queue back, and can be told for this queue alone when."""
     return vhost.version >= (3, 12) and not (queue.kind == "classic" and vhost.version >= (4, 3))
 
 
@@ -108,8 +108,8 @@ def remade(vhost: VirtualHost, queue: FoundQueue) -> str:
     if queue.kind == "classic":
         lines = [f"rabbitmqctl delete_queue -p {where} {name} --if-empty"]
     how = (
-        "That cannot be changed on a queue that is there. Stop what publishes to it and consumes it, move its messages away (a "
-        "shovel does that), see that it is empty, delete it, and start unpoison, which makes it anew:"
+        "That cannot be changed on an existing queue. Stop what publishes to it and consumes it, move its messages away (a "
+        "shovel does that), see that it is empty, delete it, and start unpoison, which creates it again:"
     )
     return "\n".join([how, *lines])
 
@@ -131,7 +131,7 @@ def _good(vhost: VirtualHost, queue: FoundQueue) -> dict[str, Any]:
         return safe if queue.text("dead-letter-exchange") is not None else {**ours, **safe}
     if vhost.version >= (4, 0) and queue.kind == "quorum":
         return {"delivery-limit": -1}
-    # What is there to be cut short, the history and the notes, must go on being cut short.
+    # The history and the notes must go on being cut short.
     return {"overflow": "drop-head" if "x-max-length" in queue.arguments else "reject-publish"}
 
 

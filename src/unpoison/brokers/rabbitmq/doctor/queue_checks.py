@@ -120,7 +120,7 @@ LETTERS = (
     Check(
         "dlq-expires",
         lambda of: of.role == "dlq" and of.letters_expire(),
-        "Letters in {of.name!r} are deleted after {of.ttl_seconds} ({of.by[message-ttl]}), whether somebody has looked or not. "
+        "Letters in {of.name!r} are deleted after {of.ttl_seconds} ({of.by[message-ttl]}), whether anyone has looked or not. "
         "{of.url_says}, so this is not what was meant.",
         "{of.ttl_fix}",
         loses=True,
