@@ -21,7 +21,7 @@ from contextlib import suppress
 from unpoison.brokers.rabbitmq.connection import ANSWER_TIMEOUT, Channel, Connection
 from unpoison.brokers.rabbitmq.errors import Refused
 from unpoison.brokers.rabbitmq.subscription import AckRanges
-from unpoison.brokers.rabbitmq.wire import Arrived, ack_frames, get_frame
+from unpoison.brokers.rabbitmq.wire import Arrived, Tap, ack_frames, get_frame
 from unpoison.errors import BrokerUnavailable, UnpoisonError
 from unpoison.model.wording import counted
 from unpoison.port.broker import Progress
@@ -45,7 +45,7 @@ COUNTS = (b"x-delivery-count", b"x-acquired-count")
 Receive = Callable[[Arrived], None]
 
 
-class QueuePass:
+class QueuePass(Tap):
     """One channel on a queue. `receive` is given each message, in the connection's thread. With `exclusive`, for a queue that is
     known to be small, nobody else consumes from it meanwhile."""
 
@@ -192,24 +192,12 @@ class QueuePass:
         if self.taken >= self._wanted:
             self._news.set()
 
-    def drained(self) -> None:
-        """Each message is received when it comes."""
-
-    def confirmed(self, tag: int, multiple: bool, positive: bool) -> None:
-        """Nothing is published on this channel."""
-
-    def returned(self, exchange: str, routing_key: str, why: str) -> None:
-        """Nothing is published on this channel."""
-
-    def nothing_there(self) -> None:
-        """Nothing is pulled on this channel."""
-
     def _void(self) -> None:
         self._is_void = True
         self._news.set()
 
 
-class _First:
+class _First(Tap):
     """Asks for the first message of a queue: a quorum queue that is busy for 250 ms says that it has none when it is counted."""
 
     def __init__(self, connection: Connection, queue: str) -> None:
@@ -236,15 +224,6 @@ class _First:
 
     def nothing_there(self) -> None:
         self._answered.set()
-
-    def drained(self) -> None:
-        """There is one at most."""
-
-    def confirmed(self, tag: int, multiple: bool, positive: bool) -> None:
-        """Nothing is published on this channel."""
-
-    def returned(self, exchange: str, routing_key: str, why: str) -> None:
-        """Nothing is published on this channel."""
 
 
 def waiting_in(connection: Connection, queue: str) -> int:

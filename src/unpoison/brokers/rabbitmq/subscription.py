@@ -16,7 +16,7 @@ from typing import Any
 
 from unpoison.brokers.rabbitmq.connection import Connection
 from unpoison.brokers.rabbitmq.errors import Unanswered
-from unpoison.brokers.rabbitmq.wire import Arrived, ack_frames
+from unpoison.brokers.rabbitmq.wire import Arrived, Tap, ack_frames
 from unpoison.errors import BrokerUnavailable
 from unpoison.port.copying.settling import ALL_LET_GO, LetGo, Receipt
 
@@ -86,7 +86,7 @@ class AckRanges:
         return [(last, last > start)]
 
 
-class Subscription:
+class Subscription(Tap):
     """One channel on a queue. With `pauses`, on a connection that nothing else is asked on, its buffer has a limit in bytes.
     `check` raises if this user may no longer consume."""
 
@@ -135,15 +135,6 @@ class Subscription:
                 self._read_or_wait()
             self._on_arrival()
             self._ring()
-
-    def confirmed(self, tag: int, multiple: bool, positive: bool) -> None:
-        """Nothing is published on this channel."""
-
-    def returned(self, exchange: str, routing_key: str, why: str) -> None:
-        """Nothing is published on this channel."""
-
-    def nothing_there(self) -> None:
-        """Nothing is pulled on this channel."""
 
     def _read_or_wait(self) -> None:
         self.connection.wire.pause(self.is_full)

@@ -14,7 +14,7 @@ from unpoison.brokers.rabbitmq.connections import Connections
 from unpoison.brokers.rabbitmq.errors import IN_USE, Refused
 from unpoison.brokers.rabbitmq.names import starts_of
 from unpoison.brokers.rabbitmq.queue_pass import taken_and_put_back
-from unpoison.brokers.rabbitmq.wire import Arrived, ack_frames, get_frame
+from unpoison.brokers.rabbitmq.wire import Arrived, Tap, ack_frames, get_frame
 from unpoison.brokers.rabbitmq.writing import Copy
 from unpoison.errors import BrokerUnavailable
 from unpoison.port.copying.settling import ALL_LET_GO, LetGo, Receipt
@@ -24,7 +24,7 @@ LOOKS, LOOK_AGAIN = 10, 0.02
 """How often notes are looked for, and the seconds in between."""
 
 
-class SuspectsChannel:
+class SuspectsChannel(Tap):
     """One channel on the queue of suspects."""
 
     def __init__(self, connection: Connection, queue: str, on_arrival: Callable[[], None], on_void: Callable[[], None]) -> None:
@@ -82,15 +82,6 @@ class SuspectsChannel:
 
     def nothing_there(self) -> None:
         self._answered.set()
-
-    def drained(self) -> None:
-        """There is one at most."""
-
-    def confirmed(self, tag: int, multiple: bool, positive: bool) -> None:
-        """Nothing is published on this channel."""
-
-    def returned(self, exchange: str, routing_key: str, why: str) -> None:
-        """Nothing is published on this channel."""
 
     def _void(self) -> None:
         if self.alive:

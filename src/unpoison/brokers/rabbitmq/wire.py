@@ -8,7 +8,7 @@ properties stay bytes until they are needed.
 
 import struct
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from pika import frame
 from pika.adapters.select_connection import SelectConnection
@@ -35,16 +35,20 @@ class Arrived(NamedTuple):
     """Exchange and routing key that it was published with, each with its length before it."""
 
 
-class Tap(Protocol):
-    """Receives one channel's messages. Called in the connection's thread."""
+class Tap:
+    """Receives what comes on one channel. Called in the connection's thread; a subclass has the methods that it needs."""
 
-    def arrived(self, message: Arrived) -> None: ...
+    def arrived(self, message: Arrived) -> None:
+        """A message was pushed or pulled."""
 
-    def confirmed(self, tag: int, multiple: bool, positive: bool) -> None: ...
+    def confirmed(self, tag: int, multiple: bool, positive: bool) -> None:
+        """The server has stored what was published, or refused to."""
 
-    def returned(self, exchange: str, routing_key: str, why: str) -> None: ...
+    def returned(self, exchange: str, routing_key: str, why: str) -> None:
+        """What was published cannot be routed."""
 
-    def nothing_there(self) -> None: ...
+    def nothing_there(self) -> None:
+        """There was no message to pull."""
 
     def drained(self) -> None:
         """Everything that came with one reading of the socket has been handed over."""

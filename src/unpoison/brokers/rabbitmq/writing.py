@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from unpoison.brokers.rabbitmq.connection import Channel, Connection
 from unpoison.brokers.rabbitmq.errors import Refused
-from unpoison.brokers.rabbitmq.wire import Arrived, publish_frames
+from unpoison.brokers.rabbitmq.wire import Tap, publish_frames
 from unpoison.errors import BrokerUnavailable
 from unpoison.model.wording import counted
 
@@ -79,7 +79,7 @@ class Batch:
         return left
 
 
-class Writer:
+class Writer(Tap):
     """A connection to publish on."""
 
     def __init__(self, connection: Connection) -> None:
@@ -173,15 +173,6 @@ class Writer:
     def returned(self, exchange: str, routing_key: str, why: str) -> None:
         for batch in self._batches:
             batch.unroutable[exchange, routing_key] = why
-
-    def arrived(self, message: Arrived) -> None:
-        """Nothing is consumed on this channel."""
-
-    def nothing_there(self) -> None:
-        """Nothing is pulled on this channel."""
-
-    def drained(self) -> None:
-        """Each confirm is noted when it comes."""
 
     def _break(self) -> None:
         refused: Refused | None = self._channel.closed if self._channel is not None else None
