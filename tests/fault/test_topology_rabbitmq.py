@@ -100,5 +100,5 @@ def test_what_loses_messages_of_an_existing_queue_is_in_the_script_with_the_poli
     vhost.declare("orders", {"x-queue-type": "quorum"})
     vhost.policy("^orders$", {"message-ttl": 1000})
     lines = Shop(tmp_path).plan(vhost.url).text.splitlines()
-    assert any(line.startswith("# Before it is consumed, see messages-expire, which unpoison doctor finds:") for line in lines)
+    assert any(line.startswith("# Before consuming, see messages-expire, found by unpoison doctor:") for line in lines)
     assert any(line.startswith(f"#     rabbitmqctl set_policy -p {vhost.name} ") for line in lines)

@@ -1,0 +1,105 @@
+"""Is a copy that may still be on its way never sent twice, and one that was refused sent again?"""
+
+from types import SimpleNamespace
+
+import pytest
+
+from unpoison.brokers.rabbitmq import properties
+from unpoison.brokers.rabbitmq.copies import CopyStore
+from unpoison.brokers.rabbitmq.envelope import Receipt
+from unpoison.brokers.rabbitmq.writing import Batch, Writer
+from unpoison.errors import BrokerUnavailable
+from unpoison.model.message import Counters, Delivery
+from unpoison.port.broker import Dead, Kept
+from unpoison.testing import given
+
+
+class Slow(Writer):
+    """A writer without a server: it knows what was sent, and a test says what is confirmed."""
+
+    def __init__(self):
+        super().__init__(SimpleNamespace(blocked=None))
+        self.sent = []
+
+    def submit(self, copies):
+        self.sent.append(Batch(copies, 1))
+        return self.sent[-1]
+
+    def wait(self, batch, timeout=0.0):
+        super().wait(batch, timeout)
+
+
+@pytest.fixture
+def writer():
+    return Slow()
+
+
+@pytest.fixture
+def store(writer):
+    notes = SimpleNamespace(needed=lambda delays: [], forget=lambda: None)
+    connections = SimpleNamespace(writer=lambda: writer, notes=notes, route=lambda queue, delay: (("", queue), []))
+    return CopyStore(connections).store
+
+
+def delivery():
+    return Delivery(Receipt(None, 1, properties.write("m1", [])), "orders", "m1", b"1")
+
+
+@pytest.fixture
+def retry():
+    return Kept(delivery(), Counters(attempts=1))
+
+
+def test_a_copy_whose_confirm_is_late_is_waited_for_and_not_sent_again(store, writer, retry):
+    for _ in range(2):
+        with pytest.raises(BrokerUnavailable, match="has not confirmed 1 of 1 message"):
+            store([retry])
+    writer.sent[0].close(1, 1, positive=True)
+    assert store([retry]).refused == {}
+    assert len(writer.sent) == 1
+
+
+def test_the_letter_that_was_stored_late_has_the_id_that_is_reported(store, writer):
+    dead = Dead(delivery(), given.letter_of(delivery()))
+    with pytest.raises(BrokerUnavailable):
+        store([dead])
+    writer.sent[0].close(1, 1, positive=True)
+    (letter_id,) = store([dead]).letter_ids.values()
+    assert letter_id.encode() in writer.sent[0].copies[0].properties
+
+
+def test_a_copy_that_was_refused_is_not_stored_and_is_sent_again(store, writer, retry):
+    with pytest.raises(BrokerUnavailable):
+        store([retry])
+    writer.sent[0].close(1, 1, positive=False)
+    with pytest.raises(BrokerUnavailable):
+        store([retry])
+    writer.sent[1].unroutable["", "orders"] = "NO_ROUTE"
+    writer.sent[1].close(1, 1, positive=True)
+    with pytest.raises(BrokerUnavailable):
+        store([retry])
+    assert len(writer.sent) == 3
+
+
+def test_a_copy_that_the_server_refuses_at_once_says_why(store, writer, retry):
+    writer.submit_plainly = writer.submit
+
+    def submit(copies):
+        batch = writer.submit_plainly(copies)
+        batch.close(1, 1, positive=False)
+        return batch
+
+    writer.submit = submit
+    assert "the queue is full" in store([retry]).refused[0]
+    store([retry])
+    assert len(writer.sent) == 2
+
+
+def test_a_copy_on_a_connection_that_broke_is_sent_again(store, writer, retry):
+    with pytest.raises(BrokerUnavailable):
+        store([retry])
+    writer.sent[0].broken = "cut"
+    writer.sent[0].done.set()
+    with pytest.raises(BrokerUnavailable):
+        store([retry])
+    assert len(writer.sent) == 2
