@@ -276,6 +276,9 @@ def test_the_history_keeps_the_first_and_the_latest_attempts():
     for moment in range(100):
         counters = attempts.failed(counters, failure(), float(moment))
     assert [past.at for past in counters.history] == [*range(10), *range(90, 100)]
+    for moment in range(100, 103):
+        counters = counters.marked("host", float(moment))
+    assert [past.at for past in counters.history] == [*range(10), *range(93, 103)], "starts alone follow the same rule"
 
 
 @pytest.mark.parametrize(
