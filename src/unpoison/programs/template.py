@@ -32,9 +32,8 @@ from unpoison.reporting import log_lines
 from unpoison.reporting.log_lines import LogStyle
 from unpoison.worker import wire
 from unpoison.worker.call import Registration
-from unpoison.worker.hook_worker import become_hook_worker
 from unpoison.worker.marks import Marks
-from unpoison.worker.worker_process import WorkerFds, become_worker, die_with
+from unpoison.worker.worker_process import WorkerFds, become_hook_worker, become_worker, die_with
 
 
 def main() -> None:

@@ -1,7 +1,8 @@
 """The life of a worker process.
 
 It calls `on_worker_start`, reports that it is ready, and then runs what it is given until it is told to stop or its consumer
-is gone. `prepare_process` makes sure that its death costs one message and nothing else.
+is gone. `prepare_process` makes sure that its death costs one message and nothing else. A worker for hooks calls `on_dlq` and
+`on_retry` instead, where they can neither stop nor hurt any message.
 """
 
 import ctypes
@@ -21,6 +22,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
+from unpoison.decide.policy import PoisonPillHandler
+from unpoison.errors import RemoteFailure
 from unpoison.model.failure import describe
 from unpoison.reporting import log_lines
 from unpoison.worker import batch_loop, wire
@@ -173,3 +176,33 @@ class LastLines(logging.Handler):
             self._lines = [*self._lines, line.encode("utf-8", "replace")][-LOG_LINES:]
             text = b"\n".join(self._lines)
             os.pwrite(self._descriptor, len(text).to_bytes(8, "little") + text, 0)
+
+
+def become_hook_worker(fds: WorkerFds, registration: Registration, hooks: WorkerHooks, consumer: int) -> None:
+    """The life of a worker for hooks; never returns. It is a worker like the others: what they opened, hooks may use too."""
+    status = 1
+    try:
+        prepare_process(fds, consumer, None)
+        awaiting = Awaiting()
+        status = serve(fds, hooks, lambda: _call_hooks(fds, registration.call.handler, awaiting), awaiting)
+    finally:
+        leave(status)
+
+
+def _call_hooks(fds: WorkerFds, handler: PoisonPillHandler, awaiting: Awaiting) -> None:
+    while (received := wire.receive(fds.sock, wire.to_worker)) is not None and isinstance(received[0], wire.Hook):
+        _call_hook(fds, handler, received[0], awaiting)
+        wire.send(fds.sock, wire.Ended(0))
+
+
+def _call_hook(fds: WorkerFds, handler: PoisonPillHandler, hook: wire.Hook, awaiting: Awaiting) -> None:
+    failure = hook.failure
+    try:
+        if hook.delay is not None and handler.on_retry:
+            awaiting.call(handler.on_retry, hook.message, hook.metadata, hook.delay)
+        elif hook.delay is None and handler.on_dlq:
+            remote = RemoteFailure(failure.type_name, failure.text, failure.traceback)
+            awaiting.call(handler.on_dlq, hook.message, hook.metadata, remote)
+    except BaseException as error:  # a hook is user code: it is reported and changes nothing
+        name, text, _ = describe(error)
+        wire.send(fds.sock, wire.HookFailed(hook.message.id, f"{name}: {text}"))
