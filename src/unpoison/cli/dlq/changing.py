@@ -1,11 +1,11 @@
 """`unpoison dlq replay`, `discard` and `purge`: change dead letters."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import click
 
-from unpoison.cli.dlq.target import Target, said_gone, target, target_options
+from unpoison.cli.dlq.target import DLQ, Target, said_gone, target, target_options
 from unpoison.cli.options import confirm
 from unpoison.cli.output import print_json
 from unpoison.cli.screen import progress
@@ -72,14 +72,22 @@ def replay(
         click.echo(_told(result))
 
 
-def _replay(chosen: Target, letter_ids: Sequence[str]) -> ReplayResult:
-    sent: list[str] = []
+def _changed(
+    chosen: Target, letter_ids: Sequence[str], change: Callable[[DLQ, Sequence[str]], Sequence[str]]
+) -> tuple[list[str], list[str]]:
+    """Change these letters. Returns the ids of those that were changed, and of those that someone else changed first."""
+    done: list[str] = []
     gone: list[str] = []
     with chosen.one_look():
         for dlq, asked in chosen.find_waiting(letter_ids):
-            replayed = set(dlq.letters.replay(asked))
-            sent += [id_ for id_ in asked if id_ in replayed]
-            gone += [id_ for id_ in asked if id_ not in replayed]
+            changed = set(change(dlq, asked))
+            done += [id_ for id_ in asked if id_ in changed]
+            gone += [id_ for id_ in asked if id_ not in changed]
+    return done, gone
+
+
+def _replay(chosen: Target, letter_ids: Sequence[str]) -> ReplayResult:
+    sent, gone = _changed(chosen, letter_ids, lambda dlq, ids: dlq.letters.replay(ids))
     return ReplayResult(tuple(sent), tuple(gone))
 
 
@@ -114,14 +122,9 @@ def _told(result: ReplayResult) -> str:
 @click.option("--json", "as_json", is_flag=True, help='Print {"discarded": [ids], "gone": [ids]}.')
 def discard(letter_ids: Sequence[str], app: str | None, url: str | None, source: str | None, as_json: bool) -> None:
     """Mark dead letters as discarded. `ls --state discarded` and `show` still show them until the DLQ is purged."""
-    discarded: list[str] = []
-    gone: list[str] = []
-    chosen = target(app, url, source)
-    with chosen.one_look():
-        for dlq, asked in chosen.find_waiting(letter_ids):
-            changed = set(dlq.letters.remove(asked, keep_as="discarded"))
-            discarded += [id_ for id_ in asked if id_ in changed]
-            gone += [id_ for id_ in asked if id_ not in changed]
+    discarded, gone = _changed(
+        target(app, url, source), letter_ids, lambda dlq, ids: dlq.letters.remove(ids, keep_as="discarded")
+    )
     if as_json:
         print_json({"discarded": discarded, "gone": gone})
         return
