@@ -12,7 +12,8 @@ def test_every_promise_is_tried_every_day_somewhere_and_in_the_long_run_on_a_ser
 
 def test_every_broker_has_a_row_and_no_row_a_promise_that_is_not_there():
     brokers = {row.name.split()[0] for row in matrix.ROWS}
-    assert brokers == {adapter.module.split(".")[2] for adapter in ADAPTERS.values()}
+    ours = {adapter.module.split(".")[2] for adapter in ADAPTERS.values() if adapter.module.startswith("unpoison.")}
+    assert brokers - {"folder"} == ours, "folder is the adapter that CONTRIBUTING.md makes"
     for row in matrix.ROWS:
         assert row.everyday | row.long <= matrix.EVERY
 
