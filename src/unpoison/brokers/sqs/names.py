@@ -24,7 +24,7 @@ class Names:
     """The names of the queues that belong to one source."""
 
     def __init__(self, source: str, prefix: str) -> None:
-        self.source, self.is_fifo = source, source.endswith(FIFO)
+        self.source, self.prefix, self.is_fifo = source, prefix, source.endswith(FIFO)
         base, ending = prefix + source.removesuffix(FIFO), FIFO if self.is_fifo else ""
         own = f"{base}-fifo" if self.is_fifo else base
         self.work = prefix + source
