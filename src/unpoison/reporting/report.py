@@ -111,7 +111,7 @@ class Report:
         how = "cut off by the stop" if interrupted else "not started"
         what = counted(count, "message")
         extra = self._fields("release", source, count=count)
-        log.info("Handed %s back to %r: %s, not charged.", what, self._name(source), how, extra=extra)
+        log.info("Released %s back to %r: %s, not charged.", what, self._name(source), how, extra=extra)
 
     def failed(self, event: Event, letter_id: str | None = None) -> None:
         """Log what happens to the message now, and why. `letter_id` is that of its dead letter, if the broker gave one."""

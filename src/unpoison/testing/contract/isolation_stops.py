@@ -32,7 +32,7 @@ def test_three_graceful_restarts_with_fifty_prefetched_messages_charge_nobody(la
                 scene.diary.wait_for_start(f"slow-{n}")
                 scene.let_everything_be_prefetched()
                 consumer.send(signal.SIGTERM)
-                handed_back.append(int(consumer.wait_for_line("Returned", "not started").message.split()[1]))
+                handed_back.append(int(consumer.wait_for_line("Released", "not started").message.split()[1]))
                 scene.open_gate(f"slow-{n}")
                 assert consumer.wait() == 0
         scene.drained()
@@ -72,7 +72,7 @@ def test_what_still_runs_when_the_grace_is_over_is_cut_off_and_not_charged(lab: 
         with scene.consumer() as consumer:
             scene.diary.wait_for_start("slow")
             consumer.stop()
-            assert consumer.said("Returned", "cut off", "not charged")
+            assert consumer.said("Released", "cut off", "not charged")
         counters = scene.waiting()["slow"].counters
         assert (counters.attempts, counters.vanished, counters.losses, counters.interrupted) == (0, 0, 0, 1)
 
@@ -112,7 +112,7 @@ def test_five_deploys_shorter_than_the_handler_charge_nobody_and_say_so(lab: Lab
             with scene.consumer() as consumer:
                 scene.diary.wait_for_starts("long", n + 1)
                 consumer.stop()
-                assert consumer.said("Returned", "cut off", "not charged")
+                assert consumer.said("Released", "cut off", "not charged")
         assert (scene.letters(), scene.depth().dead) == ({}, 0)
         scene.drained()
         entries = scene.diary.entries("start")
