@@ -118,8 +118,8 @@ def _isolated_words(options: ConsumerOptions, template: Template) -> str:
     if not template.forks:
         threads = ", ".join(sorted(set(template.app.threads))[:3])
         words += (
-            f" Importing the app started threads ({threads}), so workers are started fresh instead of forked: "
-            f"a new one takes as long as the import."
+            f" Importing the app started threads ({threads}), so workers cannot be forked: "
+            f"starting one takes as long as the import."
         )
     return words
 
