@@ -158,8 +158,7 @@ OF_SERVER = (
         f"Set offsets.retention.minutes={A_WEEK} or more in server.properties.",
     ),
 )
-FEWER_COPIES = "fewer-copies"
-NAMES = (*names_of(OF_SOURCE, OF_OWN, OF_STATES, OF_ELECTIONS, OF_RETRY, OF_DLQ, OF_SYNC, OF_SERVER), FEWER_COPIES)
+NAMES = (*names_of(OF_SOURCE, OF_OWN, OF_STATES, OF_ELECTIONS, OF_RETRY, OF_DLQ, OF_SYNC, OF_SERVER), "fewer-copies")
 
 
 def losses(names: Names, known: Mapping[str, Settings]) -> Iterator[Finding]:
@@ -190,7 +189,7 @@ def fewer_copies(topics: Mapping[str, TopicMetadata], servers: Collection[int]) 
         if (count := replica_count(topic)) < wanted:
             few, many = counted(count, "server"), counted(wanted, "server")
             yield Finding(
-                FEWER_COPIES,
+                "fewer-copies",
                 f"Topic {name!r} is on {few} and {source!r} on {many}: retries or dead letters are lost with {few}, and while "
                 f"that many are away {source!r} is paused.",
                 f"kafka-reassign-partitions.sh --execute --reassignment-json-file copies.json, with this in copies.json: "

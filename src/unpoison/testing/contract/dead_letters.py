@@ -219,9 +219,9 @@ def test_a_letter_that_is_not_there_is_named_in_the_error(lab: Lab) -> None:
     given.dead_letters(lab, "others", [b"1"])
     foreign = lab.dlq("others").peek()[0].id
     for wrong in ("nonsense", "orders-999", "orders-01", "orders-", "-1", "", f"orders-{'9' * 5000}", foreign):
-        with pytest.raises(LetterNotFound, match="is not there"):
+        with pytest.raises(LetterNotFound, match="does not exist"):
             lab.dlq("orders").replay_one(wrong)
-        with pytest.raises(LetterNotFound, match="is not there"):
+        with pytest.raises(LetterNotFound, match="does not exist"):
             lab.dlq("orders").discard(wrong)
     assert (lab.dlq("orders").count(), lab.dlq("others").count()) == (1, 1)
 
