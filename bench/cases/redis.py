@@ -20,7 +20,7 @@ from bench.harness.rounds import Rounds
 from bench.harness.serving import served
 from unpoison.body.payload import new_ids
 from unpoison.brokers.redis.names import keys_of
-from unpoison.brokers.redis.scripts import GONE
+from unpoison.brokers.redis.scripts import FINISH
 
 MESSAGES = 50_000
 AT_ONCE = 100
@@ -53,12 +53,12 @@ def publish_many(rounds: Rounds) -> Sequence[Row]:
 
 def raw_drain(_: Path, url: str) -> Sample:
     decode, done = msgspec.json.Decoder().decode, 0
-    keys = keys_of("orders", GROUP)[: GONE.takes]
+    keys = keys_of("orders", GROUP)[: FINISH.takes]
     with client.Redis.from_url(url, protocol=2) as connection:
         for first in range(0, MESSAGES, AT_A_TIME):
             _publish(connection, [orders.order(number) for number in range(first, first + AT_A_TIME)])
         connection.xgroup_create("orders", GROUP, "0")
-        end = connection.register_script(GONE.text)
+        end = connection.register_script(FINISH.text)
         with child.Stopwatch() as watch:
             while found := connection.xreadgroup(GROUP, OWNER, {"orders": ">"}, count=AT_ONCE):
                 ((_, entries),) = found

@@ -40,4 +40,4 @@ def test_the_statements_for_sqlite_too(tmp_path):
 def test_a_broker_without_tables_says_so(tmp_path):
     ended = unpoison("migrate", "memory://", cwd=tmp_path)
     assert ended.code == 1
-    assert "keeps no tables" in ended.err
+    assert "has no tables" in ended.err
