@@ -3,12 +3,14 @@
 import threading
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from unpoison.brokers.kafka.broker import KafkaBroker
-from unpoison.brokers.kafka.committing import Commits
+from unpoison.brokers.kafka.committing import CONFIRMED_WITHIN, Commits
 from unpoison.brokers.kafka.names import Names
 from unpoison.brokers.kafka.partition import Assignment, Partition
 from unpoison.brokers.kafka.subscription import Receipt
+from unpoison.errors import BrokerUnavailable
 from unpoison.model.message import Counters, Delivery
 from unpoison.port.broker import Kept
 
@@ -141,3 +143,27 @@ def test_a_start_that_the_server_has_confirmed_is_not_taken_for_unconfirmed(monk
     else:
         with pytest.raises(Exception, match="has not confirmed a commit to 'orders'"):
             commits.require()
+
+
+class Refusing:
+    """A client that the group no longer knows."""
+
+    def commit(self, offsets, asynchronous):
+        raise KafkaException(KafkaError(KafkaError.UNKNOWN_MEMBER_ID))
+
+
+def test_a_refused_commit_of_partitions_that_are_lost_keeps_nobody_from_fetching(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("unpoison.brokers.kafka.committing.time.monotonic", lambda: now[0])
+    assignment = revoked()
+    assignment.partitions[0].is_revoked = False
+    commits = Commits(assignment)
+    now[0] = 1.0
+    commits.send(Refusing())
+    now[0] += 2 * CONFIRMED_WITHIN
+    with pytest.raises(BrokerUnavailable, match="has confirmed no commit"):
+        commits.check()
+    assignment.partitions.clear()
+    commits.forget()
+    commits.send(Refusing())
+    commits.check()

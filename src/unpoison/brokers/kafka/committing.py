@@ -117,6 +117,7 @@ class Commits:
             places = [partition.to_commit(position) for partition, position in self._sent.values()]
             self.is_under_way = bool(places)
             if not places:
+                self._silent_since = None  # what waited for an answer has gone to another consumer
                 return
             self._silent_since = self._silent_since or time.monotonic()
         try:
