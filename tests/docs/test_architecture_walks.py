@@ -31,3 +31,9 @@ def test_what_a_walk_names_is_there(walk):
         source = (PACKAGE / path).read_text()
         missing = [name for name in names if not re.search(rf"^\s*(async )?(def|class) {name}\b", source, re.MULTILINE)]
         assert (names, missing) == (names or ["a name"], []), path
+
+
+def test_every_file_that_the_page_names_is_there():
+    named = set(re.findall(r"`([\w/]+\.(?:py|lua))`", PAGE))
+    there = {f"/{path.relative_to(ROOT)}" for folder in (PACKAGE, ROOT / "tests") for path in folder.rglob("*")}
+    assert sorted(name for name in named if not any(path.endswith(f"/{name}") for path in there)) == []
