@@ -202,7 +202,7 @@ def losses_for(url: str, source: str) -> Sequence[Finding]:
 
 
 def leftovers_for(url: str, sources: Sequence[str] = ()) -> Sequence[Leftovers]:
-    """What somebody who stops using unpoison has to know: for these sources, or for all that it was used for. Changes nothing."""
+    """What to know before you stop using unpoison: for these sources, or for all that it was used for. Changes nothing."""
     found: Sequence[Leftovers] = _leaving(url).leftovers(url, sources)
     return found
 

@@ -230,7 +230,7 @@ def _without_login(text: str, *, is_token: bool = False) -> str:
 
 
 def _without_odd_port(host: str) -> str:
-    """What stands where a port should may be a password, if whoever wrote it forgot the host."""
+    """What stands where a port should may be a password, if the host was forgotten."""
     name, colon, port = host.rpartition(":")
     return f"{name}:{HIDDEN}" if colon and "]" not in port and not port.isdigit() else host
 

@@ -12,7 +12,7 @@ from unpoison.model.wording import counted
 from unpoison.port.broker import Finding
 
 MANY_DEAD = 100
-"""Dead letters of one source above which somebody should look."""
+"""Dead letters of one source above which the doctor reports them."""
 
 ADOPTED = (
     # RabbitMQ

@@ -16,7 +16,7 @@ from unpoison.model.classification import ErrorClassification
 from unpoison.model.dead_letter import DeadLetter
 from unpoison.model.failure import Failure, cap, describe, fingerprint
 from unpoison.model.message import Counters, Delivery, Message, Native, native_of_text
-from unpoison.model.message import as_text as as_text  # noqa: PLC0414 - whoever reads messages needs it
+from unpoison.model.message import as_text as as_text  # noqa: PLC0414 - adapters that read messages need it
 
 FETCH_BYTES = 64 * 1024 * 1024
 """A fetch ends early once it has read this much: a limit by count alone lets large bodies fill the memory."""
@@ -122,7 +122,7 @@ def as_bytes(body: object) -> bytes:
 
 
 def failure_of(error: Exception, doing: str = "reading its envelope") -> Failure:
-    """What a message is judged as that could not be started because of a fault of our own, or of whoever wrote it."""
+    """What a message is judged as that could not be started because of a fault of our own, or of its sender."""
     name, text, traceback = describe(error)
     return Failure(
         classification=ErrorClassification.INVALID,

@@ -207,7 +207,7 @@ def restarted(record: Mapping[str, Any] | str | bytes | None, replays: int = 0) 
     """The counters of a dead letter that another tool has moved back into its source.
 
     A shovel, the redrive of SQS or a console producer knows nothing of counters: the message comes with all its attempts used and
-    would be a dead letter again at once. Somebody wanted it to run, so it starts as a replay does, with the letter's history.
+    would be a dead letter again at once. A person wanted it to run, so it starts as a replay does, with the letter's history.
     Where its record cannot be read, all that is known are the `replays` that the message counts.
     """
     letter = read_letter(record)

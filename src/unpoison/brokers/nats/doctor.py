@@ -195,7 +195,7 @@ def _of_space(account: dict[str, Any]) -> Iterator[Finding]:
         yield Finding(
             "storage-nearly-full",
             f"This account uses {used:,} of {most:,} bytes on disk. When none are left nothing can be published, retried or "
-            f"dead-lettered, and every source stands still.",
+            f"dead-lettered, and every source is paused.",
             "Raise max_file for the account, or see what takes the space: nats stream report",
         )
 

@@ -136,7 +136,7 @@ class Connection:
             self._thread.join(5.0)
 
     def hang_up(self) -> None:
-        """Have it end soon. Whoever needs one from now on opens another."""
+        """Have it end soon. A caller that needs one from now on opens another."""
         self._is_ending = True
 
         def end() -> None:

@@ -33,7 +33,7 @@ class Unanswered(Exception):
 
 class _Stay(HTTPRedirectHandler):
     def redirect_request(self, *_: Any) -> None:
-        """Whoever is named there gets no password."""
+        """A host that a redirect names gets no password."""
 
 
 class Management:

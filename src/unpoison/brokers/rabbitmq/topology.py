@@ -1,8 +1,8 @@
 """Create the queues that a source needs, and check those that exist already. Their names are in names.py.
 
 What is missing is created; what exists is never changed. A difference is a finding, with both values and what to do about it. The
-exchange `orders.made` says that unpoison created the queue `orders`: only then does it create the queue again after somebody has
-deleted it. A queue that was there before has bindings and arguments that unpoison does not know; one made in its place would lack
+exchange `orders.made` says that unpoison created the queue `orders`: only then does it create the queue again after it was
+deleted. A queue that was there before has bindings and arguments that unpoison does not know; one made in its place would lack
 them, and messages published to its exchanges would vanish.
 """
 

@@ -91,7 +91,7 @@ OF_WORK_QUEUES = (
         "short-retention",
         lambda queue: queue.retention < SHORT_RETENTION,
         "Queue {of.name!r} deletes messages that are {of.retention:,} s old, handled or not (MessageRetentionPeriod): a "
-        "consumer that stands still for so long loses them.",
+        "consumer that is paused for so long loses them.",
         f"{{of.set}} MessageRetentionPeriod={LONGEST_RETENTION}",
         loses=True,
     ),
@@ -130,7 +130,7 @@ OF_LETTER_QUEUES = (
         "small-messages",
         lambda queue: queue.limit < queue.others_limit,
         "Queue {of.name!r} takes messages of {of.limit:,} bytes at most (MaximumMessageSize), and its source "
-        "{of.others_limit:,}: one that is larger can be no dead letter, and makes its source stand still.",
+        "{of.others_limit:,}: one that is larger can be no dead letter, and pauses its source.",
         f"{{of.set}} MaximumMessageSize={LIMIT}",
     ),
     Check(
