@@ -16,9 +16,7 @@ from unpoison.testing import Lab
 from unpoison.testing.isolation.diary import wait_until
 
 HERE = "tests.contract.folder_adapter"
-ADAPTERS["folder"] = Adapter(
-    f"{HERE}.broker", "FolderBroker", f"{HERE}.deadletters", "FolderDeadLetters", doctor=f"{HERE}.deadletters"
-)
+ADAPTER = Adapter(f"{HERE}.broker", "FolderBroker", f"{HERE}.deadletters", "FolderDeadLetters", doctor=f"{HERE}.deadletters")
 
 
 class FolderLab(Lab):
@@ -28,8 +26,13 @@ class FolderLab(Lab):
     readers = (f"{HERE}.envelope.read",)
 
     def __init__(self, folder: Path, visibility: float = 30.0) -> None:
+        ADAPTERS["folder"] = ADAPTER
         self._root = folder / "queues"
         super().__init__(f"folder://{self._root}?visibility={visibility}", folder)
+
+    def __exit__(self, *raised: object) -> None:
+        super().__exit__(*raised)
+        del ADAPTERS["folder"]  # other tests speak of every adapter that is known
 
     def steal(self, broker: Broker, deliveries: Sequence[Delivery]) -> None:
         """As if this process had been paused: nothing is renewed until another can have the messages."""

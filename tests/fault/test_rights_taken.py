@@ -102,7 +102,7 @@ def test_without_the_right_to_look_at_groups_redis_does_not_call_the_group_missi
     admin = redis.fresh()
     with opened(admin), redis_user(admin) as (url, _, __), raw(admin) as tool:
         tool.execute_command("ACL", "SETUSER", USER, "-xinfo")
-        with pytest.raises(BrokerUnavailable, match=r"has no right to that.*docs/redis\.md"), opened(url, create=False):
+        with pytest.raises(BrokerUnavailable, match=r"has no permission for that.*docs/redis\.md"), opened(url, create=False):
             pass
 
 
