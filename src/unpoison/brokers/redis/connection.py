@@ -156,9 +156,6 @@ class Finder:
             node.close()
 
 
-# (the part that gave this module its question)
-
-
 _WRONG_NODE = ("READONLY", "MOVED", "ASK", "CLUSTERDOWN", "LOADING")
 
 
