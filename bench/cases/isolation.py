@@ -29,7 +29,7 @@ from unpoison.body.guard import decoder
 from unpoison.flow.run import Run
 from unpoison.flow.runnable import RunnableApp
 from unpoison.model.message import Delivery
-from unpoison.workers.bell import Bell
+from unpoison.workers.interface import Bell
 
 SLICE = 0.03
 """Seconds, about: shorter than most disturbances."""

@@ -7,10 +7,7 @@ from bench.harness.figures import Result, Row, Spread
 PLAIN = {"messages/s", "calls"}
 """Units whose figures are whole numbers."""
 
-RATIOS = (
-    "A ratio is taken within each round, and the median of these is shown: "
-    "it need not be the quotient of the two medians beside it."
-)
+RATIOS = "Each ratio is the median of the ratios of all rounds: it need not be the quotient of the two medians in the table."
 
 
 def terminal(result: Result) -> Table:

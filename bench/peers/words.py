@@ -10,70 +10,70 @@ from bench.peers.setups import NAMES, Setup, known
 OPENING = """
 # Beside other libraries
 
-How fast are the libraries that people use for this in Python, and what does each of them do with a message that kills its
-worker? Everything here can be run again: `make bench-peers` measures, `make kill-test` kills. This page is written by the two
-from `bench/peers/results.json`, `growth.json`, `kill_test.json` and `setups.toml`; nobody types a figure.
+How fast are other Python libraries for this job, and what does each of them do with a message that kills its worker? You can
+repeat everything here: `make bench-peers` measures, `make kill-test` kills. Both generate this page from
+`bench/peers/results.json`, `growth.json`, `kill_test.json` and `setups.toml`; no figure is typed by hand.
 
-Each library runs in an environment of its own with pinned versions, and is set up as its documentation advises for work that
-must not be lost: acknowledging after the work, never before. All settings are [at the end](#settings). If one of them does a
-library wrong, change it in `bench/peers/setups.toml` and run it again.
+Each library runs in its own environment with pinned versions. It is set up as its documentation recommends for work that must
+not be lost: it acknowledges after the work, never before. All settings are [at the end](#settings). If a setting is unfair to a
+library, change it in `bench/peers/setups.toml` and run the test again.
 """
 
 KILL_TEST = """
 ## A message that kills its worker
 
-A message that runs a machine out of memory, or into a bug of a C library, takes its worker down with it: all processes at once,
-without an exception that anybody could catch. Whoever watches over it starts a new worker, and the message comes back.
+A message that uses up all memory, or triggers a bug in a C library, takes its worker down with it: all processes at once, with
+no exception to catch. The supervisor starts a new worker, and the broker delivers the message again.
 
-The test does that. One message kills every process of its worker, five healthy ones stand behind it, and one of bytes that are
-no message at all. A dead worker is started again at once. It ends after 20 restarts, or when nothing has been started for a
-while; then everybody is killed, and the broker itself is asked what is where. Limits are three starts or three retries wherever
-there is one, and leases that last minutes or hours were cut to seconds, so that the test need not wait for them.
+The test reproduces this. One message kills every process of its worker. Behind it wait five healthy messages, and one whose
+bytes are not a message at all. A dead worker is restarted at once. The test ends after 20 restarts, or when no message has been
+started for a while. Then all workers are killed, and the broker itself is asked where each message is. Where a library has a
+limit, it is three starts or three retries. Leases of minutes or hours are cut to seconds to keep the test short.
 """
 
 SPEED = """
 ## How fast
 
-A full queue, one worker process, and a handler that looks one value up in an order of 256 bytes; that takes next to no time, so
-what is seen is the library. Libraries that run many handlers at once may do so; nobody writes a line of log for each message.
-Beside them stands the fastest loop that a careful person could write by hand and that is as safe: it acknowledges after the
-work, in batches where the broker has that. It counts no attempt, judges no failure, keeps no dead letter and isolates nothing.
+The queue is full, there is one worker process, and the handler looks one value up in an order of 256 bytes. The handler takes
+almost no time, so the figures show the cost of the library. Libraries that can run many handlers at once may do so; none of
+them logs a line per message. The baseline is the fastest safe loop that one could write by hand: it acknowledges after the
+work, in batches where the broker allows it. It does not count attempts, classify failures, keep dead letters or isolate handlers.
 
-unpoison runs with everything on: handlers in a process of their own, the guard on every body, counting, leases. It may use a
-second core for that, as Celery's prefork pool and rq do; the CPU column shows what it costs, and for unpoison it includes
-starting its processes. Timed is from the first message handled to the last; two seconds later the worker is killed, and the
-broker is asked whether anything is left. Each round runs every side once, and ratios are taken within a round.
-[Performance](performance.md) tells how the machine is watched meanwhile.
+unpoison runs with everything on: isolated handlers, the guard on every body, counting, leases. It may use a second core, as
+Celery's prefork pool and rq do. The CPU column shows what that costs; for unpoison it includes starting its processes. The time
+runs from the first message handled to the last. Two seconds later the worker is killed, and the broker is asked what is left.
+Each round runs every side once, and ratios compare sides of the same round. [Performance](performance.md) describes how
+disturbed rounds are recognised.
 """
 
 GROWTH = """
 ## A thousand times as many
 
-What a message costs unpoison in queues from 1,000 messages upward, and how much memory all its processes have at their highest. A
-size that would take more than five minutes, publishing included, is left out. A thousand messages are handled in a few
-hundredths of a second, too few to tell much. Kafka's client reads up to 16 MB ahead: a queue that is smaller needs less memory.
+The cost of a message in queues from 1,000 messages upward, and the peak memory of all unpoison processes together. Sizes that
+would take more than five minutes, publishing included, are left out. A thousand messages take only a few hundredths of a
+second, too short for a precise figure. Kafka's client reads up to 16 MB ahead, so a smaller queue needs less memory.
 """
 
 SETTINGS = """
 ## Settings
 
-The command with which each library was run, and below it its settings, by its own names for them. Its app is in the folder of
-its name in `bench/peers/`, with the versions of all packages.
+For each library: the command that ran it, then its settings under its own names. Its app and the pinned versions of all
+packages are in the folder of that name in `bench/peers/`.
 """
 
-RATIOS = "× is the median of the ratios of the rounds: it need not be the quotient of the two medians in the table."
+RATIOS = "× is the median of the ratios of all rounds, so it need not be the quotient of the two medians in the table."
 
 GOAL_BESIDE_THE_LOOP = 0.95
 GOAL_BESIDE_PEERS = 5.0
 GOAL_ON = {"rabbitmq": 4.0}
 GOAL_BESIDE = {"pgqueuer": 3.0, "quixstreams": 1.5}
-"""How many times as fast as the loop by hand, and as the fastest peer with one message per call, unpoison is meant to be. Whoever
-writes the page is told which are missed; they do not stand in it."""
+"""How many times as fast as the loop by hand, and as the fastest peer with one message per call, unpoison is meant to be.
+`make bench-peers` prints those that are missed; the page does not show them."""
 
 WHY_SLOWER = {
     "kafka": (
-        "That loop spends about 3 µs on a message in all, decoding included; as much is spent on one that goes through an "
-        "isolated worker without any broker. With a handler that works for 20 µs the two are "
+        "That loop spends about 3 µs per message in all, decoding included; passing a message through an isolated worker costs "
+        "as much, even without a broker. With a handler that works for 20 µs the two are "
         "[side by side](performance.md#kafka)."
     ),
 }
@@ -96,10 +96,10 @@ def _passed(setups: Sequence[Setup], killed: KillTest) -> Iterator[str]:
     ours = [NAMES[setup.broker] for setup in flawless if setup.peer == "unpoison"]
     passed = [f"unpoison on {_listed(ours)}"] if ours else []
     passed += [f"{setup.label} on {NAMES[setup.broker]}" for setup in flawless if setup.peer != "unpoison"]
-    yield f"Stopped the poison, kept it for a person, and handled every healthy message once, in every run: {_listed(passed)}."
+    yield f"In every run, these stopped the poison, kept it for inspection and handled each healthy one once: {_listed(passed)}."
     for setup in (setup for setup in flawless if setup.peer != "unpoison"):
         kept = killed.outcomes[setup.name][0].places["poison"]
-        yield f"With {setup.label} the poison is kept as: {kept}."
+        yield f"{setup.label} keeps the poison as: {kept}."
     missing = [NAMES[setup.broker] for setup in setups if setup.peer == "unpoison" and setup not in flawless]
     if missing:
         yield f"unpoison did not on {_listed(missing)}."
@@ -109,8 +109,8 @@ def _ours(setups: Sequence[Setup], killed: KillTest) -> Iterator[str]:
     starts = [run.poison_ran for setup in setups if setup.peer == "unpoison" for run in killed.outcomes[setup.name]]
     if max(starts, default=0) > 3:
         yield (
-            f"unpoison started the poison up to {max(starts)} times with a limit of three: where consumers vanish as a whole, "
-            "its [promise](isolation.md#the-promise) is one start more than the limit at most."
+            f"unpoison started the poison up to {max(starts)} times with a limit of three: when whole consumers vanish, "
+            "it [promises](isolation.md#the-promise) at most one start above the limit."
         )
 
 
@@ -119,11 +119,11 @@ def _harm(setups: Sequence[Setup], killed: KillTest) -> Iterator[str]:
         return [setup for setup in setups if any(fate in tables.fates(run) for run in killed.outcomes[setup.name])]
 
     if lost := harmed("lost"):
-        yield f"Healthy messages were never handled and are nowhere any more, in at least one run, with {_named(lost)}."
+        yield f"Healthy messages were lost without being handled, in at least one run, with {_named(lost)}."
     if dead := harmed("dead-lettered"):
         yield (
-            f"Healthy messages that had never run were put aside together with the poison by {_named(dead)}: there, whatever was "
-            "in the same worker as the poison is charged with it."
+            f"Healthy messages that had never run were dead-lettered together with the poison by {_named(dead)}: there, every "
+            "message in the same worker as the poison is charged with the crash."
         )
 
 
@@ -131,8 +131,9 @@ def kill_test_footnote(killed: KillTest) -> str:
     runs = sorted({len(outcomes) for outcomes in killed.outcomes.values()})
     versions = ", ".join(f"{NAMES[broker]} {version}" for broker, version in killed.versions.items())
     return (
-        f"Run {_listed([str(count) for count in runs])} times each, last on {killed.day}; where runs differ, all of it is told, "
-        f"and the chart shows the worst. {versions}. *Stuck*: on the broker, and not started any more until the test ended."
+        f"Run {_listed([str(count) for count in runs])} times each, last on {killed.day}. Where runs differ, the tables show "
+        f"every outcome, and the chart shows the worst. {versions}. *Stuck*: still on the broker, but not started again "
+        "before the test ended."
     )
 
 
@@ -145,7 +146,7 @@ def speed_found(broker: str, found: Drained) -> str:
 
 def _beside_the_loop(broker: str, found: Drained) -> Iterator[str]:
     ratio = tables.ratios(found.cells["unpoison"], found.cells["raw"]).median
-    yield f"unpoison is at {ratio:.2f} × the loop by hand."
+    yield f"unpoison runs at {ratio:.2f} × the rate of the loop by hand."
     if ratio < GOAL_BESIDE_THE_LOOP and broker in WHY_SLOWER:
         yield WHY_SLOWER[broker]
 
@@ -167,8 +168,8 @@ def _held(found: Drained, setups: Sequence[Setup]) -> Iterator[str]:
         left = max(cell.left for cell in found.cells[setup.name])
         if left:
             yield (
-                f"{setup.label} had up to {left:,} finished messages unacknowledged when it was killed two seconds after the "
-                "last one: they would run again."
+                f"When {setup.label} was killed two seconds after the last message, up to {left:,} finished messages were still "
+                "unacknowledged: they would run again."
             )
 
 
@@ -179,7 +180,7 @@ def _failed(found: Drained) -> Iterator[str]:
 def _beside(times: float) -> str:
     if times >= 1:
         return f"unpoison is {times:.1f} × as fast"
-    return f"it is faster than unpoison, which reaches {times:.2f} × of its rate"
+    return f"it is faster than unpoison, which reaches {times:.2f} × its rate"
 
 
 def missed(broker: str, found: Drained) -> Iterator[str]:
@@ -203,7 +204,7 @@ def _cpu(found: Drained, side: str) -> float:
 def speed_footnote(found: Drained) -> str:
     rounds = len(found.cells["raw"])
     disturbed = sum(cell.disturbed for cells in found.cells.values() for cell in cells)
-    noise = f", {disturbed} runs of them disturbed by other processes" if disturbed else ""
+    noise = f", with {disturbed} runs disturbed by other processes" if disturbed else ""
     measured = f"Measured on {found.day} in {rounds} rounds{noise}; median (lowest..highest)"
     return f"{RATIOS} Version {found.version}. {measured}. {found.machine}."
 
@@ -217,8 +218,8 @@ def _grown(name: str, sizes: Sequence) -> str:
     smallest, first, last = sizes[0], sizes[1], sizes[-1]
     cost = last.seconds / last.messages / (first.seconds / first.messages)
     return (
-        f"{name}: a message among {last.messages:,} costs {cost:.2f} × of one among {first.messages:,}, with "
-        f"{last.memory / smallest.memory:.2f} × the memory of {smallest.messages:,}."
+        f"{name}: a message in a queue of {last.messages:,} costs {cost:.2f} × as much as in one of {first.messages:,}, and "
+        f"memory is {last.memory / smallest.memory:.2f} × that of {smallest.messages:,}."
     )
 
 

@@ -48,10 +48,10 @@ def test_the_page_in_the_docs_is_what_the_data_say():
         (
             31_000,
             7_000,
-            ["1.03 × the loop by hand.", "Dramatiq (1 thread): unpoison is 4.4 × as fast."],
+            ["1.03 × the rate of the loop by hand.", "Dramatiq (1 thread): unpoison is 4.4 × as fast."],
         ),
-        (27_000, 9_000, ["0.90 × the loop by hand.", "unpoison is 3.0 × as fast."]),
-        (20_000, 40_000, ["Dramatiq (1 thread): it is faster than unpoison, which reaches 0.50 × of its rate"]),
+        (27_000, 9_000, ["0.90 × the rate of the loop by hand.", "unpoison is 3.0 × as fast."]),
+        (20_000, 40_000, ["Dramatiq (1 thread): it is faster than unpoison, which reaches 0.50 × its rate"]),
     ],
     ids=["faster", "goals missed", "a peer is faster"],
 )
@@ -81,12 +81,12 @@ def test_whoever_writes_the_page_is_told_which_goals_are_missed(ours, theirs, mi
 def test_a_ratio_that_looks_like_wrong_arithmetic_is_explained_below_its_table():
     found = drained(30_000, 7_000)
     text = said(page.page(found, kill_test(), None)).partition("### RabbitMQ")[2].partition(" ### ")[0]
-    assert "× is the median of the ratios of the rounds: it need not be the quotient of the two medians in the table." in text
+    assert "× is the median of the ratios of all rounds, so it need not be the quotient of the two medians in the table." in text
 
 
 def test_what_was_left_unacknowledged_is_told_and_shown():
     text = said(page.page(drained(30_000, 7_000, left=41), kill_test(), None))
-    assert "Dramatiq (1 thread) had up to 41 finished messages unacknowledged" in text
+    assert "up to 41 finished messages were still unacknowledged" in text
     assert "left unacknowledged" not in said(page.page(drained(30_000, 7_000), kill_test(), None))
 
 
@@ -122,9 +122,9 @@ def test_words_about_the_kill_test_follow_the_outcomes():
         dramatiq_rabbitmq=[killed("in the queue", "loops", 21)],
     )
     text = words.kill_test_found(found)
-    assert "in every run: unpoison on RabbitMQ." in text
+    assert "handled each healthy one once: unpoison on RabbitMQ." in text
     assert "up to 4 times with a limit of three" in text
-    assert "put aside together with the poison by Celery (quorum queue, delivery limit 3, DLX) on RabbitMQ" in text
+    assert "dead-lettered together with the poison by Celery (quorum queue, delivery limit 3, DLX) on RabbitMQ" in text
     assert "nowhere any more" not in text
     assert "| Dramatiq | 21, not over | 5 | in the queue, run again | all done | gone |" in page.page({}, found, None)
 
@@ -135,9 +135,9 @@ def test_a_failure_of_ours_and_a_success_of_a_peer_are_told():
         arq_redis=[killed("failed result, kept an hour")],
     )
     text = words.kill_test_found(found)
-    assert "in every run: arq on Redis. With arq the poison is kept as: failed result, kept an hour." in text
+    assert "one once: arq on Redis. arq keeps the poison as: failed result, kept an hour." in text
     assert "unpoison did not on RabbitMQ." in text
-    assert "nowhere any more, in at least one run, with unpoison on RabbitMQ." in text
+    assert "Healthy messages were lost without being handled, in at least one run, with unpoison on RabbitMQ." in text
 
 
 def test_runs_that_differ_are_both_told():
@@ -149,7 +149,7 @@ def test_runs_that_differ_are_both_told():
 def test_growth_is_told_beside_the_smaller_sizes():
     sizes = [Grown(1_000, 0.1, 0.1, 50_000_000), Grown(10_000, 0.2, 0.2, 55_000_000), Grown(100_000, 3.0, 2.0, 60_000_000)]
     text = page.page({}, kill_test(), Growth("2026-11-15", "a machine", {"redis": sizes}))
-    assert "Redis: a message among 100,000 costs 1.50 × of one among 10,000, with 1.20 × the memory of 1,000." in said(text)
+    assert "in a queue of 100,000 costs 1.50 × as much as in one of 10,000, and memory is 1.20 × that of 1,000." in said(text)
     assert "| Redis | 1,000 | 100.0 | 100.0 | 50 |" in text
 
 
