@@ -12,7 +12,7 @@ from unpoison.brokers.rabbitmq import properties
 from unpoison.brokers.rabbitmq.broker import RabbitMQBroker
 from unpoison.brokers.rabbitmq.copies import letter_copy
 from unpoison.brokers.rabbitmq.envelope import Receipt as RabbitMQReceipt
-from unpoison.brokers.sqs import envelope, publishing
+from unpoison.brokers.sqs import copies, envelope
 from unpoison.brokers.sqs.broker import SQSBroker
 from unpoison.model.message import Delivery, Outgoing
 from unpoison.port.broker import Broker, Dead, Settlement
@@ -82,7 +82,7 @@ def _into_sqs(broker: Broker, source: str) -> Write:
 
     def write(letters: list[tuple[str, bytes]]) -> None:
         deliveries = [Delivery(SQSReceipt(None, "", raw(id_, body)), source, id_, body) for id_, body in letters]
-        refused = broker.client.store([publishing.letter(topic, Dead(each, given.letter_of(each))) for each in deliveries])
+        refused = broker.client.store([copies.letter(topic, Dead(each, given.letter_of(each))) for each in deliveries])
         assert not refused
 
     return write

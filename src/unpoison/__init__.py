@@ -1,7 +1,7 @@
 """unpoison makes message consumers poison-proof."""
 
 from unpoison.app import App
-from unpoison.deadletters.manager import DLQManager, PurgeResult, ReplayResult
+from unpoison.deadletters import DLQManager, PurgeResult, ReplayResult
 from unpoison.decide.policy import PoisonPillHandler, Policy
 from unpoison.errors import (
     BrokerUnavailable,
@@ -24,9 +24,9 @@ from unpoison.errors import (
     UnpoisonError,
 )
 from unpoison.model.backoff import Backoff
-from unpoison.model.classification import ErrorClassification
 from unpoison.model.dead_letter import DeadLetter
 from unpoison.model.message import Delivery, Message, MessageMetadata, Native
+from unpoison.model.verdict import ErrorClassification
 from unpoison.reporting.report import RunResult, Tally
 
 __all__ = [

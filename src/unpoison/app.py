@@ -1,6 +1,7 @@
 """What users write: an `App` with its consumers, `publish`, `dlq` and `run`."""
 
 import os
+import signal
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,7 +13,7 @@ from typing import Any, TypeVar
 from unpoison.body.payload import check_several, check_text, encode, new_id, new_ids
 from unpoison.body.signature import check_not_generator
 from unpoison.brokers import broker_for, check_sources, dead_letters_for, resolved
-from unpoison.deadletters.manager import DLQManager
+from unpoison.deadletters import DLQManager
 from unpoison.decide.options import DEFAULTS, Settings, settings_from
 from unpoison.decide.policy import ErrorClassifier, OnDLQ, OnRetry, PoisonPillHandler, Policy
 from unpoison.errors import ConfigError, PayloadError, seconds
@@ -25,9 +26,8 @@ from unpoison.model.backoff import Backoff
 from unpoison.model.message import Outgoing
 from unpoison.port.broker import Broker
 from unpoison.port.findings import check_accepted
-from unpoison.reporting.report import RunResult
-from unpoison.worker.call import Registration
-from unpoison.worker.hooks import WorkerHooks
+from unpoison.reporting.report import RunResult, Tally
+from unpoison.worker.call import Registration, WorkerHooks
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -66,20 +66,10 @@ class App:
         start_timeout: float | timedelta | None = DEFAULTS.start_timeout,
         accept: Sequence[str] | None = DEFAULTS.accept,
     ) -> None:
-        given: dict[str, Any] = {
-            "url": url,
-            "create": create,
-            "prefetch": prefetch,
-            "max_body": max_body,
-            "max_depth": max_depth,
-            "code_version": code_version,
-            "worker_memory": worker_memory,
-            "recycle_messages": recycle_messages,
-            "recycle_memory": recycle_memory,
-            "grace": grace,
-            "start_timeout": start_timeout,
-            "accept": tuple(accept) if isinstance(accept, list | set | frozenset) else accept,
-        }
+        given: dict[str, Any] = {**locals()}  # every argument, by the name of its setting
+        del given["self"]
+        if isinstance(accept, list | set | frozenset):
+            given["accept"] = tuple(accept)
         settings = settings_from(given)
         self.settings: Settings = replace(settings, url=resolved(settings.url))
         check_accepted(settings.accept)
@@ -130,11 +120,9 @@ class App:
         - `on_retry`: called with message, metadata and the delay in seconds after a retry was stored. May be async.
         - `handler`: a PoisonPillHandler that decides max_attempts, max_age, classify, policies and the hooks itself.
         """
+        options: dict[str, Any] = {**locals()}  # what `register` takes by name
+        del options["self"], options["source"]
         check_has_source(source)
-        options: dict[str, Any] = {"max_attempts": max_attempts, "backoff": backoff, "timeout": timeout, "max_age": max_age}
-        options |= {"schema": schema, "classify": classify, "policies": policies, "key_from": key_from, "tombstones": tombstones}
-        options |= {"concurrency": concurrency, "threads": threads, "isolation": isolation}
-        options |= {"on_dlq": on_dlq, "on_retry": on_retry, "handler": handler}
 
         def decorate(function: Function) -> Function:
             if source in self._consumers:
@@ -237,7 +225,10 @@ class App:
                 "app.run() is called while worker processes import the app, so each of them would start it again. "
                 "Put it under if __name__ == '__main__':"
             )
-        run = Run([runnable(self)])
+        try:
+            run = Run([runnable(self)])
+        except KeyboardInterrupt:  # a run that has begun catches Ctrl-C itself; before that nothing was started
+            return RunResult({source: Tally() for source in self._consumers}, signal.SIGINT)
         run.serve(until_empty=until_empty)
         return run.result()
 

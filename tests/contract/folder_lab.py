@@ -22,7 +22,10 @@ ADAPTER = Adapter(f"{HERE}.broker", "FolderBroker", f"{HERE}.deadletters", "Fold
 class FolderLab(Lab):
     """A folder of its own."""
 
-    modules = (*(f"{HERE}.{name}" for name in ("broker", "deadletters", "queue")), "unpoison.port.copying.settling")
+    modules = (
+        *(f"{HERE}.{name}" for name in ("broker", "deadletters", "queue")),
+        *(f"unpoison.port.copying.{name}" for name in ("leased_broker", "settling")),
+    )
     readers = (f"{HERE}.envelope.read",)
 
     def __init__(self, folder: Path, visibility: float = 30.0) -> None:
@@ -37,7 +40,7 @@ class FolderLab(Lab):
     def steal(self, broker: Broker, deliveries: Sequence[Delivery]) -> None:
         """As if this process had been paused: nothing is renewed until another can have the messages."""
         assert isinstance(broker, FolderBroker)
-        keeper = broker.sources._keeper
+        keeper = broker._keeper
         assert keeper is not None
         renew, keeper._renew = keeper._renew, lambda: None
         try:

@@ -34,10 +34,8 @@ class KafkaLab(Lab):
             "connection",
             "cluster_queries",
             "deadletters",
-            "letter_states",
-            "publishing",
             "letters",
-            "replays",
+            "waiting",
         )
     )
     readers = ("unpoison.brokers.kafka.envelope.read_envelope", "unpoison.brokers.kafka.subscription.Subscription._deliveries")
@@ -79,7 +77,7 @@ class KafkaLab(Lab):
 
     def refused_message(self, broker: Broker) -> Outgoing:
         """An administrator limited the size of records in the topic of the source."""
-        self._limit("100000", "topic")
+        self.limit("100000", "topic")
         assert isinstance(broker, KafkaBroker)
         topic = ConfigResource(ResourceType.TOPIC, broker.connection.names("orders").topic)
 
@@ -107,13 +105,14 @@ class KafkaLab(Lab):
     @contextmanager
     def dead_letters_unwritable(self) -> Iterator[None]:
         """An administrator limited the size of records in the topic of dead letters."""
-        self._limit("1")
+        self.limit("1")
         try:
             yield
         finally:
-            self._limit(None)
+            self.limit(None)
 
-    def _limit(self, size: str | None, kind: str = "dlq") -> None:
+    def limit(self, size: str | None, kind: str = "dlq") -> None:
+        """Set `max.message.bytes` of a topic of 'orders', or take it back, and return once that is in force."""
         broker = self.broker("orders")
         assert isinstance(broker, KafkaBroker)
         operation = AlterConfigOpType.DELETE if size is None else AlterConfigOpType.SET

@@ -30,7 +30,6 @@ from unpoison.testing.contract import (
     killing,
     ownership,
     publishing,
-    quick,
     retrying,
     sharing,
 )
@@ -44,7 +43,8 @@ def promises(*topics: ModuleType) -> Promises:
     return frozenset(value for topic in topics for name, value in vars(topic).items() if name.startswith("test_"))
 
 
-CONTRACT, KILLS, ISOLATION = promises(quick), promises(killing), promises(isolation)
+KILLS, ISOLATION = promises(killing), promises(isolation)
+CONTRACT = promises(contract) - KILLS
 EVERY = CONTRACT | KILLS | ISOLATION
 NONE: Promises = frozenset()
 

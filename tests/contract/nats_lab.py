@@ -26,9 +26,8 @@ class NATSLab(Lab):
     """An account of its own."""
 
     modules = (
-        *(f"unpoison.brokers.nats.{name}" for name in ("broker", "source", "client", "deadletters", "claims", "writing")),
-        "unpoison.brokers.nats.subscription",
-        "unpoison.port.copying.settling",
+        *(f"unpoison.brokers.nats.{name}" for name in ("broker", "source", "client", "deadletters", "writing", "subscription")),
+        *(f"unpoison.port.copying.{name}" for name in ("leased_broker", "settling")),
     )
     readers = tuple(f"unpoison.brokers.nats.envelope.{name}" for name in ("look", "plain"))
 
@@ -41,10 +40,10 @@ class NATSLab(Lab):
     def steal(self, broker: Broker, deliveries: Sequence[Delivery]) -> None:
         """As if this process had been paused: nothing is renewed until the server has taken back what it held."""
         assert isinstance(broker, NATSBroker)
-        keeper = broker.sources._keeper
+        keeper = broker._keeper
         assert keeper is not None
         renew, keeper._renew = keeper._renew, lambda: None
-        for source in broker.sources.known.values():
+        for source in broker.known.values():
             for pulled in source.pulled:
                 pulled.cancel()  # else what is taken from it would come straight to it again
         try:

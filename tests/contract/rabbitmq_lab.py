@@ -12,8 +12,7 @@ from servers.rabbitmq import RabbitMQ as Server
 from tests.contract.cutting_proxy import CuttingProxy, opened_through
 from unpoison.brokers.rabbitmq import properties
 from unpoison.brokers.rabbitmq.broker import RabbitMQBroker
-from unpoison.brokers.rabbitmq.header_table import Header
-from unpoison.brokers.rabbitmq.properties import Properties
+from unpoison.brokers.rabbitmq.properties import Header, Properties
 from unpoison.brokers.rabbitmq.writing import Copy
 from unpoison.model.message import Delivery, Native, Outgoing
 from unpoison.port.broker import Broker, Ring
@@ -56,7 +55,7 @@ class RabbitMQLab(Lab):
         holder, queue = deliveries[0].receipt.holder, deliveries[0].receipt.holder._queue
         connection = holder._channel.connection
         # An answer on the same channel: the acks before it have arrived.
-        holder._channel.ask(lambda channel, done: channel.queue_declare(queue, passive=True, callback=done), "counting")
+        holder._channel.look_at(queue)
         connection.wire._transport._sock.shutdown(socket.SHUT_RDWR)
         wait_until(
             lambda: not connection.is_open and not any(each.receipt.holder.alive for each in deliveries),

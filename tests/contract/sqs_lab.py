@@ -60,7 +60,7 @@ class SQSLab(Lab):
 
     modules = (
         *(f"unpoison.brokers.sqs.{name}" for name in ("broker", "source", "subscription", "deadletters")),
-        *(f"unpoison.port.copying.{name}" for name in ("settling", "whole_dlq")),
+        *(f"unpoison.port.copying.{name}" for name in ("leased_broker", "settling", "whole_dlq")),
     )
     readers = tuple(f"unpoison.brokers.sqs.envelope.{name}" for name in ("look", "plain"))
     similar_source = "orders-eu"  # the name of a queue has no dot
@@ -92,10 +92,10 @@ class SQSLab(Lab):
     def steal(self, broker: Broker, deliveries: Sequence[Delivery]) -> None:
         """As if this process had been paused: nothing is renewed until SQS has taken back what it held."""
         assert isinstance(broker, SQSBroker)
-        keeper = broker.sources._keeper
+        keeper = broker._keeper
         assert keeper is not None
         renew, keeper._renew = keeper._renew, lambda: None
-        for source in broker.sources.known.values():
+        for source in broker.known.values():
             source.work.cancel()  # else what is taken from it would come straight to it again
         try:
             wait_until(

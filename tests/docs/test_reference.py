@@ -22,7 +22,7 @@ from unpoison.errors import RemoteFailure, Steering, UnpoisonError
 from unpoison.flow.registration import ASYNC_CONCURRENCY
 from unpoison.model import backoff
 from unpoison.model.backoff import DEFAULT_BACKOFF, MAX_AGE, MAX_ATTEMPTS
-from unpoison.model.classification import ErrorClassification
+from unpoison.model.verdict import ErrorClassification
 from unpoison.port.reading import RULE
 
 

@@ -8,7 +8,7 @@ import msgspec
 from tests.docs.pages import ROOT
 from tests.docs.test_reference import table
 from unpoison import App
-from unpoison.deadletters.manager import DLQManager, PurgeResult, ReplayResult
+from unpoison.deadletters import DLQManager, PurgeResult, ReplayResult
 from unpoison.model.dead_letter import DeadLetter
 from unpoison.reporting.report import Tally
 

@@ -205,7 +205,7 @@ def test_missing_rights_are_granted_one_by_one_until_nothing_is_missing(url):
         broker.publish([Outgoing("1", "orders", b"{}")])
         broker.close()
         run(url, "revoke usage on sequence unpoison_positions from weak", "revoke delete on unpoison_line from weak")
-        assert "delete on unpoison_line; usage on unpoison_positions" in found(weak)["missing-rights"].problem
+        assert "delete on unpoison_line; usage on sequence unpoison_positions" in found(weak)["missing-rights"].problem
     finally:
         drop_role(url, "weak")
 

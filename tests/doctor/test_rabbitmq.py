@@ -10,7 +10,7 @@ from tests.servers_plugin import private_or_skip
 from unpoison.brokers import findings_for
 from unpoison.brokers.rabbitmq.broker import RabbitMQBroker
 from unpoison.brokers.rabbitmq.deadletters import RabbitMQDeadLetters
-from unpoison.brokers.rabbitmq.doctor import fixes
+from unpoison.brokers.rabbitmq.doctor import queue_facts
 from unpoison.brokers.rabbitmq.doctor import server as server_checks
 from unpoison.decide.options import ConsumerOptions
 from unpoison.errors import BrokerUnavailable, ConfigError
@@ -169,7 +169,7 @@ def test_consumer_timeout_unseen(vhost, vhost_4):
 
 
 def test_the_usual_time_of_a_handler_is_the_default_of_the_option():
-    assert ConsumerOptions.__dataclass_fields__["timeout"].default == fixes.USUAL
+    assert ConsumerOptions.__dataclass_fields__["timeout"].default == queue_facts.USUAL
 
 
 @pytest.mark.long

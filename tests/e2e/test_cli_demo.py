@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.command_line import LIMIT, UNPOISON, environment, terminal, unpoison
-from unpoison.cli.demo.poison import KINDS, message_id, traffic
+from unpoison.cli.demo.shop import KINDS, message_id, traffic
 from unpoison.testing.isolation.diary import wait_until
 
 MESSAGES, SEED = 60, 1

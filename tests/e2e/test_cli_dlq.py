@@ -368,10 +368,10 @@ def test_count_says_how_many_are_in_each_state_of_each_source(tmp_path):
 STOPPED_IN_THE_MIDDLE = """
 import os, signal
 from unpoison.cli import main
-from unpoison.deadletters import manager
+from unpoison import deadletters
 from unpoison.brokers.sqlite.deadletters import SQLiteDeadLetters
 
-manager.PAGE = 10
+deadletters.PAGE = 10
 replay = SQLiteDeadLetters.replay
 
 def interrupted(letters, ids):

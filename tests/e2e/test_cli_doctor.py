@@ -40,16 +40,14 @@ def test_what_loops_comes_first_and_makes_it_fail(shop):
     expected = ["Loses or loops messages", "  endless-retry", "Advice", "  grace-too-short"]
     assert [line for line in lines if line in expected] == expected
     assert "      max_attempts=5" in lines
-    assert lines[-1] == f"2 found in shop at sqlite:///{folder}/shop.db; 1 of them loses or loops messages."
+    assert lines[-1] == f"2 findings in shop at sqlite:///{folder}/shop.db; 1 loses or loops messages."
 
 
 def test_advice_alone_is_no_failure(shop):
     folder = shop("timeout=60")
     ended = unpoison("doctor", "shop:app", cwd=folder)
     assert ended.code == 0
-    assert (
-        ended.text.splitlines()[-1] == f"1 found in shop:app at sqlite:///{folder}/shop.db; none of them lose or loop messages."
-    )
+    assert ended.text.splitlines()[-1] == f"1 finding in shop:app at sqlite:///{folder}/shop.db; none loses or loops messages."
 
 
 def test_as_json(shop):

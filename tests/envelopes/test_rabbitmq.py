@@ -9,7 +9,7 @@ from tests.contract.rabbitmq_lab import RabbitMQLab
 from tests.envelopes.generated import STEADY, each_alone, envelopes, junk
 from tests.envelopes.surviving import can_be_looked_at, survives
 from unpoison.brokers.rabbitmq import properties
-from unpoison.brokers.rabbitmq.header_table import Header
+from unpoison.brokers.rabbitmq.properties import Header
 from unpoison.brokers.rabbitmq.writing import Copy
 
 OURS = [

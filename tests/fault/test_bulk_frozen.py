@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from unpoison import App, BulkStopped
+from unpoison import App, BulkStopped, deadletters
 from unpoison.brokers.kafka import cluster_queries
 from unpoison.brokers.kafka import connection as kafka_connection
 from unpoison.brokers.kafka import settings as kafka_settings
 from unpoison.brokers.nats import connection as nats_connection
 from unpoison.brokers.nats import stream_reading, writing
 from unpoison.brokers.postgresql import connection
-from unpoison.deadletters import manager
 from unpoison.testing import given
 from unpoison.testing.running import drained
 
@@ -24,7 +23,7 @@ SHORT = 2.0
 
 @pytest.fixture(autouse=True)
 def short_limits(monkeypatch):
-    monkeypatch.setattr(manager, "PAGE", PAGE)
+    monkeypatch.setattr(deadletters, "PAGE", PAGE)
     monkeypatch.setattr(connection, "ANSWER_WITHIN", SHORT)
     monkeypatch.setattr(nats_connection.Connection.wait, "__defaults__", (SHORT,))
     monkeypatch.setattr(stream_reading, "ANSWER_TIMEOUT", SHORT)

@@ -9,10 +9,11 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 from tests.contract.kafka_lab import KafkaLab
 from tests.e2e.command_line import unpoison
 from unpoison.brokers import leftovers_for, move_back
-from unpoison.brokers.kafka import leaving, publishing, replays
+from unpoison.brokers.kafka import envelope, leaving
 from unpoison.brokers.kafka.envelope import NewRecord
 from unpoison.brokers.kafka.names import REPLAYS
 from unpoison.brokers.kafka.url import address
+from unpoison.brokers.kafka.waiting import held_record
 from unpoison.cli.main import cli
 from unpoison.errors import BrokerUnavailable, CapabilityError
 from unpoison.model.message import Counters, Outgoing
@@ -140,15 +141,15 @@ def test_one_that_ends_before_kafka_has_noted_what_it_moved_moves_it_again_and_l
 def test_what_its_holder_has_settled_and_what_an_operator_was_too_late_to_send_is_not_put_back(lab, names):
     broker = lab.broker("orders")
     (delivery,) = [each for each in broker.fetch("orders", 10) if each.body == b"5"]
-    part, record = delivery.receipt.partition, broker._subscriptions["orders"].record(delivery.receipt)
-    ref, settled = publishing.held_record(names, part, record, "gone")
-    _, running = publishing.held_record(names, part, record, "gone too")
+    part, record = delivery.receipt.partition, delivery.receipt.record
+    ref, settled = held_record(names, part, record, "gone")
+    _, running = held_record(names, part, record, "gone too")
     sent = NewRecord(names.retry, b"replayed", None, (), REPLAYS)
-    late = replays.with_claim(NewRecord(names.retry, b"late", None, (), REPLAYS), "nonce", 0)
-    stop = replays.cancellation((names.retry, REPLAYS), "nonce")
+    late = envelope.with_claim(NewRecord(names.retry, b"late", None, (), REPLAYS), "nonce", 0)
+    stop = envelope.cancellation(names.retry, REPLAYS, "nonce")
     broker.close()
     (before,) = leftovers_for(lab.url)
-    lab.broker().connection.must_store([settled, running, publishing.settled_note(names, ref), sent, stop, late], "preparing")
+    lab.broker().connection.must_store([settled, running, envelope.settled_note(names, ref), sent, stop, late], "preparing")
     (left,) = leftovers_for(lab.url)
     assert left.waiting == before.waiting + 2  # running, sent
     assert move_back(lab.url, left, 30.0) == left.waiting

@@ -4,7 +4,6 @@ import struct
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from tests.contract.kafka_lab import KafkaLab
 from unpoison.brokers.kafka import letters
@@ -23,22 +22,13 @@ def lab(tmp_path, kafka):
         yield lab
 
 
-def limit(lab, kind, size):
-    broker = lab.broker("orders")
-    change = ConfigEntry("max.message.bytes", str(size), incremental_operation=AlterConfigOpType.SET)
-    name = getattr(broker.connection.names("orders"), kind)
-    topic = ConfigResource(ResourceType.TOPIC, name, incremental_configs=[change])
-    for answer in broker.connection.queries.admin.incremental_alter_configs([topic]).values():
-        answer.result(10)
-
-
 def fail(body: bytes) -> None:
     raise Permanent("no " * 20_000)
 
 
 @pytest.mark.parametrize("size", [8_000, 200_000], ids=["fits without its history", "is larger than the DLQ takes"])
 def test_a_letter_that_is_too_large_for_the_dlq_is_never_lost(lab, size):
-    limit(lab, "dlq", 20_000)
+    lab.limit("20000", "dlq")
     body = bytes(range(256)) * (size // 256)
     app = given.consumer(lab.app(), "orders", fail)
     app.publish("orders", body, id="large", headers={"trace": "x" * 100})
@@ -56,7 +46,7 @@ def test_a_letter_that_is_too_large_for_the_dlq_is_never_lost(lab, size):
 
 @pytest.mark.parametrize("how", ["cut", "deleted and made anew"])
 def test_a_letter_whose_body_is_gone_is_not_sent_without_it(lab, how):
-    limit(lab, "dlq", 20_000)
+    lab.limit("20000", "dlq")
     app = given.consumer(lab.app(), "orders", fail)
     app.publish("orders", b"x" * 50_000, id="large")
     app.publish("orders", b"small", id="small")
@@ -84,7 +74,7 @@ def test_a_letter_whose_body_is_gone_is_not_sent_without_it(lab, how):
 @pytest.mark.parametrize("kind", ["retry", "dlq"])
 def test_what_its_topic_takes_is_not_refused_for_its_company(lab, kind):
     """The client sends several records as one, and the server measures that."""
-    limit(lab, kind, 20_000)
+    lab.limit("20000", kind)
     broker = lab.broker("orders")
     broker.publish([Outgoing(str(number), "orders", bytes([number]) * 9_000) for number in range(5)])
     held = broker.fetch("orders", 10)
@@ -113,14 +103,14 @@ def test_what_was_stored_before_something_else_was_refused_is_stored_once(lab):
 
 
 def test_a_retry_that_is_too_large_for_its_topic_waits_until_that_takes_it(lab):
-    limit(lab, "retry", 20_000)
+    lab.limit("20000", "retry")
     broker = lab.broker("orders")
     broker.publish([Outgoing("large", "orders", b"x" * 100_000)])
     (held,) = broker.fetch("orders", 1)
     again = Settlement(kept=[Kept(held, Counters(attempts=1))])
     with pytest.raises(BrokerUnavailable, match=r"unpoison\.retry --add-config max\.message\.bytes"):
         broker.settle(again)
-    limit(lab, "retry", 1_000_000)
+    lab.limit("1000000", "retry")
     broker.settle(again)
     (again,) = broker.fetch("orders", 10)
     assert (again.body, again.attempt) == (held.body, 2)
@@ -130,7 +120,7 @@ def test_a_letter_that_a_crash_left_twice_is_one_letter(lab):
     broker = lab.broker("orders")
     broker.publish(given.messages("orders", 1))
     (held,) = broker.fetch("orders", 1)
-    letter, record = given.letter_of(held), broker._subscription("orders").record(held.receipt)
+    letter, record = given.letter_of(held), held.receipt.record
     broker.connection.must_store([letters.letter_record(broker.connection.names("orders"), letter, record)], "crashing")
     broker.settle(Settlement(dead=[Dead(held, letter)]))
     names = broker.connection.names("orders")

@@ -10,7 +10,7 @@ import pytest
 from tests.contract.kafka_lab import KafkaLab
 from unpoison.brokers.kafka.connection import Connection
 from unpoison.errors import LetterNotFound
-from unpoison.model.classification import ErrorClassification
+from unpoison.model.verdict import ErrorClassification
 from unpoison.port.broker import Dead, Settlement
 from unpoison.testing import given
 from unpoison.testing.processes import Child, Gate

@@ -10,7 +10,7 @@ from unpoison.brokers.kafka import topology
 from unpoison.brokers.kafka.connection import Connection
 from unpoison.brokers.kafka.url import address
 from unpoison.errors import ConfigError, Permanent, PublishFailed
-from unpoison.flow import consumer
+from unpoison.flow import ending
 from unpoison.model.backoff import Backoff
 from unpoison.model.message import Delivery
 from unpoison.testing import given
@@ -20,7 +20,7 @@ from unpoison.testing.running import Journal, Running, drained
 
 @pytest.fixture
 def lab(tmp_path, kafka, monkeypatch):
-    monkeypatch.setattr(consumer, "RETRY_BROKER", (0.1,))
+    monkeypatch.setattr(ending, "RETRY_BROKER", (0.1,))
     with KafkaLab(kafka, tmp_path) as lab:
         lab.url += "&delivery.timeout.ms=1500&request.timeout.ms=1000"  # after which a record that no topic takes is given up
         yield lab

@@ -13,7 +13,7 @@ from unpoison.brokers.nats import wire
 from unpoison.brokers.nats.connection import Connection
 from unpoison.brokers.nats.url import address
 from unpoison.errors import ConfigError
-from unpoison.flow import consumer
+from unpoison.flow import ending
 from unpoison.model.backoff import Backoff
 from unpoison.model.message import Delivery
 from unpoison.port.broker import Depth, Settlement
@@ -270,7 +270,7 @@ def test_with_create_false_what_differs_from_ours_is_said_at_the_start(lab, raw)
 
 
 def test_an_adopted_stream_that_is_deleted_is_not_made_anew_but_waited_for(lab, raw, monkeypatch):
-    monkeypatch.setattr(consumer, "RETRY_BROKER", (0.1,))
+    monkeypatch.setattr(ending, "RETRY_BROKER", (0.1,))
     make(raw, subjects=["orders", "invoices"])
     handled: list[int] = []
     app = given.consumer(lab.app(), "orders", handled.append, schema=int)

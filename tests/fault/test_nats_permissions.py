@@ -13,7 +13,7 @@ import pytest
 from tests.servers_plugin import private_or_skip
 from unpoison import App
 from unpoison.errors import BrokerUnavailable
-from unpoison.flow import consumer
+from unpoison.flow import ending
 from unpoison.model.backoff import Backoff
 from unpoison.model.message import Delivery
 from unpoison.testing import given
@@ -130,7 +130,7 @@ def test_a_right_that_is_taken_away_pauses_the_source_and_charges_nobody(server,
             assert may_end.wait(60)
             raise ConnectionError("not now")
 
-    monkeypatch.setattr(consumer, "RETRY_BROKER", (0.1,))
+    monkeypatch.setattr(ending, "RETRY_BROKER", (0.1,))
     app = App(url_of(server, "shop"), create=False)
     app.publish("orders", 1)
     given.consumer(app, "orders", handle, backoff=Backoff.immediate(), isolation="thread", concurrency=1)

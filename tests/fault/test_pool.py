@@ -8,7 +8,7 @@ import pytest
 from unpoison.flow.runnable import RunnableApp
 from unpoison.model.message import Delivery
 from unpoison.workers import pool as pool_module
-from unpoison.workers.bell import Bell
+from unpoison.workers.interface import Bell
 
 APP = """
 from unpoison import App

@@ -6,7 +6,7 @@ import pytest
 
 from unpoison.flow.runnable import RunnableApp
 from unpoison.model.message import Delivery, Native
-from unpoison.workers.bell import Bell
+from unpoison.workers.interface import Bell
 
 APP = """
 from unpoison import App, Delivery

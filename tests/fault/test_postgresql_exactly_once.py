@@ -8,8 +8,7 @@ from unpoison.brokers.postgresql import settle
 from unpoison.errors import CapabilityError, OwnershipLost
 from unpoison.model.message import Delivery
 from unpoison.port.broker import Depth
-from unpoison.testing import given
-from unpoison.testing.kill_points import sweep
+from unpoison.testing import given, kill_points
 
 SHIP = "insert into shipments values (%s, %s)"
 
@@ -45,7 +44,9 @@ def shipped(lab, source):
 
 
 @pytest.mark.timeout(600)
-def test_effects_happen_exactly_once_though_the_consumer_is_killed_at_any_line(lab, monkeypatch):
+@pytest.mark.parametrize("stride", [10, pytest.param(kill_points.STRIDE, marks=pytest.mark.long)])
+def test_effects_happen_exactly_once_though_the_consumer_is_killed_at_any_line(lab, monkeypatch, stride):
+    monkeypatch.setattr(kill_points, "STRIDE", stride)
     # What the killed one held is looked for at every fetch: else each of some hundred kills costs half a second of waiting.
     monkeypatch.setattr("unpoison.brokers.postgresql.broker.TAKEOVER_EVERY", 0.0)
     monkeypatch.setattr("unpoison.brokers.postgresql.owner.LOOK_EVERY", 0.02)
@@ -63,7 +64,7 @@ def test_effects_happen_exactly_once_though_the_consumer_is_killed_at_any_line(l
         with psycopg.connect(lab.url) as connection:
             assert connection.execute("select count(*) from unpoison_settled").fetchone() == (0,)
 
-    sweep(lab, "ship", prepare, consume, check)
+    kill_points.sweep(lab, "ship", prepare, consume, check)
 
 
 def test_what_is_rolled_back_comes_again(lab):

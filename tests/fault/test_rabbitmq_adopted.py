@@ -6,7 +6,7 @@ import pytest
 from tests.contract.rabbitmq_lab import RabbitMQLab
 from unpoison.brokers.rabbitmq import connections
 from unpoison.errors import BrokerUnavailable, Permanent
-from unpoison.flow import consumer as flow
+from unpoison.flow import ending
 from unpoison.testing import given
 from unpoison.testing.isolation.diary import wait_until
 from unpoison.testing.running import Journal, Running, drained
@@ -30,7 +30,7 @@ def raw(lab):
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch):
-    monkeypatch.setattr(flow, "RETRY_BROKER", (0.05,))
+    monkeypatch.setattr(ending, "RETRY_BROKER", (0.05,))
     monkeypatch.setattr(connections, "CREATE_AFTER", 0.05)
 
 

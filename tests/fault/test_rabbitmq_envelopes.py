@@ -10,9 +10,9 @@ import pika
 import pytest
 
 from tests.contract.rabbitmq_lab import ClassicLab, RabbitMQLab
-from unpoison.brokers.rabbitmq import header_table, properties
+from unpoison.brokers.rabbitmq import properties
 from unpoison.brokers.rabbitmq.broker import RabbitMQBroker
-from unpoison.brokers.rabbitmq.header_table import Header
+from unpoison.brokers.rabbitmq.properties import Header
 from unpoison.brokers.rabbitmq.writing import Copy
 from unpoison.errors import BrokerUnavailable, Permanent
 from unpoison.model.backoff import Backoff
@@ -136,8 +136,8 @@ def test_a_handler_sees_every_property_and_the_types_of_headers(lab, raw):
 
 
 def test_a_copy_leaves_the_headers_of_the_broker_behind(lab):
-    count = header_table.header("x-delivery-count", 17)
-    put(lab, "orders", b"1", count, header_table.header("x-first-death-queue", "elsewhere"), header_table.header("mine", "1"))
+    count = properties.header(b"x-delivery-count", 17)
+    put(lab, "orders", b"1", count, properties.header(b"x-first-death-queue", "elsewhere"), properties.header(b"mine", "1"))
     broker = lab.broker("orders")
     (delivery,) = broker.fetch("orders", 1)
     assert delivery.counters == Counters(), "a count that came with the message was believed"

@@ -13,7 +13,7 @@ from unpoison.app import App
 from unpoison.brokers.rabbitmq.broker import RabbitMQBroker
 from unpoison.brokers.rabbitmq.delays import LEVELS
 from unpoison.errors import BrokerUnavailable, ConfigError, Permanent, PublishFailed
-from unpoison.flow import consumer as flow
+from unpoison.flow import ending
 from unpoison.model.backoff import Backoff
 from unpoison.model.message import Counters, Delivery
 from unpoison.port.broker import Dead, Kept, Settlement
@@ -109,7 +109,7 @@ def place(prepared):
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch):
-    monkeypatch.setattr(flow, "RETRY_BROKER", (0.05,))
+    monkeypatch.setattr(ending, "RETRY_BROKER", (0.05,))
 
 
 def test_a_user_who_may_make_nothing_retries_dead_letters_looks_and_replays(place):

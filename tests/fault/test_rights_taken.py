@@ -12,7 +12,7 @@ from unpoison import App
 from unpoison.brokers.postgresql.broker import PostgreSQLBroker
 from unpoison.brokers.postgresql.schema import statements
 from unpoison.errors import BrokerUnavailable, ConfigError
-from unpoison.flow import consumer
+from unpoison.flow import ending
 from unpoison.model.backoff import Backoff
 from unpoison.model.message import Delivery
 from unpoison.testing import given
@@ -74,7 +74,7 @@ def test_a_right_that_is_taken_away_pauses_the_source_and_charges_nobody(request
             assert may_end.wait(60)
             raise ConnectionError("not now")
 
-    monkeypatch.setattr(consumer, "RETRY_BROKER", (0.1,))
+    monkeypatch.setattr(ending, "RETRY_BROKER", (0.1,))
     server = user.__name__.removesuffix("_user")
     admin = request.getfixturevalue(server).fresh()
     owner = given.consumer(App(admin), "orders", handle)

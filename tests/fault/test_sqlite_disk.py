@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from unpoison import App, BrokerUnavailable, Permanent
-from unpoison.flow import consumer as flow
+from unpoison.flow import ending
 from unpoison.testing import given
 from unpoison.testing.processes import Child, Effects, Gate
 from unpoison.testing.running import Journal, Running
@@ -67,7 +67,7 @@ def disk(request, tmp_path):
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch):
     """Tries follow each other at once."""
-    monkeypatch.setattr(flow, "RETRY_BROKER", (0.01,))
+    monkeypatch.setattr(ending, "RETRY_BROKER", (0.01,))
 
 
 def test_what_cannot_be_stored_is_refused_and_what_was_stored_stays(disk):

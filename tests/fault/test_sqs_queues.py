@@ -7,7 +7,7 @@ import pytest
 
 from tests.contract.sqs_lab import SHORT_VISIBILITY, SQSLab
 from unpoison import App
-from unpoison.brokers.sqs import subscription, writing
+from unpoison.brokers.sqs import copies, subscription
 from unpoison.brokers.sqs.envelope import Envelope
 from unpoison.errors import BrokerUnavailable, ConfigError, OwnershipLost
 from unpoison.model.message import Counters, Outgoing
@@ -110,7 +110,7 @@ def test_a_receipt_that_is_no_longer_valid_is_lost_ownership_and_the_rest_is_set
     ("delay", "seconds", "wait"), [(0.2, 1, 0.0), (900, 900, 0.0), (900.5, 900, 900.5), (86_400, 900, 86_400)]
 )
 def test_a_delay_is_never_shortened_and_what_does_not_fit_travels_with_the_message(delay, seconds, wait):
-    made = writing.copy("queue", b"x", Envelope(id="1"), delay=delay)
+    made = copies.copy("queue", b"x", Envelope(id="1"), delay=delay)
     told = json.loads(made.entry["MessageAttributes"]["unpoison"]["StringValue"])
     assert (made.entry["DelaySeconds"], told.get("wait", 0.0)) == (seconds, wait)
 
@@ -259,7 +259,7 @@ def test_whoever_holds_more_than_it_needs_gives_it_back_as_it_was(lab):
     broker, other = lab.broker("orders"), lab.broker("orders")
     assert list(broker.fetch("orders", 10)) == []  # from now on it listens
     lab.broker("orders").publish(given.messages("orders", 3))
-    wait_until(lambda: broker.sources.known["orders"].work.buffer, lambda: "Nothing came")
+    wait_until(lambda: broker.known["orders"].work.buffer, lambda: "Nothing came")
     seen: list[Counters] = []
 
     def all_came() -> bool:

@@ -7,8 +7,8 @@ import pytest
 
 from tests.contract.sqs_lab import SQSLab
 from unpoison.model.backoff import Backoff
-from unpoison.model.classification import ErrorClassification
 from unpoison.model.message import Counters, Delivery
+from unpoison.model.verdict import ErrorClassification
 from unpoison.port.broker import Dead, Kept, Settlement
 from unpoison.testing import given
 from unpoison.testing.isolation.diary import wait_until

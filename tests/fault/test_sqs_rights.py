@@ -10,7 +10,7 @@ import pytest
 from tests.contract.sqs_lab import SQSLab
 from unpoison import App
 from unpoison.errors import BrokerUnavailable, ConfigError
-from unpoison.flow import consumer
+from unpoison.flow import ending
 from unpoison.model.backoff import Backoff
 from unpoison.model.message import Delivery
 from unpoison.testing import given
@@ -95,7 +95,7 @@ def test_a_right_that_is_taken_away_pauses_the_source_and_charges_nobody(lab, mo
             assert may_end.wait(60)
             raise ConnectionError("not now")
 
-    monkeypatch.setattr(consumer, "RETRY_BROKER", (0.1,))
+    monkeypatch.setattr(ending, "RETRY_BROKER", (0.1,))
     lab.broker("orders").close()
     app = App(lab.url, create=False)
     given.consumer(app, "orders", handle, backoff=Backoff.immediate(), isolation="thread", concurrency=1)

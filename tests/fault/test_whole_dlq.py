@@ -16,7 +16,7 @@ from unpoison.brokers.rabbitmq import connection, queue_pass
 from unpoison.brokers.rabbitmq.broker import RabbitMQBroker
 from unpoison.brokers.rabbitmq.deadletters import RabbitMQDeadLetters
 from unpoison.brokers.sqs import connection as sqs_connection
-from unpoison.deadletters.manager import DLQManager
+from unpoison.deadletters import DLQManager
 from unpoison.errors import BrokerUnavailable
 from unpoison.testing.isolation.diary import wait_until
 from unpoison.testing.processes import Child
@@ -97,13 +97,13 @@ def test_an_operator_killed_in_the_middle_of_a_pass_leaves_all_letters_in_their_
 
 def test_a_busy_queue_that_says_that_it_is_empty_is_not_believed(lab, monkeypatch):
     fill(lab.url, "orders", 20)
-    counted, told = queue_pass._ready, []
+    counted, told = connection.Channel.ready, []
 
     def busy(channel, queue):
         told.append(queue)
         return 0 if told.count(queue) == 1 else counted(channel, queue)
 
-    monkeypatch.setattr(queue_pass, "_ready", busy)
+    monkeypatch.setattr(connection.Channel, "ready", busy)
     assert lab.dlq("orders").count() == 20
     told.clear()
     assert len(list(lab.dlq("orders").letters())) == 20

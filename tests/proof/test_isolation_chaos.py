@@ -3,8 +3,7 @@
 import pytest
 
 from tests.contract.labs import SQLiteLab
-from unpoison.testing.isolation.chaos import LIMIT, Chaos, assert_everything_is_accounted_for
-from unpoison.testing.isolation.scene import Scene
+from unpoison.testing.isolation.scene import LIMIT, Chaos, Scene, assert_everything_is_accounted_for
 
 pytestmark = pytest.mark.proof
 

@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from unpoison.classify.classifier import classify
-from unpoison.model.classification import BUG, PERMANENT, THROTTLED, TRANSIENT, UNKNOWN
+from unpoison.classify.status_codes import BUG, PERMANENT, THROTTLED, TRANSIENT, UNKNOWN
 
 __all__ = ["BUG", "PERMANENT", "THROTTLED", "TRANSIENT", "UNKNOWN", "check", "closed_port", "deaf_port", "raised", "table"]
 

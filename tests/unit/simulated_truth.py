@@ -7,7 +7,7 @@ test for what should be; a promise that does not hold raises `Broken`.
 from dataclasses import dataclass, field
 
 from tests.unit.simulated_messages import Behaviour, End
-from unpoison.flow.settling import NewSuspects, NotStarted
+from unpoison.flow.settling import NewSuspects
 from unpoison.model.failure import Failure
 from unpoison.model.message import Counters, Delivery
 from unpoison.workers.interface import Bystanders, Ended, Result
@@ -18,8 +18,8 @@ HURT = "was hurt"
 RAISED = (HURT, End.RAISE.value, End.LATER.value, End.THROTTLED.value, End.PERMANENT.value)
 
 
-class Broken(AssertionError):
-    """A promise was not kept."""
+class Broken(BaseException):
+    """A promise was not kept. No Exception: the consumer would take it for a fault of its own and settle around it."""
 
 
 @dataclass(eq=False, slots=True)
@@ -169,7 +169,7 @@ class Life:
         self.check(is_spent or is_old or classification == "permanent", f"given up with attempts left: {rule}")
 
 
-def settled(lives: dict[str, Life], result: Result | NotStarted, now: float) -> None:
+def settled(lives: dict[str, Life], result: Result | NewSuspects, now: float) -> None:
     """The broker has confirmed what became of these."""
     match result:
         case Ended():

@@ -18,7 +18,7 @@ from unpoison.model.failure import Crash, Failure
 from unpoison.model.message import Delivery
 from unpoison.workers.assignments import PostMortem, Running
 from unpoison.workers.deaths import TOGETHER, Death, judge_death, may_be_one_event
-from unpoison.workers.interface import Ended, Interrupted
+from unpoison.workers.interface import Ended, Interrupted, Result
 
 CRASHES = {
     End.SEGFAULT: Crash(signal="SIGSEGV"),
@@ -31,8 +31,8 @@ CRASHES = {
 KILLED = Crash(signal="SIGKILL")
 
 
-class Vanished(Exception):
-    """A handler has killed its consumer process."""
+class Vanished(BaseException):
+    """A consumer process was killed. No Exception: nothing in the consumer may catch it."""
 
 
 @dataclass(eq=False, slots=True)
@@ -96,9 +96,12 @@ class Floor(Protocol):
     def note(self, delivery: Delivery, text: str) -> None:
         """For the trace."""
 
+    def may_be_killed(self) -> None:
+        """Raises Vanished if this is where the process is killed."""
+
 
 class Crew:
-    """The workers of one source in one process."""
+    """The workers of one source in one process, as its consumer uses them (`Workers`)."""
 
     def __init__(self, floor: Floor, staff: Staff) -> None:
         self.floor, self.staff = floor, staff
@@ -106,7 +109,11 @@ class Crew:
         self.fresh: deque[Delivery] = deque()
         self.workers: list[Worker] = []
         self.unjudged: list[Death] = []
-        self.results: list[Ended] = []
+        self.results: list[Result] = []
+        self.collected: list[Result] = []
+        """What the consumer was given last, to be settled next; so too what it took back, and what it cut off."""
+        self.handed_back: Sequence[Delivery] = ()
+        self.cut_off: Sequence[Delivery] = ()
 
     def room(self) -> int:
         return max(0, self.staff.workers * self.staff.batch * 2 - self.running())
@@ -114,6 +121,27 @@ class Crew:
     def running(self) -> int:
         held = sum([len(worker.waiting) + len(worker.tasks) for worker in self.workers])
         return held + len(self.queue) + len(self.fresh) + len(self.unjudged) + len(self.results)
+
+    def start(self, deliveries: Sequence[Delivery], fresh: Sequence[Delivery] = ()) -> None:
+        self.floor.may_be_killed()
+        self.queue.extend(deliveries)
+        self.fresh.extend(fresh)
+
+    def ended(self) -> Sequence[Result]:
+        self.floor.may_be_killed()
+        self.dispatch()
+        self.judge_deaths()
+        self.collected, self.results = self.results, []
+        return self.collected
+
+    def wait(self, timeout: float) -> None:
+        raise AssertionError("nothing waits here: the world goes on when all have made their step")
+
+    def surplus(self) -> Sequence[Delivery]:
+        return ()
+
+    def close(self) -> None:
+        """Nothing is left behind."""
 
     def dispatch(self) -> None:
         busy = sum([worker.held() > 0 for worker in self.workers])
@@ -250,16 +278,18 @@ class Crew:
         self.queue.clear()
         for worker in self.workers:
             worker.waiting.clear()
+        self.handed_back, self.cut_off = taken, ()
         return taken
 
     def interrupt(self) -> Interrupted:
         unstarted = self.take_back()
         running = [one.delivery for death in self.unjudged for one in death.post_mortem.running]
         running += [task.delivery for worker in self.workers for task in worker.tasks]
-        results, self.results = self.results, []
+        self.collected, self.results = self.results, []
+        self.cut_off = running
         self.workers.clear()
         self.unjudged.clear()
-        return Interrupted(results, unstarted, running)
+        return Interrupted(self.collected, unstarted, running)
 
 
 def duration(rng: random.Random, life: Life, end: End) -> int:

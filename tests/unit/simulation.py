@@ -1,11 +1,12 @@
 """Do the rules on counting and blame keep their promises, whatever happens in whatever order?
 
 A world of one seed: messages of every kind, a broker in memory, and consumer processes that are killed, stopped and started
-again. Time goes in ticks. What decides is the real code: admission, judgement, counters, deaths, `ExclusiveRun`, the broker in
-memory. What is simulated are workers, processes and messages; what really happened is kept in `simulated_truth`.
+again. Time goes in ticks. What decides is the real code: `Consumer` with all that it uses, deaths, the broker in memory. What is
+simulated are workers, processes and messages; what really happened is kept in `simulated_truth`.
 """
 
 import contextlib
+import logging
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -18,10 +19,11 @@ from tests.unit.simulated_truth import Broken, Life, settled
 from tests.unit.simulated_workers import KILLED, Staff
 from unpoison.brokers import memory
 from unpoison.brokers.memory import MemoryBroker, MemoryDeadLetters
+from unpoison.flow.settling import NewSuspects
 from unpoison.model.backoff import Backoff, Limits
 from unpoison.model.message import Delivery, Outgoing
 from unpoison.port.broker import Settlement
-from unpoison.workers.interface import Ended
+from unpoison.workers.interface import Result
 
 TICK = 0.03
 """Seconds of the simulated clock. Two deaths that count as one event are at most three ticks apart."""
@@ -83,8 +85,8 @@ class World:
         age = None if scene.max_age is None else timedelta(seconds=scene.max_age)
         self.limits = Limits(scene.limit, age, Backoff.fixed(0.25))
         self.sources = [f"source{n}" for n in range(scene.sources)]
-        self._url = f"memory://simulation-{id(self)}"
-        self._operator = self.broker()
+        self.url = f"memory://simulation-{id(self)}"
+        self._operator = MemoryBroker(self.url, clock=lambda: self.now)
         self.store = self._operator.store
         self.lives = self._published()
         self.processes: list[Process | None] = [None] * scene.processes
@@ -96,6 +98,8 @@ class World:
 
     def run(self) -> None:
         """Until everything is done, and then a last look. Raises Broken if a promise does not hold."""
+        log = logging.getLogger("unpoison")
+        log.disabled = True  # a line for each failure of each message would take half of the time
         try:
             while not self._is_over:
                 if self.tick >= self.scene.drained:
@@ -115,10 +119,8 @@ class World:
             for life in self.lives.values():
                 self._check_end(life)
         finally:
-            memory._STORES.pop(self._url.removeprefix("memory://"), None)
-
-    def broker(self) -> MemoryBroker:
-        return MemoryBroker(self._url, clock=lambda: self.now)
+            log.disabled = False
+            memory._STORES.pop(self.url.removeprefix("memory://"), None)
 
     def note(self, message: str, text: str) -> None:
         if self.traced:
@@ -130,10 +132,10 @@ class World:
                 if owner is broker:
                     self.note(delivery.id, why)
                     self.lives[delivery.id].was_lost(alone=delivery.counters.alone)
-        broker.close()
+        MemoryBroker.close(broker)  # the consumer has no part in it
         self._has_changed = True
 
-    def settled(self, ended: Sequence[Ended], settlement: Settlement) -> None:
+    def settled(self, ended: Sequence[Result | NewSuspects], settlement: Settlement) -> None:
         self._has_changed = True
         for each in ended:
             settled(self.lives, each, self.now)
@@ -190,10 +192,9 @@ class World:
             if process is None:
                 continue
             if rng.random() < scene.stop:
-                grace = self.now + rng.choice([0, 5, 30]) * TICK
-                process.grace_ends = min(grace, process.grace_ends or grace)
+                process.stop(rng.choice([0, 5, 30]) * TICK)
             loop = rng.choice(process.loops)
-            if rng.random() < scene.steal and not (loop.is_stale or loop.is_over):
+            if rng.random() < scene.steal and not (loop.broker.is_stale or loop.is_over):
                 self.lose_what_is_held(loop.broker, f"{process.name} lost what it held")
                 loop.lose_ownership()
             busy = [worker for worker in loop.crew.workers if worker.tasks]

@@ -13,9 +13,9 @@ from unpoison.decide.policy import PoisonPillHandler, Policy, judge
 from unpoison.flow.settling import SettlementBuilder
 from unpoison.model import verdict
 from unpoison.model.backoff import Limits
-from unpoison.model.classification import ErrorClassification
 from unpoison.model.failure import Failure
 from unpoison.model.message import UNTRIED, Counters, Delivery, MessageMetadata, PastAttempt, metadata_of
+from unpoison.model.verdict import ErrorClassification
 from unpoison.model.wording import counted
 from unpoison.reporting.report import Report
 from unpoison.testing import given as example

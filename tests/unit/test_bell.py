@@ -8,7 +8,7 @@ from unpoison.app import App
 from unpoison.testing import given
 from unpoison.testing.isolation.diary import wait_until
 from unpoison.testing.running import drained
-from unpoison.workers.bell import Bell
+from unpoison.workers.interface import Bell
 
 
 def open_files():

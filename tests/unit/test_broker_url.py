@@ -57,6 +57,12 @@ def test_several_servers_of_rabbitmq_are_refused():
         broker_for("amqp://a,b/v")
 
 
+def test_a_user_without_a_password_is_told_apart_for_rabbitmq():
+    with pytest.raises(ConfigError, match=r"'amqp://app@host/shop' names a user without a password"):
+        broker_for("amqp://app@host/shop")
+    broker_for("amqp://app:@host/shop")
+
+
 def test_postgres_is_postgresql():
     assert type(broker_for("postgres://h/db")) is type(broker_for("postgresql://h/db"))
     with pytest.raises(ConfigError, match="99999"):

@@ -7,7 +7,7 @@ import pytest
 from tests.unit.classifying import BUG, PERMANENT, THROTTLED, TRANSIENT, UNKNOWN, raised
 from unpoison.classify.classifier import classify
 from unpoison.errors import Discard, Permanent, RetryLater, Throttled
-from unpoison.model.classification import ErrorClassification
+from unpoison.model.verdict import ErrorClassification
 
 
 class ShipmentFailed(Exception):

@@ -8,9 +8,10 @@ import sys
 import click
 import pytest
 
-from unpoison.cli.options import duration
-from unpoison.cli.publish import NotJSON, batches, json_lines, raw_lines
+from unpoison.cli.input_output import DURATION
+from unpoison.cli.publish import batches, json_lines, raw_lines
 from unpoison.cli.screen import DUMP_LIMIT, TEXT_LIMIT, ago, body_shown
+from unpoison.cli.target import said_gone
 from unpoison.model.wording import acts_on_terminals, json_text, one_line, visible
 from unpoison.reporting.log_lines import JSONLines, PlainLines
 
@@ -58,13 +59,13 @@ def test_bytes_that_a_terminal_would_act_on_are_noticed(body, acts):
     [("0", 0), ("10", 10), ("1.5", 1.5), ("500ms", 0.5), ("10s", 10), ("5m", 300), ("5 min", 300), ("2H", 7200), ("1d", 86400)],
 )
 def test_durations(text, seconds):
-    assert duration(None, None, text) == seconds
+    assert DURATION.convert(text, None, None) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "s", "-1", "1e3", "1w", "10s5m", "ten", "nan", "inf", "١0s"])
 def test_what_is_no_duration_is_refused(text):
     with pytest.raises(click.BadParameter, match="is not a duration"):
-        duration(None, None, text)
+        DURATION.convert(text, None, None)
 
 
 class Chunks(io.RawIOBase):
@@ -85,7 +86,7 @@ def test_each_piece_of_input_is_a_batch_of_the_lines_that_it_completes():
 def test_a_bad_line_is_counted_over_all_pieces_and_spoils_its_batch_only():
     read = batches(Chunks(b"1\n2\n", b"\n4\noops\n"), json_lines)
     assert next(read) == (4, [(1, b"1"), (2, b"2")])
-    with pytest.raises(NotJSON, match=r"^Line 5 is not JSON: "):
+    with pytest.raises(click.ClickException, match=r"^Line 5 is not JSON: "):
         next(read)
 
 
@@ -106,7 +107,7 @@ def test_raw_lines_lose_nothing_but_their_ends():
     ],
 )
 def test_a_line_that_the_api_would_refuse_is_refused(line, why):
-    with pytest.raises(NotJSON, match=why):
+    with pytest.raises(click.ClickException, match=why):
         json_lines([b"18446744073709551615", rb'"\ud83d\ude00"', line], 5)
 
 
@@ -166,3 +167,9 @@ def test_a_json_line_has_every_extra_field_and_the_traceback():
     assert (told["level"], told["logger"], told["message"], told["event"]) == ("warning", "shop", "book sold", "sale")
     assert told["traceback"].endswith("KeyError: 'piano'")
     assert told["kind"] == "<class 'set'>"
+
+
+def test_letters_that_someone_else_dealt_with_first_are_counted():
+    assert said_gone([]) == []
+    assert said_gone(["orders-1"]) == ["1 was replayed, discarded or purged by someone else in the meantime."]
+    assert said_gone(["orders-1"] * 1200) == ["1,200 were replayed, discarded or purged by someone else in the meantime."]

@@ -4,8 +4,7 @@ from collections import Counter
 import msgspec
 import pytest
 
-from unpoison.cli.demo.poison import FEWEST, KILLER, KINDS, message_id, number_of, traffic
-from unpoison.cli.demo.shop import CATALOGUE, Order
+from unpoison.cli.demo.shop import CATALOGUE, FEWEST, KILLER, KINDS, Order, message_id, number_of, traffic
 
 
 @pytest.mark.parametrize("messages", [FEWEST, 60, 1000])

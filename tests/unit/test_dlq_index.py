@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from unpoison.brokers.rabbitmq import header_table, letters, properties
+from unpoison.brokers.rabbitmq import letters, properties
 from unpoison.brokers.rabbitmq.copies import letter_copy
 from unpoison.brokers.rabbitmq.envelope import Receipt
 from unpoison.brokers.rabbitmq.wire import Arrived
@@ -112,16 +112,16 @@ FOREIGN = [
         1,
         True,
         properties.write(
-            "x", [header_table.header("x-unpoison-stamp", "s"), header_table.header("x-unpoison-counters", '{"replays":2}')]
+            "x", [properties.header(b"x-unpoison-stamp", "s"), properties.header(b"x-unpoison-counters", '{"replays":2}')]
         ),
         b"",
     ),
-    Arrived(1, False, properties.write("x", [header_table.header("x-unpoison-state", "replayed")]), b"body"),
-    Arrived(1, False, properties.write("x", [header_table.header("x-unpoison-letter-id", "")]), b"body"),
+    Arrived(1, False, properties.write("x", [properties.header(b"x-unpoison-state", "replayed")]), b"body"),
+    Arrived(1, False, properties.write("x", [properties.header(b"x-unpoison-letter-id", "")]), b"body"),
     Arrived(
         1,
         False,
-        properties.write("x", [header_table.header("x-unpoison-letter-id", 7), header_table.header("x-unpoison-id", "y")]),
+        properties.write("x", [properties.header(b"x-unpoison-letter-id", 7), properties.header(b"x-unpoison-id", "y")]),
         b"b",
     ),
 ]

@@ -1,6 +1,6 @@
 import pytest
 
-from unpoison.flow.until_empty import IdleAgreement
+from unpoison.flow.ending import IdleAgreement
 
 
 class Source:

@@ -14,9 +14,9 @@ from unpoison.decide.policy import PoisonPillHandler, Policy, judge
 from unpoison.errors import ConfigError, Discard, Permanent, RetryLater, Throttled
 from unpoison.model import verdict
 from unpoison.model.backoff import DEFAULT_BACKOFF, LONGEST, Backoff, Limits
-from unpoison.model.classification import ErrorClassification
 from unpoison.model.failure import Failure
 from unpoison.model.message import Message, MessageMetadata
+from unpoison.model.verdict import ErrorClassification
 
 NOW = datetime(2026, 10, 21, 7, 28, tzinfo=UTC)
 MESSAGE = Message("m-1", "orders", b"{}")

@@ -5,13 +5,14 @@ from dataclasses import dataclass
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
+from unpoison.brokers.kafka.committing import Commits
 from unpoison.brokers.kafka.errors import ConnectionState
 from unpoison.brokers.kafka.group_member import GroupMember
 from unpoison.brokers.kafka.partition import Assignment, Partition
 from unpoison.brokers.kafka.settings import ClientSettings
 from unpoison.brokers.kafka.topology import UNKNOWN
 from unpoison.brokers.kafka.url import address
-from unpoison.brokers.kafka.waiting import NoWaiting
+from unpoison.brokers.kafka.waiting import Waiting
 from unpoison.errors import BrokerUnavailable
 
 
@@ -56,15 +57,15 @@ def member():
     settings = ClientSettings(where, "me", ConnectionState(where)).member("g", "orders")
     assignment = Assignment("orders", lambda: None)
     assignment.partitions[0], assignment.topic_id = Partition("orders", 0), UNKNOWN
-    return GroupMember(settings, assignment, NoWaiting(), hand_over=None, watch=None)
+    return GroupMember(None, None, settings, Commits(assignment), Waiting(), watch=None)
 
 
 def read_early(*committed):
     """Everything up to the end of the partition is read before the server tells what was committed."""
     here, client = member(), Client(committed)
-    here.rebalancing.read_committed(client)
+    here.commits.take_over(client, here.waiting.arrive)
     here._arrive([Read(0), Read(1), Read(2), Read(3), Read(4, is_end=True)])
-    here.rebalancing.read_committed(client)
+    here.commits.take_over(client, here.waiting.arrive)
     return here.assignment.partitions[0]
 
 
@@ -83,14 +84,15 @@ def test_of_what_was_read_early_only_that_is_to_do_which_the_last_owner_left():
 def test_a_partition_that_was_read_to_its_end_is_done_up_to_there():
     here, client = member(), Client((2, ""))
     here._arrive([Read(4, is_end=True)])
-    here.rebalancing.read_committed(client)
-    here.rebalancing.read_committed(client)
+    here.commits.take_over(client, here.waiting.arrive)
+    here.commits.take_over(client, here.waiting.arrive)
     assert here.assignment.partitions[0].first_unfinished == 4
 
 
 def test_a_keeper_that_breaks_does_not_let_everybody_wait():
     here = member()
+    here._keep_on = lambda: 1 / 0
     with pytest.raises(ZeroDivisionError):
-        here.commits.watched(lambda: 1 / 0)()
+        here._keep()
     with pytest.raises(BrokerUnavailable, match="ZeroDivisionError"):
         here.commits.check()

@@ -49,9 +49,6 @@ class Read:
 class Subscription:
     names = Names("orders", "unpoison")
 
-    def record(self, receipt):
-        return receipt.partition.running[receipt.offset]
-
 
 def kept(part):
     read = part.running[0] = Read()
@@ -164,6 +161,5 @@ def test_a_refused_commit_of_partitions_that_are_lost_keeps_nobody_from_fetching
     with pytest.raises(BrokerUnavailable, match="has confirmed no commit"):
         commits.check()
     assignment.partitions.clear()
-    commits.forget()
     commits.send(Refusing())
     commits.check()

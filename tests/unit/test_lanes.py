@@ -5,9 +5,9 @@ import socket
 
 import pytest
 
-from unpoison.model.classification import ErrorClassification
 from unpoison.model.failure import Failure
 from unpoison.model.message import Delivery
+from unpoison.model.verdict import ErrorClassification
 from unpoison.worker import wire
 from unpoison.worker.concurrent_loop import Lanes
 from unpoison.worker.health import Damage

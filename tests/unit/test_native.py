@@ -8,7 +8,7 @@ from unpoison import App, Delivery, Native
 from unpoison.brokers.memory import MemoryBroker
 from unpoison.brokers.nats import envelope as nats
 from unpoison.brokers.rabbitmq import envelope as rabbitmq
-from unpoison.brokers.rabbitmq import header_table
+from unpoison.brokers.rabbitmq import properties
 from unpoison.brokers.rabbitmq.wire import Arrived
 from unpoison.model.message import Counters, Outgoing, as_text, text_headers
 from unpoison.port.reading import unreadable, with_native
@@ -136,6 +136,20 @@ def test_one_that_runs_alone_has_its_native_too():
     assert seen == [Native(b"k")]
 
 
+def test_one_that_runs_alone_gets_its_key_like_the_others():
+    app, seen = App("memory://native-alone-key"), []
+    store = MemoryBroker(app.settings.url).store
+    with store.changed:
+        alone = Counters(vanished=2, alone=True)
+        store.put(Delivery(0, "orders", "1", b"1", headers={"tenant": "ada"}, counters=alone), None)
+
+    def handle(body: bytes, delivery: Delivery) -> None:
+        seen.append(delivery.key)
+
+    drained(given.consumer(app, "orders", handle, key_from="header:tenant"))
+    assert seen == ["ada"]
+
+
 def test_a_message_that_cannot_be_read_stays_one():
     one = unreadable(0, "orders", "1", b"", {}, ValueError("odd"))
     assert with_native(one, broken) is one
@@ -158,7 +172,7 @@ def test_what_unpoison_publishes_without_key_and_headers_takes_the_short_way():
     published = rabbitmq.published(bare)
     assert rabbitmq.is_plain(published)
     assert not rabbitmq.is_plain(rabbitmq.published(with_key))
-    assert not rabbitmq.is_plain(rabbitmq.published(bare, [header_table.header("x", "1")]))
+    assert not rabbitmq.is_plain(rabbitmq.published(bare, [properties.header(b"x", "1")]))
     assert rabbitmq.plain("orders", Arrived(1, False, published, b"1", b"\x00\x06orders"), None).id == "id-1"
     assert nats.is_plain(nats.published(bare))
     assert not nats.is_plain(nats.published(with_key))

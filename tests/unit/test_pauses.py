@@ -5,7 +5,7 @@ import pytest
 from unpoison import App
 from unpoison.brokers.memory import MemoryBroker
 from unpoison.errors import BrokerUnavailable, ConfigError
-from unpoison.flow import consumer
+from unpoison.flow import consumer, ending
 from unpoison.model.message import Delivery
 from unpoison.testing import given
 from unpoison.testing.running import Journal, drained
@@ -28,7 +28,7 @@ def test_an_error_of_the_broker_pauses_the_source_until_it_is_gone(monkeypatch, 
         started.append((delivery.attempt, delivery.returned))
 
     monkeypatch.setattr(MemoryBroker, method, fails_at_first)
-    monkeypatch.setattr(consumer, "RETRY_BROKER", (0.01,))
+    monkeypatch.setattr(ending, "RETRY_BROKER", (0.01,))
     monkeypatch.setattr(consumer, "IDLE", 0.01)
     app = given.consumer(App(f"memory://{method}-{id(left)}"), "orders", handle)
     app.publish("orders", 1)

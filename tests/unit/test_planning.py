@@ -7,8 +7,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unpoison.model.backoff import Backoff
-from unpoison.planning.plan import TOGETHER, Burst, Scenario, Traffic, burst, plan, same_rate_case, schedule, worst_case
-from unpoison.planning.warnings import INSTANT, described, lasting, number, percent, warnings
+from unpoison.planning import (
+    INSTANT,
+    TOGETHER,
+    Burst,
+    Scenario,
+    Traffic,
+    burst,
+    described,
+    lasting,
+    number,
+    percent,
+    plan,
+    same_rate_case,
+    schedule,
+    warnings,
+    worst_case,
+)
 
 rates = st.floats(0.001, 1e7)
 shares = st.floats(0, 1)

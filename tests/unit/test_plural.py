@@ -25,7 +25,7 @@ COUNTED = re.compile(r"(\{[^{}]*(:,|len\()[^{}]*\}|%d) (messages|(dead )?letters
 NEVER_ONE = {
     "errors.py": "have the message id|None of |Of ",  # one id in several letters; one message has sentences of its own
     "findings.py": "wait for a person",  # more than a hundred
-    "content.py": "simulated|All ",  # thousands
+    "plan_chart.py": "simulated|All ",  # thousands
     "command.py": "Published |of \\{messages",  # 32 at least
     "screen.py": "sound orders done",  # of as many
     "damage.py": "messages, the last|in it all failed",  # more than are named; several in a row

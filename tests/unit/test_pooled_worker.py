@@ -4,6 +4,7 @@ import pytest
 
 from unpoison.model.failure import Crash
 from unpoison.model.message import Delivery
+from unpoison.worker.wire import Sent
 from unpoison.workers.assignments import PostMortem, Running
 from unpoison.workers.deaths import Deaths, judge_death
 from unpoison.workers.interface import Bystanders, Ended
@@ -35,12 +36,19 @@ class Record:
     """Of a worker that begins its next message just before it is killed."""
 
     is_sound = True
+    sent = Sent.YES
 
     def __init__(self, process, before):
         self.process, self.before = process, before
 
     def running(self):
         return self.before if self.process.alive else [NEXT]
+
+    def held(self):
+        return len(self.running())
+
+    def give(self, deliveries):
+        return self.sent
 
     def post_mortem(self):
         return PostMortem(Ended([]), self.running(), [], NEXT, self.is_sound)
@@ -72,3 +80,11 @@ def test_a_worker_that_closed_its_line_is_not_over_while_a_message_runs_in_it(wo
     death = Deaths().note(worker, worker.post_mortem())
     (ended,) = judge_death(death, "orders", together=False)
     assert [str(failure.classification) for failure in ended.failures.values()] == ["crash"]
+
+
+def test_a_worker_that_cannot_be_given_more_is_not_killed_while_a_message_runs_in_it(worker):
+    """A handler has closed its worker's line, and the consumer hands out the next batch before it has noticed."""
+    worker.ready, worker.assignments.before, worker.assignments.sent = True, [NEXT], Sent.NEVER
+    assert not worker.give([NEXT.delivery])
+    assert worker.process.alive
+    assert not worker.is_able

@@ -12,8 +12,8 @@ from unpoison.brokers.sqlite import errors as on_sqlite
 from unpoison.classify.classifier import classify
 from unpoison.errors import BrokerUnavailable, ConfigError, PayloadError, PublishedMessage, PublishFailed, Refusal
 from unpoison.flow.sending import check, published
-from unpoison.model.classification import ErrorClassification
 from unpoison.model.message import Outgoing
+from unpoison.model.verdict import ErrorClassification
 from unpoison.port.broker import Published, Refused, not_sent
 
 MESSAGES = [Outgoing(f"id-{number}", "orders", b"x") for number in range(6)]

@@ -4,9 +4,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from unpoison.brokers.rabbitmq import properties
+from unpoison.brokers.rabbitmq import envelope, properties
 from unpoison.brokers.rabbitmq.copies import CopyStore
 from unpoison.brokers.rabbitmq.envelope import Receipt
+from unpoison.brokers.rabbitmq.properties import Header, header
+from unpoison.brokers.rabbitmq.wire import Arrived
 from unpoison.brokers.rabbitmq.writing import Batch, Writer
 from unpoison.errors import BrokerUnavailable
 from unpoison.model.message import Counters, Delivery
@@ -103,3 +105,32 @@ def test_a_copy_on_a_connection_that_broke_is_sent_again(store, writer, retry):
     with pytest.raises(BrokerUnavailable):
         store([retry])
     assert len(writer.sent) == 2
+
+
+ROUTE = b"\x04shop\x06placed"
+THEIRS = [header(b"trace", "a"), Header(b"odd", b"S\x00\x00\x00\x01\xff"), header(b"x-delivery-attempts", 7)]
+STAMPED = [*THEIRS, header(envelope.STAMP, "s1"), header(envelope.KEY, "customer-7"), header(envelope.LONG_ID, "x" * 300)]
+COPIED = [*STAMPED, header(envelope.EXPIRATION, "60000"), header(envelope.SENDERS_ATTEMPTS, 3)]
+CAME_FROM = [header(envelope.EXCHANGE, "first"), header(envelope.ROUTING_KEY, "way")]
+DIED = Header(b"x-death", b"A\x00\x00\x00\x05F\x00\x00\x00\x00")
+
+
+@pytest.mark.parametrize("headers", [STAMPED, COPIED, [*COPIED, *CAME_FROM], [*COPIED, DIED]])
+def test_a_copy_is_made_of_a_delivery_just_as_of_all_that_its_envelope_says(headers):
+    like = properties.read(properties.expiring(5))
+    arrived = Arrived(1, False, properties.write("m1", headers, like), b"1", ROUTE)
+    delivery = envelope.read("orders", None, envelope.ForeignMessages(), arrived)
+    of_delivery, of_all = (
+        envelope.copied(each, Counters(2)) for each in (envelope.of_delivery(delivery), envelope.opened(arrived))
+    )
+    assert properties.read(of_delivery) == properties.read(of_all)
+
+
+def test_a_copy_of_what_cannot_be_read_keeps_what_the_sender_wrote():
+    table = b"\x01a" + b"F\x00\x00\x00\x02"
+    deep = Header(b"x-death", b"A\x00\x00\x00\x05D\x00\x00\x00\x00" + table)
+    arrived = Arrived(1, False, properties.write("m1", [header(b"trace", "a"), deep]), b"1", ROUTE)
+    unread = envelope.not_read("orders", None, arrived, ValueError("odd"))
+    copy = properties.read(envelope.copied(envelope.of_delivery(unread), Counters()))
+    assert copy.id == unread.id
+    assert header(b"trace", "a") in copy.headers.entries

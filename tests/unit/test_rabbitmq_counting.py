@@ -17,14 +17,14 @@ def asked(monkeypatch):
     def count(*answers):
         calls = []
 
-        def ask(question, what):
+        def look_at(queue):
             seconds, messages = answers[min(len(calls), len(answers) - 1)]
-            calls.append(what)
+            calls.append(queue)
             clock.now += seconds
-            return SimpleNamespace(method=SimpleNamespace(message_count=messages, consumer_count=1))
+            return SimpleNamespace(message_count=messages, consumer_count=1)
 
         counting = Topology.__new__(Topology)
-        counting._ask = ask
+        monkeypatch.setattr(counting, "channel", lambda: SimpleNamespace(look_at=look_at))
         return counting.count("orders"), len(calls)
 
     return count

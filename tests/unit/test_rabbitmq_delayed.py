@@ -6,7 +6,7 @@ from unpoison.brokers.rabbitmq.delays import MARGIN, SLACK, DelayNotes
 
 def noted(notes, **delays):
     """For which sources a note is written, and the seconds after which it expires."""
-    found = notes.needed(delays)
+    found = notes.needed(delays.items())
     assert all(note.exchange == "" and note.body == b"" for note in found)
     return {note.routing_key: int(properties.read(note.properties).expiration) / 1000 for note in found}
 
@@ -25,6 +25,13 @@ def test_one_note_stands_for_all_that_is_back_before_it_expires():
     assert not noted(notes, orders=10.0)
     now[0] += 0.1
     assert noted(notes, orders=10.0)
+
+
+def test_the_longest_delay_of_a_source_counts():
+    notes = DelayNotes(lambda: 0.0)
+    (note,) = notes.needed([("orders", 3.0), ("orders", 10.0), ("orders", 0.0)])
+    assert properties.read(note.properties).expiration == "12000"
+    assert notes.needed([("orders", 10.0)]) == []
 
 
 def test_what_may_not_have_been_stored_is_written_again():

@@ -5,14 +5,14 @@ from collections import Counter
 
 import pytest
 
-from unpoison.brokers.rabbitmq import header_table
+from unpoison.brokers.rabbitmq import properties
 from unpoison.brokers.rabbitmq.delays import LONGEST, rung, way
-from unpoison.brokers.rabbitmq.subscription import AckRanges
+from unpoison.brokers.rabbitmq.wire import AckRanges
 
 
 def told(delay: float) -> float:
     """How long a message with this delay waits, all rounds together."""
-    headers = {entry.name.decode(): header_table.value(entry.value) for entry in way(delay).headers}
+    headers = {entry.name.decode(): properties.value(entry.value) for entry in way(delay).headers}
     rest = headers.pop("x-unpoison-wait", 0.0)
     now = sum(digit * 10 ** int(name.removeprefix("unpoison-d")) for name, digit in headers.items()) / 10
     return now + (told(rest) if rest else 0.0)
@@ -25,7 +25,7 @@ def test_a_delay_is_kept_to_the_tenth_of_a_second_and_never_shortened(delay):
 
 def test_the_last_queue_of_every_way_leads_home():
     for tenths in range(1, 3000):
-        headers = {entry.name: header_table.value(entry.value) for entry in way(tenths / 10).headers}
+        headers = {entry.name: properties.value(entry.value) for entry in way(tenths / 10).headers}
         assert 1 <= headers[b"unpoison-d0"] <= 10
 
 

@@ -2,20 +2,20 @@
 
 import pytest
 
-from unpoison.brokers.rabbitmq import envelope, header_table, letters, properties
-from unpoison.brokers.rabbitmq.header_table import Header
+from unpoison.brokers.rabbitmq import envelope, letters, properties
+from unpoison.brokers.rabbitmq.properties import Header
 from unpoison.brokers.rabbitmq.wire import Arrived
 from unpoison.model.dead_letter import DeadLetter
 from unpoison.model.message import Counters, Message, PastAttempt
 
 HISTORY = "orders.dlq.history"
 SENDERS = [
-    header_table.header("trace", "a"),
-    header_table.header("trace", "b"),
-    header_table.header("weight", 1.5),
+    properties.header(b"trace", "a"),
+    properties.header(b"trace", "b"),
+    properties.header(b"weight", 1.5),
     Header(b"odd", b"S\x00\x00\x00\x01\xff"),
 ]
-BROKERS = [header_table.header("x-delivery-count", 3), header_table.header("x-first-death-queue", "orders")]
+BROKERS = [properties.header(b"x-delivery-count", 3), properties.header(b"x-first-death-queue", "orders")]
 KINDS = {
     "ordinary": {},
     "crash": {"classification": "crash"},
@@ -79,7 +79,7 @@ def test_what_the_broker_added_in_the_dlq_does_not_go_along(letter_in_the_dlq, r
 
 
 def test_a_letter_that_was_moved_back_and_died_again_is_read_in_full(letter_in_the_dlq):
-    death = header_table.header("x-death", "whatever RabbitMQ noted")
+    death = properties.header(b"x-death", "whatever RabbitMQ noted")
     assert letters._ours_again(letter_in_the_dlq(extra=[death]), "orders-1", HISTORY) is None
 
 
@@ -100,9 +100,9 @@ def test_a_record_that_another_program_wrote_is_read_in_full(letter_in_the_dlq):
     arrived = letter_in_the_dlq()
     like = properties.read(arrived.properties)
     foreign = [
-        header_table.header("x-unpoison-letter", "[1]") if each.name == envelope.RECORD else each for each in like.headers.entries
+        properties.header(b"x-unpoison-letter", "[1]") if each.name == envelope.RECORD else each for each in like.headers.entries
     ]
     arrived = Arrived(1, True, properties.write(like.id, foreign), b"{}")
     alone, _, headers, _ = sent(arrived)
     assert not alone
-    assert (b"x-unpoison-state", header_table.header("", "replayed").value) in headers
+    assert (b"x-unpoison-state", properties.header(b"", "replayed").value) in headers

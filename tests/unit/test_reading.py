@@ -4,7 +4,7 @@ import pytest
 
 from unpoison.brokers.nats import envelope as nats
 from unpoison.brokers.rabbitmq import envelope as rabbitmq
-from unpoison.brokers.rabbitmq import header_table
+from unpoison.brokers.rabbitmq import properties
 from unpoison.brokers.sqs import envelope as sqs
 from unpoison.decide.attempts import admit
 from unpoison.model.backoff import Limits
@@ -65,7 +65,7 @@ def test_counters_that_nobody_can_have_are_not_read():
     assert counters_or_untried(b'{"first_failed_at": 1e300}') == UNTRIED
     written = b'NATS/1.0\r\nx-unpoison-stamp: orders:1:0\r\nx-unpoison-counters: {"interrupted": %d}\r\n\r\n' % HUGE
     assert nats.look(written, nats.Place("orders", "", 1, 1, 1, 0)).counters == UNTRIED
-    assert rabbitmq._counters({rabbitmq.COUNTERS: header_table.header("", '{"first_failed_at":1e300}').value}) == UNTRIED
+    assert rabbitmq._counters({rabbitmq.COUNTERS: properties.header(b"", '{"first_failed_at":1e300}').value}) == UNTRIED
     told = {"DataType": "String", "StringValue": '{"stamp": "s", "counters": {"losses": -1}}'}
     assert sqs.look({"MessageId": "1", "Body": "", "Attributes": {}, "MessageAttributes": {"unpoison": told}}).counters == UNTRIED
     admit(counters_or_untried(b'{"attempts": 2147483647}'), Limits())

@@ -5,9 +5,9 @@ import pytest
 from unpoison.errors import BrokerUnavailable
 from unpoison.flow.settling import SettlementBuilder
 from unpoison.model.backoff import Limits
-from unpoison.model.classification import ErrorClassification
 from unpoison.model.failure import Failure
 from unpoison.model.message import Delivery
+from unpoison.model.verdict import ErrorClassification
 from unpoison.reporting.report import Report, in_words
 from unpoison.workers.interface import Ended
 

@@ -1,6 +1,7 @@
 """What the brokers with SQL tables share: numbers of sources, ids of dead letters, publishing in one transaction."""
 
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,6 +13,7 @@ from unpoison.port.sql import (
     LetterIds,
     SourceNumbers,
     check_version,
+    migrate,
     migration_script,
     no_source,
     publish,
@@ -55,6 +57,14 @@ def test_a_missing_source_names_the_known_ones_and_the_statement_that_creates_it
         "Source 'odrers' does not exist in 'shop.db', and create=False forbids creating it. Sources there: 'orders'. "
         "Check the name; to create it, run there:\ninsert …"
     )
+
+
+def test_what_another_process_has_migrated_since_is_not_migrated_again():
+    versions, done = iter([0, 1]), []
+    run = SimpleNamespace(execute=done.append)
+    migrate(run, lambda _: next(versions), nullcontext, ("create table a (b)", "create table c (d)"), "shop.db", create=True)
+    assert "create table a (b)" not in done
+    assert "create table c (d)" in done
 
 
 def test_tables_that_may_not_be_created_are_refused_with_what_to_do():

@@ -95,5 +95,6 @@ def test_a_lease_ends_exactly_when_all_of_it_is_settled(sizes, random):
         leases.apply(progress)
         for held in leased.values():
             held.difference_update(batch)
-        assert sorted(progress.ended) == sorted(first for first, held in leased.items() if not held)
+        ended = {first for first, left in progress.items() if not left}
+        assert ended == {first for first, held in leased.items() if not held}
         leased = {first: held for first, held in leased.items() if held}

@@ -36,7 +36,7 @@ def test_a_file_of_an_older_version_is_brought_up_to_date_and_keeps_its_messages
     broker = opened(file, "orders")
     broker.publish(given.messages("orders", 3))
     broker.close()
-    newer = (*schema.MIGRATIONS, "alter table unpoison_line add column colour text; create table unpoison_new (a integer)")
+    newer = (*schema.MIGRATIONS, "alter table unpoison_line add column colour text;\ncreate table unpoison_new (a integer)")
     monkeypatch.setattr(schema.migrate, "__kwdefaults__", {**(schema.migrate.__kwdefaults__ or {}), "migrations": newer})
     broker = opened(file, "orders")
     assert query(file, "select version from unpoison_version") == [(NEWEST + 1,)]
@@ -47,7 +47,7 @@ def test_a_file_of_an_older_version_is_brought_up_to_date_and_keeps_its_messages
 def test_a_migration_that_fails_changes_nothing(file, monkeypatch):
     opened(file, "orders").close()
     before = dump(file)
-    broken = (*schema.MIGRATIONS, "create table unpoison_new (a integer); create table unpoison_new (a integer)")
+    broken = (*schema.MIGRATIONS, "create table unpoison_new (a integer);\ncreate table unpoison_new (a integer)")
     with closing(sqlite3.connect(file, isolation_level=None)) as connection, pytest.raises(sqlite3.OperationalError):
         schema.migrate(connection, str(file), create=True, migrations=broken)
     assert dump(file) == before

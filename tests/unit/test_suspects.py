@@ -118,10 +118,10 @@ def test_a_consumer_whose_broker_goes_away_while_it_asks_holds_nobody_up():
     bells = Bells("other")
     suspects = Suspects(ConsumerOptions("orders", Limits()), GoesAway(), None, bells.alone, None, "host")
     assert bells.alone.enter("other")
-    assert not suspects.run_one(is_busy=False)
+    assert not suspects.start_one(is_busy=False)
     bells.alone.went_idle("other")
     assert not bells.alone.enter("other")
-    assert not suspects.run_one(is_busy=False)
+    assert not suspects.start_one(is_busy=False)
     assert bells.alone.enter("other")
 
 

@@ -4,13 +4,13 @@ import struct
 
 import pytest
 
+from unpoison.brokers.nats import copies as nats_copies
 from unpoison.brokers.nats import envelope as nats
-from unpoison.brokers.nats import letters as nats_letters
 from unpoison.brokers.rabbitmq import envelope as rabbitmq
 from unpoison.brokers.rabbitmq import letters as rabbitmq_letters
 from unpoison.brokers.redis import envelope as redis
 from unpoison.brokers.sqs import envelope as sqs
-from unpoison.model.message import UNTRIED
+from unpoison.model.message import UNTRIED, as_text
 from unpoison.port import serialization
 
 NESTED = b'{"a":' * 5000 + b"1" + b"}" * 5000
@@ -34,9 +34,9 @@ def test_rabbitmq(text):
 def test_nats(text):
     assert nats.more(text) == nats.More()
     where = nats.Place("orders", "", 1, 1, 1, 0)
-    block = nats.block([b"x-unpoison-stamp: orders:1:0", nats.COUNTERS + b": " + text, nats_letters.RECORD + b": " + text])
+    block = nats.block([b"x-unpoison-stamp: orders:1:0", nats.COUNTERS + b": " + text, nats_copies.RECORD + b": " + text])
     assert nats.look(block, where).counters == UNTRIED
-    letter = nats_letters.read("orders", where, block, b"body", number=1, state="dead", group="billing").letter
+    letter = nats_copies.read("orders", where, block, b"body", number=1, state="dead", group="billing").letter
     assert (letter.error_type, letter.body) == ("nats.Unknown", b"body")
 
 
@@ -45,7 +45,7 @@ def test_kafka(text):
 
 
 def test_redis(text):
-    assert redis._headers({b"headers": text}) == {"headers": redis._text(text)}
+    assert redis._headers({b"headers": text}) == {"headers": as_text(text)}
 
 
 def test_sqs(text):

@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from unpoison.errors import BrokerUnavailable
-from unpoison.flow.until_empty import UntilEmpty
+from unpoison.flow.ending import UntilEmpty
 from unpoison.model.message import Counters, Delivery
 from unpoison.port.broker import Capability, Depth, Kept, Settlement, Waits
 from unpoison.reporting.report import Report

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from unpoison.model.classification import ErrorClassification
 from unpoison.model.failure import Failure
 from unpoison.model.message import Delivery
+from unpoison.model.verdict import ErrorClassification
 from unpoison.worker import wire
 from unpoison.worker.health import REVERSIBLE
 from unpoison.workers.damage import FAILURES_IN_A_ROW, NAMED, Trust

@@ -13,7 +13,7 @@ import reprlib
 import sys
 import types
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
@@ -33,6 +33,7 @@ from unpoison.body.json_text import (
 from unpoison.body.signature import Unresolved, check_constraints, input_of, is_for_pydantic, name_of
 from unpoison.errors import ConfigError, MissingExtra
 from unpoison.model.failure import summary, text_of, type_name
+from unpoison.model.message import Delivery
 
 Decode: TypeAlias = Callable[[bytes | None], Any]
 """From the body of a message, or None for a tombstone, to what the handler is called with."""
@@ -272,3 +273,39 @@ def _calling(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
             raise Unfit("schema", f"{name_of(function)} refused it: {summary(error)}") from None
 
     return call
+
+
+KeyReader = Callable[[Delivery], Delivery]
+
+
+def key_reader(key_from: str, source: str) -> KeyReader:
+    """A function that gives a delivery its key, where it has none and one can be found."""
+    kind, _, path = key_from.partition(":") if isinstance(key_from, str) else ("", "", "")
+    if kind not in ("header", "body") or not path or not all(path.split(".")):
+        raise ConfigError(f"Consumer {source!r}: key_from must be 'header:name' or 'body:path.to.field', got {key_from!r}.")
+    find: Callable[[Delivery], str | None] = (
+        _in_body(path.split(".")) if kind == "body" else lambda delivery: delivery.headers.get(path)
+    )
+
+    def read(delivery: Delivery) -> Delivery:
+        if delivery.key is not None:
+            return delivery
+        key = find(delivery)
+        return delivery if key is None else msgspec.structs.replace(delivery, key=key)
+
+    return read
+
+
+def _in_body(path: Sequence[str]) -> Callable[[Delivery], str | None]:
+    decode = msgspec.json.Decoder().decode
+
+    def find(delivery: Delivery) -> str | None:
+        try:
+            value: Any = decode(delivery.body)
+        except Exception:
+            return None  # no key can be found in what is not JSON; the guard will say so
+        for name in path:
+            value = value.get(name) if isinstance(value, dict) else None
+        return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else None
+
+    return find

@@ -37,94 +37,27 @@ class Adapter(NamedTuple):
     """Whether its client leaves objects, bodies among them, that only the garbage collector can free."""
 
 
-ADAPTERS = {
-    "sqlite": Adapter(
-        "unpoison.brokers.sqlite.broker",
-        "SQLiteBroker",
-        "unpoison.brokers.sqlite.deadletters",
-        "SQLiteDeadLetters",
-        "unpoison.brokers.sqlite.schema",
-        "unpoison.brokers.sqlite.doctor",
-        "unpoison.brokers.sqlite.file",
-        leaves_cycles=False,
-    ),
-    **dict.fromkeys(
-        ("postgresql", "postgres"),
-        Adapter(
-            "unpoison.brokers.postgresql.broker",
-            "PostgreSQLBroker",
-            "unpoison.brokers.postgresql.deadletters",
-            "PostgreSQLDeadLetters",
-            "unpoison.brokers.postgresql.schema",
-            "unpoison.brokers.postgresql.doctor",
-            has_adopted=True,
-            provisioning="unpoison.brokers.postgresql.provisioning",
-        ),
-    ),
-    **dict.fromkeys(
-        ("amqp", "amqps"),
-        Adapter(
-            "unpoison.brokers.rabbitmq.broker",
-            "RabbitMQBroker",
-            "unpoison.brokers.rabbitmq.deadletters",
-            "RabbitMQDeadLetters",
-            doctor="unpoison.brokers.rabbitmq.doctor",
-            has_adopted=True,
-            names="unpoison.brokers.rabbitmq.names",
-            provisioning="unpoison.brokers.rabbitmq.provisioning",
-        ),
-    ),
-    **dict.fromkeys(
-        ("redis", "rediss", "redis+sentinel", "rediss+sentinel"),
-        Adapter(
-            "unpoison.brokers.redis.broker",
-            "RedisBroker",
-            "unpoison.brokers.redis.deadletters",
-            "RedisDeadLetters",
-            doctor="unpoison.brokers.redis.doctor",
-            has_adopted=True,
-            names="unpoison.brokers.redis.names",
-            provisioning="unpoison.brokers.redis.provisioning",
-        ),
-    ),
-    **dict.fromkeys(
-        ("nats", "tls"),
-        Adapter(
-            "unpoison.brokers.nats.broker",
-            "NATSBroker",
-            "unpoison.brokers.nats.deadletters",
-            "NATSDeadLetters",
-            doctor="unpoison.brokers.nats.doctor",
-            names="unpoison.brokers.nats.names",
-            provisioning="unpoison.brokers.nats.provisioning",
-        ),
-    ),
-    "sqs": Adapter(
-        "unpoison.brokers.sqs.broker",
-        "SQSBroker",
-        "unpoison.brokers.sqs.deadletters",
-        "SQSDeadLetters",
-        doctor="unpoison.brokers.sqs.doctor",
-        names="unpoison.brokers.sqs.names",
-        provisioning="unpoison.brokers.sqs.provisioning",
-    ),
-    **dict.fromkeys(
-        ("kafka", "kafka+ssl"),
-        Adapter(
-            "unpoison.brokers.kafka.broker",
-            "KafkaBroker",
-            "unpoison.brokers.kafka.deadletters",
-            "KafkaDeadLetters",
-            doctor="unpoison.brokers.kafka.doctor",
-            has_adopted=True,
-            names="unpoison.brokers.kafka.names",
-            provisioning="unpoison.brokers.kafka.provisioning",
-            leaving="unpoison.brokers.kafka.leaving",
-            leaves_cycles=False,
-        ),
-    ),
-    "memory": Adapter("unpoison.brokers.memory", "MemoryBroker", "unpoison.brokers.memory", "MemoryDeadLetters"),
+def _ours(package: str, prefix: str, *modules: str, has_adopted: bool = False, leaves_cycles: bool = True) -> Adapter:
+    """An adapter of this package. In each of them the modules have the same names: those of the fields above."""
+    where = f"unpoison.brokers.{package}"
+    named = {name: f"{where}.{name}" for name in modules}
+    adapter = Adapter(f"{where}.broker", f"{prefix}Broker", f"{where}.deadletters", f"{prefix}DeadLetters")
+    return adapter._replace(**named, has_adopted=has_adopted, leaves_cycles=leaves_cycles)
+
+
+_SERVER = ("doctor", "names", "provisioning")
+
+_BY_SCHEMES = {
+    ("sqlite",): _ours("sqlite", "SQLite", "schema", "doctor", "file", leaves_cycles=False),
+    ("postgresql", "postgres"): _ours("postgresql", "PostgreSQL", "schema", "doctor", "provisioning", has_adopted=True),
+    ("amqp", "amqps"): _ours("rabbitmq", "RabbitMQ", *_SERVER, has_adopted=True),
+    ("redis", "rediss", "redis+sentinel", "rediss+sentinel"): _ours("redis", "Redis", *_SERVER, has_adopted=True),
+    ("nats", "tls"): _ours("nats", "NATS", *_SERVER),
+    ("sqs",): _ours("sqs", "SQS", *_SERVER),
+    ("kafka", "kafka+ssl"): _ours("kafka", "Kafka", *_SERVER, "leaving", has_adopted=True, leaves_cycles=False),
+    ("memory",): Adapter("unpoison.brokers.memory", "MemoryBroker", "unpoison.brokers.memory", "MemoryDeadLetters"),
 }
+ADAPTERS = {scheme: adapter for schemes, adapter in _BY_SCHEMES.items() for scheme in schemes}
 
 
 def broker_for(url: str) -> Broker:

@@ -15,9 +15,10 @@ from dataclasses import dataclass, replace
 
 from unpoison.classify.known_errors import KNOWN_ERRORS, WRAPPERS
 from unpoison.classify.server_replies import ANSWERS, read
+from unpoison.classify.status_codes import Meaning
 from unpoison.errors import Discard, Permanent, RetryLater, Steering, Throttled
-from unpoison.model.classification import ErrorClassification, Meaning
 from unpoison.model.failure import type_name
+from unpoison.model.verdict import ErrorClassification
 
 CHAIN_LIMIT = 20
 

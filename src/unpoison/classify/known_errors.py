@@ -6,7 +6,8 @@ ancestry decides. What a server replied (a status, an error code) goes before it
 
 from collections.abc import Mapping
 
-from unpoison.model.classification import BUG, PERMANENT, THROTTLED, TRANSIENT, UNKNOWN, ErrorClassification, Meaning
+from unpoison.classify.status_codes import BUG, PERMANENT, THROTTLED, TRANSIENT, UNKNOWN, Meaning
+from unpoison.model.verdict import ErrorClassification
 
 _LOST = "the connection was refused, lost or never came about"
 _SLOW = "the other side did not answer in time"

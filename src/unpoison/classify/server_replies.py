@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from unpoison.classify import status_codes
-from unpoison.model.classification import PERMANENT, TRANSIENT, Meaning
+from unpoison.classify.status_codes import PERMANENT, TRANSIENT, Meaning
 
 
 def read(thing: object, name: str) -> Any:

@@ -6,8 +6,24 @@ a message store or a mail server is transient: passwords are rotated, and it is 
 
 import errno
 from collections.abc import Collection, Mapping
+from typing import NamedTuple
 
-from unpoison.model.classification import PERMANENT, THROTTLED, TRANSIENT, UNKNOWN, ErrorClassification, Meaning
+from unpoison.model.verdict import ErrorClassification
+
+
+class Meaning(NamedTuple):
+    """What an exception or a code means, and why, in words for the person on call."""
+
+    classification: ErrorClassification
+    why: str
+    retry_after: float | None = None
+
+
+TRANSIENT = ErrorClassification.TRANSIENT
+THROTTLED = ErrorClassification.THROTTLED
+PERMANENT = ErrorClassification.PERMANENT
+BUG = ErrorClassification.BUG
+UNKNOWN = ErrorClassification.UNKNOWN
 
 
 def _names(text: str) -> frozenset[str]:
@@ -60,8 +76,8 @@ _MYSQL_PERMANENT: Mapping[str, frozenset[int]] = {
     ),
     "the statement is too large for the server": frozenset({1118, 1153, 1301, 2020}),
 }
-_MYSQL_SIGNALLED = 1644
-_MYSQL_QUOTA = 1226
+_MYSQL_QUOTA = {"the user's quota is used up": {1226}}
+_MYSQL_SIGNALLED = {"a trigger or procedure in the database raised it": {1644}}
 
 # Primary result codes: BUSY LOCKED NOMEM READONLY INTERRUPT IOERR FULL CANTOPEN PROTOCOL SCHEMA, and
 # ERROR PERM CORRUPT TOOBIG CONSTRAINT MISMATCH MISUSE AUTH RANGE NOTADB.
@@ -128,16 +144,24 @@ def sqlstate(code: str) -> Meaning | None:
     return Meaning(found[0], f"SQLSTATE {code}, {found[1]}") if found else None
 
 
-def mysql(code: int) -> Meaning | None:
-    if code == _MYSQL_QUOTA:
-        return Meaning(THROTTLED, f"MySQL error {code}, the user's quota is used up")
-    if code == _MYSQL_SIGNALLED:
-        return Meaning(UNKNOWN, f"MySQL error {code}, a trigger or procedure in the database raised it")
-    for classification, table in ((TRANSIENT, _MYSQL_TRANSIENT), (PERMANENT, _MYSQL_PERMANENT)):
+def _listed(name: str, code: int, **tables: Mapping[str, Collection[int]]) -> Meaning | None:
+    """`tables` by classification: why, and the codes that mean it."""
+    for classification, table in tables.items():
         for why, codes in table.items():
             if code in codes:
-                return Meaning(classification, f"MySQL error {code}, {why}")
+                return Meaning(ErrorClassification(classification), f"{name} {code}, {why}")
     return None
+
+
+def mysql(code: int) -> Meaning | None:
+    return _listed(
+        "MySQL error",
+        code,
+        throttled=_MYSQL_QUOTA,
+        unknown=_MYSQL_SIGNALLED,
+        transient=_MYSQL_TRANSIENT,
+        permanent=_MYSQL_PERMANENT,
+    )
 
 
 def sqlite(code: int, name: str) -> Meaning | None:
@@ -209,16 +233,19 @@ def operating_system(number: int) -> Meaning | None:
 
 # Of a channel. Those of a connection (320 forced, 403 login refused, 530 no such virtual host) say nothing about the message.
 _AMQP_TRANSIENT = {
-    313: "nobody consumes there",
-    405: "another connection has it to itself",
-    506: "the server is short of something",
+    "nobody consumes there": {313},
+    "the server is shutting down": {320},
+    "another connection has it to itself": {405},
+    "the server is short of something": {506},
+    "the server had an internal error": {541},
 }
-_AMQP_TRANSIENT |= {320: "the server is shutting down", 541: "the server had an internal error"}
-_AMQP_PERMANENT = {311: "the message is too large", 312: "no queue takes it", 403: "the server does not allow it"}
-_AMQP_PERMANENT |= {
-    404: "there is no such queue or exchange",
-    406: "the server refuses it as it is",
-    540: "the server cannot do that",
+_AMQP_PERMANENT = {
+    "the message is too large": {311},
+    "no queue takes it": {312},
+    "the server does not allow it": {403},
+    "there is no such queue or exchange": {404},
+    "the server refuses it as it is": {406},
+    "the server cannot do that": {540},
 }
 
 # Numbers of the Kafka protocol; those below -1 are librdkafka's own.
@@ -238,7 +265,7 @@ _KAFKA_PERMANENT = {
     "the client or server does not support this": {-186, -170, -165, 21, 35, 43, 76},
     "there is one already": {36},
 }
-_KAFKA_QUOTA = {89}
+_KAFKA_QUOTA = {"a quota is used up": {89}}
 
 _WRONG_LAST_SEQUENCE = frozenset({10070, 10071, 10164})
 """Error codes of JetStream: the stream or subject has moved on since it was read."""
@@ -246,21 +273,11 @@ _WRONG_LAST_SEQUENCE = frozenset({10070, 10071, 10164})
 
 def amqp(code: int) -> Meaning | None:
     """The reply code with which a channel was closed."""
-    if code in _AMQP_TRANSIENT:
-        return Meaning(TRANSIENT, f"AMQP {code}, {_AMQP_TRANSIENT[code]}")
-    if code in _AMQP_PERMANENT:
-        return Meaning(PERMANENT, f"AMQP {code}, {_AMQP_PERMANENT[code]}")
-    return None
+    return _listed("AMQP", code, transient=_AMQP_TRANSIENT, permanent=_AMQP_PERMANENT)
 
 
 def kafka(code: int) -> Meaning | None:
-    if code in _KAFKA_QUOTA:
-        return Meaning(THROTTLED, f"Kafka error {code}, a quota is used up")
-    for classification, table in ((TRANSIENT, _KAFKA_TRANSIENT), (PERMANENT, _KAFKA_PERMANENT)):
-        for why, codes in table.items():
-            if code in codes:
-                return Meaning(classification, f"Kafka error {code}, {why}")
-    return None
+    return _listed("Kafka error", code, throttled=_KAFKA_QUOTA, transient=_KAFKA_TRANSIENT, permanent=_KAFKA_PERMANENT)
 
 
 def jetstream(code: int, detail: int | None) -> Meaning | None:

@@ -13,18 +13,14 @@ from rich.text import Text
 
 from unpoison.app import consumers_of
 from unpoison.brokers import checks_for, findings_for, is_url
-from unpoison.cli.loading import load
-from unpoison.cli.options import target_or_url
-from unpoison.cli.output import print_json
+from unpoison.cli.input_output import print_json
 from unpoison.cli.screen import console
+from unpoison.cli.target import load, target_or_url
 from unpoison.decide.options import ConsumerOptions, Settings
 from unpoison.errors import CapabilityError, UnpoisonError
-from unpoison.model.wording import one_line
+from unpoison.model.wording import counted, one_line
 from unpoison.port.broker import Finding
 from unpoison.port.broker_url import masked, masked_text
-
-# Settings of the app.
-
 
 NAMES = ("endless-retry", "no-age-limit", "no-time-limit", "grace-too-short")
 
@@ -101,16 +97,14 @@ def show(what: str, found: Sequence[Finding], accepted: Sequence[str] = ()) -> N
     screen = console()
     for number, (heading, style) in enumerate(_GROUPS):
         chosen = [finding for finding in found if _group(finding) == number]
-        if chosen:
-            screen.print(Text(heading, style=style))
-        for finding in chosen:
-            screen.print()
+        for place, finding in enumerate(chosen):
+            screen.print("" if place else Text(f"{heading}\n", style=style))
             _show(screen, finding, is_accepted=finding.loses and finding.name in accepted)
         if chosen:
             screen.print()
     losing = sum(finding.loses for finding in found)
-    verb = "loses or loops" if losing == 1 else "lose or loop"
-    screen.print(Text(f"{len(found)} found in {one_line(what)}; {losing or 'none'} of them {verb} messages."))
+    verb = "lose or loop" if losing > 1 else "loses or loops"
+    screen.print(Text(f"{counted(len(found), 'finding')} in {one_line(what)}; {losing or 'none'} {verb} messages."))
 
 
 def _group(finding: Finding) -> int:
@@ -132,9 +126,6 @@ def _wrapped(text: str, screen: Console) -> str:
     return textwrap.fill(
         text, width, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False, break_long_words=False
     )
-
-
-# The command.
 
 
 @dataclass(slots=True)
@@ -196,7 +187,7 @@ def command(target: str | None, sources: Sequence[str], deep: bool, as_json: boo
         examination.examine_broker(target, sources, deep=deep)
     else:
         examination.examine_app(target, sources, deep=deep)
-    examination.found.sort(key=lambda finding: (not finding.loses, not finding.stops))
+    examination.found.sort(key=_group)
     _tell(examination, as_json=as_json)
     if examination.trouble is not None:
         raise examination.trouble
@@ -207,22 +198,19 @@ def _chosen(consumers: Sequence[ConsumerOptions], sources: Sequence[str]) -> Seq
     known = {options.source: options for options in consumers}
     for source in sources:
         if source not in known:
-            raise click.UsageError(
-                f"The app has no consumer of {source!r}. Its sources: {', '.join(map(repr, known)) or 'none'}."
-            )
+            names = ", ".join(map(repr, known)) or "none"
+            raise click.UsageError(f"The app has no consumer of {source!r}. Its sources: {names}.")
     return [known[source] for source in sources] if sources else consumers
 
 
 def _tell(examination: Examination, *, as_json: bool) -> None:
     if as_json:
-        error = None if examination.trouble is None else masked_text(str(examination.trouble))
-        rows = msgspec.to_builtins(examination.found)
         told = {
             "target": examination.what,
             "checked": examination.checked,
-            "findings": rows,
+            "findings": msgspec.to_builtins(examination.found),
             "accepted": examination.accepted,
-            "error": error,
+            "error": None if examination.trouble is None else masked_text(str(examination.trouble)),
         }
         print_json(told)
     elif examination.found:

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 import click
 
-from unpoison.cli.output import flush_all
+from unpoison.cli.input_output import flush_all
 from unpoison.errors import UnpoisonError
 from unpoison.model.wording import visible
 from unpoison.port.broker_url import masked_text
@@ -62,21 +62,21 @@ COMMANDS = {
     "run": ("unpoison.cli.run:command", "Consume the sources of apps until stopped, or until empty."),
     "publish": ("unpoison.cli.publish:command", "Send messages from arguments, a file or standard input."),
     "dlq": ("unpoison.cli.main:dlq", "List, show, replay, discard or delete dead letters."),
-    "plan": ("unpoison.cli.plan.command:command", "See what retries add to the traffic, and when they come."),
+    "plan": ("unpoison.cli.plan:command", "See what retries add to the traffic, and when they come."),
     "plan-topology": ("unpoison.cli.topology:plan_topology", "Print what an administrator must create or grant for an app."),
     "migrate": ("unpoison.cli.topology:migrate", "Create the tables that a database broker needs, or print the SQL."),
     "doctor": ("unpoison.cli.doctor:command", "Check a broker or an app for settings that lose or loop messages."),
-    "leave": ("unpoison.cli.leave:command", "Kafka: move waiting messages back to their topic, to stop using unpoison."),
+    "leave": ("unpoison.cli.topology:leave", "Kafka: move waiting messages back to their topic, to stop using unpoison."),
     "completion": ("unpoison.cli.main:completion", "Print the completion script for bash, zsh or fish."),
 }
 
 DLQ_COMMANDS = {
-    "ls": ("unpoison.cli.dlq.looking:ls", "List dead letters, oldest first."),
-    "count": ("unpoison.cli.dlq.looking:count", "Count dead letters by source and state."),
-    "show": ("unpoison.cli.dlq.looking:show", "Show everything known about one dead letter."),
-    "replay": ("unpoison.cli.dlq.changing:replay", "Send dead letters to their source again."),
-    "discard": ("unpoison.cli.dlq.changing:discard", "Mark dead letters as discarded."),
-    "purge": ("unpoison.cli.dlq.changing:purge", "Delete all dead letters of a source for good."),
+    "ls": ("unpoison.cli.dlq:ls", "List dead letters, oldest first."),
+    "count": ("unpoison.cli.dlq:count", "Count dead letters by source and state."),
+    "show": ("unpoison.cli.dlq:show", "Show everything known about one dead letter."),
+    "replay": ("unpoison.cli.dlq:replay", "Send dead letters to their source again."),
+    "discard": ("unpoison.cli.dlq:discard", "Mark dead letters as discarded."),
+    "purge": ("unpoison.cli.dlq:purge", "Delete all dead letters of a source for good."),
 }
 
 cli = LazyGroup(

@@ -12,8 +12,7 @@ import click
 
 from unpoison.body.payload import check_text, new_ids, why_unsendable
 from unpoison.brokers import ADAPTERS, broker_for
-from unpoison.cli.options import duration
-from unpoison.cli.output import print_json
+from unpoison.cli.input_output import DURATION, print_json
 from unpoison.cli.screen import progress
 from unpoison.decide.options import settings_from
 from unpoison.errors import CapabilityError, PublishedMessage, PublishFailed, UnpoisonError, ranges
@@ -44,13 +43,6 @@ Form = Callable[[Sequence[bytes], int], Batch]
 """Makes messages of lines. Its second argument is the number of the first line, for error messages."""
 
 
-class NotJSON(click.ClickException):
-    """A payload is not JSON, or consumers would refuse it."""
-
-    def __init__(self, where: str, why: str) -> None:
-        super().__init__(f"{where} {why.rstrip('.')}. Fix it, or send it as it is with --raw or --lines.")
-
-
 def json_lines(lines: Sequence[bytes], first: int) -> Batch:
     """One message for each line, after checking that all are JSON. Empty lines are left out."""
     found = [Item(number, line.strip()) for number, line in enumerate(lines, first) if line.strip()]
@@ -73,8 +65,11 @@ def items_of(payloads: Sequence[str], *, as_they_are: bool) -> Batch:
     return items
 
 
-def batches(stream: BinaryIO, form: Form) -> Iterator[tuple[int, Batch]]:
-    """(bytes read so far, messages) until the input ends."""
+def batches(stream: BinaryIO, form: Form | None) -> Iterator[tuple[int, Batch]]:
+    """(bytes read so far, messages) until the input ends. Without a form the whole input is one message."""
+    if form is None:
+        yield 0, [Item(1, stream.read())]
+        return
     rest, line, read = b"", 1, 0
     while chunk := stream.read1(CHUNK):  # type: ignore[attr-defined]  # typeshed knows it for files and pipes only
         read += len(chunk)
@@ -86,19 +81,10 @@ def batches(stream: BinaryIO, form: Form) -> Iterator[tuple[int, Batch]]:
         yield read, form([rest], line)
 
 
-def check_file(path: Path, form: Form) -> None:
-    """Read the whole file once: if a line is bad, nothing is sent."""
-    with path.open("rb") as stream:
-        for _ in batches(stream, form):
-            pass
-
-
 def _check(body: bytes, where: str) -> None:
+    """Refuse what is not JSON, or what consumers would refuse."""
     if why := why_unsendable(body):
-        raise NotJSON(where, why)
-
-
-# Sending.
+        raise click.ClickException(f"{where} {why.rstrip('.')}. Fix it, or send it as it is with --raw or --lines.")
 
 
 _URL = re.compile(rf"[A-Za-z][A-Za-z0-9+.-]*://|(?:{'|'.join(map(re.escape, ADAPTERS))}):")
@@ -127,8 +113,9 @@ class Sender:
             return
         names = new_ids(len(items)) if ids is None else ids
         bodies = [item.body for item in items]
-        options: dict[str, Any] = {"key": self.key, "headers": self.headers, "delay": self.delay, "max_body": self.max_body}
-        messages = outgoing(self.source, bodies, names, **options)
+        messages = outgoing(
+            self.source, bodies, names, key=self.key, headers=self.headers, delay=self.delay, max_body=self.max_body
+        )
         outcome = published(lambda: self.broker, messages)
         self.is_new |= self.source in outcome.created
         try:
@@ -182,7 +169,7 @@ def _by_reason(entries: Sequence[Mapping[str, Any]], what: str) -> list[str]:
 @click.option("--lines", is_flag=True, help="Each line is a message, sent as it is.")
 @click.option("--key", help="The key of the messages.")
 @click.option("--header", "headers", metavar="NAME=VALUE", multiple=True, help="A header; can be given several times.")
-@click.option("--delay", callback=duration, default="0", metavar="TIME", help="Start them no sooner than after: 10s, 5m, 2h, 1d.")
+@click.option("--delay", type=DURATION, default="0", help="Start them no sooner than after: 10s, 5m, 2h, 1d.")
 @click.option("--id", "id_", metavar="ID", help="The id of the message, if there is only one.")
 @click.option("--json", "as_json", is_flag=True, help="Print the ids, and which were refused or are unknown, as JSON.")
 def command(
@@ -214,7 +201,9 @@ def command(
     form = raw_lines if lines else json_lines
     given = None if is_input else items_of(payloads, as_they_are=raw or lines)
     if path and str(path) != "-" and not raw:
-        check_file(path, form)
+        with path.open("rb") as stream:  # the whole file is read once before: if a line is bad, nothing is sent
+            for _ in batches(stream, form):
+                pass
     sender = _sender(url, source, key, headers, delay, "line" if is_input and not raw else "payload")
     bodies = iter([given]) if given is not None else _read(path, None if raw else form)
     failed = _send(sender, bodies, id_)
@@ -263,9 +252,7 @@ def _headers(given: Sequence[str]) -> Mapping[str, str]:
         if not equals or not name:
             raise click.BadParameter(f"{text!r} is not NAME=VALUE. Write --header name=value", param_hint="--header")
         if name in headers:
-            raise click.BadParameter(
-                f"{name!r} is given twice, but a header has one value. Leave one out.", param_hint="--header"
-            )
+            raise click.BadParameter(f"{name!r} is given twice. A header has one value: leave one out.", param_hint="--header")
         headers[name] = value
     return headers or NO_HEADERS
 
@@ -295,19 +282,14 @@ def _send(sender: Sender, bodies: Iterator[Batch], id_: str | None) -> click.Cli
 
 
 def _read(path: Path | None, form: Form | None) -> Iterator[Batch]:
-    """The messages of a file or of standard input. Without a form the whole input is one message."""
     if path is None or str(path) == "-":
         if sys.stdin.isatty():
             click.echo("Reading from the terminal; Ctrl-D ends the input.", err=True)
-        yield from (batch for _, batch in _batches(sys.stdin.buffer, form))
+        yield from (batch for _, batch in batches(sys.stdin.buffer, form))
         return
     with path.open("rb") as stream, progress("Publishing") as advance:
         size = path.stat().st_size
-        for read, batch in _batches(stream, form):
+        for read, batch in batches(stream, form):
             yield batch
             if advance:
                 advance(read, size)
-
-
-def _batches(stream: BinaryIO, form: Form | None) -> Iterator[tuple[int, Batch]]:
-    return batches(stream, form) if form else iter([(0, [Item(1, stream.read())])])

@@ -11,8 +11,8 @@ from dataclasses import asdict
 
 import click
 
-from unpoison.cli.loading import runnable, whole
-from unpoison.cli.output import keep_for_json, print_json
+from unpoison.cli.input_output import keep_for_json, print_json
+from unpoison.cli.target import runnable, whole
 from unpoison.flow.run import Run
 from unpoison.model.wording import counted, one_line
 from unpoison.reporting.log_lines import FORMS, LEVELS, LogStyle, configure, settle

@@ -153,7 +153,11 @@ def _sections(letter: DeadLetter) -> Iterator[tuple[str, str]]:
     if letter.message.headers:
         yield "Headers", "\n".join(f"{one_line(name)}: {one_line(value)}" for name, value in letter.message.headers.items())
     if len(letter.history) > 1:  # a single one repeats what is at the top
-        yield "Attempts that failed", "\n".join(_history(letter))
+        each = (
+            f"{past.attempt}  {moment(past.at)}  {one_line(past.classification)}  {one_line(past.error)}"
+            for past in letter.history
+        )
+        yield "Attempts that failed", "\n".join(each)
     if letter.crash is not None and letter.crash.stack:
         yield "Stack when it crashed", visible(letter.crash.stack)
     if letter.crash is not None and letter.crash.log:
@@ -195,11 +199,6 @@ def _crash(crash: Crash) -> Iterator[str]:
         yield f"peak memory {crash.peak_rss / 1e6:,.0f} MB"
     if crash.worker_age is not None:
         yield f"in a worker {crash.worker_age:,.0f} s old"
-
-
-def _history(letter: DeadLetter) -> Iterator[str]:
-    for past in letter.history:
-        yield f"{past.attempt}  {moment(past.at)}  {one_line(past.classification)}  {one_line(past.error)}"
 
 
 def body_shown(body: bytes) -> tuple[str, str]:

@@ -1,20 +1,21 @@
-"""`unpoison plan-topology` and `unpoison migrate`: what an administrator creates and grants for apps."""
+"""`unpoison plan-topology`, `migrate` and `leave`: what an administrator creates and grants for apps, and removes again."""
 
 import itertools
 import textwrap
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import click
 import msgspec
 
 from unpoison.app import consumers_of
-from unpoison.brokers import broker_for, is_url, losses_for, needs_for, statements_for
-from unpoison.cli.loading import load
-from unpoison.cli.options import target_or_url
-from unpoison.cli.output import print_json
+from unpoison.brokers import broker_for, is_url, leftovers_for, losses_for, move_back, needs_for, statements_for
+from unpoison.cli.input_output import confirm, print_json
+from unpoison.cli.screen import progress
+from unpoison.cli.target import load, target_or_url
 from unpoison.errors import UnpoisonError
 from unpoison.model.wording import counted, one_line
-from unpoison.port.broker import Finding
+from unpoison.port.broker import Finding, Leftovers
 from unpoison.port.broker_url import masked, masked_text
 from unpoison.port.provisioning import Needs, Step
 
@@ -38,20 +39,27 @@ _CREATES = (
 )
 
 
-class Part(msgspec.Struct):
-    """What the sources of some apps need at one broker."""
+class Apps(msgspec.Struct):
+    """The apps and sources at one URL."""
 
-    named: list[str]
-    sources: list[str]
-    needs: Needs
+    url: str
+    named: list[str] = []
+    sources: list[str] = []
     creates: bool = False
-    """Whether the app creates what is missing itself."""
+    """Whether an app creates what is missing itself."""
+
+
+class Part(msgspec.Struct):
+    """What these apps need at their broker."""
+
+    apps: Apps
+    needs: Needs
     losing: Sequence[Finding] = ()
     """Findings of unpoison doctor about existing objects that lose messages."""
 
 
 def script(parts: Sequence[Part], *, everything: bool = False) -> str:
-    what = f"What {', '.join(dict.fromkeys(name for part in parts for name in part.named))} needs at its broker"
+    what = f"What {', '.join(dict.fromkeys(name for part in parts for name in part.apps.named))} needs at its broker"
     lines = [HEAD.format(what=one_line(masked_text(what + "s." if len(parts) > 1 else what + ".")))]
     for part in parts:
         lines += [*_section(part, everything), ""]
@@ -63,25 +71,20 @@ def summary(parts: Sequence[Part]) -> str:
     missing = [step for part in parts for step in part.needs.missing()]
     if not missing:
         return "Nothing is missing: everything that these sources need exists, and the user may use it."
-    kinds: dict[str, int] = {}
-    for step in missing:
-        kinds[step.kind] = kinds.get(step.kind, 0) + 1
-    return f"To be created or granted: {', '.join(_counted(count, kind) for kind, count in kinds.items())}."
-
-
-def _counted(count: int, kind: str) -> str:
-    return kind if kind.endswith("s") else counted(count, kind)
+    kinds = Counter(step.kind for step in missing)
+    told = (kind if kind.endswith("s") else counted(count, kind) for kind, count in kinds.items())
+    return f"To be created or granted: {', '.join(told)}."
 
 
 def _section(part: Part, everything: bool) -> Iterator[str]:
     needs = part.needs
     steps = needs.steps if everything else needs.missing()
-    yield from _comment(f"{needs.broker}, for {', '.join(map(repr, part.sources)) or 'no source'}.")
+    yield from _comment(f"{needs.broker}, for {', '.join(map(repr, part.apps.sources)) or 'no source'}.")
     if needs.unseen:
         yield from _comment(f"What exists is unknown, so everything is printed: {needs.unseen}")
     for note in needs.notes:
         yield from _comment(note)
-    if part.creates and steps:
+    if part.apps.creates and steps:
         yield from _comment(_CREATES)
     for finding in part.losing:
         yield from _finding(finding)
@@ -118,9 +121,6 @@ def _comment(text: str) -> list[str]:
     ]
 
 
-# The commands.
-
-
 @click.command(
     "plan-topology",
     epilog="\b\nExamples:\n"
@@ -140,7 +140,8 @@ def plan_topology(targets: Sequence[str], sources: Sequence[str], user: str | No
     It creates what is missing, for all sources and all brokers at once; if a server cannot be reached, everything. This command
     itself changes nothing. Without an argument it takes UNPOISON_URL.
     """
-    parts = [_part(target, user) for target in _merged(targets or [target_or_url(None, NO_TARGET)], sources).values()]
+    targets = targets or [target_or_url(None, "Name an app: give module:app, or a URL with --source NAME")]
+    parts = [_part(apps, user) for apps in _merged(targets, sources).values()]
     if as_json:
         print_json({"brokers": [_document(part, everything) for part in parts]})
     else:
@@ -153,21 +154,9 @@ def plan_topology(targets: Sequence[str], sources: Sequence[str], user: str | No
         click.echo(summary(parts), err=True)
 
 
-NO_TARGET = "Name an app: give module:app, or a URL with --source NAME"
-
-
-class _Target(msgspec.Struct):
-    """The apps and sources at one URL."""
-
-    url: str
-    named: list[str]
-    sources: list[str]
-    creates: bool = False
-
-
-def _merged(targets: Sequence[str], sources: Sequence[str]) -> dict[str, _Target]:
+def _merged(targets: Sequence[str], sources: Sequence[str]) -> dict[str, Apps]:
     """Apps that share a URL share one part of the script."""
-    found: dict[str, _Target] = {}
+    found: dict[str, Apps] = {}
     known: list[str] = []
     for text in targets:
         if is_url(text):
@@ -180,7 +169,7 @@ def _merged(targets: Sequence[str], sources: Sequence[str]) -> dict[str, _Target
             consumed = list(consumers_of(app))
             known += consumed
             mine = [name for name in consumed if not sources or name in sources]
-        target = found.setdefault(url, _Target(url, [], []))
+        target = found.setdefault(url, Apps(url))
         target.named.append(masked(text))
         target.sources += [name for name in mine if name not in target.sources]
         target.creates |= creates
@@ -192,10 +181,10 @@ def _merged(targets: Sequence[str], sources: Sequence[str]) -> dict[str, _Target
     return found
 
 
-def _part(target: _Target, user: str | None) -> Part:
-    needs = needs_for(target.url, target.sources, user)
-    losing = () if needs.unseen else [each for source in target.sources for each in _losses(target.url, source)]
-    return Part(target.named, target.sources, needs, target.creates, list(dict.fromkeys(losing)))
+def _part(apps: Apps, user: str | None) -> Part:
+    needs = needs_for(apps.url, apps.sources, user)
+    losing = () if needs.unseen else [each for source in apps.sources for each in _losses(apps.url, source)]
+    return Part(apps, needs, list(dict.fromkeys(losing)))
 
 
 def _losses(url: str, source: str) -> Sequence[Finding]:
@@ -210,8 +199,8 @@ def _document(part: Part, everything: bool) -> dict[str, object]:
     needs = part.needs
     steps = needs.steps if everything else needs.missing()
     return {
-        "targets": part.named,
-        "sources": part.sources,
+        "targets": part.apps.named,
+        "sources": part.apps.sources,
         "broker": needs.broker,
         "unseen": masked_text(needs.unseen) or None,
         "notes": needs.notes,
@@ -243,3 +232,76 @@ def migrate(url: str, sql: bool) -> None:
     broker.open([])
     broker.close()
     click.echo(f"The tables in {masked(url)} are up to date.")
+
+
+# For people who stop using unpoison on Kafka.
+
+
+@click.command(
+    "leave",
+    epilog="\b\nExamples:\n  unpoison leave shop:app\n  unpoison leave 'kafka://kafka-1:9092?group=billing' --yes --json",
+)
+@click.argument("target", metavar="[URL|MODULE:APP]", required=False)
+@click.option("--source", "sources", metavar="NAME", multiple=True, help="This source only. Can be given several times.")
+@click.option(
+    "--wait",
+    metavar="SECONDS",
+    type=click.FloatRange(0, 3600),
+    default=30.0,
+    help="How long to wait for consumers to end.  [default: 30]",
+)
+@click.option("--yes", is_flag=True, help="Do not ask before moving messages. Needed where there is no terminal.")
+@click.option("--json", "as_json", is_flag=True, help="Print what was moved and what is left as one JSON document.")
+def leave(target: str | None, sources: Sequence[str], wait: float, yes: bool, as_json: bool) -> None:
+    """Move messages that wait in unpoison's own Kafka topics back to their source, and list what is left.
+
+    Stop the consumers first. Delayed messages and retries go back as they were sent, and the consumers of the topic start them at
+    once. Dead letters, topics and groups stay; the commands that remove them are printed. Without an argument it takes
+    UNPOISON_URL. Safe to run again.
+    """
+    url = target_or_url(target, "Name what to leave: give a URL or module:app")
+    chosen = sources
+    if not is_url(url):
+        app = load(url)
+        url, chosen = app.settings.url, sources or list(consumers_of(app))
+    found = leftovers_for(url, chosen)
+    if any(left.waiting for left in found):
+        confirm("\n".join(_question(left) for left in found if left.waiting), yes=yes)
+    moved = {(left.source, left.group): _moved(url, left, wait) for left in found if left.waiting}
+    left = leftovers_for(url, chosen) if moved else found
+    if as_json:
+        rows = [msgspec.to_builtins(each) | {"moved": moved.get((each.source, each.group), 0)} for each in left]
+        print_json({"target": masked(url), "sources": rows, "is_left": any(each.topics or each.groups for each in left)})
+        return
+    for each in left:
+        click.echo(_told(each, moved.get((each.source, each.group), 0)))
+    if not left:
+        click.echo(f"unpoison has left nothing at {masked(url)}.")
+
+
+def _moved(url: str, left: Leftovers, wait: float) -> int:
+    with progress("Moving") as advance:
+        return move_back(url, left, wait, advance)
+
+
+def _question(left: Leftovers) -> str:
+    some = [(left.later, "before their delay is over"), (left.suspects, "suspected of crashing processes")]
+    told = "".join(f", {count:,} of them {what}" for count, what in some if count)
+    what = f"Move {counted(left.waiting, 'message')} of {_name(left)} back to {left.source!r}{told}?"
+    return f"{what} Every group that consumes it receives and starts them at once."
+
+
+def _told(left: Leftovers, moved: int) -> str:
+    lines = [f"In {_name(left)}: {counted(moved, 'message')} moved back, {left.waiting or 'none'} waiting."]
+    if left.repeats:
+        lines.append(
+            f"  {counted(left.repeats, 'message')} are done but come after one that is not: another consumer repeats them."
+        )
+    if left.dead:
+        lines.append(f"  {counted(left.dead, 'dead letter')} would be deleted with its topic. To see them: unpoison dlq ls")
+    lines.append("  These objects are left. To remove them, once you do not need them:" if left.removal else "  Nothing is left.")
+    return "\n".join(map(one_line, [*lines, *(f"    {each}" for each in left.removal)]))
+
+
+def _name(left: Leftovers) -> str:
+    return f"source {left.source!r} of group {left.group!r}" if left.group else f"source {left.source!r}"

@@ -10,10 +10,9 @@ from typing import Final, TypeAlias
 import msgspec
 
 from unpoison.model.backoff import Limits
-from unpoison.model.classification import ErrorClassification
 from unpoison.model.failure import Failure, fingerprint
 from unpoison.model.message import Counters, PastAttempt, with_past
-from unpoison.model.verdict import DeadLetter, Verdict
+from unpoison.model.verdict import DeadLetter, ErrorClassification, Verdict
 from unpoison.model.wording import counted
 
 

@@ -18,11 +18,10 @@ from unpoison.classify.classifier import Classified, blames_process, classify
 from unpoison.errors import ConfigError, Steering, seconds
 from unpoison.model import verdict
 from unpoison.model.backoff import DEFAULT_BACKOFF, MAX_AGE, MAX_ATTEMPTS, Backoff, Limits, bounded, charged_wait, uncharged_wait
-from unpoison.model.classification import ErrorClassification
 from unpoison.model.failure import TEXT_LIMIT, Failure, cap, describe, fingerprint, text_of, trace_of, type_name
 from unpoison.model.message import Message
 from unpoison.model.message import MessageMetadata as MessageMetadata  # noqa: PLC0414 - those who use the handler need it too
-from unpoison.model.verdict import Ruling
+from unpoison.model.verdict import ErrorClassification, Ruling
 
 _NEVER_RETRIED = {
     ErrorClassification.PERMANENT: "no retry can cure it",

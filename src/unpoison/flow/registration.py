@@ -6,8 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from unpoison.body.guard import decoder
-from unpoison.body.keys import key_reader
+from unpoison.body.guard import decoder, key_reader
 from unpoison.body.signature import check_not_generator, is_coroutine_function, name_of, payload_annotation
 from unpoison.decide.options import ConsumerOptions, Default, Settings, check_isolation, check_tombstones
 from unpoison.decide.policy import ErrorClassifier, OnDLQ, OnRetry, PoisonPillHandler, Policy, check_backoff

@@ -14,23 +14,21 @@ from collections.abc import Sequence
 from dataclasses import replace
 from operator import itemgetter
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from unpoison.brokers import broker_for, check_sources, leaves_cycles, losses_for
 from unpoison.decide.options import ConsumerOptions, Settings
 from unpoison.errors import BrokerUnavailable, ConfigError, UnpoisonError
 from unpoison.flow.consumer import Consumer
+from unpoison.flow.ending import IdleAgreement
+from unpoison.flow.runnable import RunnableApp
 from unpoison.flow.suspects import ExclusiveRun
-from unpoison.flow.until_empty import IdleAgreement
 from unpoison.port.broker import Broker, Finding
 from unpoison.port.broker_url import masked
 from unpoison.port.findings import refuse_losses
 from unpoison.reporting.report import Report, RunResult, Tally
-from unpoison.workers.bell import Bell
+from unpoison.workers.interface import Bell
 from unpoison.workers.pooled_worker import Reaper
-
-if TYPE_CHECKING:
-    from unpoison.flow.runnable import StartedWorkers
 
 log = logging.getLogger("unpoison")
 
@@ -47,24 +45,10 @@ ahead, and with the usual 700 such a consumer spends a tenth of its time looking
 cycles would keep hundreds of megabytes of unused bodies."""
 
 
-class Runnable(Protocol):
-    """An app to be run: what is in it as data, and how its handlers get workers."""
-
-    settings: Settings
-    reference: str
-    """module:app, or empty where it has no such name."""
-
-    def consumers(self) -> Sequence[ConsumerOptions]: ...
-
-    def start_workers(self, options: ConsumerOptions, broker: Broker, bell: Bell) -> "StartedWorkers": ...
-
-    def close(self) -> None: ...
-
-
 class Run:
     """All consumers of some apps, from start to stop."""
 
-    def __init__(self, apps: Sequence[Runnable], *, is_dedicated: bool = False) -> None:
+    def __init__(self, apps: Sequence[RunnableApp], *, is_dedicated: bool = False) -> None:
         self._apps = apps
         self._options = _named(apps)
         self._reports = {
@@ -88,7 +72,7 @@ class Run:
         for url in {app.settings.url for app in apps}:
             check_sources(url, {each.source for app in apps if app.settings.url == url for each in app.consumers()})
 
-    def tallies(self, *apps: Runnable) -> dict[str, Tally]:
+    def tallies(self, *apps: RunnableApp) -> dict[str, Tally]:
         """Of these apps, or of all: by the name of each source that anything happened to."""
         counts: dict[str, Tally] = {}
         for app in apps or self._apps:
@@ -153,7 +137,7 @@ class Run:
         )
         self.stop(0)
 
-    def _consume(self, app: Runnable, options: ConsumerOptions, until_empty: bool) -> None:
+    def _consume(self, app: RunnableApp, options: ConsumerOptions, until_empty: bool) -> None:
         try:
             consumer = self._start(app, options)
             if consumer is None:
@@ -166,7 +150,7 @@ class Run:
             self._crashed.append(error)
             self.stop()
 
-    def _start(self, app: Runnable, options: ConsumerOptions) -> Consumer | None:
+    def _start(self, app: RunnableApp, options: ConsumerOptions) -> Consumer | None:
         bell, broker, report = Bell(), broker_for(app.settings.url), self._reports[id(app)]
         if not self._open(app.settings, options, broker, bell, report):
             return None
@@ -231,7 +215,7 @@ class Run:
 class InProcessConsumer:
     """Consumers that run in a thread of the application itself, where nothing can be isolated (memory://)."""
 
-    def __init__(self, app: Runnable) -> None:
+    def __init__(self, app: RunnableApp) -> None:
         self._run = Run([app])
         self._thread = threading.Thread(target=self._run.serve, name="unpoison-consumers", daemon=True)
         self._thread.start()
@@ -241,7 +225,7 @@ class InProcessConsumer:
         self._thread.join()
 
 
-def _named(apps: Sequence[Runnable]) -> dict[int, list[ConsumerOptions]]:
+def _named(apps: Sequence[RunnableApp]) -> dict[int, list[ConsumerOptions]]:
     """The consumers of each app. Where two apps have a source of the same name, each of them is named with its app."""
     times = Counter(options.source for app in apps for options in app.consumers())
     return {
@@ -268,5 +252,5 @@ def _losses(url: str, source: str) -> Sequence[Finding]:
         return ()
 
 
-def _runs_handlers_here(app: Runnable) -> bool:
+def _runs_handlers_here(app: RunnableApp) -> bool:
     return any(options.isolation != "process" for options in app.consumers())

@@ -9,13 +9,11 @@ from unpoison.model.wording import counted
 from unpoison.port.broker import Broker
 from unpoison.reporting.log_lines import LogStyle
 from unpoison.worker import wire
-from unpoison.worker.call import Registration
-from unpoison.worker.hooks import HookCaller, Hooks, WorkerHooks
-from unpoison.workers.bell import Bell
+from unpoison.worker.call import Registration, WorkerHooks
 from unpoison.workers.deaths import Deaths
-from unpoison.workers.hook_process import IsolatedHooks
-from unpoison.workers.in_process import InlineWorkers, ThreadWorkers, WorkerHere
-from unpoison.workers.interface import Workers
+from unpoison.workers.hooks import HookCaller, Hooks, IsolatedHooks
+from unpoison.workers.in_process import InlineWorkers, TaskWorkers, ThreadWorkers, WorkerHere
+from unpoison.workers.interface import Bell, Workers
 from unpoison.workers.pool import IsolatedWorkers
 from unpoison.workers.template_client import Template
 
@@ -88,8 +86,6 @@ class RunnableApp:
                 InlineWorkers(call, self.settings.prefetch, bell), hooks, _not_isolated("in the consumer's own thread", options)
             )
         if options.is_async:
-            from unpoison.workers.in_process_async import TaskWorkers  # noqa: PLC0415 - asyncio takes 60 ms to import
-
             tasks = TaskWorkers(call, options.concurrency, bell, self._here.loop_thread().loop)
             return StartedWorkers(tasks, hooks, _not_isolated("as tasks on one event loop", options))
         workers = ThreadWorkers(call, options.concurrency, self.settings.prefetch, bell)

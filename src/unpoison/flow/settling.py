@@ -25,7 +25,7 @@ from unpoison.reporting.report import Event, Report
 from unpoison.workers.interface import Bystanders, Ended, Result
 
 if TYPE_CHECKING:
-    from unpoison.worker.hooks import HookCaller
+    from unpoison.workers.hooks import HookCaller
 
 
 @dataclass(frozen=True, slots=True)

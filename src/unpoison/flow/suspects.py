@@ -8,6 +8,7 @@ then, it is known which message was to blame. `Suspects` looks for them, asks fo
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from unpoison.decide import attempts
 from unpoison.decide.options import ConsumerOptions
@@ -82,7 +83,7 @@ class ExclusiveRun:
 
 
 class Suspects:
-    """The suspects of one source. `run_to_end` starts a message and returns once it is settled."""
+    """The suspects of one source. `start` has a message run; once it is settled this consumer goes idle (`went_idle`)."""
 
     def __init__(
         self,
@@ -90,12 +91,14 @@ class Suspects:
         broker: Broker,
         settler: Settler,
         exclusive: ExclusiveRun,
-        run_to_end: Callable[[Delivery], None],
+        start: Callable[[Delivery], None],
         name: str,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._options, self._broker, self._settler, self._exclusive = options, broker, settler, exclusive
-        self._run_to_end, self._name = run_to_end, name
-        self.is_asking = self._is_blind = False
+        self._start, self._name, self._monotonic = start, name, monotonic
+        self._running: Delivery | None = None
+        self._is_asking = self._is_blind = False
         """Blind: the broker could not say whether a suspect waits. The source is paused then, or a suspect would never start."""
         self._asked_at = self._look_after = self._ask_after = 0.0
         self._patience = PATIENCE
@@ -111,8 +114,15 @@ class Suspects:
         return self._exclusive.enter(self)
 
     def went_idle(self) -> None:
-        """This consumer runs nothing at the moment."""
+        """This consumer runs nothing at the moment: a suspect that it ran is settled."""
+        if self._running is not None:
+            self._running = None
+            self._end_turn()
         self._exclusive.went_idle(self)
+
+    def is_waiting(self) -> bool:
+        """Whether a suspect waits for this process."""
+        return self._is_asking and self._running is None
 
     def check(self) -> None:
         """Raise what the last look for a suspect raised, if the broker still cannot be asked."""
@@ -120,31 +130,36 @@ class Suspects:
             self._broker.has_suspect(self._options.source)
             self._is_blind = False
 
-    def run_one(self, *, is_busy: bool) -> bool:
-        """Run one suspect if there is one and this process can be had alone. True if one was run or given up.
+    def start_one(self, *, is_busy: bool) -> bool:
+        """Start a suspect if there is one and this process can be had alone. True if one was started or given up.
 
-        While there is other work, suspects get at most half of the time.
+        While there is other work, suspects get at most half of the time. Raises OwnershipLost if others have the one that runs:
+        nothing is fetched meanwhile, so nothing else would notice before it ends.
         """
-        now = time.monotonic()
+        if self._running is not None:
+            with suppress(*PAUSES):  # reported once it is to be settled
+                self._broker.extend([self._running])
+            return False
+        now = self._monotonic()
         if (is_busy and now < self._look_after) or now < self._ask_after:
             return False
         self._look_after = now + LOOK_INTERVAL
         try:
-            return self._has_process(now) and self._take_and_run()
+            return self._has_process(now) and self._take_and_start()
         except PAUSES:  # reported by the next fetch: see `check`
             self._is_blind = True
-            if self.is_asking:  # the broker went away meanwhile: the other consumers do not wait for it
+            if self._is_asking:  # the broker went away meanwhile: the other consumers do not wait for it
                 self._stop_asking()
             return False
 
     def _has_process(self, now: float) -> bool:
         """Look for a suspect, and ask for the process if there is one."""
         if not self._broker.has_suspect(self._options.source):
-            if self.is_asking:
+            if self._is_asking:
                 self._stop_asking()
             return False
-        if not self.is_asking:
-            self.is_asking, self._asked_at = True, now
+        if not self._is_asking:
+            self._is_asking, self._asked_at = True, now
         if self._exclusive.ask(self):
             return True
         if now - self._asked_at > self._patience:
@@ -154,22 +169,27 @@ class Suspects:
             self._stop_asking()
         return False
 
-    def _take_and_run(self) -> bool:
+    def _take_and_start(self) -> bool:
         try:
             suspect = self._broker.take_suspect(self._options.source, self._name)  # from here on its start is on record
             if suspect is None:
                 return False
             unstarted = self._unstarted(suspect)
             if unstarted is None:
-                self._run_to_end(suspect)
+                self._start(suspect)
+                self._running = suspect
             else:
                 self._settler.settle_unstarted([unstarted])
             return True
         finally:
-            now = time.monotonic()
-            self._look_after = now + (now - self._asked_at)
-            self._patience = PATIENCE
-            self._stop_asking()
+            if self._running is None:
+                self._end_turn()
+
+    def _end_turn(self) -> None:
+        now = self._monotonic()
+        self._look_after = now + (now - self._asked_at)
+        self._patience = PATIENCE
+        self._stop_asking()
 
     def _unstarted(self, suspect: Delivery) -> NotStarted | None:
         """How to settle a suspect that must not start; None if it may."""
@@ -181,5 +201,5 @@ class Suspects:
         return GivenUp([suspect], admission.failure) if isinstance(admission, attempts.GiveUp) else None
 
     def _stop_asking(self) -> None:
-        self.is_asking = False
+        self._is_asking = False
         self._exclusive.done(self)

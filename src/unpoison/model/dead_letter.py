@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from unpoison.model.classification import ErrorClassification
 from unpoison.model.failure import Crash
 from unpoison.model.message import MOST_COUNTED, Counters, Message, PastAttempt
+from unpoison.model.verdict import ErrorClassification
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ from types import CodeType, TracebackType
 import msgspec
 
 from unpoison.model.backoff import Backoff
-from unpoison.model.classification import ErrorClassification
+from unpoison.model.verdict import ErrorClassification
 
 NAME_LIMIT = 300
 TEXT_LIMIT = 4_000

@@ -1,4 +1,4 @@
-"""What happens to a message whose attempt has failed: one of three verdicts.
+"""Which kind of failure ended an attempt, and what happens to its message: one of three verdicts.
 
     Retry        start it again later
     DeadLetter   give it up and keep it, with everything known about why
@@ -7,11 +7,25 @@
 Refer to them through the module (`verdict.Retry`): a dead letter and the exception `Discard` have the same names elsewhere.
 """
 
+import enum
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypeAlias
 
-from unpoison.model.classification import ErrorClassification
+
+class ErrorClassification(enum.StrEnum):
+    """The kinds of failure, each with its own response."""
+
+    TRANSIENT = "transient"
+    THROTTLED = "throttled"
+    PERMANENT = "permanent"
+    INVALID = "invalid"
+    BUG = "bug"
+    CRASH = "crash"
+    LOST = "lost"
+    TIMEOUT = "timeout"
+    OUTAGE = "outage"
+    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)

@@ -189,7 +189,7 @@ class Broker(Protocol):
     capabilities: Capability
 
     def inherited_fds(self) -> Sequence[int]:
-        """Descriptors that each process running this consumer's messages must hold, so that it keeps them while one lives."""
+        """File descriptors that every worker inherits. While any process holds one, the broker considers this consumer alive."""
 
     def open(self, sources: Sequence[str], *, create: bool = True, ring: Ring | None = None) -> Sequence[Finding]:
         """Connect; verify what these sources need, or create it. What exists already is never changed.

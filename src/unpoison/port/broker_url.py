@@ -140,15 +140,8 @@ def parse(url: str, form: str) -> BrokerURL:
     if "@" in login or cut_short or any("@" in part and not _may_hold_at(part) for part in query.split("&")):
         raise ConfigError(f"{masked(url)!r} can be read in several ways: it has an unescaped character in it. {ESCAPES}")
     user, colon, password = login.partition(":")
-    return BrokerURL(
-        url,
-        scheme.lower(),
-        unquote(user) if at else None,
-        unquote(password) if colon else None,
-        hosts,
-        path,
-        query,
-    )
+    decoded = (unquote(user) if at else None, unquote(password) if colon else None)
+    return BrokerURL(url, scheme.lower(), *decoded, hosts, path, query)
 
 
 def check_port(text: str, shown: str, form: str) -> int:

@@ -14,55 +14,20 @@ from unpoison.port.broker import Finding
 MANY_DEAD = 100
 """Dead letters of one source above which the doctor reports them."""
 
-ADOPTED = (
-    # RabbitMQ
-    "queue-not-durable",
-    "queue-auto-delete",
-    "queue-exclusive",
-    "queue-expires",
-    "stream-queue",
-    "messages-expire",
-    "length-limit-drops",
-    "source-limit-deletes",
-    "source-limit-low",
-    "dead-letters-loop",
-    "dead-letters-unrouted",
-    "dlq-limit",
-    "dlq-sends-back",
-    "dlq-expires",
-    "suspects-not-quorum",
-    "suspects-limit",
-    # Kafka
-    "source-compacted",
-    "retries-expire",
-    "states-expire",
-    "unclean-election",
-    "fewer-copies",
-    "fewer-in-sync",
-    # NATS, which has retries-expire as well
-    "stream-in-memory",
-    "stream-without-acks",
-    "delivery-limit",
-    # SQS
-    "redrive-too-low",
-    "short-retention",
-    "letters-expire-early",
-    "letters-redriven",
-    # Redis, PostgreSQL
-    "key-expires",
-    "unlogged-tables",
+_RABBITMQ = (
+    *("queue-not-durable", "queue-auto-delete", "queue-exclusive", "queue-expires", "stream-queue", "messages-expire"),
+    *("length-limit-drops", "source-limit-deletes", "source-limit-low", "dead-letters-loop", "dead-letters-unrouted"),
+    *("dlq-limit", "dlq-sends-back", "dlq-expires", "suspects-not-quorum", "suspects-limit"),
 )
+_KAFKA = ("source-compacted", "retries-expire", "states-expire", "unclean-election", "fewer-copies", "fewer-in-sync")
+_NATS = ("stream-in-memory", "stream-without-acks", "delivery-limit")  # and retries-expire
+_SQS = ("redrive-too-low", "short-retention", "letters-expire-early", "letters-redriven")
+
+ADOPTED = (*_RABBITMQ, *_KAFKA, *_NATS, *_SQS, "key-expires", "unlogged-tables")
 """What about a queue, topic, stream or table that was there before loses messages. A consumer of it starts only if its app
 accepts the finding by name. What is wrong with a whole server is not among them: no app can choose that."""
 
-NAMES = (
-    "tables-missing",
-    "tables-older",
-    "tables-newer",
-    "source-missing",
-    "vanished-consumer",
-    "many-dead-letters",
-)
+NAMES = ("tables-missing", "tables-older", "tables-newer", "source-missing", "vanished-consumer", "many-dead-letters")
 """What every broker with tables is looked at for. `cannot-look` is none of them: it says that one of the others was not asked."""
 
 

@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import TypeVar
 
-from unpoison.model.classification import ErrorClassification
 from unpoison.model.dead_letter import DeadLetter
 from unpoison.model.failure import Failure, cap, describe, fingerprint
 from unpoison.model.message import Counters, Delivery, Message, Native, native_of_text
 from unpoison.model.message import as_text as as_text  # noqa: PLC0414 - adapters that read messages need it
+from unpoison.model.verdict import ErrorClassification
 
 FETCH_BYTES = 64 * 1024 * 1024
 """A fetch ends early once it has read this much: a limit by count alone lets large bodies fill the memory."""

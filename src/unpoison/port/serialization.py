@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
-from unpoison.model.classification import ErrorClassification
 from unpoison.model.dead_letter import DeadLetter
 from unpoison.model.failure import fingerprint
 from unpoison.model.message import HISTORY_LIMIT, MOST_COUNTED, NO_HEADERS, UNTRIED, Counters, Message
+from unpoison.model.verdict import ErrorClassification
 from unpoison.model.wording import counted
 from unpoison.port.reading import as_bytes, as_text, read_one, unreadable_letter
 

@@ -1,16 +1,17 @@
-"""What brokers with SQL tables share: versions of tables, numbers of sources, publishing, ids and columns of dead letters."""
+"""What brokers with SQL tables share: versions of tables, numbers of sources, publishing, dead letters."""
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from unpoison.errors import BrokerUnavailable, ConfigError
 from unpoison.model.dead_letter import DeadLetter
-from unpoison.model.message import Outgoing
-from unpoison.port.broker import STORED, Published, all_or_none, by_source, without_source
+from unpoison.model.message import Counters, Outgoing
+from unpoison.port.broker import STORED, Broker, Published, all_or_none, by_source, without_source
 from unpoison.port.reading import read_one
-from unpoison.port.serialization import counters_text, headers_text, read_counters, record_text
+from unpoison.port.serialization import LETTER_COLUMNS, counters_text, headers_text, letter, read_counters, record_text
 
 _NUMBER = re.compile("[1-9][0-9]{0,17}")
 
@@ -48,10 +49,7 @@ def no_source(source: str, where: str, known: Sequence[str], statement: str) -> 
 
 
 def check_version(found: int, newest: int, where: str, *, create: bool, more: str = "") -> None:
-    """Refuse tables of a newer unpoison and, with create=False, tables that would have to be created or changed.
-
-    Call it again inside the transaction that migrates: another process may have migrated since. `more` ends the advice.
-    """
+    """Refuse tables of a newer unpoison and, with create=False, tables that would have to be created or changed."""
     if found > newest:
         raise ConfigError(
             f"{where!r} was written by a newer unpoison (tables of version {found}, this one knows {newest}). "
@@ -66,10 +64,44 @@ def check_version(found: int, newest: int, where: str, *, create: bool, more: st
 
 
 def migration_script(migrations: Sequence[str], since: int = 0) -> str:
-    """The statements for people's own migrations, from version `since`."""
+    """The statements for people's own migrations, from version `since`. Each but the last of a migration ends a line."""
     begin = ["create table if not exists unpoison_version (version integer not null);"]
-    end = ["delete from unpoison_version;", f"insert into unpoison_version values ({len(migrations)});"]  # noqa: S608 - a number
+    end = ["delete from unpoison_version;", f"insert into unpoison_version values ({len(migrations)});"]
     return "\n".join([*begin, *(f"{script.strip().removesuffix(';')};" for script in migrations[since:]), *end])
+
+
+class Runs(Protocol):
+    """A connection of either client."""
+
+    def execute(self, statement: str, /) -> object: ...
+
+
+R = TypeVar("R", bound=Runs)
+
+
+def migrate(
+    run: R,
+    version: Callable[[R], int],
+    alone: Callable[[R], AbstractContextManager[R]],
+    migrations: Sequence[str],
+    where: str,
+    *,
+    create: bool,
+    more: str = "",
+) -> None:
+    """Bring the tables to the newest version, or refuse them. Safe to run in several processes at once.
+
+    `alone` is a transaction in which no other process migrates. `more` ends the advice where there are no tables.
+    """
+    found, newest = version(run), len(migrations)
+    if found == newest:
+        return
+    check_version(found, newest, where, create=create, more="" if found else more)
+    with alone(run):
+        found = version(run)  # again: another process may have migrated since
+        check_version(found, newest, where, create=create)
+        for statement in migration_script(migrations, found).split(";\n"):
+            run.execute(statement)
 
 
 class ReportsFailure(Protocol):
@@ -152,3 +184,102 @@ class LetterIds:
     def among(self, letter_ids: Sequence[str], numbers: Collection[int]) -> list[str]:
         """Those of the ids that have one of these numbers."""
         return [letter_id for letter_id in letter_ids if self.number(letter_id) in numbers]
+
+
+class HasNumbers(Broker, Protocol):
+    """A broker whose sources have numbers."""
+
+    numbers: SourceNumbers
+
+
+B = TypeVar("B", bound=HasNumbers)
+
+
+class SQLDeadLetters(ABC, Generic[B, C]):
+    """The DLQ of one source in a table, of the broker B with connections C. What depends on the database is below.
+
+    Every change is one transaction that first claims the letters by their state: of two operators only one gets each, and a
+    crash at any moment leaves it either where it was or where it was sent.
+    """
+
+    mark: ClassVar[str]  # what stands for a value in a statement
+    any_state: ClassVar[str] = "unpoison_dead"  # the table, to be read in the order of the numbers whatever the state
+
+    def __init__(self, broker: B, source: str) -> None:
+        self.broker, self._source, self._ids = broker, source, LetterIds(source)
+
+    def count(self, state: str = "dead") -> int:
+        return int(self._select("counting letters", "count(*)", ("state =", state))[0][0])
+
+    def freeze(self) -> str:
+        return self._ids.of(self._select("looking where the DLQ ends", "max(no)")[0][0] or 0)
+
+    def browse(
+        self, *, only: str | None = None, after: str = "", until: str = "", limit: int = 100, state: str | None = "dead"
+    ) -> Sequence[DeadLetter]:
+        if only is None:
+            return self._letters(state, *self._between(after, until), limit=limit)
+        return self._letters(state, ("no =", self._ids.number(only))) or self._letters(state, ("id =", only))
+
+    def ids(self, *, after: str = "", until: str = "", limit: int = 100, state: str = "dead") -> Sequence[str]:
+        where = (("state =", state), *self._between(after, until))
+        return [self._ids.of(no) for (no,) in self._select("listing letters", "no", *where, limit=limit)]
+
+    def replay(self, letter_ids: Sequence[str]) -> Sequence[str]:
+        """Claim each letter by changing its state, then put its message back; all in one transaction."""
+        with self.changing("replaying letters") as run:
+            found = self.claim(run, self._ids.numbers(letter_ids), "dead", LETTER_COLUMNS.replace("body", "''"))
+            again = {row[0]: letter(self._source, row).replayed() for row in found}
+            if again:
+                self.change(run, list(again), "replayed")
+                self.put_back(run, again)
+        return self._ids.among(letter_ids, again)
+
+    def remove(self, letter_ids: Sequence[str], *, state: str = "dead", keep_as: str | None = None) -> Sequence[str]:
+        with self.changing("removing letters") as run:
+            found = [no for (no,) in self.claim(run, self._ids.numbers(letter_ids), state, "no")]
+            self.change(run, found, keep_as)
+        return self._ids.among(letter_ids, set(found))
+
+    @abstractmethod
+    def rows(self, what: str, query: str, values: Sequence[object]) -> Sequence[Sequence[Any]]:
+        """What the query finds. `what` is what this is done for, in a few words."""
+
+    @abstractmethod
+    def changing(self, what: str) -> AbstractContextManager[C]:
+        """A transaction that is on disk when the block ends."""
+
+    @abstractmethod
+    def claim(self, run: C, numbers: Sequence[int], state: str, columns: str) -> Sequence[Sequence[Any]]:
+        """Columns of those of these letters that are in this state. Nobody else can change them before the transaction ends."""
+
+    @abstractmethod
+    def change(self, run: C, numbers: Sequence[int], state: str | None) -> None:
+        """Give these letters, which are claimed, another state; None deletes them."""
+
+    @abstractmethod
+    def put_back(self, run: C, again: Mapping[int, Counters]) -> None:
+        """Put the messages of these letters back into their source, with new counters."""
+
+    @property
+    def number(self) -> int:
+        """The number of the source."""
+        return self.broker.numbers[self._source]
+
+    def _between(self, after: str, until: str) -> Iterator[tuple[str, object]]:
+        return zip(("no >", "no <="), self._ids.between(after, until), strict=True)
+
+    def _letters(self, state: str | None, *where: tuple[str, object], limit: int = 100) -> Sequence[DeadLetter]:
+        where = (("state =", state), *where) if state else where
+        found = self._select("reading letters", LETTER_COLUMNS, *where, limit=limit)
+        return [letter(self._source, row) for row in found]
+
+    def _select(self, what: str, columns: str, *where: tuple[str, object], limit: int | None = None) -> Sequence[Sequence[Any]]:
+        """Columns of letters of this source that meet the conditions; in their order if there is a limit."""
+        conditions, values = zip(("source =", self.number), *where, strict=True)
+        meets = " and ".join(f"{condition} {self.mark}" for condition in conditions)
+        if limit is None:
+            return self.rows(what, f"select {columns} from unpoison_dead where {meets}", values)
+        table = "unpoison_dead" if "state =" in conditions else self.any_state
+        query = f"select {columns} from {table} where {meets} order by no limit {self.mark}"
+        return self.rows(what, query, (*values, limit))

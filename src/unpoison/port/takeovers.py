@@ -6,7 +6,7 @@ One sentence for every broker. Some know whose messages they were; others only h
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
 import msgspec
@@ -39,9 +39,9 @@ class Takeover(msgspec.Struct, frozen=True):
 
 def tell(source: str, count: int, who: str = "", since: float | None = None) -> None:
     """These messages of a source came back."""
-    began = "" if since is None else f" (running since {_moment(since)})"
+    began = None if since is None else datetime.fromtimestamp(since, UTC)
     whom = (
-        f"consumer {who}{began}, which vanished"
+        f"consumer {who}{f' (running since {began:%Y-%m-%d %H:%M:%S UTC})' if began else ''}, which vanished"
         if who
         else "a consumer that vanished or lost its connection; the broker does not say which"
     )
@@ -56,7 +56,7 @@ def tell(source: str, count: int, who: str = "", since: float | None = None) -> 
             "source": source,
             "count": count,
             "from_consumer": who or None,
-            "since": None if since is None else datetime.fromtimestamp(since, UTC).isoformat(timespec="seconds"),
+            "since": began and began.isoformat(timespec="seconds"),
         },
     )
 
@@ -89,14 +89,7 @@ class CameBack:
     def tell_due(self) -> None:
         """To be called with every fetch, after what it found was noted."""
         if self._counts:
-            for source in list(self._due()):
-                self._tells_after[source] = self._clock() + TELL_EVERY
+            now = self._clock()
+            for source in [each for each in self._counts if now >= self._tells_after.get(each, float("-inf"))]:
+                self._tells_after[source] = now + TELL_EVERY
                 self._tell(source, self._counts.pop(source))
-
-    def _due(self) -> Iterator[str]:
-        now = self._clock()
-        return (source for source in self._counts if now >= self._tells_after.get(source, float("-inf")))
-
-
-def _moment(moment: float) -> str:
-    return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

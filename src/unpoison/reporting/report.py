@@ -127,27 +127,33 @@ class Report:
                     failed = f"{where} failed in attempt {delivery.attempt} ({event.ruling.classification}: {error})."
                     again = f"Next attempt in {in_words(soon)}"
                     text = f"{failed} {again} ({rule})." if charged else f"{failed} It is not charged ({rule}). {again}."
-                    log.warning("%s", text, extra=self._judged("retry", event, delay=soon, charged=charged))
+                    log.warning("%s", text, extra=self._of("retry", event, delay=soon, charged=charged))
                 case verdict.DeadLetter():
                     tally.dead += 1
-                    extra = self._judged("dead", event, letter_id=letter_id)
+                    extra = self._of("dead", event, letter_id=letter_id)
                     when = f"after attempt {event.metadata.attempt}" if failure.started else "without a start"
                     inspect = f" Inspect: unpoison dlq show {letter_id}" if letter_id else ""
                     log.error("%s is a dead letter %s. %s (%s).%s", where, when, error, _why(event.ruling), inspect, extra=extra)
                 case verdict.Discard(reason):
                     tally.discarded += 1
-                    log.info("%s was discarded by its handler: %s", where, reason, extra=self._judged("discard", event))
+                    log.info("%s was discarded by its handler: %s", where, reason, extra=self._of("discard", event))
 
-    def _judged(self, name: str, event: Event, **more: Any) -> dict[str, Any]:
+    def _of(self, name: str, event: Event, **more: Any) -> dict[str, Any]:
+        ruling = event.ruling
+        return self._judged(name, event.delivery, event.failure, ruling.classification, ruling.rule, **more)
+
+    def _judged(
+        self, name: str, delivery: Delivery, failure: Failure, classification: str, rule: str, **more: Any
+    ) -> dict[str, Any]:
         return self._fields(
             name,
-            event.delivery.source,
-            message_id=event.delivery.id,
-            attempt=event.delivery.attempt,
-            classification=str(event.ruling.classification),
-            rule=event.ruling.rule,
-            error_type=event.failure.type_name,
-            fingerprint=event.failure.fingerprint,
+            delivery.source,
+            message_id=delivery.id,
+            attempt=delivery.attempt,
+            classification=str(classification),
+            rule=rule,
+            error_type=failure.type_name,
+            fingerprint=failure.fingerprint,
             **more,
         )
 
@@ -209,17 +215,7 @@ class Report:
             failure.rule,
             *describe(error)[:2],
             exc_info=error,
-            extra=self._fields(
-                "dead",
-                delivery.source,
-                message_id=delivery.id,
-                attempt=delivery.attempt,
-                classification=str(failure.classification),
-                rule=failure.rule,
-                error_type=failure.type_name,
-                fingerprint=failure.fingerprint,
-                letter_id=None,
-            ),
+            extra=self._judged("dead", delivery, failure, failure.classification, failure.rule, letter_id=None),
         )
 
     def broke(self, source: str, ids: Sequence[str], error: Exception) -> None:

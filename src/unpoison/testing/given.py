@@ -12,17 +12,16 @@ from unpoison.flow.consumer import Consumer
 from unpoison.flow.sending import check, published
 from unpoison.flow.settling import letter
 from unpoison.model import verdict
-from unpoison.model.classification import ErrorClassification
 from unpoison.model.dead_letter import DeadLetter
 from unpoison.model.failure import Failure
 from unpoison.model.message import Delivery, Outgoing
-from unpoison.model.verdict import Ruling
+from unpoison.model.verdict import ErrorClassification, Ruling
 from unpoison.port.broker import Broker
 from unpoison.reporting.report import Report, Tally
 from unpoison.testing.lab import Lab
 from unpoison.testing.processes import PATIENCE
 from unpoison.testing.running import drained
-from unpoison.workers.bell import Bell
+from unpoison.workers.interface import Bell
 
 PLAIN_ID = "plain"
 """Of messages that a lab makes: nothing is the matter with it."""
@@ -55,13 +54,14 @@ def consumed(app: App, source: str, broker: Broker, clock: Callable[[], float] =
     return report.tallies()[source]
 
 
-def fetched_when_rung(broker: Broker, source: str, rung: threading.Event) -> Sequence[Delivery]:
-    """What the first fetch after a ring finds. Rings for nothing are allowed."""
-    while True:
-        assert rung.wait(PATIENCE), "nothing rang"
+def fetched_when_rung(broker: Broker, source: str, rung: threading.Event, count: int = 1) -> Sequence[Delivery]:
+    """What is fetched after rings, until it is so many. Rings for nothing are allowed, and a ring for each message."""
+    found: list[Delivery] = []
+    while len(found) < count:
+        assert rung.wait(PATIENCE), f"nothing rang; {len(found)} of {count} messages were fetched"
         rung.clear()
-        if deliveries := broker.fetch(source, 10):
-            return deliveries
+        found += broker.fetch(source, 10)
+    return found
 
 
 def letter_of(delivery: Delivery) -> DeadLetter:

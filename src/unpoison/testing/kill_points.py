@@ -22,7 +22,7 @@ FLOW = (
     "unpoison.workers.in_process",
     "unpoison.flow.settling",
     "unpoison.flow.suspects",
-    "unpoison.deadletters.manager",
+    "unpoison.deadletters",
 )
 """The modules whose lines are kill points on every broker. A thread that the work starts is watched once it comes by one."""
 

@@ -13,7 +13,7 @@ import msgspec
 
 from unpoison.app import App
 from unpoison.brokers import broker_for
-from unpoison.deadletters.manager import DLQManager
+from unpoison.deadletters import DLQManager
 from unpoison.model.message import Delivery, Native, Outgoing
 from unpoison.port.broker import Broker, Capability, Depth, Ring
 from unpoison.testing.isolation.diary import wait_until

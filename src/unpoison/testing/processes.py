@@ -112,13 +112,31 @@ class Effects:
 
     def __init__(self, folder: Path, name: str = "effects") -> None:
         self._path = folder / name
+        self._descriptor, self._file = -1, (0, 0)
+
+    def __del__(self) -> None:
+        if self._status() is not None:
+            os.close(self._descriptor)
 
     def add(self, line: str) -> None:
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        try:
-            os.write(descriptor, f"{line}\n".encode())  # one write to a file opened for appending is never torn or mixed
-        finally:
-            os.close(descriptor)
+        os.write(self._opened(), f"{line}\n".encode())  # one write to a file opened for appending is never torn or mixed
+
+    def _opened(self) -> int:
+        """Kept open. A file opened after a handler has closed descriptor 1 gets that number, and with it what others print."""
+        status = self._status()
+        if status is None or status.st_nlink == 0:
+            self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            opened = os.fstat(self._descriptor)
+            self._file = opened.st_dev, opened.st_ino
+        return self._descriptor
+
+    def _status(self) -> os.stat_result | None:
+        """None if the file is not open here: a handler may have closed it, and its number may be another file's by now."""
+        with suppress(OSError):
+            status = os.fstat(self._descriptor)
+            if (status.st_dev, status.st_ino) == self._file:
+                return status
+        return None
 
     def lines(self) -> list[str]:
         return self._path.read_text().splitlines() if self._path.exists() else []

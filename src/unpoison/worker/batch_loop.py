@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from unpoison.model.message import Delivery
-from unpoison.worker import fork_guard, wire
-from unpoison.worker.call import Call
+from unpoison.worker import wire
+from unpoison.worker.call import Call, copies, end_copy
 from unpoison.worker.health import Health
 from unpoison.worker.marks import FAILED, IDLE, Marks
 
@@ -70,7 +70,7 @@ class _Batch:
 def _run(batch: _Batch, items: Iterable[Any], decode: Callable[[Any], Any], function: Callable[[Any], Any]) -> None:
     """Runs for every message: no call in here that is not needed, and no look-up that can be done before."""
     words, outcomes, since, what, end, first = batch.marks.batch_view(batch.slot)
-    clock, copies, check_result, code = time.monotonic_ns, fork_guard.copies, batch.check_result, batch.code
+    clock, forked, check_result, code = time.monotonic_ns, copies, batch.check_result, batch.code
     at = first
     for item in items:
         words[since] = clock()
@@ -84,14 +84,14 @@ def _run(batch: _Batch, items: Iterable[Any], decode: Callable[[Any], Any], func
                 check_result(result)
                 result = None  # it may be large, and must not last until the next message has ended
         except BaseException as error:  # SystemExit and KeyboardInterrupt too are failures of the message, not of the worker
-            fork_guard.end_copy()
+            end_copy()
             batch.failed(at - 1 - first, item, error)
             outcomes[at - 1] = FAILED
             if batch.is_leaving:
                 break
         else:
-            if copies:
-                fork_guard.end_copy()
+            if forked:
+                end_copy()
             outcomes[at - 1] = code
     words[what] = IDLE
 

@@ -5,7 +5,9 @@ the call returns. All calls of one worker share one event loop, so that what one
 use and close.
 """
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
+import os
+import sys
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -13,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from unpoison.body.json_text import Unfit
 from unpoison.body.signature import name_of
-from unpoison.errors import UnfinishedHandler
-from unpoison.model.classification import ErrorClassification
+from unpoison.errors import RemoteFailure, UnfinishedHandler
 from unpoison.model.failure import Failure, describe, fingerprint
 from unpoison.model.message import Delivery, metadata_of
+from unpoison.model.verdict import ErrorClassification
 
 if TYPE_CHECKING:
     import asyncio
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from unpoison.body.guard import Decode
     from unpoison.decide.options import ConsumerOptions
     from unpoison.decide.policy import PoisonPillHandler
+    from unpoison.worker import wire
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +124,28 @@ def without_our_frames(trace: TracebackType | None) -> TracebackType | None:
     return first or trace
 
 
+CLOSING = 5.0
+"""Seconds that hooks get to finish at the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerHooks:
+    """What runs in each worker before its first and after its last message."""
+
+    start: Sequence[Callable[[], Any]] = ()
+    stop: Sequence[Callable[[], Any]] = ()
+
+
+def call_hook(handler: "PoisonPillHandler", hook: "wire.Hook", awaiting: "Awaiting", error: BaseException | None = None) -> None:
+    """`on_retry` if there is a delay, else `on_dlq`. `error` is the exception itself, where it still exists."""
+    if hook.delay is not None and handler.on_retry:
+        awaiting.call(handler.on_retry, hook.message, hook.metadata, hook.delay)
+    elif hook.delay is None and handler.on_dlq:
+        failed = hook.failure
+        remote = RemoteFailure(failed.type_name, failed.text, failed.traceback)
+        awaiting.call(handler.on_dlq, hook.message, hook.metadata, error or remote)
+
+
 class Awaiting:
     """An event loop that runs only while a coroutine is awaited. Made when it is first needed: importing asyncio takes 60 ms."""
 
@@ -148,3 +173,26 @@ class Awaiting:
     def close(self) -> None:
         if self._loop is not None and not self._loop.is_running():
             self._loop.close()
+
+
+copies: list[int] = []
+"""Empty in a worker; in a forked copy its process id. Looked at after every message, so it is a list and not a function."""
+
+
+def note_copy() -> None:
+    """Called in the copy, directly after the fork."""
+    copies.append(os.getpid())
+
+
+def end_copy() -> None:
+    """After a handler has returned: a copy goes no further than here."""
+    if copies:
+        leave(0)
+
+
+def leave(status: int) -> None:
+    """End this process here and now: atexit handlers belong to the template, which made it by forking."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(BaseException):  # a handler may have closed or replaced it
+            stream.flush()
+    os._exit(status)

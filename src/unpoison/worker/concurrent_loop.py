@@ -20,8 +20,7 @@ from unpoison.model.failure import Failure
 from unpoison.model.message import Delivery
 from unpoison.worker import wire
 from unpoison.worker.batch_loop import peak_memory
-from unpoison.worker.call import Call, timed_out
-from unpoison.worker.fork_guard import end_copy, leave
+from unpoison.worker.call import Call, end_copy, leave, timed_out
 from unpoison.worker.health import Health
 from unpoison.worker.marks import BATCH, FAILED, IDLE, Marks
 

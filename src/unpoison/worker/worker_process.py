@@ -23,13 +23,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from unpoison.decide.policy import PoisonPillHandler
-from unpoison.errors import RemoteFailure
 from unpoison.model.failure import describe
 from unpoison.reporting import log_lines
 from unpoison.worker import batch_loop, wire
-from unpoison.worker.call import Awaiting, Registration
-from unpoison.worker.fork_guard import leave, note_copy
-from unpoison.worker.hooks import WorkerHooks
+from unpoison.worker.call import Awaiting, Registration, WorkerHooks, call_hook, leave, note_copy
 from unpoison.worker.marks import STACK_SIGNAL, Marks
 
 _PR_SET_PDEATHSIG = 1
@@ -190,19 +187,10 @@ def become_hook_worker(fds: WorkerFds, registration: Registration, hooks: Worker
 
 
 def _call_hooks(fds: WorkerFds, handler: PoisonPillHandler, awaiting: Awaiting) -> None:
-    while (received := wire.receive(fds.sock, wire.to_worker)) is not None and isinstance(received[0], wire.Hook):
-        _call_hook(fds, handler, received[0], awaiting)
+    while (received := wire.receive(fds.sock, wire.to_worker)) is not None and isinstance(hook := received[0], wire.Hook):
+        try:
+            call_hook(handler, hook, awaiting)
+        except BaseException as error:  # a hook is user code: it is reported and changes nothing
+            name, text, _ = describe(error)
+            wire.send(fds.sock, wire.HookFailed(hook.message.id, f"{name}: {text}"))
         wire.send(fds.sock, wire.Ended(0))
-
-
-def _call_hook(fds: WorkerFds, handler: PoisonPillHandler, hook: wire.Hook, awaiting: Awaiting) -> None:
-    failure = hook.failure
-    try:
-        if hook.delay is not None and handler.on_retry:
-            awaiting.call(handler.on_retry, hook.message, hook.metadata, hook.delay)
-        elif hook.delay is None and handler.on_dlq:
-            remote = RemoteFailure(failure.type_name, failure.text, failure.traceback)
-            awaiting.call(handler.on_dlq, hook.message, hook.metadata, remote)
-    except BaseException as error:  # a hook is user code: it is reported and changes nothing
-        name, text, _ = describe(error)
-        wire.send(fds.sock, wire.HookFailed(hook.message.id, f"{name}: {text}"))

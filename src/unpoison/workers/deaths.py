@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from unpoison.model.classification import ErrorClassification
 from unpoison.model.failure import Crash, Failure, fingerprint
+from unpoison.model.verdict import ErrorClassification
 from unpoison.workers.interface import Bystanders, Ended, Result
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Workers without isolation: handlers run in this process, in the consumer's own thread or in threads beside it.
+"""Workers without isolation: handlers run in this process, in the consumer's own thread, in threads or as tasks beside it.
 
 Nothing protects the consumer from them: a handler that crashes takes the process with it, and a time limit cannot be enforced
 on a thread. Start-up says so. This process is then the worker of all its sources, so `WorkerHere` runs `on_worker_start`
@@ -11,25 +11,81 @@ import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from unpoison.errors import ConfigError
 from unpoison.model.failure import Failure, describe
 from unpoison.model.message import Delivery
-from unpoison.worker.call import Call
-from unpoison.worker.hooks import CLOSING, WorkerHooks
-from unpoison.workers.bell import Bell
-from unpoison.workers.interface import Ended, Interrupted, ResultQueue
+from unpoison.worker.call import CLOSING, Call, WorkerHooks, timed_out
+from unpoison.workers.interface import Bell, Ended, Interrupted
+
+if TYPE_CHECKING:
+    import asyncio
+
+log = logging.getLogger("unpoison")
 
 TURN = 0.05
 """Seconds after which a batch is interrupted to settle what has ended, so that slow handlers do not hold finished messages."""
 
 
-class InlineWorkers:
+class ResultQueue:
+    """Results of handlers that run in threads of this process. Filled by any number of threads, emptied by the consumer."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[Delivery, Failure | None, BaseException | None]] = deque()
+
+    def add(self, delivery: Delivery, failure: Failure | None, error: BaseException | None) -> None:
+        self._waiting.append((delivery, failure, error))
+
+    def collect(self) -> Sequence[Ended]:
+        deliveries: list[Delivery] = []
+        failures: dict[int, Failure] = {}
+        exceptions: dict[int, BaseException] = {}
+        for at in range(len(self._waiting)):
+            delivery, failure, error = self._waiting.popleft()
+            deliveries.append(delivery)
+            if failure is not None:
+                failures[at] = failure
+            if error is not None:
+                exceptions[at] = error
+        return [Ended(deliveries, failures, exceptions)] if deliveries else ()
+
+
+class _Here:
+    """What the three kinds have in common: none can cut off what runs, and what was handed over runs until it is collected."""
+
+    def __init__(self, call: Call, bell: Bell) -> None:
+        self._call, self._bell = call, bell
+        self._results = ResultQueue()
+        self._handed = 0
+
+    def ended(self) -> Sequence[Ended]:
+        ended = self._results.collect()
+        self._handed -= sum(len(batch.deliveries) for batch in ended)
+        return ended
+
+    def running(self) -> int:
+        return self._handed
+
+    def wait(self, timeout: float) -> None:
+        self._bell.wait(timeout)
+
+    def surplus(self) -> Sequence[Delivery]:
+        return ()
+
+    def interrupt(self) -> Interrupted:
+        return Interrupted()
+
+    def close(self) -> None:
+        """Nothing is left behind."""
+
+
+class InlineWorkers(_Here):
     """Runs each message when `ended` is asked for."""
 
     def __init__(self, call: Call, prefetch: int, bell: Bell) -> None:
-        self._call, self._bell = call, bell
+        super().__init__(call, bell)
         self._prefetch = prefetch
         self._queue: deque[Delivery] = deque()
         self._pace = prefetch
@@ -67,22 +123,10 @@ class InlineWorkers:
     def running(self) -> int:
         return len(self._queue)
 
-    def wait(self, timeout: float) -> None:
-        self._bell.wait(timeout)
-
-    def surplus(self) -> Sequence[Delivery]:
-        return ()
-
     def take_back(self) -> Sequence[Delivery]:
         left = list(self._queue)
         self._queue.clear()
         return left
-
-    def interrupt(self) -> Interrupted:
-        return Interrupted()  # nothing runs between two turns
-
-    def close(self) -> None:
-        """Nothing is left behind."""
 
     def _adapt(self, done: int, took: float) -> None:
         """Take as many at a time as fit into a turn: quick handlers get full batches, slow ones do not hoard."""
@@ -94,15 +138,14 @@ TARGET = 0.05
 """Seconds of work to hold ready for each thread."""
 
 
-class ThreadWorkers:
+class ThreadWorkers(_Here):
     """`concurrency` threads that take one message at a time from a shared queue."""
 
     def __init__(self, call: Call, concurrency: int, prefetch: int, bell: Bell) -> None:
-        self._call, self._concurrency, self._prefetch, self._bell = call, concurrency, prefetch, bell
+        super().__init__(call, bell)
+        self._concurrency, self._prefetch = concurrency, prefetch
         self._queue: deque[Delivery] = deque()
-        self._results = ResultQueue()
         self._work = threading.Condition()
-        self._handed = 0
         self._closed = False
         self._average = TARGET
         self._threads = [
@@ -122,29 +165,12 @@ class ThreadWorkers:
             self._queue.extend(deliveries)
             self._work.notify(len(deliveries) + len(fresh))
 
-    def ended(self) -> Sequence[Ended]:
-        ended = self._results.collect()
-        self._handed -= sum(len(batch.deliveries) for batch in ended)
-        return ended
-
-    def running(self) -> int:
-        return self._handed
-
-    def wait(self, timeout: float) -> None:
-        self._bell.wait(timeout)
-
-    def surplus(self) -> Sequence[Delivery]:
-        return ()
-
     def take_back(self) -> Sequence[Delivery]:
         with self._work:
             left = list(self._queue)
             self._queue.clear()
             self._handed -= len(left)
             return left
-
-    def interrupt(self) -> Interrupted:
-        return Interrupted()  # a thread cannot be cut off
 
     def close(self) -> None:
         with self._work:
@@ -171,10 +197,86 @@ class ThreadWorkers:
             self._bell.ring()
 
 
-if TYPE_CHECKING:
-    from unpoison.workers.in_process_async import LoopThread
+class TaskWorkers(_Here):
+    """At most `concurrency` tasks at a time; a task over the time limit is cancelled."""
 
-log = logging.getLogger("unpoison")
+    def __init__(self, call: Call, concurrency: int, bell: Bell, loop: "asyncio.AbstractEventLoop") -> None:
+        super().__init__(call, bell)
+        import asyncio  # noqa: PLC0415 - takes 60 ms, and only async handlers need it
+
+        self._timeout = partial(asyncio.timeout, call.timeout)
+        self._concurrency, self._loop = concurrency, loop
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def room(self) -> int:
+        return max(0, self._concurrency - self._handed)
+
+    def start(self, deliveries: Sequence[Delivery], fresh: Sequence[Delivery] = ()) -> None:
+        self._handed += len(deliveries) + len(fresh)
+        self._loop.call_soon_threadsafe(self._launch, [*fresh, *deliveries])
+
+    def take_back(self) -> Sequence[Delivery]:
+        """Every task starts at once, so there is nothing to take back."""
+        return ()
+
+    def _launch(self, deliveries: Sequence[Delivery]) -> None:
+        for delivery in deliveries:
+            task = self._loop.create_task(self._run(delivery))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, delivery: Delivery) -> None:
+        failure: Failure | None = None
+        error: BaseException | None = None
+        limit = self._timeout()
+        try:
+            async with limit:
+                self._call.check_result(await self._call.prepared()(delivery))
+        except BaseException as raised:  # whatever it raises is this message's failure, never the loop's
+            failure = timed_out(self._call) if limit.expired() else self._call.failed(delivery, raised)
+            error = raised
+        self._results.add(delivery, failure, error)
+        self._bell.ring()
+
+
+class LoopThread:
+    """An event loop that always runs, in a thread of its own. Everything async of one app runs on it, hooks and handlers."""
+
+    def __init__(self) -> None:
+        import asyncio  # noqa: PLC0415 - takes 60 ms, and only async handlers need it
+
+        self._asyncio = asyncio
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, name="unpoison-tasks", daemon=True)
+        self._thread.start()
+
+    def has_finished(self, result: Awaitable[Any], limit: float) -> bool:
+        """Await this on the loop, for so many seconds at most; then it is cancelled. What it raises is raised."""
+        from concurrent.futures import wait  # noqa: PLC0415 - comes with asyncio
+
+        awaited = self._asyncio.run_coroutine_threadsafe(self._finish(result, limit), self.loop)
+        wait([awaited], limit + 1)  # longer than the limit only if something keeps the loop from running
+        if not awaited.done():
+            awaited.cancel()
+            return False
+        return awaited.result()
+
+    def close(self) -> None:
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(timeout=5)
+        if not self._thread.is_alive():
+            self.loop.close()
+
+    async def _finish(self, result: Awaitable[Any], limit: float) -> bool:
+        within = self._asyncio.timeout(limit)
+        try:
+            async with within:
+                await result
+        except TimeoutError:
+            if not within.expired():  # it is the awaited code's own
+                raise
+            return False
+        return True
 
 
 class WorkerHere:
@@ -197,12 +299,10 @@ class WorkerHere:
             if self._problem is not None:
                 raise self._problem
 
-    def loop_thread(self) -> "LoopThread":
+    def loop_thread(self) -> LoopThread:
         """The loop of everything async, made when it is first needed."""
         with self._lock:
             if self._loop is None:
-                from unpoison.workers.in_process_async import LoopThread  # noqa: PLC0415 - asyncio takes 60 ms to import
-
                 self._loop = LoopThread()
             return self._loop
 

@@ -4,8 +4,10 @@ The consumer hands batches of deliveries to its workers and collects the results
 every bad end is a Failure.
 """
 
-from collections import deque
+import os
+import select
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
@@ -85,24 +87,37 @@ class Workers(Protocol):
         """End the workers in good order."""
 
 
-class ResultQueue:
-    """Results of handlers that run in threads of this process. Filled by any number of threads, emptied by the consumer."""
+class Bell:
+    """`ring` from any thread; `wait` returns at once if it has rung since it was last silenced."""
 
     def __init__(self) -> None:
-        self._waiting: deque[tuple[Delivery, Failure | None, BaseException | None]] = deque()
+        if hasattr(os, "eventfd"):
+            self._read = self._write = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        else:
+            self._read, self._write = os.pipe()
+            os.set_blocking(self._read, False)
+            os.set_blocking(self._write, False)
 
-    def add(self, delivery: Delivery, failure: Failure | None, error: BaseException | None) -> None:
-        self._waiting.append((delivery, failure, error))
+    def fileno(self) -> int:
+        return self._read
 
-    def collect(self) -> Sequence[Ended]:
-        deliveries: list[Delivery] = []
-        failures: dict[int, Failure] = {}
-        exceptions: dict[int, BaseException] = {}
-        for at in range(len(self._waiting)):
-            delivery, failure, error = self._waiting.popleft()
-            deliveries.append(delivery)
-            if failure is not None:
-                failures[at] = failure
-            if error is not None:
-                exceptions[at] = error
-        return [Ended(deliveries, failures, exceptions)] if deliveries else ()
+    def ring(self) -> None:
+        with suppress(BlockingIOError):  # it is ringing already, as loud as it can
+            os.write(self._write, (1).to_bytes(8, "little"))
+
+    def silence(self) -> None:
+        with suppress(BlockingIOError):  # it was silent
+            os.read(self._read, 4096)
+
+    def wait(self, timeout: float) -> None:
+        waiting = select.poll()  # and not select.select, which knows only the first 1,024 descriptors of a process
+        waiting.register(self._read, select.POLLIN)
+        waiting.poll(max(0.0, timeout) * 1000)
+        self.silence()
+
+    def __del__(self) -> None:
+        """Only now: a thread that still rings it would write into whatever has its descriptor number by then."""
+        with suppress(OSError, AttributeError):  # there may have been no descriptor left to make it with
+            os.close(self._read)
+            if self._write != self._read:
+                os.close(self._write)

@@ -15,13 +15,12 @@ from unpoison.decide.options import Settings
 from unpoison.errors import UnpoisonError
 from unpoison.model.message import Delivery
 from unpoison.worker import wire
-from unpoison.workers.bell import Bell
 from unpoison.workers.damage import Trust
 from unpoison.workers.deaths import Death, Deaths, judge_death
 from unpoison.workers.dispatching import Dispatch, Pace
-from unpoison.workers.interface import Ended, Interrupted, Result
+from unpoison.workers.interface import Bell, Ended, Interrupted, Result
 from unpoison.workers.pooled_worker import PooledWorker
-from unpoison.workers.start_backoff import StartBackoff
+from unpoison.workers.template_client import StartBackoff
 from unpoison.workers.watch import Watch
 
 if TYPE_CHECKING:

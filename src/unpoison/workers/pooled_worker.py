@@ -291,7 +291,7 @@ class PooledWorker:
             self.given_at = time.monotonic()
         sent = self.assignments.give(deliveries)
         if sent is wire.Sent.NEVER:
-            self.process.kill()  # its post mortem shows what became of what it has
+            self.retiring = True  # not killed: a handler may have closed the socket, and what runs may still end
         return sent is wire.Sent.YES
 
     def is_over(self) -> bool:

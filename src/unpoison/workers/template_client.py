@@ -5,16 +5,18 @@ unsafe: then each worker is a fresh interpreter that imports the app itself.
 """
 
 import ctypes
+import logging
 import os
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from unpoison.errors import ConfigError
 from unpoison.reporting.log_lines import LogStyle
@@ -22,6 +24,10 @@ from unpoison.worker import marks, wire
 from unpoison.workers import pooled_worker
 from unpoison.workers.output import OutputRelay
 from unpoison.workers.pooled_worker import WorkerProcess
+
+if TYPE_CHECKING:
+    from unpoison.decide.options import ConsumerOptions
+    from unpoison.workers.pooled_worker import PooledWorker
 
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -45,7 +51,11 @@ class Template:
         self._process: subprocess.Popen[bytes] | None = None
         self._sock: socket.socket | None = None
         adopt_orphans()
-        self.app = self._start()
+        try:
+            self.app = self._start()
+        except BaseException:  # Ctrl-C too
+            self.close()
+            raise
 
     @property
     def forks(self) -> bool:
@@ -220,3 +230,59 @@ def _same_flags() -> list[str]:
     """Options of this interpreter that its children need too (-X, -W, -I …)."""
     flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001 - as multiprocessing
     return flags
+
+
+log = logging.getLogger("unpoison")
+
+START_AGAIN = (0.1, 1.0, 5.0)
+"""Seconds before workers are tried again after one could not start; the last one repeats."""
+
+
+class StartBackoff:
+    """The starts of the workers of one source."""
+
+    def __init__(self, options: "ConsumerOptions", limit: float) -> None:
+        self._options, self._limit = options, limit
+        self._rounds = 0
+        self._again = 0.0
+
+    def is_due(self) -> bool:
+        return time.monotonic() >= self._again
+
+    def worked(self) -> None:
+        if self._rounds:
+            log.warning("Workers for %r start again.", self._options.name, extra=self._fields("workers-start"))
+        self._rounds, self._again = 0, 0.0
+
+    def failed(self, worker: "PooledWorker") -> None:
+        """This one ended before it was ready."""
+        crash = worker.process.autopsy(None)
+        self._wait(worker.problem or f"it ended ({crash.signal or f'exit code {crash.exit_code}'}) before it was ready")
+
+    def impossible(self, error: Exception) -> None:
+        """No process could be made: the template was killed and its app can no longer be imported, or the machine is full."""
+        self._wait(str(error))
+
+    def _wait(self, why: str) -> None:
+        """Those that were started together fail alike and count as one try."""
+        if not self.is_due():
+            return
+        self._again = time.monotonic() + START_AGAIN[min(self._rounds, len(START_AGAIN) - 1)]
+        self._rounds += 1
+        if self._rounds == 1:
+            log.error(
+                "A worker for %r could not start: %s. No message is charged for it; trying again until one starts.",
+                self._options.name,
+                why.rstrip("."),
+                extra=self._fields("workers-do-not-start"),
+            )
+
+    def _fields(self, event: str) -> dict[str, str]:
+        return {"event": event, "source": self._options.source}
+
+    def hanging(self, workers: "Sequence[PooledWorker]") -> "Sequence[PooledWorker]":
+        """Those that have been starting for too long."""
+        late = [worker for worker in workers if not worker.ready and time.monotonic() - worker.process.born > self._limit]
+        for worker in late:
+            worker.problem = f"on_worker_start took more than {self._limit:g} s (start_timeout)"
+        return late

@@ -14,14 +14,14 @@ from tests.contract.folder_adapter import envelope
 from tests.contract.folder_adapter.queue import File, Queue, name_of
 from unpoison.errors import ConfigError, Refusal
 from unpoison.model.message import Delivery, Outgoing
-from unpoison.port.broker import STORED, Capability, Dead, Depth, Finding, Published, Refused, Ring, Settlement, without_source
+from unpoison.port.broker import Capability, Dead, Depth, Finding, Published, Refused, Ring
 from unpoison.port.broker_url import Options, parse
 from unpoison.port.copying.ids import new_letter_id, unique
-from unpoison.port.copying.leases import LeasedSources, Leases
-from unpoison.port.copying.settling import ALL_LET_GO, Copies, Item, LetGo, Receipt, Stored
+from unpoison.port.copying.leased_broker import LeasedBroker, LeasedSource, publish, returned
+from unpoison.port.copying.leases import Leases
+from unpoison.port.copying.settling import ALL_LET_GO, Item, LetGo, Receipt, Stored
 from unpoison.port.copying.suspects import Suspect, start_alone
 from unpoison.port.reading import Unreadable, read_one
-from unpoison.port.takeovers import CameBack
 
 FORM = "folder:///path/to/folder?visibility=30"
 LOST = (
@@ -53,7 +53,7 @@ class Subscription:
 
     def __init__(self, queue: Queue, visibility: float, kept_in: Queue | None = None) -> None:
         self.queue, self._visibility, self._kept_in = queue, visibility, kept_in
-        self.leases = Leases(visibility)
+        self.leases = Leases[str](visibility)
         self.held = self.leases.held
         self._names: dict[str, File] = {}
         self._lock = threading.Lock()
@@ -109,24 +109,19 @@ class Subscription:
             self._names.clear()
 
 
-class Source:
-    """One source: a `LeasedSource` of the kit. Nothing is read ahead, so nothing waits here unfetched."""
+class Source(LeasedSource):
+    """One source: as the kit wants it. Nothing is read ahead, so nothing waits here unfetched."""
 
-    def __init__(self, name: str, root: Path, visibility: float) -> None:
-        self.name, self.promised = name, visibility
-        self.folders = folders(root, name)
-        self.work = Subscription(self.folders.work, visibility)
-        self.replays = Subscription(self.folders.replays, visibility, self.folders.history)
-        self.suspects = Subscription(self.folders.suspects, visibility)
-        self.came_back = CameBack()
+    def __init__(self, name: str, there: Folders, visibility: float) -> None:
+        super().__init__(name, visibility)
+        self.work = Subscription(there.work, visibility)
+        self.replays = Subscription(there.replays, visibility, there.history)
+        self.suspects = Subscription(there.suspects, visibility)
+        self._notes = Notes(there.starts)
 
     @property
     def subscriptions(self) -> tuple[Subscription, ...]:
         return self.work, self.replays, self.suspects
-
-    @property
-    def is_late(self) -> bool:
-        return any(each.leases.is_late for each in self.subscriptions)
 
     def fetch(self, limit: int) -> list[Delivery]:
         found: list[Delivery] = []
@@ -134,7 +129,7 @@ class Source:
             for file, data in holder.receive(limit - len(found)):
                 self.came_back.note(self.name, int(file.received > 1))
                 found.append(self._read(holder, file, data))
-        self.came_back.tell_due()
+        self.tell_due()
         return found
 
     def _read(self, holder: Subscription, file: File, data: bytes) -> Delivery:
@@ -142,11 +137,12 @@ class Source:
 
         def one(data: bytes) -> Delivery:
             delivery = envelope.read(self.name, holder, file, data)
-            for _ in range(min(2, file.received - 1)):
-                delivery = msgspec.structs.replace(delivery, counters=delivery.counters.returned())
-            return delivery
+            return msgspec.structs.replace(delivery, counters=returned(delivery.counters, file.received - 1))
 
         return read_one(data, one, partial(envelope.not_read, self.name, holder, file))
+
+    def has_suspect(self) -> bool:
+        return self.suspects.queue.has_one()
 
     def take_suspect(self, by: str) -> Delivery | None:
         for file, data in self.suspects.receive(1):
@@ -156,31 +152,8 @@ class Source:
                 return delivery  # it is not started
             suspect = Suspect(delivery, delivery.receipt.envelope, file.received - 1)
             put_aside = partial(self.suspects.put_aside, file.id, file.received - 1)
-            return start_alone(suspect, by, Notes(self.folders.starts), self.came_back, put_aside)
+            return start_alone(suspect, by, self._notes, self.came_back, put_aside)
         return None
-
-    def is_left_alone(self, after: float) -> bool:
-        return False
-
-    def verify(self) -> None:
-        """The store forgets nothing."""
-
-    def renew(self) -> None:
-        for each in self.subscriptions:
-            each.renew()
-
-    def stop_listening(self) -> None:
-        """Nothing comes by itself."""
-
-    def unfetched(self) -> Iterator[Sequence[Delivery]]:
-        return iter(())
-
-    def give_up(self) -> None:
-        for each in self.subscriptions:
-            each.give_up()
-
-    def close(self) -> None:
-        """There is no connection."""
 
 
 class Notes:
@@ -196,7 +169,38 @@ class Notes:
         return [self._queue.read(file.name) for file in self._queue.files() if file.id.startswith(_digest(stamp))]
 
 
-class FolderBroker:
+class Client:
+    """The folder: a `Client` of the kit. `opened` are the queues of the sources that it was opened for."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.created = root, set[str]()
+        self.opened: list[Folders] = []
+        self._create = True
+
+    def open(self, *, create: bool) -> None:
+        self._create = create
+
+    def ensure(self, source: str) -> Sequence[Finding]:
+        self.opened.append(self.topic(source))
+        return ()
+
+    def topic(self, source: str) -> Folders:
+        """The queues of the source, created if need be."""
+        if not (self.root / source).exists():
+            if not self._create:
+                where = str(self.root / source)
+                raise ConfigError(f"There is no folder {where!r}, and create=False forbids creating it. Create it.")
+            self.created.add(source)
+        return folders(self.root, source)
+
+    def remake(self, source: str) -> None:
+        self.topic(source)
+
+    def close(self) -> None:
+        """There is no connection."""
+
+
+class FolderBroker(LeasedBroker[Client, Source]):
     capabilities = Capability.DURABLE | Capability.SHARED | Capability.FENCED | Capability.BROWSE
 
     def __init__(self, url: str) -> None:
@@ -204,59 +208,23 @@ class FolderBroker:
         options = Options(parts, ["visibility"])
         self._visibility = options.seconds("visibility", 30.0, 0.5, 43_200, "It is how long a vanished consumer keeps messages.")
         self.root = Path(parts.path)
-        self.sources = LeasedSources(self._source, Copies("The folder", self._store), LOST)
+        super().__init__(Client(self.root), "The folder", LOST)
         self._ended = threading.Event()
-        self._create = True
-
-    def _source(self, name: str) -> Source:
-        return Source(name, self.root, self._visibility)
 
     def open(self, sources: Sequence[str], *, create: bool = True, ring: Ring | None = None) -> Sequence[Finding]:
-        self._create = create
-        opened = [self._folders(source) for source in sources]
+        findings = super().open(sources, create=create, ring=ring)
         if ring is not None:
-            self.sources.ring = ring
-            threading.Thread(target=self._listen, args=(opened,), name="folder-bell", daemon=True).start()
-        return ()
+            threading.Thread(target=self._listen, name="folder-bell", daemon=True).start()
+        return findings
 
-    def _folders(self, source: str) -> Folders:
-        """What the source has, created if need be."""
-        if not self._create and not (self.root / source).exists():
-            raise ConfigError(f"There is no folder {str(self.root / source)!r}, and create=False forbids creating it. Create it.")
-        return folders(self.root, source)
+    def _source(self, name: str) -> Source:
+        return Source(name, self.client.topic(name), self._visibility)
 
-    def ties(self) -> Sequence[int]:
-        return ()
-
-    def publish(self, messages: Sequence[Outgoing]) -> Published:
-        created = {message.source for message in messages if not (self.root / message.source).exists()}
-        refused = without_source(messages, self._folders)
-        for number, message in enumerate(messages):
-            if number not in refused:
-                try:
-                    self._folders(message.source).work.send(envelope.published(message), message.delay)
-                except OSError as error:
-                    refused[number] = Refused(Refusal.NO_ROOM, f"The folder did not store it: {error}.")
-        created = {source for source in created if (self.root / source).exists()}
-        return Published(refused, created=created) if refused or created else STORED
-
-    def fetch(self, source: str, limit: int) -> Sequence[Delivery]:
-        with self.sources.lock:
-            return self.sources.to_fetch(source).fetch(limit) if limit > 0 else ()
-
-    def has_suspect(self, source: str) -> bool:
-        return folders(self.root, source).suspects.has_one()
-
-    def take_suspect(self, source: str, by: str) -> Delivery | None:
-        with self.sources.lock:
-            return self.sources.source(source).take_suspect(by)
-
-    def settle(self, settlement: Settlement) -> Sequence[str | None]:
-        with self.sources.lock:
-            return self.sources.settle(settlement)
+    def _publish(self, messages: Sequence[Outgoing]) -> Published:
+        return publish(self.client, messages, lambda there, message: (there.work, message), _sent, _why)
 
     def _store(self, items: Sequence[Item]) -> Stored:
-        """Copies of these, for the kit. A letter of which a crash left one already is not written again."""
+        """A letter of which a crash left one already is not written again."""
         refused: dict[int, str] = {}
         letter_ids: dict[int, str | None] = {}
         for number, item in enumerate(items):
@@ -276,10 +244,6 @@ class FolderBroker:
                 refused[number] = f"{error}."
         return Stored(refused, letter_ids)
 
-    def extend(self, deliveries: Sequence[Delivery]) -> None:
-        with self.sources.lock:
-            self.sources.extend(deliveries)
-
     def depth(self, source: str) -> Depth:
         there, now = folders(self.root, source), time.time()
         files = [file for queue in (there.work, there.replays, there.suspects) for file in queue.files()]
@@ -289,13 +253,28 @@ class FolderBroker:
 
     def close(self) -> None:
         self._ended.set()
-        self.sources.close()
+        super().close()
 
-    def _listen(self, opened: Sequence[Folders]) -> None:
+    def _listen(self) -> None:
         """Ring while there is something that can be received."""
         while not self._ended.wait(LOOK_EVERY):
-            if any(queue.has_one() for each in opened for queue in (each.work, each.replays, each.suspects)):
-                self.sources.wake()
+            if any(queue.has_one() for each in self.client.opened for queue in (each.work, each.replays, each.suspects)):
+                self.wake()
+
+
+def _sent(messages: Sequence[tuple[Queue, Outgoing]]) -> dict[int, OSError]:
+    """Store these; returns why some are not stored."""
+    refused: dict[int, OSError] = {}
+    for number, (queue, message) in enumerate(messages):
+        try:
+            queue.send(envelope.published(message), message.delay)
+        except OSError as error:
+            refused[number] = error
+    return refused
+
+
+def _why(error: OSError) -> Refused:
+    return Refused(Refusal.NO_ROOM, f"The folder did not store it: {error}.")
 
 
 def _letters(there: Folders) -> Iterator[File]:

@@ -9,26 +9,36 @@ import threading
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from functools import partial
+from operator import attrgetter
 
-import msgspec
 from confluent_kafka import Consumer, KafkaError, KafkaException
 
-from unpoison.brokers.kafka import letters, publishing
+from unpoison.brokers.kafka import letters
 from unpoison.brokers.kafka.checks import differences, warn_of_losses
 from unpoison.brokers.kafka.cluster_queries import message_counts
 from unpoison.brokers.kafka.connection import Connection, Reader
-from unpoison.brokers.kafka.envelope import NewRecord, native
-from unpoison.brokers.kafka.errors import error_text
-from unpoison.brokers.kafka.letter_states import DEAD, LetterStates
+from unpoison.brokers.kafka.envelope import NewRecord, native, published_record, retry_record, settled_note
+from unpoison.brokers.kafka.errors import REFUSALS, error_text
+from unpoison.brokers.kafka.letters import LetterStates
 from unpoison.brokers.kafka.names import Names
-from unpoison.brokers.kafka.partition import Partition
-from unpoison.brokers.kafka.publishing import publish
 from unpoison.brokers.kafka.subscription import OffsetsByPartition, Subscription, by_partition
 from unpoison.brokers.kafka.topology import Topology
 from unpoison.brokers.kafka.url import address
 from unpoison.errors import OwnershipLost
 from unpoison.model.message import Delivery, Outgoing
-from unpoison.port.broker import Capability, Dead, Depth, Finding, Kept, Published, Ring, Settlement, Waits
+from unpoison.port.broker import (
+    Capability,
+    Dead,
+    Depth,
+    Finding,
+    Kept,
+    Published,
+    Refused,
+    Ring,
+    Settlement,
+    Waits,
+    without_source,
+)
 from unpoison.port.copying.settling import Copies, Stored
 
 
@@ -47,7 +57,8 @@ class KafkaBroker:
         self._letter_states: dict[str, LetterStates] = {}
         self._reader: Reader | None = None
         self._members: list[Consumer] = []
-        self._copies = Copies("Kafka", self._store_copies, key=_partition_and_offset)
+        receipt = attrgetter("receipt.partition", "receipt.offset")
+        self._copies = Copies("Kafka", self._store_copies, key=receipt)
 
     def open(self, sources: Sequence[str], *, create: bool = True, ring: Ring | None = None) -> Sequence[Finding]:
         self.connection.create = create
@@ -67,9 +78,23 @@ class KafkaBroker:
         return ()
 
     def publish(self, messages: Sequence[Outgoing]) -> Published:
-        outcome = publish(self.connection, messages, partial(self.topology.ensure, to_publish=True))
+        """Each record is confirmed, or fails with an error of its own."""
+        refused, unknown = without_source(messages, partial(self.topology.ensure, to_publish=True)), dict[int, str]()
+        numbers = [number for number in range(len(messages)) if number not in refused]
+        names = {source: self.connection.names(source) for source in {messages[number].source for number in numbers}}
+        if late := next((messages[number] for number in numbers if messages[number].delay > 0), None):
+            names[late.source].must_have_group()
+            self.connection.learn_the_time(names[late.source].states)
+        now, sent = self.connection.now(), [messages[number] for number in numbers]
+        failed = self.connection.store([published_record(names[message.source], message, now) for message in sent])
+        for index, error in failed.items():
+            number, reason = numbers[index], f"Kafka did not confirm it: {error_text(error)}."
+            if error.code() in REFUSALS:
+                refused[number] = Refused(REFUSALS[error.code()], reason)
+            else:
+                unknown[number] = reason
         created, self.topology.created = self.topology.created, set()
-        return msgspec.structs.replace(outcome, created=created) if created else outcome
+        return Published(refused, unknown, created)
 
     def fetch(self, source: str, limit: int) -> Sequence[Delivery]:
         with self._lock:
@@ -91,19 +116,15 @@ class KafkaBroker:
 
     def settle(self, settlement: Settlement) -> Sequence[str | None]:
         with self._lock:
-            everything: list[Delivery] = [
-                *settlement.gone,
-                *(each.delivery for each in settlement.kept),
-                *(each.delivery for each in settlement.dead),
-            ]
+            moved: list[Kept | Dead] = [*settlement.kept, *settlement.dead]
+            everything = [*settlement.gone, *(each.delivery for each in moved)]
             if not everything:
                 return ()
             subscription = self._subscription(everything[0].source)
             held = subscription.is_held
             kept = [each for each in settlement.kept if held(each.delivery.receipt)]
             back = [each for each in kept if not each.after and each.counters == each.delivery.counters]
-            moved: list[Kept | Dead] = [each for each in kept if each not in back]
-            moved += [each for each in settlement.dead if held(each.delivery.receipt)]
+            moved = [each for each in moved if held(each.delivery.receipt) and each not in back]
             names = subscription.names
             self._look_at_topics(subscription, {names.dlq if isinstance(each, Dead) else names.retry for each in moved})
             self._store(moved)
@@ -130,7 +151,7 @@ class KafkaBroker:
     def _note_settled(self, subscription: Subscription, done: OffsetsByPartition) -> None:
         """These are done. The group learns it of those whose partition has gone elsewhere."""
         if refs := subscription.finish(done):
-            notes = [publishing.settled_note(subscription.names, ref) for ref in refs]
+            notes = [settled_note(subscription.names, ref) for ref in refs]
             self.connection.must_store(notes, "reporting settled messages")
 
     def _give_back(self, subscription: Subscription, back: Sequence[Kept]) -> None:
@@ -149,31 +170,27 @@ class KafkaBroker:
     def _store_copies(self, items: Sequence[Kept | Dead]) -> Stored:
         """A letter that is too large for the DLQ is stored with less about the failure, and at last without its body."""
         subscription = self._subscription(items[0].delivery.source)
-        places: dict[int, tuple[int, int]] = {}
-        refused = self.connection.store([self._copy(subscription, each, letters.WHOLE) for each in items], places)
-        for how in (letters.TRIMMED, letters.REFERRING):
-            large = [number for number, why in refused.items() if _is_too_large(why) and isinstance(items[number], Dead)]
+        names, left = subscription.names, list(range(len(items)))
+        places, refused = dict[int, tuple[int, int]](), dict[int, KafkaError]()
+        for how in (letters.WHOLE, letters.TRIMMED, letters.REFERRING):
             found: dict[int, tuple[int, int]] = {}
-            again = self.connection.store([self._copy(subscription, items[number], how) for number in large], found)
-            for index, number in enumerate(large):
-                del refused[number]
-                if index in again:
-                    refused[number] = again[index]
-                else:
-                    places[number] = found[index]
+            again = self.connection.store([self._copy(names, items[number], how) for number in left], found)
+            places |= {left[index]: place for index, place in found.items()}
+            refused = {number: why for number, why in refused.items() if number not in left}
+            refused |= {left[index]: why for index, why in again.items()}
+            left = [number for number, why in refused.items() if _is_too_large(why) and isinstance(items[number], Dead)]
         if refused:
             subscription.watch.look_soon()
-        names = subscription.names
         stored = {number: names.letter_id(*place) for number, place in places.items() if isinstance(items[number], Dead)}
         return Stored({number: _why_refused(names, items[number], why) for number, why in refused.items()}, stored)
 
-    def _copy(self, subscription: Subscription, item: Kept | Dead, how: int) -> NewRecord:
-        record = subscription.record(item.delivery.receipt)
-        if isinstance(item, Kept):
-            if item.after > 0:
-                self.connection.learn_the_time(subscription.names.states)
-            return publishing.retry_record(subscription.names, item, record, self.connection.now())
-        return letters.letter_record(subscription.names, item.letter, record, how)
+    def _copy(self, names: Names, item: Kept | Dead, how: int) -> NewRecord:
+        record = item.delivery.receipt.record
+        if isinstance(item, Dead):
+            return letters.letter_record(names, item.letter, record, how)
+        if item.after > 0:
+            self.connection.learn_the_time(names.states)
+        return retry_record(names, item, record, self.connection.now())
 
     def extend(self, deliveries: Sequence[Delivery]) -> None:
         with self._lock:
@@ -187,8 +204,7 @@ class KafkaBroker:
                 self._look_at_topics(known, names.topics)
             partitions = self.topology.partitions(names.topic)
             ready, delayed, leased = message_counts(self.connection.queries, names, partitions) if partitions else (0, 0, 0)
-            dead = sum(letter.state == DEAD for letter in self.letter_states(source).order)
-            return Depth(ready, delayed, leased, dead)
+            return Depth(ready, delayed, leased, self.letter_states(source).dead)
 
     def waits(self, source: str) -> Waits:
         """Whether other consumers hold messages is not known: the group knows its members, and not what they do."""
@@ -259,10 +275,6 @@ class KafkaBroker:
     def _wake(self) -> None:
         if self._ring is not None:
             self._ring()
-
-
-def _partition_and_offset(delivery: Delivery) -> tuple[Partition, int]:
-    return delivery.receipt.partition, delivery.receipt.offset
 
 
 def _is_too_large(why: KafkaError) -> bool:

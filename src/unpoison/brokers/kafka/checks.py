@@ -5,8 +5,7 @@ A retry or a dead letter must not be lost more easily than its message: our topi
 
 import json
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from confluent_kafka import KafkaException
@@ -24,18 +23,16 @@ log = logging.getLogger("unpoison")
 
 MAX_METADATA = 4_096
 A_WEEK = 7 * 24 * 60
-IN_SYNC = "min.insync.replicas"
 
 Settings = Mapping[str, str]
 
 
 class Topic(NamedTuple):
-    """A topic, its settings, and those of the source that it belongs to."""
+    """A topic, its settings, and the source that it belongs to."""
 
     name: str
     settings: Settings
-    source: str = ""
-    source_settings: Settings = MappingProxyType({})
+    source: "Topic | None" = None
     partitions: int = PARTITIONS
 
     @property
@@ -53,58 +50,46 @@ class Topic(NamedTuple):
         return int(self.settings["max.message.bytes"])
 
     @property
-    def largest_in_source(self) -> int:
-        return int(self.source_settings["max.message.bytes"])
-
-    @property
     def room_for_letters(self) -> int:
-        return self.largest_in_source * 9 // 8
+        return self.largest * 9 // 8
 
     @property
-    def in_sync(self) -> str:
-        return counted(int(self.settings[IN_SYNC]), "server")
+    def in_sync(self) -> int:
+        return int(self.settings["min.insync.replicas"])
 
     @property
-    def in_sync_of_source(self) -> str:
-        return counted(int(self.source_settings[IN_SYNC]), "server")
+    def servers_in_sync(self) -> str:
+        return counted(self.in_sync, "server")
 
 
-OF_SOURCE = (
-    Check(
-        "source-compacted",
-        lambda of: "compact" in of.settings["cleanup.policy"],
-        "Topic {of.name!r} is compacted: of several messages with one key Kafka deletes all but the last, handled or not.",
-        "{of.alter} cleanup.policy=delete",
-        loses=True,
-    ),
+SOURCE_COMPACTED = Check(
+    "source-compacted",
+    lambda of: "compact" in of.settings["cleanup.policy"],
+    "Topic {of.name!r} is compacted: of several messages with one key Kafka deletes all but the last, handled or not.",
+    "{of.alter} cleanup.policy=delete",
+    loses=True,
 )
-OF_OWN = (
-    Check(
-        "retries-expire",
-        lambda of: bool(of.limits),
-        "Topic {of.name!r} has {of.limits[0]}: Kafka deletes waiting retries, or dead letters, without a word.",
-        "{of.alter} cleanup.policy=delete,retention.ms=-1,retention.bytes=-1",
-        loses=True,
-    ),
+RETRIES_EXPIRE = Check(
+    "retries-expire",
+    lambda of: bool(of.limits),
+    "Topic {of.name!r} has {of.limits[0]}: Kafka deletes waiting retries, or dead letters, without a word.",
+    "{of.alter} cleanup.policy=delete,retention.ms=-1,retention.bytes=-1",
+    loses=True,
 )
-OF_STATES = (
-    Check(
-        "states-expire",
-        lambda of: "delete" in of.settings["cleanup.policy"],
-        "Topic {of.name!r} is not only compacted but deletes old records: letters that were replayed would wait again, and a "
-        "second replay would send them twice.",
-        "{of.alter} cleanup.policy=compact",
-        loses=True,
-    ),
+STATES_EXPIRE = Check(
+    "states-expire",
+    lambda of: "delete" in of.settings["cleanup.policy"],
+    "Topic {of.name!r} is not only compacted but deletes old records: letters that were replayed would wait again, and a "
+    "second replay would send them twice.",
+    "{of.alter} cleanup.policy=compact",
+    loses=True,
 )
-OF_ELECTIONS = (
-    Check(
-        "unclean-election",
-        lambda of: of.settings["unclean.leader.election.enable"] == "true",
-        "Topic {of.name!r} lets a server lead that lacks messages (unclean.leader.election.enable): they are lost then.",
-        "{of.alter} unclean.leader.election.enable=false",
-        loses=True,
-    ),
+UNCLEAN_ELECTION = Check(
+    "unclean-election",
+    lambda of: of.settings["unclean.leader.election.enable"] == "true",
+    "Topic {of.name!r} lets a server lead that lacks messages (unclean.leader.election.enable): they are lost then.",
+    "{of.alter} unclean.leader.election.enable=false",
+    loses=True,
 )
 OF_RETRY = (
     Check(
@@ -122,24 +107,20 @@ OF_RETRY = (
         "{of.alter} message.timestamp.type=LogAppendTime",
     ),
 )
-OF_DLQ = (
-    Check(
-        "dlq-smaller",
-        lambda of: of.largest < of.largest_in_source,
-        "Topic {of.name!r} takes records of {of.largest:,} bytes and {of.source!r} of {of.largest_in_source:,}: a letter that "
-        "does not fit only says where its body is, and has none once Kafka has deleted that.",
-        "{of.alter} max.message.bytes={of.room_for_letters}",
-    ),
+DLQ_SMALLER = Check(
+    "dlq-smaller",
+    lambda of: of.largest < of.source.largest,
+    "Topic {of.name!r} takes records of {of.largest:,} bytes and {of.source.name!r} of {of.source.largest:,}: a letter that "
+    "does not fit only says where its body is, and has none once Kafka has deleted that.",
+    "{of.alter} max.message.bytes={of.source.room_for_letters}",
 )
-OF_SYNC = (
-    Check(
-        "fewer-in-sync",
-        lambda of: int(of.settings[IN_SYNC]) < int(of.source_settings[IN_SYNC]),
-        f"Topic {{of.name!r}} confirms a record that is on no more than {{of.in_sync}}, and {{of.source!r}} only one that is on "
-        f"{{of.in_sync_of_source}} ({IN_SYNC}): a retry or a dead letter can be lost where its message could not.",
-        f"{{of.alter}} {IN_SYNC}={{of.source_settings[{IN_SYNC}]}}",
-        loses=True,
-    ),
+FEWER_IN_SYNC = Check(
+    "fewer-in-sync",
+    lambda of: of.in_sync < of.source.in_sync,
+    "Topic {of.name!r} confirms a record that is on no more than {of.servers_in_sync}, and {of.source.name!r} only one that is "
+    "on {of.source.servers_in_sync} (min.insync.replicas): a retry or a dead letter can be lost where its message could not.",
+    "{of.alter} min.insync.replicas={of.source.in_sync}",
+    loses=True,
 )
 OF_SERVER = (
     Check(
@@ -158,24 +139,28 @@ OF_SERVER = (
         f"Set offsets.retention.minutes={A_WEEK} or more in server.properties.",
     ),
 )
-NAMES = (*names_of(OF_SOURCE, OF_OWN, OF_STATES, OF_ELECTIONS, OF_RETRY, OF_DLQ, OF_SYNC, OF_SERVER), "fewer-copies")
+OF_ALL = (SOURCE_COMPACTED, RETRIES_EXPIRE, STATES_EXPIRE, UNCLEAN_ELECTION)
+NAMES = (*names_of(OF_ALL, OF_RETRY, (DLQ_SMALLER, FEWER_IN_SYNC), OF_SERVER), "fewer-copies")
 
 
 def losses(names: Names, known: Mapping[str, Settings]) -> Iterator[Finding]:
     """What in the settings of the topics that exist loses messages. The source is one of them."""
-    source = known[names.topic]
-    yield from examine((*OF_SOURCE, *OF_ELECTIONS), Topic(names.topic, source))
+    source = Topic(names.topic, known[names.topic])
+    yield from examine((SOURCE_COMPACTED, UNCLEAN_ELECTION), source)
     for name, settings in known.items():
         if name != names.topic:
-            checks = OF_STATES if name == names.states else OF_OWN
-            yield from examine((*checks, *OF_ELECTIONS, *OF_SYNC), Topic(name, settings, names.topic, source))
+            yield from examine((_expires(names, name), UNCLEAN_ELECTION, FEWER_IN_SYNC), Topic(name, settings, source))
+
+
+def _expires(names: Names, topic: str) -> Check:
+    return STATES_EXPIRE if topic == names.states else RETRIES_EXPIRE
 
 
 def retry_and_dlq(names: Names, known: Mapping[str, Settings], partitions: int = PARTITIONS) -> list[Finding]:
     """What a consumer should know of its retry topic, of so many partitions, and its DLQ, beside what loses messages."""
     found: list[Finding] = []
     if names.dlq in known:
-        found += examine(OF_DLQ, Topic(names.dlq, known[names.dlq], names.topic, known[names.topic]))
+        found += examine((DLQ_SMALLER,), Topic(names.dlq, known[names.dlq], Topic(names.topic, known[names.topic])))
     if names.group_name and names.retry in known:
         found += examine(OF_RETRY, Topic(names.retry, known[names.retry], partitions=partitions))
     return found
@@ -207,14 +192,23 @@ def _reassignment(name: str, topic: TopicMetadata, wanted: int, servers: Sequenc
 
 
 def _replicas(partition: PartitionMetadata, wanted: int, servers: Sequence[int]) -> list[int]:
-    """Those that have it, whose first one goes on leading, and as many more as it takes: others for each partition."""
+    """The servers that have it, whose first one still leads, and as many more as it takes: others for each partition."""
     at = partition.id % len(servers)
     more = [server for server in (*servers[at:], *servers[:at]) if server not in partition.replicas]
     return [*partition.replicas, *more][: max(wanted, len(partition.replicas))]
 
 
-def settings_of(queries: ClusterQueries, kind: ResourceType, name: str) -> Settings:
-    """Of a topic or a server. Raises KafkaException where this user may not see them."""
+def topic_settings(queries: ClusterQueries, topics: Iterable[str]) -> dict[str, Settings]:
+    """Of each of these topics. Raises KafkaException where this user may not see them."""
+    return {name: _settings(queries, ResourceType.TOPIC, name) for name in topics}
+
+
+def server_settings(queries: ClusterQueries) -> Settings:
+    """Of one of the servers. Raises KafkaException where this user may not see them."""
+    return _settings(queries, ResourceType.BROKER, str(min(queries.cluster().brokers)))
+
+
+def _settings(queries: ClusterQueries, kind: ResourceType, name: str) -> Settings:
     (answer,) = queries.admin.describe_configs([ConfigResource(kind, name)], request_timeout=ANSWER_WITHIN).values()
     return {each.name: each.value for each in result_within(answer, 2 * ANSWER_WITHIN).values()}
 
@@ -222,19 +216,18 @@ def settings_of(queries: ClusterQueries, kind: ResourceType, name: str) -> Setti
 def differences(queries: ClusterQueries, names: Names) -> list[Finding]:
     """What a consumer should know when it starts. What loses messages is asked for apart (`doctor.adopted`)."""
     try:
-        known = {name: settings_of(queries, ResourceType.TOPIC, name) for name in (names.topic, names.retry, names.dlq)}
+        return retry_and_dlq(names, topic_settings(queries, (names.topic, names.retry, names.dlq)))
     except KafkaException:
         return []  # `doctor.adopted` says that this user may not see them
-    return retry_and_dlq(names, known)
 
 
 def warn_of_losses(queries: ClusterQueries, names: Names, topics: Collection[str]) -> None:
     """Of topics that another program has created while a consumer runs: a consumer that starts later would be refused."""
     for name in (each for each in (names.retry, names.dlq, names.states) if each in topics):
         try:
-            topic = Topic(name, settings_of(queries, ResourceType.TOPIC, name))
+            topic = Topic(name, _settings(queries, ResourceType.TOPIC, name))
         except KafkaException:
             continue
-        for finding in examine(OF_STATES if name == names.states else OF_OWN, topic):
+        for finding in examine((_expires(names, name),), topic):
             extra = {"event": "finding", "source": names.source, "finding": finding.name}
             log.error("Source %r: %s %s", names.source, finding.problem, finding.fix, extra=extra)

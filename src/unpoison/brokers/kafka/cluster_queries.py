@@ -1,30 +1,30 @@
 """What does a connection ask the cluster: topics, the ends of partitions, committed offsets, members of groups?
 
 After a server has gone, the others need seconds to elect new leaders. Until then each question is asked again, by an admin client
-that does not remember the old leaders.
+that does not remember the old leaders. Two questions about groups can end the process that asks them; each has a class here that
+asks in another way.
 """
 
+import resource
+import select
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
 
+import msgspec
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, ClusterMetadata, OffsetSpec
+from confluent_kafka.admin import AdminClient, ClusterMetadata, ConsumerGroupDescription, OffsetSpec, TopicMetadata
 
 from unpoison.brokers.kafka import commit_metadata
-from unpoison.brokers.kafka.errors import (
-    TIMED_OUT,
-    Answer,
-    ConnectionState,
-    result_within,
-    unavailable,
-    with_permission,
-)
-from unpoison.brokers.kafka.group_members import GroupMembers, Member
+from unpoison.brokers.kafka.errors import TIMED_OUT, Answer, ConnectionState, result_within, unavailable, with_permission
 from unpoison.brokers.kafka.names import PARTITIONS, TIERS, Names
 from unpoison.brokers.kafka.settings import RARELY_POLLED, ClientSettings
+from unpoison.errors import BrokerUnavailable
 
 ANSWER_WITHIN = 10.0
 AGREED_WITHIN = 15.0
@@ -56,6 +56,7 @@ ASKED_AGAIN = (
 PartitionKey = tuple[str, int]
 MAX_CLIENTS = 8
 """Each client has a few threads and connections. Beyond this many, the one that was used longest ago is closed."""
+STARTS_WITHIN = 10.0
 
 
 class GroupOffsets:
@@ -97,6 +98,85 @@ class GroupOffsets:
                 self._drop(group)
 
 
+class Member(msgspec.Struct, frozen=True):
+    client: str
+    """The name under which it has joined."""
+    topics: list[str]
+    """Those of which it owns a partition."""
+
+
+class Question(msgspec.Struct):
+    group: str
+    within: float
+
+
+class Reply(msgspec.Struct):
+    members: list[Member] = []
+    refused: tuple[int, str] | None = None
+
+
+class GroupMembers:
+    """Who is in groups, asked in a child process. Threads ask one after the other.
+
+    librdkafka ends its process by a failed assertion when the group's server goes at the wrong moment
+    (confluentinc/librdkafka#4605), so with every restart of a cluster. Here that is a question to be asked again.
+    """
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def ask(self, group: str, within: float) -> Sequence[Member]:
+        with self._lock:
+            try:
+                reply = self._ask(Question(group, within))
+            except (OSError, EOFError, TimeoutError, msgspec.DecodeError):
+                why = f"the process that asked has ended with status {self._end()}"
+                raise KafkaException(KafkaError(KafkaError._DESTROY, why)) from None  # noqa: SLF001 - it has no other name
+        if reply.refused is not None:
+            raise KafkaException(KafkaError(*reply.refused))
+        return reply.members
+
+    def _ask(self, question: Question) -> Reply:
+        process = self._process = self._process or self._start()
+        assert process.stdin is not None  # noqa: S101 - both are pipes
+        assert process.stdout is not None  # noqa: S101
+        process.stdin.write(msgspec.json.encode(question) + b"\n")
+        process.stdin.flush()
+        waiting = select.poll()
+        waiting.register(process.stdout, select.POLLIN)
+        if not waiting.poll((2 * question.within + STARTS_WITHIN) * 1000):
+            raise TimeoutError
+        if not (line := process.stdout.readline()):
+            raise EOFError
+        return msgspec.json.decode(line, type=Reply)
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        # A session of its own, since Ctrl+C is for us: it ends when we close its input, or are gone.
+        command, pipe = [sys.executable, "-m", "unpoison.brokers.kafka.cluster_queries"], subprocess.PIPE
+        try:
+            process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, start_new_session=True)  # noqa: S603
+        except OSError as error:
+            raise BrokerUnavailable(f"No process can be started to ask Kafka who is in a group: {error}.") from None
+        assert process.stdin is not None  # noqa: S101
+        process.stdin.write(msgspec.json.encode(self._settings) + b"\n")
+        return process
+
+    def _end(self) -> int | None:
+        process, self._process = self._process, None
+        if process is None:
+            return None
+        process.kill()
+        with suppress(OSError):  # a question that it did not read any more
+            process.communicate()
+        return process.wait()
+
+    def close(self) -> None:
+        with self._lock:
+            self._end()
+
+
 class ClusterQueries:
     def __init__(self, name: str, settings: ClientSettings, state: ConnectionState) -> None:
         self._name, self._settings, self._state = name, settings, state
@@ -120,30 +200,34 @@ class ClusterQueries:
         """Servers and topics, as far as this user may see them."""
         return self._state.look(self.admin)
 
+    def topics(self) -> dict[str, TopicMetadata]:
+        return {name: topic for name, topic in self.cluster().topics.items() if topic.partitions}
+
     def ends(self, places: Iterable[PartitionKey], *, first: bool = False) -> dict[PartitionKey, int]:
         """The end offset of each of these partitions; with `first`, the offset of its first record."""
         spec = OffsetSpec.earliest() if first else OffsetSpec.latest()
         asked = {TopicPartition(*place): spec for place in places}
-        topics = ", ".join(sorted({repr(place.topic) for place in asked}))
-        right = f"Describe on topic {topics}"
+        right = f"Describe on topic {', '.join(sorted({repr(place.topic) for place in asked}))}"
         return self._patiently(lambda: self._ends(asked), "asking where partitions end", right) if asked else {}
 
     def _ends(self, asked: dict[TopicPartition, OffsetSpec]) -> dict[PartitionKey, int]:
+        within, level = REQUEST_TIMEOUT, IsolationLevel.READ_UNCOMMITTED
         try:
-            return self._ends_now(asked)
+            answers = self.admin.list_offsets(asked, isolation_level=level, request_timeout=within).items()
+            found = {(each.topic, each.partition): result_within(answer, 2 * within).offset for each, answer in answers}
+            if any(offset < 0 for offset in found.values()):  # the client's only sign that a server did not answer
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT))  # noqa: SLF001
         except KafkaException as error:
             if error.args[0].code() in STALE_METADATA:
                 self._replace_admin()
             raise
-
-    def _ends_now(self, asked: dict[TopicPartition, OffsetSpec]) -> dict[PartitionKey, int]:
-        answers = self.admin.list_offsets(asked, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=REQUEST_TIMEOUT)
-        found = {
-            (each.topic, each.partition): result_within(answer, 2 * REQUEST_TIMEOUT).offset for each, answer in answers.items()
-        }
-        if any(offset < 0 for offset in found.values()):  # the client's only sign that a server did not answer
-            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))  # noqa: SLF001
         return found
+
+    def bounds(self, places: Iterable[PartitionKey]) -> dict[PartitionKey, tuple[int, int]]:
+        """The offset of the first record of each of these partitions, and its end."""
+        places = list(places)
+        begins = self.ends(places, first=True)
+        return {place: (begins[place], end) for place, end in self.ends(places).items()}
 
     def _patiently(self, ask: Callable[[], Answer], what: str, right: str) -> Answer:
         """Ask again while the servers elect a leader: for a moment after a topic was created or a server went."""
@@ -185,7 +269,7 @@ class ClusterQueries:
 
     def _described(self, group: str) -> Sequence[Member]:
         right = f"Describe or Read on group {group!r}"
-        return self._patiently(lambda: self._members.members(group, REQUEST_TIMEOUT), "asking who is there", right)
+        return self._patiently(lambda: self._members.ask(group, REQUEST_TIMEOUT), "asking who is there", right)
 
     def close(self) -> None:
         self._offsets.close()
@@ -199,15 +283,11 @@ DELAYED = frozenset(partition for partition, _ in TIERS)
 
 def unfinished(queries: ClusterQueries, group: str, places: list[PartitionKey]) -> dict[PartitionKey, tuple[int, int]]:
     """For each partition: how many messages are not done, and how many of those may have been started."""
-    ends, begins = queries.ends(places), queries.ends(places, first=True)
-    committed = queries.committed(group, places)
-    found = {}
-    for place in places:
-        offset, metadata = committed.get(place, (begins[place], None))
-        state = commit_metadata.decode(offset, metadata)
-        known = sum(begins[place] <= each < ends[place] for each in state.losses)
-        behind = max(0, ends[place] - max(state.top, begins[place]))
-        found[place] = (known + behind, len(state.started))
+    bounds, committed, found = queries.bounds(places), queries.committed(group, places), {}
+    for place, (begin, end) in bounds.items():
+        state = commit_metadata.decode(*committed.get(place, (begin, None)))
+        known = sum(begin <= each < end for each in state.losses)
+        found[place] = (known + max(0, end - max(state.top, begin)), len(state.started))
     return found
 
 
@@ -219,3 +299,30 @@ def message_counts(queries: ClusterQueries, names: Names, partitions: int) -> tu
     leased = sum(started for _, started in (*main.values(), *retry.values()))
     total = sum(count for count, _ in (*main.values(), *retry.values()))
     return max(0, total - delayed - leased), delayed, min(leased, total)
+
+
+def answer() -> None:
+    """In the child process."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    admin = AdminClient(msgspec.json.decode(sys.stdin.buffer.readline()))
+    for line in sys.stdin.buffer:
+        question = msgspec.json.decode(line, type=Question)
+        sys.stdout.buffer.write(msgspec.json.encode(_reply(admin, question)) + b"\n")
+        sys.stdout.buffer.flush()
+
+
+def _reply(admin: AdminClient, question: Question) -> Reply:
+    found: Future[ConsumerGroupDescription]
+    try:
+        (found,) = admin.describe_consumer_groups([question.group], request_timeout=question.within).values()
+        members = result_within(found, 2 * question.within).members
+    except KafkaException as error:
+        why: KafkaError = error.args[0]
+        return Reply() if why.code() == KafkaError.GROUP_ID_NOT_FOUND else Reply(refused=(why.code(), why.str()))
+    return Reply(
+        [Member(each.client_id, sorted({place.topic for place in each.assignment.topic_partitions})) for each in members]
+    )
+
+
+if __name__ == "__main__":
+    answer()

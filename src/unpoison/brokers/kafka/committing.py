@@ -1,4 +1,4 @@
-"""How does the server learn what became of messages, without a thread waiting for it?
+"""How does the server learn what became of messages, without a thread waiting for it, and the next owner of a partition from it?
 
 A mark is committed as soon as records were read, so that it is confirmed before they are fetched. One commit at a time is on its
 way, for all partitions of the assignment. The next one reports all that happened meanwhile.
@@ -7,10 +7,12 @@ way, for all partitions of the assignment. The next one reports all that happene
 import time
 from collections.abc import Callable, Sequence
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_INVALID, Consumer, KafkaError, KafkaException, TopicPartition
 
+from unpoison.brokers.kafka import commit_metadata
+from unpoison.brokers.kafka.envelope import Record
 from unpoison.brokers.kafka.errors import error_text, is_final, with_permission
-from unpoison.brokers.kafka.partition import Assignment, Partition
+from unpoison.brokers.kafka.partition import AFTER_A_LOSS, OTHERWISE, Assignment, Partition, SlowStart
 from unpoison.errors import BrokerUnavailable
 
 RETRY_AFTER = 0.2
@@ -18,9 +20,17 @@ CONFIRMED_WITHIN = 10.0
 """Seconds without a confirmation after which fetching raises."""
 ANSWER_WITHIN = 5.0
 
+Arrive = Callable[[Partition, Sequence[Record]], None]
+"""What is done with records of a partition that were read."""
+
 
 class Commits:
-    def __init__(self, assignment: Assignment) -> None:
+    def __init__(
+        self, assignment: Assignment, *, starts_slowly: bool = False, on_return: Callable[[int], None] = lambda _: None
+    ) -> None:
+        """`starts_slowly` is for a caller that is rung when more may start. `on_return` hears how many messages came back from
+        a consumer that vanished."""
+        self.assignment, self._starts_slowly, self._on_return = assignment, starts_slowly, on_return
         self._topic, self._changed, self._ring = assignment.topic, assignment.changed, assignment.ring
         self._partitions = assignment.partitions
         self.marking = False
@@ -31,21 +41,9 @@ class Commits:
         self.is_over = False
         """Whether no message will come any more, for as long as this process lives."""
         self.is_under_way = False
-        self._sent: dict[int, tuple[Partition, tuple[int, str]]] = {}
+        self._sent: list[tuple[Partition, tuple[int, str]]] = []
         self._silent_since: float | None = None
         self._not_before = 0.0
-
-    def watched(self, keep: Callable[[], None]) -> Callable[[], None]:
-        """The same work. If it breaks, fetching raises: else everybody would wait for a thread that has ended."""
-
-        def watched() -> None:
-            try:
-                keep()
-            except BaseException as error:
-                self.trouble, self.is_over = f"{type(error).__name__}: {error}", True
-                raise
-
-        return watched
 
     def wait(self, *, anyway: bool) -> None:
         """Give the server a moment to confirm everything; unless `anyway`, only if no message runs or is about to.
@@ -93,17 +91,12 @@ class Commits:
             if partition.is_known and (position := partition.position())
         )
 
-    def forget(self, number: int | None = None) -> None:
-        """A partition, or all of them, are no longer ours to commit. An answer may still be on its way."""
-        for each in [number] if number is not None else list(self._sent):
-            self._sent.pop(each, None)
-
     # In the keeper.
 
     def reset(self) -> None:
         """Start over with a new client: what the old one had sent is not answered any more."""
         with self._changed:
-            self._sent, self.is_under_way, self.trouble, self._silent_since = {}, False, None, None
+            self._sent, self.is_under_way, self.trouble, self._silent_since = [], False, None, None
             self._changed.notify_all()
 
     def send(self, consumer: Consumer) -> None:
@@ -112,9 +105,9 @@ class Commits:
             if self.is_under_way or time.monotonic() < self._not_before:
                 return
             self._sent = self._changes()
-            for partition, _ in self._sent.values():
+            for partition, _ in self._sent:
                 partition.note_sent()
-            places = [partition.to_commit(position) for partition, position in self._sent.values()]
+            places = [partition.to_commit(position) for partition, position in self._sent]
             self.is_under_way = bool(places)
             if not places:
                 self._silent_since = None  # what waited for an answer has gone to another consumer
@@ -126,16 +119,16 @@ class Commits:
             with self._changed:
                 self._failed(error.args[0])
 
-    def _changes(self) -> dict[int, tuple[Partition, tuple[int, str]]]:
-        found: dict[int, tuple[Partition, tuple[int, str]]] = {}
-        for number, partition in self._partitions.items():
+    def _changes(self) -> list[tuple[Partition, tuple[int, str]]]:
+        found: list[tuple[Partition, tuple[int, str]]] = []
+        for partition in self._partitions.values():
             if not partition.is_known or partition.is_revoked:
                 continue
             if self.marking:
                 partition.mark()
             position = partition.position()
             if position is not None and position != partition.confirmed:
-                found[number] = (partition, position)
+                found.append((partition, position))
             elif partition.marking:  # the last owner has committed the same mark
                 self._free(partition)
         return found
@@ -156,9 +149,8 @@ class Commits:
             self._changed.notify_all()
 
     def _succeeded(self) -> None:
-        sent, self._sent, self.trouble, self._silent_since = self._sent, {}, None, None
-        self.is_under_way = False
-        for partition, position in sent.values():
+        sent, self._sent, self.is_under_way, self.trouble, self._silent_since = self._sent, [], False, None, None
+        for partition, position in sent:
             partition.confirm(position)
             if partition.marking:
                 self._free(partition)
@@ -169,7 +161,52 @@ class Commits:
         """Commit again a little later. If a partition is no longer ours, Kafka reports that too."""
         self.trouble = error_text(with_permission(error, f"Read on topic {self._topic!r} and on its group"))
         self.is_over |= is_final(error)
-        for partition, _ in self._sent.values():
+        for partition, _ in self._sent:
             partition.unmark_failed()
-        self._sent, self.is_under_way = {}, False
+        self._sent, self.is_under_way = [], False
         self._not_before = time.monotonic() + RETRY_AFTER
+
+    def take_over(self, consumer: Consumer, arrive: Arrive) -> None:
+        """Learn what the last owners of our partitions have done. The id of the topic must be known for that."""
+        here = self.assignment
+        unknown = [partition for partition in here.partitions.values() if not partition.is_known]
+        if not unknown or here.topic_id is None:
+            return
+        try:
+            found = consumer.committed([TopicPartition(here.topic, each.number) for each in unknown], timeout=ANSWER_WITHIN)
+        except KafkaException as error:
+            self.trouble = error_text(error.args[0])
+            return
+        with here.changed:
+            for each in found:
+                partition = here.partitions.get(each.partition)
+                if partition is not None and not partition.is_known and not each.error:
+                    self._take_over(consumer, partition, each, arrive)
+            here.changed.notify_all()
+
+    def _take_over(self, consumer: Consumer, partition: Partition, committed: TopicPartition, arrive: Arrive) -> None:
+        id_, now = commit_metadata.split_topic_id(committed.metadata)[1], self.assignment.topic_id
+        # It was committed for a topic of this name that was deleted since.
+        is_of_deleted = committed.offset >= 0 and bool(id_ and now) and id_ != now
+        if is_of_deleted and not self._seek_to_first(consumer, partition):
+            return
+        partition.topic_id = now or ""
+        came_back = partition.take_over(OFFSET_INVALID if is_of_deleted else committed.offset, committed.metadata)
+        if came_back:
+            self._on_return(came_back)
+        if self._starts_slowly:
+            partition.slow_start = SlowStart(AFTER_A_LOSS if came_back else OTHERWISE)
+        early, partition.early = partition.early, []
+        if early:
+            arrive(partition, early)
+        if partition.at_end >= 0:
+            partition.ends_at(partition.at_end)
+
+    def _seek_to_first(self, consumer: Consumer, partition: Partition) -> bool:
+        """Correct the client, which has begun at the committed offset. False if it does not let us yet."""
+        try:
+            consumer.seek(TopicPartition(partition.topic, partition.number, OFFSET_BEGINNING))
+        except KafkaException:
+            return False
+        partition.early, partition.at_end = [], -1
+        return True

@@ -165,7 +165,9 @@ class Reader:
         if not left:
             return
         try:
-            self._look_up({topic for topic, _ in left})
+            for topic in {topic for topic, _ in left} - self._known:  # by itself the client looks only once a second
+                self._consumer.list_topics(topic, timeout=ASKED_FOR)
+                self._known.add(topic)
             self._consumer.assign([TopicPartition(*place, stretches[place][0]) for place in left])
             yield from self._until(left)
         except KafkaException as error:
@@ -173,16 +175,11 @@ class Reader:
         finally:
             self._consumer.unassign()
 
-    def _look_up(self, topics: set[str]) -> None:
-        """Look up topics that were not read before: by itself the client looks only once a second."""
-        for topic in topics - self._known:
-            self._consumer.list_topics(topic, timeout=ASKED_FOR)
-            self._known.add(topic)
-
     def _until(self, left: dict[PartitionKey, int]) -> Iterator[Record]:
         heard_at = time.monotonic()
         while left:
-            records = self._first()
+            first = self._consumer.poll(0.5)
+            records = [] if first is None else cast("list[Record]", [first, *self._consumer.consume(READ_BATCH, 0)])
             if records:
                 heard_at = time.monotonic()
             elif time.monotonic() - heard_at > SILENT_FOR:
@@ -208,10 +205,6 @@ class Reader:
             raise BrokerUnavailable(f"Kafka failed while reading: {why}.")
         if record.offset() >= left.get(place, record.offset() + 1):
             del left[place]
-
-    def _first(self) -> list[Record]:
-        record = self._consumer.poll(0.5)
-        return [] if record is None else cast("list[Record]", [record, *self._consumer.consume(READ_BATCH, 0)])
 
     def close(self) -> None:
         self._consumer.close()

@@ -1,24 +1,24 @@
 """What can be done with the dead letters of a source?
 
-An operator claims a letter before changing it, in the log that letter_states.py explains; the first claim wins. A replay is a
-copy in the retry topic of the letter's group. If an operator is killed between its claim and the outcome, the next one cancels
-the copy, looks whether it had been sent before that, and writes the outcome or withdraws the claim (replays.py).
+An operator claims a letter before changing it, in the log that letters.py explains; the first claim wins. A replay is a copy in
+the retry topic of the letter's group. If an operator is killed between its claim and the outcome, the next one cancels
+the copy, looks whether it had been sent before that, and writes the outcome or withdraws the claim (envelope.py).
 """
 
 import itertools
 import time
 import uuid
 from collections import Counter
-from collections.abc import Collection, Generator, Iterable, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 
 from confluent_kafka import Consumer
 
-from unpoison.brokers.kafka import envelope, letters, replays
+from unpoison.brokers.kafka import envelope, letters
 from unpoison.brokers.kafka.broker import KafkaBroker
 from unpoison.brokers.kafka.cluster_queries import PartitionKey
 from unpoison.brokers.kafka.envelope import BODY_AT, NewRecord, Record
-from unpoison.brokers.kafka.letter_states import DEAD, PURGED, Claim, LetterState, LetterStates, Outcome, Withdrawal, nonce_of
+from unpoison.brokers.kafka.letters import DEAD, PURGED, Change, Claim, LetterState, LetterStates, Outcome, Withdrawal
 from unpoison.brokers.kafka.names import PARTITIONS, REPLAYS, SUSPECTS
 from unpoison.errors import BrokerUnavailable, PayloadError
 from unpoison.model.dead_letter import DeadLetter
@@ -40,13 +40,12 @@ class KafkaDeadLetters:
 
     def __init__(self, broker: KafkaBroker, source: str) -> None:
         self.broker, self._source = broker, source
+        self._connection, self._queries = broker.connection, broker.connection.queries
         self._operator: Consumer | None = None
         self._name = f"{broker.connection.name}-{uuid.uuid4().hex[:6]}"
 
     def count(self, state: str = DEAD) -> int:
-        entries = self._fresh().order
-        sent = self._sent_of(entries)
-        return sum(_state(entry, sent) == state for entry in entries)
+        return sum(known == state for _, known in self._with_states(self._fresh().order))
 
     def freeze(self) -> str:
         order = self._fresh().order
@@ -56,8 +55,9 @@ class KafkaDeadLetters:
         self, *, only: str | None = None, after: str = "", until: str = "", limit: int = 100, state: str | None = DEAD
     ) -> Sequence[DeadLetter]:
         found = self._only(only, state) if only is not None else self._page(after, until, limit, state)
-        records = self._records([entry for entry, _ in found])
-        return [self._letter(entry, known, records[entry.id]) for entry, known in found if entry.id in records]
+        records = {entry.id: record for entry, record in self._read([entry for entry, _ in found])}
+        there = [(entry.id, known, records[entry.id]) for entry, known in found if entry.id in records]
+        return [letters.read_letter(self._source, *each, self._original(each[2])) for each in there]
 
     def ids(self, *, after: str = "", until: str = "", limit: int = 100, state: str = DEAD) -> Sequence[str]:
         return [entry.id for entry, _ in self._page(after, until, limit, state)]
@@ -85,19 +85,14 @@ class KafkaDeadLetters:
 
     def _in_state(self, entries: Iterable[LetterState], limit: int, state: str | None) -> list[tuple[LetterState, str]]:
         """Those in this state, or all that were not purged, each with its state."""
+        found = (each for each in self._with_states(entries) if each[1] == state or (state is None and each[1] != PURGED))
+        return list(itertools.islice(found, limit))
+
+    def _with_states(self, entries: Iterable[LetterState]) -> Iterator[tuple[LetterState, str]]:
+        """A letter whose copy was sent is replayed, even if its operator has not written the outcome."""
         entries = list(entries)
-        sent = self._sent_of(entries)
-        known = ((entry, _state(entry, sent)) for entry in entries)
-        return list(
-            itertools.islice((each for each in known if each[1] == state or (state is None and each[1] != PURGED)), limit)
-        )
-
-    def _sent_of(self, entries: Iterable[LetterState]) -> set[str]:
-        """Of the letters that an operator is replaying just now, the claims whose copy was sent."""
-        return self._sent(entry.claim for entry in entries if entry.claim is not None and entry.claim.state == REPLAYED)
-
-    def _records(self, entries: Sequence[LetterState]) -> dict[str, Record]:
-        return {entry.id: record for entry, record in self._read(entries)}
+        sent = self._sent({each.id: each.claim for each in entries if each.claim is not None and each.claim.state == REPLAYED})
+        return ((entry, REPLAYED if entry.id in sent else entry.state) for entry in entries)
 
     def _read(self, entries: Sequence[LetterState]) -> Generator[tuple[LetterState, Record]]:
         by_place: dict[PartitionKey, dict[int, LetterState]] = {}
@@ -109,9 +104,6 @@ class KafkaDeadLetters:
                     if record.offset() in there:
                         yield there[record.offset()], record
 
-    def _letter(self, entry: LetterState, state: str, record: Record) -> DeadLetter:
-        return letters.read_letter(self._source, entry.id, state, record, self._original(record))
-
     def _original(self, record: Record) -> Record | None:
         """The record with the body: the letter itself, or the message that it refers to; None if that was deleted."""
         where = letters.body_position(record)
@@ -120,17 +112,11 @@ class KafkaDeadLetters:
         place, first = where
         if self.broker.topology.partitions(place[0]) <= place[1]:
             return None
-        there = (
-            self.broker.connection.queries.ends([place], first=True)[place]
-            <= first
-            < self.broker.connection.queries.ends([place])[place]
-        )
-        found = list(self.broker.reader.read({place: (first, first + 1)})) if there else []
+        begin, end = self._queries.bounds([place])[place]
+        found = list(self.broker.reader.read({place: (first, first + 1)})) if begin <= first < end else []
+        stamp = envelope.read_envelope_safely(record).stamp
         # A topic that was created again has another message there.
-        return next(
-            (each for each in found if envelope.read_envelope_safely(each).stamp == envelope.read_envelope_safely(record).stamp),
-            None,
-        )
+        return next((each for each in found if envelope.read_envelope_safely(each).stamp == stamp), None)
 
     # Changing.
 
@@ -150,20 +136,19 @@ class KafkaDeadLetters:
         return changed
 
     def _change_batch(
-        self, states: LetterStates, wanted: Sequence[str], was: str, state: str, copies: dict[str, NewRecord]
+        self, states: LetterStates, wanted: Sequence[str], was: str, state: str, copies: Mapping[str, NewRecord]
     ) -> Sequence[str]:
         claims = self._claim(states, wanted, was, state, copies)
         states = self._fresh()
-        won = [claim for claim in claims if (held := states.by_id[claim.letter].claim) and held.nonce == claim.nonce]
+        won = {id_: claim for id_, claim in claims.items() if states.is_claimed(id_, claim)}
         try:
-            done = self._send([claim for claim in won if claim.letter in copies], copies)
+            done = self._send(won, copies) if state == REPLAYED else won.keys()
         except BrokerUnavailable:
             self._finish(states, won)
             raise
-        last = [Outcome(claim.letter, state, claim.nonce) for claim in won if claim.letter not in copies or claim.nonce in done]
-        states.write(last, "writing what became of letters")
+        states.write({id_: Outcome(state, won[id_].nonce) for id_ in done}, "writing what became of letters")
         states = self._fresh()
-        return [each.letter for each in last if states.by_id[each.letter].settled_by == each.nonce]
+        return [id_ for id_ in won if id_ in done and states.by_id[id_].settled_by == won[id_].nonce]
 
     def _copies(self, states: LetterStates, letter_ids: Sequence[str]) -> tuple[dict[str, NewRecord], list[str]]:
         """Copies of as many of these letters as fit into memory, and the ids of the others."""
@@ -180,25 +165,25 @@ class KafkaDeadLetters:
         return {entry.id: self._again(entry, record) for entry, record in found}, [entry.id for entry in entries[behind:]]
 
     def _claim(
-        self, states: LetterStates, wanted: Sequence[str], was: str, state: str, copies: dict[str, NewRecord]
-    ) -> Sequence[Claim]:
-        ends = self.broker.connection.queries.ends({(copy.topic, copy.partition) for copy in copies.values()})
-        claims, shared = [], uuid.uuid4().hex
+        self, states: LetterStates, wanted: Sequence[str], was: str, state: str, copies: Mapping[str, NewRecord]
+    ) -> dict[str, Claim]:
+        ends = self._queries.ends({(copy.topic, copy.partition) for copy in copies.values()})
+        claims, nonce = {}, uuid.uuid4().hex
         for id_ in wanted:
             copy = copies.get(id_)
             where = (copy.topic, copy.partition, ends[copy.topic, copy.partition]) if copy else ()
-            claims.append(Claim(id_, was, state, self._name, nonce_of(shared, id_), *where))
+            claims[id_] = Claim(was, state, self._name, nonce, *where)
         states.write(claims, "claiming letters")
         return claims
 
-    def _send(self, claims: Sequence[Claim], copies: dict[str, NewRecord]) -> set[str]:
-        """Send the letters of these claims again. Returns those claims whose copy counts."""
-        marked = [replays.with_claim(copies[claim.letter], claim.nonce, claim.end) for claim in claims]
-        self.broker.connection.must_store(marked, "sending letters again")
-        ours = Counter(claim.place for claim in claims)
-        ends = self.broker.connection.queries.ends(ours)
-        if all(ends[claim.place] - claim.end == ours[claim.place] for claim in claims):
-            return {claim.nonce for claim in claims}  # no other client has written there since
+    def _send(self, claims: Mapping[str, Claim], copies: Mapping[str, NewRecord]) -> Collection[str]:
+        """Send the claimed letters again. Returns those whose copy counts."""
+        marked = [envelope.with_claim(copies[id_], claim.of(id_), claim.end) for id_, claim in claims.items()]
+        self._connection.must_store(marked, "sending letters again")
+        ours = Counter(claim.place for claim in claims.values())
+        ends = self._queries.ends(ours)
+        if all(ends[claim.place] - claim.end == ours[claim.place] for claim in claims.values()):
+            return claims.keys()  # no other client has written there since
         return self._sent(claims)
 
     def _again(self, entry: LetterState, record: Record) -> NewRecord:
@@ -209,7 +194,7 @@ class KafkaDeadLetters:
                 f"Letter {entry.id!r} cannot be sent, and no letter was: it was too large for the DLQ, and Kafka has deleted the "
                 f"message at {envelope.header(record, BODY_AT)} since. To discard it: unpoison dlq discard {entry.id}"
             )
-        names = self.broker.connection.names(self._source)
+        names = self._connection.names(self._source)
         gave_up = envelope.header(record, GROUP)
         retry = names.retry_of(gave_up) if gave_up else names.retry
         if self.broker.topology.partitions(retry) < PARTITIONS:
@@ -221,12 +206,13 @@ class KafkaDeadLetters:
     def _without_claims(self, letter_ids: Sequence[str]) -> LetterStates:
         """Wait for operators that are changing these letters, and finish the claims of those that are gone."""
         states = self._fresh()
-        deadline = time.monotonic() + self.broker.connection.address.session_timeout + 10
-        while claimed := [entry for id_ in letter_ids if (entry := states.by_id.get(id_)) and entry.claim]:
-            gone = [entry for entry in claimed if entry.claim and not self._is_alive(entry.claim.operator)]
+        deadline = time.monotonic() + self._connection.address.session_timeout + 10
+        while claimed := {id_: entry.claim for id_ in letter_ids if (entry := states.by_id.get(id_)) and entry.claim}:
+            gone = {operator for operator in {claim.operator for claim in claimed.values()} if not self._is_alive(operator)}
             if gone:
                 states = self._fresh()  # an operator may have written the outcome just before it went
-                self._finish(states, [entry.claim for entry in gone if entry.claim])
+                left = {id_: claim for id_, claim in claimed.items() if claim.operator in gone and states.is_claimed(id_, claim)}
+                self._finish(states, left)
             elif time.monotonic() > deadline:
                 break
             else:
@@ -234,40 +220,39 @@ class KafkaDeadLetters:
             states = self._fresh()
         return states
 
-    def _finish(self, states: LetterStates, claims: Sequence[Claim]) -> None:
+    def _finish(self, states: LetterStates, claims: Mapping[str, Claim]) -> None:
         """Write the outcome of claims whose operator will not, after cancelling their copies."""
-        cancellations = [replays.cancellation(claim.place, claim.nonce) for claim in claims if claim.retry]
-        self.broker.connection.must_store(cancellations, "cancelling interrupted replays")
+        replays = [(id_, claim) for id_, claim in claims.items() if claim.retry]
+        cancellations = [envelope.cancellation(*claim.place, claim.of(id_)) for id_, claim in replays]
+        self._connection.must_store(cancellations, "cancelling interrupted replays")
         sent = self._sent(claims)
-        states.write(
-            [
-                Outcome(claim.letter, REPLAYED, claim.nonce) if claim.nonce in sent else Withdrawal(claim.letter, claim.nonce)
-                for claim in claims
-            ],
-            "finishing interrupted changes",
-        )
+        changes: dict[str, Change] = {
+            id_: Outcome(REPLAYED, claim.nonce) if id_ in sent else Withdrawal(claim.nonce) for id_, claim in claims.items()
+        }
+        states.write(changes, "finishing interrupted changes")
 
-    def _sent(self, claims: Iterable[Claim]) -> set[str]:
-        """The nonces of claims whose copy is in a retry topic, and counts."""
+    def _sent(self, claims: Mapping[str, Claim]) -> set[str]:
+        """The claimed letters whose copy is in a retry topic, and counts."""
         starts: dict[PartitionKey, int] = {}
-        for claim in claims:
+        for claim in claims.values():
             if claim.retry:
                 starts[claim.place] = min(claim.end, starts.get(claim.place, claim.end))
-        ends = self.broker.connection.queries.ends(starts)
-        return replays.valid_claims(self.broker.reader.read({place: (start, ends[place]) for place, start in starts.items()}))
+        ends = self._queries.ends(starts)
+        valid = envelope.valid_claims(self.broker.reader.read({place: (start, ends[place]) for place, start in starts.items()}))
+        return {id_ for id_, claim in claims.items() if claim.of(id_) in valid}
 
     def _group(self, operator: str) -> str:
-        return f"{self.broker.connection.names(self._source).operators}.{operator}"
+        return f"{self._connection.names(self._source).operators}.{operator}"
 
     def _is_alive(self, operator: str) -> bool:
         """Each operator is the only member of a group of its own, for as long as it lives."""
-        return operator != self._name and bool(self.broker.connection.queries.members(self._group(operator)))
+        return operator != self._name and bool(self._queries.members(self._group(operator)))
 
     def _join(self) -> None:
         group = self._group(self._name)
-        if self._operator is not None and self.broker.connection.queries.members(group):
+        if self._operator is not None and self._queries.members(group):
             return
-        self._operator = self.broker.member(group, self.broker.connection.names(self._source).states)
+        self._operator = self.broker.member(group, self._connection.names(self._source).states)
         deadline = time.monotonic() + JOINED_WITHIN
         while not self._operator.assignment():  # until then it cannot be closed: the client would wait for ever
             if time.monotonic() > deadline:
@@ -276,11 +261,6 @@ class KafkaDeadLetters:
                     f"within {JOINED_WITHIN:g} s."
                 )
             self._operator.poll(0.01)
-
-
-def _state(entry: LetterState, sent: Collection[str]) -> str:
-    """Its state. A letter whose copy was sent is replayed, even if its operator has not written the outcome."""
-    return REPLAYED if entry.claim is not None and entry.claim.nonce in sent else entry.state
 
 
 def _stretches(offsets: Sequence[int]) -> list[tuple[int, int]]:

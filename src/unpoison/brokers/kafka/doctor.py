@@ -6,16 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import ResourceType, TopicMetadata
+from confluent_kafka.admin import TopicMetadata
 
 from unpoison.brokers.kafka import checks
 from unpoison.brokers.kafka.broker import KafkaBroker
-from unpoison.brokers.kafka.checks import Settings, settings_of
+from unpoison.brokers.kafka.checks import Settings, server_settings, topic_settings
 from unpoison.brokers.kafka.cluster_queries import PartitionKey
 from unpoison.brokers.kafka.errors import error_text, unavailable
-from unpoison.brokers.kafka.letter_states import DEAD
-from unpoison.brokers.kafka.letters import body_position
-from unpoison.brokers.kafka.names import REPLAYS, SUSPECTS, Names, groups_of, used_sources
+from unpoison.brokers.kafka.letters import DEAD, body_position
+from unpoison.brokers.kafka.names import REPLAYS, SUSPECTS, Names, used_sources, with_groups
 from unpoison.brokers.kafka.topology import create_commands, planned_topics
 from unpoison.model.wording import counted
 from unpoison.port import findings
@@ -37,16 +36,14 @@ def examine(  # every broker is asked the same
 ) -> Sequence[Finding]:
     """All that is found with this prefix and group, or for every group. Nothing here takes long, so `deep` adds nothing."""
     with closing(KafkaBroker(url)) as broker:
-        topics = _topics(broker)
+        topics = broker.connection.queries.topics()
         known = used_sources(topics, broker.connection.address.prefix)
         found = list(_of_server(broker))
         found += _of_names(broker, sources, known, topics)
         for source in sources or known:
-            names = broker.connection.names(source)
             # Where no group has consumed the source, check the topics that need none.
-            groups = [names.group_name] if names.group_name else groups_of(names, topics) or [""]
-            for group in groups if names.topic in topics else ():
-                found += _of_source(broker, names._replace(group_name=group), topics)
+            for names in with_groups(broker.connection.names(source), topics):
+                found += _of_source(broker, names, topics) if names.topic in topics else ()
         return list(dict.fromkeys(found))  # groups share some topics: report each finding once
 
 
@@ -63,18 +60,14 @@ def _of_names(broker: KafkaBroker, sources: Sequence[str], known: Sequence[str],
 def known_sources(url: str) -> Sequence[str]:
     """The sources that this cluster has been used for, with the prefix of this URL."""
     with closing(KafkaBroker(url)) as broker:
-        return used_sources(_topics(broker), broker.connection.address.prefix)
-
-
-def _topics(broker: KafkaBroker) -> Topics:
-    return {name: topic for name, topic in broker.connection.queries.cluster().topics.items() if topic.partitions}
+        return used_sources(broker.connection.queries.topics(), broker.connection.address.prefix)
 
 
 def _of_source(broker: KafkaBroker, names: Names, topics: Topics) -> Iterator[Finding]:
     there = {name: topics[name] for name in names.topics if name in topics}
     yield from _of_missing(broker, names, there)
     try:
-        known = {name: settings_of(broker.connection.queries, ResourceType.TOPIC, name) for name in there}
+        known = topic_settings(broker.connection.queries, there)
     except KafkaException as error:
         right = f"kafka-acls.sh --add --operation DescribeConfigs --topic {names.topic} --resource-pattern-type prefixed"
         yield findings.cannot_look(f"the settings of topic {names.topic!r}", f"{error_text(error.args[0])}.", right)
@@ -83,8 +76,8 @@ def _of_source(broker: KafkaBroker, names: Names, topics: Topics) -> Iterator[Fi
     partitions = len(there[names.retry].partitions) if names.group_name and names.retry in there else 0
     yield from checks.retry_and_dlq(names, known, partitions)
     if names.dlq in there:
-        dead = sum(letter.state == DEAD for letter in broker.letter_states(names.source).order)
-        yield from findings.of_dead_letters({names.source: dead}, broker.connection.address.shown)
+        dead = {names.source: broker.letter_states(names.source).dead}
+        yield from findings.of_dead_letters(dead, broker.connection.address.shown)
     if partitions:
         yield from _settled_retries(broker, names, partitions)
 
@@ -106,12 +99,12 @@ def _of_missing(broker: KafkaBroker, names: Names, there: Topics) -> Iterator[Fi
 def adopted(url: str, source: str) -> Sequence[Finding]:
     """The findings that lose messages. Dead letters are not read: that may take long."""
     with closing(KafkaBroker(url)) as broker:
-        names, topics = broker.connection.names(source), _topics(broker)
+        names, topics = broker.connection.names(source), broker.connection.queries.topics()
         there = {name: topics[name] for name in names.topics if name in topics}
         if names.topic not in there:
             return []
         try:
-            known = {name: settings_of(broker.connection.queries, ResourceType.TOPIC, name) for name in there}
+            known = topic_settings(broker.connection.queries, there)
         except KafkaException as error:
             raise unavailable(error, f"asking for the settings of topic {names.topic!r}") from None
         return list(_losses(broker, names, there, known))
@@ -124,10 +117,7 @@ def _losses(broker: KafkaBroker, names: Names, there: Topics, known: Mapping[str
 
 def _of_server(broker: KafkaBroker) -> Iterator[Finding]:
     try:
-        nodes = broker.connection.queries.cluster().brokers
-        yield from findings.examine(
-            checks.OF_SERVER, settings_of(broker.connection.queries, ResourceType.BROKER, str(min(nodes)))
-        )
+        yield from findings.examine(checks.OF_SERVER, server_settings(broker.connection.queries))
     except KafkaException as error:
         right = "kafka-acls.sh --add --cluster --operation DescribeConfigs --allow-principal User:NAME"
         yield findings.cannot_look("the settings of the server", f"{error_text(error.args[0])}.", right)

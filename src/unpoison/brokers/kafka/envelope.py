@@ -1,19 +1,26 @@
-"""What travels with a message in its headers, and how are headers of any origin read?
+"""Which records are stored for messages, what is in their headers, and how are headers of any origin read?
 
 Ours begin with `x-unpoison-`; `x-delivery-attempts` is there for other tools. A copy has the sender's key, headers and body
 bit for bit, whatever they are, and a stamp: where the original is, and when it was written. Counters without a stamp were
 written by another program and count nothing.
+
+An operator that sends a letter again may be paused between its claim and its copy, or a server may delay the copy. Then it is
+taken for dead, and another operator finishes the claim. So that the copy cannot come later and be a second one, that operator
+first writes a cancellation into the partition where the copy belongs. The order of the log decides, for consumers and operators
+alike: of the copy and the cancellation of one claim, the first one counts.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
 import msgspec
 from confluent_kafka import KafkaError
 
-from unpoison.model.message import NO_HEADERS, UNTRIED, Counters, Delivery, Native
+from unpoison.brokers.kafka.names import HELD, SUSPECTS, Names, tier
+from unpoison.model.message import NO_HEADERS, UNTRIED, Counters, Delivery, Native, Outgoing
+from unpoison.port.broker import Kept
 from unpoison.port.reading import as_text, read_one
 from unpoison.port.serialization import (
     ATTEMPTS,
@@ -48,6 +55,8 @@ DUE, WRITTEN, HOLDER, REF = "x-unpoison-due", "x-unpoison-timestamp", "x-unpoiso
 CLOCK = "x-unpoison-timestamp-type"
 BODY_AT = "x-unpoison-body-at"
 """On a dead letter without a body: where that is."""
+CLAIM, CANCELLED = "x-unpoison-claim", "x-unpoison-stop"
+"""On a copy: its claim, and where the partition ended before that. On a cancellation: the claim."""
 OURS = "x-unpoison-"
 
 
@@ -86,7 +95,7 @@ def stamp_of(record: Record) -> str:
     return f"{record.topic()}/{record.partition()}/{record.offset()}@{record.timestamp()[1]}"
 
 
-def original_position(stamp: str) -> dict[str, str | int]:
+def original_position(stamp: str) -> dict[str, Any]:
     """Where the original is, from its stamp; empty if that is another program's header of that name."""
     where, _, at = stamp.rpartition("@")
     topic, _, rest = where.rpartition("/")
@@ -175,11 +184,6 @@ def due_at(record: Record) -> float:
     return moment if math.isfinite(moment) else 0.0
 
 
-def publish_headers(id_: str, headers: Mapping[str, str]) -> list[tuple[str, bytes | None]]:
-    """The headers of a message that is published."""
-    return [(ID, id_.encode()), *((name, value.encode()) for name, value in headers.items())]
-
-
 def copy_headers(
     record: Record, seen: Envelope, counters: Counters, extra: Mapping[str, Any] = {}
 ) -> list[tuple[str, bytes | None]]:
@@ -197,28 +201,70 @@ def copy_headers(
     return [*sender_headers(record), *((name, str(value).encode()) for name, value in ours.items())]
 
 
+def published_record(names: Names, message: Outgoing, now: float) -> NewRecord:
+    headers: list[tuple[str, bytes | None]] = [(ID, message.id.encode())]
+    headers += [(name, value.encode()) for name, value in message.headers.items()]
+    key = None if message.key is None else message.key.encode()
+    if message.delay <= 0:
+        return NewRecord(names.topic, message.body, key, headers)
+    headers.append((DUE, f"{now + message.delay:.3f}".encode()))
+    return NewRecord(names.retry, message.body, key, headers, tier(message.delay))
+
+
+def retry_record(names: Names, item: Kept, record: Record, now: float) -> NewRecord:
+    """A retry, in the group's own topic: other groups have nothing to do with it."""
+    extra = {DUE: f"{now + item.after:.3f}"} if item.after > 0 else {}
+    headers = copy_headers(record, read_envelope_safely(record, names.topic), item.counters, extra)
+    # A suspect that must wait is fetched when it is due, and then set aside into the partition of the suspects.
+    partition = SUSPECTS if item.counters.alone and item.after <= 0 else tier(item.after)
+    return NewRecord(names.retry, record.value(), record.key(), headers, partition)
+
+
+def settled_note(names: Names, ref: str) -> NewRecord:
+    """The note of a consumer that has settled a message whose partition had gone elsewhere."""
+    return NewRecord(names.retry, None, None, [(REF, ref.encode())], HELD)
+
+
+def with_claim(copy: NewRecord, nonce: str, end: int) -> NewRecord:
+    """The copy of a letter that is sent again, with its claim."""
+    return msgspec.structs.replace(copy, headers=[*copy.headers, (CLAIM, f"{nonce}/{end}".encode())])
+
+
+def cancellation(topic: str, partition: int, nonce: str) -> NewRecord:
+    return NewRecord(topic, None, None, [(CANCELLED, nonce.encode())], partition)
+
+
+def claim_of(record: Record) -> tuple[str, int]:
+    """The claim by which a copy was sent, and where the partition ended before; an empty one if it is no such copy."""
+    nonce, _, end = (header(record, CLAIM) or "").rpartition("/")
+    return (nonce, int(end)) if is_number(end) else ("", 0)  # else another program's header of that name
+
+
+def valid_claims(records: Iterable[Record]) -> set[str]:
+    """The claims whose copy comes before any cancellation."""
+    copies: set[str] = set()
+    cancelled: set[str] = set()
+    for record in records:
+        nonce, _ = claim_of(record)
+        if nonce and nonce not in cancelled:
+            copies.add(nonce)
+        elif of := header(record, CANCELLED):
+            cancelled.add(of)
+    return copies
+
+
 _CLOCKS = ("none", "create", "log_append")
 """The types of timestamps, by their numbers in the client."""
 
 
 def native(delivery: Delivery) -> Native:
+    """A copy tells where its original is."""
     record: Record = delivery.receipt.record
     is_copy = STAMP in [name for name, _ in headers_of(record)]
-    place = original_position(read_envelope_safely(record).stamp) if is_copy else {}
-    return Native(record.key(), tuple(sender_headers(record)), _of_copy(record, place) if place else _of_original(record))
-
-
-def _of_original(record: Record) -> dict[str, Any]:
-    kind, written = record.timestamp()
-    return {
-        "topic": record.topic(),
-        "partition": record.partition(),
-        "offset": record.offset(),
-        "timestamp": written / 1000 if kind else None,
-        "timestamp_type": _CLOCKS[kind],
-    }
-
-
-def _of_copy(record: Record, place: dict[str, Any]) -> dict[str, Any]:
-    kind = int(header(record, CLOCK) or 0)
-    return {**place, "timestamp": place["timestamp"] / 1000 if kind else None, "timestamp_type": _CLOCKS[kind]}
+    place: dict[str, Any] = original_position(read_envelope_safely(record).stamp) if is_copy else {}
+    kind = int(header(record, CLOCK) or 0) if place else record.timestamp()[0]
+    if not place:
+        names = ("topic", "partition", "offset", "timestamp")
+        place = dict(zip(names, (record.topic(), record.partition(), record.offset(), record.timestamp()[1]), strict=True))
+    at = {"timestamp": place["timestamp"] / 1000 if kind else None, "timestamp_type": _CLOCKS[kind]}
+    return Native(record.key(), tuple(sender_headers(record)), place | at)

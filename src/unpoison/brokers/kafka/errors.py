@@ -9,7 +9,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ClusterMetadata, TopicMetadata
 
 from unpoison.brokers.kafka.url import Address
-from unpoison.errors import BrokerUnavailable, ConfigError
+from unpoison.errors import BrokerUnavailable, ConfigError, Refusal
 from unpoison.port.broker_url import masked_text
 
 Answer = TypeVar("Answer")
@@ -19,6 +19,21 @@ DENIED = (
     KafkaError.GROUP_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
 )
+
+REFUSALS = {
+    **dict.fromkeys(DENIED, Refusal.NOT_PERMITTED),
+    KafkaError.MSG_SIZE_TOO_LARGE: Refusal.TOO_LARGE,
+    KafkaError.RECORD_LIST_TOO_LARGE: Refusal.TOO_LARGE,
+    KafkaError.INVALID_MSG_SIZE: Refusal.TOO_LARGE,
+    KafkaError.INVALID_RECORD: Refusal.UNFIT,
+    KafkaError.POLICY_VIOLATION: Refusal.UNFIT,
+    KafkaError.UNKNOWN_TOPIC_OR_PART: Refusal.NO_SUCH_SOURCE,
+    KafkaError.TOPIC_EXCEPTION: Refusal.NO_SUCH_SOURCE,
+    KafkaError._UNKNOWN_TOPIC: Refusal.NO_SUCH_SOURCE,  # noqa: SLF001 - they have no other names
+    KafkaError._UNKNOWN_PARTITION: Refusal.NO_SUCH_SOURCE,  # noqa: SLF001
+    KafkaError._INVALID_ARG: Refusal.UNFIT,  # noqa: SLF001
+}
+"""Errors after which a record is certainly not stored. After any other, above all after a timeout, it may be."""
 
 TIMED_OUT = (KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT)  # noqa: SLF001 - they have no other names
 

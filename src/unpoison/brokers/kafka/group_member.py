@@ -1,4 +1,4 @@
-"""How do the records of one topic get here, and how does the server learn what became of them?
+"""How do the records of one topic get here, and what happens when partitions come to this consumer or go to another one?
 
 A thread, the keeper, is the only one that polls the client: a long handler never lets the membership lapse, and all of Kafka's
 callbacks run there. No message starts that lies above the last mark which the server has confirmed (committing.py).
@@ -13,14 +13,15 @@ from typing import cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from unpoison.brokers.kafka.committing import ANSWER_WITHIN, Commits
+from unpoison.brokers.kafka.committing import ANSWER_WITHIN, RETRY_AFTER, Commits
+from unpoison.brokers.kafka.connection import Connection
 from unpoison.brokers.kafka.envelope import Record
-from unpoison.brokers.kafka.errors import DENIED, error_text, is_final, with_permission
-from unpoison.brokers.kafka.partition import Assignment, Partition
-from unpoison.brokers.kafka.rebalancing import Rebalancing
+from unpoison.brokers.kafka.errors import ALL_DOWN, DENIED, error_text, is_final, with_permission
+from unpoison.brokers.kafka.names import Names
+from unpoison.brokers.kafka.partition import Partition
 from unpoison.brokers.kafka.settings import MemberSettings
 from unpoison.brokers.kafka.topology import MISSING, TopicWatch
-from unpoison.brokers.kafka.waiting import HandOver, Waiting
+from unpoison.brokers.kafka.waiting import Waiting, hand_over
 
 POLL, POLL_WHEN_BUSY = 0.02, 0.001
 """Seconds. While one thread is in the client no other can use it: a thread that settles gets its turn between two polls."""
@@ -37,26 +38,22 @@ class GroupMember:
 
     def __init__(
         self,
+        connection: Connection,
+        names: Names,
         settings: MemberSettings,
-        assignment: Assignment,
+        commits: Commits,
         waiting: Waiting,
-        hand_over: HandOver,
         watch: TopicWatch,
         *,
         away_topic: str | None = None,
-        starts_slowly: bool = False,
-        on_return: Callable[[int], None] = lambda _: None,
         on_recreated: Callable[[], None] = lambda: None,
     ) -> None:
-        """`away_topic` keeps the membership while the partitions are left to others. `starts_slowly` is for a caller that is
-        rung when more may start. `on_return` hears how many messages came back from a consumer that vanished, `on_recreated`
-        that the topic was deleted and created again."""
-        self.settings, self.assignment, self.waiting = settings, assignment, waiting
-        self.topic, self.group = assignment.topic, settings.group
-        self.commits = Commits(assignment)
-        self.rebalancing = Rebalancing(
-            settings, assignment, self.commits, waiting, hand_over, starts_slowly=starts_slowly, on_return=on_return
-        )
+        """`away_topic` keeps the membership while the partitions are left to others. `on_recreated` hears that the topic was
+        deleted and created again."""
+        self._connection, self._names = connection, names
+        self.settings, self.commits, self.waiting = settings, commits, waiting
+        self.assignment = commits.assignment
+        self.topic, self.group = self.assignment.topic, settings.group
         self._watch, self._away_topic, self._on_recreated = watch, away_topic, on_recreated
         self.is_waited_for = False
         """Whether a thread fetches at this moment, and waits until all records are read."""
@@ -78,8 +75,7 @@ class GroupMember:
                 self.commits.marking = True
             if self._keeper is None:
                 self._consumer = self._client()
-                keep, name = self.commits.watched(self._keep), f"unpoison-kafka-{self.topic}"
-                self._keeper = threading.Thread(target=keep, name=name, daemon=True)
+                self._keeper = threading.Thread(target=self._keep, name=f"unpoison-kafka-{self.topic}", daemon=True)
                 self._keeper.start()
 
     def _client(self) -> Consumer:
@@ -123,6 +119,14 @@ class GroupMember:
     # In the keeper.
 
     def _keep(self) -> None:
+        """If it breaks, fetching raises: else all would wait for a thread that has ended."""
+        try:
+            self._keep_on()
+        except BaseException as error:
+            self.commits.trouble, self.commits.is_over = f"{type(error).__name__}: {error}", True
+            raise
+
+    def _keep_on(self) -> None:
         consumer = self._consumer
         assert consumer is not None  # noqa: S101 - made before the thread
         served_at = 0.0
@@ -136,12 +140,12 @@ class GroupMember:
                 self._poll(consumer, 1 if is_full else BATCH)  # also if it is full: answers to commits come in no other way
                 served_at = time.monotonic()
             self._look_for_servers(consumer)
-            self.rebalancing.read_committed(consumer)
+            self.commits.take_over(consumer, self.waiting.arrive)
             self.waiting.tick(self._pause)
             self.commits.send(consumer)
             self._continue_slow_starts()
             if self.commits.is_over and self.assignment.partitions:  # the client does not say that these are lost
-                self.rebalancing.drop(list(self.assignment.partitions.values()))
+                self._drop(list(self.assignment.partitions.values()))
         self._leave(consumer)
 
     def _look_at_topic(self, consumer: Consumer) -> Consumer:
@@ -153,7 +157,7 @@ class GroupMember:
         self.assignment.topic_id = now
         if before is None:
             return consumer
-        self.rebalancing.abandon()
+        self._abandon()
         with suppress(KafkaException, RuntimeError):
             consumer.close()
         self.commits.reset()
@@ -188,8 +192,7 @@ class GroupMember:
             with suppress(KafkaException):
                 # A client that is connected joins at once; one that is not looks again after a second.
                 consumer.list_topics(topic, timeout=ANSWER_WITHIN)
-            calls = self.rebalancing
-            consumer.subscribe([topic], on_assign=calls.on_assign, on_revoke=calls.on_revoke, on_lost=calls.on_lost)
+            consumer.subscribe([topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost)
         self._subscribed, self.assignment.is_moving = topic, topic is not None
 
     def _look_for_servers(self, consumer: Consumer) -> None:
@@ -232,7 +235,7 @@ class GroupMember:
             self.commits.is_denied = False
         for number, together in _by_partition(good):
             if partition := self.assignment.partitions.get(number):
-                self.rebalancing.arrive_in(partition, together)
+                self.waiting.arrive(partition, together)
         if len(good) < len(records):
             for record in records:
                 if error := record.error():
@@ -272,7 +275,86 @@ class GroupMember:
             consumer.close()
         with self.assignment.changed:
             self.assignment.partitions.clear()
-            self.commits.forget()
+
+    # Called by Kafka, in the keeper. No exception may escape.
+
+    def _on_assign(self, consumer: Consumer, places: Sequence[TopicPartition]) -> None:
+        here = self.assignment
+        with here.changed:
+            for place in places:
+                if place.topic == here.topic:
+                    here.partitions[place.partition] = Partition(here.topic, place.partition)
+            here.is_joined, self.commits.is_denied, here.is_moving = True, False, False
+            here.changed.notify_all()
+        with suppress(KafkaException):
+            consumer.resume(list(places))  # a pause outlives the loss of a partition
+        here.ring()
+
+    def _on_revoke(self, consumer: Consumer, places: Sequence[TopicPartition]) -> None:
+        here = self.assignment
+        with here.changed:
+            partitions = here.named(places)
+            for partition in partitions:
+                partition.unmark()
+                partition.is_revoked = True
+            here.changed.notify_all()
+        self._wait_for_running(partitions, self.settings.drain)
+        self._hand_over_running(partitions)
+        with here.changed:
+            positions = [(each, position) for each in partitions if each.is_known and (position := each.position())]
+            new = [each.to_commit(position) for each, position in positions if position != each.confirmed]
+        if new:
+            try:
+                consumer.commit(offsets=new, asynchronous=False)
+            except KafkaException as error:
+                self.commits.trouble = error_text(error.args[0])
+        self._drop(partitions)
+
+    def _hand_over_running(self, partitions: Sequence[Partition]) -> None:
+        """Try for as long as the session lasts: a message that is dropped while it runs here would start twice."""
+        deadline = time.monotonic() + self.settings.session_timeout
+        while (running := [partition for partition in partitions if partition.running]) and not self.assignment.is_closing:
+            for partition in running:
+                hand_over(self._connection, self._names, self.assignment, partition)
+            if time.monotonic() > deadline:
+                break
+            self._wait_for_running(partitions, RETRY_AFTER)
+
+    def _wait_for_running(self, partitions: Sequence[Partition], within: float) -> None:
+        here = self.assignment
+        with here.changed:
+            here.changed.wait_for(lambda: here.is_closing or not any(partition.running for partition in partitions), within)
+
+    def _on_lost(self, consumer: Consumer, places: Sequence[TopicPartition]) -> None:
+        with self.assignment.changed:
+            partitions = self.assignment.named(places)
+        # This process may have been paused, or the server has, without a word.
+        silence = f"no answer for {self.settings.session_timeout:g} s, so the session has ended"
+        self.settings.state.hear(KafkaError(ALL_DOWN, silence))
+        self._drop(partitions)
+
+    def _abandon(self) -> None:
+        """The topic was deleted. Running messages are settled as ever: retries and dead letters are stored. No commit is sent."""
+        here = self.assignment
+        with here.changed:
+            for partition in here.partitions.values():
+                partition.abandon()
+            here.partitions.clear()
+            here.is_joined = here.is_moving = False
+            here.changed.notify_all()
+        here.ring()
+
+    def _drop(self, partitions: Sequence[Partition]) -> None:
+        """These are no longer ours."""
+        here = self.assignment
+        with here.changed:
+            for partition in partitions:
+                partition.is_lost = True
+                if partition.running and not here.is_closing:
+                    here.lost_something = True
+                here.partitions.pop(partition.number, None)
+            here.changed.notify_all()
+        here.ring()
 
 
 def _by_partition(records: list[Record]) -> Iterable[tuple[int, list[Record]]]:

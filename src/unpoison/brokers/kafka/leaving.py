@@ -12,19 +12,20 @@ from typing import NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from unpoison.brokers.kafka import commit_metadata, envelope, replays
+from unpoison.brokers.kafka import commit_metadata, envelope
 from unpoison.brokers.kafka.broker import KafkaBroker
 from unpoison.brokers.kafka.cluster_queries import ANSWER_WITHIN, PartitionKey
 from unpoison.brokers.kafka.envelope import HOLDER, ID, REF, NewRecord, Record, due_at, header, read_envelope_safely
 from unpoison.brokers.kafka.errors import error_text, result_within, unavailable
-from unpoison.brokers.kafka.letter_states import DEAD
-from unpoison.brokers.kafka.names import HELD, PARTITIONS, REPLAYS, SUSPECTS, Names, groups_of, used_sources
+from unpoison.brokers.kafka.names import HELD, PARTITIONS, REPLAYS, SUSPECTS, Names, groups_of, used_sources, with_groups
 from unpoison.brokers.kafka.partition import Partition
 from unpoison.errors import BrokerUnavailable, ConfigError
 from unpoison.model.wording import counted
 from unpoison.port.broker import Leftovers, Progress
 
 PAGE = 500
+LOOK_EVERY = 0.2
+CONFIRMED_WITHIN = 10.0
 
 
 class Page(NamedTuple):
@@ -44,11 +45,11 @@ class Page(NamedTuple):
 
 def waiting_pages(broker: KafkaBroker, names: Names, number: int) -> Iterator[Page]:
     """The records of a partition that are not done. No consumer may run meanwhile."""
-    place = (names.retry, number)
+    place, queries = (names.retry, number), broker.connection.queries
     if broker.topology.partitions(names.retry) <= number:
         return
-    begin, end = broker.connection.queries.ends([place], first=True)[place], broker.connection.queries.ends([place])[place]
-    offset, metadata = broker.connection.queries.committed(names.retry_group, [place]).get(place, (begin, None))
+    begin, end = queries.bounds([place])[place]
+    offset, metadata = queries.committed(names.retry_group, [place]).get(place, (begin, None))
     partition, start = Partition(*place), max(begin, offset)
     partition.take_over(offset, metadata)
     ended = _finished_elsewhere(broker, place, begin if number in (SUSPECTS, REPLAYS) else start, end)
@@ -65,21 +66,20 @@ def _finished_elsewhere(broker: KafkaBroker, place: PartitionKey, start: int, en
     if place[1] not in (SUSPECTS, REPLAYS):
         return ()
     records = list(broker.reader.read({place: (start, end)}))
-    claims = {nonce for record in records if (nonce := replays.claim_of(record))}
-    return claims - replays.valid_claims(records)
+    claims = {nonce for record in records if (nonce := envelope.claim_of(record)[0])}
+    return claims - envelope.valid_claims(records)
 
 
 def _is_waiting(record: Record, ended: Collection[str]) -> bool:
     if record.partition() == HELD:
         return header(record, HOLDER) is not None and (header(record, REF) or "") not in ended
-    return not header(record, replays.CANCELLED) and (replays.claim_of(record) or None) not in ended
+    return not header(record, envelope.CANCELLED) and (envelope.claim_of(record)[0] or None) not in ended
 
 
 def leftovers(url: str, sources: Sequence[str] = ()) -> Sequence[Leftovers]:
     with closing(KafkaBroker(url)) as broker:
         prefix = broker.connection.address.prefix
-        there = broker.connection.queries.cluster().topics.items()
-        topics = {name for name, topic in there if topic.partitions and name.startswith(prefix)}
+        topics = {name for name in broker.connection.queries.topics() if name.startswith(prefix)}
         chosen = list(_sources_and_groups(broker, sources, topics))
         return [_leftovers_of(broker, names, topics, chosen) for names in chosen]
 
@@ -92,17 +92,12 @@ def _sources_and_groups(broker: KafkaBroker, sources: Sequence[str], topics: Col
     if address.group:
         used |= {name.removesuffix(retry).removeprefix(address.prefix) for name in topics if name.endswith(retry)}
     for source in sources or sorted(used):
-        names = broker.connection.names(source)
-        for group in [names.group_name] if names.group_name else groups_of(names, topics) or [""]:
-            yield names._replace(group_name=group)
+        yield from with_groups(broker.connection.names(source), topics)
 
 
 def _leftovers_of(broker: KafkaBroker, names: Names, topics: Collection[str], chosen: Sequence[Names]) -> Leftovers:
     waiting = list(_waiting(broker, names)) if names.group_name and names.retry in topics else []
     now = broker.connection.now()
-    dead = 0
-    if names.dlq in topics:
-        dead = sum(entry.state == DEAD for entry in broker.letter_states(names.source).by_id.values())
     ours, groups = _topics(names, topics, chosen), _groups(broker, names, topics, chosen)
     server = f"--bootstrap-server {broker.connection.address.options['bootstrap.servers']}"
     return Leftovers(
@@ -112,7 +107,7 @@ def _leftovers_of(broker: KafkaBroker, names: Names, topics: Collection[str], ch
         later=sum(when > now for when, _ in waiting),
         suspects=sum(alone for _, alone in waiting),
         repeats=_repeats(broker, names) if names.topic in topics else 0,
-        dead=dead,
+        dead=broker.letter_states(names.source).dead if names.dlq in topics else 0,
         topics=ours,
         groups=groups,
         removal=(
@@ -126,19 +121,14 @@ def _waiting(broker: KafkaBroker, names: Names) -> Iterator[tuple[float, bool]]:
     """For each waiting message, when it is due and whether it must run alone."""
     for number in range(PARTITIONS):
         for page in waiting_pages(broker, names, number):
-            yield from map(_due_and_alone, page.waiting)
-
-
-def _due_and_alone(record: Record) -> tuple[float, bool]:
-    return due_at(record), read_envelope_safely(record).counters.alone
+            yield from ((due_at(record), read_envelope_safely(record).counters.alone) for record in page.waiting)
 
 
 def _repeats(broker: KafkaBroker, names: Names) -> int:
     """How many done messages other consumers would repeat: those behind the first unfinished one, which is all they see."""
     places = [(names.topic, number) for number in range(broker.topology.partitions(names.topic))]
-    known = [
-        commit_metadata.decode(*committed) for committed in broker.connection.queries.committed(names.group, places).values()
-    ]
+    committed = broker.connection.queries.committed(names.group, places).values()
+    known = [commit_metadata.decode(*each) for each in committed]
     return sum(state.top - min(state.losses) - len(state.losses) for state in known if state.losses)
 
 
@@ -156,20 +146,13 @@ def _groups(broker: KafkaBroker, names: Names, topics: Collection[str], chosen: 
     if not names.group_name or any(name.endswith(ending) and name not in leaving for name in topics):
         return ()
     try:
-        listed = result_within(
-            broker.connection.queries.admin.list_consumer_groups(request_timeout=ANSWER_WITHIN), 2 * ANSWER_WITHIN
-        )
+        answer = broker.connection.queries.admin.list_consumer_groups(request_timeout=ANSWER_WITHIN)
+        listed = result_within(answer, 2 * ANSWER_WITHIN)
     except KafkaException as error:
         raise unavailable(error, "listing groups") from None
     known = (each.group_id for each in listed.valid)
-    ours = (names.retry_group, f"{names.group}.reading")
+    ours = (names.retry_group, names.reading)
     return tuple(sorted(group for group in known if group in ours or group.startswith(f"{names.operators}.")))
-
-
-__all__ = ["leftovers", "move_back"]
-
-LOOK_EVERY = 0.2
-CONFIRMED_WITHIN = 10.0
 
 
 def move_back(url: str, left: Leftovers, within: float, progress: Progress | None = None) -> int:

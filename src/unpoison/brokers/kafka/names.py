@@ -27,8 +27,6 @@ TIERS = ((1, 1.0), (2, 8.0), (3, 60.0), (4, 480.0), (5, 3_600.0), (6, 28_800.0),
 does not hold up a second's."""
 PARTITIONS = 11
 DLQ = ".dlq"
-
-
 OPERATOR = "unpoison"
 """The group of an operator whose URL names none."""
 
@@ -72,9 +70,14 @@ class Names(NamedTuple):
         return f"{self.dlq}.states"
 
     @property
+    def purposes(self) -> dict[str, str]:
+        """All topics, and what each is for; without a group there is none for retries."""
+        retry = {self.retry: "its retries"} if self.group_name else {}
+        return {self.topic: "its messages", **retry, self.dlq: "its dead letters", self.states: "what became of dead letters"}
+
+    @property
     def topics(self) -> tuple[str, ...]:
-        """All topics; without a group there is none for retries."""
-        return (self.topic, *([self.retry] if self.group_name else []), self.dlq, self.states)
+        return tuple(self.purposes)
 
     @property
     def group(self) -> str:
@@ -108,6 +111,12 @@ def groups_of(names: Names, topics: Iterable[str]) -> list[str]:
     return sorted(name[len(begin) : -len(end)] for name in topics if name.startswith(begin) and name.endswith(end))
 
 
+def with_groups(names: Names, topics: Iterable[str]) -> list[Names]:
+    """The source with its group; without one, with each group that has consumed it, or as it is."""
+    groups = [names.group_name] if names.group_name else groups_of(names, topics) or [""]
+    return [names._replace(group_name=group) for group in groups]
+
+
 def tier(delay: float) -> int:
     """The partition for a message with this delay in seconds."""
     if delay <= 0:
@@ -133,8 +142,5 @@ def native_names(url: str, source: str, *, consumed: bool) -> dict[str, str]:
             f"Consumer {source!r}: {where.shown!r} names no consumer group. Processes of one group share the messages, so two "
             f"services under one name would each get a part of them. Give it the name of this service: kafka://host:9092?group=billing"
         )
-    names = Names(source, where.group, where.prefix)
-    purposes = {names.topic: "its messages", names.dlq: "its dead letters", names.states: "what became of dead letters"}
-    if where.group:
-        purposes[names.retry] = "its retries"
+    purposes = Names(source, where.group, where.prefix).purposes
     return {name.replace(".", "_"): purpose for name, purpose in purposes.items()}

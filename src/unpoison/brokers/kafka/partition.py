@@ -103,7 +103,8 @@ class Partition:
         self.marking: list[Record] = []
         self.ready: deque[Record] = deque()
         self.running: dict[int, Record] = {}
-        self.handed_over: dict[int, tuple[str, Record]] = {}
+        self.handed_over: dict[int, str] = {}
+        """By offset, the reference to the copy."""
         self.sent: tuple[int, str] | None = None
         self.confirmed: tuple[int, str] | None = None
         self.slow_start: SlowStart | None = None
@@ -189,9 +190,13 @@ class Partition:
         self.unconfirmed += len(offsets)
         self.high = max(self.high, *offsets) if offsets else self.high
 
-    def start(self, record: Record) -> None:
-        self.size -= len(record)
-        self.running[record.offset()] = record
+    def start_alone(self, offset: int, start: Start) -> None:
+        """It rested, and starts with this on record. Of earlier starts the last ones are kept."""
+        if record := self.wake(offset):
+            self.size -= len(record)
+            self.running[offset] = record
+            self.starts[offset] = [*self.starts.get(offset, ()), start][-20:]
+            self.high = max(self.high, offset)
 
     def rest(self, record: Record) -> None:
         """It was read, and is not to be started now."""
@@ -237,11 +242,8 @@ class Partition:
 
     def unmark(self) -> None:
         """Nothing that does not run yet is about to start."""
-        waiting = [*self.ready, *self.marking, *self.fresh]
-        self.ready.clear()
-        self.marking = []
-        self.fresh = deque(sorted(waiting, key=_offset))
-        self.in_order = True
+        self.fresh = deque(sorted([*self.ready, *self.marking, *self.fresh], key=_offset))
+        self.ready, self.marking, self.in_order = deque(), [], True
 
     def mark(self) -> None:
         """Have the next commit move the mark past fresh messages, as far as it may be moved."""
@@ -281,24 +283,22 @@ class Partition:
         """Offset and metadata to commit now; None before anything was read."""
         if self.first is None:
             return None
-        lowest, high = self.first_unfinished, self.high
+        lowest, high, encode = self.first_unfinished, self.high, commit_metadata.encode
         started = len(self.running) + len(self.ready) + len(self.marking)
         if self.marking:
             self.high = max(high, *map(_offset, self.marking[-1:] if self.in_order else self.marking))
         top = max(self.high + 1, lowest)
         if started == top - lowest and not (self.losses or self.starts):
             return lowest, commit_metadata.assemble(f"{started}A" if started else "")
-        found = self._text(lowest, top)
+        found = encode(lowest, self._letters(top), top, self.starts)
         if len(found) > commit_metadata.LONGEST // 2 and self.marking:
             # Leave room for the gaps that running messages will leave behind: until the text is shorter, nothing starts that
             # is not in it already.
             self.fresh.extendleft(reversed([each for each in self.marking if each.offset() > high]))
             self.marking, self.high = [each for each in self.marking if each.offset() <= high], high
-            found = self._text(lowest, max(high + 1, lowest))
+            top = max(high + 1, lowest)
+            found = encode(lowest, self._letters(top), top, self.starts)
         return lowest, found
-
-    def _text(self, lowest: int, top: int) -> str:
-        return commit_metadata.encode(lowest, self._letters(top), top, self.starts)
 
     def _letters(self, top: int) -> list[tuple[int, str]]:
         losses = self.losses

@@ -1,6 +1,7 @@
 """What must an administrator create in a Kafka cluster, and what must the app's user be allowed to do there?"""
 
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import closing
 from shlex import quote
 from typing import Any, NamedTuple
@@ -11,19 +12,17 @@ from confluent_kafka.admin import (
     AclBindingFilter,
     AclOperation,
     AclPermissionType,
-    AdminClient,
-    ConfigResource,
-    NewTopic,
     ResourcePatternType,
     ResourceType,
     TopicMetadata,
 )
 
 from unpoison.brokers.kafka.broker import KafkaBroker
-from unpoison.brokers.kafka.cluster_queries import ANSWER_WITHIN
+from unpoison.brokers.kafka.checks import server_settings
+from unpoison.brokers.kafka.cluster_queries import ANSWER_WITHIN, ClusterQueries
 from unpoison.brokers.kafka.errors import result_within
 from unpoison.brokers.kafka.names import Names
-from unpoison.brokers.kafka.topology import planned_topics
+from unpoison.brokers.kafka.topology import create_options, planned_topics
 from unpoison.brokers.kafka.url import Address
 from unpoison.errors import BrokerUnavailable
 from unpoison.port.provisioning import Needs, Step, no_user
@@ -101,21 +100,9 @@ def rights(names: Sequence[Names]) -> Iterator[Right]:
 
 
 def _topics(names: Names, address: Address, there: Existing) -> Iterator[Step]:
-    purposes = {names.topic: "its messages", names.dlq: "its dead letters", names.states: "what became of them"}
     for name, topic in planned_topics(names, address, there.topics).items():
-        why = f"for source {names.source!r}: {purposes.get(name, 'retries, with one partition for each purpose')}."
-        yield Step("topic", name, why, (f"topics --create --if-not-exists {' '.join(_options(topic))}",), name in there.topics)
-
-
-def _options(topic: NewTopic) -> Iterator[str]:
-    """Where no number is given the server decides."""
-    yield f"--topic {topic.topic}"
-    if topic.num_partitions > 0:
-        yield f"--partitions {topic.num_partitions}"
-    if topic.replication_factor > 0:
-        yield f"--replication-factor {topic.replication_factor}"
-    for name, value in (topic.config or {}).items():
-        yield f"--config {name}={value}"
+        why = f"for source {names.source!r}: {names.purposes[name]}."
+        yield Step("topic", name, why, (f"topics --create --if-not-exists {create_options(topic)}",), name in there.topics)
 
 
 def granted(right: Right, user: str, there: Existing) -> Step:
@@ -147,29 +134,26 @@ def _allows(acl: AclBinding, right: Right, name: str, operation: AclOperation, u
 
 def _look(broker: KafkaBroker) -> Existing:
     try:
-        cluster = broker.connection.queries.cluster()
-        topics = {name: topic for name, topic in cluster.topics.items() if topic.partitions}
-        admin = broker.connection.queries.admin
-        return Existing(topics, _acls(admin), _has_authorizer(admin, str(min(cluster.brokers))))
+        queries = broker.connection.queries
+        return Existing(queries.topics(), _acls(queries), _has_authorizer(queries))
     except BrokerUnavailable as error:
         return Existing({}, unseen=str(error))
 
 
-def _acls(admin: AdminClient) -> Sequence[AclBinding] | None:
+def _acls(queries: ClusterQueries) -> Sequence[AclBinding] | None:
     anything: Any = None  # the client's types do not know that a filter may leave things open
     every = AclBindingFilter(
         ResourceType.ANY, anything, ResourcePatternType.ANY, anything, anything, AclOperation.ANY, AclPermissionType.ANY
     )
     try:
-        found: Sequence[AclBinding] = result_within(admin.describe_acls(every, request_timeout=ANSWER_WITHIN), 2 * ANSWER_WITHIN)
+        answer: Future[Sequence[AclBinding]] = queries.admin.describe_acls(every, request_timeout=ANSWER_WITHIN)
+        return result_within(answer, 2 * ANSWER_WITHIN)
     except KafkaException:  # this user may not see them
         return None
-    return found
 
 
-def _has_authorizer(admin: AdminClient, node: str) -> bool:
+def _has_authorizer(queries: ClusterQueries) -> bool:
     try:
-        (answer,) = admin.describe_configs([ConfigResource(ResourceType.BROKER, node)], request_timeout=ANSWER_WITHIN).values()
-        return bool(result_within(answer, 2 * ANSWER_WITHIN)["authorizer.class.name"].value)
+        return bool(server_settings(queries)["authorizer.class.name"])
     except KafkaException:  # only an authorizer refuses this, so there is one
         return True

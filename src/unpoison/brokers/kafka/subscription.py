@@ -4,18 +4,18 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import msgspec
 
 from unpoison.brokers.kafka import envelope
 from unpoison.brokers.kafka.commit_metadata import Start
+from unpoison.brokers.kafka.committing import Commits
 from unpoison.brokers.kafka.connection import Connection
 from unpoison.brokers.kafka.envelope import ID, Record, due_at
 from unpoison.brokers.kafka.group_member import GroupMember
 from unpoison.brokers.kafka.partition import Assignment, Partition
 from unpoison.brokers.kafka.topology import TopicWatch
-from unpoison.brokers.kafka.waiting import HandOver, NoWaiting, RetryWaiting
+from unpoison.brokers.kafka.waiting import RetryWaiting, Waiting
 from unpoison.model.message import Delivery
 from unpoison.port import serialization
 from unpoison.port.reading import Unreadable, read_all, read_one, unreadable
@@ -42,27 +42,15 @@ class Subscription:
         self.source, self._connection, self._has_bell = source, connection, has_bell
         self.names = names = connection.names(source)
         self.watch = TopicWatch(connection.queries, names.topics)
-        main, retry = Assignment(names.topic, ring), Assignment(names.retry, ring)
-        self.retries = RetryWaiting(connection, names, retry)
-        common: dict[str, Any] = {"starts_slowly": has_bell, "on_return": partial(tell, source)}
-        self.main = GroupMember(
-            connection.settings.member(names.group, names.topic),
-            main,
-            NoWaiting(),
-            HandOver(connection, names, main),
-            self.watch,
-            on_recreated=self._warn_recreated,
-            **common,
+        main, retry = (
+            Commits(Assignment(topic, ring), starts_slowly=has_bell, on_return=partial(tell, source))
+            for topic in (names.topic, names.retry)
         )
-        self.retry = GroupMember(
-            connection.settings.member(names.retry_group, names.retry),
-            retry,
-            self.retries,
-            HandOver(connection, names, retry),
-            self.watch,
-            away_topic=names.states,
-            **common,
-        )
+        settings = connection.settings.member(names.group, names.topic)
+        self.main = GroupMember(connection, names, settings, main, Waiting(), self.watch, on_recreated=self._warn_recreated)
+        self.retries = RetryWaiting(connection, names, retry.assignment)
+        settings = connection.settings.member(names.retry_group, names.retry)
+        self.retry = GroupMember(connection, names, settings, retry, self.retries, self.watch, away_topic=names.states)
         self._flip = 0
         self._moved_back = CameBack(tell=serialization.tell)
         _ = connection.producer  # connected before it is needed
@@ -217,11 +205,7 @@ class Subscription:
                 return None
             partition, record = found
             delivery = self._read(partition, record)
-            partition.wake(record.offset())
-            partition.start(record)
-            partition.starts.setdefault(record.offset(), []).append(Start(by[:80], round(time.time(), 3)))
-            partition.starts[record.offset()] = partition.starts[record.offset()][-20:]
-            partition.high = max(partition.high, record.offset())
+            partition.start_alone(record.offset(), Start(by[:80], round(time.time(), 3)))
         try:
             self.retry.commits.require()
         except BaseException:
@@ -241,10 +225,6 @@ class Subscription:
         partition, offset = receipt.partition, receipt.offset
         return (offset in partition.running and not partition.is_lost) or offset in partition.handed_over
 
-    def record(self, receipt: Receipt) -> Record:
-        partition, offset = receipt.partition, receipt.offset
-        return partition.handed_over[offset][1] if offset in partition.handed_over else partition.running[offset]
-
     def finish(self, places: "OffsetsByPartition") -> list[str]:
         """These are done, or stored elsewhere. Returns references to those that were handed over: the group must be told."""
         refs: list[str] = []
@@ -252,7 +232,7 @@ class Subscription:
             changed = self.member(partition).assignment.changed
             with changed:
                 away = [offset for offset in offsets if offset in partition.handed_over] if partition.handed_over else []
-                refs += [partition.handed_over.pop(offset)[0] for offset in away]
+                refs += [partition.handed_over.pop(offset) for offset in away]
                 partition.finish_all(offsets if not away else [offset for offset in offsets if offset not in away])
                 changed.notify_all()
         return refs

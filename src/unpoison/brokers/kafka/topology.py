@@ -7,7 +7,7 @@ source that was deleted is not created again: only its owner knows its settings.
 import logging
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
@@ -20,6 +20,10 @@ from unpoison.brokers.kafka.names import PARTITIONS, Names
 from unpoison.brokers.kafka.url import Address
 from unpoison.errors import BrokerUnavailable, ConfigError
 
+log = logging.getLogger("unpoison")
+
+Topics = dict[str, TopicMetadata]
+THERE_WITHIN = 15.0
 NOT_COMPACTED = {"cleanup.policy": "delete"}
 """The cluster's default may be compaction: of messages with equal keys only the last would be kept."""
 KEPT_FOR_EVER = NOT_COMPACTED | {"retention.ms": "-1", "retention.bytes": "-1"}
@@ -46,14 +50,18 @@ def planned_topics(names: Names, address: Address, found: Mapping[str, TopicMeta
     return {name: NewTopic(name, partitions, replicas, config=config) for name, (partitions, config) in configs.items()}
 
 
-def create_commands(topics: Collection[NewTopic], address: Address) -> Iterator[str]:
-    """The commands by which an administrator creates these. Where no number is given, the server decides."""
-    for topic in topics:
-        numbers = {"--partitions": topic.num_partitions, "--replication-factor": topic.replication_factor}
-        options = [f"{option} {number}" for option, number in numbers.items() if number > 0]
-        options += [f"--config {name}={value}" for name, value in (topic.config or {}).items()]
-        server = f"--bootstrap-server {address.options['bootstrap.servers']}"
-        yield " ".join(["kafka-topics.sh", server, "--create", "--topic", topic.topic, *options])
+def create_commands(topics: Collection[NewTopic], address: Address) -> list[str]:
+    """The commands by which an administrator creates these."""
+    server = f"--bootstrap-server {address.options['bootstrap.servers']}"
+    return [f"kafka-topics.sh {server} --create {create_options(topic)}" for topic in topics]
+
+
+def create_options(topic: NewTopic) -> str:
+    """The options of kafka-topics.sh for it. Where no number is given, the server decides."""
+    numbers = {"--partitions": topic.num_partitions, "--replication-factor": topic.replication_factor}
+    options = [f"{option} {number}" for option, number in numbers.items() if number > 0]
+    options += [f"--config {name}={value}" for name, value in (topic.config or {}).items()]
+    return " ".join(["--topic", topic.topic, *options])
 
 
 def what_was_lost(names: Names, topic: str) -> str:
@@ -68,13 +76,6 @@ def what_was_lost(names: Names, topic: str) -> str:
 def replica_count(topic: TopicMetadata) -> int:
     """On how many servers each of its messages is stored."""
     return min(len(partition.replicas) for partition in topic.partitions.values())
-
-
-log = logging.getLogger("unpoison")
-
-THERE_WITHIN = 15.0
-
-Topics = dict[str, TopicMetadata]
 
 
 class Topology:
@@ -112,7 +113,7 @@ class Topology:
     def make_again(self, names: Names, needed: Collection[str]) -> list[str]:
         """Create topics again that were deleted while a consumer runs; returns those that were created. Raises
         BrokerUnavailable, which pauses the source, for a topic that is not ours to create."""
-        found = {name: topic for name, topic in self._connection.queries.cluster().topics.items() if topic.partitions}
+        found = self._connection.queries.topics()
         missing = [name for name in names.topics if name in needed and name not in found]
         self.forget(names.topics)
         if names.topic in missing or (missing and not self._connection.create):
@@ -154,11 +155,9 @@ class Topology:
         return self._partitions.get(topic, 0)
 
     def _look(self, topics: Collection[str]) -> Topics:
-        known = self._connection.queries.cluster().topics
+        known = self._connection.queries.topics().items()
         return {
-            name: topic
-            for name, topic in known.items()
-            if name in topics and topic.partitions and all(each.leader >= 0 for each in topic.partitions.values())
+            name: topic for name, topic in known if name in topics and all(each.leader >= 0 for each in topic.partitions.values())
         }
 
     def _check_sight(self, topics: list[str]) -> None:

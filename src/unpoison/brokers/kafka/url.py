@@ -9,7 +9,7 @@ import re
 from typing import Any, NamedTuple
 
 from unpoison.errors import ConfigError
-from unpoison.port.broker_url import BrokerURL, Options, parse
+from unpoison.port.broker_url import Options, parse
 
 OURS = ("group", "prefix", "partitions", "replicas", "session_timeout", "give_back", "instance")
 CLIENTS = "every option of librdkafka, which has a dot in its name (sasl.mechanism)"
@@ -57,7 +57,9 @@ def address(url: str) -> Address:
         raise ConfigError(f"{shown!r} sets {refused[0]!r}, which unpoison decides itself: {FORBIDDEN[refused[0]]}.")
     if parts.path.strip("/"):
         raise ConfigError(f"{parts.shown!r} has the path {parts.path!r}, and Kafka has none. The form is {FORM}")
-    options: dict[str, Any] = {"bootstrap.servers": shown.partition("://")[2], **_login(parts), **ours.passed_on}
+    login = {"sasl.mechanism": "PLAIN", "sasl.username": parts.user, "sasl.password": parts.password or ""}
+    login = {} if parts.user is None else login
+    options: dict[str, Any] = {"bootstrap.servers": shown.partition("://")[2], **login, **ours.passed_on}
     if protocol := _protocol(options, parts.scheme == "kafka+ssl", shown):
         options["security.protocol"] = protocol
     return Address(
@@ -79,12 +81,6 @@ def _is_name(text: str) -> bool:
 
 def _is_name_or_empty(text: str) -> bool:
     return not text or _is_name(text)
-
-
-def _login(parts: BrokerURL) -> dict[str, str]:
-    if parts.user is None:
-        return {}
-    return {"sasl.mechanism": "PLAIN", "sasl.username": parts.user, "sasl.password": parts.password or ""}
 
 
 def _protocol(options: dict[str, Any], tls: bool, shown: str) -> str:

@@ -8,14 +8,14 @@ import heapq
 import itertools
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from unpoison.brokers.kafka import envelope, publishing
-from unpoison.brokers.kafka.connection import Connection
-from unpoison.brokers.kafka.envelope import HOLDER, REF, Record, due_at
+from unpoison.brokers.kafka import envelope
+from unpoison.brokers.kafka.cluster_queries import PartitionKey
+from unpoison.brokers.kafka.connection import Connection, Reader
+from unpoison.brokers.kafka.envelope import CANCELLED, HOLDER, REF, NewRecord, Record, claim_of, due_at, header, settled_note
 from unpoison.brokers.kafka.names import AGAIN, HELD, REPLAYS, SUSPECTS, Names
 from unpoison.brokers.kafka.partition import Assignment, Partition
-from unpoison.brokers.kafka.replays import Cancellations
 from unpoison.errors import BrokerUnavailable
 
 LOOK_FOR_HOLDERS = 0.5
@@ -28,14 +28,25 @@ Pause = Callable[[Partition, bool], None]
 """Stops or resumes reading a partition."""
 
 
-class Waiting(Protocol):
-    """What the messages of a topic wait for."""
+class Waiting:
+    """What the messages of a topic wait for: in the source's own topic, nothing."""
+
+    def arrive(self, partition: Partition, records: Sequence[Record]) -> None:
+        """These records of a partition were read. First it must be known what the last owner of the partition has done."""
+        if not partition.is_known:
+            partition.early += records
+            return
+        new = partition.arrive(records)
+        partition.size += sum(map(len, new))
+        self.arrange(partition, new)
 
     def arrange(self, partition: Partition, records: Sequence[Record]) -> None:
-        """Put records that were read where they wait."""
+        """Put records that are to be done where they wait."""
+        partition.fresh.extend(records)
 
     def sleep(self) -> float:
         """Seconds until the next one is due."""
+        return FAR
 
     def tick(self, pause: Pause) -> None:
         """Now and then, in the keeper: look for messages that need not wait any longer."""
@@ -44,20 +55,70 @@ class Waiting(Protocol):
         """In the keeper, when it ends: no other thread may close what it uses."""
 
 
-class NoWaiting:
-    """For the source's own topic."""
+class Cancellations:
+    """The cancellations that one consumer of the retry topic knows of. It looks for those that the last owner had read."""
 
-    def arrange(self, partition: Partition, records: Sequence[Record]) -> None:
-        partition.fresh.extend(records)
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._reader: Reader | None = None
+        self._at: dict[str, int] = {}
+        self.doubtful: dict[tuple[Partition, int], Record] = {}
+        """Copies that may have been cancelled before this consumer came."""
 
-    def sleep(self) -> float:
-        return FAR
+    def drop_cancelled(self, partition: Partition, records: Sequence[Record]) -> list[Record]:
+        """The records that count. Cancellations and cancelled copies are done; doubtful copies rest."""
+        found: list[Record] = []
+        for record in records:
+            offset, (nonce, end), of = record.offset(), claim_of(record), header(record, CANCELLED)
+            if of:  # an empty one is another program's header
+                self._at.setdefault(of, offset)
+            if of or self._is_cancelled(record):
+                partition.rest(record)
+                partition.finish(offset)
+            elif nonce and end < min(offset, partition.known_top):
+                partition.rest(record)
+                self.doubtful[partition, offset] = record
+            else:
+                found.append(record)
+        return found
 
-    def tick(self, pause: Pause) -> None:
-        """Nothing waits here."""
+    def look(self) -> bool:
+        """Read the cancellations that came before this consumer. False if that failed and must be tried again."""
+        stretches: dict[PartitionKey, tuple[int, int]] = {}
+        for (partition, _), record in self.doubtful.items():
+            if not partition.is_lost:
+                place, end = (partition.topic, partition.number), claim_of(record)[1]
+                stretches[place] = (min(end, stretches.get(place, (end, 0))[0]), partition.known_top)
+        self._reader = self._reader or Reader(self._connection)
+        try:
+            for place, (begin, end) in self._connection.queries.bounds(stretches).items():
+                stretches[place] = (max(begin, stretches[place][0]), min(end, stretches[place][1]))
+            for record in self._reader.read(stretches):
+                if of := header(record, CANCELLED):
+                    self._at[of] = min(record.offset(), self._at.get(of, record.offset()))
+        except BrokerUnavailable:
+            return False
+        return True
+
+    def cleared(self) -> list[tuple[Partition, int]]:
+        """After a look: the doubtful copies that count."""
+        found = []
+        for (partition, offset), record in self.doubtful.items():
+            if self._is_cancelled(record):
+                partition.finish(offset)
+            elif not partition.is_lost:
+                found.append((partition, offset))
+        self.doubtful = {}
+        return found
+
+    def _is_cancelled(self, record: Record) -> bool:
+        nonce = claim_of(record)[0]
+        return bool(nonce) and self._at.get(nonce, record.offset()) < record.offset()
 
     def close(self) -> None:
-        """Nothing is open here."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
 
 
 class Held(NamedTuple):
@@ -68,7 +129,7 @@ class Held(NamedTuple):
     holder: str
 
 
-class RetryWaiting:
+class RetryWaiting(Waiting):
     """For the group's retry topic."""
 
     def __init__(self, connection: Connection, names: Names, assignment: Assignment) -> None:
@@ -99,7 +160,7 @@ class RetryWaiting:
                 heapq.heappush(self._due, (due_at(record), next(self._order), partition, record.offset()))
 
     def _arrange_held(self, partition: Partition, record: Record) -> None:
-        ref, holder = envelope.header(record, REF) or "", envelope.header(record, HOLDER)
+        ref, holder = header(record, REF) or "", header(record, HOLDER)
         known = self._held.get(ref)
         if holder is None:  # the holder's note that it has settled the message
             partition.finish(record.offset())
@@ -165,13 +226,11 @@ class RetryWaiting:
             self._absent = {holder: self._absent.get(holder, 0) + 1 for holder in missing}
             gone = {ref: each for ref, each in self._held.items() if self._absent.get(each.holder, 0) >= 2}
             for ref, each in gone.items():
-                self._free(each.partition, each.offset)
+                losses = each.partition.losses
+                if each.offset in each.partition.resting:
+                    losses[each.offset] = min(2, losses.get(each.offset, 0) + 1)
+                    each.partition.wake_up(each.offset)
                 del self._held[ref]
-
-    def _free(self, partition: Partition, offset: int) -> None:
-        if offset in partition.resting:
-            partition.losses[offset] = min(2, partition.losses.get(offset, 0) + 1)
-            partition.wake_up(offset)
 
     def suspect(self) -> tuple[Partition, Record] | None:
         """The first message that must run alone, if this consumer owns their partition."""
@@ -186,30 +245,29 @@ class RetryWaiting:
         self._cancellations.close()
 
 
-class HandOver:
-    """Keeps the group from starting messages that run here while their partition goes elsewhere.
+def hand_over(connection: Connection, names: Names, assignment: Assignment, partition: Partition) -> None:
+    """Keep the group from starting messages that run here while their partition goes elsewhere.
 
-    A copy of each, with the name of this consumer, waits in the retry topic: no other consumer starts it while this one lives.
+    A copy of each, with our name, waits in the retry topic: no other consumer starts it while this one lives.
     """
-
-    def __init__(self, connection: Connection, names: Names, assignment: Assignment) -> None:
-        self._connection, self._names, self._assignment = connection, names, assignment
-
-    def __call__(self, partition: Partition) -> None:
-        with self._assignment.changed:
-            moved = {
-                offset: publishing.held_record(self._names, partition, record, self._connection.name)
-                for offset, record in partition.running.items()
-            }
-        refused = self._connection.store([copy for _, copy in moved.values()])
-        settled: list[str] = []
-        with self._assignment.changed:
-            for number, (offset, (ref, _)) in enumerate(moved.items()):
-                if number in refused:
-                    continue
-                if offset not in partition.running:
-                    settled.append(ref)
-                    continue
-                partition.handed_over[offset] = (ref, partition.running[offset])
+    with assignment.changed:
+        running = partition.running.items()
+        copies = {offset: held_record(names, partition, record, connection.name) for offset, record in running}
+    refused = connection.store([copy for _, copy in copies.values()])
+    settled: list[str] = []
+    with assignment.changed:
+        for offset, ref in [(offset, ref) for number, (offset, (ref, _)) in enumerate(copies.items()) if number not in refused]:
+            if offset in partition.running:
+                partition.handed_over[offset] = ref
                 partition.finish(offset)
-        self._connection.store([publishing.settled_note(self._names, ref) for ref in settled])
+            else:
+                settled.append(ref)
+    connection.store([settled_note(names, ref) for ref in settled])
+
+
+def held_record(names: Names, partition: Partition, record: Record, holder: str) -> tuple[str, NewRecord]:
+    """The copy of a message that runs at `holder` while its partition goes elsewhere, and the reference to it."""
+    ref = f"{partition.topic}/{partition.number}/{record.offset()}#{holder}"
+    seen = envelope.read_envelope_safely(record, names.topic)
+    headers = envelope.copy_headers(record, seen, partition.counters_of(record, seen.counters), {HOLDER: holder, REF: ref})
+    return ref, NewRecord(names.retry, record.value(), record.key(), headers, HELD)

@@ -6,21 +6,21 @@ what we held for longer than the server has promised counts as lost.
 """
 
 from collections.abc import Sequence
+from functools import partial
 
-from unpoison.brokers.nats import publishing
 from unpoison.brokers.nats.client import Client
 from unpoison.brokers.nats.connection import Connection
+from unpoison.brokers.nats.copies import copy_of, outgoing
 from unpoison.brokers.nats.envelope import native
 from unpoison.brokers.nats.source import Source
 from unpoison.brokers.nats.subscription import Gone
 from unpoison.brokers.nats.topology import DurableConsumer, Topic
 from unpoison.brokers.nats.url import address
-from unpoison.brokers.nats.writing import stored_as
-from unpoison.errors import BrokerUnavailable
-from unpoison.model.message import Delivery, Outgoing
-from unpoison.port.broker import Capability, Dead, Depth, Finding, Kept, Published, Ring, Settlement
-from unpoison.port.copying.leases import LeasedSources
-from unpoison.port.copying.settling import Copies, Item, Stored
+from unpoison.brokers.nats.writing import stored_as, why
+from unpoison.model.message import Outgoing
+from unpoison.port.broker import Capability, Dead, Depth, Kept, Published
+from unpoison.port.copying.leased_broker import LeasedBroker, publish
+from unpoison.port.copying.settling import Item, Stored
 
 LOST = (
     "This consumer held messages for longer than NATS waits to hear from it (ack_wait): it was paused or did not reach the "
@@ -29,76 +29,28 @@ LOST = (
 )
 
 
-class NATSBroker:
+class NATSBroker(LeasedBroker[Client, Source]):
     """One user of the server."""
 
     capabilities = Capability.DURABLE | Capability.SHARED | Capability.BROWSE
     native = staticmethod(native)
+    gone = (Gone,)
 
     def __init__(self, url: str) -> None:
-        self.sources = LeasedSources(self._source, Copies("NATS", self._store), LOST)
-        self.client = Client(address(url), self.sources.wake)
-        self._published: set[str] = set()
+        super().__init__(Client(address(url), self.wake), "NATS", LOST)
 
     def _source(self, name: str) -> Source:
-        return Source(name, self.client, self.sources.wake)
+        return Source(name, self.client, self.wake)
 
-    def open(self, sources: Sequence[str], *, create: bool = True, ring: Ring | None = None) -> Sequence[Finding]:
-        self.client.create, self.client.is_open = create, True
-        self.sources.ring = ring or self.sources.ring
-        try:
-            findings = [finding for source in sources for finding in self.client.topology().ensure(source)]
-        except BaseException:
-            self.close()
-            raise
-        self.client.created.clear()
-        return findings
-
-    def inherited_fds(self) -> Sequence[int]:
-        return ()
-
-    def publish(self, messages: Sequence[Outgoing]) -> Published:
-        outcome = publishing.publish(self.client, messages)
-        if len(outcome.refused) < len(messages):
-            self._published |= {message.source for message in messages}
-        return outcome
-
-    def fetch(self, source: str, limit: int) -> Sequence[Delivery]:
-        with self.sources.lock:
-            if limit <= 0:
-                return ()
-            self.client.topic(source)
-            known = self.sources.to_fetch(source)
-            if source in self._published:
-                self._published.discard(source)
-                known.filled.add(known.work)
-            try:
-                return known.fetch(limit)
-            except Gone as gone:
-                self.client.remake(source)
-                raise BrokerUnavailable(f"{gone} It was created again: the next try finds it.") from None
-
-    def has_suspect(self, source: str) -> bool:
-        with self.sources.lock:
-            self.client.topic(source)
-            return self.sources.source(source).suspects.has_one()
-
-    def take_suspect(self, source: str, by: str) -> Delivery | None:
-        with self.sources.lock:
-            self.client.topic(source)
-            known = self.sources.source(source)
-            return known.suspects.take(by, known.came_back)
-
-    def settle(self, settlement: Settlement) -> Sequence[str | None]:
-        with self.sources.lock:
-            return self.sources.settle(settlement)
+    def _publish(self, messages: Sequence[Outgoing]) -> Published:
+        make = partial(outgoing, self.client, self.client.connection().max_payload)
+        return publish(self.client, messages, make, self.client.store, why)
 
     def _store(self, items: Sequence[Item]) -> Stored:
-        """Copies of these, for the kit."""
         answers: dict[int, bytes] = {}
-        refused = self.client.store([publishing.copy_of(self.client, item) for item in items], answers)
+        refused = self.client.store([copy_of(self.client, item) for item in items], answers)
         soon = {item.delivery.source for item in items if isinstance(item, Kept) and not item.after and not item.counters.alone}
-        for known in [self.sources.known[source] for source in soon & self.sources.known.keys()]:
+        for known in [self.known[source] for source in soon & self.known.keys()]:
             known.filled.add(known.again)
         return Stored(
             {number: f"{no.text} (code {no.code})." for number, no in refused.items()},
@@ -109,18 +61,9 @@ class NATSBroker:
             },
         )
 
-    def extend(self, deliveries: Sequence[Delivery]) -> None:
-        with self.sources.lock:
-            self.sources.extend(deliveries)
-
     def depth(self, source: str) -> Depth:
-        with self.sources.lock:
+        with self._calling(source):
             return depth(self.client.connection(), self.client.topic(source))
-
-    def close(self) -> None:
-        self.sources.close()
-        with self.sources.lock:
-            self.client.close()
 
 
 def depth(connection: Connection, topic: Topic) -> Depth:

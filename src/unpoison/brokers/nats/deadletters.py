@@ -9,15 +9,15 @@ next look finishes.
 A replayed letter is the message that is sent again: consumers get it from there, and it stays as history.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from unpoison.brokers.nats import envelope, letters, wire
+from unpoison.brokers.nats import copies, envelope, wire
 from unpoison.brokers.nats.broker import NATSBroker
 from unpoison.brokers.nats.client import Client
 from unpoison.brokers.nats.connection import NO_MESSAGE, NO_RESPONDERS, Connection, Refused
-from unpoison.brokers.nats.letters import RECORD, Found
+from unpoison.brokers.nats.copies import RECORD, Found
 from unpoison.brokers.nats.names import Names
 from unpoison.brokers.nats.stream_reading import AT_ONCE, Looked, count, looked, pages, read
 from unpoison.brokers.nats.subscription import FORGETS_SINCE
@@ -258,7 +258,7 @@ class NATSDeadLetters:
 
     def _letter(self, each: Looked, state: str) -> Found:
         number, group = self._letter_number(each, state), self._names.group
-        return letters.read(self._source, each.place, each.block, each.body, number=number, state=state, group=group)
+        return copies.read(self._source, each.place, each.block, each.body, number=number, state=state, group=group)
 
     def _half_done(self) -> set[int]:
         """Letters that are stored as replayed or discarded already, and not yet deleted as dead."""
@@ -280,13 +280,12 @@ class NATSDeadLetters:
         """Do what was claimed. One that is gone was dealt with before it was claimed: then only the claim is removed."""
         if not claims:
             return []
-        makers: dict[str, Callable[[Found], Copy]] = {REPLAYED: self._replayed, DISCARDED: self._discarded}
         there: list[int] = []
         for page in self._dead(list(claims), bodies=any(state != PURGED for state in claims.values())):
             there += [each.place.number for each in page]
-            kept = [each for each in page if claims.get(each.place.number) in makers]
-            copies = [makers[claims[each.place.number]](self._letter(each, DEAD)) for each in kept]
-            store_first(self.broker.client, self._names, copies)
+            kept = [each for each in page if claims.get(each.place.number) in (REPLAYED, DISCARDED)]
+            notes = [self._note(self._letter(each, DEAD), claims[each.place.number]) for each in kept]
+            store_first(self.broker.client, self._names, notes)
         numbers = [number for number in there if number in claims]
         if _is_dense(list(claims)) and self._are_oldest(numbers, there):
             self._purge(self._names.dead, max(numbers) + 1)
@@ -306,13 +305,11 @@ class NATSDeadLetters:
                 finished |= {number for number in self._carry_out(begun) if begun[number] == state}
         return finished
 
-    def _replayed(self, found: Found) -> Copy:
+    def _note(self, found: Found, state: str) -> Copy:
+        """The letter as replayed or discarded."""
         block = envelope.copied(found.seen, found.block, found.letter.replayed(), [*_told(found), FIRST])
-        return Copy(f"unpoison.replay.{found.group}.{self._source}.{found.number}", block, found.letter.body)
-
-    def _discarded(self, found: Found) -> Copy:
-        block = envelope.copied(found.seen, found.block, found.letter.replayed(), [*_told(found), FIRST])
-        return Copy(f"{self._names.discarded}.{found.number}", block, found.letter.body)
+        replayed = Names(self._source, found.group).replay
+        return Copy(f"{replayed if state == REPLAYED else self._names.discarded}.{found.number}", block, found.letter.body)
 
     def _are_oldest(self, numbers: Sequence[int], there: Sequence[int]) -> bool:
         """Whether there are no other letters up to the last of these; `there` are all between the first and the last."""
@@ -369,5 +366,5 @@ def _group(replayed: Looked) -> str:
 def _told(found: Found) -> list[bytes]:
     """What the letter says, kept with what became of it."""
     known = envelope.fields(found.block)
-    lines = [envelope.line(letters.GROUP, found.group)]
+    lines = [envelope.line(envelope.GROUP, found.group)]
     return [*lines, RECORD + b": " + known[RECORD]] if RECORD in known else lines

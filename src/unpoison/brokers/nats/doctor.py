@@ -12,7 +12,7 @@ from urllib.request import urlopen
 from unpoison.brokers.nats import checks
 from unpoison.brokers.nats.connection import Connection
 from unpoison.brokers.nats.names import Names, fits
-from unpoison.brokers.nats.topology import SCHEDULES_SINCE, config_of, filters, work_consumer
+from unpoison.brokers.nats.topology import SCHEDULES_SINCE, config_of, consumer, filters, own_consumers, work_consumer
 from unpoison.brokers.nats.url import address
 from unpoison.errors import ConfigError
 from unpoison.model.wording import counted
@@ -139,13 +139,9 @@ def _of_schedules(connection: Connection, config: Mapping[str, Any]) -> Iterator
 def _of_consumers(connection: Connection, names: Names, stream: Mapping[str, Any]) -> Iterator[Finding]:
     """About each consumer that unpoison uses; one that is missing is created at the next start."""
     own = work_consumer(names, stream, config_of(connection, f"CONSUMER.INFO.{stream['name']}.{names.group}"))
-    used = [
-        (stream["name"], own, names.source),
-        (names.retries, "again", names.again),
-        (names.retries, "suspects", names.suspects),
-        (names.dlq, names.group, f"{names.replay}.*"),
-    ]
-    for place, name, subject in used:
+    used = [(stream["name"], consumer(own, names.source, 0.0)), *own_consumers(names, 0.0, has_schedules=True)]
+    for place, wanted in used:
+        name, subject = wanted["durable_name"], wanted["filter_subject"]
         config = config_of(connection, f"CONSUMER.INFO.{place}.{name}")
         try:
             if config is not None:

@@ -233,13 +233,6 @@ def more(raw: bytes | None) -> More:
     return More()
 
 
-def returned(counters: Counters, delivered: int) -> Counters:
-    """As they are if the message was handed out so often from where it is now."""
-    for _ in range(min(2, delivered - 1)):
-        counters = counters.returned()
-    return counters
-
-
 _BILLION = 10**9
 
 

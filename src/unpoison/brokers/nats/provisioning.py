@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from shlex import quote
 from typing import Any, NamedTuple
 
@@ -52,11 +53,8 @@ def needs(url: str, sources: Sequence[str], user: str | None = None) -> Needs:
     named = [Names(source, where.group) for source in sources]
     unseen, version = "", NEWEST
     try:
-        connection = Connection(where)
-        try:
+        with closing(Connection(where)) as connection:
             version, known = connection.version, [_look(connection, names) for names in named]
-        finally:
-            connection.close()
     except UnpoisonError as error:
         unseen, known = str(error), [There(names) for names in named]
     steps = [step for there in known for step in _of_source(there, where, version)]
@@ -93,10 +91,7 @@ def _work_stream(there: There) -> str:
 
 def _of_source(there: There, where: Address, version: tuple[int, int]) -> Iterator[Step]:
     names, why = there.names, f"for source {there.names.source!r}: "
-    wanted = [
-        (topology.retries(names, where, version), "its retries"),
-        (topology.letters(names, where), "its dead letters"),
-    ]
+    wanted = [(topology.retries(names, where, version), "its retries"), (topology.letters(names, where), "its dead letters")]
     work = topology.work(names, where)
     if there.stream is None:
         wanted.insert(0, (work, "its messages"))

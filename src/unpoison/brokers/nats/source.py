@@ -1,24 +1,42 @@
 """Take the messages of one source, from three durable consumers: the source itself, what is to be started again, and letters that
-were replayed."""
+were replayed. Messages that must run alone have a fourth.
 
-import logging
+A message that has to wait does so as a copy under a subject of its own, beside the retries. Servers from 2.12 on deliver it
+themselves at its time: a *schedule*. Older ones take the same flag and never fire, so there we do it: one more consumer on those
+copies hands each back to the server until its time has come, and then moves it on. The source itself is never asked to wait: a
+delayed message would hold one of its places, and its count would be forgotten.
+"""
+
+import hashlib
+import math
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 
-from unpoison.brokers.nats import envelope, letters
-from unpoison.brokers.nats.client import Client
-from unpoison.brokers.nats.delays import Mover
-from unpoison.brokers.nats.envelope import Arrived, Seen, place
-from unpoison.brokers.nats.subscription import Subscription
-from unpoison.brokers.nats.suspects import Suspects
+import msgspec
+
+from unpoison.brokers.nats import copies, envelope, wire
+from unpoison.brokers.nats.client import DUE, TARGET, Client
+from unpoison.brokers.nats.connection import NO_RESPONDERS, Connection
+from unpoison.brokers.nats.envelope import Arrived, Seen, line, place
+from unpoison.brokers.nats.stream_reading import read
+from unpoison.brokers.nats.subscription import NAK, Subscription
+from unpoison.brokers.nats.topology import DurableConsumer, Topic
+from unpoison.brokers.nats.writing import Copy
+from unpoison.errors import BrokerUnavailable, UnpoisonError
 from unpoison.model.message import Counters, Delivery
 from unpoison.port import serialization
-from unpoison.port.copying.settling import Receipt
-from unpoison.port.reading import read_all
+from unpoison.port.copying.leased_broker import LeasedSource, returned
+from unpoison.port.copying.settling import LetGo, Receipt
+from unpoison.port.copying.suspects import Suspect, start_alone
+from unpoison.port.reading import Unreadable, as_text, read_all, read_one
 from unpoison.port.takeovers import CameBack
 
-log = logging.getLogger("unpoison")
+AT_ONCE = 100
+IDLE = 5.0
+SOON = 0.01
 
 FOREIGN_ATTEMPTS = (
     "Source %r: message %r has a header x-delivery-attempts that unpoison did not write (there is no x-unpoison-stamp). It does "
@@ -26,39 +44,200 @@ FOREIGN_ATTEMPTS = (
 )
 
 
-class Source:
-    """One source, as far as this process consumes it."""
+class Suspects:
+    """The messages of one source that must run alone: a `Holder` of the kit, with its notes of starts."""
 
+    def __init__(self, topic: Topic, client: Client, ring: Callable[[], None]) -> None:
+        self._topic, self._client = topic, client
+        self.subscription = Subscription(*topic.suspects, client.connection, ring)
+        self.held, self.renew = self.subscription.held, self.subscription.renew
+        self._left_since: float | None = None
+        self._shown: tuple[Connection, bytes] | None = None
+        self._showing = threading.Lock()
+
+    def has_one(self) -> bool:
+        """Whether one can be taken. One that a vanished consumer holds can be once the server has given that consumer up."""
+        stream, name, ack_wait = self._topic.suspects
+        info = self._client.connection().ask(f"CONSUMER.INFO.{stream}.{name}", what="looking for suspects")
+        if info["num_pending"] > 0:
+            return True
+        if info["num_ack_pending"] <= len(self.subscription.leases) or self._is_held_by_another():
+            self._left_since = None
+            return False
+        now = time.monotonic()
+        self._left_since = self._left_since or now
+        return now - self._left_since >= ack_wait
+
+    def take(self, by: str, came_back: CameBack) -> Delivery | None:
+        """The next one, for the consumer `by`; its start is on record."""
+        self._left_since = None
+        self.subscription.wait(self.subscription.ask(1))
+        taken = self.subscription.take(1)
+        self.show()
+        if not taken:
+            return None
+        (arrived,) = taken
+        found = read_one(arrived, self._read, partial(envelope.not_read, self._topic.names.source, self))
+        if isinstance(found, Unreadable):
+            return found  # it is not started
+        # Put aside it comes back, with a start counted that never was.
+        return start_alone(found, by, self, came_back, partial(self.subscription.leases.forget, [arrived.reply]))
+
+    def _read(self, arrived: Arrived) -> Suspect:
+        where = place(arrived.reply)
+        seen = envelope.look(arrived.block, where)
+        receipt = Receipt(self, arrived.reply, arrived.block)
+        delivery = Delivery(receipt, self._topic.names.source, seen.id, arrived.body, seen.key, seen.headers, seen.counters)
+        return Suspect(delivery, seen.stamp, where.delivered - 1)
+
+    def let_go(self, receipts: Sequence[Receipt]) -> LetGo:
+        outcome = self.subscription.let_go(receipts)
+        for receipt in receipts:
+            with suppress(UnpoisonError):  # a note more or less changes nothing
+                self._clear(envelope.look_safely(receipt.envelope, place(receipt.handle)).stamp)
+        return outcome
+
+    # Other consumers ask whether one is held.
+
+    def _is_held_by_another(self) -> bool:
+        """The consumer that holds one answers. If there is none the server says so at once."""
+        try:
+            question = self._topic.names.holding.encode()
+            block, _ = self._client.connection().request(question, b"", "asking who runs a suspect")
+        except BrokerUnavailable:
+            return True
+        return wire.status(block) != NO_RESPONDERS
+
+    def show(self) -> None:
+        """Answer consumers that ask, for as long as one is held."""
+        with self._showing:
+            if not len(self.subscription.leases):
+                if self._shown is not None and self._shown[0].is_open:
+                    self._shown[0].unsubscribe(self._shown[1])
+                    self._shown[0].forget(self._shown[1])
+                self._shown = None
+            elif self._shown is None or not self._shown[0].is_open:
+                connection = self._client.connection()
+                question = self._topic.names.holding.encode()
+                number = connection.subscribe(question, lambda _, reply, __, ___: connection.answer(reply, b"here"))
+                self._shown = (connection, number)
+
+    # Notes of starts.
+
+    def _subject(self, stamp: str) -> str:
+        return f"{self._topic.names.starts}.{hashlib.blake2b(stamp.encode(), digest_size=12).hexdigest()}"
+
+    def store(self, stamp: str, note: bytes) -> None:
+        if refused := self._client.store([Copy(self._subject(stamp), b"", note)]):
+            raise BrokerUnavailable(f"NATS refuses to note a start: {refused[0].text}.")
+
+    def find(self, stamp: str) -> list[bytes]:
+        return [each.body for each in read(self._client.connection(), self._topic.names.dlq, self._subject(stamp))]
+
+    def _clear(self, stamp: str) -> None:
+        """It came to an end: its starts need not be known any longer."""
+        question = {"filter": self._subject(stamp)}
+        self._client.connection().ask(f"STREAM.PURGE.{self._topic.names.dlq}", question, "removing notes of starts")
+        self.show()
+
+
+class Mover:
+    """Moves copies on whose time has come, for servers that do not."""
+
+    def __init__(self, topic: Topic, later: DurableConsumer, client: Client) -> None:
+        self._topic, self._client = topic, client
+        self._rung, self._ended = threading.Event(), threading.Event()
+        self._subscription = Subscription(*later, client.connection, self._rung.set)
+        self._targets = (topic.names.again, topic.names.suspects)
+        self._thread = threading.Thread(target=self._run, name="unpoison-nats-mover", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            self._rung.clear()
+            moved = 0
+            with suppress(UnpoisonError):  # the consumer reports it
+                moved = self._move()
+            if not moved and not self._ended.is_set():
+                self._rung.wait(IDLE)
+                self._ended.wait(SOON)  # one that comes alone is often the first of many
+
+    def _move(self) -> int:
+        pulled = self._subscription
+        pulled.wait(pulled.ask(AT_ONCE))
+        arrived = pulled.take(2 * AT_ONCE)
+        if not arrived:
+            pulled.listen()
+            return 0
+        now = self._client.now(self._topic)
+        due = {each.reply: _due(each) for each in arrived}
+        ready = [each for each in arrived if due[each.reply] <= now]
+        if ready:
+            refused = self._client.store([_moved(each, self._targets) for each in ready])
+            stored = [each.reply for number, each in enumerate(ready) if number not in refused]
+            pulled.acknowledge(stored)
+            if refused:
+                raise BrokerUnavailable(f"NATS refused delayed messages: {next(iter(refused.values())).text}.")
+        for each in arrived:
+            if due[each.reply] > now:
+                delay = msgspec.json.encode({"delay": math.ceil((due[each.reply] - now) * 1e9)})
+                pulled.send([each.reply], NAK + b" " + delay)
+        pulled.leases.forget(due)
+        return len(arrived)
+
+    def close(self) -> None:
+        self._ended.set()
+        self._rung.set()
+        self._thread.join()
+        with suppress(UnpoisonError):
+            self._subscription.cancel()
+
+
+def _due(arrived: Arrived) -> float:
+    """When its time comes, by the server's clock; now if it says nothing that makes sense."""
+    with suppress(ValueError):
+        due = float(envelope.fields(arrived.block).get(DUE, b"0"))
+        return due if math.isfinite(due) else 0.0
+    return 0.0
+
+
+def _moved(arrived: Arrived, targets: Sequence[str]) -> Copy:
+    """The same message at its target, without the headers of the way. What names none of ours goes to the first."""
+    way = (DUE, TARGET, envelope.MESSAGE_ID)
+    lines = [each for each in arrived.block.split(b"\r\n")[1:] if each and not each.startswith(way)]
+    lines.append(line(envelope.MESSAGE_ID, place(arrived.reply)))
+    target = as_text(envelope.fields(arrived.block).get(TARGET, b""))
+    return Copy(target if target in targets else targets[0], envelope.block(lines), arrived.body)
+
+
+class Source(LeasedSource):
     def __init__(self, name: str, client: Client, ring: Callable[[], None]) -> None:
-        self.name = name
         topic = client.topic(name)
+        super().__init__(name, min(at.ack_wait for at in (topic.work, topic.again, topic.replays, topic.suspects)))
         self.work, self.again, self.replays = (
             Subscription(*at, client.connection, ring) for at in (topic.work, topic.again, topic.replays)
         )
         self.suspects = Suspects(topic, client, ring)
-        self.came_back, self.moved_back = CameBack(), CameBack(tell=serialization.tell)
-        self._told_foreign = False
         self.filled: set[Subscription] = set()
         """Where we have stored something ourselves since we last looked."""
-        self.promised = min(at.ack_wait for at in (topic.work, topic.again, topic.replays, topic.suspects))
-        self._mover: Mover | None = None
-        if topic.later is not None:
-            rung = threading.Event()
-            later = Subscription(*topic.later, client.connection, rung.set)
-            targets = (topic.names.again, topic.names.suspects)
-            self._mover = Mover(later, client.store, lambda: client.now(topic), rung, targets)
+        self._mover = None if topic.later is None else Mover(topic, topic.later, client)
 
     @property
     def pulled(self) -> tuple[Subscription, ...]:
         return self.work, self.again, self.replays
 
     @property
-    def _all(self) -> tuple[Subscription, ...]:
+    def subscriptions(self) -> tuple[Subscription, ...]:
         return *self.pulled, self.suspects.subscription
 
-    @property
-    def is_late(self) -> bool:
-        return any(each.leases.is_late for each in self._all)
+    def has_published(self) -> None:
+        self.filled.add(self.work)
+
+    def has_suspect(self) -> bool:
+        return self.suspects.has_one()
+
+    def take_suspect(self, by: str) -> Delivery | None:
+        return self.suspects.take(by, self.came_back)
 
     def is_left_alone(self, after: float) -> bool:
         return any(each.is_left_alone(min(after, self.work.leases.lasts / 2)) for each in self.pulled)
@@ -74,8 +253,7 @@ class Source:
                 deliveries += self._pulled(each, limit - len(deliveries))
         for each in self.pulled if len(deliveries) < limit else (self.again, self.replays):
             each.listen()
-        self.came_back.tell_due()
-        self.moved_back.tell_due()
+        self.tell_due()
         return deliveries
 
     def _pulled(self, pulled: Subscription, room: int) -> list[Delivery]:
@@ -103,27 +281,26 @@ class Source:
     def _delivery(self, holder: Subscription, arrived: Arrived) -> Delivery:
         where = place(arrived.reply)
         seen = envelope.look(arrived.block, where)
-        counters = envelope.returned(self._counters(holder, arrived.block, seen), where.delivered)
+        counters = returned(self._counters(holder, arrived.block, seen), where.delivered - 1)
         self.came_back.note(self.name, int(where.delivered > 1))
         receipt = Receipt(holder, arrived.reply, arrived.block)
         return Delivery(receipt, self.name, seen.id, arrived.body, seen.key, seen.headers, counters)
 
     def _counters(self, holder: Subscription, block: bytes, seen: Seen) -> Counters:
         """Those of a dead letter that another program has published to the source again are the ones of a replay."""
-        if holder is self.work and (record := letters.record_of(block)) is not None:
+        if holder is self.work and (record := copies.record_of(block)) is not None:
             self.moved_back.note(self.name)
             return serialization.restarted(record, seen.counters.replays)
-        if not self._told_foreign and envelope.has_foreign_attempts(block):
-            self._told_foreign = True  # once for each source: a program that writes it does so on every message
-            log.warning(FOREIGN_ATTEMPTS, self.name, seen.id, extra={"event": "foreign-attempts", "source": self.name})
+        if envelope.has_foreign_attempts(block):
+            self.tell_foreign(FOREIGN_ATTEMPTS, seen.id)
         return seen.counters
 
     def verify(self) -> None:
-        for each in self._all:
+        for each in self.subscriptions:
             each.verify()
 
     def renew(self) -> None:
-        for each in self._all:
+        for each in self.subscriptions:
             each.verify()
             each.renew()
         self.suspects.show()
@@ -136,10 +313,6 @@ class Source:
         for each in self.pulled:
             each.cancel()
         yield [delivery for each in self.pulled for delivery in self._admitted(each, each.take(len(each.buffer)))]
-
-    def give_up(self) -> None:
-        for each in self._all:
-            each.give_up()
 
     def close(self) -> None:
         if self._mover is not None:

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from unpoison.brokers.nats import wire
+from unpoison.brokers.nats.client import moment
 from unpoison.brokers.nats.connection import ANSWER_TIMEOUT, NO_MESSAGE, Connection, Refused
-from unpoison.brokers.nats.delays import moment
 from unpoison.brokers.nats.envelope import Place, place
 from unpoison.brokers.nats.names import fits
 from unpoison.brokers.nats.subscription import FORGETS_SINCE

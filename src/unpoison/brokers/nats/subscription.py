@@ -38,6 +38,13 @@ ACK, NAK, PROGRESS = b"+ACK", b"-NAK", b"+WPI"
 SHUTDOWN = 409
 
 
+class Gone(BrokerUnavailable):
+    """There is no such consumer any more."""
+
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(f"The consumer {name!r} cannot be pulled from: {why}.")
+
+
 class Pull:
     """One request for what is ready."""
 
@@ -255,13 +262,6 @@ class Subscription:
         if pull is not None:
             pull.gone = "the connection broke"
             pull.done.set()
-
-
-class Gone(BrokerUnavailable):
-    """There is no such consumer any more."""
-
-    def __init__(self, name: str, text: str) -> None:
-        super().__init__(f"The consumer {name!r} cannot be pulled from: {text}.")
 
 
 def _gone(block: bytes) -> str | None:

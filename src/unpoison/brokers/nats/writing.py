@@ -1,7 +1,8 @@
 """Store messages, and know that they are stored.
 
 Published with a reply subject: the stream that stored it answers there. A whole batch is written at once and the answers are
-counted. A copy has a `Nats-Msg-Id`, so that one which is sent again, since its answer got lost, is not stored twice.
+counted. A server that did not store a message says why; if the connection is lost first, or the time is over, it may be stored. A
+copy has a `Nats-Msg-Id`, so that one which is sent again, since its answer got lost, is not stored twice.
 """
 
 import itertools
@@ -14,7 +15,8 @@ import msgspec
 
 from unpoison.brokers.nats import wire
 from unpoison.brokers.nats.connection import NO_RESPONDERS, Connection
-from unpoison.errors import BrokerUnavailable
+from unpoison.errors import BrokerUnavailable, Refusal
+from unpoison.port.broker import Refused
 
 CONFIRM_TIMEOUT = 30.0
 IN_FLIGHT = 1_000
@@ -163,3 +165,19 @@ class Writer:
 def stored_as(answer: bytes) -> int:
     """The number under which the server has stored a message, by what it said then."""
     return int(msgspec.json.decode(answer)["seq"])
+
+
+_REFUSALS = {
+    DENIED: Refusal.NOT_PERMITTED,
+    NOT_SENT: Refusal.NOT_SENT,
+    NO_RESPONDERS: Refusal.NO_SUCH_SOURCE,
+    **dict.fromkeys((10054, 10097), Refusal.TOO_LARGE),  # body, headers
+    **dict.fromkeys((10077, 10047, 10028, 10023, 10002), Refusal.NO_ROOM),  # stream, disk, memory, server, account
+}
+
+
+def why(no: No) -> Refused | str:
+    """Why it is not stored, or as text why that is not known."""
+    text = no.text.rstrip(".")
+    told = f"NATS did not store it: {text} (code {no.code})." if no.code > 0 else f"{text}."
+    return told if no.code == NO_ANSWER else Refused(_REFUSALS.get(no.code, Refusal.OTHER), told)

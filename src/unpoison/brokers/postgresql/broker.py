@@ -11,13 +11,11 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from operator import attrgetter
-from typing import Any
 
 from unpoison.brokers.postgresql import rows
 from unpoison.brokers.postgresql.connection import Connection, parameters
 from unpoison.brokers.postgresql.errors import failed
 from unpoison.brokers.postgresql.owner import Owner, take_over, vanished
-from unpoison.brokers.postgresql.rows import depth_of, waits_of
 from unpoison.brokers.postgresql.schema import NEW_SOURCE, PGConnection, migrate, source_statement
 from unpoison.errors import BrokerUnavailable
 from unpoison.model.message import Delivery, Outgoing
@@ -38,7 +36,7 @@ class PostgreSQLBroker:
     def __init__(self, url: str) -> None:
         parameters(url)  # refuses a URL that libpq does not understand
         self.where = masked(url)
-        self._connection = Connection(url)
+        self.connection = Connection(url)
         self._owner = Owner(url)
         self._create = True
         self.numbers = sql.SourceNumbers(self._find_source, self._create_source)
@@ -50,8 +48,8 @@ class PostgreSQLBroker:
     def open(self, sources: Sequence[str], *, create: bool = True, ring: Ring | None = None) -> Sequence[Finding]:
         self._create = create
         try:
-            self._connection.open()
-            with self._connection.use() as run:
+            self.connection.open()
+            with self.connection.use() as run:
                 migrate(run, self.where, create=create, sources=sources)
             self._listened = [self.numbers[source] for source in sources]
             self.numbers.created.clear()
@@ -69,7 +67,7 @@ class PostgreSQLBroker:
     def publish(self, messages: Sequence[Outgoing]) -> Published:
         if refused := rows.unfit(messages):
             return all_or_none(messages, refused)
-        return sql.publish(messages, self.numbers, self._connection.transaction, rows.publish, failed)
+        return sql.publish(messages, self.numbers, self.connection.transaction, rows.publish, failed)
 
     def fetch(self, source: str, limit: int) -> Sequence[Delivery]:
         number = self.numbers[source]
@@ -97,18 +95,18 @@ class PostgreSQLBroker:
             "select exists (select from unpoison_waiting "
             "where source = %s and alone and owner is null and due <= statement_timestamp())"
         )
-        with self._connection.use() as run:
+        with self.connection.use() as run:
             return run.execute(query, (number,)).fetchone() == (True,)
 
     def take_suspect(self, source: str, by: str) -> Delivery | None:
         number = self.numbers[source]
         self._owner.register()
-        with self._connection.transaction() as run:
+        with self.connection.transaction() as run:
             found = self._take_waiting(run, source, number, 1, alone=True)
             for suspect in found:
                 if isinstance(suspect, Unreadable):
                     continue  # the consumer does not start it
-                self._connection.make_durable(run)
+                self.connection.make_durable(run)
                 counters = counters_text(suspect.counters.marked(by, time.time()))  # this host's clock: only people read it
                 run.execute("update unpoison_waiting set counters = %s where no = %s", (counters, suspect.receipt[1]))
         if not found:
@@ -121,13 +119,13 @@ class PostgreSQLBroker:
         ended = [lease for lease, count in counts.items() if self._remaining.get(lease) == count]
         letters: list[int | None] = []
         if settlement.kept or settlement.dead:
-            with self._connection.transaction() as run:
+            with self.connection.transaction() as run:
                 kept, letters = self._move(run, settlement)
                 settled = kept + len(letters) - letters.count(None) + self._remove(run, settlement.gone, ended)
                 # The statement that removes finished messages switches syncing off for the transaction; copies need it.
-                self._connection.make_durable(run)
+                self.connection.make_durable(run)
         else:
-            with self._connection.use() as run:
+            with self.connection.use() as run:
                 settled = self._remove(run, settlement.gone, ended)
         self._remaining.update({lease: self._remaining.get(lease, 0) - count for lease, count in counts.items()})
         for lease in ended:
@@ -144,7 +142,7 @@ class PostgreSQLBroker:
             "select (select count(*) from unpoison_line where source = %s and position = any (%s)) "
             "+ (select count(*) from unpoison_waiting where no = any (%s) and owner = %s)"
         )
-        with self._connection.use() as run:
+        with self.connection.use() as run:
             for source, batch in _by_source(deliveries).items():
                 positions, numbers = _split(batch)
                 values = (self.numbers[source], positions, numbers, self._owner.no)
@@ -153,32 +151,28 @@ class PostgreSQLBroker:
 
     def depth(self, source: str) -> Depth:
         number = self.numbers[source]
-        with self._connection.use() as run:
-            return depth_of(run, number)
+        with self.connection.use() as run:
+            return rows.depth_of(run, number)
 
     def waits(self, source: str) -> Waits:
         number = self.numbers[source]
-        with self._connection.use() as run:
-            return waits_of(run, number, self._owner.no)
+        with self.connection.use() as run:
+            return rows.waits_of(run, number, self._owner.no)
 
     def close(self) -> None:
         if self._owner.no:
             self._deregister()
         self._owner.close()
-        self._connection.close()
-
-    @property
-    def connection(self) -> Connection:
-        return self._connection
+        self.connection.close()
 
     def _find_source(self, source: str) -> int | None:
-        with self._connection.use() as run:
+        with self.connection.use() as run:
             row = run.execute("select no from unpoison_sources where name = %s", (source,)).fetchone()
         return None if row is None else int(row[0])
 
     def _create_source(self, source: str) -> bool:
         """Returns whether this call created it; another process may have been faster."""
-        with self._connection.transaction() as run:
+        with self.connection.transaction() as run:
             if self._create:
                 return run.execute(NEW_SOURCE, (source,)).rowcount > 0
             known = [name for (name,) in run.execute("select name from unpoison_sources order by no")]
@@ -186,7 +180,7 @@ class PostgreSQLBroker:
 
     def _fetch_line(self, source: str, number: int, limit: int, room: int) -> list[Delivery]:
         values = {"source": number, "owner": self._owner.no, "limit": limit, "bytes": room}
-        with self._connection.use() as run:
+        with self.connection.use() as run:
             with run.pipeline():  # one round trip
                 run.execute("begin isolation level read committed")
                 run.execute(rows.LOCK_LINE, values)
@@ -204,7 +198,7 @@ class PostgreSQLBroker:
         return []
 
     def _fetch_waiting(self, source: str, number: int, limit: int, room: int) -> list[Delivery]:
-        with self._connection.use() as run:
+        with self.connection.use() as run:
             found = self._take_waiting(run, source, number, limit, room)
         self._note_waiting(number, there_are=bool(found))  # if none is left, the next fetch finds that out
         return found
@@ -236,7 +230,8 @@ class PostgreSQLBroker:
             positions, numbers = _split(batch)
             if positions or ended:
                 values = {"source": self.numbers[source], "positions": positions, "ended": ended}
-                removed += _count(run.execute(rows.GONE, values).fetchone())
+                (count,) = run.execute(rows.GONE, values).fetchone() or (0,)
+                removed += count
             if numbers:
                 removed += run.execute(rows.GONE_WAITING, {"numbers": numbers, "owner": self._owner.no}).rowcount
         return removed
@@ -244,11 +239,11 @@ class PostgreSQLBroker:
     def _settled_by_handlers(self, deliveries: Sequence[Delivery]) -> int:
         """How many of these their handlers settled in their own transactions: they are done, whatever came after."""
         leases, ats = [[receipt[field] for receipt in map(_receipt, deliveries)] for field in (0, 1)]
-        with self._connection.use() as run:
+        with self.connection.use() as run:
             return run.execute(rows.GONE_ALREADY, {"leases": leases, "ats": ats, "owner": self._owner.no}).rowcount
 
     def _check_ownership(self) -> None:
-        with self._connection.use() as run:
+        with self.connection.use() as run:
             if run.execute("select 1 from unpoison_owners where no = %s", (self._owner.no,)).fetchone() is None:
                 self._remaining.clear()
                 self._owner.lost()
@@ -260,7 +255,7 @@ class PostgreSQLBroker:
             "delete from unpoison_owners where no = %(no)s and not exists (select from unpoison_leases where owner = %(no)s) "
             "and not exists (select from unpoison_waiting where owner = %(no)s)"
         )
-        with suppress(BrokerUnavailable), self._connection.use() as run:
+        with suppress(BrokerUnavailable), self.connection.use() as run:
             run.execute(leave, {"no": self._owner.no})
 
     def _take_over_vanished(self) -> None:
@@ -268,7 +263,7 @@ class PostgreSQLBroker:
         if now - self._looked_for_vanished < TAKEOVER_EVERY:
             return
         self._looked_for_vanished = now
-        with self._connection.use() as run:
+        with self.connection.use() as run:
             for owner in vanished(run, self._owner.no):
                 with run.transaction():
                     takeover = take_over(run, owner)
@@ -291,7 +286,3 @@ def _split(deliveries: Sequence[Delivery]) -> tuple[list[int], list[int]]:
     """Positions in the line, and numbers in `waiting`."""
     receipts = list(map(_receipt, deliveries))
     return [at for lease, at, _ in receipts if lease], [at for lease, at, _ in receipts if not lease]
-
-
-def _count(row: Sequence[Any] | None) -> int:
-    return int(row[0]) if row else 0

@@ -1,6 +1,5 @@
 """The doctor of PostgreSQL: what is wrong with the database, as far as this role may see. It reads and changes nothing."""
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
@@ -9,7 +8,7 @@ import psycopg
 from psycopg import sql
 
 from unpoison.brokers.postgresql import schema, server_checks
-from unpoison.brokers.postgresql.connection import connect, parameters
+from unpoison.brokers.postgresql.connection import connect
 from unpoison.brokers.postgresql.errors import explained
 from unpoison.brokers.postgresql.owner import vanished
 from unpoison.brokers.postgresql.schema import PGConnection
@@ -22,19 +21,7 @@ DEEP = ()
 
 Look = Callable[[PGConnection], Iterator[Finding]]
 
-
-TABLES = (*re.findall(r"create table (\w+)", "".join(schema.MIGRATIONS)), "unpoison_version")
-SEQUENCE = "unpoison_positions"
-
 _VISIBLE = "from pg_class where relname = any (%s) and pg_table_is_visible(oid)"
-_LACKING = f"""
-select array_agg(relname::text order by relname), rights from (
-    select relname, (select string_agg(wanted, ', ' order by n)
-        from unnest(case when relname = 'unpoison_version' then '{{select}}' else '{{select,insert,update,delete}}'::text[] end)
-        with ordinality as needed (wanted, n) where not has_table_privilege(oid, wanted)) as rights
-    {_VISIBLE}) as found
-where rights is not null group by rights order by rights
-"""
 _HELD = """
 select no, host, pid,
     (select count(*) from unpoison_leases, unpoison_line where unpoison_leases.owner = unpoison_owners.no
@@ -49,15 +36,8 @@ from unpoison_sources order by no
 """
 
 
-def examine(  # one signature for all brokers
-    url: str,
-    sources: Sequence[str],
-    longest: float | None,  # noqa: ARG001
-    *,
-    deep: bool = False,  # noqa: ARG001
-) -> Sequence[Finding]:
+def examine(url: str, sources: Sequence[str], longest: float | None, *, deep: bool = False) -> Sequence[Finding]:  # noqa: ARG001
     """All findings. No check takes long, so `deep` adds none."""
-    parameters(url)
     shown = masked(url)
     with explained(url), closing(connect(url)) as connection:
         found = _every(connection, {"the settings of the server": partial(server_checks.of_settings, shown)})
@@ -71,7 +51,6 @@ def examine(  # one signature for all brokers
 
 def known_sources(url: str) -> Sequence[str]:
     """The sources that this database has been used for."""
-    parameters(url)
     with explained(url), closing(connect(url)) as connection:
         if schema.version(connection) == 0:
             return []
@@ -142,7 +121,7 @@ def _may_create(shown: str, run: PGConnection) -> Iterator[Finding]:
 
 def _of_storage(run: PGConnection) -> Iterator[Finding]:
     query = f"select relname, relkind {_VISIBLE} and relpersistence = 'u' order by relname"
-    unlogged = run.execute(query, ([*TABLES, SEQUENCE],)).fetchall()
+    unlogged = run.execute(query, ([*schema.TABLES, schema.SEQUENCE],)).fetchall()
     if unlogged:
         lines = [f"alter {'sequence' if kind == 'S' else 'table'} {name} set logged;" for name, kind in unlogged]
         yield Finding(
@@ -152,7 +131,9 @@ def _of_storage(run: PGConnection) -> Iterator[Finding]:
             "Make them ordinary tables; that locks and copies them:\n" + "\n".join(lines),
             loses=True,
         )
-    idle = run.execute(f"select relname, reloptions {_VISIBLE} and reloptions is not null order by relname", (list(TABLES),))
+    idle = run.execute(
+        f"select relname, reloptions {_VISIBLE} and reloptions is not null order by relname", (list(schema.TABLES),)
+    )
     disabled = [name for name, options in idle.fetchall() if "autovacuum_enabled" in str(options) and not _is_on(options)]
     if disabled:
         yield Finding(
@@ -169,20 +150,14 @@ def _is_on(options: Sequence[str]) -> bool:
 
 
 def _of_rights(run: PGConnection) -> Iterator[Finding]:
-    query = "select current_user, coalesce(has_sequence_privilege(to_regclass(%s), 'usage'), true)"
-    role, may_count = run.execute(query, (SEQUENCE,)).fetchone() or ("", True)
-    lacking = run.execute(_LACKING, (list(TABLES),)).fetchall()
-    to = sql.Identifier(role).as_string(run)
-    lines = [f"grant {rights} on {', '.join(names)} to {to};" for names, rights in lacking]
-    if not may_count:
-        lines.append(f"grant usage on sequence {SEQUENCE} to {to};")
-    if lines:
-        what = [f"{rights} on {', '.join(names)}" for names, rights in lacking] + ([] if may_count else [f"usage on {SEQUENCE}"])
+    (role,) = run.execute("select current_user").fetchone() or ("",)
+    if lacking := schema.lacking(run, role):
+        to = sql.Identifier(role).as_string(run)
         yield Finding(
             "missing-rights",
-            f"The role {role!r} lacks: {'; '.join(what)}. Consumers of this role pause and its publishers fail at the first "
+            f"The role {role!r} lacks: {'; '.join(lacking)}. Consumers of this role pause and its publishers fail at the first "
             f"use; nothing is lost.",
-            "As the owner of the tables:\n" + "\n".join(lines),
+            "As the owner of the tables:\n" + "\n".join(f"grant {rights} to {to};" for rights in lacking),
             stops=True,
         )
 

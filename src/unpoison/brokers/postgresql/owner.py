@@ -192,9 +192,8 @@ class Owner:
         ]
         soonest = min(moments, default=pause)
         if soonest <= 0:
-            (self._rang_for,) = connection.execute("select extract(epoch from statement_timestamp())::float8").fetchone() or (
-                0.0,
-            )
+            now = connection.execute("select extract(epoch from statement_timestamp())::float8").fetchone()
+            self._rang_for = now[0] if now else 0.0
             self._notify()
             return 0.0
         return min(pause, soonest)
@@ -252,8 +251,7 @@ def take_over(run: PGConnection, owner: int) -> Takeover | None:
         held[source] += 1
         back = "update unpoison_waiting set owner = null, due = statement_timestamp(), counters = %s where no = %s"
         run.execute(back, (returned_counters(text), no))
-    names: dict[int, str] = dict(
-        run.execute("select no, name from unpoison_sources where no = any (%s)", (list(held),)).fetchall()
-    )
+    query = "select no, name from unpoison_sources where no = any (%s)"
+    names: dict[int, str] = dict(run.execute(query, (list(held),)).fetchall())
     host, pid, since = gone
     return Takeover(f"{host}:{pid}", since, {names[source]: count for source, count in held.items()})

@@ -9,7 +9,6 @@ from psycopg import conninfo, sql
 
 from unpoison.brokers.postgresql import schema
 from unpoison.brokers.postgresql.connection import connect, parameters
-from unpoison.brokers.postgresql.doctor import SEQUENCE, TABLES
 from unpoison.brokers.postgresql.errors import explained
 from unpoison.errors import UnpoisonError
 from unpoison.port.broker_url import masked
@@ -22,19 +21,6 @@ sql() {{ psql -X -q -1 -v ON_ERROR_STOP=1 -f - "$database"; }}"""
 
 PLACE = ("host", "hostaddr", "port", "dbname", "options", "sslmode", "sslrootcert", "target_session_attrs")
 """Parameters of the URL that say where the database is, and not who the app is."""
-
-WRITTEN = tuple(name for name in TABLES if name != "unpoison_version")
-
-_ALLOWED = """
-select bool_and(has_table_privilege(role.oid, class.oid, wanted))
-from pg_roles as role, pg_class as class, unnest(%(rights)s::text[]) as wanted
-where role.rolname = %(role)s and class.relname = any (%(tables)s) and pg_table_is_visible(class.oid)
-"""
-_COUNTS = """
-select has_sequence_privilege(role.oid, to_regclass(%(sequence)s), 'usage')
-    and has_schema_privilege(role.oid, current_schema(), 'usage')
-from pg_roles as role where role.rolname = %(role)s
-"""
 
 
 class Existing(NamedTuple):
@@ -76,12 +62,13 @@ def _source(existing: Existing, source: str) -> Step:
 
 def _rights(existing: Existing, user: str) -> Step:
     role = sql.Identifier(user).as_string(None)
+    written = ", ".join(name for name in schema.TABLES if name != "unpoison_version")
     lines = [
         "select current_schema() as place \\gset",
         f'grant usage on schema :"place" to {role};',
-        f"grant select, insert, update, delete on {', '.join(WRITTEN)} to {role};",
+        f"grant select, insert, update, delete on {written} to {role};",
         f"grant select on unpoison_version to {role};",
-        f"grant usage on sequence {SEQUENCE} to {role};",
+        f"grant usage on sequence {schema.SEQUENCE} to {role};",
     ]
     why = "to publish, consume, retry, dead-letter and replay. The role must exist."
     return Step("rights", user, why, _in_psql(lines), existing.is_allowed)
@@ -104,7 +91,5 @@ def _look(url: str, user: str | None) -> Existing:
 
 
 def _is_allowed(run: schema.PGConnection, role: str) -> bool:
-    rights = {("select", "insert", "update", "delete"): WRITTEN, ("select",): ("unpoison_version",)}
-    asked = [(_ALLOWED, {"role": role, "rights": list(kinds), "tables": list(tables)}) for kinds, tables in rights.items()]
-    asked.append((_COUNTS, {"role": role, "sequence": SEQUENCE}))
-    return all((run.execute(query, values).fetchone() or (False,))[0] for query, values in asked)
+    query = "select has_schema_privilege(oid, current_schema(), 'usage') from pg_roles where rolname = %s"
+    return run.execute(query, (role,)).fetchone() == (True,) and not schema.lacking(run, role)

@@ -230,15 +230,13 @@ def _columns(message: Outgoing) -> tuple[str, str | None, str | None, bytes]:
 
 def unfit(messages: Sequence[Outgoing]) -> dict[int, Refused]:
     """Messages that cannot be stored: text in PostgreSQL cannot hold the character NUL."""
-    return {number: refused for number, message in enumerate(messages) if (refused := _with_nul(message)) is not None}
-
-
-def _with_nul(message: Outgoing) -> Refused | None:
-    for name, text in (("id", message.id), ("key", message.key)):
-        if text is not None and "\x00" in text:
-            why = f"{name} {text!r} contains the character NUL, which PostgreSQL cannot store. Send it without."
-            return Refused(Refusal.UNFIT, why)
-    return None
+    why = "{} {!r} contains the character NUL, which PostgreSQL cannot store. Send it without."
+    return {
+        number: Refused(Refusal.UNFIT, why.format(name, text))
+        for number, message in enumerate(messages)
+        for name, text in (("key", message.key), ("id", message.id))
+        if text is not None and "\x00" in text
+    }
 
 
 _COUNT = """

@@ -1,4 +1,4 @@
-"""The tables of unpoison in a PostgreSQL database, and their migrations.
+"""The tables of unpoison in a PostgreSQL database, their migrations, and the rights that a role needs.
 
     line      messages that were never started, in the order in which they were written
     handed    up to where the line of a source has been handed out, and what was visible then; the newest row counts
@@ -17,13 +17,15 @@ Transactions may commit in another order than that of their positions. `xid` say
 became visible behind the last hand-out are found without reading others.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
 from psycopg import sql
 
-from unpoison.port.sql import check_version, migration_script
+from unpoison.port import sql as port
 
 PGConnection = psycopg.Connection[tuple[Any, ...]]
 
@@ -61,8 +63,20 @@ create index unpoison_dead_state on unpoison_dead (source, state, no)
 MIGRATIONS: tuple[str, ...] = (_V1,)
 """Entry n takes a database from version n to n + 1. Entries are only ever added."""
 
-_LOCK = "select pg_advisory_xact_lock(hashtext('unpoison_version'))"
+TABLES = (*re.findall(r"create table (\w+)", "".join(MIGRATIONS)), "unpoison_version")
+SEQUENCE = "unpoison_positions"
 
+_LACKING = """
+select rights || ' on ' || string_agg(relname, ', ' order by relname) from (
+    select relname, (select string_agg(wanted, ', ' order by n)
+        from unnest(case when relname = 'unpoison_version' then '{select}' else '{select,insert,update,delete}'::text[] end)
+        with ordinality as needed (wanted, n) where not has_table_privilege(%(role)s::name, oid, wanted)) as rights
+    from pg_class where relname = any (%(tables)s) and pg_table_is_visible(oid)) as found
+where rights is not null group by rights
+union all
+select 'usage on sequence ' || relname from pg_class where relname = %(sequence)s and pg_table_is_visible(oid)
+    and not has_sequence_privilege(%(role)s::name, oid, 'usage') order by 1
+"""
 
 NEW_SOURCE = """\
 with made as (insert into unpoison_sources (name) values (%s) on conflict do nothing returning no)
@@ -78,23 +92,17 @@ def source_statement(source: str) -> str:
 def migrate(
     connection: PGConnection, where: str, *, create: bool, migrations: tuple[str, ...] = MIGRATIONS, sources: Sequence[str] = ()
 ) -> None:
-    """Bring the database to this version, or refuse it. Safe to run in several processes at once."""
-    newest, found = len(migrations), version(connection)
-    if found == newest:
-        return
-    lines = "".join(f"\n{source_statement(source)}" for source in sources) if not found else ""
+    """Bring the database to this version, or refuse it. The error names the statements that create the sources too."""
+    lines = "".join(f"\n{source_statement(source)}" for source in sources)
     more = f"\nThen create the sources {', '.join(map(repr, sources))}:{lines}" if lines else ""
-    check_version(found, newest, where, create=create, more=more)
+    port.migrate(connection, version, _alone, migrations, where, create=create, more=more)
+
+
+@contextmanager
+def _alone(connection: PGConnection) -> Iterator[PGConnection]:
     with connection.transaction():
-        connection.execute(_LOCK)  # a second process waits here and then finds nothing to do
-        found = version(connection)
-        check_version(found, newest, where, create=create)
-        for script in migrations[found:]:
-            for statement in script.split(";\n"):
-                connection.execute(statement)
-        connection.execute("create table if not exists unpoison_version (version integer not null)")
-        connection.execute("delete from unpoison_version")
-        connection.execute("insert into unpoison_version values (%s)", (newest,))
+        connection.execute("select pg_advisory_xact_lock(hashtext('unpoison_version'))")
+        yield connection
 
 
 def version(connection: PGConnection) -> int:
@@ -107,6 +115,12 @@ def version(connection: PGConnection) -> int:
     return int(row[0]) if row else 0
 
 
+def lacking(connection: PGConnection, role: str) -> list[str]:
+    """The rights that a role needs and does not have, as `grant` takes them. The role must exist."""
+    values = {"role": role, "tables": list(TABLES), "sequence": SEQUENCE}
+    return [rights for (rights,) in connection.execute(_LACKING, values).fetchall()]
+
+
 def statements(since: int = 0) -> str:
     """The statements for people's own migrations, from version `since`."""
-    return migration_script(MIGRATIONS, since)
+    return port.migration_script(MIGRATIONS, since)

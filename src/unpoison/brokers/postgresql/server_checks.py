@@ -77,15 +77,8 @@ _DEFAULTS = {
     "default_transaction_read_only": "off",
 }
 
-NAMES = (
-    *findings.names_of(SETTINGS),
-    "behind-pooler",
-    "long-transaction",
-    "idle-in-transaction",
-    "old-prepared-transaction",
-    "transaction-ids-running-out",
-    "connections-running-out",
-)
+_OF_TRANSACTIONS = ("long-transaction", "idle-in-transaction", "old-prepared-transaction", "transaction-ids-running-out")
+NAMES = (*findings.names_of(SETTINGS), "behind-pooler", *_OF_TRANSACTIONS, "connections-running-out")
 
 
 def of_settings(shown: str, run: PGConnection) -> Iterator[Finding]:
@@ -185,8 +178,7 @@ def _of_transactions(run: PGConnection) -> Iterator[Finding]:
             f"See what it does and end it if you can:\n{_ends(busy)}",
         )
     if idle:
-        (database,) = run.execute("select current_database()").fetchone() or ("",)
-        limit = f"alter database {sql.Identifier(database).as_string(run)} set idle_in_transaction_session_timeout = '10min';"
+        limit = f"alter database {_names(run)[1]} set idle_in_transaction_session_timeout = '10min';"
         yield Finding(
             "idle-in-transaction",
             f"A transaction is open and idle, as when a program forgot to commit: {_who(idle)}. {_COSTS}",
@@ -199,7 +191,11 @@ def _who(rows: Sequence[tuple[Any, ...]]) -> str:
         f"process {pid} of {role!r} from {place} ({name or 'no name'}), for {seconds / 60:,.0f} min"
         for pid, role, name, place, seconds, _ in rows[:SHOWN]
     ]
-    return "; ".join(named) + (f"; and {len(rows) - SHOWN} more" if len(rows) > SHOWN else "")
+    return "; ".join(named) + _more(rows)
+
+
+def _more(rows: Sequence[tuple[Any, ...]]) -> str:
+    return f"; and {len(rows) - SHOWN} more" if len(rows) > SHOWN else ""
 
 
 def _ends(rows: Sequence[tuple[Any, ...]]) -> str:
@@ -216,11 +212,10 @@ def _of_prepared(run: PGConnection) -> Iterator[Finding]:
     found = run.execute(query, (LONG,)).fetchall()
     if found:
         who = "; ".join(f"{gid!r} of {owner!r}, for {seconds / 60:,.0f} min" for gid, owner, seconds in found[:SHOWN])
-        more = f"; and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
         yield Finding(
             "old-prepared-transaction",
-            f"A prepared transaction was neither committed nor rolled back: {who}{more}. It outlives restarts and keeps its "
-            f"locks. {_COSTS}",
+            f"A prepared transaction was neither committed nor rolled back: {who}{_more(found)}. It outlives restarts and "
+            f"keeps its locks. {_COSTS}",
             "Ask its transaction manager whether to commit it (commit prepared). To roll it back:\n"
             + "\n".join(f"rollback prepared {sql.Literal(gid).as_string(run)};" for gid, _, _ in found[:SHOWN]),
         )

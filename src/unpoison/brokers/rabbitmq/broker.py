@@ -20,11 +20,10 @@ from unpoison.brokers.rabbitmq.connections import Connections
 from unpoison.brokers.rabbitmq.copies import CopyStore
 from unpoison.brokers.rabbitmq.envelope import FLAGGED, ForeignMessages, StoreAgain
 from unpoison.brokers.rabbitmq.errors import NOT_FOUND, Refused, SourceDeleted
-from unpoison.brokers.rabbitmq.held import GIVE_BACK_AFTER, Held
+from unpoison.brokers.rabbitmq.held import GIVE_BACK_AFTER, Held, StartNotes
 from unpoison.brokers.rabbitmq.names import busy_of, check_name, delayed_of, dlq_of, suspects_of
 from unpoison.brokers.rabbitmq.publishing import publish
 from unpoison.brokers.rabbitmq.subscription import Subscription
-from unpoison.brokers.rabbitmq.suspects import StartNotes
 from unpoison.brokers.rabbitmq.url import address
 from unpoison.brokers.rabbitmq.wire import Arrived
 from unpoison.brokers.rabbitmq.writing import Copy, why_not_stored
@@ -75,7 +74,7 @@ class RabbitMQBroker:
         except BaseException:
             self.close()
             raise
-        self.connections.started()
+        self.connections.is_started = True
         return findings
 
     def _have(self, source: str, *, is_consumed: bool) -> Sequence[Finding]:
@@ -142,7 +141,7 @@ class RabbitMQBroker:
         again = [each for each in found if type(each) is StoreAgain]
         if not again:
             return cast("list[Delivery]", found)
-        notes = self.connections.notes.needed({source: max(each.original.wait for each in again)})
+        notes = self.connections.notes.needed((source, each.original.wait) for each in again)
         self._store_again(subscription, [(each.arrived, self._again(source, each)) for each in again], notes)
         return [each for each in found if isinstance(each, Delivery)]
 

@@ -10,17 +10,17 @@ This is done at start-up, so that one error names everything that is missing. No
   consumer, is not asked. Letters arrived there, so it is bound.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable
 
-from unpoison.brokers.rabbitmq import header_table, properties
+from unpoison.brokers.rabbitmq import properties
 from unpoison.brokers.rabbitmq.connections import Connections
-from unpoison.brokers.rabbitmq.delays import LEVELS, exchange_of, rung, rungs
+from unpoison.brokers.rabbitmq.delays import LEVELS, digit_header, exchange_of, rung, rungs
 from unpoison.brokers.rabbitmq.errors import NOT_FOUND, Refused
 from unpoison.brokers.rabbitmq.names import DLX, busy_of, dlq_of, history_of, lock_of, native_names, starts_of, suspects_of
 from unpoison.brokers.rabbitmq.writing import Batch, Copy
 from unpoison.errors import BrokerUnavailable, ConfigError
 
-PROBE = header_table.header("x-unpoison-probe", True)
+PROBE = properties.header(b"x-unpoison-probe", True)
 NAMED = 3
 """How many of many things of one kind are named."""
 
@@ -28,9 +28,11 @@ NAMED = 3
 def check_consumer(connections: Connections, source: str) -> None:
     """Raises ConfigError with everything that a consumer of this source lacks."""
     checking = _Checking(connections, source)
-    checking.look_for_queues(native_names("", source, consumed=True))
-    checking.look_for_exchanges(DLX)
-    checking.look_for_delays()
+    checking.look_for("queue", native_names("", source, consumed=True), checking.missing)
+    checking.look_for("exchange", [DLX], checking.missing)
+    for level in range(LEVELS):
+        checking.look_for("exchange", [exchange_of(level)], checking.missing_delays)
+        checking.look_for("queue", [rung(level, digit) for digit in rungs(level)], checking.missing_delays)
     checking.try_reading(source, suspects_of(source), starts_of(source), busy_of(source))
     checking.try_writing("", DLX, *map(exchange_of, range(LEVELS)))
     checking.try_bindings()
@@ -42,7 +44,7 @@ def check_operator(connections: Connections, source: str) -> None:
     """Raises ConfigError with everything that is lacking for a look at the dead letters of this source."""
     checking = _Checking(connections, source)
     needed = (dlq_of(source), history_of(source), lock_of(source))
-    checking.look_for_queues(needed)
+    checking.look_for("queue", needed, checking.missing)
     checking.try_reading(*needed)
     checking.tell(f"The dead letters of {source!r} cannot be looked at, and a look makes nothing")
 
@@ -51,36 +53,23 @@ class _Checking:
     def __init__(self, connections: Connections, source: str) -> None:
         self._connections, self._topology, self._source = connections, connections.topology(), source
         self._there: set[str] = set()
-        self._missing: list[str] = []
-        self._missing_delays: list[str] = []
+        self.missing: list[str] = []
+        self.missing_delays: list[str] = []
         self._lacking: dict[str, str] = {}
 
-    def look_for_queues(self, names: "Iterator[str] | tuple[str, ...] | dict[str, str]") -> None:
+    def look_for(self, kind: str, names: Iterable[str], missing: list[str]) -> None:
+        look = self._topology.is_there if kind == "queue" else self._topology.exists
         for name in names:
-            self._look("queue", name, self._missing)
-
-    def look_for_exchanges(self, *names: str) -> None:
-        for name in names:
-            self._look("exchange", name, self._missing)
-
-    def look_for_delays(self) -> None:
-        for level in range(LEVELS):
-            self._look("exchange", exchange_of(level), self._missing_delays)
-            for digit in rungs(level):
-                self._look("queue", rung(level, digit), self._missing_delays)
-
-    def _look(self, kind: str, name: str, missing: list[str]) -> None:
-        look: Callable[[str], bool] = self._topology.is_there if kind == "queue" else self._topology.exists
-        try:
-            if look(name):
-                self._there.add(name)
-            else:
-                missing.append(f"{kind} {name!r}")
-        except Refused as refused:
-            if not refused.is_forbidden:
-                raise
-            # RabbitMQ 4 tells nothing of a name on which the user has no right at all.
-            self._lacking[name] = "any right"
+            try:
+                if look(name):
+                    self._there.add(name)
+                else:
+                    missing.append(f"{kind} {name!r}")
+            except Refused as refused:
+                if not refused.is_forbidden:
+                    raise
+                # RabbitMQ 4 tells nothing of a name on which the user has no right at all.
+                self._lacking[name] = "any right"
 
     def try_reading(self, *queues: str) -> None:
         """Also those that are missing: the right is looked at before the queue."""
@@ -104,8 +93,8 @@ class _Checking:
         dlq = dlq_of(self._source)
         if {DLX, dlq} <= self._there and self._topology.count(dlq) == (0, 0):
             data = properties.expiring(0, [PROBE])
-            if self._is_unbound([Copy(DLX, self._source, data, b"")]):
-                self._missing.append(f"binding of {dlq!r} to exchange {DLX!r} with the key {self._source!r}")
+            if self._stored([Copy(DLX, self._source, data, b"")]).unroutable:
+                self.missing.append(f"binding of {dlq!r} to exchange {DLX!r} with the key {self._source!r}")
         for level in range(LEVELS):
             # From the bottom up: a message that finds no way further down would wait there until there is one.
             if not self._is_level_bound(level):
@@ -117,33 +106,31 @@ class _Checking:
             return False
         targets = queues | ({0: exchange_of(level - 1)} if level else {})
         probes = {digit: self._delayed(level, digit) for digit in targets}
-        if not self._is_unbound(list(probes.values())):
+        if not self._stored(list(probes.values())).unroutable:
             return True
-        unbound = [digit for digit, probe in probes.items() if self._is_unbound([probe])]
-        self._missing_delays += [
-            f"binding of {targets[digit]!r} to exchange {exchange_of(level)!r} (unpoison-d{level}={digit})" for digit in unbound
+        self.missing_delays += [
+            f"binding of {targets[digit]!r} to exchange {exchange_of(level)!r} (unpoison-d{level}={digit})"
+            for digit, probe in probes.items()
+            if self._stored([probe]).unroutable
         ]
         return False
 
     def _delayed(self, level: int, digit: int) -> Copy:
         """A message for one queue of a level, that goes the shortest way home from there."""
         digits = {**dict.fromkeys(range(1, level), 0), 0: 1, level: digit}
-        entries = [PROBE, *(header_table.header(f"unpoison-d{place}", value) for place, value in digits.items())]
+        entries = [PROBE, *(digit_header(place, value) for place, value in digits.items())]
         return Copy(exchange_of(level), busy_of(self._source), properties.expiring(0, entries), b"")
 
-    def _is_unbound(self, copies: list[Copy]) -> bool:
-        return bool(self._stored(copies).unroutable)
-
     def _stored(self, copies: list[Copy], *, may_close: bool = False) -> Batch:
-        batch, trouble = self._connections.try_to_store(copies)
-        if batch.broken is not None and not (may_close and batch.closed):
-            raise BrokerUnavailable(trouble)
+        batch, error = self._connections.try_to_store(copies)
+        if batch.broken is not None and error is not None and not (may_close and batch.closed):
+            raise BrokerUnavailable(str(error))
         return batch
 
     def tell(self, what: str) -> None:
-        if not (self._missing or self._missing_delays or self._lacking):
+        if not (self.missing or self.missing_delays or self._lacking):
             return
-        missing = ", ".join([*self._missing, *_few(self._missing_delays)])
+        missing = ", ".join([*self.missing, *_few(self.missing_delays)])
         told = [f"{what}."]
         if missing:
             told.append(f"Missing in {self._connections.shown}: {missing}.")

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as WaitedTooLong
 from contextlib import suppress
+from functools import partial
 from typing import Any
-from urllib.parse import quote
 
 from pika import exceptions
 from pika.channel import Channel as PikaChannel
@@ -31,12 +31,8 @@ LOOK_UP = 0.02
 
 logging.getLogger("pika").setLevel(logging.CRITICAL)  # it logs as errors what we say in one sentence
 
-
 Unless = Callable[[], bool]
-
-
-def _never_mind() -> bool:
-    return False
+Question = Callable[[PikaChannel, Callable[[Any], None]], object]
 
 
 class Connection:
@@ -56,7 +52,6 @@ class Connection:
         self._thread = threading.Thread(target=self._run, name=f"unpoison-rabbitmq-{name}", daemon=True)
         self._thread.start()
         self._opened.result()
-        self.host, self.vhost = str(parameters.host), quote(address.vhost, safe="")
         self.version = _version(self.wire.server_properties)
         self.frame_max = int(self.wire.params.frame_max) if not self.wire._body_max_length else self.wire._body_max_length + 8  # noqa: SLF001
 
@@ -80,26 +75,17 @@ class Connection:
         with suppress(RuntimeError, OSError, ValueError, AttributeError):  # the loop has ended
             self.wire.ioloop.add_callback_threadsafe(work)
 
-    def send(self, frames: bytes) -> None:
-        """Write frames that are ready."""
-
-        def write() -> None:
-            if self.wire.is_open:
-                self.wire.emit(frames)
-
-        self.post(write)
-
     def later(self, seconds: float, work: Callable[[], None]) -> None:
         self.post(lambda: self.wire.ioloop.call_later(seconds, work))
 
-    def ask(self, question: Callable[[Callable[[Any], None]], object], what: str, unless: Unless = _never_mind) -> Any:
-        """Ask in the connection's thread, and wait for the one call that brings the answer, `unless` nobody can bring it."""
+    def ask(self, question: "Callable[[Future[Any]], object]", what: str, unless: Unless = lambda: False) -> Any:
+        """Ask in the connection's thread, and wait until the answer is set, `unless` nobody can set it."""
         answer: Future[Any] = Future()
         self._asked.add(answer)
 
         def begin() -> None:
             try:
-                question(lambda value: _set(answer, value))
+                question(answer)
             except Exception as error:  # the client raises many kinds; each means that the question was not put
                 _fail(answer, error)
 
@@ -207,37 +193,48 @@ class Channel:
 
     def __init__(self, connection: Connection, tap: Tap | None, on_closed: Callable[[], None]) -> None:
         self.connection, self._on_closed = connection, on_closed
+        self.unless: Unless = lambda: False
+        """Whether nobody reads answers on this channel for now."""
         self.closed: Refused | None = None
         self._asked: set[Future[Any]] = set()
-        self._pika: PikaChannel = connection.ask(self._open, "opening a channel")
+        self._pika: PikaChannel = connection.ask(partial(self._open, tap), "opening a channel")
         self.number: int = self._pika.channel_number
-        if tap is not None:
-            connection.ask(self._attach(tap), "opening a channel")
 
     @property
     def is_open(self) -> bool:
         return self.closed is None and self.connection.is_open
 
-    def ask(
-        self, question: Callable[[PikaChannel, Callable[[Any], None]], object], what: str, unless: Unless = _never_mind
-    ) -> Any:
+    def ask(self, question: Question, what: str) -> Any:
         """Ask on this channel. Raises Refused if the server closes it over that, Unanswered if nobody reads the answer."""
-        answer: Future[Any] = Future()
 
-        def begin(done: Callable[[Any], None]) -> None:
+        def begin(answer: "Future[Any]") -> None:
             self._asked.add(answer)
-            answer.add_done_callback(lambda _: done(answer))
+            answer.add_done_callback(self._asked.discard)
             if self.closed is not None:
                 _fail(answer, self.closed)
             else:
-                question(self._pika, lambda value: _set(answer, value))
+                question(self._pika, partial(_set, answer))
 
-        try:
-            return self.connection.ask(begin, what, unless).result(0)
-        except exceptions.ChannelWrongStateError:
-            raise self.closed or Refused(0, "the channel is closed") from None
-        finally:
-            self._asked.discard(answer)
+        return self.connection.ask(begin, what, self.unless)
+
+    def look_at(self, queue: str) -> Any:
+        """How many messages are ready in a queue, and how many consumers it has. Raises Refused if there is no such queue."""
+        what = f"looking at queue {queue}"
+        return self.ask(lambda pika, done: pika.queue_declare(queue, passive=True, callback=done), what).method
+
+    def ready(self, queue: str) -> int:
+        return int(self.look_at(queue).message_count)
+
+    def set_credit(self, credit: int) -> None:
+        """For consumers from now on."""
+        self.ask(lambda pika, done: pika.basic_qos(prefetch_count=credit, callback=done), "setting the credit")
+
+    def consume(self, queue: str, **options: Any) -> None:
+        """Have a consumer on this channel; its messages go to the tap."""
+        self.ask(lambda pika, done: pika.basic_consume(queue, _never, callback=done, **options), f"consuming queue {queue}")
+
+    def cancel(self, consumer: str) -> None:
+        self.ask(lambda pika, done: pika.basic_cancel(consumer, callback=done), "cancelling a consumer")
 
     def send(self, frames: bytes) -> None:
         """Write frames of this channel; at once if this is the connection's own thread, so that nothing overtakes them."""
@@ -253,32 +250,28 @@ class Channel:
 
     def on_cancel(self, call: Callable[[], None]) -> None:
         """Have this called when the server cancels a consumer of this channel."""
-        self.connection.ask(lambda done: done(self._pika.add_on_cancel_callback(lambda _: call())), "watching a channel")
+        watch = partial(self._pika.add_on_cancel_callback, lambda _: call())
+        self.connection.ask(lambda answer: _set(answer, watch()), "watching a channel")
 
     def close(self) -> None:
         """End it and return once the server has put back what was held on it."""
 
-        def begin(done: Callable[[Any], None]) -> None:
+        def begin(answer: "Future[Any]") -> None:
             if self._pika.is_closed:
-                done(None)
+                _set(answer, None)
                 return
-            self._pika.add_on_close_callback(lambda *_: done(None))
+            self._pika.add_on_close_callback(lambda *_: _set(answer, None))
             if self._pika.is_open:
                 self._pika.close()
 
         with suppress(BrokerUnavailable):  # then it is closed in any case
             self.connection.ask(begin, "closing a channel")
 
-    def _open(self, done: Callable[[Any], None]) -> None:
-        channel = self.connection.wire.channel(on_open_callback=done)
+    def _open(self, tap: Tap | None, answer: "Future[Any]") -> None:
+        channel = self.connection.wire.channel(on_open_callback=partial(_set, answer))
         channel.add_on_close_callback(self._ended)
-
-    def _attach(self, tap: Tap) -> Callable[[Callable[[Any], None]], None]:
-        def begin(done: Callable[[Any], None]) -> None:
-            self.connection.wire.tap(self.number, tap)
-            done(None)
-
-        return begin
+        if tap is not None:
+            self.connection.wire.tap(channel.channel_number, tap)
 
     def _ended(self, channel: PikaChannel, reason: BaseException) -> None:
         self.connection.wire.tap(channel.channel_number, None)
@@ -305,6 +298,10 @@ def _awaited(answer: "Future[Any]", unless: Unless) -> Any:
                 raise Unanswered from None
             if time.monotonic() >= ends:
                 raise
+
+
+def _never(*_: object) -> None:
+    raise AssertionError("messages go to the tap of the channel, not through the client")
 
 
 def _set(answer: "Future[Any]", value: Any) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from unpoison.brokers.rabbitmq.connection import Connection
 from unpoison.brokers.rabbitmq.delays import DelayNotes, Ladder, way
-from unpoison.brokers.rabbitmq.header_table import Header
+from unpoison.brokers.rabbitmq.properties import Header
 from unpoison.brokers.rabbitmq.topology import Topology
 from unpoison.brokers.rabbitmq.url import Address
 from unpoison.brokers.rabbitmq.writing import Batch, Copy, Writer
@@ -28,8 +28,11 @@ class Connections:
     def __init__(self, address: Address, on_lost: Callable[[], None]) -> None:
         self._address, self._on_lost = address, on_lost
         self._lock = threading.RLock()
-        self._is_open, self._create = False, True
-        self._is_started = False
+        self._is_open = False
+        self.creates = True
+        """Whether what is missing is created."""
+        self.is_started = False
+        """From then on a login that the server refuses is an outage: it may just be changing."""
         self._asking: Connection | None = None
         self._pushing: Connection | None = None
         self._topology: Topology | None = None
@@ -43,22 +46,13 @@ class Connections:
         """Sources that were not there before, until publishing has said so."""
 
     def open(self, *, create: bool) -> None:
-        self._is_open, self._create = True, create
-
-    def started(self) -> None:
-        """From now on a login that the server refuses is an outage: it may just be changing."""
-        self._is_started = True
-
-    @property
-    def creates(self) -> bool:
-        """Whether what is missing is created."""
-        return self._create
+        self._is_open, self.creates = True, create
 
     def _connected(self, name: str, on_lost: Callable[[], None] = lambda: None) -> Connection:
         try:
             return Connection(self._address, name, on_lost)
         except ConfigError as error:
-            if not self._is_started:
+            if not self.is_started:
                 raise
             raise BrokerUnavailable(str(error)) from None
 
@@ -68,15 +62,7 @@ class Connections:
                 raise BrokerUnavailable(f"The connection to {self._address.shown} is not open. Call open() first.")
             if self._asking is None or not self._asking.is_open or self._topology is None:
                 self._asking = connection = self._connected("control", self.part_lost)
-                where = self._address
-                self._topology = Topology(
-                    connection,
-                    create=self._create,
-                    message_ttl=where.message_ttl,
-                    dlq_ttl=where.dlq_ttl,
-                    known=self._known,
-                    created=self.created,
-                )
+                self._topology = Topology(connection, self._address, self._known, self.created, create=self.creates)
                 self._ladder = None
             return self._topology
 
@@ -104,26 +90,22 @@ class Connections:
 
     def store(self, copies: Sequence[Copy]) -> Batch:
         """Store these; returns once it is known of each whether it is stored."""
-        writer = self.writer()
-        batch = writer.submit(copies)
-        try:
-            writer.wait(batch)
-        except BrokerUnavailable:
-            self.notes.forget()
-            raise
+        batch, error = self.try_to_store(copies)
+        if error is not None:
+            raise error
         return batch
 
-    def try_to_store(self, copies: Sequence[Copy]) -> tuple[Batch, str]:
-        """As `store`, and no error if the server leaves some without an answer: which ones the batch tells, and the text why.
-        Raises only if nothing was sent."""
+    def try_to_store(self, copies: Sequence[Copy]) -> tuple[Batch, BrokerUnavailable | None]:
+        """As `store`; if the server leaves some without an answer, the batch tells which, and the error why. Raises only if
+        nothing was sent."""
         writer = self.writer()
         batch = writer.submit(copies)
         try:
             writer.wait(batch)
         except BrokerUnavailable as error:
             self.notes.forget()
-            return batch, str(error)
-        return batch, ""
+            return batch, error
+        return batch, None
 
     def route(self, queue: str, delay: float) -> tuple[tuple[str, str], list[Header]]:
         """Exchange and routing key for a message that is to be in this queue after so long, and the headers for the way."""
@@ -169,7 +151,7 @@ class Connections:
 
     def close(self) -> None:
         with self._lock:
-            self._is_open = self._is_started = False
+            self._is_open = self.is_started = False
             for connection in (self._pushing, self._asking, self._writer):
                 if connection is not None:
                     connection.close()

@@ -44,7 +44,8 @@ class CopyStore:
         """Returns once it is known of each whether it is stored. Raises BrokerUnavailable if that cannot be found out now."""
         new = [item for item in items if not self._is_on_its_way(item.delivery.receipt)]
         try:
-            self._send([(item.delivery.receipt, *self._copy(item)) for item in new], _delays(items))
+            delays = [(item.delivery.source, item.after) for item in items if isinstance(item, Kept)]
+            self._send([(item.delivery.receipt, *self._copy(item)) for item in new], delays)
             for batch in {id(sent.batch): sent.batch for sent in self._of(items)}.values():
                 self._connections.writer().wait(batch)
         except BrokerUnavailable:
@@ -68,7 +69,7 @@ class CopyStore:
     def _of(self, items: Sequence[Item]) -> list[_Sent]:
         return [self._sent[item.delivery.receipt] for item in items]
 
-    def _send(self, new: Sequence[tuple[Receipt, Copy, str | None]], delays: dict[str, float]) -> None:
+    def _send(self, new: Sequence[tuple[Receipt, Copy, str | None]], delays: Sequence[tuple[str, float]]) -> None:
         """First what goes straight to a queue, then what waits, then letters, each once the former is confirmed: if this user may
         not write to one exchange, the server closes the channel and does not say what became of all else that was sent. Each
         new try would store that again. (A right to delay is one for all exchanges that do.)"""
@@ -92,25 +93,13 @@ class CopyStore:
         if isinstance(item, Dead):
             letter_id = new_letter_id(item.delivery.source)
             return letter_copy(item, letter_id), letter_id
-        return self._kept_copy(item), None
-
-    def _kept_copy(self, kept: Kept) -> Copy:
-        delivery = kept.delivery
-        queue = suspects_of(delivery.source) if kept.counters.alone else delivery.source
-        where, extra = self._connections.route(queue, kept.after)
-        return Copy(*where, envelope.copied(envelope.of_delivery(delivery), kept.counters, extra), delivery.body)
+        delivery = item.delivery
+        queue = suspects_of(delivery.source) if item.counters.alone else delivery.source
+        where, extra = self._connections.route(queue, item.after)
+        return Copy(*where, envelope.copied(envelope.of_delivery(delivery), item.counters, extra), delivery.body), None
 
 
 def letter_copy(dead: Dead, letter_id: str) -> Copy:
     delivery = dead.delivery
     data = letters.written(dead.letter, envelope.of_delivery(delivery), letter_id)
     return Copy(DLX, delivery.source, data, delivery.body)
-
-
-def _delays(items: Sequence[Item]) -> dict[str, float]:
-    """The longest delay of each source."""
-    delays: dict[str, float] = {}
-    for item in items:
-        if isinstance(item, Kept):
-            delays[item.delivery.source] = max(item.after, delays.get(item.delivery.source, 0.0))
-    return delays

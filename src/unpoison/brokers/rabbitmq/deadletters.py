@@ -58,16 +58,12 @@ def _lock(connection: Connection, queue: str) -> Channel | None:
     """The channel that has the lock as long as it is open; None if another has it."""
     channel = connection.channel()
     try:
-        channel.ask(lambda pika, done: pika.basic_consume(queue, _never, auto_ack=True, exclusive=True, callback=done), "locking")
+        channel.consume(queue, auto_ack=True, exclusive=True)
     except Refused as refused:
         if IN_USE in refused.text:
             return None
         raise
     return channel
-
-
-def _never(*_: object) -> None:
-    """Nothing is ever in this queue."""
 
 
 AT_ONCE, UNCONFIRMED = 250, 20
@@ -178,8 +174,7 @@ class LettersReading:
 
     def _note(self, state: str, entry: Entry, data: bytes) -> Copy:
         found = self._read(entry, data)
-        data = letters.written(found.letter, found.original, entry.id, state)
-        return Copy("", self.history, data, found.arrived.body)
+        return Copy("", self.history, letters.written(found.letter, found.original, entry.id, state), unpacked(data).body)
 
     def let_go(self, entries: Sequence[Entry], *, stored: bool) -> None:
         for queue, taken in self._passes.items():

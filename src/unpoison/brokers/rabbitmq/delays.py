@@ -10,14 +10,15 @@ The queues hand on at-least-once: a message leaves one only when the next has co
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from typing import NamedTuple
 
 from unpoison.brokers.rabbitmq import properties
 from unpoison.brokers.rabbitmq.errors import PRECONDITION_FAILED, Refused
-from unpoison.brokers.rabbitmq.header_table import Header, header
 from unpoison.brokers.rabbitmq.names import delayed_of
-from unpoison.brokers.rabbitmq.topology import Queue, Topology
+from unpoison.brokers.rabbitmq.properties import Header, header
+from unpoison.brokers.rabbitmq.topology import Binding, Queue, Topology
 from unpoison.brokers.rabbitmq.writing import Copy
 from unpoison.errors import BrokerUnavailable
 
@@ -40,9 +41,9 @@ def way(delay: float) -> Way:
     now = min(tenths, LONGEST)
     digits = _digits(now)
     level = max(place for place, digit in enumerate(digits) if digit)
-    headers = [header(f"unpoison-d{place}", digit) for place, digit in enumerate(digits[: level + 1])]
+    headers = [digit_header(place, digit) for place, digit in enumerate(digits[: level + 1])]
     if tenths > now:
-        headers.append(header("x-unpoison-wait", (tenths - now) / 10))
+        headers.append(header(b"x-unpoison-wait", (tenths - now) / 10))
     return Way(level, exchange_of(level), headers)
 
 
@@ -54,6 +55,11 @@ def _digits(tenths: int) -> list[int]:
         digits.append(digit)
     digits[0] += 1
     return digits
+
+
+@cache
+def digit_header(place: int, digit: int) -> Header:
+    return header(b"unpoison-d%d" % place, digit)
 
 
 def exchange_of(level: int) -> str:
@@ -82,23 +88,13 @@ def queue_of(level: int, digit: int) -> Queue:
     )
 
 
-class Binding(NamedTuple):
-    """From an exchange to a queue or, as `to_kind` says, to another exchange."""
-
-    exchange: str
-    to: str
-    to_kind: str
-    key: str
-    arguments: Mapping[str, Any]
-
-
 def bindings_of(level: int) -> Iterator[Binding]:
     """By its digit of this level a message goes into a queue; one whose digit is zero goes on to the level below."""
     exchange, header = exchange_of(level), f"unpoison-d{level}"
     for digit in rungs(level):
-        yield Binding(exchange, rung(level, digit), "queue", "", {"x-match": "all", header: digit})
+        yield Binding(exchange, rung(level, digit), "", {"x-match": "all", header: digit})
     if level:
-        yield Binding(exchange, exchange_of(level - 1), "exchange", "", {"x-match": "all", header: 0})
+        yield Binding(exchange, exchange_of(level - 1), "", {"x-match": "all", header: 0}, "exchange")
 
 
 class Ladder:
@@ -127,12 +123,7 @@ class Ladder:
             for digit in reversed(rungs(level))
         )
 
-    @property
-    def is_there(self) -> bool:
-        return self._seen > 0
-
     def _make(self, level: int) -> None:
-        ask, exchange = self._topology.ask, exchange_of(level)
         for digit in rungs(level):
             try:
                 self._topology.declare(queue_of(level, digit))
@@ -143,11 +134,9 @@ class Ladder:
                     f"Queue {rung(level, digit)!r} was made by something else and would not hand messages on: {refused.text}. "
                     f"Once it is empty: rabbitmqctl delete_queue {rung(level, digit)}"
                 ) from None
-        ask(lambda channel, done: channel.exchange_declare(exchange, "headers", durable=True, callback=done), "declaring")
+        self._topology.declare_exchange(exchange_of(level), "headers")
         for bound in bindings_of(level):
-            bind = "queue_bind" if bound.to_kind == "queue" else "exchange_bind"
-            more = (bound.to, exchange, bound.key, dict(bound.arguments))
-            ask(lambda channel, done, b=bind, m=more: getattr(channel, b)(*m, callback=done), "binding")
+            self._topology.bind(bound)
 
 
 MARGIN, SLACK = 2.0, 1.0
@@ -166,10 +155,10 @@ class DelayNotes:
         self._clock = clock
         self._covered: dict[str, float] = {}
 
-    def needed(self, delays: Mapping[str, float]) -> list[Copy]:
-        """The notes to store beside messages that are delayed by so many seconds at most, by source."""
+    def needed(self, delays: Iterable[tuple[str, float]]) -> list[Copy]:
+        """The notes to store beside messages of these sources that are delayed by so many seconds."""
         now, found = self._clock(), []
-        for source, delay in delays.items():
+        for source, delay in dict(sorted(delays)).items():  # the longest delay of each source
             if delay > 0 and now + delay > self._covered.get(source, float("-inf")):
                 self._covered[source] = now + delay + MARGIN - SLACK
                 found.append(Copy("", delayed_of(source), properties.expiring(delay + MARGIN), b""))

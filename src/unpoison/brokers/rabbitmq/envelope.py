@@ -8,13 +8,13 @@ copied: a copied delivery count is shown as real, and a copied x-death makes old
 import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
 
-from unpoison.brokers.rabbitmq import header_table, properties
-from unpoison.brokers.rabbitmq.header_table import Header
-from unpoison.brokers.rabbitmq.properties import Properties
+from unpoison.brokers.rabbitmq import properties
+from unpoison.brokers.rabbitmq.properties import Header, Properties, header, text, text_of
 from unpoison.brokers.rabbitmq.wire import Arrived, read_route
 from unpoison.model.message import MOST_MOMENT, NO_HEADERS, UNTRIED, Counters, Delivery, Native, Outgoing, as_text
 from unpoison.port import serialization
@@ -35,21 +35,16 @@ SENDERS_ATTEMPTS = b"x-unpoison-senders-attempts"
 RECORD, LETTER, STATE = (name.encode() for name in (serialization.LETTER, serialization.LETTER_ID, serialization.STATE))
 LONG_ID = b"x-unpoison-id"
 """For an id of more than the 255 bytes that the property can hold."""
-
 DIGIT = b"unpoison-d"
 """Headers that lead a delayed message through the delay queues; without x-, since a headers exchange ignores those."""
-
 BROKERS = (b"x-death", b"x-first-death-", b"x-last-death-", b"x-delivery-count", b"x-acquired-count", b"x-opt-")
-_OURS = (ATTEMPTS, b"x-unpoison-", DIGIT)
+_NOT_SENDERS = (*BROKERS, ATTEMPTS, b"x-unpoison-", DIGIT)
 ROUTING = (b"CC", b"BCC")
 """A copy with one of these would go to those queues too, a second time."""
-
 FLAGGED = -1
 """In place of how often a message came back: once at least."""
-
 MOST_HEADERS = 64 * 1024
 """Bytes that our own headers may take; a frame, and so all headers of a message, ends at 128 KiB."""
-
 NOT_SENT_AGAIN = ("dead", "discarded")
 _PERSISTENT = 2
 
@@ -61,12 +56,12 @@ class Envelope(msgspec.Struct):
 
     id: str
     key: str | None
-    headers: Mapping[str, str]
-    stamp: str | None
-    counters: Counters
-    returns: int
+    headers: Mapping[str, str] = NO_HEADERS
+    stamp: str | None = None
+    counters: Counters = UNTRIED
+    returns: int = 0
     """How often the message came back since it was stored, or FLAGGED."""
-    wait: float
+    wait: float = 0.0
     """Seconds that it still has to wait: the delay was too long for one way through the delay queues."""
     route: tuple[str, str] | None = None
     """Exchange and routing key of the original; None if they are not known."""
@@ -86,57 +81,46 @@ class Receipt(settling.Receipt, frozen=True, eq=False):
 
 def published(message: Outgoing, extra: Sequence[Header] = ()) -> bytes:
     """The properties of a new message."""
-    headers = [*extra, *(header_table.header(name, text) for name, text in message.headers.items())]
-    headers.append(header_table.header(serialization.STAMP, unique()))
+    headers = [*extra, *(header(name.encode(), content) for name, content in message.headers.items()), header(STAMP, unique())]
     if message.key is not None:
-        headers.append(header_table.header(KEY.decode(), message.key))
+        headers.append(header(KEY, message.key))
     return _written(message.id, headers)
 
 
 def copied(original: Envelope, counters: Counters, extra: Sequence[Header] = ()) -> bytes:
     """The properties of a copy: what the sender wrote, with these counters."""
-    headers = [*_senders(original.properties), *counters_headers(counters), *extra]
-    headers.append(header_table.header(serialization.STAMP, original.stamp or unique()))
+    senders = [each for each in original.properties.headers.entries if is_senders(each.name) and each.name not in ROUTING]
+    headers = [*senders, *counters_headers(counters), *extra, header(STAMP, original.stamp or unique())]
     if original.key is not None:
-        headers.append(header_table.header(KEY.decode(), original.key))
+        headers.append(header(KEY, original.key))
     if original.expiration is not None:
-        headers.append(header_table.header(EXPIRATION.decode(), original.expiration))
+        headers.append(header(EXPIRATION, original.expiration))
     if original.senders_attempts is not None:
         headers.append(Header(SENDERS_ATTEMPTS, original.senders_attempts))
     if original.route is not None:
-        names = (EXCHANGE, ROUTING_KEY)
-        headers += [header_table.header(name.decode(), text) for name, text in zip(names, original.route, strict=True)]
+        headers += (header(EXCHANGE, original.route[0]), header(ROUTING_KEY, original.route[1]))
     return _written(original.id, headers, original.properties)
 
 
 def also_to(queue: str) -> Header:
     """Stores one message in this queue too. RabbitMQ takes this header off on the way."""
-    return Header(b"BCC", header_table.array([queue]))
+    return Header(b"BCC", properties.array([queue]))
 
 
 def _written(id_: str, headers: list[Header], like: Properties = properties.NONE) -> bytes:
     if len(id_.encode()) > 255:  # what a short string of AMQP can hold
-        return properties.write(None, [*headers, header_table.header(LONG_ID.decode(), id_)], like)
+        return properties.write(None, [*headers, header(LONG_ID, id_)], like)
     return properties.write(id_, headers, like)
-
-
-def _senders(like: Properties) -> list[Header]:
-    return [each for each in like.headers.entries if is_senders(each.name) and each.name not in ROUTING]
 
 
 def is_senders(name: bytes) -> bool:
     """Whether the sender wrote this header: it is neither ours nor the broker's."""
-    return not name.startswith(BROKERS) and not name.startswith(_OURS)
+    return not name.startswith(_NOT_SENDERS)
 
 
 def counters_headers(counters: Counters) -> list[Header]:
-    text = counters_text(counters, MOST_HEADERS // 4)
-    if text is None:
-        return []
-    return [
-        header_table.header(serialization.ATTEMPTS, counters.attempts),
-        header_table.header(serialization.COUNTERS, text),
-    ]
+    told = counters_text(counters, MOST_HEADERS // 4)
+    return [] if told is None else [header(ATTEMPTS, counters.attempts), header(COUNTERS, told)]
 
 
 def opened(arrived: Arrived) -> Envelope:
@@ -146,19 +130,36 @@ def opened(arrived: Arrived) -> Envelope:
 
 def opened_safely(arrived: Arrived) -> Envelope:
     """As `opened`; of a message that cannot be read, only its body is known."""
+    return read_one(arrived, opened, _bare)
 
-    def bare(arrived: Arrived, _: Exception) -> Envelope:
-        like = read_one(arrived.properties, properties.read, lambda *_: properties.NONE)
-        route = route_of(arrived.route, {})
-        return Envelope(_unnamed(arrived), None, NO_HEADERS, None, UNTRIED, 0, 0.0, route, properties=like)
 
-    return read_one(arrived, opened, bare)
+def _bare(arrived: Arrived, _: Exception) -> Envelope:
+    like = read_one(arrived.properties, properties.read, lambda *_: properties.NONE)
+    return Envelope(_unnamed(arrived), None, route=route_of(arrived.route, {}), properties=like)
 
 
 def of_delivery(delivery: Delivery) -> Envelope:
-    """The envelope that a delivery came in."""
+    """The envelope that a delivery came in, as far as copies need it: the delivery has the rest, and decoding takes time."""
     receipt: Receipt = delivery.receipt
-    return opened_safely(Arrived(receipt.handle, False, receipt.envelope, delivery.body, receipt.route))
+    arrived = Arrived(receipt.handle, False, receipt.envelope, delivery.body, receipt.route)
+    return read_one(arrived, partial(_original, delivery), _bare)
+
+
+def _original(delivery: Delivery, arrived: Arrived) -> Envelope:
+    """May raise."""
+    like = properties.read(arrived.properties)
+    found = dict(like.headers.entries)
+    own = text_of(found, STAMP)
+    return Envelope(
+        delivery.id,
+        delivery.key,
+        delivery.headers,
+        own,
+        route=route_of(arrived.route, found),
+        expiration=_expiration(found, like),
+        senders_attempts=found.get(SENDERS_ATTEMPTS if own else ATTEMPTS),
+        properties=like,
+    )
 
 
 def not_read(source: str, holder: object, arrived: Arrived, error: Exception) -> Unreadable:
@@ -174,18 +175,17 @@ def _unnamed(arrived: Arrived) -> str:
 def look(arrived: Arrived, like: Properties) -> Envelope:
     """Read an envelope, whatever is in it: what we do not understand is ignored. May raise."""
     found = dict(like.headers.entries)
-    headers = {as_text(name): header_table.text(value) for name, value in like.headers.entries if is_senders(name)}
-    key = header_table.text(found[KEY]) if KEY in found else None
-    named = header_table.text(found[LONG_ID]) if LONG_ID in found else like.id
-    own = header_table.text(found[STAMP]) if STAMP in found else None
+    headers = {as_text(name): text(value) for name, value in like.headers.entries if is_senders(name)}
+    named = text(found[LONG_ID]) if LONG_ID in found else like.id
+    own = text_of(found, STAMP)
     # Every copy of ours has a stamp. Without one, another program wrote headers with the names of ours.
     senders = found.get(SENDERS_ATTEMPTS if own else ATTEMPTS)
     if senders is not None:
-        headers[ATTEMPTS.decode()] = header_table.text(senders)
+        headers[ATTEMPTS.decode()] = text(senders)
     wait = _number(found.get(REST), (float, int), 0.0)
     return Envelope(
         id=named if named is not None else own or _unnamed(arrived),
-        key=key,
+        key=text_of(found, KEY),
         headers=headers or NO_HEADERS,
         stamp=own,
         counters=_counters(found) if own else UNTRIED,
@@ -201,15 +201,15 @@ def look(arrived: Arrived, like: Properties) -> Envelope:
 
 def _letter(found: Mapping[bytes, bytes]) -> str | None:
     """The record of a letter that nobody has sent again. One that we sent again says so in its state."""
-    if LETTER not in found or STATE not in found or header_table.text(found[STATE]) not in NOT_SENT_AGAIN:
+    if LETTER not in found or text_of(found, STATE) not in NOT_SENT_AGAIN:
         return None
-    return header_table.text(found[RECORD]) if RECORD in found else ""
+    return text_of(found, RECORD) or ""
 
 
 def _expiration(found: Mapping[bytes, bytes], like: Properties) -> str | None:
     """RabbitMQ takes it off a message that has expired, and notes it."""
     if EXPIRATION in found:
-        return header_table.text(found[EXPIRATION])
+        return text(found[EXPIRATION])
     if like.expiration is not None:
         return like.expiration
     noted = last_death(found).get("original-expiration") if b"x-death" in found else None
@@ -219,7 +219,7 @@ def _expiration(found: Mapping[bytes, bytes], like: Properties) -> str | None:
 def route_of(route: bytes, found: Mapping[bytes, bytes]) -> tuple[str, str] | None:
     """Exchange and routing key of the original: from its headers, else from how it arrived."""
     if EXCHANGE in found and ROUTING_KEY in found:
-        return header_table.text(found[EXCHANGE]), header_table.text(found[ROUTING_KEY])
+        return text(found[EXCHANGE]), text(found[ROUTING_KEY])
     if route:
         return read_route(route)  # a delay of ours leads to its queue by the default exchange, as a plain publish does
     death = last_death(found)
@@ -229,7 +229,7 @@ def route_of(route: bytes, found: Mapping[bytes, bytes]) -> tuple[str, str] | No
 
 def last_death(headers: Mapping[bytes, bytes]) -> dict[str, Any]:
     """What RabbitMQ noted when it last dead-lettered this message; empty if it never did, or another program wrote the header."""
-    deaths = header_table.value(headers[b"x-death"]) if b"x-death" in headers else []
+    deaths = properties.value(headers[b"x-death"]) if b"x-death" in headers else []
     return deaths[0] if isinstance(deaths, list) and deaths and isinstance(deaths[0], dict) else {}
 
 
@@ -240,11 +240,11 @@ def _returns(found: Mapping[bytes, bytes]) -> int:
 
 
 def _counters(found: Mapping[bytes, bytes]) -> Counters:
-    return counters_or_untried(header_table.json_text(found[COUNTERS])) if COUNTERS in found else UNTRIED
+    return counters_or_untried(properties.json_text(found[COUNTERS])) if COUNTERS in found else UNTRIED
 
 
 def _number(raw: bytes | None, kinds: tuple[type, ...], otherwise: Any) -> Any:
-    content = None if raw is None else header_table.value(raw)
+    content = None if raw is None else properties.value(raw)
     return content if type(content) in kinds else otherwise
 
 
@@ -261,12 +261,8 @@ def plain(source: str, arrived: Arrived, holder: object) -> Delivery:
     """The short way for a message that `is_plain`."""
     data = arrived.properties
     at = 7 + int.from_bytes(data[2:6], "big")
-    return Delivery(
-        Receipt(holder, arrived.tag, data, arrived.route),
-        source,
-        data[at + 1 :].decode("utf-8", "backslashreplace"),
-        arrived.body,
-    )
+    receipt = Receipt(holder, arrived.tag, data, arrived.route)
+    return Delivery(receipt, source, data[at + 1 :].decode("utf-8", "backslashreplace"), arrived.body)
 
 
 class ForeignMessages:
@@ -284,7 +280,14 @@ class ForeignMessages:
         """Those that a message in its source starts with."""
         if known.stamp is None and known.senders_attempts is not None and source not in self._warned:
             self._warned.add(source)
-            self._warn(source, known)
+            log.warning(
+                "Source %r: message %r came with a header x-delivery-attempts: %s that unpoison did not write. The handler sees "
+                "it; it is not counted, so the message has all its attempts. Said once for this source.",
+                source,
+                known.id,
+                known.headers["x-delivery-attempts"],
+                extra={"event": "foreign-attempts", "source": source, "message_id": known.id},
+            )
         if known.letter is None:
             return known.counters
         self._moved.note(source)
@@ -292,16 +295,6 @@ class ForeignMessages:
 
     def tell_due(self) -> None:
         self._moved.tell_due()
-
-    def _warn(self, source: str, known: Envelope) -> None:
-        log.warning(
-            "Source %r: message %r came with a header x-delivery-attempts: %s that unpoison did not write. The handler sees it; "
-            "it is not counted, so the message has all its attempts. Said once for this source.",
-            source,
-            known.id,
-            known.headers["x-delivery-attempts"],
-            extra={"event": "foreign-attempts", "source": source, "message_id": known.id},
-        )
 
 
 class StoreAgain(NamedTuple):
@@ -336,8 +329,6 @@ def delivery_of(source: str, holder: object, message: Arrived, known: Envelope, 
 
 def _returned(counters: Counters, returns: int) -> Counters:
     """The counters after a message came back so often."""
-    if returns == 0:
-        return counters
     for _ in range(1 if returns == FLAGGED else min(2, returns)):
         counters = counters.returned()
     return counters
@@ -354,12 +345,12 @@ def native(delivery: Delivery) -> Native:
     if LONG_ID in found:
         fields["message_id"] = delivery.id
     if EXPIRATION in found:
-        fields["expiration"] = header_table.text(found[EXPIRATION])
-    headers = [(as_text(name), header_table.native(value)) for name, value in entries if is_senders(name)]
+        fields["expiration"] = text(found[EXPIRATION])
+    headers = [(as_text(name), properties.native(value)) for name, value in entries if is_senders(name)]
     if attempts := found.get(SENDERS_ATTEMPTS if STAMP in found else ATTEMPTS):
-        headers.append((ATTEMPTS.decode(), header_table.native(attempts)))
+        headers.append((ATTEMPTS.decode(), properties.native(attempts)))
     return Native(
-        header_table.native(found[KEY]) if KEY in found else None,
+        properties.native(found[KEY]) if KEY in found else None,
         tuple(headers),
         {**fields, **_route(route_of(receipt.route, found) or (None, None))},
     )

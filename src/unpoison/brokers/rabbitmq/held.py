@@ -1,7 +1,9 @@
 """Keep what a consumer holds, and let other consumers know that it holds something.
 
 For each source there is a subscription, whose buffer fills by itself, and a channel from which suspects are pulled. What waits
-in a buffer and is not fetched goes back to others after a while.
+in a buffer and is not fetched goes back to others after a while. Suspects wait in `<queue>.suspects`: the server counts for each
+message how often it was handed out and came back, and there that is how often a start never ended, since nothing else takes
+messages from that queue. Who started one is noted in `<queue>.starts`.
 
 The server does not tell whether messages of a source are held by anyone. So a consumer that holds some is a consumer of the empty
 queue `<queue>.busy` too: the server tells everyone how many consumers a queue has, and forgets those whose connection ends. A run
@@ -9,17 +11,22 @@ that ends when nothing is left does not end while another consumer is at work, o
 """
 
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
+from unpoison.brokers.rabbitmq import properties
 from unpoison.brokers.rabbitmq.connection import Connection
 from unpoison.brokers.rabbitmq.connections import Connections
-from unpoison.brokers.rabbitmq.names import busy_of, suspects_of
-from unpoison.brokers.rabbitmq.subscription import Subscription
-from unpoison.brokers.rabbitmq.suspects import SuspectsChannel
+from unpoison.brokers.rabbitmq.errors import IN_USE, Refused
+from unpoison.brokers.rabbitmq.names import busy_of, starts_of, suspects_of
+from unpoison.brokers.rabbitmq.queue_pass import taken_and_put_back
+from unpoison.brokers.rabbitmq.subscription import PulledQueue, Subscription
 from unpoison.brokers.rabbitmq.wire import cancel_frame, consume_frame
+from unpoison.brokers.rabbitmq.writing import Copy
 from unpoison.errors import OwnershipLost, UnpoisonError
 from unpoison.port.broker import Ring
+from unpoison.port.copying.suspects import read_starts
 
 GIVE_BACK_AFTER = 2.0
 """Seconds that a message waits here unfetched before others may have it."""
@@ -27,12 +34,15 @@ GIVE_BACK_AFTER = 2.0
 TICK = 0.25
 """Seconds between two looks at what waits here unfetched."""
 
+LOOKS, LOOK_AGAIN = 10, 0.02
+"""How often notes of starts are looked for, and the seconds in between."""
+
 
 class BusyMark:
     """The mark of one connection on one source. Only the connection's thread changes it."""
 
     def __init__(self, connection: Connection, queue: str) -> None:
-        self._connection, self._queue = connection, queue
+        self._queue = queue
         self._channel = connection.channel()
         self.is_marked = False
 
@@ -43,7 +53,7 @@ class BusyMark:
 
     def mark_soon(self) -> None:
         """As `mark`, from any thread."""
-        self._connection.post(self.mark)
+        self._channel.connection.post(self.mark)
 
     def unmark(self) -> None:
         if self.is_marked:
@@ -58,7 +68,7 @@ class Held:
     def __init__(self, connections: Connections, ring: Ring, give_back: Callable[[], None], on_lost: Callable[[], None]) -> None:
         self._connections, self._ring, self._give_back, self._on_lost = connections, ring, give_back, on_lost
         self.subscriptions: dict[str, Subscription] = {}
-        self.suspects_channels: dict[str, SuspectsChannel] = {}
+        self.suspects_channels: dict[str, PulledQueue] = {}
         self._marks: dict[str, BusyMark] = {}
         self._pushing: Connection | None = None
 
@@ -73,27 +83,18 @@ class Held:
         if old is not None:
             old.close()
         self._connections.require(source)
-        mark = self._mark(source).mark
-        made = Subscription(
-            self._connections.pushing(),
-            source,
-            self._ring,
-            mark,
-            self._connections.part_lost,
-            pauses=True,
-            check=lambda: self._connections.topology().check_read(source),
-        )
-        self.subscriptions[source] = made
+        mark, lost = self._mark(source).mark, self._connections.part_lost
+        pushing, check = self._connections.pushing(), lambda: self._connections.topology().check_read(source)
+        self.subscriptions[source] = made = Subscription(pushing, source, self._ring, mark, lost, check)
         return made
 
-    def suspects_channel(self, source: str) -> SuspectsChannel:
+    def suspects_channel(self, source: str) -> PulledQueue:
         suspects = self.suspects_channels.get(source)
         if suspects is None or not suspects.alive:
             topology = self._connections.topology()
             topology.ensure(source)
-            suspects = SuspectsChannel(
-                topology.connection, suspects_of(source), self._mark(source).mark_soon, self._connections.part_lost
-            )
+            mark_soon, lost = self._mark(source).mark_soon, self._connections.part_lost
+            suspects = PulledQueue(topology.connection, suspects_of(source), mark_soon, lost)
             self.suspects_channels[source] = suspects
         return suspects
 
@@ -118,7 +119,7 @@ class Held:
 
     def let_all_go(self) -> None:
         """Hold nothing any more: the server hands out again all that was held."""
-        channels: list[Subscription | SuspectsChannel] = [*self.subscriptions.values(), *self.suspects_channels.values()]
+        channels: list[Subscription | PulledQueue] = [*self.subscriptions.values(), *self.suspects_channels.values()]
         self.subscriptions, self.suspects_channels = {}, {}
         for channel in channels:
             with suppress(UnpoisonError):
@@ -161,4 +162,31 @@ class Held:
 
     def _is_holding(self, source: str) -> bool:
         holders = (self.subscriptions.get(source), self.suspects_channels.get(source))
-        return any(each is not None and each.alive and (each.tags or getattr(each, "buffer", ())) for each in holders)
+        return any(each is not None and each.alive and each.is_holding for each in holders)
+
+
+class StartNotes:
+    """The notes about starts of one source's suspects. `vanished` starts of the message that is looked for never ended."""
+
+    def __init__(self, connections: Connections, source: str, vanished: int) -> None:
+        self._connections, self._queue, self._vanished = connections, starts_of(source), vanished
+
+    def store(self, stamp: str, note: bytes) -> None:
+        self._connections.store([Copy("", self._queue, properties.write(None), note)])
+
+    def find(self, stamp: str) -> Iterable[bytes]:
+        """Another consumer may have all notes in hand for a moment, so they are looked for several times."""
+        notes: list[bytes] = []
+        for tries in range(LOOKS):
+            if tries:
+                time.sleep(LOOK_AGAIN)
+            try:
+                found = taken_and_put_back(self._connections.topology().connection, self._queue)
+            except Refused as refused:
+                if IN_USE in refused.text:
+                    continue
+                return []  # no such queue, or no right to read it: the count of the server holds without notes
+            notes = [message.body for message in found]
+            if len(read_starts(notes, stamp)) >= self._vanished:
+                break
+        return notes

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from unpoison.brokers.rabbitmq import envelope, header_table, properties
+from unpoison.brokers.rabbitmq import envelope, properties
 from unpoison.brokers.rabbitmq.envelope import COUNTERS, LETTER, MOST_HEADERS, RECORD, STATE, Envelope
-from unpoison.brokers.rabbitmq.header_table import Header
+from unpoison.brokers.rabbitmq.properties import Header, header, json_text, text_of
 from unpoison.brokers.rabbitmq.wire import Arrived
 from unpoison.model.dead_letter import DeadLetter, counters_of_replay
 from unpoison.model.message import Counters, Message
@@ -43,13 +43,12 @@ def _headers(letter: DeadLetter, letter_id: str, state: str) -> list[Header]:
         serialization.STATE: state,
         **serialization.letter_headers(letter, MOST_HEADERS // 2),
     }
-    return [header_table.header(name, text) for name, text in texts.items()]
+    return [header(name.encode(), content) for name, content in texts.items()]
 
 
 class Found(msgspec.Struct):
     """A letter in its queue, with what is needed to send it again."""
 
-    arrived: Arrived
     original: Envelope
     letter: DeadLetter
 
@@ -63,22 +62,20 @@ def read(source: str, arrived: Arrived, states: Collection[str] = ("dead",)) -> 
         headers = {name: content for name, content in headers.items() if name not in (RECORD, LETTER, STATE)}
     message = Message(original.id, source, arrived.body, original.key, original.headers)
     letter = letter_of(
-        header_table.text(headers[RECORD]) if RECORD in headers else None,
+        text_of(headers, RECORD),
         message,
         lambda: _foreign(message, headers, original),
         id_=_own_id(headers) or _foreign_id(source, arrived, headers, original.stamp),
-        state=header_table.text(headers[STATE]) if STATE in headers else "dead",
+        state=text_of(headers, STATE) or "dead",
     )
-    return Found(arrived, original, letter)
+    return Found(original, letter)
 
 
 def _is_left_over(source: str, headers: Mapping[bytes, bytes], states: Collection[str]) -> bool:
     """Whether what it says of a letter is no longer true. A letter of ours has no `x-death`: one that RabbitMQ dead-lettered from
     the source had been moved back there by another tool."""
-    if STATE not in headers:
-        return False
-    return header_table.text(headers[STATE]) not in states or (
-        _DEATH in headers and envelope.last_death(headers).get("queue") == source
+    return STATE in headers and (
+        text_of(headers, STATE) not in states or (_DEATH in headers and envelope.last_death(headers).get("queue") == source)
     )
 
 
@@ -107,10 +104,10 @@ def _ours_again(arrived: Arrived, letter_id: str, history: str) -> SentAgain | N
     headers = dict(like.headers.entries)
     if not headers.keys() >= _WRITTEN or _DEATH in headers or headers[STATE] != _DEAD:
         return None
-    known = _decoded_gist(header_table.json_text(headers[RECORD]))
+    known = _decoded_gist(json_text(headers[RECORD]))
     counters = counters_of_replay(known.classification, known.replays)
     entries = [each for each in like.headers.entries if each[0] not in _RENEWED and not each[0].startswith(_NOT_COPIED)]
-    entries.append(header_table.header("x-unpoison-letter-id", letter_id))
+    entries.append(header(LETTER, letter_id))
     entries += _renewed(counters, history)
     return SentAgain(counters.alone, properties.write(like.id, entries, like))
 
@@ -118,7 +115,7 @@ def _ours_again(arrived: Arrived, letter_id: str, history: str) -> SentAgain | N
 @lru_cache(maxsize=64)
 def _renewed(counters: Counters, history: str) -> tuple[Header, ...]:
     """The same for most letters of a replay."""
-    return (*envelope.counters_headers(counters), envelope.also_to(history), header_table.header("x-unpoison-state", "replayed"))
+    return (*envelope.counters_headers(counters), envelope.also_to(history), header(STATE, "replayed"))
 
 
 class _Gist(msgspec.Struct):
@@ -128,7 +125,7 @@ class _Gist(msgspec.Struct):
     replays: int = 0
 
 
-_DEAD = header_table.header(serialization.STATE, "dead").value
+_DEAD = header(STATE, "dead").value
 _decoded_gist = msgspec.json.Decoder(_Gist).decode
 _WRITTEN = frozenset((RECORD, LETTER, STATE, envelope.STAMP))
 _RENEWED = frozenset((LETTER, STATE, COUNTERS, envelope.ATTEMPTS, *envelope.ROUTING))
@@ -159,10 +156,10 @@ def _brief(source: str, arrived: Arrived, states: Collection[str]) -> Brief:
     like = properties.read(arrived.properties)
     found = {name: value for name, value in like.headers.entries if name in _BRIEF}
     is_ours = not _is_left_over(source, found, states)
-    state = header_table.text(found[STATE]) if STATE in found and is_ours else "dead"
-    stamp = header_table.text(found[envelope.STAMP]) if envelope.STAMP in found else None
+    state = (text_of(found, STATE) if is_ours else None) or "dead"
+    stamp = text_of(found, envelope.STAMP)
     id_ = (_own_id(found) if is_ours else "") or _foreign_id(source, arrived, found, stamp)
-    message_id = header_table.text(found[envelope.LONG_ID]) if envelope.LONG_ID in found else like.id
+    message_id = text_of(found, envelope.LONG_ID) if envelope.LONG_ID in found else like.id
     if message_id is None:
         message_id = stamp or envelope.look(arrived, like).id
     return Brief(id_, message_id, state, (stamp, _replays(found)) if stamp else None)
@@ -173,7 +170,7 @@ def _replays(headers: Mapping[bytes, bytes]) -> int:
     if COUNTERS not in headers:
         return 0
     try:
-        return _decoded_replays(header_table.json_text(headers[COUNTERS])).replays
+        return _decoded_replays(json_text(headers[COUNTERS])).replays
     except UNREADABLE:
         return 0  # another program wrote the header
 
@@ -189,7 +186,7 @@ _BRIEF = frozenset((STATE, LETTER, envelope.STAMP, envelope.LONG_ID, COUNTERS, _
 
 def _own_id(headers: Mapping[bytes, bytes]) -> str:
     """The id that we gave it. An empty one is not ours: pages could not go on behind it."""
-    return header_table.text(headers[LETTER]) if LETTER in headers else ""
+    return text_of(headers, LETTER) or ""
 
 
 def _foreign_id(source: str, arrived: Arrived, headers: Mapping[bytes, bytes], stamp: str | None) -> str:

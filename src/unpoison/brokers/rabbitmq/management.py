@@ -14,7 +14,7 @@ from urllib.error import HTTPError
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 from urllib.request import HTTPRedirectHandler, HTTPSHandler, ProxyHandler, Request, build_opener
 
-from unpoison.brokers.rabbitmq.names import busy_of, delayed_of, dlq_of, history_of, lock_of, starts_of, suspects_of
+from unpoison.brokers.rabbitmq.names import busy_of, dlq_of, history_of, native_names, suspects_of
 from unpoison.brokers.rabbitmq.url import Address
 from unpoison.errors import ConfigError
 
@@ -45,7 +45,8 @@ class Management:
         login = address.parameters.credentials
         self.user = unquote(parts.username) if parts.username else str(login.username)
         password = unquote(parts.password) if parts.password else str(login.password)
-        self.shown = f"{parts.scheme}://{_host(parts)}:{parts.port or PORTS[parts.scheme]}{parts.path.rstrip('/')}"
+        host = f"[{parts.hostname}]" if ":" in str(parts.hostname) else parts.hostname
+        self.shown = f"{parts.scheme}://{host}:{parts.port or PORTS[parts.scheme]}{parts.path.rstrip('/')}"
         self.vhost = quote(address.vhost, safe="")
         self._login = base64.b64encode(f"{self.user}:{password}".encode()).decode()
         tls = address.parameters.ssl_options
@@ -59,6 +60,10 @@ class Management:
                 return None if answer.status == NOT_FOUND else json.load(answer)
         except (OSError, HTTPException, ValueError) as error:
             raise Unanswered(f"{self.shown} does not answer as the management API does: {_reason(error)}.") from None
+
+    def of_vhost(self, kind: str, name: str = "", more: str = "") -> Any:
+        """All things of one kind in the virtual host, or the one with this name."""
+        return self.get(f"{kind}/{self.vhost}{name and '/'}{quote(name, safe='')}{more}")
 
     def _answer(self, request: Request) -> Any:
         try:
@@ -84,11 +89,6 @@ def _api_url(address: Address) -> SplitResult:
             f"got {parts._replace(netloc=parts.netloc.rpartition('@')[2]).geturl()!r}."
         )
     return parts
-
-
-def _host(parts: SplitResult) -> str:
-    host = parts.hostname or ""
-    return f"[{host}]" if ":" in host else host
 
 
 def _told(error: HTTPError) -> str:
@@ -160,7 +160,9 @@ class FoundQueue(NamedTuple):
         return {place: value for place, value in found.items() if value is not None}
 
     def number(self, key: str) -> int | None:
-        return min(_numbers(self.settings(key).values()), default=None)
+        """The one that limits something: a negative one means that there is no limit."""
+        given = self.settings(key).values()
+        return min((each for each in given if isinstance(each, int) and not isinstance(each, bool) and each >= 0), default=None)
 
     def text(self, key: str) -> str | None:
         return next(map(str, self.settings(key).values()), None)
@@ -182,33 +184,10 @@ class FoundQueue(NamedTuple):
         return given
 
 
-def _numbers(values: Iterable[Any]) -> list[int]:
-    """Those that limit something: negative ones mean that there is no limit."""
-    return [value for value in values if isinstance(value, int) and not isinstance(value, bool) and value >= 0]
-
-
-class Family(NamedTuple):
-    """The queues of one source, as far as they exist."""
-
-    source: str
-    main: FoundQueue | None
-    dlq: FoundQueue | None
-    history: FoundQueue | None
-    suspects: FoundQueue | None
-    starts: FoundQueue | None
-    busy: FoundQueue | None
-    delayed: FoundQueue | None
-    lock: FoundQueue | None
-
-    def there(self) -> list[FoundQueue]:
-        return [each for each in self[1:] if isinstance(each, FoundQueue)]
-
-
 class VirtualHost(NamedTuple):
     """Everything in one virtual host that was asked for."""
 
     name: str
-    shown: str
     version: tuple[int, int]
     message_ttl: float | None
     dlq_ttl: float | None
@@ -216,53 +195,39 @@ class VirtualHost(NamedTuple):
     management: Management
     queues: Mapping[str, FoundQueue]
 
-    def family(self, source: str) -> Family:
-        roles = {
-            source: "source",
-            dlq_of(source): "dlq",
-            history_of(source): "history",
-            suspects_of(source): "suspects",
-            starts_of(source): "notes",
-            busy_of(source): "notes",
-            delayed_of(source): "notes",
-            lock_of(source): "notes",
-        }
-        return Family(source, *(self.queue(name, role) for name, role in roles.items()))
+    def family(self, source: str) -> list[FoundQueue]:
+        """The queues of one source, as far as they exist."""
+        roles = {source: "source", dlq_of(source): "dlq", history_of(source): "history", suspects_of(source): "suspects"}
+        found = [self.queue(name, roles.get(name, "notes")) for name in native_names("", source, consumed=True)]
+        return [each for each in found if each is not None]
 
     def queue(self, name: str, role: str) -> FoundQueue | None:
         found = self.queues.get(name)
         return None if found is None else found._replace(role=role)
 
     def exchange(self, name: str) -> Mapping[str, Any] | None:
-        found: Mapping[str, Any] | None = self.management.get(f"exchanges/{self.management.vhost}/{quote(name, safe='')}")
+        found: Mapping[str, Any] | None = self.management.of_vhost("exchanges", name)
         return found
 
     def bindings(self, exchange: str) -> Sequence[Mapping[str, Any]]:
         """What leaves an exchange, and where to."""
-        path = f"exchanges/{self.management.vhost}/{quote(exchange, safe='')}/bindings/source"
-        return self.management.get(path) or ()
+        return self.management.of_vhost("exchanges", exchange, "/bindings/source") or ()
 
 
 def queues_of(management: Management) -> dict[str, FoundQueue]:
     """All queues of the virtual host, with what applies to them."""
     policies = _policies(management, "policies")
     operators = _policies(management, "operator-policies")
-    rows = management.get(f"queues/{management.vhost}?{LIST}")
+    rows = management.of_vhost("queues", more=f"?{LIST}")
     if rows is None:
         raise Unanswered(f"{management.shown} knows no such virtual host: it belongs to another server.")
     found = {}
     for row in rows:
         name, kind = row["name"], row.get("type", "classic")
-        found[name] = FoundQueue(
-            name,
-            kind,
-            bool(row.get("durable")),
-            bool(row.get("auto_delete")),
-            bool(row.get("exclusive")),
-            row.get("arguments") or {},
-            _applied(policies, name, kind),
-            _applied(operators, name, kind),
-        )
+        durable, auto_delete, exclusive = (bool(row.get(flag)) for flag in ("durable", "auto_delete", "exclusive"))
+        policy, operator = (next((each for each in of if each.matches(name, kind)), None) for of in (policies, operators))
+        arguments = row.get("arguments") or {}
+        found[name] = FoundQueue(name, kind, durable, auto_delete, exclusive, arguments, policy, operator)
     return found
 
 
@@ -273,10 +238,6 @@ def sources_in(queues: Iterable[str]) -> list[str]:
 
 
 def _policies(management: Management, kind: str) -> list[Policy]:
-    rows = management.get(f"{kind}/{management.vhost}") or ()
+    rows = management.of_vhost(kind) or ()
     policies = [Policy(row["name"], row["pattern"], row["apply-to"], row["priority"], row["definition"]) for row in rows]
     return sorted(policies, key=lambda policy: -policy.priority)
-
-
-def _applied(policies: Iterable[Policy], name: str, kind: str) -> Policy | None:
-    return next((policy for policy in policies if policy.matches(name, kind)), None)

@@ -16,38 +16,14 @@ from unpoison.errors import ConfigError
 DLX = "dlx"
 LONGEST_NAME = 255 - len(".dlq.history")
 
-
-def dlq_of(source: str) -> str:
-    return f"{source}.dlq"
-
-
-def suspects_of(source: str) -> str:
-    return f"{source}.suspects"
-
-
-def history_of(source: str) -> str:
-    return f"{source}.dlq.history"
-
-
-def starts_of(source: str) -> str:
-    return f"{source}.starts"
-
-
-def busy_of(source: str) -> str:
-    return f"{source}.busy"
-
-
-def delayed_of(source: str) -> str:
-    return f"{source}.delayed"
-
-
-def lock_of(source: str) -> str:
-    return f"{source}.dlq.lock"
-
-
-def made_of(source: str) -> str:
-    """The exchange that says that we made the source."""
-    return f"{source}.made"
+dlq_of = "{}.dlq".format
+history_of = "{}.dlq.history".format
+lock_of = "{}.dlq.lock".format
+suspects_of = "{}.suspects".format
+starts_of = "{}.starts".format
+busy_of = "{}.busy".format
+delayed_of = "{}.delayed".format
+made_of = "{}.made".format
 
 
 def check_name(source: str) -> None:

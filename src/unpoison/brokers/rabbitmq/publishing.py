@@ -77,16 +77,14 @@ class _Sending:
     def send(self, numbers: Sequence[int]) -> None:
         """Have it known of each of these what became of it. Raises BrokerUnavailable only if nothing was sent."""
         if numbers:
-            batch, trouble = self._connections.try_to_store([self.copies[number] for number in numbers])
+            batch, error = self._connections.try_to_store([self.copies[number] for number in numbers])
             if not batch.all_stored:
-                self._sort_out(numbers, batch, trouble)
+                self._sort_out(numbers, batch, str(error or ""))
 
     def note_delays(self) -> None:
         """First, and by themselves: if they are refused, nothing of what is delayed has been sent."""
         delayed = [number for number in self.copies if self._messages[number].delay > 0]
-        delays: dict[str, float] = {}
-        for message in map(self._messages.__getitem__, delayed):
-            delays[message.source] = max(message.delay, delays.get(message.source, 0.0))
+        delays = [(message.source, message.delay) for message in map(self._messages.__getitem__, delayed)]
         try:
             if notes := self._connections.notes.needed(delays):
                 self._connections.store(notes)

@@ -18,10 +18,10 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
-from unpoison.brokers.rabbitmq.connection import ANSWER_TIMEOUT, Channel, Connection
+from unpoison.brokers.rabbitmq.connection import Connection
 from unpoison.brokers.rabbitmq.errors import Refused
-from unpoison.brokers.rabbitmq.subscription import AckRanges
-from unpoison.brokers.rabbitmq.wire import Arrived, Tap, ack_frames, get_frame
+from unpoison.brokers.rabbitmq.subscription import PulledQueue
+from unpoison.brokers.rabbitmq.wire import AckRanges, Arrived, Tap, ack_frames
 from unpoison.errors import BrokerUnavailable, UnpoisonError
 from unpoison.model.wording import counted
 from unpoison.port.broker import Progress
@@ -79,7 +79,7 @@ class QueuePass(Tap):
             names.append(self._consume(min(wanted - self._credit, max(CREDIT, -(-self.total // MOST_CONSUMERS)), MOST_CREDIT)))
         self._wait(progress)
         for name in names:
-            self._channel.ask(lambda channel, done, name=name: channel.basic_cancel(name, callback=done), "cancelling")  # type: ignore[misc]
+            self._channel.cancel(name)
         self._credit = self.taken
 
     def _wait(self, progress: Progress | None) -> None:
@@ -136,13 +136,8 @@ class QueuePass(Tap):
 
     def _consume(self, credit: int) -> str:
         name = f"unpoison-{self._consumers:06}"
-        self._channel.ask(lambda channel, done: channel.basic_qos(prefetch_count=credit, callback=done), "setting the credit")
-        self._channel.ask(
-            lambda channel, done: channel.basic_consume(
-                self._queue, _never, consumer_tag=name, exclusive=self._exclusive, callback=done
-            ),
-            "consuming",
-        )
+        self._channel.set_credit(credit)
+        self._channel.consume(self._queue, consumer_tag=name, exclusive=self._exclusive)
         self._consumers += 1
         self._credit += credit
         return name
@@ -154,10 +149,11 @@ class QueuePass(Tap):
         except Refused:
             raise
         except BrokerUnavailable as silent:
+            self._check()
             raise self._stalled() from silent
 
     def _ready(self) -> int:
-        return _ready(self._channel, self._queue)
+        return self._channel.ready(self._queue)
 
     def _check(self) -> None:
         if self._error is not None:
@@ -197,40 +193,11 @@ class QueuePass(Tap):
         self._news.set()
 
 
-class _First(Tap):
-    """Asks for the first message of a queue: a quorum queue that is busy for 250 ms says that it has none when it is counted."""
-
-    def __init__(self, connection: Connection, queue: str) -> None:
-        self._answered = threading.Event()
-        self._is_there = False
-        self._queue = queue
-        self._channel = connection.channel(self, self._answered.set)
-
-    def is_there(self) -> bool:
-        """It stays where it is."""
-        self._channel.send(get_frame(self._channel.number, self._queue))
-        if not self._answered.wait(ANSWER_TIMEOUT):
-            raise BrokerUnavailable(
-                f"RabbitMQ did not say within {ANSWER_TIMEOUT:g} s whether there are messages in {self._queue!r}."
-            )
-        if self._channel.closed is not None:
-            raise self._channel.closed
-        self._channel.close()
-        return self._is_there
-
-    def arrived(self, message: Arrived) -> None:
-        self._is_there = True
-        self._answered.set()
-
-    def nothing_there(self) -> None:
-        self._answered.set()
-
-
 def waiting_in(connection: Connection, queue: str) -> int:
     """How many messages are ready in a queue. None is only believed if asking for one finds none."""
     channel, ends = connection.channel(), time.monotonic() + STALLED
     try:
-        while (ready := _ready(channel, queue)) == 0 and _First(connection, queue).is_there():
+        while (ready := channel.ready(queue)) == 0 and _has_first(connection, queue):
             if time.monotonic() > ends:
                 raise BrokerUnavailable(
                     f"RabbitMQ has not counted the messages of {queue!r} for {STALLED:g} s: it is overloaded, or the queue has "
@@ -242,22 +209,21 @@ def waiting_in(connection: Connection, queue: str) -> int:
     return ready
 
 
-def _ready(channel: Channel, queue: str) -> int:
-    what = f"counting the messages of {queue}"
-    answer = channel.ask(lambda pika, done: pika.queue_declare(queue, passive=True, callback=done), what)
-    return int(answer.method.message_count)
+def _has_first(connection: Connection, queue: str) -> bool:
+    """Whether there is a message to take. It stays where it is."""
+    first = PulledQueue(connection, queue)
+    try:
+        return first.take() is not None
+    finally:
+        first.close()
 
 
-def taken_and_put_back(connection: Connection, queue: str, *, exclusive: bool = False) -> list[Arrived]:
-    """Everything in a queue that is known to be small. It stays there."""
+def taken_and_put_back(connection: Connection, queue: str) -> list[Arrived]:
+    """Everything in a queue that is known to be small. It stays there. Raises Refused if it is `IN_USE`."""
     found: list[Arrived] = []
-    looking = QueuePass(connection, queue, found.append, exclusive=exclusive)
+    looking = QueuePass(connection, queue, found.append, exclusive=True)
     try:
         looking.take()
     finally:
         looking.close()
     return found
-
-
-def _never(*_: object) -> None:
-    raise AssertionError("messages go to the tap of the channel, not through the client")

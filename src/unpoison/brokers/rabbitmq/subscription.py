@@ -9,14 +9,13 @@ until they are fetched. If the channel ends, or a consumer on it, the server tak
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import count, islice
-from typing import Any
 
-from unpoison.brokers.rabbitmq.connection import Connection
+from unpoison.brokers.rabbitmq.connection import ANSWER_TIMEOUT, Connection
 from unpoison.brokers.rabbitmq.errors import Unanswered
-from unpoison.brokers.rabbitmq.wire import Arrived, Tap, ack_frames
+from unpoison.brokers.rabbitmq.wire import HOLE_LASTS, AckRanges, Arrived, Tap, ack_frames, get_frame
 from unpoison.errors import BrokerUnavailable
 from unpoison.port.copying.settling import ALL_LET_GO, LetGo, Receipt
 
@@ -25,90 +24,103 @@ MAX_CREDIT = 65535
 FULL = 32 * 1024 * 1024
 """Bytes of bodies in the buffer beyond which nothing more is read."""
 
-HOLE_LASTS = 0.05
-"""Seconds after which a hole is no longer waited for."""
 
-Ack = tuple[int, bool]
-"""A tag, and whether it speaks for all before it."""
+class PulledQueue(Tap):
+    """A channel on which one message at a time is asked for. A message is held while it runs."""
 
+    def __init__(
+        self,
+        connection: Connection,
+        queue: str,
+        on_arrival: Callable[[], None] = lambda: None,
+        on_void: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._queue, self._on_arrival, self._on_void = queue, on_arrival, on_void
+        self.tags: set[int] = set()
+        self.alive = True
+        self._answered = threading.Event()
+        self._found: Arrived | None = None
+        self.kept: Arrived | None = None
+        """One that was taken and could not be started: handed out again at the next call. Put back, it would be counted as
+        started."""
+        self._channel = connection.channel(self, self._void)
 
-class AckRanges:
-    """Which acknowledgements of one channel are due. Tags begin with 1.
+    def take(self) -> Arrived | None:
+        """The next one, if there is one."""
+        if self.kept is not None and self.alive:
+            taken, self.kept = self.kept, None
+            return taken
+        self._found = None
+        self._answered.clear()
+        self._channel.send(get_frame(self._channel.number, self._queue))
+        if not self._answered.wait(ANSWER_TIMEOUT) or not self.alive:
+            refused = self._channel.closed
+            self.close()
+            if refused is not None and refused.code:
+                raise refused
+            raise BrokerUnavailable(f"RabbitMQ did not say whether there are messages in {self._queue!r}.")
+        return self._found
 
-    A finished stretch without a hole in it takes one cumulative ack. What is finished beyond the first hole is acked one by one,
-    in one write, once enough has gathered or the hole has lasted: one slow message does not hold up the others.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._next = 1
-        self._finished: set[int] = set()
-        self._singly: set[int] = set()
-        self._since = 0.0
-
-    def finish(self, tags: Iterable[int], enough: int) -> list[Ack]:
-        """These have ended; returns what is to be acked now. `enough` finished ones beyond a hole do not wait for it."""
-        if not self._finished:
-            self._since = self._clock()
-        self._finished.update(tags)
-        acks = self._prefix()
-        if self._finished and (len(self._finished) >= enough or self._clock() - self._since >= HOLE_LASTS):
-            acks += self.flush()
-        return acks
-
-    def flush(self) -> list[Ack]:
-        """Ack all that is finished, hole or not."""
-        acks = [(tag, False) for tag in sorted(self._finished)]
-        self._singly |= self._finished
-        self._finished.clear()
-        return acks
+    def keep(self, arrived: Arrived) -> None:
+        self.kept = arrived
 
     @property
-    def is_waiting(self) -> bool:
-        return bool(self._finished)
+    def is_holding(self) -> bool:
+        return bool(self.tags)
 
-    def _prefix(self) -> list[Ack]:
-        start = self._next
-        finished, singly = self._finished, self._singly
-        last = 0
-        while True:
-            if self._next in finished:
-                finished.discard(self._next)
-                last = self._next
-            elif self._next in singly:
-                singly.discard(self._next)
-            else:
-                break
-            self._next += 1
-        if last == 0:
-            return []
-        self._since = self._clock()
-        return [(last, last > start)]
+    def held(self, receipts: Sequence[Receipt]) -> Sequence[Receipt]:
+        return [receipt for receipt in receipts if receipt.handle in self.tags] if self.alive else ()
+
+    def let_go(self, receipts: Sequence[Receipt]) -> LetGo:
+        self.acknowledge([receipt.handle for receipt in receipts])
+        return ALL_LET_GO
+
+    def acknowledge(self, tags: Sequence[int]) -> None:
+        self.tags.difference_update(tags)
+        self._channel.send(ack_frames(self._channel.number, [(tag, False) for tag in tags]))
+
+    def close(self) -> None:
+        self.alive = False
+        self._channel.close()
+
+    # Called in the connection's thread.
+
+    def arrived(self, message: Arrived) -> None:
+        self._found = message
+        self.tags.add(message.tag)
+        self._on_arrival()
+        self._answered.set()
+
+    def nothing_there(self) -> None:
+        self._answered.set()
+
+    def _void(self) -> None:
+        if self.alive:
+            self.alive = False
+            if self.tags:  # else nothing is lost, and what is held elsewhere need not be lost either
+                self._on_void()
+        self._answered.set()
 
 
 class Subscription(Tap):
-    """One channel on a queue. With `pauses`, on a connection that nothing else is asked on, its buffer has a limit in bytes.
+    """A channel to which messages are pushed, on a connection that nothing else is asked on: its buffer has a limit in bytes.
     `check` raises if this user may no longer consume."""
 
     def __init__(
         self,
         connection: Connection,
         queue: str,
-        ring: Callable[[], None] = lambda: None,
-        on_arrival: Callable[[], None] = lambda: None,
-        on_void: Callable[[], None] = lambda: None,
-        *,
-        pauses: bool = False,
-        check: Callable[[], None] = lambda: None,
+        ring: Callable[[], None],
+        on_arrival: Callable[[], None],
+        on_void: Callable[[], None],
+        check: Callable[[], None],
     ) -> None:
-        self._check = check
+        self.connection, self._check, self._pauses = connection, check, True
         self._queue, self._ring, self._on_arrival, self._on_void = queue, ring, on_arrival, on_void
-        self.connection, self._pauses = connection, pauses
         self.buffer: deque[Arrived] = deque()
         self.tags: set[int] = set()
         """Of messages that are held."""
         self.alive = True
-        self.deleted = False
         self._acks = AckRanges()
         self._lock = threading.Lock()
         self._consumers: list[str] = []
@@ -119,6 +131,7 @@ class Subscription(Tap):
         self._timer = False
         self._taken_at = time.monotonic()
         self._channel = connection.channel(self, self._void)
+        self._channel.unless = lambda: self.is_full  # an answer comes after whatever is on its way, and nobody reads that then
         self._channel.on_cancel(self._void)
 
     # Called in the connection's thread.
@@ -145,16 +158,13 @@ class Subscription(Tap):
         """The server took everything back: a late ack would be ignored, or end the channel."""
         if self.alive:
             self.alive = False
-            if self.tags or self.buffer:
-                self._on_void()
-            else:
-                self._ring()  # nothing is lost
+            (self._on_void if self.is_holding else self._ring)()
 
     # Called by the consumer.
 
     @property
-    def consumers(self) -> int:
-        return len(self._consumers)
+    def is_holding(self) -> bool:
+        return bool(self.tags or self.buffer)
 
     @property
     def is_full(self) -> bool:
@@ -176,16 +186,14 @@ class Subscription(Tap):
 
     def _consume(self, credit: int) -> bool:
         """Have another consumer, with this credit. False if it is no use to wait for the answer."""
-        if self.tags or self.buffer:
+        if self.is_holding:
             self._check()  # a refusal here would end the channel, and all that is held on it would come back
         name = f"unpoison-{next(self._names)}"
         try:
-            self._ask(lambda channel, done: channel.basic_qos(prefetch_count=credit, callback=done), "setting the credit")
+            self._channel.set_credit(credit)
             self._consumers.append(name)
             self._credit += credit
-            self._ask(
-                lambda channel, done: channel.basic_consume(self._queue, _never, consumer_tag=name, callback=done), "consuming"
-            )
+            self._channel.consume(self._queue, consumer_tag=name)
         except Unanswered:
             return False
         return True
@@ -200,12 +208,7 @@ class Subscription(Tap):
                     return
 
     def ready(self) -> int:
-        answer = self._ask(lambda channel, done: channel.queue_declare(self._queue, passive=True, callback=done), "counting")
-        return int(answer.method.message_count)
-
-    def _ask(self, question: Callable[[Any, Callable[[Any], None]], object], what: str) -> Any:
-        """An answer comes after whatever is on its way. While the buffer is full nobody reads that."""
-        return self._channel.ask(question, what, unless=lambda: self.is_full)
+        return self._channel.ready(self._queue)
 
     def take(self, limit: int) -> list[Arrived]:
         taken = list(islice(self.buffer, limit)) if limit < len(self.buffer) else list(self.buffer)
@@ -276,23 +279,17 @@ class Subscription(Tap):
         The server forgets, and counts as returned, what it was about to send to a consumer that is cancelled; so it is given
         the time for an answer or two to send it.
         """
-        pauses = self._pauses
         self._read_on()
         if self._consumers:
             self.ready()
             self.ready()
         tags, self._consumers, self._credit = self._consumers, [], 0
         for tag in tags:
-            self._ask(lambda channel, done, tag=tag: channel.basic_cancel(tag, callback=done), "cancelling")  # type: ignore[misc]
-        self._pauses = pauses
+            self._channel.cancel(tag)
+        self._pauses = True
 
     def close(self) -> None:
-        """Hold nothing any more; the server has taken back what was not let go when this returns."""
         self._read_on()
         self._flush()
         self.alive = False
         self._channel.close()
-
-
-def _never(*_: object) -> None:
-    raise AssertionError("messages go to the tap of the channel, not through the client")

@@ -8,10 +8,11 @@ them, and messages published to its exchanges would vanish.
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
-from unpoison.brokers.rabbitmq.connection import Channel, Connection
+from unpoison.brokers.rabbitmq.connection import Channel, Connection, Question
 from unpoison.brokers.rabbitmq.errors import NOT_FOUND, PRECONDITION_FAILED, Refused, SourceDeleted
 from unpoison.brokers.rabbitmq.names import (
     DLX,
@@ -25,6 +26,7 @@ from unpoison.brokers.rabbitmq.names import (
     starts_of,
     suspects_of,
 )
+from unpoison.brokers.rabbitmq.url import Address
 from unpoison.errors import BrokerUnavailable
 from unpoison.port.broker import Finding
 
@@ -46,14 +48,24 @@ class Queue(NamedTuple):
     arguments: Mapping[str, Any]
 
 
-def queues(source: str, version: tuple[int, int], message_ttl: float | None, dlq_ttl: float | None) -> list[Queue]:
+class Binding(NamedTuple):
+    """From an exchange to a queue or, as `to_kind` says, to another exchange."""
+
+    exchange: str
+    to: str
+    key: str
+    arguments: Mapping[str, Any] = {}
+    to_kind: str = "queue"
+
+
+def queues(source: str, version: tuple[int, int], where: Address) -> list[Queue]:
     """What a source needs, in the order in which it is created. What expires in the source goes to its DLQ; what expires there is
     deleted."""
     kept: dict[str, Any] = {"x-queue-type": "quorum"}
     if version >= (4, 0):
         kept["x-delivery-limit"] = -1  # else looking at a letter 20 times would delete it
     return [
-        Queue(dlq_of(source), {**kept, **_ttl(dlq_ttl)}),
+        Queue(dlq_of(source), {**kept, **_ttl(where.dlq_ttl)}),
         Queue(
             source,
             {
@@ -63,7 +75,7 @@ def queues(source: str, version: tuple[int, int], message_ttl: float | None, dlq
                 "x-dead-letter-strategy": "at-least-once",
                 "x-overflow": "reject-publish",
                 "x-delivery-limit": BACKSTOP,
-                **_ttl(message_ttl),
+                **_ttl(where.message_ttl),
             },
         ),
         Queue(suspects_of(source), kept),
@@ -83,23 +95,9 @@ class Topology:
     """Creates and checks queues on one connection. `known` are sources that were found complete on an earlier one, `created`
     those that did not exist at all."""
 
-    def __init__(
-        self,
-        connection: Connection,
-        *,
-        create: bool,
-        message_ttl: float | None,
-        dlq_ttl: float | None,
-        known: set[str],
-        created: set[str],
-    ) -> None:
-        self.connection, self._create, self._known, self._created = connection, create, known, created
-        self._message_ttl, self._dlq_ttl = message_ttl, dlq_ttl
+    def __init__(self, connection: Connection, where: Address, known: set[str], created: set[str], *, create: bool) -> None:
+        self.connection, self._where, self._known, self._created, self.creates = connection, where, known, created, create
         self._channel: Channel | None = None
-
-    @property
-    def creates(self) -> bool:
-        return self._create
 
     def ensure(self, source: str) -> list[Finding]:
         """Have everything a source needs. What is known to be there is not asked for again, and with create=False nothing
@@ -107,7 +105,7 @@ class Topology:
         if source in self._known:
             return []
         check_name(source)
-        findings = self._make(source) if self._create else []
+        findings = self._make(source) if self.creates else []
         self._known.add(source)
         return findings
 
@@ -119,9 +117,9 @@ class Topology:
             self._exchange(made_of(source))
             self._created.add(source)
         findings = self._exchange(DLX)
-        for queue in queues(source, self.connection.version, self._message_ttl, self._dlq_ttl):
-            findings += self._queue(queue)
-        self._ask(lambda channel, done: channel.queue_bind(dlq_of(source), DLX, source, callback=done), "binding")
+        for queue in queues(source, self.connection.version, self._where):
+            findings += _differences(partial(self.declare, queue), f"Queue {queue.name!r}", partial(_difference_name, queue.name))
+        self.bind(Binding(DLX, dlq_of(source), source))
         return findings
 
     def has(self, source: str) -> bool:
@@ -130,13 +128,12 @@ class Topology:
         return self.is_there(source)
 
     def is_there(self, queue: str) -> bool:
-        try:
-            self._ask(lambda channel, done: channel.queue_declare(queue, passive=True, callback=done), "looking")
-        except Refused as refused:
-            if refused.code != NOT_FOUND:
-                raise
-            return False
-        return True
+        return _is_found(lambda: self.channel().look_at(queue))
+
+    def exists(self, exchange: str) -> bool:
+        return _is_found(
+            lambda: self.ask(lambda channel, done: channel.exchange_declare(exchange, passive=True, callback=done), "looking")
+        )
 
     def renew(self, source: str) -> None:
         """Have what a source needs, also what was deleted in the meantime."""
@@ -145,19 +142,18 @@ class Topology:
 
     def deleted(self, source: str) -> BrokerUnavailable:
         """What to say of a source that was there and is not any more."""
-        if self._create and self.exists(made_of(source)):
+        if self.creates and self.exists(made_of(source)):
             return BrokerUnavailable(
                 f"Queue {source!r} was deleted, with all that was in it. It is created again at one of the next tries."
             )
-        return SourceDeleted(source, may_create=self._create)
+        return SourceDeleted(source, may_create=self.creates)
 
     def check_read(self, queue: str) -> None:
         """Raises Refused if this user may not consume from a queue. Nothing is consumed: RabbitMQ looks at the right first and
         at the arguments second, and no priority is called so."""
         channel = self.connection.channel()
-        arguments = {"x-priority": "none"}
         try:
-            channel.ask(lambda pika, done: pika.basic_consume(queue, _never, arguments=arguments, callback=done), "asking")
+            channel.consume(queue, arguments={"x-priority": "none"})
         except Refused as refused:
             if refused.code != PRECONDITION_FAILED:
                 raise
@@ -169,66 +165,66 @@ class Topology:
         ready = consumers = 0
         for _ in range(COUNTED_AGAIN):
             asked = time.monotonic()
-            answer = self._ask(lambda channel, done: channel.queue_declare(queue, passive=True, callback=done), "counting").method
+            answer = self.channel().look_at(queue)
             ready, consumers = int(answer.message_count), int(answer.consumer_count)
             if ready or time.monotonic() - asked < BUSY:
                 break
         return ready, consumers
 
-    def exists(self, exchange: str) -> bool:
-        try:
-            self._ask(lambda channel, done: channel.exchange_declare(exchange, passive=True, callback=done), "looking")
-        except Refused as refused:
-            if refused.code == NOT_FOUND:
-                return False
-            raise
-        return True
-
     def declare(self, queue: Queue) -> None:
-        self._ask(
+        self.ask(
             lambda channel, done: channel.queue_declare(queue.name, durable=True, arguments=dict(queue.arguments), callback=done),
             f"declaring queue {queue.name}",
         )
 
+    def declare_exchange(self, name: str, kind: str) -> None:
+        self.ask(lambda channel, done: channel.exchange_declare(name, kind, durable=True, callback=done), "declaring")
+
+    def bind(self, bound: Binding) -> None:
+        what = (bound.to, bound.exchange, bound.key, dict(bound.arguments))
+        self.ask(lambda channel, done: getattr(channel, f"{bound.to_kind}_bind")(*what, callback=done), "binding")
+
     def _exchange(self, name: str) -> list[Finding]:
-        try:
-            self._ask(lambda channel, done: channel.exchange_declare(name, "direct", durable=True, callback=done), "declaring")
-        except Refused as refused:
-            return [_difference(f"Exchange {name!r}", "exchange-differs", refused)]
-        return []
+        return _differences(partial(self.declare_exchange, name, "direct"), f"Exchange {name!r}", lambda _: "exchange-differs")
 
-    def _queue(self, queue: Queue) -> list[Finding]:
-        try:
-            self.declare(queue)
-        except Refused as refused:
-            return [_difference(f"Queue {queue.name!r}", _difference_name(queue.name, refused.text), refused)]
-        return []
+    def ask(self, question: Question, what: str) -> Any:
+        return self.channel().ask(question, what)
 
-    def ask(self, question: Any, what: str) -> Any:
-        return self._ask(question, what)
-
-    def _ask(self, question: Any, what: str) -> Any:
-        """On a channel for questions; the server closes it when it refuses, so the next one may need a new one."""
+    def channel(self) -> Channel:
+        """For questions. The server closes it when it refuses one, so the next question may need a new one."""
         if self._channel is None or not self._channel.is_open:
             self._channel = self.connection.channel()
-        return self._channel.ask(question, what)
+        return self._channel
 
 
-def _never(*_: object) -> None:
-    raise AssertionError("the server refuses this consumer")
+def _is_found(look: Callable[[], object]) -> bool:
+    try:
+        look()
+    except Refused as refused:
+        if refused.code != NOT_FOUND:
+            raise
+        return False
+    return True
 
 
-def _difference(what: str, name: str, refused: Refused) -> Finding:
-    if refused.code != PRECONDITION_FAILED:
-        raise refused
-    told = refused.text.removeprefix("PRECONDITION_FAILED - ")
-    return Finding(
-        name,
-        f"{what} was there before and differs from what unpoison would create: {told}. It is used as it is.",
-        "To have it created again: stop producers and consumers, move its messages away (shovel), delete it, start again. "
-        "What a policy can set needs no such thing: rabbitmqctl set_policy.",
-        loses=not name.endswith("-differs"),
-    )
+def _differences(declare: Callable[[], None], what: str, name_of: Callable[[str], str]) -> list[Finding]:
+    """Declare something. If it was there before and differs, that is a finding."""
+    try:
+        declare()
+    except Refused as refused:
+        if refused.code != PRECONDITION_FAILED:
+            raise
+        name, told = name_of(refused.text), refused.text.removeprefix("PRECONDITION_FAILED - ")
+        return [
+            Finding(
+                name,
+                f"{what} was there before and differs from what unpoison would create: {told}. It is used as it is.",
+                "To have it created again: stop producers and consumers, move its messages away (shovel), delete it, start "
+                "again. What a policy can set needs no such thing: rabbitmqctl set_policy.",
+                loses=not name.endswith("-differs"),
+            )
+        ]
+    return []
 
 
 _LOSING = {

@@ -40,6 +40,8 @@ def address(url: str) -> Address:
     places = parts.places(PORTS[parts.scheme], FORM, "localhost")
     if len(places) > 1:
         raise ConfigError(f"{parts.shown!r} names {len(places)} servers, and the RabbitMQ client takes one: {FORM}")
+    if parts.user is not None and parts.password is None:
+        raise ConfigError(f"{parts.shown!r} names a user without a password, and RabbitMQ asks for both: {FORM}")
     clients = [name for name in parts.options() if name not in OURS]  # the client refuses those that it does not know
     options = Options(parts, OURS, clients)
     vhost = unquote(parts.path[1:]) or "/"

@@ -7,7 +7,8 @@ properties stay bytes until they are needed.
 """
 
 import struct
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from pika import frame
@@ -197,25 +198,87 @@ def publish_frames(channel: int, exchange: str, routing_key: str, properties: by
     return b"".join(frames)
 
 
-def ack_frames(channel: int, acks: Sequence[tuple[int, bool]]) -> bytes:
+HOLE_LASTS = 0.05
+"""Seconds after which a hole is no longer waited for."""
+
+Ack = tuple[int, bool]
+"""A tag, and whether it speaks for all before it."""
+
+
+class AckRanges:
+    """Which acknowledgements of one channel are due. Tags begin with 1.
+
+    A finished stretch without a hole in it takes one cumulative ack. What is finished beyond the first hole is acked one by one,
+    in one write, once enough has gathered or the hole has lasted: one slow message does not hold up the others.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._next = 1
+        self._finished: set[int] = set()
+        self._singly: set[int] = set()
+        self._since = 0.0
+
+    def finish(self, tags: Iterable[int], enough: int) -> list[Ack]:
+        """These have ended; returns what is to be acked now. `enough` finished ones beyond a hole do not wait for it."""
+        if not self._finished:
+            self._since = self._clock()
+        self._finished.update(tags)
+        acks = self._prefix()
+        if self._finished and (len(self._finished) >= enough or self._clock() - self._since >= HOLE_LASTS):
+            acks += self.flush()
+        return acks
+
+    def flush(self) -> list[Ack]:
+        """Ack all that is finished, hole or not."""
+        acks = [(tag, False) for tag in sorted(self._finished)]
+        self._singly |= self._finished
+        self._finished.clear()
+        return acks
+
+    @property
+    def is_waiting(self) -> bool:
+        return bool(self._finished)
+
+    def _prefix(self) -> list[Ack]:
+        start = self._next
+        finished, singly = self._finished, self._singly
+        last = 0
+        while True:
+            if self._next in finished:
+                finished.discard(self._next)
+                last = self._next
+            elif self._next in singly:
+                singly.discard(self._next)
+            else:
+                break
+            self._next += 1
+        if last == 0:
+            return []
+        self._since = self._clock()
+        return [(last, last > start)]
+
+
+def ack_frames(channel: int, acks: Sequence[Ack]) -> bytes:
     return b"".join([_ACK.pack(METHOD, channel, 13, _BASIC, ACK, tag, multiple, 0xCE) for tag, multiple in acks])
 
 
 def get_frame(channel: int, queue: str) -> bytes:
     """Ask for one message."""
-    method = b"\x00\x3c\x00\x46\x00\x00" + short(queue) + b"\x00"
-    return _HEAD.pack(METHOD, channel, len(method)) + method + _END
+    return _method_frame(channel, b"\x00\x3c\x00\x46\x00\x00" + short(queue) + b"\x00")
 
 
 def consume_frame(channel: int, queue: str, consumer: str) -> bytes:
     """Consume without waiting for an answer; what comes is let go at once."""
-    method = b"\x00\x3c\x00\x14\x00\x00" + short(queue) + short(consumer) + b"\x0a" + bytes(4)
-    return _HEAD.pack(METHOD, channel, len(method)) + method + _END
+    return _method_frame(channel, b"\x00\x3c\x00\x14\x00\x00" + short(queue) + short(consumer) + b"\x0a" + bytes(4))
 
 
 def cancel_frame(channel: int, consumer: str) -> bytes:
     """Consume no longer; without an answer too."""
-    method = b"\x00\x3c\x00\x1e" + short(consumer) + b"\x01"
+    return _method_frame(channel, b"\x00\x3c\x00\x1e" + short(consumer) + b"\x01")
+
+
+def _method_frame(channel: int, method: bytes) -> bytes:
     return _HEAD.pack(METHOD, channel, len(method)) + method + _END
 
 

@@ -14,27 +14,16 @@ import msgspec
 
 from unpoison.brokers.redis import envelope, scripts
 from unpoison.brokers.redis.connection import Command, Connection
-from unpoison.brokers.redis.envelope import fields_of_letter, native
 from unpoison.brokers.redis.fetching import Fetcher, NotOurs
 from unpoison.brokers.redis.names import DLQ, HELD, OWNERS, keys_of
 from unpoison.brokers.redis.owner import Owner, take_over, waits_of
+from unpoison.brokers.redis.provisioning import check_kind, make_group, open_source
 from unpoison.brokers.redis.publishing import publish
-from unpoison.brokers.redis.topology import check_kind, make_group, open_source
 from unpoison.brokers.redis.url import address
 from unpoison.errors import BrokerUnavailable, OwnershipLost
 from unpoison.model.message import Delivery, Outgoing
-from unpoison.port.broker import (
-    ALL_CAPABILITIES,
-    Depth,
-    Finding,
-    Kept,
-    Published,
-    Ring,
-    Settlement,
-    Waits,
-    all_or_none,
-    without_source,
-)
+from unpoison.port import broker as port
+from unpoison.port.broker import Depth, Finding, Kept, Published, Ring, Settlement, Waits
 from unpoison.port.reading import Unreadable
 from unpoison.port.serialization import counters_text
 from unpoison.port.takeovers import TAKEOVER_EVERY, ownership_lost
@@ -46,8 +35,8 @@ SYNC_WITHIN = 2.0
 class RedisBroker:
     """One connection to the server. A consumer owns its messages until all its processes have ended."""
 
-    native = staticmethod(native)
-    capabilities = ALL_CAPABILITIES
+    native = staticmethod(envelope.native)
+    capabilities = port.ALL_CAPABILITIES
 
     def __init__(self, url: str) -> None:
         self.address = address(url)
@@ -80,8 +69,8 @@ class RedisBroker:
         return [fd for owner in self._owners.values() for fd in owner.inherited_fds()]
 
     def publish(self, messages: Sequence[Outgoing]) -> Published:
-        if missing := without_source(messages, self._check):
-            return all_or_none(messages, missing)
+        if missing := port.without_source(messages, self._check):
+            return port.all_or_none(messages, missing)
         outcome = publish(self.connection, self._keys, messages)
         created, self._created = self._created, set()
         return msgspec.structs.replace(outcome, created=created) if created else outcome
@@ -133,7 +122,7 @@ class RedisBroker:
                 numbers[source, owner] = iter(found)
             if lost_count:
                 lost.append((source, owner))
-        self._fetcher.settled(list(_moved(settlement)) if settlement.kept or settlement.dead else settlement.gone)
+        self._fetcher.settled(settlement)
         if lost:
             raise self._lost(*lost[0])
         holders = [(dead.delivery.source, dead.delivery.receipt.owner) for dead in settlement.dead]
@@ -166,9 +155,8 @@ class RedisBroker:
 
     def waits(self, source: str) -> Waits:
         self._check(source)
-        keys = self._keys[source]
         own = self._owners[source].name if source in self._owners else ""
-        return waits_of(self.connection, keys, self.address.group, own)
+        return waits_of(self.connection, self._keys[source], own)
 
     def close(self) -> None:
         for source, owner in self._owners.items():
@@ -189,7 +177,7 @@ class RedisBroker:
         """Check a source that was not opened when it is first used: its key may hold something else."""
         if source not in self._keys:
             is_list = source in self.address.lists  # an empty list does not exist as a key
-            is_there = check_kind(self.connection, source, is_list=is_list)
+            is_there = check_kind(self.connection, source)
             if not self._create and not is_list:
                 make_group(self.connection, source, create=False)
             self._keys[source] = self.keys(source)
@@ -197,7 +185,7 @@ class RedisBroker:
                 self._created.add(source)
 
     def _open(self, source: str) -> Sequence[Finding]:
-        found = open_source(self.connection, source, create=self._create, is_list=source in self.address.lists)
+        found = open_source(self.connection, source, create=self._create)
         self._keys[source] = self.keys(source)
         self._opened.add(source)
         return found
@@ -206,8 +194,7 @@ class RedisBroker:
         if source not in self._opened:
             self._open(source)
         if source not in self._owners:
-            is_list = source in self.address.lists
-            self._owners[source] = Owner(self.connection.finder, self.connection, self._keys[source], is_list=is_list)
+            self._owners[source] = Owner(self.connection, self._keys[source])
         return self._owners[source]
 
     def _ask(self, source: str, command: Command) -> Any:
@@ -248,13 +235,6 @@ def _commands(settlement: Settlement, keys: Mapping[str, Sequence[str]], group: 
         yield source, owner, scripts.FINISH(keys[source], group, owner, len(entries), *entries, *waiting)
 
 
-def _moved(settlement: Settlement) -> Iterator[Delivery]:
-    """Every message of a settlement."""
-    yield from settlement.gone
-    yield from (kept.delivery for kept in settlement.kept)
-    yield from (dead.delivery for dead in settlement.dead)
-
-
 def _by_owner(deliveries: Sequence[Delivery]) -> dict[tuple[str, str], Sequence[Delivery]]:
     """Nearly always one source and one owner: then nothing is copied."""
     owners = {(delivery.source, delivery.receipt.owner) for delivery in deliveries}
@@ -275,7 +255,7 @@ def _letters(settlement: Settlement, group: str) -> dict[tuple[str, str], list[A
     rows: dict[tuple[str, str], list[Any]] = {}
     for dead in settlement.dead:
         receipt = dead.delivery.receipt
-        letter = fields_of_letter(dead.letter, receipt.fields, group, receipt.no)
+        letter = envelope.fields_of_letter(dead.letter, receipt.fields, group, receipt.no)
         row = [int(receipt.is_waiting), receipt.no, len(letter), *letter]
         rows.setdefault((dead.delivery.source, receipt.owner), []).extend(row)
     return rows

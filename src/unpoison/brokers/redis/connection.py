@@ -172,8 +172,7 @@ class Connection:
 
     def open(self, key: str) -> None:
         self._is_closed = False
-        with self._lock, explained(self._shown):
-            self._node(key)
+        self.node(key)
 
     def ask(self, key: str, *commands: Command) -> list[Any]:
         """The answers to these commands about keys on the node of `key`. Raises the first error among them."""

@@ -15,23 +15,14 @@ from unpoison.brokers.redis.connection import Connection
 from unpoison.brokers.redis.envelope import position_of
 from unpoison.brokers.redis.errors import explained
 from unpoison.brokers.redis.names import DLQ, HELD, OWNERS, SOURCES, dlq_of, keys_of, owner_channel
+from unpoison.brokers.redis.provisioning import list_source
 from unpoison.brokers.redis.server_checks import Look, NotAllowed
-from unpoison.brokers.redis.topology import LIST_COSTS
 from unpoison.brokers.redis.url import address
 from unpoison.port import findings
 from unpoison.port.broker import Finding
 
-NAMES = (
-    *server_checks.NAMES,
-    "stream-trimmed",
-    "key-expires",
-    "wrong-type",
-    "other-groups",
-    "list-source",
-    "source-missing",
-    "vanished-consumer",
-    "many-dead-letters",
-)
+_OF_KEYS = ("stream-trimmed", "key-expires", "wrong-type", "other-groups", "list-source")
+NAMES = (*server_checks.NAMES, *_OF_KEYS, "source-missing", "vanished-consumer", "many-dead-letters")
 DEEP = ()
 
 Questions = dict[str, Callable[[], Iterator[Finding]]]
@@ -43,13 +34,7 @@ LOOKED_AT = 1_000
 """How many held entries are checked, the oldest."""
 
 
-def examine(  # one signature for all brokers
-    url: str,
-    wanted: Sequence[str],
-    longest: float | None,  # noqa: ARG001
-    *,
-    deep: bool = False,  # noqa: ARG001
-) -> Sequence[Finding]:
+def examine(url: str, wanted: Sequence[str], longest: float | None, *, deep: bool = False) -> Sequence[Finding]:  # noqa: ARG001
     """All findings. No check takes long, so `deep` adds none."""
     with _connected(url, wanted[0] if wanted else SOURCES) as connection:
         return _examined(connection, wanted)
@@ -139,11 +124,7 @@ def _of_kinds(look: Look) -> Iterator[Finding]:
             stops=True,
         )
     if is_list:
-        yield Finding(
-            "list-source",
-            f"{source!r} is a list. {LIST_COSTS}",
-            f"Change its producers to a stream, and remove list={source} from the URL:\nXADD {source} * body <message>",
-        )
+        yield list_source(source)
 
 
 def _of_expiry(look: Look) -> Iterator[Finding]:

@@ -44,6 +44,11 @@ def position_of(no: bytes) -> tuple[int, int]:
     return int(first), int(second)
 
 
+def by_name(fields: Sequence[bytes]) -> dict[bytes, bytes]:
+    """The fields of an entry, which come as names and values in turn."""
+    return dict(zip(fields[::2], fields[1::2], strict=False))
+
+
 def fields_of(message: Outgoing | Message) -> list[bytes]:
     """The fields of a message in the stream."""
     fields = [b"id", message.id.encode(), b"body", message.body]
@@ -99,9 +104,8 @@ def _unreadable_waiting(source: str, owner: str, row: Sequence[Any], error: Exce
 
 
 def _unreadable(receipt: Receipt, source: str, native: Mapping[str, Any], error: Exception) -> Unreadable:
-    values = dict(zip(receipt.fields[::2], receipt.fields[1::2], strict=False))
-    body = values[b"body"] if b"body" in values else packed(receipt.fields)
-    return unreadable(receipt, source, _text(receipt.no), body, native, error)
+    body = by_name(receipt.fields).get(b"body")
+    return unreadable(receipt, source, as_text(receipt.no), packed(receipt.fields) if body is None else body, native, error)
 
 
 def blob_of(delivery: Delivery) -> bytes:
@@ -114,29 +118,29 @@ def blob_of_message(message: Message | Outgoing, fields: Sequence[bytes] | None 
 
 
 def _delivery(receipt: Receipt, source: str, fields: Sequence[bytes], known_id: bytes | None) -> Delivery:
-    values = dict(zip(fields[::2], fields[1::2], strict=False))
-    id_ = _text(known_id or values.get(b"id") or receipt.no)
+    values = by_name(fields)
+    id_ = as_text(known_id or values.get(b"id") or receipt.no)
     key = values.get(b"key")
     if b"body" not in values:
-        body = msgspec.json.encode({_text(name): _text(value) for name, value in values.items()})
-        return Delivery(receipt, source, id_, body, None if key is None else _text(key))
-    return Delivery(receipt, source, id_, values[b"body"], None if key is None else _text(key), _headers(values))
+        body = msgspec.json.encode({as_text(name): as_text(value) for name, value in values.items()})
+        return Delivery(receipt, source, id_, body, None if key is None else as_text(key))
+    return Delivery(receipt, source, id_, values[b"body"], None if key is None else as_text(key), _headers(values))
 
 
 def _headers(values: Mapping[bytes, bytes]) -> Mapping[str, str]:
     """The texts of `_senders`."""
-    found = {_text(name): _text(value) for name, value in values.items() if name not in _NOT_HEADERS}
+    found = {as_text(name): as_text(value) for name, value in values.items() if name not in _NOT_HEADERS}
     if b"headers" in values:
         try:
             found |= read_headers(values[b"headers"].decode())
         except UNREADABLE:
-            found["headers"] = _text(values[b"headers"])
+            found["headers"] = as_text(values[b"headers"])
     return found or NO_HEADERS
 
 
 def _senders(pairs: Sequence[tuple[bytes, bytes]]) -> list[tuple[str, bytes]]:
     """All fields but ours, then those in the field `headers`. If that is not a JSON object of text, it stays as it is."""
-    found = [(_text(name), value) for name, value in pairs if name not in _NOT_HEADERS]
+    found = [(as_text(name), value) for name, value in pairs if name not in _NOT_HEADERS]
     for name, value in pairs:
         if name == b"headers":
             try:
@@ -152,14 +156,10 @@ def native(delivery: Delivery) -> Native:
     pairs = list(zip(receipt.fields[::2], receipt.fields[1::2], strict=False))
     values = dict(pairs)
     properties = {
-        "stream_id": no if STREAM_ID.fullmatch(no := _text(receipt.no)) else None,
+        "stream_id": no if STREAM_ID.fullmatch(no := as_text(receipt.no)) else None,
         "fields": [[name, value] for name, value in pairs if name != b"body"],
     }
     return Native(values.get(b"key"), tuple(_senders(pairs)) if b"body" in values else (), properties)
-
-
-def _text(value: bytes) -> str:
-    return as_text(value)
 
 
 _UNKNOWN = (
@@ -186,28 +186,23 @@ def fields_of_letter(letter: DeadLetter, original: Sequence[bytes], group: str, 
 
 def letter_of(source: str, no: bytes, state: str, fields: Sequence[bytes]) -> DeadLetter:
     """The letter in an entry. One that another program wrote is shown as far as it can be read."""
-    values = dict(zip(fields[::2], fields[1::2], strict=False))
-
-    def text(name: bytes) -> str | None:
-        return None if name not in values else str(values[name], "utf-8", "backslashreplace")
-
-    record = text(b"record") or _UNKNOWN
-    replays = read_one(text(b"replays") or "0", int, lambda *_: 0)
-    row = (no.decode(), state, replays, text(b"fingerprint") or "", text(b"id") or no.decode())
-    return serialization.letter(source, (*row, text(b"key"), text(b"headers"), values.get(b"body", b""), record))
+    values = by_name(fields)
+    texts = {name: as_text(value) for name, value in values.items() if name not in (b"body", b"fields")}
+    replays = read_one(texts.get(b"replays") or "0", int, lambda *_: 0)
+    row = (no.decode(), state, replays, texts.get(b"fingerprint", ""), texts.get(b"id") or no.decode())
+    rest = (texts.get(b"key"), texts.get(b"headers"), values.get(b"body", b""), texts.get(b"record") or _UNKNOWN)
+    return serialization.letter(source, row + rest)
 
 
 def original_of(message: Message, fields: Sequence[bytes]) -> list[bytes]:
     """The fields with which the message of a letter is replayed."""
-    values = dict(zip(fields[::2], fields[1::2], strict=False))
-    known = fields_of(message)
+    values, known = by_name(fields), fields_of(message)
     return read_one(values[b"fields"], unpacked, lambda *_: known) if b"fields" in values else known
 
 
 def group_of(fields: Sequence[bytes], default: str) -> str:
     """The group that dead-lettered the message. A replay goes only there: other groups handle it themselves."""
-    values = dict(zip(fields[::2], fields[1::2], strict=False))
-    return as_text(values.get(b"group", default.encode()))
+    return as_text(by_name(fields).get(b"group", default.encode()))
 
 
 def number(source: str, letter_id: str) -> str | None:

@@ -15,9 +15,10 @@ from unpoison.brokers.redis.connection import Command, Connection
 from unpoison.brokers.redis.envelope import position_of
 from unpoison.brokers.redis.errors import explained, word
 from unpoison.brokers.redis.owner import Owner
-from unpoison.brokers.redis.topology import make_group
+from unpoison.brokers.redis.provisioning import make_group
 from unpoison.errors import BrokerUnavailable
 from unpoison.model.message import Delivery
+from unpoison.port.broker import Settlement
 from unpoison.port.reading import FETCH_BYTES, body_bytes
 
 log = logging.getLogger("unpoison")
@@ -101,11 +102,12 @@ class Fetcher:
     def mark_received(self, source: str, found: Sequence[Delivery]) -> None:
         self._received[source].add(found)
 
-    def settled(self, deliveries: Sequence[Delivery]) -> None:
-        """These are no longer held."""
+    def settled(self, settlement: Settlement) -> None:
+        """These messages are no longer held."""
         for received in self._received.values():
             if received.waiting:
-                received.waiting -= {delivery.receipt.no for delivery in deliveries if delivery.receipt.is_waiting}
+                moved = [kept.delivery for kept in settlement.kept] + [dead.delivery for dead in settlement.dead]
+                received.waiting -= {each.receipt.no for each in (*settlement.gone, *moved) if each.receipt.is_waiting}
 
     def ahead(self, source: str, owner: str, finished: int) -> Sequence[Command]:
         """Commands that read the next batch, to be sent with the end of this one; none unless batches are full.
@@ -115,12 +117,8 @@ class Fetcher:
         received = self._received.get(source)
         if received is None or received.owner != owner or not received.is_complete or received.stock or finished < FULL_BATCH:
             return ()
-        if (
-            source not in self._flowing
-            or source in self.has_waiting
-            or source in self._lists
-            or self._connection.finder.is_cluster
-        ):
+        is_plain = source not in self.has_waiting and source not in self._lists and not self._connection.finder.is_cluster
+        if source not in self._flowing or not is_plain:
             return ()
         received.ahead, received.is_complete = min(finished, self._at_once.get(source, READ_AT_ONCE)), False
         return self._reading(source, owner, received.ahead)

@@ -19,7 +19,7 @@ from contextlib import suppress
 import redis
 
 from unpoison.brokers.redis import scripts
-from unpoison.brokers.redis.connection import Connection, Finder, Node
+from unpoison.brokers.redis.connection import Connection, Node
 from unpoison.brokers.redis.errors import explained
 from unpoison.brokers.redis.names import ALONE, HELD, LATER, WAITING, owner_channel
 from unpoison.errors import UnpoisonError
@@ -43,10 +43,10 @@ RECOVERY = 1.0
 class Owner:
     """This consumer as an owner of messages of one source, and the connections that keep it alive and listen."""
 
-    def __init__(self, finder: Finder, connection: Connection, keys: Sequence[str], *, is_list: bool = False) -> None:
-        self._finder, self._connection, self._keys, self._source = finder, connection, keys, keys[0]
-        self._shown, self._group = finder.address.shown, finder.address.group
-        self._is_list = is_list
+    def __init__(self, connection: Connection, keys: Sequence[str]) -> None:
+        self._connection, self._finder, self._keys, self._source = connection, connection.finder, keys, keys[0]
+        self._shown, self._group = connection.address.shown, connection.address.group
+        self._is_list = self._source in connection.address.lists
         self.name = ""
         self._since = 0.0
         self._ring: Ring = lambda: None
@@ -287,9 +287,9 @@ def _since(said: bytes) -> float | None:
     return float(words[5]) if len(words) == 6 and words[5].isdigit() else None
 
 
-def waits_of(connection: Connection, keys: Sequence[str], group: str, but_owner: str) -> Waits:
+def waits_of(connection: Connection, keys: Sequence[str], but_owner: str) -> Waits:
     """When the next delayed message is due, and which other consumers hold messages of the source."""
-    source = keys[0]
+    source, group = keys[0], connection.address.group
     first = [("ZRANGE", keys[each], 0, 0, "WITHSCORES") for each in (WAITING, ALONE, LATER)]
     *soonest, held, pending, moment = connection.try_all(
         source, *first, ("HVALS", keys[HELD]), ("XPENDING", source, group), ("TIME",)

@@ -48,11 +48,9 @@ def _store(connection: Connection, keys: Mapping[str, Sequence[str]], messages: 
         return Published(unknown=dict.fromkeys(range(len(messages)), str(error)))
     if not isinstance(done, list):  # if a command was refused, the answer to EXEC does not say which
         failed = next((answer for answer in (*queued, done) if isinstance(answer, redis.ResponseError)), None)
-        return (
-            STORED
-            if failed is None
-            else Published(dict.fromkeys(range(len(messages)), refused(connection.address.shown, failed)))
-        )
+        if failed is None:
+            return STORED
+        return Published(dict.fromkeys(range(len(messages)), refused(connection.address.shown, failed)))
     if not any(isinstance(answer, redis.ResponseError) for answer in done):
         return STORED
     return _stored_in_part(connection, messages, done)

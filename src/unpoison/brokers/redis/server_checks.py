@@ -1,6 +1,6 @@
 """Checks of the doctor for the server: settings that lose messages, or keep them from being written."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -98,21 +98,15 @@ class Look:
 
     def __init__(self, connection: Connection, key: str) -> None:
         self.connection, self.key = connection, key
-
-    @property
-    def shown(self) -> str:
-        return self.connection.address.shown
-
-    @property
-    def group(self) -> str:
-        return self.connection.address.group
+        self.shown, self.group = connection.address.shown, connection.address.group
+        self.user = connection.address.options.get("username") or "default"
 
     def ask(self, *command: Any) -> Any:
         answer = self.connection.try_all(self.key, command)[0]
         if isinstance(answer, redis.ResponseError):
             if word(answer) == "NOPERM" or "unknown command" in str(answer):
-                user = self.connection.address.options.get("username") or "default"
-                raise NotAllowed(answer, "|".join(map(str, command[:2])).lower() if command[0] == "CONFIG" else command[0], user)
+                name = "|".join(map(str, command[:2])).lower() if command[0] == "CONFIG" else command[0]
+                raise NotAllowed(answer, name, self.user)
             raise answer
         return answer
 
@@ -131,8 +125,9 @@ class Look:
 
 
 def checks(look: Look) -> dict[str, Callable[[], Iterator[Finding]]]:
+    persistence = partial(_config, names=("appendonly", "save", "appendfsync"))
     return {
-        "whether messages survive a restart": partial(_examine, PERSISTENCE, look, _persistence),
+        "whether messages survive a restart": partial(_examine, PERSISTENCE, look, persistence),
         "whether messages are deleted when the memory is full": partial(_examine, MEMORY, look, _memory),
         "whether the server can write to its disk": partial(_examine, DISK, look, _disk),
         "whether the server is a replica": partial(_examine, ROLE, look, lambda look: look.info("replication")),
@@ -144,19 +139,12 @@ def _examine(table: tuple[Check, ...], look: Look, facts_of: Callable[[Look], di
     yield from findings.examine(table, facts_of(look) | {"shown": look.shown})
 
 
-def _config(look: Look, *names: str) -> dict[str, Any]:
-    found: dict[str, bytes] = {}
-    for name in names:
-        found |= look.table("CONFIG", "GET", name)[0]
-    return {name: value.decode() for name, value in found.items()}
-
-
-def _persistence(look: Look) -> dict[str, Any]:
-    return _config(look, "appendonly", "save", "appendfsync")
+def _config(look: Look, names: Sequence[str]) -> dict[str, Any]:
+    return {name: value.decode() for each in names for name, value in look.table("CONFIG", "GET", each)[0].items()}
 
 
 def _memory(look: Look) -> dict[str, Any]:
-    config = _config(look, "maxmemory", "maxmemory-policy")
+    config = _config(look, ("maxmemory", "maxmemory-policy"))
     limit, used = int(config["maxmemory"]), int(look.info("memory")["used_memory"])
     limit_size, used_size = f"{limit / 2**20:,.0f}", f"{used / 2**20:,.0f}"
     when_full = f"at {limit_size} MiB" if limit else "once it has a maxmemory, which it does not have now,"
@@ -178,10 +166,9 @@ def _of_subscribing(look: Look) -> Iterator[Finding]:
     finally:
         node.close()
     if isinstance(answer, redis.ResponseError):
-        user = look.connection.address.options.get("username") or "default"
         yield Finding(
             "cannot-subscribe",
-            f"The user {user!r} may not subscribe to channels ({answer}). A consumer that died is then noticed only by its "
+            f"The user {look.user!r} may not subscribe to channels ({answer}). A consumer that died is then noticed only by its "
             f"silence, after 30 seconds instead of at once.",
-            f"Allow it, for unpoison's own channels:\nACL SETUSER {user} +@pubsub &unpoison:*",
+            f"Allow it, for unpoison's own channels:\nACL SETUSER {look.user} +@pubsub &unpoison:*",
         )

@@ -53,7 +53,9 @@ class Address:
 def address(url: str) -> Address:
     """Raises ConfigError for a URL that cannot be understood."""
     parts = parse(url, EXAMPLE)
-    ours, theirs = _options(parts.query)
+    given = parse_qsl(parts.query, keep_blank_values=True)
+    ours = {name: [value for each, value in given if each == name] for name in ("group", "list")}
+    theirs = {name: value for name, value in given if name not in ours}
     has_sentinels = parts.scheme.endswith(SENTINEL)
     hosts = tuple(parts.places(SENTINEL_PORT if has_sentinels else 6379, EXAMPLE, "localhost"))
     path, service = _path(parts, url) if has_sentinels else (parts.path, None)
@@ -67,7 +69,7 @@ def address(url: str) -> Address:
         kind = options.pop("connection_class", Connection)
         options = {name: value for name, value in options.items() if name not in ("host", "port")}
         options, lists = _DEFAULTS | options | _OURS, frozenset(ours["list"])
-        made = Address(masked(url), hosts, options, kind, _group(ours, url), lists, service, sentinel_options)
+        made = Address(masked(url), hosts, options, kind, _group(ours["group"], url), lists, service, sentinel_options)
         made.connection("host", 1)  # the client refuses an unknown option here
     except (TypeError, ValueError) as error:
         said = without_secrets(str(error), url)
@@ -86,19 +88,8 @@ def _path(parts: BrokerURL, url: str) -> tuple[str, str]:
     return f"/{database}", service
 
 
-def _options(query: str) -> tuple[dict[str, list[str]], dict[str, str]]:
-    ours: dict[str, list[str]] = {"group": [], "list": []}
-    theirs: dict[str, str] = {}
-    for name, value in parse_qsl(query, keep_blank_values=True):
-        if name in ours:
-            ours[name].append(value)
-        else:
-            theirs[name] = value
-    return ours, theirs
-
-
-def _group(ours: dict[str, list[str]], url: str) -> str:
-    group = ours["group"][-1] if ours["group"] else GROUP
+def _group(given: list[str], url: str) -> str:
+    group = given[-1] if given else GROUP
     if not _NAME.fullmatch(group) or group in RESERVED:
         raise ConfigError(
             f"{masked(url)!r}: group must be letters, digits and . _ - and none of {', '.join(RESERVED)}, got {group!r}. "

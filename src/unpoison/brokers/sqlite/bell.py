@@ -111,14 +111,9 @@ class Bell:
 
     def _next_due(self, connection: sqlite3.Connection) -> float | None:
         """The next due time. Each rings once: a message that the consumer leaves must not ring for ever."""
-        moments = [
-            connection.execute(
-                "select min(due) from unpoison_waiting where source = ? and alone = ? and owner is null and due > ?",
-                (source, alone, self._rang_for),
-            ).fetchone()[0]
-            for source in self._sources
-            for alone in (0, 1)
-        ]
+        query = "select min(due) from unpoison_waiting where source = ? and alone = ? and owner is null and due > ?"
+        wanted = [(source, alone, self._rang_for) for source in self._sources for alone in (0, 1)]
+        moments = [connection.execute(query, values).fetchone()[0] for values in wanted]
         return min((moment for moment in moments if moment is not None), default=None)
 
     def _sleep(self, pause: float) -> bool:

@@ -19,7 +19,6 @@ from unpoison.brokers.sqlite.bell import Bell
 from unpoison.brokers.sqlite.errors import explained
 from unpoison.brokers.sqlite.file import connect, path_of
 from unpoison.brokers.sqlite.owner import Leases, Owner, take_over
-from unpoison.brokers.sqlite.rows import depth_of, waits_of
 from unpoison.brokers.sqlite.schema import POSITIONS, migrate
 from unpoison.errors import BrokerUnavailable
 from unpoison.model.message import Delivery, Outgoing
@@ -140,7 +139,7 @@ class SQLiteBroker:
         copies = bool(settlement.kept or settlement.dead)
         gone = sorted([delivery.receipt for delivery in settlement.gone])
         moved = [kept.delivery.receipt for kept in settlement.kept] + [dead.delivery.receipt for dead in settlement.dead]
-        progress = self._leases.after(sorted(gone + moved) if moved else gone)
+        remaining = self._leases.after(sorted(gone + moved) if moved else gone)
         with self.writing(durable=copies) as run:
             self._check_ownership(run)
             owner, now = self._owner.no, self._clock()
@@ -149,8 +148,9 @@ class SQLiteBroker:
             settled += len(letters) - letters.count(None) + rows.remove(run, gone, owner)
             if settled != len(gone) + len(moved):
                 raise _PartlyLost
-            run.executemany("delete from unpoison_leases where first = ?", [(first,) for first in progress.ended])
-        self._leases.apply(progress)
+            ended = [(first,) for first, left in remaining.items() if not left]
+            run.executemany("delete from unpoison_leases where first = ?", ended)
+        self._leases.apply(remaining)
         return [f"{dead.delivery.source}-{no}" for dead, no in zip(settlement.dead, letters, strict=True)]
 
     def extend(self, deliveries: Sequence[Delivery]) -> None:
@@ -165,14 +165,14 @@ class SQLiteBroker:
         with self.reading() as run:
             run.execute("begin")  # one snapshot for all counts: a message that moves meanwhile is counted once
             try:
-                return depth_of(run, number, self._clock())
+                return rows.depth_of(run, number, self._clock())
             finally:
                 run.execute("commit")
 
     def waits(self, source: str) -> Waits:
         number = self.numbers[source]
         with self.reading() as run:
-            return waits_of(run, number, self._clock(), self._owner.no)
+            return rows.waits_of(run, number, self._clock(), self._owner.no)
 
     def close(self) -> None:
         if self._bell is not None:

@@ -16,7 +16,7 @@ from urllib.parse import quote as url_quote
 from unpoison.brokers.sqlite import schema
 from unpoison.brokers.sqlite.errors import explained
 from unpoison.brokers.sqlite.file import LOG_LIMIT, kind_of_file_system, must_exist, path_of, refuse_network
-from unpoison.brokers.sqlite.owner import Owner, command_of, holders, readers, user_of, writers
+from unpoison.brokers.sqlite.owner import READERS, WRITER, Owner, command_of, holders, in_transaction, user_of
 from unpoison.errors import BrokerUnavailable, ConfigError
 from unpoison.model.wording import counted
 from unpoison.port import findings
@@ -34,29 +34,12 @@ _HELD = (
     "+ (select count(*) from unpoison_waiting where owner = :no) from unpoison_owners where no = :no"
 )
 
-NAMES = (
-    "network-file-system",
-    "damaged",
-    "not-writable",
-    "readable-by-others",
-    "disk-full",
-    "disk-nearly-full",
-    "not-wal",
-    "log-grown",
-    "file-locked",
-    "lock-held",
-    *findings.NAMES,
-)
+_OF_DISK = ("network-file-system", "damaged", "not-writable", "readable-by-others", "disk-full", "disk-nearly-full")
+NAMES = (*_OF_DISK, "not-wal", "log-grown", "file-locked", "lock-held", *findings.NAMES)
 DEEP = ("damaged",)
 
 
-def examine(  # one signature for all brokers
-    url: str,
-    sources: Sequence[str],
-    longest: float | None,  # noqa: ARG001
-    *,
-    deep: bool = False,
-) -> Sequence[Finding]:
+def examine(url: str, sources: Sequence[str], longest: float | None, *, deep: bool = False) -> Sequence[Finding]:  # noqa: ARG001
     """All findings. `deep` reads the whole file."""
     path = path_of(url)
     must_exist(path)
@@ -223,7 +206,7 @@ def _of_journal(run: sqlite3.Connection, path: str) -> Iterator[Finding]:
 def _of_log(path: str) -> Iterator[Finding]:
     log = Path(f"{path}-wal")
     if log.exists() and log.stat().st_size > LOG_LIMIT:
-        who = _processes(readers(path))
+        who = _processes(set(in_transaction(path, READERS)))
         yield Finding(
             "log-grown",
             f"The log {str(log)!r} has grown to {_size(log.stat().st_size)}, more than the {_size(LOG_LIMIT)} that it is cut to "
@@ -237,7 +220,7 @@ def _of_writers(run: sqlite3.Connection, path: str) -> Iterator[Finding]:
     """A commit between two looks means that writers take turns, as they should."""
     before = _commits(run)
     ends = time.monotonic() + HELD_TOO_LONG
-    while pids := writers(path):
+    while pids := set(in_transaction(path, WRITER)):
         if _commits(run) != before:
             return
         if time.monotonic() > ends:
@@ -302,7 +285,7 @@ def _of_held(run: sqlite3.Connection, path: str) -> Iterator[Finding]:
     here = socket.gethostname()
     for no, host, pid in run.execute("select no, host, pid from unpoison_owners").fetchall():
         lock = Path(f"{path}-owners", str(no)).absolute()
-        if host != here or not lock.exists() or Owner(path).is_free(no):
+        if host != here or not lock.exists() or not Owner(path).is_held(no):
             continue
         others = holders(str(lock)) - {pid}
         if command_of(pid) and not others:
@@ -320,12 +303,8 @@ def _of_held(run: sqlite3.Connection, path: str) -> Iterator[Finding]:
 
 
 def _processes(pids: set[int]) -> str:
-    return ", ".join(_process(pid) for pid in sorted(pids))
-
-
-def _process(pid: int) -> str:
-    command, user = command_of(pid), user_of(pid)
-    return f"process {pid}" + (f" ({command}, user {user})" if command else "")
+    commands = {pid: command_of(pid) for pid in sorted(pids)}
+    return ", ".join(f"process {pid}" + (f" ({name}, user {user_of(pid)})" if name else "") for pid, name in commands.items())
 
 
 def _size(count: int) -> str:

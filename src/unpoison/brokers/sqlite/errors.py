@@ -65,7 +65,6 @@ def failed(messages: Sequence[Outgoing], error: BrokerUnavailable, largest: int,
     large = [number for number, message in enumerate(messages) if len(message.body) > largest]
     if code != sqlite3.SQLITE_TOOBIG or not large:
         return Published(dict.fromkeys(range(len(messages)), refused))
-    reasons = {
-        number: f"The message has {len(messages[number].body):,} bytes, and this SQLite takes {largest:,}." for number in large
-    }
-    return all_or_none(messages, {number: Refused(Refusal.TOO_LARGE, reason) for number, reason in reasons.items()})
+    why = "The message has {:,} bytes, and this SQLite takes {:,}."
+    sizes = {number: len(messages[number].body) for number in large}
+    return all_or_none(messages, {each: Refused(Refusal.TOO_LARGE, why.format(size, largest)) for each, size in sizes.items()})

@@ -14,9 +14,8 @@ import stat
 import time
 from bisect import bisect_right, insort
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from unpoison.brokers.sqlite.schema import POSITIONS
@@ -57,11 +56,7 @@ class Owner:
     def vanished(self, connection: sqlite3.Connection) -> list[int]:
         """Other owners whose processes have all ended."""
         rows = connection.execute("select no from unpoison_owners where no <> ?", (self.no,)).fetchall()
-        return [no for (no,) in rows if not self._is_held(no)]
-
-    def is_free(self, no: int) -> bool:
-        """Whether no process holds the lock of this owner."""
-        return not self._is_held(no)
+        return [no for (no,) in rows if not self.is_held(no)]
 
     def release(self) -> None:
         """Release the lock. The row stays until another consumer has taken over what is left."""
@@ -75,7 +70,8 @@ class Owner:
         with suppress(FileNotFoundError):
             (self._folder / str(no)).unlink()
 
-    def _is_held(self, no: int) -> bool:
+    def is_held(self, no: int) -> bool:
+        """Whether a process holds the lock of this owner."""
         if no == self.no:
             return True
         try:
@@ -103,14 +99,6 @@ def _share(made: Path, file: os.stat_result) -> None:
     made.chmod(mode)
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """The effect of a settle: how many messages stay open in each lease it touches, and which leases end."""
-
-    remaining: dict[int, int]
-    ended: list[int]
-
-
 class Leases:
     """The ranges of the line that this consumer holds. A lease row goes once every message in its range is settled.
 
@@ -127,8 +115,8 @@ class Leases:
         self._last[first] = first + count - 1
         self._remaining[first] = count
 
-    def after(self, positions: Sequence[int]) -> Progress:
-        """The leases once these (sorted) positions are settled."""
+    def after(self, positions: Sequence[int]) -> dict[int, int]:
+        """How many messages stay open in each lease that a settle of these (sorted) positions touches. With none, it ends."""
         remaining: dict[int, int] = {}
         for low, high in ranges(positions):
             at = max(0, bisect_right(self._firsts, low) - 1)
@@ -138,13 +126,14 @@ class Leases:
                 if covered > 0:
                     remaining[first] = remaining.get(first, self._remaining[first]) - covered
                 at += 1
-        return Progress(remaining, [first for first, count in remaining.items() if count == 0])
+        return remaining
 
-    def apply(self, progress: Progress) -> None:
-        self._remaining.update(progress.remaining)
-        for first in progress.ended:
-            del self._remaining[first], self._last[first]
-            self._firsts.remove(first)
+    def apply(self, remaining: Mapping[int, int]) -> None:
+        self._remaining.update(remaining)
+        for first, count in remaining.items():
+            if not count:
+                del self._remaining[first], self._last[first]
+                self._firsts.remove(first)
 
     def clear(self) -> None:
         self._firsts.clear()
@@ -195,19 +184,17 @@ def take_over(run: sqlite3.Connection, owner: int, now: float) -> Takeover:
 # Which processes lock the file just now is asked of the kernel. Trying the locks would need write permission. Opening and
 # closing the lock files would drop the locks that other connections of this process have there.
 
-_WRITER = range(120, 121)
-_READERS = range(123, 128)
+WRITER = range(120, 121)
+READERS = range(123, 128)
 """Bytes of the -shm file that SQLite locks. Its file format fixes them."""
 
 
-def writers(path: str) -> set[int]:
-    """Processes with an open write transaction. Empty where the system does not say."""
-    return set(_holders(path, _WRITER))
-
-
-def readers(path: str) -> set[int]:
-    """Processes with an open read transaction. Empty where the system does not say."""
-    return set(_holders(path, _READERS))
+def in_transaction(path: str, wanted: range) -> Iterator[int]:
+    """Processes with an open transaction that writes, or reads. None where the system does not say."""
+    for words in _locks("POSIX", f"{path}-shm"):
+        first, last = int(words[6]), wanted[-1] if words[7] == "EOF" else int(words[7])
+        if first <= wanted[-1] and last >= wanted[0]:
+            yield int(words[4])
 
 
 def holders(lock: str) -> set[int]:
@@ -251,13 +238,6 @@ def _opened(pid: int) -> set[str]:
         return set()
 
 
-def _holders(path: str, wanted: range) -> Iterator[int]:
-    for words in _locks("POSIX", f"{path}-shm"):
-        first, last = int(words[6]), wanted[-1] if words[7] == "EOF" else int(words[7])
-        if first <= wanted[-1] and last >= wanted[0]:
-            yield int(words[4])
-
-
 def _locks(kind: str, path: str) -> Iterator[list[str]]:
     """The lines of /proc/locks about this file."""
     try:
@@ -268,7 +248,6 @@ def _locks(kind: str, path: str) -> Iterator[list[str]]:
         return
     for line in lines:
         words = line.split()
-        if (
-            len(words) == 8 and words[1] == kind and int(words[5].rpartition(":")[2]) == inode
-        ):  # a waiting process has one word more
+        # A waiting process has one word more.
+        if len(words) == 8 and words[1] == kind and int(words[5].rpartition(":")[2]) == inode:
             yield words

@@ -44,17 +44,9 @@ class ByteBudget:
             for receipt, id_, body, key, headers, counters in cursor:
                 if type(body) is not bytes or type(id_) is not str or (key is not None and type(key) is not str):
                     raise TypeError("a column holds a value of another type than unpoison writes there")
-                found.append(
-                    Delivery(
-                        receipt,
-                        source,
-                        id_,
-                        body,
-                        key,
-                        NO_HEADERS if headers is None else read_headers(headers),
-                        UNTRIED if counters is None else read_counters(counters),
-                    )
-                )
+                sent = NO_HEADERS if headers is None else read_headers(headers)
+                known = UNTRIED if counters is None else read_counters(counters)
+                found.append(Delivery(receipt, source, id_, body, key, sent, known))
                 left -= len(body)
                 if left <= 0:
                     break
@@ -82,15 +74,8 @@ def delivery_of(source: str, row: Row) -> Delivery:
     receipt, id_, body, key, headers, counters = row
     if not isinstance(body, bytes):
         raise TypeError(f"the body is of the type {type(body).__name__}")
-    return Delivery(
-        receipt,
-        source,
-        id_.decode(),
-        body,
-        None if key is None else key.decode(),
-        read_headers(headers),
-        read_counters(counters),
-    )
+    key = None if key is None else key.decode()
+    return Delivery(receipt, source, id_.decode(), body, key, read_headers(headers), read_counters(counters))
 
 
 def native(delivery: Delivery) -> Native:
@@ -173,13 +158,11 @@ def publish(run: sqlite3.Connection, source: int, messages: Sequence[Outgoing], 
         last = run.execute("select last from unpoison_sources where no = ?", (source,)).fetchone()[0]
         position = source * POSITIONS + last + 1
         run.execute("update unpoison_sources set last = last + ? where no = ?", (len(ready), source))
-        run.executemany(
-            "insert into unpoison_line values (?, ?, ?, ?, ?, ?)",
-            (
-                (position + n, m.id, m.key, None if m.headers is NO_HEADERS else headers_text(m.headers), m.body, now)
-                for n, m in enumerate(ready)
-            ),
+        values = (
+            (position + n, m.id, m.key, None if m.headers is NO_HEADERS else headers_text(m.headers), m.body, now)
+            for n, m in enumerate(ready)
         )
+        run.executemany("insert into unpoison_line values (?, ?, ?, ?, ?, ?)", values)
 
 
 def depth_of(run: sqlite3.Connection, source: int, now: float) -> Depth:

@@ -15,8 +15,10 @@ head of a source needs no index, whatever else the file holds.
 """
 
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from unpoison.port.sql import check_version, migration_script
+from unpoison.port import sql
 
 POSITIONS = 2**40
 
@@ -46,26 +48,15 @@ MIGRATIONS: tuple[str, ...] = (_V1,)
 
 
 def migrate(connection: sqlite3.Connection, path: str, *, create: bool, migrations: tuple[str, ...] = MIGRATIONS) -> None:
-    """Bring the file to this version, or refuse it. Safe to run in several processes at once."""
-    newest = len(migrations)
-    if version(connection) == newest:
-        return
-    check_version(version(connection), newest, path, create=create)
-    connection.execute("begin immediate")  # a second process waits here and then finds nothing to do
-    try:
-        found = version(connection)
-        check_version(found, newest, path, create=create)
-        connection.execute("create table if not exists unpoison_version (version integer not null)")
-        for script in migrations[found:]:
-            for statement in script.split(";"):
-                connection.execute(statement)
-        connection.execute("delete from unpoison_version")
-        connection.execute("insert into unpoison_version values (?)", (newest,))
-        connection.execute("commit")
-    except BaseException:
-        if connection.in_transaction:  # some errors, such as a full disk, have already rolled it back
-            connection.execute("rollback")
-        raise
+    """Bring the file to this version, or refuse it."""
+    sql.migrate(connection, version, _alone, migrations, path, create=create)
+
+
+@contextmanager
+def _alone(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+    connection.execute("begin immediate")
+    with connection:
+        yield connection
 
 
 def version(connection: sqlite3.Connection) -> int:
@@ -81,4 +72,4 @@ def version(connection: sqlite3.Connection) -> int:
 
 def statements() -> str:
     """The statements for people's own migrations."""
-    return migration_script(MIGRATIONS)
+    return sql.migration_script(MIGRATIONS)

@@ -60,6 +60,9 @@ T = TypeVar("T")
 AT_ONCE = 10
 """What one request can hold at most."""
 
+LIMIT = 1_048_576
+"""Bytes of one message with its attributes, and of one request (256 KiB before August 2025)."""
+
 CONNECT_TIMEOUT, ANSWER_TIMEOUT = 5, 10
 MOST_CONNECTIONS = 256
 """That are kept open between requests. All users of an address in a process share them, and only as many as are needed at once
@@ -239,6 +242,22 @@ def _made(address: Address) -> Any:
     client = session.create_client("sqs", region_name=address.region, endpoint_url=address.endpoint, config=config, **login)
     client.meta.events.register("before-parse.sqs.ReceiveMessage", read)
     return client
+
+
+def delete(connection: Connection, url: str, handles: Sequence[str]) -> dict[str, str]:
+    """Delete these messages, ten at most. Returns those for which it failed, with the error code of each."""
+    entries = [{"Id": str(number), "ReceiptHandle": handle} for number, handle in enumerate(handles)]
+    return _failed(handles, connection.ask("delete_message_batch", QueueUrl=url, Entries=entries))
+
+
+def hide(connection: Connection, url: str, handles: Sequence[str], seconds: int) -> dict[str, str]:
+    """As `delete`: hide these from others for so long."""
+    entries = [{"Id": str(number), "ReceiptHandle": each, "VisibilityTimeout": seconds} for number, each in enumerate(handles)]
+    return _failed(handles, connection.ask("change_message_visibility_batch", QueueUrl=url, Entries=entries))
+
+
+def _failed(handles: Sequence[str], answer: Any) -> dict[str, str]:
+    return {handles[int(each["Id"])]: each["Code"] for each in answer.get("Failed", ())}
 
 
 def in_tens(items: Iterable[T]) -> list[list[T]]:

@@ -15,15 +15,14 @@ from typing import Any
 
 import msgspec
 
-from unpoison.brokers.sqs import letters
+from unpoison.brokers.sqs import copies
 from unpoison.brokers.sqs.broker import SQSBroker
-from unpoison.brokers.sqs.client import Client
 from unpoison.brokers.sqs.connection import NoQueue
+from unpoison.brokers.sqs.copies import Found
 from unpoison.brokers.sqs.envelope import GROUP
-from unpoison.brokers.sqs.letters import Found
 from unpoison.brokers.sqs.queue_pass import QueuePass
 from unpoison.brokers.sqs.subscription import receive
-from unpoison.brokers.sqs.topology import Topic
+from unpoison.brokers.sqs.topology import Client, Topic
 from unpoison.brokers.sqs.writing import Copy
 from unpoison.errors import BrokerUnavailable, UnpoisonError
 from unpoison.model.dead_letter import DeadLetter
@@ -156,7 +155,7 @@ class LettersReading:
 
     def _found(self, url: str, raw: Any) -> Found:
         state, otherwise = self._read_as[url]
-        return letters.read(self._source, raw, state, otherwise)
+        return copies.read(self._source, raw, state, otherwise)
 
     def take_past(self, keep: Keep) -> None:
         self._keep = keep
@@ -190,8 +189,8 @@ class LettersReading:
 
     def _note(self, queue: str, entry: Entry, data: bytes, state: str) -> Copy:
         found = self._found(entry.place, _unpack(data))
-        told = letters.written(found.letter, found.seen, entry.id, state)
-        return letters.fitted(queue, found.seen, told, found.raw)
+        told = copies.written(found.letter, found.seen, entry.id, state)
+        return copies.fitted(queue, found.seen, told, found.raw)
 
     def let_go(self, entries: Sequence[Entry], *, stored: bool) -> None:
         check_time(self._until, self._topic)

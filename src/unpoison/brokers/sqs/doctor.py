@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, suppress
-from functools import partial
 
 import msgspec
 
@@ -49,8 +48,8 @@ def examine(
 def _queues_of(connection: Connection, sources: Sequence[str]) -> dict[str, str]:
     """The queues of these sources that are there, by name. Needs no right that a consumer does not have."""
     wanted = [name for source in sources for name in check_name(source, connection.address.prefix).all()]
-    urls = connection.all_of([partial(Topology(connection, create=False).url, name) for name in wanted])
-    return {name: url for name, url in zip(wanted, urls, strict=True) if url is not None}
+    urls = Topology(connection, create=False).urls(wanted)
+    return {name: url for name, url in urls.items() if url is not None}
 
 
 def _could_be_meant(connection: Connection, there: Iterable[str]) -> set[str]:

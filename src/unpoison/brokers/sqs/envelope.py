@@ -214,13 +214,6 @@ def attribute_bytes(value: Mapping[str, Any]) -> bytes:
     return str(content).encode("utf-8", "surrogatepass")
 
 
-def returned(counters: Counters, times: int) -> Counters:
-    """As they are if the message came back so often."""
-    for _ in range(min(2, times)):
-        counters = counters.returned()
-    return counters
-
-
 def native(delivery: Delivery) -> Native:
     """What SQS itself says about a message. Of a retry, id and attributes are the original's; what SQS counts is the copy's."""
     receipt: Receipt = delivery.receipt
@@ -290,11 +283,6 @@ def _text(body: bytes) -> str | None:
     except UnicodeDecodeError:
         return None
     return None if _REFUSED.search(text) else text
-
-
-def fits(text: str) -> bool:
-    """Whether SQS takes every character of it."""
-    return not _REFUSED.search(text)
 
 
 def decoded(text: str, encoding: str | None) -> bytes:

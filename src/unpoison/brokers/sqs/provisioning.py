@@ -3,16 +3,14 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from functools import partial
 from shlex import quote
 
 from unpoison.brokers.sqs import topology
-from unpoison.brokers.sqs.connection import Connection, NoQueue
+from unpoison.brokers.sqs.connection import Connection
 from unpoison.brokers.sqs.names import Names, check_name, native_names
 from unpoison.brokers.sqs.topology import QUEUES
 from unpoison.brokers.sqs.url import Address, address
 from unpoison.errors import UnpoisonError
-from unpoison.port.broker_url import masked
 from unpoison.port.provisioning import Needs, Step, no_user
 
 SETUP = """\
@@ -57,7 +55,8 @@ def needs(url: str, sources: Sequence[str], user: str | None = None) -> Needs:
             notes.append(
                 f"IAM may find the policy too long for a {kind} ({longest:,} characters): then make it a managed policy."
             )
-    setup = SETUP.format(options="".join(f"{option} " for option in _options(where)))
+    theirs = where._replace(profile=None)  # the profile is the administrator's own
+    setup = SETUP.format(options="".join(f"{option} " for option in topology.options(theirs)))
     return Needs(where.shown, steps, tuple(setup.splitlines()), unseen, tuple(notes))
 
 
@@ -103,26 +102,11 @@ def _in_shell(quoted: str, variable: str) -> str:
     return quoted.replace(_ARN, f"'\"${variable}\"'")
 
 
-def _options(where: Address) -> Iterator[str]:
-    """What the program of AWS needs to find the same place. Its profile is the administrator's own."""
-    if where.region is not None:
-        yield f"--region {quote(where.region)}"
-    if where.endpoint is not None:
-        yield f"--endpoint-url {quote(masked(where.endpoint))}"
-
-
 def _look(where: Address, names: Sequence[str]) -> tuple[dict[str, bool], str]:
     """Which of these queues exist, and why that is not known."""
     with closing(Connection(where)) as connection:
         try:
-            return dict(zip(names, connection.all_of([partial(_exists, connection, name) for name in names]), strict=True)), ""
+            urls = topology.Topology(connection, create=False).urls(names)
+            return {name: url is not None for name, url in urls.items()}, ""
         except UnpoisonError as error:
             return {}, str(error)
-
-
-def _exists(connection: Connection, name: str) -> bool:
-    try:
-        connection.ask("get_queue_url", QueueName=name)
-    except NoQueue:
-        return False
-    return True

@@ -11,10 +11,10 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager, suppress
 from functools import partial
 
-from unpoison.brokers.sqs.client import Client
-from unpoison.brokers.sqs.connection import AT_ONCE, LOST, Denied, NoQueue, Refused, in_tens
+from unpoison.brokers.sqs.connection import AT_ONCE, LOST, Denied, NoQueue, Refused, delete, hide, in_tens
 from unpoison.brokers.sqs.envelope import Raw
 from unpoison.brokers.sqs.subscription import receive
+from unpoison.brokers.sqs.topology import Client
 from unpoison.errors import BrokerUnavailable, UnpoisonError
 from unpoison.port.broker import Progress
 
@@ -81,10 +81,9 @@ class QueuePass:
         return self.let_go(left, tries - 1) if left and tries > 1 else left
 
     def _delete_ten(self, message_ids: Sequence[str]) -> list[str]:
-        entries = [{"Id": str(number), "ReceiptHandle": self.handles[each]} for number, each in enumerate(message_ids)]
         with self._noting_silence():
-            answer = self._client.connection.ask("delete_message_batch", QueueUrl=self._url, Entries=entries)
-        return [message_ids[int(each["Id"])] for each in answer.get("Failed", ())]
+            failed = delete(self._client.connection, self._url, [self.handles[each] for each in message_ids])
+        return [each for each in message_ids if self.handles[each] in failed]
 
     def put_back(self) -> None:
         """Others see again what was not deleted."""
@@ -93,10 +92,9 @@ class QueuePass:
 
     def _show(self, handles: list[str], tries: int = 2) -> None:
         """What is gone meanwhile stays gone; what SQS could not show is tried again, or the next one who looks would miss it."""
-        entries = [{"Id": str(number), "ReceiptHandle": handle, "VisibilityTimeout": 0} for number, handle in enumerate(handles)]
         with self._noting_silence():
-            answer = self._client.connection.ask("change_message_visibility_batch", QueueUrl=self._url, Entries=entries)
-        hidden = [handles[int(each["Id"])] for each in answer.get("Failed", ()) if each["Code"] not in LOST]
+            failed = hide(self._client.connection, self._url, handles, 0)
+        hidden = [handle for handle, code in failed.items() if code not in LOST]
         if hidden and tries > 1:
             self._show(hidden, tries - 1)
 

@@ -1,29 +1,84 @@
-"""Take the messages of one source, make deliveries of them, and move on those that waited in helper queues."""
+"""Take the messages of one source, make deliveries of them, and move on those that waited in helper queues.
 
-import logging
+Messages that must run alone are received, one at a time, from a queue of their own, and held there while they run. SQS counts how
+often it handed a message out: here that is how often it was started. Notes of who started it are stored in another queue.
+"""
+
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import msgspec
 
-from unpoison.brokers.sqs import envelope, letters, publishing, writing
-from unpoison.brokers.sqs.client import Client
-from unpoison.brokers.sqs.envelope import Raw, Seen
-from unpoison.brokers.sqs.letters import Found
+from unpoison.brokers.sqs import copies, envelope
+from unpoison.brokers.sqs.copies import Found
+from unpoison.brokers.sqs.envelope import Envelope, Raw, Seen
+from unpoison.brokers.sqs.queue_pass import look_through
 from unpoison.brokers.sqs.subscription import Subscription
-from unpoison.brokers.sqs.suspects import Suspects
-from unpoison.brokers.sqs.topology import Topic
+from unpoison.brokers.sqs.topology import Client, Topic
 from unpoison.brokers.sqs.writing import Copy, No
 from unpoison.errors import BrokerUnavailable, UnpoisonError
 from unpoison.model.message import Counters, Delivery
-from unpoison.port import serialization
+from unpoison.port.copying.leased_broker import LeasedSource, returned
 from unpoison.port.copying.settling import Receipt
 from unpoison.port.copying.suspects import Suspect, start_alone
 from unpoison.port.reading import Unreadable, read_one
-from unpoison.port.takeovers import CameBack
 
 HELPER_BEAT = 0.5
 AT_ONCE = 100
+LOOK_EVERY = 1.0
+"""Seconds between two looks: each is a request that costs time and money."""
+
+MOST_NOTES = 500
+
+FOREIGN_COUNTERS = (
+    "Source %r: message %r has counters in its attribute 'unpoison' that unpoison did not write (they have no stamp). They do "
+    "not count: the message starts as a new one. If another program copies that attribute from message to message, have it "
+    "leave it out."
+)
+
+MUCH = 20
+"""Messages taken at once from which on the next ones are received ahead; slow handlers keep nothing from others that way."""
+
+SMALL = 1024 * 1024
+"""Bytes of them up to which that is done."""
+
+FETCH_BYTES = 64 * 1024 * 1024
+"""Bytes of bodies after which no more are handed over at once: what came compressed may be a hundred times as large here."""
+
+
+class Suspects:
+    """The messages of one source that must run alone, with notes of their starts."""
+
+    def __init__(self, topic: Topic, client: Client, ring: Callable[[], None]) -> None:
+        self._topic, self._client = topic, client
+        self.subscription = Subscription(topic.suspects, client.connection, ring)
+        self._looked_at: float | None = None
+        self._has_one = False
+
+    def has_one(self) -> bool:
+        """Whether one can be taken; asked again once in a while, and at once after we have stored one there."""
+        now = time.monotonic()
+        if self._looked_at is None or now - self._looked_at >= LOOK_EVERY:
+            self._has_one = self._client.counts(self._topic.suspects)[0] > 0
+            self._looked_at = now
+        return self._has_one
+
+    def look_again(self) -> None:
+        self._looked_at = None
+
+    def receive(self) -> Raw | None:
+        self._looked_at = None
+        self.subscription.pull(1)
+        taken = self.subscription.take(1)
+        return taken[0] if taken else None
+
+    def store(self, stamp: str, note: bytes) -> None:
+        if refused := self._client.store([copies.copy(self._topic.starts, note, Envelope())]):
+            raise BrokerUnavailable(f"SQS refuses to note a start: {refused[0].text}.")
+
+    def find(self, stamp: str) -> list[str]:
+        return [raw["Body"] for raw in look_through(self._client, self._topic.starts, MOST_NOTES)]
 
 
 class Mover:
@@ -80,9 +135,9 @@ class Mover:
 
     def _send_again(self, found: Sequence[Raw]) -> None:
         """The history first: where that is refused the letter stays, and is not sent a second time when it comes again."""
-        read = [letters.read(self._topic.names.source, raw, "replayed", "replayed") for raw in found]
+        read = [copies.read(self._topic.names.source, raw, "replayed", "replayed") for raw in found]
         try:
-            refused = self._client.store([letters.noted(self._topic.history, each) for each in read])
+            refused = self._client.store([copies.noted(self._topic.history, each) for each in read])
             noted = [each for number, each in enumerate(read) if number not in refused]
             self.send_on(self.replays, [each.raw for each in noted], [self._again(each) for each in noted])
         finally:
@@ -90,15 +145,15 @@ class Mover:
         _tell(refused, len(found))
 
     def _again(self, found: Found) -> Copy:
-        return publishing.again(self._topic, found.seen, found.raw, found.letter.replayed(), once=found.raw["MessageId"])
+        return copies.again(self._topic, found.seen, found.raw, found.letter.replayed(), once=found.raw["MessageId"])
 
     def _due(self, raw: Raw) -> Copy:
         seen = envelope.look_safely(raw)
-        return self.sent_on(raw, seen, max(0.0, writing.remaining(raw, seen.envelope)))
+        return self.sent_on(raw, seen, max(0.0, copies.remaining(raw, seen.envelope)))
 
     def sent_on(self, raw: Raw, seen: Seen, wait: float) -> Copy:
         """The message as it is, where it is to be after so long."""
-        return publishing.again(self._topic, seen, raw, seen.counters, wait, once=raw["MessageId"])
+        return copies.again(self._topic, seen, raw, seen.counters, wait, once=raw["MessageId"])
 
 
 def _tell(refused: Mapping[int, No], count: int) -> None:
@@ -110,40 +165,18 @@ def _tell(refused: Mapping[int, No], count: int) -> None:
         )
 
 
-log = logging.getLogger("unpoison")
-
-FOREIGN_COUNTERS = (
-    "Source %r: message %r has counters in its attribute 'unpoison' that unpoison did not write (they have no stamp). They do "
-    "not count: the message starts as a new one. If another program copies that attribute from message to message, have it "
-    "leave it out."
-)
-
-MUCH = 20
-"""Messages taken at once from which on the next ones are received ahead; slow handlers keep nothing from others that way."""
-
-SMALL = 1024 * 1024
-"""Bytes of them up to which that is done."""
-
-FETCH_BYTES = 64 * 1024 * 1024
-"""Bytes of bodies after which no more are handed over at once: what came compressed may be a hundred times as large here."""
-
-
-class Source:
-    """One source, as far as this process consumes it."""
-
+class Source(LeasedSource):
     def __init__(self, topic: Topic, client: Client, ring: Callable[[], None]) -> None:
-        self.topic, self.name = topic, topic.names.source
-        self.work = Subscription(self.topic.work, client.connection, ring, sort=not self.topic.is_fifo)
-        self.suspects = Suspects(self.topic, client, ring)
-        self.mover = Mover(self.topic, client, ring)
-        self.came_back, self.moved_back = CameBack(), CameBack(tell=serialization.tell)
-        self.promised = float(client.address.visibility)
+        super().__init__(topic.names.source, client.address.visibility)
+        self.topic = topic
+        self.work = Subscription(topic.work, client.connection, ring, sort=not topic.is_fifo)
+        self.suspects = Suspects(topic, client, ring)
+        self.mover = Mover(topic, client, ring)
         self.filled = False
         """Whether we have stored something ourselves since we last looked."""
-        self._told_foreign = False
 
     @property
-    def _all(self) -> tuple[Subscription, ...]:
+    def subscriptions(self) -> tuple[Subscription, ...]:
         return self.work, self.suspects.subscription, *self.mover.subscriptions
 
     @property
@@ -153,14 +186,21 @@ class Source:
     def is_left_alone(self, after: float) -> bool:
         return any(each.is_left_alone(after) for each in (self.work, *self.mover.subscriptions))
 
-    def verify(self) -> None:
-        """SQS forgets nothing."""
+    def has_published(self) -> None:
+        self.filled = True
+
+    def has_stored(self) -> None:
+        """We have stored something there, perhaps for a start alone."""
+        self.filled = True
+        self.suspects.look_again()
+
+    def has_suspect(self) -> bool:
+        return self.suspects.has_one()
 
     def fetch(self, limit: int) -> list[Delivery]:
         """What is ready, once what belongs here was moved here."""
         if self.mover.move():
-            self.filled = True
-            self.suspects.look_again()
+            self.has_stored()
         deliveries = self._admitted(self._taken(limit))
         while self.filled and len(deliveries) < limit and not self.work.buffer:
             deliveries += self._admitted(self._taken(limit - len(deliveries)))
@@ -168,8 +208,7 @@ class Source:
             self.work.read_ahead(limit)
         elif len(deliveries) < limit and not self.work.buffer:
             self.work.listen()
-        self.came_back.tell_due()
-        self.moved_back.tell_due()
+        self.tell_due()
         return deliveries
 
     def _taken(self, room: int) -> list[Raw]:
@@ -187,14 +226,14 @@ class Source:
     def _admitted(self, arrived: Sequence[Raw]) -> list[Delivery]:
         """Deliveries. What has to wait longer is sent on, and what is too much at once waits here."""
         deliveries: list[Delivery] = []
-        waiting: list[tuple[Raw, writing.Copy]] = []
+        waiting: list[tuple[Raw, Copy]] = []
         weight = 0
         for number, raw in enumerate(arrived):
             if weight > FETCH_BYTES:
                 self.work.put_back(arrived[number:])
                 break
             found = read_one(raw, self._read, partial(envelope.not_read, self.name, self.work))
-            if isinstance(found, writing.Copy):
+            if isinstance(found, Copy):
                 waiting.append((raw, found))
                 weight += found.size
             else:
@@ -208,30 +247,30 @@ class Source:
                 raise
         return deliveries
 
-    def _read(self, raw: Raw) -> Delivery | writing.Copy:
+    def _read(self, raw: Raw) -> Delivery | Copy:
         """The delivery of a message, or the copy by which it goes on waiting."""
         if envelope.is_plain(raw):
             return envelope.plain(self.name, raw, self.work)
         seen = envelope.look(raw)
-        wait = writing.remaining(raw, seen.envelope)
+        wait = copies.remaining(raw, seen.envelope)
         if wait > 0:
             return self.mover.sent_on(raw, seen, wait)
-        if letters.is_moved_back(seen):
-            seen = letters.as_replay(seen)
+        if copies.is_moved_back(seen):
+            seen = copies.as_replay(seen)
             self.moved_back.note(self.name, 1)
-            if self.topic.is_fifo and publishing.has_room(self.topic, raw):
+            if self.topic.is_fifo and copies.has_room(self.topic, raw):
                 return self.mover.sent_on(raw, seen, 0.0)  # from a group of its own to the one that it had
         elif envelope.has_foreign_counters(seen):
-            self._tell_foreign_counters(seen)
+            self.tell_foreign(FOREIGN_COUNTERS, seen.id)
         receipt = Receipt(self.work, raw["ReceiptHandle"], raw)
         return Delivery(receipt, self.name, seen.id, seen.body, seen.key, seen.headers, self._counted(raw, seen))
 
     def _counted(self, raw: Raw, seen: Seen) -> Counters:
         """Counters of a message with the times that it came back. For one that is retried in place each was an attempt."""
         times = envelope.received(raw) - 1
-        if not times or publishing.has_room(self.topic, raw):
+        if not times or copies.has_room(self.topic, raw):
             self.came_back.note(self.name, int(times > 0))
-            return envelope.returned(seen.counters, times)
+            return returned(seen.counters, times)
         return msgspec.structs.replace(seen.counters, attempts=seen.counters.attempts + times)
 
     def take_suspect(self, by: str) -> Delivery | None:
@@ -241,7 +280,7 @@ class Source:
             seen = read_one(raw, self._look_alone, partial(envelope.not_read, self.name, holder))
             if isinstance(seen, Unreadable):
                 return seen  # it is not started
-            wait = writing.remaining(raw, seen.envelope)
+            wait = copies.remaining(raw, seen.envelope)
             if wait <= 0:
                 receipt = Receipt(holder, raw["ReceiptHandle"], raw)
                 delivery = Delivery(receipt, self.name, seen.id, seen.body, seen.key, seen.headers, seen.counters)
@@ -254,17 +293,7 @@ class Source:
 
     def _look_alone(self, raw: Raw) -> Seen:
         seen = envelope.look(raw)
-        return letters.as_replay(seen) if letters.is_moved_back(seen) else seen
-
-    def _tell_foreign_counters(self, seen: Seen) -> None:
-        """Once for each source: a program that writes them does so on every message."""
-        if not self._told_foreign:
-            self._told_foreign = True
-            log.warning(FOREIGN_COUNTERS, self.name, seen.id, extra={"event": "foreign-attempts", "source": self.name})
-
-    def renew(self) -> None:
-        for each in self._all:
-            each.renew()
+        return copies.as_replay(seen) if copies.is_moved_back(seen) else seen
 
     def stop_listening(self) -> None:
         self.work.cancel()
@@ -275,13 +304,9 @@ class Source:
             yield self._admitted(self.work.take(len(self.work.buffer)))
         self.mover.give_back()
 
-    def give_up(self) -> None:
-        for each in self._all:
-            each.give_up()
-
     def close(self) -> None:
         """No request is under way any more when this returns."""
-        for each in self._all:
+        for each in self.subscriptions:
             each.cancel()
-        for each in self._all:
+        for each in self.subscriptions:
             each.close()

@@ -16,7 +16,7 @@ from contextlib import suppress
 from functools import partial
 
 from unpoison.brokers.sqs import envelope
-from unpoison.brokers.sqs.connection import AT_ONCE, LOST, Connection, in_tens
+from unpoison.brokers.sqs.connection import AT_ONCE, LOST, Connection, delete, hide, in_tens
 from unpoison.brokers.sqs.envelope import Raw
 from unpoison.errors import BrokerUnavailable, UnpoisonError
 from unpoison.model.wording import counted
@@ -183,16 +183,13 @@ class Subscription:
         return LetGo(unknown, lost, error)
 
     def _delete(self, receipts: Sequence[Receipt]) -> LetGo:
-        entries = [{"Id": str(number), "ReceiptHandle": receipt.handle} for number, receipt in enumerate(receipts)]
         try:
-            answer = self._connection.ask("delete_message_batch", QueueUrl=self.url, Entries=entries)
+            failed = delete(self._connection, self.url, [receipt.handle for receipt in receipts])
         except BrokerUnavailable as error:
             return LetGo(receipts, error=error)
-        failed = {receipts[int(each["Id"])]: each["Code"] in LOST for each in answer.get("Failed", ())}
-        return LetGo(
-            [receipt for receipt, is_lost in failed.items() if not is_lost],
-            [receipt for receipt, is_lost in failed.items() if is_lost],
-        )
+        left = [receipt for receipt in receipts if receipt.handle in failed]
+        lost = [receipt for receipt in left if failed[receipt.handle] in LOST]
+        return LetGo([receipt for receipt in left if receipt not in lost], lost)
 
     def delete(self, handles: Sequence[str]) -> None:
         """As `let_go`, for messages that never became deliveries."""
@@ -202,7 +199,7 @@ class Subscription:
     def give_back(self, handles: Sequence[str], after: float = 0.0) -> None:
         """Let others have these at once, or after so many seconds. SQS counts that as one time more that they were received."""
         seconds = max(0, min(math.ceil(after), int(min(self.leases.left(handles), LONGEST_HELD))))
-        self._connection.all_of([partial(self._change, part, seconds) for part in in_tens(handles)])
+        self._connection.all_of([partial(hide, self._connection, self.url, part, seconds) for part in in_tens(handles)])
         self.leases.forget(handles)
 
     def give_up(self) -> None:
@@ -217,17 +214,9 @@ class Subscription:
 
     def _keep(self, handles: Sequence[str]) -> None:
         asked_at = time.monotonic()
-        failed = self._change(handles, self._connection.address.visibility)
+        failed = hide(self._connection, self.url, handles, self._connection.address.visibility)
         self.leases.renewed([handle for handle in handles if handle not in failed], asked_at)
         self.leases.lose([handle for handle, code in failed.items() if code in LOST])
-
-    def _change(self, handles: Sequence[str], visibility: int) -> dict[str, str]:
-        """Returns those for which it failed, with the error code of each."""
-        entries = [
-            {"Id": str(number), "ReceiptHandle": handle, "VisibilityTimeout": visibility} for number, handle in enumerate(handles)
-        ]
-        answer = self._connection.ask("change_message_visibility_batch", QueueUrl=self.url, Entries=entries)
-        return {handles[int(each["Id"])]: each["Code"] for each in answer.get("Failed", ())}
 
     # The requests themselves.
 

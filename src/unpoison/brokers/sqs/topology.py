@@ -7,15 +7,16 @@ cannot know.
 
 import json
 import shlex
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
 from unpoison.brokers.sqs import checks
-from unpoison.brokers.sqs.connection import Connection, NoQueue, Refused
+from unpoison.brokers.sqs.connection import LIMIT, Connection, Denied, NoQueue, Refused
 from unpoison.brokers.sqs.names import FIFO, Names, check_name
 from unpoison.brokers.sqs.url import Address
-from unpoison.brokers.sqs.writing import LIMIT
+from unpoison.brokers.sqs.writing import Copy, No, store
 from unpoison.errors import BrokerUnavailable, ConfigError
 from unpoison.model.wording import counted
 from unpoison.port.broker import Finding
@@ -55,17 +56,14 @@ def redrive(dlq_arn: str) -> str:
 
 def is_as_made(work: Mapping[str, str], dlq_arn: str) -> bool:
     """Whether the queue of a source has no settings but those that we give it."""
-    try:
-        policy = json.loads(work.get("RedrivePolicy") or "{}")
-        is_ours = str(policy["deadLetterTargetArn"]) == dlq_arn and int(policy["maxReceiveCount"]) == MOST_RECEIVES
-    except (ValueError, TypeError, KeyError):
-        return False
+    policy = checks.redrive(work)
+    is_ours = policy.get("deadLetterTargetArn") == dlq_arn and str(policy.get("maxReceiveCount")) == str(MOST_RECEIVES)
     return is_ours and not any(work.get(name) for name in OF_OTHERS)
 
 
 def commands(names: Names, kinds: Sequence[str], address: Address, known_arn: str | None) -> Iterator[str]:
     """Lines of a shell script that makes these queues. `known_arn` is that of a queue of the same account, if there is one."""
-    there = "".join(f" {option}" for option in _options(address))
+    there = "".join(f" {option}" for option in options(address))
     dlq_arn = "" if known_arn is None else known_arn.rpartition(":")[0] + f":{names.dlq}"
     for kind in sorted(kinds, key=lambda kind: kind != "dlq"):  # the others name it
         name = getattr(names, kind)
@@ -80,7 +78,7 @@ def commands(names: Names, kinds: Sequence[str], address: Address, known_arn: st
 ARN, ARN_OF_SHELL = "ARN-OF-THE-DLQ", "'\"$DLQ_ARN\"'"
 
 
-def _options(address: Address) -> Iterator[str]:
+def options(address: Address) -> Iterator[str]:
     """What the command line of AWS needs to find the same place."""
     endpoint = None if address.endpoint is None else masked(address.endpoint)
     named = {"--region": address.region, "--endpoint-url": endpoint, "--profile": address.profile}
@@ -141,8 +139,8 @@ class Topology:
         """Have everything that a source needs, whatever was there before. If that fails, what was known stays known."""
         names = check_name(source, self._connection.address.prefix)
         kinds = [kind for kind in QUEUES if kind != "later" or names.is_fifo]
-        found = self._connection.all_of([partial(self.url, getattr(names, kind)) for kind in kinds])
-        urls: dict[str, str | None] = {"later": None, **dict(zip(kinds, found, strict=True))}
+        there = self.urls([getattr(names, kind) for kind in kinds])
+        urls = {"later": None, **{kind: there[getattr(names, kind)] for kind in kinds}}
         existed = {kind for kind in kinds if urls[kind] is not None}
         missing = [kind for kind in kinds if kind not in existed]
         if missing:
@@ -185,6 +183,9 @@ class Topology:
         except NoQueue:
             return None
 
+    def urls(self, names: Sequence[str]) -> dict[str, str | None]:
+        return dict(zip(names, self._connection.all_of([partial(self.url, name) for name in names]), strict=True))
+
     def attributes(self, url: str) -> dict[str, str]:
         answer = self._connection.ask("get_queue_attributes", QueueUrl=url, AttributeNames=["All"])
         return dict(answer.get("Attributes", {}))
@@ -215,3 +216,62 @@ class Topology:
             if there is None:
                 raise
             return there
+
+
+class Client:
+    """What one user of SQS shares, from open() to close(): the connection, and the queues it knows. For many threads."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self.connection = Connection(address)
+        self.is_open = False
+        self._lock = threading.RLock()
+        self._topology = Topology(self.connection, create=True)
+
+    def open(self, *, create: bool) -> None:
+        with self._lock:
+            self.is_open = True
+            self._topology = Topology(self.connection, create=create)
+
+    def ensure(self, source: str) -> list[Finding]:
+        """Have what the source needs. Here, at the start, a missing right is an error in the configuration; later it may be given
+        back, and is waited for."""
+        with self._lock:
+            try:
+                return self._topology.ensure(source)
+            except Denied as denied:
+                raise ConfigError(str(denied)) from None
+
+    def topic(self, source: str) -> Topic:
+        with self._lock:
+            if not self.is_open:
+                raise BrokerUnavailable(f"The connection to {self.address.shown} is not open. Call open() first.")
+            return self._topology.topic(source)
+
+    def remake(self, source: str) -> None:
+        """Create a queue again that was deleted. Where create=False forbids that, wait until it is there again."""
+        with self._lock:
+            try:
+                self._topology.remake(source)
+            except ConfigError as missing:
+                raise BrokerUnavailable(str(missing)) from None
+
+    @property
+    def created(self) -> set[str]:
+        """Sources that were not there before, until publishing has said so."""
+        return self._topology.created
+
+    def store(self, copies: Sequence[Copy]) -> dict[int, No]:
+        """Store these; returns why some are not stored."""
+        return store(self.connection, copies) if copies else {}
+
+    def counts(self, url: str) -> tuple[int, int, int]:
+        """How many messages of a queue can be received, wait for their time, and are held by a consumer."""
+        wanted = [f"ApproximateNumberOfMessages{kind}" for kind in ("", "Delayed", "NotVisible")]
+        found = self.connection.ask("get_queue_attributes", QueueUrl=url, AttributeNames=wanted).get("Attributes", {})
+        ready, delayed, held = (int(found.get(name, 0)) for name in wanted)
+        return ready, delayed, held
+
+    def close(self) -> None:
+        self.is_open = False
+        self.connection.close()

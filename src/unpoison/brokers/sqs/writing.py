@@ -1,32 +1,15 @@
-"""Store messages, know that they are stored, and have them wait.
+"""Store messages, and know that they are stored: ten at a time and one mebibyte at most, and SQS answers for each of the ten. A
+request that got no answer may have been carried out."""
 
-Ten at a time and one mebibyte at most: SQS answers for each whether it is stored. SQS lets a message wait for 15 minutes at most.
-One that is to wait longer carries what is left (`wait`), and the consumer that receives it then sends it on. How long it has
-waited is told by the server's own clock: when it was sent, and when it was first received.
-"""
-
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-import msgspec
-
-from unpoison.brokers.sqs import envelope as bodies
-from unpoison.brokers.sqs import envelope as envelopes
-from unpoison.brokers.sqs.connection import AT_ONCE, Connection, Denied, NoQueue, Refused
-from unpoison.brokers.sqs.envelope import GROUP, RECEIVED_AT, SENT_AT, TRACE, Envelope, Raw
-from unpoison.errors import BrokerUnavailable, PayloadError
-
-LIMIT = 1_048_576
-"""Bytes of one message with its attributes, and of one request (256 KiB before August 2025)."""
-
-RESERVED = 4_096
-"""Bytes that a new message leaves free: its retries and its dead letter have more to tell."""
+from unpoison.brokers.sqs.connection import AT_ONCE, LIMIT, Connection, Denied, NoQueue, Refused
+from unpoison.errors import BrokerUnavailable, Refusal
+from unpoison.port import broker
 
 NOT_SENT = "not sent"
-LONGEST_DELAY = 900
-LONGEST_GROUP = 128
 
 
 class Copy(NamedTuple):
@@ -49,86 +32,6 @@ class No(NamedTuple):
     """What the whole request ended with, if it did."""
     is_certain: bool = True
     """Whether it is not stored for certain. What got no answer, or one that SQS itself takes the blame for, may be."""
-
-
-def copy(
-    queue: str,
-    body: bytes,
-    envelope: Envelope,
-    raw: Raw | None = None,
-    *,
-    delay: float = 0.0,
-    group: str | None = None,
-    once: str | None = None,
-    limit: int = LIMIT,
-) -> Copy:
-    """A message for this queue. `group` and `once` are for FIFO: whose order it keeps, and by what a second one is recognised."""
-    attributes = envelopes.attributes(envelope, raw)
-    text, encoding = bodies.encoded(body, limit - RESERVED - size_of(attributes))
-    wait = delay if delay > LONGEST_DELAY else 0.0
-    if encoding is not None or wait:
-        attributes = envelopes.attributes(msgspec.structs.replace(envelope, encoding=encoding, wait=wait), raw)
-    return _made(queue, text, attributes, raw, delay, group, once)
-
-
-def unchanged(queue: str, raw: Raw, *, delay: float = 0.0, group: str | None = None, once: str | None = None) -> Copy:
-    """A message as it is, for one that has no room for anything of ours: what its queue took once, others take too."""
-    return _made(queue, raw["Body"], envelopes.sent(raw), raw, delay, group, once)
-
-
-def _made(
-    queue: str, text: str, attributes: dict[str, Any], raw: Raw | None, delay: float, group: str | None, once: str | None
-) -> Copy:
-    entry: dict[str, Any] = {"MessageBody": text, "MessageAttributes": attributes}
-    if delay > 0:
-        entry["DelaySeconds"] = min(math.ceil(delay), LONGEST_DELAY)
-    if group is not None:
-        entry[GROUP] = group
-    if once is not None:
-        entry["MessageDeduplicationId"] = once
-    trace = None if raw is None else raw["Attributes"].get(TRACE)
-    if trace is not None:
-        entry["MessageSystemAttributes"] = {TRACE: {"DataType": "String", "StringValue": trace}}
-    return Copy(queue, entry, _bytes(text) + size_of(attributes))
-
-
-def size_as_it_is(raw: Raw) -> int:
-    """Bytes of a message that was received."""
-    return _bytes(raw["Body"]) + size_of(raw.get("MessageAttributes") or {})
-
-
-def _bytes(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
-
-
-def size_of(attributes: Mapping[str, Any]) -> int:
-    """What attributes count towards the size of a message."""
-    return sum(
-        len(name.encode())
-        + len(value["DataType"])
-        + len(value.get("StringValue", "").encode())
-        + len(value.get("BinaryValue", b""))
-        for name, value in attributes.items()
-    )
-
-
-def check_size(id_: str, made: Copy, limit: int = LIMIT) -> None:
-    """Refuse a new message that is too large, before anything is sent."""
-    most = limit - RESERVED
-    if made.size > most:
-        raise PayloadError(
-            f"Message {id_!r} has {made.size:,} bytes as it would be sent, with its attributes; this queue takes {limit:,} at "
-            f"most, of which unpoison keeps {RESERVED:,} for what a retry or a dead letter has to tell. Store large data "
-            f"elsewhere and send where it is."
-        )
-
-
-def remaining(raw: Raw, envelope: Envelope) -> float:
-    """Seconds that a message still has to wait, by the server's clock."""
-    if not envelope.wait:
-        return 0.0
-    told = raw["Attributes"]
-    return envelope.wait - max(0, int(told.get(RECEIVED_AT, 0)) - int(told.get(SENT_AT, 0))) / 1000
 
 
 def store(connection: Connection, copies: Sequence[Copy]) -> dict[int, No]:
@@ -191,7 +94,25 @@ def _no(entry: Mapping[str, Any]) -> No:
     return No(entry["Code"], entry.get("Message", "no reason given"), is_certain=bool(entry.get("SenderFault")))
 
 
-def group_of(key: str | None, otherwise: str | None) -> str | None:
-    """A key as the name of a message group, if SQS takes it as one."""
-    fits = key and len(key) <= LONGEST_GROUP and key.isascii() and key.isprintable() and " " not in key
-    return key if fits else otherwise
+_REFUSALS = {
+    NOT_SENT: Refusal.NOT_SENT,
+    "InvalidMessageContents": Refusal.UNFIT,
+    "AccessDenied": Refusal.NOT_PERMITTED,
+    "AccessDeniedException": Refusal.NOT_PERMITTED,
+    "MessageTooLong": Refusal.TOO_LARGE,
+    "BatchRequestTooLong": Refusal.TOO_LARGE,
+    "InvalidParameterValue": Refusal.UNFIT,
+}
+
+
+def why(no: No) -> broker.Refused | str:
+    """Why it is not stored, or as text why that is not known."""
+    text = no.text.rstrip(".")
+    told = f"{text}." if no.error is not None or no.code == NOT_SENT else f"SQS did not store it: {text} ({no.code})."
+    if not no.is_certain:
+        return told
+    if isinstance(no.error, NoQueue):
+        return broker.Refused(Refusal.NO_SUCH_SOURCE, told)
+    if isinstance(no.error, Denied):
+        return broker.Refused(Refusal.NOT_PERMITTED, told)
+    return broker.Refused(_REFUSALS.get(getattr(no.error, "code", no.code), Refusal.OTHER), told)

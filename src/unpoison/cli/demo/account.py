@@ -15,10 +15,8 @@ from itertools import pairwise
 from typing import Any
 
 from unpoison.cli.demo.plain_loop import order_of
-from unpoison.cli.demo.poison import KILLER, Kind, Traffic, message_id
-from unpoison.cli.demo.progress import Observer, Snapshot, orders
-from unpoison.cli.demo.shop import Entry
-from unpoison.cli.demo.stage import Stage, Supervised
+from unpoison.cli.demo.shop import KILLER, Entry, Kind, Traffic, message_id
+from unpoison.cli.demo.stage import Observer, Snapshot, Stage, Supervised, orders
 from unpoison.model.dead_letter import DeadLetter
 
 # Times: how long it took to isolate a poison message, and how long others waited for it. Pure functions of the times that the
@@ -58,11 +56,7 @@ def usual_gap(moments: Sequence[float]) -> float | None:
 
 
 def in_words(seconds: float) -> str:
-    """3 ms, 1.2 s."""
     return f"{seconds * 1000:.0f} ms" if seconds < 0.9995 else f"{seconds:.1f} s"
-
-
-# Counts.
 
 
 _BODY_SHOWN = re.compile("; the body begins |, near ")
@@ -109,7 +103,6 @@ class Outcome:
 
     @property
     def fate(self) -> str:
-        """In the words of the account."""
         return {"healed": "done", "dead": "dead", "discarded": "discarded"}.get(self.state, "waiting")
 
     def as_json(self) -> dict[str, Any]:
@@ -131,7 +124,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class PlainResult:
-    """What a plain loop made of the same messages, in the same time. Only sound orders count as done."""
+    """What a plain loop did with the same messages in the same time. Only sound orders count as done."""
 
     sound: int
     done: int
@@ -167,7 +160,7 @@ class Account:
 
 
 def account(stage: Stage, seed: int, published: Traffic, observer: Observer, consumer: Supervised) -> Account:
-    """Called once the consumer has ended and the plain loop is stopped."""
+    """Call it once the consumer has ended and the plain loop is stopped."""
     seen = observer.look()
     shipped = Counter(entry.order for entry in observer.entries if entry.what == "done")
     starts = [entry.at for entry in observer.entries if entry.what == "start"]
@@ -214,7 +207,7 @@ def _outcome(number: int, kind: Kind, seen: Snapshot, entries: Sequence[Entry], 
 
 
 def _line_was_empty(entries: Sequence[Entry]) -> float:
-    """When the last order was started for the first time. After that a pause delays no order."""
+    """When the last order was first started. After that a pause delays no order."""
     first: dict[int, float] = {}
     for entry in entries:
         if entry.what == "start":
@@ -244,7 +237,6 @@ def _plain(stage: Stage, published: Traffic, entries: Sequence[Entry], seen: Sna
 
 
 def diagnosis(letter: DeadLetter) -> str:
-    """The classification and its reason, in one line."""
     why = letter.reason.partition(" (")[2].removesuffix(")")
     if letter.classification == "invalid":
         why = _BODY_SHOWN.split(letter.error)[0]

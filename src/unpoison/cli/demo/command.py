@@ -13,11 +13,10 @@ from pathlib import Path
 import click
 
 from unpoison.cli.demo.account import Account, account
-from unpoison.cli.demo.poison import FEWEST, MOST, traffic
-from unpoison.cli.demo.progress import Observer, Snapshot
 from unpoison.cli.demo.screen import showing, tell
-from unpoison.cli.demo.stage import PREFIX, Stage, Supervised, set_up, wait
-from unpoison.cli.output import print_json
+from unpoison.cli.demo.shop import FEWEST, MOST, traffic
+from unpoison.cli.demo.stage import PREFIX, Observer, Snapshot, Stage, Supervised, set_up, wait
+from unpoison.cli.input_output import print_json
 from unpoison.model.wording import counted
 
 LOOK_EVERY = 0.1
@@ -139,8 +138,8 @@ def _tidy(stage: Stage, *, keep: bool, finished: bool = True) -> None:
     if keep or not finished:
         shutil.rmtree(stage.folder, ignore_errors=True)
         return
-    shutil.rmtree(stage.folder / "spool", ignore_errors=True)
-    for file in (stage.ledger, stage.plain_ledger, stage.log, stage.folder / "plain.log"):
+    shutil.rmtree(stage.spool.folder, ignore_errors=True)
+    for file in (stage.ledger, stage.plain_ledger, stage.log, stage.plain_log):
         file.unlink(missing_ok=True)
     (stage.folder / FINISHED).touch()
 

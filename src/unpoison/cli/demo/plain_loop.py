@@ -21,18 +21,18 @@ class Spool:
     """The queue of the plain loop. File names say the place in the line and the number of the order."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
 
     def fill(self, bodies: Sequence[bytes]) -> None:
-        self._folder.mkdir()
+        self.folder.mkdir()
         for number, body in enumerate(bodies, 1):
-            (self._folder / f"{number:08d}-{number}").write_bytes(body)
+            (self.folder / f"{number:08d}-{number}").write_bytes(body)
 
     def waiting(self) -> list[Path]:
-        return sorted(self._folder.iterdir())
+        return sorted(self.folder.iterdir())
 
     def put_back(self, file: Path, place: int) -> Path:
-        return file.rename(self._folder / f"{place:08d}-{order_of(file)}")
+        return file.rename(self.folder / f"{place:08d}-{order_of(file)}")
 
 
 def order_of(file: Path) -> int:

@@ -17,9 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 from unpoison.cli.demo.account import STUCK, Account, Outcome, PlainResult, diagnosis, in_words
-from unpoison.cli.demo.poison import KINDS, Traffic, message_id
-from unpoison.cli.demo.progress import PlainLoop, Snapshot
-from unpoison.cli.demo.stage import SOURCE
+from unpoison.cli.demo.shop import KINDS, Traffic, message_id
+from unpoison.cli.demo.stage import SOURCE, PlainLoop, Snapshot
 from unpoison.cli.screen import WIDE, console
 from unpoison.model.wording import counted, one_line
 
@@ -35,7 +34,6 @@ def is_animated() -> bool:
 
 @contextmanager
 def showing(orders: Traffic, *, to_stderr: bool) -> Iterator[Show]:
-    """Yields a function to call with each snapshot."""
     if to_stderr or not is_animated():
         yield Lines(orders, to_stderr=to_stderr)
         return
@@ -213,13 +211,11 @@ def _outcomes(told: Account, width: int) -> Table:
     table.add_column("TOOK", no_wrap=True, justify="right")
     table.add_column("OTHERS" if not is_wide else "OTHERS WAITED", no_wrap=True, justify="right")
     for outcome in sorted(told.poison, key=lambda outcome: KINDS.index(outcome.kind)):
-        starts = [Text(str(outcome.starts))] if width >= WIDEST else []
-        letter = [Text(outcome.letter.id if outcome.letter else "", style="dim")] if is_wide else []
         table.add_row(
             Text(outcome.kind.name),
             _diagnosis(outcome),
-            *starts,
-            *letter,
+            *([Text(str(outcome.starts))] if width >= WIDEST else []),
+            *([Text(outcome.letter.id if outcome.letter else "", style="dim")] if is_wide else []),
             Text("at once" if outcome.took is None and outcome.letter else _duration(outcome.took)),
             Text(_duration(outcome.others_waited)),
         )
@@ -248,17 +244,13 @@ def _tell_meaning(told: Account, screen: Console) -> None:
 
 
 def _tell_plain(plain: PlainResult, screen: Console) -> None:
+    waits, lost = "waits" if plain.waiting == 1 else "wait", "is" if plain.lost == 1 else "are"
     screen.print(Text(f"A plain loop: {plain.done:,} of {plain.sound:,} sound orders done", style="bold"))
     _paragraph(
         f"With the same messages, handler, memory limit and supervisor, in the same {plain.seconds:.1f} s. "
-        f"{_what_stopped(plain)} {_remaining(plain)}",
+        f"{_what_stopped(plain)} {counted(plain.waiting, 'sound order')} still {waits}, {plain.lost:,} {lost} lost.",
         screen,
     )
-
-
-def _remaining(plain: PlainResult) -> str:
-    waits, lost = "waits" if plain.waiting == 1 else "wait", "is" if plain.lost == 1 else "are"
-    return f"{counted(plain.waiting, 'sound order')} still {waits}, {plain.lost:,} {lost} lost."
 
 
 def _what_stopped(plain: PlainResult) -> str:

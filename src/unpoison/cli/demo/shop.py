@@ -1,13 +1,15 @@
-"""What the shop does with an order. unpoison's workers and the plain loop call the same function."""
+"""The shop of the demo: its handler, which unpoison's workers and the plain loop both call, and the orders that are published."""
 
 import ctypes
+import json
 import os
+import random
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -36,7 +38,6 @@ class Ledger:
 
     @classmethod
     def of_this_process(cls) -> "Ledger":
-        """The one that the demo named in the environment of its processes."""
         return cls(os.environ.get(VARIABLE))
 
     def write(self, what: str, order: int) -> None:
@@ -49,14 +50,13 @@ class Ledger:
             os.close(file)
 
     def starts(self, order: int) -> list[float]:
-        """When this order was started, so far."""
         if self._path is None:
             return []
         return [entry.at for entry in map(entry_of, Tail(Path(self._path)).lines()) if entry[1:] == ("start", order)]
 
 
 class Tail:
-    """Gives the lines that were added to a file since it was last asked. The file need not exist yet."""
+    """The lines added to a file since the last call. The file need not exist yet."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._read = path, 0
@@ -79,7 +79,7 @@ def entry_of(line: str) -> Entry:
 
 
 # What goes wrong while an order is shipped. The crashes are real; no exception stands in for one. Each kind of trouble belongs to
-# an item that a customer may order; see `poison` for the messages.
+# an item that a customer may order.
 
 
 SUPERVISOR = "DEMO_SUPERVISOR"
@@ -91,7 +91,7 @@ QUOTA_OPENS_AFTER = 0.6
 
 
 class Shipping(NamedTuple):
-    """The order that is being shipped, and where it is written down how often that was begun."""
+    """The order that is being shipped, and the ledger that says how often it was started."""
 
     order: int
     ledger: Ledger
@@ -114,12 +114,12 @@ def rate_limited(shipping: Shipping) -> None:
 
 
 def segfault(_: Shipping) -> None:
-    """Crash, as a broken native library does."""
+    """As a broken native library does."""
     ctypes.string_at(0)
 
 
 def leave(_: Shipping) -> None:
-    """End the process, as some libraries do."""
+    """As some libraries do."""
     os._exit(3)
 
 
@@ -140,7 +140,7 @@ def hang(_: Shipping) -> None:
 
 
 def kill_consumer(_: Shipping) -> None:
-    """Take down the process that talks to the broker. Only ever the one that the demo itself supervises."""
+    """Kill the process that talks to the broker, and only one that the demo itself supervises."""
     supervisor = int(os.environ.get(SUPERVISOR, "0"))
     for process in (os.getpid(), os.getppid()):
         if supervisor and _parent_of(process) == supervisor:
@@ -170,9 +170,6 @@ TROUBLES: Mapping[str, Callable[[Shipping], None]] = {
 def _parent_of(process: int) -> int:
     status = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
     return int(status.rpartition(")")[2].split()[1])
-
-
-# The handler.
 
 
 WORK = 0.008
@@ -210,3 +207,114 @@ def ship(order: Order) -> None:
 def print_label(name: str, value: float) -> str:
     time.sleep(WORK)
     return f"{name}: {value:.2f}"
+
+
+# The orders: sound ones, and one of each kind of poison. The same seed gives the same bytes.
+
+
+Content = dict[str, Any]
+
+CUSTOMERS = ("ada", "grace", "edsger", "barbara", "alan", "frances", "donald", "hedy")
+ITEMS = ("book", "pen", "mug", "tea", "map")
+STREETS = ("Mill Lane", "High Street", "Station Road", "Church Walk", "Harbour Row")
+
+
+class Kind(NamedTuple):
+    """One kind of poison: what is wrong, how its body is made of a sound order, and how it must end.
+
+    `classification` is what the dead letter must say; kinds that heal or are discarded leave no letter.
+    """
+
+    name: str
+    story: str
+    body: Callable[[Content], bytes]
+    fate: str
+    classification: str | None = None
+
+
+def encoded(content: Content) -> bytes:
+    return json.dumps(content, ensure_ascii=False).encode()
+
+
+def _with(**changes: Any) -> Callable[[Content], bytes]:
+    return lambda content: encoded(content | changes)
+
+
+def _without(field: str) -> Callable[[Content], bytes]:
+    return lambda content: encoded({name: value for name, value in content.items() if name != field})
+
+
+def _dead(name: str, classification: str, story: str, body: Callable[[Content], bytes]) -> Kind:
+    return Kind(name, story, body, "dead", classification)
+
+
+HANGING = _dead("hangs", "timeout", "waits for an answer that never comes", _with(item="import"))
+KILLER = _dead("kills its consumer", "lost", "the handler kills the process that talks to the broker", _with(item="script"))
+
+KINDS: tuple[Kind, ...] = (
+    _dead("truncated JSON", "invalid", "the sender's disk was full", lambda content: encoded(content)[:-24]),
+    _dead(
+        "wrong encoding",
+        "invalid",
+        "Latin-1 where UTF-8 is expected",
+        lambda content: json.dumps(content | {"customer": "Zoë"}, ensure_ascii=False).encode("latin-1"),
+    ),
+    _dead("emoji in ASCII", "permanent", "a label printer that knows ASCII only", _with(address="1 Party Lane 🎉")),
+    _dead("missing field", "invalid", "the sender left the quantity out", _without("quantity")),
+    _dead("integer overflow", "invalid", "a quantity that fits no 64 bits", _with(quantity=10**20)),
+    _dead("too large", "invalid", "more bytes than this app takes", _with(note="very long note " * 400)),
+    _dead("deleted record", "permanent", "an item that left the catalogue", _with(item="fax")),
+    _dead("bug in the handler", "bug", "guests without a name were forgotten", _with(customer=None)),
+    Kind("flaky dependency", "the warehouse hangs up once, then answers", _with(item="lamp"), "done"),
+    Kind("rate limit", "the carrier answers 429 with Retry-After", _with(item="piano"), "done"),
+    _dead("segfault", "crash", "a native library reads address 0", _with(item="font")),
+    _dead("os._exit", "crash", "a library ends the process", _with(item="plugin")),
+    _dead("eats memory", "unknown", "far more than a worker may have", _with(item="poster")),
+    HANGING,
+    Kind("monitoring probe", "the handler says Discard", _with(item="probe"), "discarded"),
+    KILLER,
+)
+
+FEWEST, MOST = 2 * len(KINDS), 10_000
+"""How many messages make a demo."""
+
+
+class Traffic(NamedTuple):
+    """Everything that is published, in order, and which of it is poison. Orders are numbered from 1."""
+
+    bodies: Sequence[bytes]
+    poison: Mapping[int, Kind]
+
+
+def traffic(messages: int, seed: int) -> Traffic:
+    """So many orders, with sound ones behind each poisoned one. What hangs comes early, since it takes longest. What kills the
+    consumer comes last: otherwise its outage would count as time that others took."""
+    draw = random.Random(seed)  # noqa: S311 - the point is that it can be repeated
+    kinds = [kind for kind in KINDS if kind not in (HANGING, KILLER)]
+    draw.shuffle(kinds)
+    kinds.insert(draw.randrange(4), HANGING)
+    places = sorted(draw.sample(range(1, messages * 6 // 10), len(kinds)))
+    poison = dict(zip(places, kinds, strict=True)) | {messages * 3 // 4: KILLER}
+    bodies = []
+    for number in range(1, messages + 1):
+        content = _order(number, draw)
+        bodies.append(poison[number].body(content) if number in poison else encoded(content))
+    return Traffic(bodies, poison)
+
+
+def _order(number: int, draw: random.Random) -> Content:
+    return {
+        "id": number,
+        "customer": draw.choice(CUSTOMERS),
+        "item": draw.choice(ITEMS),
+        "quantity": draw.randint(1, 9),
+        "address": f"{draw.randint(1, 99)} {draw.choice(STREETS)}",
+    }
+
+
+def message_id(number: int) -> str:
+    return f"order-{number:04d}"
+
+
+def number_of(message: str) -> int:
+    return int(message.rpartition("-")[2])

@@ -1,22 +1,26 @@
-"""Sets the demo up: a temporary SQLite file with the orders, the same orders for the plain loop, and the two programs that
-consume them, each under a small supervisor."""
+"""Sets the demo up (a SQLite file, a folder for the plain loop, a small supervisor for each of the two programs) and observes
+how far both are."""
 
+import json
 import os
 import select
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import quote
 
-from unpoison.brokers import broker_for
+from unpoison.brokers import broker_for, dead_letters_for
 from unpoison.cli.demo import shop
-from unpoison.cli.demo.plain_loop import Spool
-from unpoison.cli.demo.poison import Traffic, message_id
+from unpoison.cli.demo.plain_loop import Spool, order_of
+from unpoison.cli.demo.shop import Entry, Tail, Traffic, entry_of, message_id, number_of
+from unpoison.deadletters import DLQManager
 from unpoison.flow.sending import check
+from unpoison.model.dead_letter import DeadLetter
 from unpoison.model.message import Outgoing
 
 # The supervisor, in place of systemd or a container platform. unpoison's consumer and the plain loop get the same one, with the
@@ -26,8 +30,7 @@ from unpoison.model.message import Outgoing
 MOST_RESTARTS = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Death:
+class Death(NamedTuple):
     """A process that did not end in good order: when, and with which status (below zero: the signal)."""
 
     at: float
@@ -46,11 +49,9 @@ class Supervised:
 
     @property
     def gave_up(self) -> bool:
-        """Whether it died more often than it may be restarted."""
         return len(self.deaths) > self.restarts
 
     def look(self) -> None:
-        """Start it again if it died."""
         if self.is_over or self._process.poll() is None:
             return
         os.close(self._ended)
@@ -89,13 +90,10 @@ class Supervised:
 
 
 def wait(programs: Sequence[Supervised], seconds: float) -> None:
-    """Sleep so long, but wake at once when one of them ends."""
+    """Sleep, but wake at once when one of them ends."""
     select.select([program for program in programs if not program.is_over], [], [], seconds)
     for program in programs:
         program.look()
-
-
-# The stage.
 
 
 APP = "unpoison.cli.demo.orders:app"
@@ -104,32 +102,15 @@ PREFIX = "unpoison-demo-"
 KEPT = "unpoison-demo"
 
 
-@dataclass(frozen=True, slots=True)
 class Stage:
-    """Where everything is. All of it lies in `folder`, but for a file that is to be kept."""
+    """Where everything is: in `folder`, except a database that is to be kept."""
 
-    folder: Path
-    database: Path
-
-    @property
-    def url(self) -> str:
-        return f"sqlite:///{quote(str(self.database))}"
-
-    @property
-    def ledger(self) -> Path:
-        return self.folder / "ledger"
-
-    @property
-    def log(self) -> Path:
-        return self.folder / "consumer.log"
-
-    @property
-    def spool(self) -> Spool:
-        return Spool(self.folder / "spool")
-
-    @property
-    def plain_ledger(self) -> Path:
-        return self.folder / "plain-ledger"
+    def __init__(self, folder: Path, database: Path) -> None:
+        self.folder, self.database = folder, database
+        self.url = f"sqlite:///{quote(str(database))}"
+        self.spool = Spool(folder / "spool")
+        self.ledger, self.plain_ledger = folder / "ledger", folder / "plain-ledger"
+        self.log, self.plain_log = folder / "consumer.log", folder / "plain.log"
 
     def publish(self, orders: Traffic) -> None:
         """For both consumers. Sent as another program would send it: without the limits of this app."""
@@ -141,17 +122,15 @@ class Stage:
         self.spool.fill(orders.bodies)
 
     def consumer(self) -> Supervised:
-        """The real one: `unpoison run`, until nothing is left."""
         command = [sys.executable, "-m", "unpoison", "run", APP, "--until-empty", "--log-format", "json"]
         return Supervised(command, self._environment(self.ledger), self.log)
 
     def plain_loop(self) -> Supervised:
-        module = "unpoison.cli.demo.plain_loop"
-        command = [sys.executable, "-m", module, str(self.folder / "spool"), str(os.getpid())]
-        return Supervised(command, self._environment(self.plain_ledger), self.folder / "plain.log")
+        command = [sys.executable, "-m", "unpoison.cli.demo.plain_loop", str(self.spool.folder), str(os.getpid())]
+        return Supervised(command, self._environment(self.plain_ledger), self.plain_log)
 
     def _environment(self, entries: Path) -> dict[str, str]:
-        """Of the programs only. Settings that the person has made for apps of their own are not for this one."""
+        """For both programs. UNPOISON_ variables are left out: they are meant for the person's own apps."""
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("UNPOISON_")}
         ours = {"UNPOISON_URL": self.url, shop.VARIABLE: str(entries), shop.SUPERVISOR: str(os.getpid())}
         return inherited | ours
@@ -173,3 +152,117 @@ def _new_file() -> Path:
             number += 1
         else:
             return path
+
+
+# How far are the two consumers? Read from the broker, the DLQ, the handlers' ledgers, the consumer's log and the spool.
+
+
+DEATHS = ("unpoison.WorkerDied", "unpoison.Timeout")
+"""Failures that cost a worker process."""
+
+
+class PlainLoop(NamedTuple):
+    """How far the plain loop is. `at` is the first order in its queue."""
+
+    done: int
+    restarts: int
+    is_down: bool
+    at: int | None
+    idle_for: float
+
+
+class Snapshot(NamedTuple):
+    """Where all orders are at one moment. `states` has a word for each poisoned one."""
+
+    seconds: float
+    done: int
+    retrying: int
+    dead: int
+    discarded: int
+    waiting: int
+    restarts: int
+    worker_deaths: int
+    states: Mapping[int, str]
+    letters: Mapping[int, DeadLetter]
+    plain: PlainLoop
+
+
+class Observer:
+    """Looks at both consumers from outside. Keeps what it read from their ledgers for the account at the end."""
+
+    def __init__(self, stage: Stage, orders: Traffic, consumer: Supervised, plain: Supervised) -> None:
+        self._stage, self._orders, self._consumer, self._plain = stage, orders, consumer, plain
+        self._began = time.monotonic()
+        self._dlq = dead_letters_for(stage.url, SOURCE, create=False)
+        self._ledger, self._plain_ledger, self._log = Tail(stage.ledger), Tail(stage.plain_ledger), Tail(stage.log)
+        self.entries: list[Entry] = []
+        self._seen: defaultdict[str, Counter[int]] = defaultdict(Counter)
+        self.plain_entries: list[Entry] = []
+        self.worker_deaths = 0
+
+    def close(self) -> None:
+        self._dlq.broker.close()
+
+    def look(self) -> Snapshot:
+        self._read()
+        depth = self._dlq.broker.depth(SOURCE)
+        letters = {number_of(letter.message.id): letter for letter in DLQManager(self._dlq, SOURCE).letters()}
+        done = self._seen["done"].keys() - letters.keys()
+        discarded = self._seen["discard"].keys() - letters.keys() - done
+        starts = self._seen["start"]
+        return Snapshot(
+            seconds=time.monotonic() - self._began,
+            done=len(done),
+            retrying=depth.delayed,
+            dead=depth.dead,
+            discarded=len(discarded),
+            waiting=depth.ready + depth.leased,
+            restarts=self._consumer.restarts,
+            worker_deaths=self.worker_deaths,
+            states={number: _state(number, letters, done, discarded, starts[number]) for number in self._orders.poison},
+            letters=letters,
+            plain=self._look_at_plain(),
+        )
+
+    def _read(self) -> None:
+        for entry in map(entry_of, self._ledger.lines()):
+            self.entries.append(entry)
+            self._seen[entry.what][entry.order] += 1
+        self.plain_entries += map(entry_of, self._plain_ledger.lines())
+        self.worker_deaths += sum(_is_worker_death(line) for line in self._log.lines())
+
+    def _look_at_plain(self) -> PlainLoop:
+        line = self._stage.spool.waiting()
+        last = self.plain_entries[-1].at if self.plain_entries else time.time()
+        return PlainLoop(
+            done=len(orders(self.plain_entries, "done") - self._orders.poison.keys()),
+            restarts=self._plain.restarts,
+            is_down=self._plain.gave_up,
+            at=order_of(line[0]) if line else None,
+            idle_for=time.time() - last,
+        )
+
+
+def orders(entries: Sequence[Entry], what: str) -> set[int]:
+    return {entry.order for entry in entries if entry.what == what}
+
+
+def _state(number: int, letters: Mapping[int, DeadLetter], done: set[int], discarded: set[int], starts: int) -> str:
+    if number in letters:
+        return "dead"
+    if number in discarded:
+        return "discarded"
+    if number in done:
+        return "healed"
+    return f"attempt {starts}" if starts else "waiting"
+
+
+def _is_worker_death(line: str) -> bool:
+    """Whether a line of the consumer's log says that a message cost it a worker."""
+    try:
+        told = json.loads(line)
+    except ValueError:  # not the consumer's own words
+        return False
+    if not isinstance(told, dict) or told.get("event") not in ("retry", "dead"):
+        return False
+    return any(name in told["message"] for name in DEATHS)

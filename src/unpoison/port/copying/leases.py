@@ -6,21 +6,17 @@ keeps its own account, by its own clock and counted from before it asked: what i
 
 import threading
 import time
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
-from unpoison.errors import OwnershipLost, UnpoisonError
-from unpoison.model.message import Delivery
-from unpoison.port.broker import Kept, Ring, Settlement
-from unpoison.port.copying.settling import Copies, Receipt, Settler, by_holder, handed_back
+from unpoison.errors import UnpoisonError
+from unpoison.port.copying.settling import Receipt
 
 SURE = 0.8
 """Of the time that the server promises a part is kept back: an answer may be on its way for a while."""
 
 LONGEST_TICK = 0.5
-GIVE_BACK_AFTER = 2.0
-"""Seconds that a message waits here unfetched before others may have it."""
 
 H = TypeVar("H", bound=Hashable)
 
@@ -135,138 +131,3 @@ class Keeper:
         self._ended.set()
         if threading.current_thread() is not self._thread:
             self._thread.join()
-
-
-class LeasedSource(Protocol):
-    """One source, as far as this process consumes it."""
-
-    promised: float
-    """Seconds for which the server leaves a message to a consumer of which it hears nothing."""
-
-    @property
-    def is_late(self) -> bool:
-        """Whether something was held for longer than the server has promised."""
-
-    def is_left_alone(self, after: float) -> bool:
-        """Whether messages wait here and none was fetched for so long."""
-
-    def verify(self) -> None:
-        """Find out whether the server still knows that we hold what we hold."""
-
-    def renew(self) -> None:
-        """Keep what is held for another while. Called by a thread of its own, also while the consumer settles."""
-
-    def stop_listening(self) -> None:
-        """Take no more messages until the next fetch."""
-
-    def unfetched(self) -> Iterator[Sequence[Delivery]]:
-        """What waits here and was not fetched, in batches. Nothing more comes until the next fetch."""
-
-    def give_up(self) -> None:
-        """Return what is still ours at once, as from a consumer that vanished, and leave the rest alone."""
-
-    def close(self) -> None:
-        """Ask for nothing any more."""
-
-
-S = TypeVar("S", bound=LeasedSource)
-
-
-class LeasedSources(Generic[S]):
-    """The sources that one consumer takes messages from: what it holds there is renewed by a thread, given back when nobody
-    fetches it, and settled. `lost` says what it means that messages were lost."""
-
-    def __init__(
-        self,
-        make: Callable[[str], S],
-        copies: Copies,
-        lost: str,
-        in_place: Callable[[Sequence[Kept]], Collection[Receipt]] = lambda _: (),
-    ) -> None:
-        self._make, self._lost_text = make, lost
-        self._settler = Settler(copies, self._lost, in_place)
-        self.lock = threading.RLock()
-        """Held during each call of the consumer."""
-        self.ring: Ring = lambda: None
-        self.known: dict[str, S] = {}
-        self._keeper: Keeper | None = None
-
-    def wake(self) -> None:
-        """Ring: there may be something to fetch, or to find out."""
-        self.ring()
-
-    def source(self, name: str) -> S:
-        if name not in self.known:
-            self.known[name] = self._make(name)
-        if self._keeper is None:
-            shortest = min(known.promised for known in self.known.values())
-            self._keeper = Keeper(shortest / 4, self._renew, self._look_after)
-        return self.known[name]
-
-    def to_fetch(self, name: str) -> S:
-        """The source, for a fetch. Raises OwnershipLost, once, if something that we held there was lost."""
-        known = self.source(name)
-        known.verify()
-        if known.is_late:
-            raise self._lost(known)
-        return known
-
-    def settle(self, settlement: Settlement) -> list[str | None]:
-        self._verify()
-        for name in handed_back(settlement.kept) & self.known.keys():
-            self.known[name].stop_listening()
-        return self._settler.settle(settlement)
-
-    def extend(self, deliveries: Sequence[Delivery]) -> None:
-        self._verify()
-        if not self._settler.holds(deliveries):
-            raise self._lost()
-        for holder, _ in by_holder([delivery.receipt for delivery in deliveries]):
-            holder.renew()  # type: ignore[attr-defined]
-
-    def close(self) -> None:
-        """Give everything back."""
-        with self.lock:
-            keeper, self._keeper = self._keeper, None
-        if keeper is not None:
-            keeper.close()
-        with self.lock:
-            for known in self.known.values():
-                known.close()
-                with suppress(UnpoisonError):
-                    self._give_back(known)
-                    known.give_up()
-            self.known.clear()
-
-    def _verify(self) -> None:
-        for known in self.known.values():
-            known.verify()
-
-    def _renew(self) -> None:
-        for known in list(self.known.values()):
-            known.renew()
-
-    def _look_after(self) -> None:
-        """Now and then: was something held for too long, and does something wait here that nobody fetches?"""
-        for known in list(self.known.values()):
-            if known.is_late:
-                self.wake()
-            # Who has the lock is at work; to wait for it would keep us from renewing.
-            if known.is_left_alone(GIVE_BACK_AFTER) and self.lock.acquire(blocking=False):
-                try:
-                    if self._keeper is not None and known.is_left_alone(GIVE_BACK_AFTER):
-                        self._give_back(known)
-                finally:
-                    self.lock.release()
-
-    def _give_back(self, known: S) -> None:
-        for deliveries in known.unfetched():
-            self._settler.give_back(deliveries)
-
-    def _lost(self, *lost: S) -> OwnershipLost:
-        """Told once. The consumer drops its results, so what is still ours goes back too."""
-        for known in lost or [each for each in self.known.values() if each.is_late]:
-            with suppress(UnpoisonError):
-                known.give_up()
-        self._settler.forget_lost()
-        return OwnershipLost(self._lost_text)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from unpoison.testing.isolation import tree
+from unpoison.testing.isolation import processes
 from unpoison.testing.isolation.scene import Scene
 from unpoison.testing.lab import Lab, Trait, trait
 
@@ -144,7 +144,7 @@ def test_a_gibibyte_of_large_bodies_stays_within_the_memory_budget(lab: Lab) -> 
             scene.publish(dict.fromkeys(large[n : n + 20], b"x" * size))
         with scene.consumer() as consumer:
             scene.diary.wait_for_done([*quick, *large])
-            peak = tree.peak_memory(consumer.pid)
+            peak = processes.peak_memory(consumer.pid)
         assert scene.diary.starts() == dict.fromkeys([*quick, *large], 1)
         assert {entry.note for entry in scene.diary.entries("start") if entry.id in large} == {str(size)}
         assert peak < 256 * MIB, f"the consumer needed {peak // MIB} MiB"
@@ -155,15 +155,15 @@ def test_hundreds_of_dead_workers_leave_no_descriptor_and_no_zombie(lab: Lab) ->
         first = scene.healthy(20, "first")
         with scene.consumer() as consumer:
             scene.diary.wait_for_done(first)
-            tree.expect_children(consumer.pid, 4)
-            template = tree.template_of(consumer.pid)
-            before = (tree.descriptors(consumer.pid), tree.descriptors(template))
+            processes.expect_children(consumer.pid, 4)
+            template = processes.template_of(consumer.pid)
+            before = (processes.descriptors(consumer.pid), processes.descriptors(template))
             scene.publish({f"poison-{n}": {"do": ["exit", "segfault"][n % 2]} for n in range(DEATHS)})
             last = scene.healthy(20, "last")
             scene.diary.wait_for_done(last)
             scene.wait_for_dead(DEATHS)
-            tree.expect_children(consumer.pid, 4)
-            tree.expect_no_zombie(consumer.pid)
-            assert tree.template_of(consumer.pid) == template
-            after = (tree.descriptors(consumer.pid), tree.descriptors(template))
+            processes.expect_children(consumer.pid, 4)
+            processes.expect_no_zombie(consumer.pid)
+            assert processes.template_of(consumer.pid) == template
+            after = (processes.descriptors(consumer.pid), processes.descriptors(template))
             assert after <= before, f"descriptors of consumer and template were {before} and are {after}"

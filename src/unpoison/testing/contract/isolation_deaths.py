@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from unpoison.model.failure import Crash
-from unpoison.testing.isolation import tree
+from unpoison.testing.isolation import processes
 from unpoison.testing.isolation.diary import wait_until
 from unpoison.testing.isolation.scene import Scene
 from unpoison.testing.lab import Lab
@@ -65,7 +65,7 @@ def test_a_handler_that_forks_and_returns_in_both_is_run_once_and_so_are_its_nei
         healthy += [f"forking-{n}" for n in range(3)] + scene.healthy(20, "after")
         with scene.consumer() as consumer:
             scene.diary.wait_for_done(healthy)
-            tree.expect_no_zombie(consumer.pid)
+            processes.expect_no_zombie(consumer.pid)
         assert scene.diary.starts() == dict.fromkeys(healthy, 1)
         done = scene.diary.done()
         assert all(done[id_] == 1 for id_ in healthy if "forking" not in id_)
@@ -81,7 +81,7 @@ def test_an_async_handler_that_forks_and_waits_runs_none_of_its_neighbours_twice
             scene.diary.wait_for_start(*waiting)
             scene.publish({"forking": {"do": "fork_and_wait", "how": "open"}})
             scene.diary.wait_for_start("forking")
-            tree.expect_no_zombie(consumer.pid)
+            processes.expect_no_zombie(consumer.pid)
             scene.open_gate("open")
             scene.diary.wait_for_done([*waiting, "forking"])
         assert scene.diary.done() == dict.fromkeys([*waiting, "forking"], 1)
@@ -123,7 +123,7 @@ def test_a_message_that_kills_the_template_and_returns_is_done_and_workers_go_on
         with scene.consumer() as consumer:
             scene.diary.wait_for_done(ids)
             assert_nothing_lingers(consumer.pid, workers=3)
-            assert tree.template_of(consumer.pid)
+            assert processes.template_of(consumer.pid)
         assert scene.diary.starts() == dict.fromkeys(ids, 1)
         assert scene.letters() == {}
 
@@ -160,8 +160,8 @@ def test_a_message_that_kills_itself_and_its_siblings_is_the_only_one_to_be_dead
 
 def assert_nothing_lingers(consumer: int, workers: int) -> None:
     """The consumer has exactly its template and its workers below it, and has collected all that ended."""
-    tree.expect_no_zombie(consumer)
-    tree.expect_children(consumer, workers + 1)
+    processes.expect_no_zombie(consumer)
+    processes.expect_children(consumer, workers + 1)
 
 
 def assert_only_the_poison_paid(scene: Scene, healthy: list[str], consumer: int) -> None:

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from unpoison.testing.isolation import tree
+from unpoison.testing.isolation import processes
 from unpoison.testing.isolation.diary import wait_until
 from unpoison.testing.isolation.scene import Scene
 from unpoison.testing.lab import Lab, Trait, trait
@@ -122,10 +122,10 @@ class frozen:  # noqa: N801 - reads as a word: with frozen(…)
         self._token = token
 
     def __enter__(self) -> None:
-        self._pids = sorted(tree.alive(self._token))
+        self._pids = sorted(processes.alive(self._token))
         for pid in self._pids:
             os.kill(pid, signal.SIGSTOP)
-        wait_until(lambda: all(tree.state(pid) == "T" for pid in self._pids), lambda: "not all of them stand still")
+        wait_until(lambda: all(processes.state(pid) == "T" for pid in self._pids), lambda: "not all of them stand still")
 
     def __exit__(self, *raised: object) -> None:
         for pid in reversed(self._pids):

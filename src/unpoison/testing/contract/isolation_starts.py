@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from unpoison.testing.isolation import tree
+from unpoison.testing.isolation import processes
 from unpoison.testing.isolation.diary import wait_until
 from unpoison.testing.isolation.scene import SCRIPTED_APP, Scene
 from unpoison.testing.lab import Lab
@@ -52,7 +52,7 @@ def test_an_on_worker_stop_that_hangs_keeps_no_worker_for_ever(lab: Lab) -> None
         ids = scene.healthy(20)
         with scene.consumer() as consumer:
             scene.diary.wait_for_done(ids)
-            tree.expect_children(consumer.pid, 3, patience=20)  # the template, one worker and a spare one
+            processes.expect_children(consumer.pid, 3, patience=20)  # the template, one worker and a spare one
 
 
 def test_workers_are_replaced_once_they_have_grown(lab: Lab) -> None:
@@ -108,10 +108,10 @@ def test_a_consumer_that_is_killed_while_its_app_is_imported_leaves_no_process(l
     with Scene(lab, also={"import": "hang"}) as scene:
         for _ in range(3):
             with scene.consumer() as consumer:
-                wait_until(lambda: tree.template_of(consumer.pid), lambda: "there is no template")
+                wait_until(lambda: processes.template_of(consumer.pid), lambda: "there is no template")
                 consumer.send(signal.SIGKILL)
                 consumer.wait()
-            tree.expect_nobody(scene.plan.token)
+            processes.expect_nobody(scene.plan.token)
 
 
 def test_a_template_that_cannot_be_replaced_is_tried_again_while_workers_go_on(lab: Lab) -> None:

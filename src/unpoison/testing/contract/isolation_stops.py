@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from unpoison.testing.isolation import tree
-from unpoison.testing.isolation.consumer_process import ConsumerProcess
+from unpoison.testing.isolation import processes
+from unpoison.testing.isolation.processes import ConsumerProcess
 from unpoison.testing.isolation.scene import Scene
 from unpoison.testing.lab import Lab
 
@@ -96,7 +96,7 @@ def test_a_signal_to_every_process_at_once_is_a_planned_stop(lab: Lab, number: s
         scene.publish({"slow": {"do": "wait", "how": "open"}})
         with scene.consumer() as consumer:
             scene.diary.wait_for_start("slow")
-            for pid in tree.alive(scene.plan.token):  # as systemd does it: the whole control group, not only the process group
+            for pid in processes.alive(scene.plan.token):  # as systemd does: the whole control group, not only the process group
                 os.kill(pid, number)
             consumer.wait_for_line("draining")
             scene.open_gate("open")
@@ -132,9 +132,9 @@ def test_it_works_as_process_1(lab: Lab) -> None:
             scene.diary.wait_for_done([*ids, "orphan"])
             consumer.wait_for_line("'poison'", "is a dead letter")
             consumer.wait_for_line("'stuck'", "is a dead letter")
-            (first,) = tree.children(consumer.pid)
+            (first,) = processes.children(consumer.pid)
             assert {entry.consumer for entry in scene.diary.entries("start")} == {1}
-            tree.expect_no_zombie(first)
+            processes.expect_no_zombie(first)
             scene.publish({"slow": {"do": "wait", "how": "open"}})
             scene.diary.wait_for_start("slow")
             os.kill(first, signal.SIGTERM)

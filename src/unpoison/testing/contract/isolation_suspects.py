@@ -4,8 +4,7 @@ import signal
 
 import pytest
 
-from unpoison.testing.isolation.chaos import LIMIT, Chaos, assert_everything_is_accounted_for
-from unpoison.testing.isolation.scene import Scene
+from unpoison.testing.isolation.scene import LIMIT, Chaos, Scene, assert_everything_is_accounted_for
 from unpoison.testing.lab import Lab
 
 

@@ -58,7 +58,8 @@ def test_a_publisher_killed_at_any_line_has_sent_all_of_a_batch_or_nothing(lab: 
         assert found in ((Depth(), Depth()), (Depth(ready=3, delayed=2), Depth(ready=2)))
 
     def prepare(source: str) -> None:
-        """Nothing has to be there before."""
+        """Tables and the like are there, which only the first publish would create. The sources are not."""
+        lab.broker("others")
 
     sweep(lab, "publish", prepare, publish, check)
 

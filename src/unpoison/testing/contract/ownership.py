@@ -249,7 +249,7 @@ def test_a_waiting_consumer_is_told_when_a_killed_one_left_messages(lab: Lab) ->
         broker = lab.broker("orders", ring=rung.set)
         assert list(broker.fetch("orders", 10)) == []
         child.kill()
-    assert len(given.fetched_when_rung(broker, "orders", rung)) == 2
+    assert len(given.fetched_when_rung(broker, "orders", rung, count=2)) == 2
 
 
 @trait(Trait.TAKEOVER)

@@ -8,7 +8,7 @@ import pytest
 
 from unpoison.app import App
 from unpoison.errors import Permanent, RetryLater, UnpoisonError
-from unpoison.flow import consumer as flow
+from unpoison.flow import ending
 from unpoison.model.backoff import Backoff
 from unpoison.model.message import Counters, Delivery, Outgoing
 from unpoison.port.broker import Kept, Settlement
@@ -206,15 +206,15 @@ def test_a_consumer_whose_clock_is_an_hour_wrong_prolongs_no_delay(lab: Lab, wro
 
 
 def fail_with_a_wrong_clock(lab: Lab, wrong_by: float, backoff: Backoff) -> None:
-    """Let a message fail once in a consumer whose own clock is wrong. The broker's is right."""
+    """Let a message fail in a consumer whose own clock is wrong. The broker's is right."""
 
     def fail(number: int) -> None:
         raise ConnectionError("not now")
 
-    app = given.consumer(lab.app(), "orders", fail, backoff=backoff)
+    app = given.consumer(lab.app(), "orders", fail, backoff=backoff, max_attempts=None)
     app.publish("orders", 1)
     tally = given.consumed(app, "orders", lab.broker("orders"), clock=lambda: time.time() + wrong_by)
-    assert tally.retried == 1
+    assert tally.retried >= 1  # more often where a short delay is over before a slow consumer has ended
 
 
 # If dead letters cannot be stored the source is paused and says so once: nothing is lost, nothing spins.
@@ -227,9 +227,7 @@ TRIES = 5
 def test_while_dead_letters_cannot_be_stored_the_source_stands_still_and_then_goes_on(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    starts: list[int] = []
-    app = _consumer(lab, starts)
-    app.publish_many("orders", range(6))
+    app, starts = _six_with_poison(lab)
     tried_again = _tried_again(monkeypatch)
     with Journal() as journal, ExitStack() as fault:
         fault.enter_context(lab.dead_letters_unwritable())
@@ -237,13 +235,10 @@ def test_while_dead_letters_cannot_be_stored_the_source_stands_still_and_then_go
             assert tried_again.wait(PATIENCE)
             (told,) = journal.of("pause")
             assert "'orders' is paused" in told
-            assert starts == [0, 1, 2], "it went on"
+            assert starts in ([0, 1], [0, 1, 2]), "it went on"  # a slow machine settles, and so pauses, before the third
             depth = lab.broker("orders").depth("orders")
-            assert (depth.ready + depth.delayed + depth.leased if lab.counts_exactly else 6, depth.empty, depth.dead) == (
-                6,
-                False,
-                0,
-            )
+            left = depth.ready + depth.delayed + depth.leased if lab.counts_exactly else 6
+            assert (left, depth.empty, depth.dead) == (6, False, 0)
             fault.close()
             tally = running.wait()["orders"]
         assert len(journal.of("resume")) == 1
@@ -256,9 +251,7 @@ def test_while_dead_letters_cannot_be_stored_the_source_stands_still_and_then_go
 def test_a_consumer_that_is_stopped_while_dead_letters_cannot_be_stored_loses_nothing(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    starts: list[int] = []
-    app = _consumer(lab, starts)
-    app.publish_many("orders", range(6))
+    app, starts = _six_with_poison(lab)
     tried_again = _tried_again(monkeypatch)
     with lab.dead_letters_unwritable(), Running(app) as running:
         assert tried_again.wait(PATIENCE)
@@ -270,13 +263,18 @@ def test_a_consumer_that_is_stopped_while_dead_letters_cannot_be_stored_loses_no
     assert [letter.body for letter in lab.dlq("orders").letters()] == [b"1"]
 
 
-def _consumer(lab: Lab, starts: list[int]) -> App:
+def _six_with_poison(lab: Lab) -> tuple[App, list[int]]:
+    """Six messages, the second of them poison; an app that consumes them, and the list of its starts."""
+    starts: list[int] = []
+
     def handle(number: int) -> None:
         starts.append(number)
         if number == 1:
             raise Permanent("poison")
 
-    return given.consumer(lab.app(prefetch=3), "orders", handle)
+    app = given.consumer(lab.app(prefetch=3), "orders", handle)
+    app.publish_many("orders", range(6))
+    return app, starts
 
 
 def _tried_again(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
@@ -290,5 +288,5 @@ def _tried_again(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
             enough.set()
 
     monkeypatch.setattr(Report, "paused", paused)
-    monkeypatch.setattr(flow, "RETRY_BROKER", (0.01,))
+    monkeypatch.setattr(ending, "RETRY_BROKER", (0.01,))
     return enough

@@ -1,6 +1,6 @@
-"""What did handlers really do, in which process, and in which order?
+"""What do the processes of a scene share? Its plan, and a diary of what handlers really did, where and in which order.
 
-Each line is written with one call before the action and stays, even if the action takes the whole machine's processes down.
+Each line of the diary is written with one call before the action, and stays even if the action kills every process.
 """
 
 import os
@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from unpoison.brokers import ADAPTERS, Adapter
 from unpoison.model.message import Delivery
 from unpoison.testing.processes import Effects
 
@@ -106,3 +107,38 @@ def wait_until(is_so: Callable[[], Any], otherwise: Callable[[], str], patience:
         if time.monotonic() > until:
             raise AssertionError(f"{otherwise()}, after {patience:g} s.")
         time.sleep(LOOK_EVERY)
+
+
+# The plan: how a consumer, its template and its workers know what to do. It travels in one environment variable.
+
+
+VARIABLE = "ISOLATION_PLAN"
+SOURCE = "orders"
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What all processes of one scene share. `token` makes them recognisable among all processes of the machine.
+
+    `adapters` are those that the promise's own process knows: other processes do not know one that is not part of unpoison.
+    """
+
+    url: str
+    folder: str
+    token: str
+    app: str
+    style: str = "sync"
+    settings: dict[str, Any] = {}
+    options: dict[str, Any] = {}
+    adapters: dict[str, Adapter] = {}
+    also: dict[str, Any] = {}
+
+    def as_environment(self) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("UNPOISON_")}
+        return kept | {VARIABLE: msgspec.json.encode(self).decode()}
+
+
+def current_plan() -> Plan:
+    """The plan of this process, with its adapters made known here."""
+    plan = msgspec.json.decode(os.environ[VARIABLE], type=Plan)
+    ADAPTERS.update(plan.adapters)
+    return plan

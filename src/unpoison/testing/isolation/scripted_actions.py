@@ -14,10 +14,11 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, NoReturn
 
 from unpoison.errors import Discard
-from unpoison.testing.isolation import crashes, tree
+from unpoison.testing.isolation import crashes, processes
 from unpoison.testing.isolation.diary import LOOK_EVERY, Diary
 
 Action = crashes.Action
@@ -81,8 +82,15 @@ class ScriptedActions:
             time.sleep(LOOK_EVERY)
 
     def close_and_wait(self, gate: str) -> None:
-        """Close every descriptor, the worker's line to its consumer among them, and go on for a while."""
-        crashes.close_and_return(None)
+        """Close every descriptor, the worker's line to its consumer among them, and go on for a while.
+
+        Not the diary's: a neighbour in another thread may be writing to it. It would fail, and as its failure cannot be told over
+        a closed line, the worker would end, and this message with it.
+        """
+        for link in list(Path("/proc/self/fd").iterdir()):
+            with suppress(OSError):
+                if int(link.name) > 2 and link.readlink().name != "diary":
+                    os.close(int(link.name))
         self.wait(gate)
 
     def copy(self, files: list[str]) -> None:
@@ -121,13 +129,13 @@ class ScriptedActions:
     def kill_all(self, _: Any) -> None:
         """Every process of the consumer, this one last."""
         consumer = os.getppid()
-        for pid in (tree.template_of(consumer), *tree.workers_of(consumer), consumer):
+        for pid in (processes.template_of(consumer), *processes.workers_of(consumer), consumer):
             if pid not in (0, os.getpid()):
                 _kill(pid)
         crashes.die(None)
 
     def kill_template(self, _: Any) -> None:
-        _kill(tree.template_of(os.getppid()))
+        _kill(processes.template_of(os.getppid()))
 
     def kill_template_and_die(self, _: Any) -> None:
         self.kill_template(None)
@@ -135,11 +143,11 @@ class ScriptedActions:
 
     def stop_template_and_die(self, _: Any) -> None:
         """A template that stands still cannot make the next worker."""
-        os.kill(tree.template_of(os.getppid()), signal.SIGSTOP)
+        os.kill(processes.template_of(os.getppid()), signal.SIGSTOP)
         crashes.die(None)
 
     def kill_siblings(self, _: Any) -> None:
-        for pid in tree.workers_of(os.getppid()):
+        for pid in processes.workers_of(os.getppid()):
             if pid != os.getpid():
                 _kill(pid)
 
@@ -197,7 +205,7 @@ class ScriptedActions:
 
 
 def _is_alive(pid: int) -> bool:
-    return tree.state(pid) not in ("", "Z", "X")
+    return processes.state(pid) not in ("", "Z", "X")
 
 
 def _kill(pid: int) -> None:

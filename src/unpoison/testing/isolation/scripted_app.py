@@ -15,11 +15,10 @@ from typing import Any
 from unpoison.app import App
 from unpoison.model.backoff import Backoff
 from unpoison.model.message import Delivery
-from unpoison.testing.isolation import plan
-from unpoison.testing.isolation.diary import Diary
+from unpoison.testing.isolation.diary import SOURCE, Diary, current_plan
 from unpoison.testing.isolation.scripted_actions import ScriptedActions
 
-scene = plan.current()
+scene = current_plan()
 diary = Diary(Path(scene.folder))
 actions = ScriptedActions(diary)
 app = App(scene.url, **scene.settings)
@@ -52,11 +51,11 @@ def handle_beside_thread(payload: dict[str, Any], delivery: Delivery) -> None:
     handle(payload, delivery)
 
 
-def problem(kind: str) -> None:
-    """What an import may end in; `deploy` only once a gate was made, as by half of a new version."""
-    match kind:
+def misbehave(how: str | None, why: str) -> None:
+    """What an import or a hook may end in; `deploy` only once a gate was made, as by half of a new version."""
+    match how:
         case "raise":
-            raise RuntimeError("the settings are missing")
+            raise RuntimeError(why)
         case "exit":
             sys.exit(3)
         case "crash":
@@ -77,8 +76,8 @@ HANDLERS: dict[str, Callable[..., Any]] = {
     "beside thread": handle_beside_thread,
 }
 options: dict[str, Any] = {"backoff": Backoff.fixed(scene.also.get("delay", 0.0)), **scene.options}
-for source in scene.also.get("sources", [plan.SOURCE]):
+for source in scene.also.get("sources", [SOURCE]):
     app.consumer(source, **options)(HANDLERS[scene.style])
 if scene.style == "beside thread":
     thread.start()
-problem(scene.also.get("import", ""))
+misbehave(scene.also.get("import"), "the settings are missing")

@@ -1,59 +1,49 @@
 """The app of most scenes with all that can be hooked into it: worker start and stop, retries, dead letters, classifiers."""
 
-import ctypes
-import os
-import signal
 from typing import Any
 
 from unpoison.app import App
 from unpoison.decide.policy import PoisonPillHandler, Policy
 from unpoison.model.backoff import Backoff
-from unpoison.model.classification import ErrorClassification
 from unpoison.model.message import Message, MessageMetadata
-from unpoison.testing.isolation.plan import SOURCE
-from unpoison.testing.isolation.scripted_app import diary, handle, scene
+from unpoison.model.verdict import ErrorClassification
+from unpoison.testing.isolation.diary import SOURCE
+from unpoison.testing.isolation.scripted_app import diary, handle, misbehave, scene
 
 app = App(scene.url, **scene.settings)
 
 
-def misbehave(how: str | None) -> None:
-    match how:
-        case "raise":
-            raise RuntimeError("the pool cannot be opened")
-        case "crash":
-            ctypes.string_at(0)
-        case "hang":
-            signal.pause()
-        case "leave":
-            os._exit(3)
+def do_harm(hook: str) -> None:
+    """What the plan of the scene says about this hook."""
+    misbehave(scene.also.get(hook), "the pool cannot be opened")
 
 
 @app.on_worker_start
 def on_worker_start() -> None:
     diary.write("worker-start")
     if not diary.gate("healed").exists():
-        misbehave(scene.also.get("start"))
+        do_harm("start")
 
 
 @app.on_worker_stop
 def on_worker_stop() -> None:
     diary.write("worker-stop")
-    misbehave(scene.also.get("stop"))
+    do_harm("stop")
 
 
 def on_retry(message: Message, metadata: MessageMetadata, delay: float) -> None:
     diary.write("on_retry", message.id, attempt=metadata.attempt, note=f"{delay:g}")
-    misbehave(scene.also.get("on_retry"))
+    do_harm("on_retry")
 
 
 def on_dlq(message: Message, metadata: MessageMetadata, exc: BaseException) -> None:
     diary.write("on_dlq", message.id, attempt=metadata.attempt, note=f"{exc}; letters: {app.dlq(SOURCE).count()}")
-    misbehave(scene.also.get("on_dlq"))
+    do_harm("on_dlq")
 
 
 def classify(exc: BaseException) -> ErrorClassification | None:
     diary.write("classify", note=str(exc))
-    misbehave(scene.also.get("classify"))
+    do_harm("classify")
     return ErrorClassification.PERMANENT if "classify me" in str(exc) else None
 
 
@@ -66,7 +56,7 @@ class Careful(PoisonPillHandler):
 
     def should_retry(self, metadata: MessageMetadata, exc: BaseException) -> bool:
         diary.write("should_retry", metadata.message_id, attempt=metadata.attempt, note=str(exc))
-        misbehave(scene.also.get("should_retry"))
+        do_harm("should_retry")
         return "never again" not in str(exc)
 
 

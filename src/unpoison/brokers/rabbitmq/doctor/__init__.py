@@ -9,11 +9,10 @@ from functools import partial
 from shlex import quote
 from typing import NamedTuple
 
-from unpoison.brokers.rabbitmq import rights
 from unpoison.brokers.rabbitmq.connection import Connection
 from unpoison.brokers.rabbitmq.doctor import queue_checks, server
-from unpoison.brokers.rabbitmq.doctor.fixes import START
-from unpoison.brokers.rabbitmq.doctor.queue_checks import exclusive, of_family
+from unpoison.brokers.rabbitmq.doctor.queue_checks import of_exclusive, of_family
+from unpoison.brokers.rabbitmq.doctor.queue_facts import START
 from unpoison.brokers.rabbitmq.errors import ACCESS_REFUSED, LOCKED, NOT_FOUND, Refused
 from unpoison.brokers.rabbitmq.management import Management, Unanswered, VirtualHost, queues_of, sources_in
 from unpoison.brokers.rabbitmq.names import check_name, dlq_of, native_names, suspects_of
@@ -53,8 +52,7 @@ NAMES = (
     "many-dead-letters",
     *findings.names_of(queue_checks.SOURCE, queue_checks.ANY_QUEUE, queue_checks.BINDING, queue_checks.LETTERS),
     *findings.names_of(queue_checks.SUSPECTS, queue_checks.TIMEOUTS),
-    *findings.names_of(server.DEAD_LETTER_EXCHANGE, server.DELAY_QUEUE, server.DELAY_EXCHANGE),
-    *rights.NAMES,
+    *findings.names_of(server.DEAD_LETTER_EXCHANGE, server.DELAY_QUEUE, server.DELAY_EXCHANGE, server.RIGHTS),
 )
 DEEP = ()
 
@@ -67,13 +65,7 @@ UNSEEN = (
 )
 
 
-def examine(  # every broker is asked the same
-    url: str,
-    sources: Sequence[str],
-    longest: float | None,
-    *,
-    deep: bool = False,  # noqa: ARG001
-) -> Sequence[Finding]:
+def examine(url: str, sources: Sequence[str], longest: float | None, *, deep: bool = False) -> Sequence[Finding]:  # noqa: ARG001
     """All that is found in this virtual host. Nothing here takes long, so `deep` adds nothing."""
     where = address(url)
     for source in sources:
@@ -88,7 +80,7 @@ def examine(  # every broker is asked the same
             return [*found, *(each for source in sources for each in _by_amqp(connection, where, source, None))]
         chosen = sources or sources_in(vhost.queues)
         found += [each for source in chosen for each in _by_amqp(connection, where, source, vhost)]
-        return found + _every(_questions(where, vhost, chosen))
+        return found + _every(where, vhost, chosen)
 
 
 def known_sources(url: str) -> Sequence[str]:
@@ -112,7 +104,7 @@ def adopted(url: str, source: str) -> Sequence[Finding]:
     with closing(Connection(where, "start")) as connection:
         try:
             vhost = _virtual_host(where, connection, Management(where, START_WITHIN), None)
-            return list(of_family(vhost, vhost.family(source)))
+            return list(of_family(vhost, source))
         except Unanswered as why:
             raise BrokerUnavailable(f"{why} To see more, {OPTION}") from None
 
@@ -124,7 +116,7 @@ def _virtual_host(where: Address, connection: Connection, management: Management
     if names[0] != names[1]:
         raise Unanswered(f"At {management.shown} another server answers: {names[0]!r} and not {names[1]!r}.")
     ttls = where.message_ttl, where.dlq_ttl
-    return VirtualHost(where.vhost, where.shown, connection.version, *ttls, longest, management, queues_of(management))
+    return VirtualHost(where.vhost, connection.version, *ttls, longest, management, queues_of(management))
 
 
 def _cannot_ask(management: Management, why: str, sources: Sequence[str]) -> Finding:
@@ -151,7 +143,7 @@ def _look(connection: Connection, queue: str) -> Look:
     """Changes nothing: a queue that does not exist is not created."""
     channel = connection.channel()
     try:
-        answer = channel.ask(lambda pika, done: pika.queue_declare(queue, passive=True, callback=done), "looking").method
+        answer = channel.look_at(queue)
         return Look(int(answer.message_count), int(answer.consumer_count))
     except Refused as refused:
         return Look(code=refused.code, said=refused.text)
@@ -169,10 +161,10 @@ def _by_amqp(connection: Connection, where: Address, source: str, vhost: Virtual
             yield from findings.of_sources([source], _others(vhost), where.shown)
         return
     if code == LOCKED and vhost is None:
-        yield exclusive(source)
+        yield from of_exclusive(source)
     looks = {name: _look(connection, name) for name in native_names("", source, consumed=True)}
     if forbidden := [look for look in looks.values() if look.code == ACCESS_REFUSED]:
-        yield rights.refused(where, source, forbidden[0].said)
+        yield from server.of_refusal(where, source, forbidden[0].said)
         return
     yield from findings.examine(BY_AMQP, _facts(where, source, looks))
     yield from findings.of_dead_letters({source: looks[dlq_of(source)].ready}, where.shown)
@@ -203,27 +195,20 @@ def _missing(where: Address, source: str) -> Finding:
 
 def _others(vhost: VirtualHost) -> list[str]:
     """The queues that may be meant: not those that unpoison has made beside its sources."""
-    ours = {queue.name for source in vhost.queues for queue in vhost.family(source).there() if queue.role != "source"}
+    ours = {queue.name for source in vhost.queues for queue in vhost.family(source) if queue.role != "source"}
     return [name for name in vhost.queues if name not in ours and not name.startswith("unpoison.delay.")]
 
 
-Question = Callable[[], Iterable[Finding]]
-
-
-def _questions(where: Address, vhost: VirtualHost, chosen: Sequence[str]) -> dict[str, Question]:
-    families = [vhost.family(source) for source in chosen]
-    return {
+def _every(where: Address, vhost: VirtualHost, chosen: Sequence[str]) -> list[Finding]:
+    """Each question by itself: one that this user may not ask does not prevent the others."""
+    questions: dict[str, Callable[[], Iterable[Finding]]] = {
         "alarms": partial(server.of_alarms, vhost.management),
         "feature flags": partial(server.of_flags, vhost.management, vhost.version),
         "the dead-letter exchange": partial(server.of_dlx, vhost),
-        "the queues of sources": lambda: (each for family in families for each in of_family(vhost, family)),
+        "the queues of sources": lambda: (each for source in chosen for each in of_family(vhost, source)),
         "the delay queues": partial(server.of_delays, vhost),
-        "the rights of this user": partial(rights.findings_of, where, vhost.management, chosen),
+        "the rights of this user": partial(server.of_rights, where, vhost.management, chosen),
     }
-
-
-def _every(questions: dict[str, Question]) -> list[Finding]:
-    """Each by itself: one that this user may not ask does not prevent the others."""
     found: list[Finding] = []
     for what, ask in questions.items():
         try:

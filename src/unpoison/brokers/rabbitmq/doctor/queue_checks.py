@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from unpoison.brokers.rabbitmq.doctor.fixes import DEFAULT_WAIT, START, USUAL
-from unpoison.brokers.rabbitmq.doctor.queue_facts import BindingFacts, QueueFacts, TimeoutFacts
-from unpoison.brokers.rabbitmq.management import DEFAULT_LIMIT, Family, FoundQueue, VirtualHost
+from unpoison.brokers.rabbitmq.doctor.queue_facts import DEFAULT_WAIT, START, USUAL, QueueFacts, TimeoutFacts
+from unpoison.brokers.rabbitmq.management import DEFAULT_LIMIT, FoundQueue, VirtualHost
+from unpoison.brokers.rabbitmq.names import DLX, dlq_of
 from unpoison.port.broker import Finding
 from unpoison.port.findings import Check, examine
 
@@ -203,8 +203,8 @@ SOURCE = (
 BINDING = (
     Check(
         "dlq-unbound",
-        lambda of: of.is_unbound(),
-        "{of.dlq!r} is not bound to the exchange 'dlx' with the key {of.source!r}. A dead letter of {of.source!r} cannot get "
+        lambda of: of["is_unbound"],
+        "{of[dlq]!r} is not bound to the exchange 'dlx' with the key {of[source]!r}. A dead letter of {of[source]!r} cannot get "
         "there: the source is paused at the first one; nothing is lost.",
         START,
     ),
@@ -235,36 +235,37 @@ def of_any_queue(vhost: VirtualHost, queue: FoundQueue) -> list[Finding]:
     return examine(ANY_QUEUE, QueueFacts(vhost, queue))
 
 
-def of_family(vhost: VirtualHost, family: Family) -> Iterator[Finding]:
+BY_ROLE = {"source": SOURCE, "dlq": LETTERS, "history": LETTERS, "suspects": SUSPECTS}
+
+
+def of_family(vhost: VirtualHost, source: str) -> Iterator[Finding]:
     """About all queues of one source."""
-    for queue in family.there():
+    family = vhost.family(source)
+    for queue in family:
         yield from of_any_queue(vhost, queue)
-    if family.main is not None and family.main.kind != "stream":
-        yield from examine(SOURCE, QueueFacts(vhost, family.main))
-    yield from examine(BINDING, BindingFacts(vhost, family))
-    for queue in filter(None, (family.dlq, family.history)):
-        yield from examine(LETTERS, QueueFacts(vhost, queue))
-    if family.suspects is not None:
-        yield from examine(SUSPECTS, QueueFacts(vhost, family.suspects))
-    yield from _of_timeouts(vhost, [queue for queue in (family.main, family.suspects) if queue is not None])
-
-
-def _of_timeouts(vhost: VirtualHost, held: Sequence[FoundQueue]) -> Iterator[Finding]:
-    """About queues of which messages are held while a handler runs."""
+        if queue.role != "source" or queue.kind != "stream":
+            yield from examine(BY_ROLE.get(queue.role, ()), QueueFacts(vhost, queue))
+    yield from examine(BINDING, _binding_facts(vhost, source, {queue.name for queue in family}))
     shown = _shown_timeouts(vhost)
-    for queue in held:
-        if not (queue.kind == "classic" and vhost.version >= (4, 3)):  # these have none any more
+    for queue in family:
+        # Messages of these are held while a handler runs. Classic queues have no timeout any more.
+        if queue.role in ("source", "suspects") and not (queue.kind == "classic" and vhost.version >= (4, 3)):
             yield from examine(TIMEOUTS, TimeoutFacts(vhost, queue, shown))
+
+
+def _binding_facts(vhost: VirtualHost, source: str, there: set[str]) -> dict[str, Any]:
+    dlq = dlq_of(source)
+    bound = [(each["destination"], each["routing_key"]) for each in vhost.bindings(DLX)] if {source, dlq} <= there else None
+    return {"source": source, "dlq": dlq, "is_unbound": bound is not None and (dlq, source) not in bound}
 
 
 def _shown_timeouts(vhost: VirtualHost) -> Mapping[str, int]:
     """What the server itself says of consumers that run, by queue. It does so from version 4.3 on."""
-    rows: Sequence[Mapping[str, Any]] = vhost.management.get(f"consumers/{vhost.management.vhost}") or ()
+    rows: Sequence[Mapping[str, Any]] = vhost.management.of_vhost("consumers") or ()
     found = [(row["queue"]["name"], row["consumer_timeout"]) for row in rows if isinstance(row.get("consumer_timeout"), int)]
     return {name: min(each for of, each in found if of == name) for name, _ in found}
 
 
-def exclusive(name: str) -> Finding:
+def of_exclusive(name: str) -> list[Finding]:
     """About a queue of which only the refusal of the server is known."""
-    check = ANY_QUEUE[0]
-    return Finding(check.name, check.problem.format(of=SimpleNamespace(name=name)), check.fix, check.loses)
+    return examine(ANY_QUEUE[:1], SimpleNamespace(name=name, queue=SimpleNamespace(exclusive=True)))

@@ -1,17 +1,19 @@
-"""What about the server, or what all sources on it share, loses messages or holds them up?"""
+"""What about the server, what all sources on it share, or the rights of the user, loses messages or holds them up?"""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from shlex import quote
 from typing import Any
 
 import msgspec
 
 from unpoison.brokers.rabbitmq.connection import Connection
 from unpoison.brokers.rabbitmq.delays import LEVELS, exchange_of, queue_of, rung, rungs
-from unpoison.brokers.rabbitmq.doctor.fixes import START, removal
 from unpoison.brokers.rabbitmq.doctor.queue_checks import of_any_queue
-from unpoison.brokers.rabbitmq.doctor.queue_facts import QueueFacts
+from unpoison.brokers.rabbitmq.doctor.queue_facts import START, QueueFacts, removal
 from unpoison.brokers.rabbitmq.management import FoundQueue, Management, VirtualHost
 from unpoison.brokers.rabbitmq.names import DLX
+from unpoison.brokers.rabbitmq.provisioning import rights_of
+from unpoison.brokers.rabbitmq.url import Address
 from unpoison.port.broker import Finding
 from unpoison.port.findings import Check, examine
 
@@ -226,3 +228,44 @@ def _of_delay_queue(vhost: VirtualHost, level: int, digit: int) -> list[Finding]
         return []
     facts = DelayFacts(vhost, queue, dict(queue_of(level, digit).arguments))
     return examine(DELAY_QUEUE, facts) + ([] if facts.differs else of_any_queue(vhost, queue))
+
+
+_PAUSED = "A consumer or publisher of this user fails at the first use and is paused; nothing is lost."
+RIGHTS = (
+    Check(
+        "missing-rights",
+        lambda of: of["lacks"],
+        "{of[lacks]}. {of[means]}",
+        "Give it these rights, beside those that it has:\n{of[command]}",
+    ),
+)
+
+
+def of_rights(where: Address, management: Management, sources: Sequence[str]) -> list[Finding]:
+    """Where the management API is asked as an administrator, it says what the user of the URL may do."""
+    given: Mapping[str, str] = management.of_vhost("permissions", _user(where)) or {}
+    return examine(RIGHTS, _rights_facts(where, sources, given))
+
+
+def of_refusal(where: Address, source: str, said: str) -> list[Finding]:
+    """Where the server itself refused a look."""
+    facts = _rights_facts(where, [source], {})
+    return examine(RIGHTS, {**facts, "lacks": f"RabbitMQ refuses {_user(where)!r} a look at {source!r}: {said}"})
+
+
+def _rights_facts(where: Address, sources: Sequence[str], given: Mapping[str, str]) -> dict[str, str]:
+    needed = rights_of(sources, create=True)
+    missing = needed.lacking(given)
+    wanted = " ".join(quote(pattern) for pattern in needed.beside(given).values())
+    lacks = "; ".join(f"{kind} on {', '.join(dict.fromkeys(names))}" for kind, names in missing.items())
+    return {
+        "lacks": lacks and f"The user {_user(where)!r} lacks: {lacks}",
+        "means": _PAUSED
+        if rights_of(sources, create=False).lacking(given)
+        else "That is enough for an app with create=False; another one does not start with this user.",
+        "command": f"rabbitmqctl set_permissions -p {quote(where.vhost)} {quote(_user(where))} {wanted}",
+    }
+
+
+def _user(where: Address) -> str:
+    return str(where.parameters.credentials.username)

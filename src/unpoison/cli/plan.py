@@ -1,0 +1,249 @@
+"""`unpoison plan`: shows what retries will add to the traffic, and when they will come."""
+
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from unpoison.app import consumers_of
+from unpoison.cli.input_output import DURATION, Duration, print_json
+from unpoison.cli.plan_chart import Conditions, Subject, chart, chart_width, subject
+from unpoison.cli.plan_svg import svg
+from unpoison.cli.screen import console
+from unpoison.cli.target import load
+from unpoison.model.backoff import MAX_AGE, MAX_ATTEMPTS, Backoff, Limits
+from unpoison.planning import INSTANT, TOGETHER, Burst, Load, Percentiles, Plan, Traffic
+
+KINDS = ("exponential", "fixed", "immediate", "delays")
+
+_SHARE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(%?)", re.ASCII)
+
+
+def rate(ctx: click.Context, param: click.Parameter, value: float) -> float:
+    if not 0 < value < math.inf:
+        raise click.BadParameter(f"{value:g} is not a rate. Write messages per second, more than 0, such as 1000.", ctx, param)
+    return value
+
+
+def share(ctx: click.Context, param: click.Parameter, value: str) -> float:
+    """5% and 0.05 are the same. 5 alone is refused: it may be meant as either."""
+    found = _SHARE.fullmatch(value.strip())
+    part = float(found[1]) / (100 if found[2] else 1) if found else math.nan
+    if not 0 <= part <= 1:
+        raise click.BadParameter(f"{value!r} is not a share of the traffic. Write 5% or 0.05, up to 100% or 1.", ctx, param)
+    return part
+
+
+def durations(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[float, ...]:
+    """1s,5s,2m"""
+    return () if value is None else tuple(DURATION.convert(each, param, ctx) for each in value.split(","))
+
+
+def attempts_from(attempts: int | None, retries: int | None) -> int:
+    if attempts is not None and retries is not None:
+        raise click.UsageError("--attempts counts every attempt, --retries those after the first. Give one of them.")
+    if retries is not None:
+        return retries + 1
+    return MAX_ATTEMPTS if attempts is None else attempts
+
+
+def backoff_from(
+    kind: str | None, base: float | None, longest: float | None, delays: tuple[float, ...], jitter: bool | None
+) -> Backoff:
+    """The Backoff that the options describe. Options that do not belong to its kind are refused, not ignored."""
+    kind = kind or ("delays" if delays else "exponential")
+    taken = {"exponential": {"--base", "--max"}, "fixed": {"--base"}, "immediate": set(), "delays": {"--delays"}}[kind]
+    given = {"--base": base is not None, "--max": longest is not None, "--delays": bool(delays)}
+    stray = [option for option, is_given in given.items() if is_given and option not in taken]
+    if stray:
+        raise click.UsageError(f"--backoff {kind} has no {stray[0]}. Leave it out, or choose another --backoff.")
+    if kind == "immediate":
+        if jitter:
+            raise click.UsageError("--backoff immediate has no delay that --jitter could spread. Leave one of them out.")
+        return Backoff.immediate()
+    if kind == "delays":
+        if not delays:
+            raise click.UsageError("--backoff delays needs the delays. Add them, for example --delays 1s,5s,30s")
+        return Backoff.list(delays, jitter=bool(jitter))
+    if kind == "fixed":
+        return Backoff.fixed(1 if base is None else base, jitter=bool(jitter))
+    low, high = 1 if base is None else base, 60 if longest is None else longest
+    if high < low:
+        raise click.UsageError(f"--max {high:g}s is shorter than --base {low:g}s, so no delay fits both. Raise --max.")
+    return Backoff.exponential(low, high, jitter=jitter is not False)
+
+
+FIGURES = ("rate", "failing", "retries", "worst_case", "same_rate", "outage", "schedule", "last_start", "burst")
+
+
+def document(subject: Subject) -> dict[str, Any]:
+    """The entry of one consumer; where nothing limits the attempts its figures are null. Times are seconds."""
+    limits = subject.limits
+    return {
+        "source": subject.source,
+        "max_attempts": limits.max_attempts,
+        "backoff": msgspec.structs.asdict(limits.backoff),
+        **_figures(subject.plan),
+        "warnings": [warning._asdict() for warning in subject.warnings],
+    }
+
+
+def _figures(plan: Plan | None) -> dict[str, Any]:
+    if plan is None:
+        return dict.fromkeys(FIGURES)
+    scenario = plan.scenario
+    return {
+        "rate": scenario.traffic.rate,
+        "failing": scenario.traffic.failing,
+        "retries": scenario.retries,
+        "worst_case": _load(plan.worst),
+        "same_rate": _load(plan.same_rate),
+        "outage": {"seconds": scenario.outage, **_load(plan.in_outage)},
+        "schedule": [
+            {"attempt": step.attempt, "delay": [step.least, step.most], "start": _percentiles(step.start)}
+            for step in plan.schedule.steps
+        ],
+        "last_start": _percentiles(plan.schedule.last),
+        "burst": {"messages": TOGETHER, "jitter": _burst(plan.jittered), "no_jitter": _burst(plan.unjittered)},
+    }
+
+
+def _load(load: Load) -> dict[str, float]:
+    return {
+        "retries_per_second": round(load.retries, 6),
+        "amplification": round(load.amplification, 6),
+        "dead_per_second": round(load.dead, 6),
+    }
+
+
+def _percentiles(start: Percentiles) -> dict[str, float]:
+    return {name: round(value, 3) for name, value in start._asdict().items()}
+
+
+def _burst(burst: Burst) -> dict[str, int]:
+    return {"busiest_second": burst.busiest(1.0), "busiest_100ms": burst.busiest(INSTANT)}
+
+
+MOST_ATTEMPTS = 100
+PICTURE = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.command(
+    "plan",
+    epilog="\b\nExamples:\n"
+    "  unpoison plan --rate 1000 --failing 5% --retries 3\n"
+    "  unpoison plan --attempts 6 --base 5s --max 10m --outage 5m --svg plan.svg\n"
+    "  unpoison plan --app shop:app --rate 200 --json",
+)
+@click.option("--rate", type=float, callback=rate, default=1000, show_default=True, metavar="N", help="Messages per second.")
+@click.option(
+    "--failing", callback=share, default="5%", show_default=True, metavar="SHARE", help="Share of messages that fail: 5%, 0.05."
+)
+@click.option("--attempts", type=click.IntRange(1, MOST_ATTEMPTS), metavar="N", help="Attempts for each message.  [default: 5]")
+@click.option(
+    "--retries", type=click.IntRange(0, MOST_ATTEMPTS - 1), metavar="N", help="Attempts after the first, in place of --attempts."
+)
+@click.option("--backoff", type=click.Choice(KINDS), help="How delays grow.  [default: exponential]")
+@click.option("--base", type=DURATION, help="The first delay, or the fixed one.  [default: 1s]")
+@click.option("--max", "longest", type=DURATION, help="The longest delay.  [default: 60s]")
+@click.option("--delays", callback=durations, metavar="TIMES", help="These delays in turn, such as 1s,30s,5m.")
+@click.option("--jitter/--no-jitter", default=None, help="Draw each delay between 0 and itself.  [default: if exponential]")
+@click.option(
+    "--outage",
+    type=Duration(above_zero=True),
+    default="1m",
+    show_default=True,
+    help="Length of an outage in which all fail.",
+)
+@click.option("--app", metavar="MODULE:APP", help="Take attempts and delays from the consumers of this app.")
+@click.option("--source", metavar="NAME", help="With --app: this consumer only.")
+@click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="The same seed draws the same delays.")
+@click.option("--svg", "picture", type=PICTURE, metavar="FILE", help="Also draw the charts into FILE, as SVG.")
+@click.option("--force", is_flag=True, help="Overwrite FILE if it exists.")
+@click.option("--json", "as_json", is_flag=True, help="Print the figures as one JSON document.")
+@click.pass_context
+def command(
+    ctx: click.Context,
+    *,
+    rate: float,
+    failing: float,
+    attempts: int | None,
+    retries: int | None,
+    backoff: str | None,
+    base: float | None,
+    longest: float | None,
+    delays: tuple[float, ...],
+    jitter: bool | None,
+    outage: float,
+    app: str | None,
+    source: str | None,
+    seed: int,
+    picture: Path | None,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Show what retries add to the traffic, and when they come.
+
+    Computes, for a rate of messages and a share that fails: retries, dead letters, the effect of an outage, and when each
+    attempt starts. Nothing is sent or run; --app imports the app to read its settings.
+    """
+    conditions = Conditions(Traffic(rate, failing), outage, seed)
+    if app is not None:
+        _refuse_with_app(ctx)
+        subjects = _subjects_of(app, source, conditions)
+    elif source is not None:
+        raise click.UsageError("--source names a consumer of an app. Give --app module:app too.")
+    else:
+        limits = Limits(attempts_from(attempts, retries), MAX_AGE, backoff_from(backoff, base, longest, delays, jitter))
+        subjects = [subject(None, limits, conditions)]
+    if picture is not None:
+        _draw(picture, subjects, force=force)
+    if as_json:
+        print_json({"plans": [document(each) for each in subjects]})
+    else:
+        _print(subjects)
+
+
+def _subjects_of(reference: str, source: str | None, conditions: Conditions) -> list[Subject]:
+    """The plans of an app's consumers, or of one of them. The app is imported, not run."""
+    consumers = consumers_of(load(reference))
+    if not consumers:
+        raise click.UsageError(f"{reference!r} has no consumer, so there is nothing to plan. Plan with --attempts and --base.")
+    if source is not None and source not in consumers:
+        known = ", ".join(map(repr, consumers))
+        raise click.UsageError(f"{reference!r} has no consumer of {source!r}. Its sources are {known}.")
+    chosen = list(consumers) if source is None else [source]
+    return [subject(name, consumers[name].options.limits, conditions) for name in chosen]
+
+
+def _refuse_with_app(ctx: click.Context) -> None:
+    """An app has settings of its own: an option that would be ignored is refused."""
+    own = {"attempts": "--attempts", "retries": "--retries", "backoff": "--backoff", "base": "--base"}
+    own |= {"longest": "--max", "delays": "--delays", "jitter": "--jitter or --no-jitter"}
+    for name, option in own.items():
+        if ctx.params[name] not in (None, ()):
+            raise click.UsageError(f"--app takes attempts and delays from the app's consumers. Leave out {option}, or --app.")
+
+
+def _draw(file: Path, subjects: Sequence[Subject], *, force: bool) -> None:
+    try:
+        with file.open("w" if force else "x", encoding="utf-8") as stream:
+            stream.write(svg(subjects))
+    except FileExistsError:
+        said = f"{str(file)!r} exists and was not changed. Add --force to overwrite it, or name another file."
+        raise click.ClickException(said) from None
+    except OSError as error:
+        raise click.ClickException(f"{str(file)!r} cannot be written: {error.strerror}. Name another file for --svg.") from None
+    click.echo(f"Drew {file}", err=True)
+
+
+def _print(subjects: Sequence[Subject]) -> None:
+    screen = console()
+    for place, each in enumerate(subjects):
+        if place:
+            screen.print()
+        screen.print(chart(each, chart_width(screen)))

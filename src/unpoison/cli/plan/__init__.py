@@ -1,1 +1,0 @@
-"""Planning retries: what settings will do, as figures and as pictures."""

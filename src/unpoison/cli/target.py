@@ -1,0 +1,228 @@
+"""What does a command work on: a URL, an app by `module:app` or `path/to/file.py:app`, or the DLQs of either?
+
+Importing an app runs the user's code, which may fail in any way. Every failure becomes one error that says what failed, where,
+and what to do.
+"""
+
+import functools
+import os
+import re
+import sys
+import traceback as tracebacks
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, redirect_stdout
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import click
+
+from unpoison.app import App, consumers_of, worker_hooks_of
+from unpoison.brokers import broker_for, dead_letters_for, sources_for
+from unpoison.deadletters import STATES, DLQManager
+from unpoison.decide.options import settings_from
+from unpoison.errors import CapabilityError, ConfigError, LetterNotFound
+from unpoison.flow.runnable import RunnableApp
+from unpoison.model.dead_letter import DeadLetter
+from unpoison.model.failure import describe
+from unpoison.model.wording import one_line
+from unpoison.port.broker import Capability, DeadLetters, one_look
+from unpoison.port.broker_url import masked
+from unpoison.programs.importing import import_app
+from unpoison.reporting.log_lines import LogStyle, settle
+from unpoison.workers.template_client import ImportFailed
+
+_PLACE = re.compile(r'^ +File "(?P<file>[^"\n]+)", line (?P<line>\d+)[^\n]*(?:\n +(?P<code>[^\n]*))?', re.MULTILINE)
+
+NO_SOURCES = "unpoison has not been used with any source there."
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def target_or_url(target: str | None, usage: str) -> str:
+    """The argument, or UNPOISON_URL where it was left out. `usage` says what the command needs."""
+    found = target or os.environ.get("UNPOISON_URL")
+    if not found:
+        raise click.UsageError(f"{usage}, or set UNPOISON_URL.")
+    return found
+
+
+def load(reference: str) -> App:
+    """The app itself, imported into this process: for commands that only look at its URL and its sources."""
+    try:
+        with redirect_stdout(sys.stderr):  # what an app prints while it is imported is not the command's output
+            return import_app(whole(reference))
+    except (Exception, SystemExit) as error:  # code of the user
+        name, text, traceback = describe(error)
+        said = text if isinstance(error, ConfigError) else f"{reference!r} could not be imported: {name}: {text}"
+        raise click.ClickException(_failed(reference, said, traceback)) from None
+
+
+def runnable(reference: str, workers: int | None = None, style: LogStyle | None = None) -> RunnableApp:
+    """The app made ready to run. Its worker processes import it; this process does only if its handlers run here."""
+
+    @functools.cache
+    def app() -> App:
+        imported = load(reference)
+        settle()
+        return imported
+
+    try:
+        # Before it is imported the app cannot say how long that may take; the environment can.
+        environment = {name: value for name, value in os.environ.items() if name == "UNPOISON_START_TIMEOUT"}
+        limit = settings_from({"url": "memory://"}, environment=environment)
+        return RunnableApp.from_reference(
+            whole(reference),
+            lambda: consumers_of(app()),
+            limit.start_timeout,
+            workers=workers,
+            worker_hooks=lambda: worker_hooks_of(app()),
+            style=style,
+        )
+    except ImportFailed as error:
+        raise click.ClickException(_failed(reference, error.said, error.traceback)) from None
+
+
+def whole(reference: str) -> str:
+    """`shop` and `shop.py` mean the variable `app` in it."""
+    return reference if ":" in reference else f"{reference}:app"
+
+
+def _failed(reference: str, said: str, traceback: str) -> str:
+    place = _place(traceback)
+    if not place:  # it failed before the user's code ran; `said` says what to do
+        return said
+    if ": ModuleNotFoundError" in said:
+        remedy = f"Install what is missing into this Python environment, {sys.prefix}, or fix the import."
+    elif ": SystemExit" in said:
+        remedy = "An app must not end the program while it is imported: move that under if __name__ == '__main__':"
+    else:
+        module = whole(reference).rpartition(":")[0]
+        see = f"python {module}" if module.endswith(".py") else f"python -c 'import {module}'"
+        remedy = f"Fix it there. For the whole traceback run: {see}"
+    return f"{said}\n  {place}\n{remedy}"
+
+
+def _place(traceback: str) -> str:
+    """File, line and code: the innermost place in the user's own files."""
+    places = [found for found in _PLACE.finditer(traceback) if not _is_foreign(found["file"])]
+    return "{file}, line {line}: {code}".format(**places[-1].groupdict("")).removesuffix(": ") if places else ""
+
+
+def _is_foreign(file: str) -> bool:
+    """Whether the file is unpoison's own, an installed package's or Python's."""
+    path = Path(file)
+    return file.startswith("<") or "site-packages" in path.parts or any(folder in path.parents for folder in _not_the_users())
+
+
+@functools.cache
+def _not_the_users() -> tuple[Path, Path]:
+    return Path(__file__).parents[1], Path(tracebacks.__file__).parent
+
+
+class DLQ(NamedTuple):
+    """The dead letters of one source, and its manager."""
+
+    source: str
+    letters: DeadLetters
+    manager: DLQManager
+
+    def counts(self) -> dict[str, int]:
+        """How many letters are in each state."""
+        with one_look(self.letters):
+            return {state: self.letters.count(state) for state in STATES}
+
+
+class Target(NamedTuple):
+    """The DLQs that a command works on."""
+
+    dlqs: Sequence[DLQ]
+
+    @property
+    def names(self) -> str:
+        return ", ".join(repr(dlq.source) for dlq in self.dlqs)
+
+    def one(self) -> DLQ:
+        """The only DLQ. Commands that change a whole DLQ need --source where there are several."""
+        if len(self.dlqs) == 1:
+            return self.dlqs[0]
+        names = ", ".join(one_line(dlq.source) for dlq in self.dlqs)
+        raise click.UsageError(f"Add --source NAME. Sources here: {names or 'none'}")
+
+    @contextmanager
+    def one_look(self) -> Iterator[None]:
+        """Inside, each DLQ is read at most once; a bar shows progress on a terminal."""
+        from unpoison.cli.screen import progress  # noqa: PLC0415 - `unpoison run` draws nothing and need not wait for what does
+
+        with progress("Reading") as advance, ExitStack() as open_looks:
+            for dlq in self.dlqs:
+                open_looks.enter_context(one_look(dlq.letters, advance))
+            yield
+
+    def find(self, letter_id: str) -> tuple[DLQ, DeadLetter]:
+        """The letter with this id, in any of the DLQs."""
+        for dlq in self.dlqs:
+            try:
+                return dlq, dlq.manager.get(letter_id)
+            except LetterNotFound as error:
+                if error.others or len(self.dlqs) == 1:
+                    raise
+        if not self.dlqs:
+            raise click.ClickException(f"Dead letter {letter_id!r} is not here: {NO_SOURCES}")
+        see = "unpoison dlq ls --state all, with --app or --url"
+        raise click.ClickException(f"Dead letter {letter_id!r} is in none of {self.names}. To see what is there: {see}")
+
+    def find_waiting(self, letter_ids: Sequence[str]) -> list[tuple[DLQ, list[str]]]:
+        """All of them by DLQ. All are found before any is changed, so that a mistyped id changes nothing."""
+        found: dict[str, tuple[DLQ, list[str]]] = {}
+        for dlq, letter in [self.find(letter_id) for letter_id in dict.fromkeys(letter_ids)]:
+            if letter.state != "dead":
+                raise LetterNotFound(letter.id, dlq.source, letter.state)
+            found.setdefault(dlq.source, (dlq, []))[1].append(letter.id)
+        return list(found.values())
+
+
+def said_gone(gone: Sequence[str]) -> list[str]:
+    """A sentence about letters that disappeared between finding and changing them, if there are any."""
+    were = "1 was" if len(gone) == 1 else f"{len(gone):,} were"
+    return [f"{were} replayed, discarded or purged by someone else in the meantime."] if gone else []
+
+
+def target_options(command: Function) -> Function:
+    """The options that choose the DLQs; `target` makes a Target of them."""
+    app = click.option("--app", metavar="MODULE:APP", help="The app, for its broker and its sources.")
+    url = click.option("--url", metavar="URL", help="The broker, in place of --app.  [default: UNPOISON_URL]")
+    source = click.option("--source", metavar="NAME", help="The source.  [default: all sources of the app or the broker]")
+    return app(url(source(command)))
+
+
+def target(app: str | None, url: str | None, source: str | None) -> Target:
+    """Open the DLQs. Creates nothing: a file or a source that does not exist is an error."""
+    if app is not None and url is not None:
+        raise click.UsageError("--app and --url both name a broker. Give one of them.")
+    if app is not None:
+        loaded = load(app)
+        sources = [source] if source else list(consumers_of(loaded))
+        if not sources:
+            raise click.UsageError("The app has no consumer, so its sources are unknown. Add --source NAME.")
+        return _opened(loaded.settings.url, sources, known=consumers_of(loaded) if loaded.settings.create else ())
+    url = url or os.environ.get("UNPOISON_URL")
+    if not url:
+        raise click.UsageError("Name the app or the broker: add --app module:app or --url URL, or set UNPOISON_URL.")
+    return _opened(url, [source] if source else None, known=())
+
+
+def _opened(url: str, sources: Sequence[str] | None, known: Any) -> Target:
+    """Without `sources`: all sources that the broker has been used for."""
+    broker = broker_for(url)
+    if Capability.SHARED not in broker.capabilities:
+        raise CapabilityError(
+            f"{masked(url)!r} keeps its dead letters in one process, so this one cannot see them. "
+            f"Use app.dlq('orders') inside that process, or a broker that processes can share."
+        )
+    broker.open([], create=False)
+    broker.close()
+    if sources is None:
+        sources = sources_for(url)
+    # A source that the app consumes may not have been used yet; any other source that does not exist is a typing mistake.
+    opened = [(source, dead_letters_for(url, source, create=source in known)) for source in sources]
+    return Target([DLQ(source, letters, DLQManager(letters, source)) for source, letters in opened])

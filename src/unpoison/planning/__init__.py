@@ -1,1 +1,0 @@
-"""Computes what retries cost, from settings alone: nothing is read, sent or run."""

@@ -1,0 +1,357 @@
+"""A broker whose server takes messages back when it hears nothing of their consumer.
+
+What is the same for each such server is here: one call at a time, sources that are renewed by a thread, given back when nobody
+fetches them, and settled by copies. An adapter adds what only its server knows: a `Client`, which has what a source needs there;
+a `LeasedSource`, which takes its messages; and how copies are stored.
+"""
+
+import logging
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Generic, Protocol, TypeVar
+
+from unpoison.errors import BrokerUnavailable, ConfigError, OwnershipLost, PayloadError, Refusal, UnpoisonError
+from unpoison.model.message import Counters, Delivery, Outgoing
+from unpoison.port import serialization
+from unpoison.port.broker import STORED, Finding, Kept, Published, Refused, Ring, Settlement, not_sent, without_source
+from unpoison.port.copying.leases import Keeper, Leases
+from unpoison.port.copying.settling import Copies, Item, Receipt, Settler, Stored, by_holder, handed_back
+from unpoison.port.takeovers import CameBack
+
+log = logging.getLogger("unpoison")
+
+GIVE_BACK_AFTER = 2.0
+"""Seconds that a message waits here unfetched before others may have it."""
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+Made = TypeVar("Made")
+No = TypeVar("No")
+
+
+class Client(Protocol[T_co]):
+    """One user of the server, from open() to close(), and what it knows of sources there."""
+
+    @property
+    def created(self) -> set[str]:
+        """Sources that were not there before, until publishing has said so."""
+
+    def open(self, *, create: bool) -> None:
+        """Connect, or do so when it is needed. Without `create` nothing is made at the server."""
+
+    def ensure(self, source: str) -> Sequence[Finding]:
+        """Have what the source needs."""
+
+    def topic(self, source: str) -> T_co:
+        """What the source has there: looked for, and made if need be, the first time."""
+
+    def remake(self, source: str) -> None:
+        """Create again what was deleted, unless create=False forbids it."""
+
+    def close(self) -> None:
+        """Give the connection up."""
+
+
+class Leased(Protocol):
+    """One queue, as far as this process takes its messages: a `Holder`, too, or behind one."""
+
+    @property
+    def leases(self) -> "Leases[bytes] | Leases[str]": ...
+
+    def renew(self) -> None:
+        """Keep what is held for another while."""
+
+    def give_up(self) -> None:
+        """Return what is still ours at once, as from a consumer that vanished."""
+
+
+class LeasedSource(ABC):
+    """One source, as far as this process consumes it. `promised` is how many seconds the server leaves a message to a consumer of
+    which it hears nothing."""
+
+    def __init__(self, name: str, promised: float) -> None:
+        self.name, self.promised = name, promised
+        self.came_back, self.moved_back = CameBack(), CameBack(tell=serialization.tell)
+        self._told_foreign = False
+
+    @property
+    @abstractmethod
+    def subscriptions(self) -> Sequence[Leased]:
+        """All queues of it from which messages are held here."""
+
+    @abstractmethod
+    def fetch(self, limit: int) -> list[Delivery]:
+        """What is ready now, at most so many."""
+
+    @abstractmethod
+    def has_suspect(self) -> bool: ...
+
+    @abstractmethod
+    def take_suspect(self, by: str) -> Delivery | None: ...
+
+    @property
+    def is_late(self) -> bool:
+        """Whether something was held for longer than the server has promised."""
+        return any(each.leases.is_late for each in self.subscriptions)
+
+    def is_left_alone(self, after: float) -> bool:
+        """Whether messages wait here and none was fetched for so long."""
+        return False
+
+    def verify(self) -> None:  # noqa: B027 - most servers forget nothing
+        """Find out whether the server still knows that we hold what we hold."""
+
+    def renew(self) -> None:
+        """Keep what is held for another while. Called by a thread of its own, also while the consumer settles."""
+        for each in self.subscriptions:
+            each.renew()
+
+    def has_published(self) -> None:  # noqa: B027 - for servers that hand out late what was stored just now
+        """We have stored something in the source ourselves, and the next fetch should find it."""
+
+    def stop_listening(self) -> None:  # noqa: B027 - for sources to which messages come by themselves
+        """Take no more messages until the next fetch."""
+
+    def unfetched(self) -> Iterator[Sequence[Delivery]]:
+        """What waits here and was not fetched, in batches. Nothing more comes until the next fetch."""
+        return iter(())
+
+    def give_up(self) -> None:
+        """Return what is still ours at once, as from a consumer that vanished, and leave the rest alone."""
+        for each in self.subscriptions:
+            each.give_up()
+
+    def close(self) -> None:  # noqa: B027 - for sources with threads
+        """Ask for nothing any more."""
+
+    def tell_due(self) -> None:
+        """To be called at the end of each fetch."""
+        self.came_back.tell_due()
+        self.moved_back.tell_due()
+
+    def tell_foreign(self, warning: str, message_id: str) -> None:
+        """Once for each source: a program that writes counters of our name does so on every message."""
+        if not self._told_foreign:
+            self._told_foreign = True
+            log.warning(warning, self.name, message_id, extra={"event": "foreign-attempts", "source": self.name})
+
+
+C = TypeVar("C", bound=Client[object])
+S = TypeVar("S", bound=LeasedSource)
+
+
+class LeasedBroker(ABC, Generic[C, S]):
+    """What a `Broker` does for its consumer. `server` is for errors, `lost` says what it means that messages were lost."""
+
+    gone: tuple[type[BrokerUnavailable], ...] = ()
+    """What is raised if a queue, stream or consumer is not there any more."""
+
+    def __init__(self, client: C, server: str, lost: str) -> None:
+        self.client, self._lost_text = client, lost
+        self._settler = Settler(Copies(server, self._store), self._lost, self._give_back_in_place)
+        self._lock = threading.RLock()
+        """Held during each call of the consumer."""
+        self._ring: Ring = lambda: None
+        self.known: dict[str, S] = {}
+        self._published: set[str] = set()
+        self._keeper: Keeper | None = None
+
+    @abstractmethod
+    def _source(self, name: str) -> S:
+        """The source, when its first message is asked for."""
+
+    @abstractmethod
+    def _store(self, items: Sequence[Item]) -> Stored:
+        """Store copies of these; returns once the server has answered for each."""
+
+    @abstractmethod
+    def _publish(self, messages: Sequence[Outgoing]) -> Published: ...
+
+    def _give_back_in_place(self, kept: Sequence[Kept]) -> Collection[Receipt]:
+        """Give some of these back without a copy. Returns the receipts of these."""
+        return ()
+
+    def inherited_fds(self) -> Sequence[int]:
+        return ()
+
+    def wake(self) -> None:
+        """Ring: there may be something to fetch, or to find out."""
+        self._ring()
+
+    @contextmanager
+    def _calling(self, *sources: str) -> Iterator[None]:
+        """One call of the consumer, about these sources. What was deleted there meanwhile is created again."""
+        with self._lock:
+            try:
+                yield
+            except self.gone as gone:
+                for source in sources:
+                    self.client.remake(source)
+                raise BrokerUnavailable(f"{gone} It was created again: the next try finds it.") from None
+
+    def open(self, sources: Sequence[str], *, create: bool = True, ring: Ring | None = None) -> Sequence[Finding]:
+        self.client.open(create=create)
+        self._ring = ring or self._ring
+        try:
+            findings = [finding for source in sources for finding in self.client.ensure(source)]
+        except BaseException:
+            self.close()
+            raise
+        self.client.created.clear()
+        return findings
+
+    def publish(self, messages: Sequence[Outgoing]) -> Published:
+        outcome = self._publish(messages)
+        if len(outcome.refused) < len(messages):
+            self._published |= {message.source for message in messages}
+        return outcome
+
+    def fetch(self, source: str, limit: int) -> Sequence[Delivery]:
+        with self._calling(source):
+            if limit <= 0:
+                return ()
+            known = self._known(source)
+            known.verify()
+            if known.is_late:
+                raise self._lost(known)
+            if source in self._published:
+                self._published.discard(source)
+                known.has_published()
+            return known.fetch(limit)
+
+    def has_suspect(self, source: str) -> bool:
+        with self._calling(source):
+            return self._known(source).has_suspect()
+
+    def take_suspect(self, source: str, by: str) -> Delivery | None:
+        with self._calling(source):
+            return self._known(source).take_suspect(by)
+
+    def settle(self, settlement: Settlement) -> Sequence[str | None]:
+        with self._calling(*self.known):
+            self._verify()
+            for name in handed_back(settlement.kept) & self.known.keys():
+                self.known[name].stop_listening()
+            return self._settler.settle(settlement)
+
+    def extend(self, deliveries: Sequence[Delivery]) -> None:
+        with self._calling():
+            self._verify()
+            if not self._settler.holds(deliveries):
+                raise self._lost()
+            for holder, _ in by_holder([delivery.receipt for delivery in deliveries]):
+                holder.renew()  # type: ignore[attr-defined]
+
+    def close(self) -> None:
+        """Give everything back."""
+        with self._lock:
+            keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            keeper.close()  # without the lock: it may be waiting for it
+        with self._lock:
+            for known in self.known.values():
+                known.close()
+                with suppress(UnpoisonError):
+                    self._give_back(known)
+                    known.give_up()
+            self.known.clear()
+            self.client.close()
+
+    def _known(self, name: str) -> S:
+        self.client.topic(name)  # over a new connection it is looked for again
+        if name not in self.known:
+            self.known[name] = self._source(name)
+        if self._keeper is None:
+            shortest = min(known.promised for known in self.known.values())
+            self._keeper = Keeper(shortest / 4, self._renew, self._look_after)
+        return self.known[name]
+
+    def _verify(self) -> None:
+        for known in self.known.values():
+            known.verify()
+
+    def _renew(self) -> None:
+        for known in list(self.known.values()):
+            known.renew()
+
+    def _look_after(self) -> None:
+        """Now and then: was something held for too long, and does something wait here that nobody fetches?"""
+        for known in list(self.known.values()):
+            if known.is_late:
+                self.wake()
+            # Who has the lock is at work; to wait for it would keep us from renewing.
+            if known.is_left_alone(GIVE_BACK_AFTER) and self._lock.acquire(blocking=False):
+                try:
+                    if self._keeper is not None and known.is_left_alone(GIVE_BACK_AFTER):
+                        self._give_back(known)
+                finally:
+                    self._lock.release()
+
+    def _give_back(self, known: S) -> None:
+        for deliveries in known.unfetched():
+            self._settler.give_back(deliveries)
+
+    def _lost(self, *lost: S) -> OwnershipLost:
+        """Told once. The consumer drops its results, so what is still ours goes back too."""
+        for known in lost or [each for each in self.known.values() if each.is_late]:
+            with suppress(UnpoisonError):
+                known.give_up()
+        self._settler.forget_lost()
+        return OwnershipLost(self._lost_text)
+
+
+def publish(
+    client: Client[T],
+    messages: Sequence[Outgoing],
+    make: Callable[[T, Outgoing], Made],
+    store: Callable[[list[Made]], Mapping[int, No]],
+    why: Callable[[No], Refused | str],
+) -> Published:
+    """Store messages, and say what became of each. Raises only what `store` raises, if nothing was sent.
+
+    `make` makes what is stored, of what the source has and the message. `why` says of one that was not stored whether that is
+    certain (`Refused`); a text is why it is not known.
+    """
+    topics: dict[str, T] = {}
+    refused = without_source(messages, lambda source: topics.update({source: client.topic(source)}))
+    made: dict[int, Made] = {}
+    for number, message in enumerate(messages):
+        if number not in refused:
+            try:
+                made[number] = make(topics[message.source], message)
+            except PayloadError as error:
+                refused[number] = not_sent(error, Refusal.TOO_LARGE)
+            except BrokerUnavailable as error:
+                refused[number] = not_sent(error)
+
+    def send(numbers: Sequence[int]) -> dict[int, Refused | str]:
+        failed = store([made[number] for number in numbers]) if numbers else {}
+        return {numbers[index]: why(no) for index, no in failed.items()}
+
+    failed = send(list(made))
+    if any(_is(no, Refusal.NO_SUCH_SOURCE) for no in failed.values()):  # it was deleted since: once more, to a new one
+        again = [number for number, no in failed.items() if _is(no, Refusal.NO_SUCH_SOURCE, Refusal.NOT_SENT)]
+        try:
+            for source in {messages[number].source for number in again}:
+                client.remake(source)
+            failed = {number: no for number, no in failed.items() if number not in again} | send(again)
+        except (ConfigError, BrokerUnavailable) as error:
+            failed |= dict.fromkeys(again, Refused(Refusal.NO_SUCH_SOURCE, str(error)))
+    created = tuple(client.created)
+    client.created.clear()
+    refused |= {number: no for number, no in failed.items() if isinstance(no, Refused)}
+    unknown = {number: no for number, no in failed.items() if isinstance(no, str)}
+    return Published(refused, unknown, created) if refused or unknown or created else STORED
+
+
+def _is(no: Refused | str, *refusals: Refusal) -> bool:
+    return isinstance(no, Refused) and no.refusal in refusals
+
+
+def returned(counters: Counters, times: int) -> Counters:
+    """As they are if the message came back so often from consumers that vanished. More than twice tells no more."""
+    for _ in range(min(2, times)):
+        counters = counters.returned()
+    return counters
