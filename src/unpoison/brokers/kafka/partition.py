@@ -170,7 +170,7 @@ class Partition:
     def finish(self, offset: int) -> None:
         """It is done, or stored elsewhere."""
         self.unconfirmed += self.running.pop(offset, None) is not None
-        if record := self.wake(offset):
+        if (record := self.wake(offset)) is not None:  # a record without a body has a length of 0, and is false
             self.size -= len(record)
         if self.losses:
             self.losses.pop(offset, None)
@@ -192,7 +192,7 @@ class Partition:
 
     def start_alone(self, offset: int, start: Start) -> None:
         """It rested, and starts with this on record. Of earlier starts the last ones are kept."""
-        if record := self.wake(offset):
+        if (record := self.wake(offset)) is not None:  # a record without a body has a length of 0, and is false
             self.size -= len(record)
             self.running[offset] = record
             self.starts[offset] = [*self.starts.get(offset, ()), start][-20:]
@@ -214,7 +214,7 @@ class Partition:
 
     def wake_up(self, offset: int) -> None:
         """It is due."""
-        if record := self.wake(offset):
+        if (record := self.wake(offset)) is not None:  # a record without a body has a length of 0, and is false
             self.fresh.append(record)
             self.in_order = False
 

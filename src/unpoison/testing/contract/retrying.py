@@ -76,6 +76,20 @@ def test_a_retry_survives_a_restart_and_then_starts(lab: Lab) -> None:
     assert attempts == [1, 2]
 
 
+def test_a_message_without_a_body_waits_for_its_retry_like_any_other(lab: Lab) -> None:
+    attempts: list[int] = []
+
+    def handle(body: bytes, delivery: Delivery) -> None:
+        attempts.append(delivery.attempt)
+        if delivery.attempt < 3:
+            raise ConnectionError("not now")
+
+    app = given.consumer(lab.app(), "orders", handle, max_attempts=3, backoff=Backoff.fixed(0.05))
+    app.publish("orders", b"", delay=0.05)
+    drained(app)
+    assert attempts == [1, 2, 3]
+
+
 def test_a_message_is_not_started_before_its_delay_is_over(lab: Lab) -> None:
     broker = lab.broker("orders")
     lab.shift_clock(0)
