@@ -49,7 +49,7 @@ class KafkaLab(Lab):
         self._now, self._ahead = Connection.now, 0.0
 
     def steal(self, broker: Broker, deliveries: Sequence[Delivery]) -> None:
-        raise NotImplementedError("Kafka hands over partitions and not messages: see tests/fault/test_kafka_groups.py")
+        raise NotImplementedError("Kafka hands over partitions and not messages: see tests/fault/kafka/test_groups.py")
 
     def shift_clock(self, seconds: float) -> None:
         """The server's clock, as the connections of this process know it."""
@@ -100,7 +100,7 @@ class KafkaLab(Lab):
         return Native(key, tuple(headers), place)
 
     def losing_answers(self, marker: bytes) -> AbstractContextManager[Broker]:
-        pytest.skip("clients go to the address that the server tells, past every proxy: see tests/fault/test_kafka_server.py")
+        pytest.skip("clients go to the address that the server tells, past every proxy: see tests/fault/kafka/test_server.py")
 
     @contextmanager
     def dead_letters_unwritable(self) -> Iterator[None]:

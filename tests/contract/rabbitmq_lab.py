@@ -70,7 +70,7 @@ class RabbitMQLab(Lab):
             looking.close()
 
     def refused_message(self, broker: Broker) -> Outgoing:
-        """Its headers do not fit into a frame. (Bodies that the server refuses: tests/fault/test_rabbitmq_publishing.py.)"""
+        """Its headers do not fit into a frame. (Bodies that the server refuses: tests/fault/rabbitmq/test_publishing.py.)"""
         return Outgoing("large-headers", "orders", b"x", headers={"large": "x" * 200_000})
 
     lasting = (*(name for name, _ in PROPERTIES), "priority", "exchange", "routing_key")

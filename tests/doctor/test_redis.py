@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.fault.redis_parts import opened, raw
+from tests.fault.redis.redis_parts import opened, raw
 from tests.servers_plugin import private_or_skip
 from unpoison.brokers import checks_for, findings_for
 from unpoison.brokers.redis import doctor

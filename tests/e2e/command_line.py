@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from unpoison import App
+from unpoison.brokers import broker_for
+from unpoison.model.message import Delivery
 
 UNPOISON = [sys.executable, "-m", "unpoison"]
 SHOP = Path(__file__).parents[2] / "examples" / "shop"
@@ -122,3 +124,13 @@ def dead_letters(folder: Path, *bodies: bytes, source: str = "orders", error: Ba
     app.run(until_empty=True)
     app.close()
     return url
+
+
+def ready(folder: Path, source: str = "orders") -> list[Delivery]:
+    """What can be started now."""
+    broker = broker_for(f"sqlite:///{folder / 'shop.db'}")
+    broker.open([source])
+    try:
+        return list(broker.fetch(source, 100_000))
+    finally:
+        broker.close()

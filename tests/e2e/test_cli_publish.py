@@ -5,24 +5,14 @@ import subprocess
 
 import pytest
 
-from tests.e2e.command_line import UNPOISON, environment, terminal, unpoison
+from tests.e2e.command_line import UNPOISON, environment, ready, terminal, unpoison
 from unpoison.brokers import broker_for
 
 URL = "sqlite:///shop.db"
 
 
-def published(folder, source="orders"):
-    """What is in the source now."""
-    broker = broker_for(f"sqlite:///{folder / 'shop.db'}")
-    broker.open([source])
-    try:
-        return list(broker.fetch(source, 100_000))
-    finally:
-        broker.close()
-
-
 def bodies(folder):
-    return [delivery.body for delivery in published(folder)]
+    return [delivery.body for delivery in ready(folder)]
 
 
 def test_arguments_are_sent_as_they_are(tmp_path):
@@ -37,20 +27,20 @@ def test_json_prints_the_ids(tmp_path):
     ended = unpoison("publish", URL, "orders", "1", "2", "--json", cwd=tmp_path)
     assert (ended.json["source"], ended.json["created"]) == ("orders", True)
     assert ended.json["refused"] == ended.json["unknown"] == []
-    assert ended.json["ids"] == [delivery.id for delivery in published(tmp_path)]
+    assert ended.json["ids"] == [delivery.id for delivery in ready(tmp_path)]
 
 
 def test_key_headers_and_id_go_with_the_message(tmp_path):
     arguments = ["--key", "customer-7", "--header", "trace=a=b", "--header", "empty=", "--id", "order-4711"]
     ended = unpoison("publish", URL, "orders", "{}", *arguments, cwd=tmp_path)
     assert ended.text == "Sent message order-4711 to 'orders', which did not exist before.\n"
-    (delivery,) = published(tmp_path)
+    (delivery,) = ready(tmp_path)
     assert (delivery.id, delivery.key, dict(delivery.headers)) == ("order-4711", "customer-7", {"trace": "a=b", "empty": ""})
 
 
 def test_a_delayed_message_is_not_ready(tmp_path):
     assert unpoison("publish", URL, "orders", "{}", "--delay", "2h", cwd=tmp_path).code == 0
-    assert published(tmp_path) == []
+    assert ready(tmp_path) == []
     broker = broker_for(f"sqlite:///{tmp_path / 'shop.db'}")
     broker.open(["orders"])
     assert broker.depth("orders").delayed == 1

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from tests.e2e.command_line import COLOUR, SHOP, UNPOISON, environment, on_terminal, unpoison
+from tests.e2e.command_line import COLOUR, SHOP, UNPOISON, environment, on_terminal, ready, unpoison
 from unpoison import App
 from unpoison.brokers import broker_for
 
@@ -43,16 +43,6 @@ def depth(folder, source="orders"):
     broker.open([source])
     try:
         return broker.depth(source)
-    finally:
-        broker.close()
-
-
-def waiting(folder, source="orders"):
-    """What is ready to be started."""
-    broker = broker_for(f"sqlite:///{folder / 'shop.db'}")
-    broker.open([source])
-    try:
-        return list(broker.fetch(source, 100_000))
     finally:
         broker.close()
 
@@ -120,7 +110,7 @@ def test_sigterm_lets_the_running_message_finish_and_hands_the_others_back(tmp_p
         gate.open("w").close()  # the handler goes on once somebody has opened the other end
         out, _ = process.communicate(timeout=60)
     total = json.loads(out)["total"]
-    rest = waiting(tmp_path)
+    rest = ready(tmp_path)
     assert process.returncode == 0
     assert (total["dead"], total["retried"]) == (0, 0)
     assert 1 <= total["done"] < 5_000
@@ -327,7 +317,7 @@ def test_ctrl_c_drains_and_ends_with_130(tmp_path):
     assert code == 130
     assert "SIGINT: draining for up to 25 s" in text
     assert re.search(r"^orders  \d+ done, 0 dead", text, re.MULTILINE)
-    assert {(delivery.attempt, delivery.returned) for delivery in waiting(tmp_path)} == {(1, False)}
+    assert {(delivery.attempt, delivery.returned) for delivery in ready(tmp_path)} == {(1, False)}
 
 
 def test_ctrl_c_while_an_app_is_imported_is_no_traceback(tmp_path):

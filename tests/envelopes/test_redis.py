@@ -6,7 +6,7 @@ from hypothesis import strategies as some
 from tests.contract.redis_lab import RedisLab
 from tests.envelopes.generated import SIMPLE, STEADY, each_alone, envelopes, junk
 from tests.envelopes.surviving import can_be_looked_at, survives
-from tests.fault.redis_parts import raw
+from tests.fault.redis.redis_parts import raw
 
 OURS = [b"id", b"key", b"headers", b"record", b"fields", b"group", b"replays", b"fingerprint", b"error", b"theirs", b"", b"\xff"]
 BATCHES = envelopes(some.tuples(some.sampled_from(OURS), junk))

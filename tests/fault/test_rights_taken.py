@@ -1,23 +1,19 @@
 """A right that Redis or PostgreSQL takes away from a running consumer pauses its source; it goes on once the right is back."""
 
-import threading
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 import psycopg
 import pytest
 
-from tests.fault.redis_parts import opened, raw
+from tests.fault.redis.redis_parts import opened, raw
+from tests.fault.scenes import pause_of_a_lost_right
 from unpoison import App
 from unpoison.brokers.postgresql.broker import PostgreSQLBroker
 from unpoison.brokers.postgresql.schema import statements
 from unpoison.errors import BrokerUnavailable, ConfigError
-from unpoison.flow import ending
-from unpoison.model.backoff import Backoff
-from unpoison.model.message import Delivery
 from unpoison.testing import given
-from unpoison.testing.isolation.diary import wait_until
-from unpoison.testing.running import Journal, Running, drained
+from unpoison.testing.running import drained
 
 USER = "shop"
 
@@ -64,36 +60,14 @@ def postgresql_user(admin: str):
 
 @pytest.mark.parametrize("user", [redis_user, postgresql_user], ids=["redis", "postgresql"])
 def test_a_right_that_is_taken_away_pauses_the_source_and_charges_nobody(request, monkeypatch, user):
-    attempts: list[tuple[int, bool]] = []
-    started, may_end = threading.Event(), threading.Event()
-
-    def handle(number: int, delivery: Delivery) -> None:
-        attempts.append((delivery.attempt, delivery.returned))
-        if len(attempts) == 1:
-            started.set()
-            assert may_end.wait(60)
-            raise ConnectionError("not now")
-
-    monkeypatch.setattr(ending, "RETRY_BROKER", (0.1,))
     server = user.__name__.removesuffix("_user")
     admin = request.getfixturevalue(server).fresh()
-    owner = given.consumer(App(admin), "orders", handle)
+    owner = given.consumer(App(admin), "orders", str)
     drained(owner)  # makes everything
-    owner.publish("orders", 1)
     with user(admin) as (url, take, give):
-        options = {"backoff": Backoff.immediate(), "isolation": "thread", "concurrency": 1}
-        app = given.consumer(App(url, create=False), "orders", handle, **options)
-        with Journal() as journal, Running(app):
-            assert started.wait(30)
-            take()
-            may_end.set()
-            journal.wait_for("pause")
-            give()
-            wait_until(lambda: len(attempts) == 2, lambda: f"It was started {attempts}")
-            journal.wait_for("resume")
-        app.close()
-    assert f"docs/{server}.md" in journal.of("pause")[0]
-    assert attempts == [(1, False), (2, False)]
+        app = App(url, create=False)
+        said = pause_of_a_lost_right(monkeypatch, app, lambda: owner.publish("orders", 1), take, give)
+    assert f"docs/{server}.md" in said
     assert owner.dlq("orders").count() == 0
     owner.close()
 

@@ -10,7 +10,7 @@ from tests.bulk_letters import fill
 from tests.contract.rabbitmq_lab import RabbitMQLab
 from tests.contract.sqs_lab import SQSLab
 from tests.contract.sqs_proxy import refusal
-from tests.fault.amqp_proxy import Proxy
+from tests.fault.rabbitmq.amqp_proxy import Proxy
 from unpoison.brokers import dead_letters_for
 from unpoison.brokers.rabbitmq import connection, queue_pass
 from unpoison.brokers.rabbitmq.broker import RabbitMQBroker

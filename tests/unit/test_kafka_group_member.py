@@ -1,10 +1,9 @@
 """Nothing is skipped that was read before it is known where the last owner of a partition had ended."""
 
-from dataclasses import dataclass
-
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
+from tests.unit.kafka_records import Read
 from unpoison.brokers.kafka.committing import Commits
 from unpoison.brokers.kafka.errors import ConnectionState
 from unpoison.brokers.kafka.group_member import GroupMember
@@ -14,29 +13,6 @@ from unpoison.brokers.kafka.topology import UNKNOWN
 from unpoison.brokers.kafka.url import address
 from unpoison.brokers.kafka.waiting import Waiting
 from unpoison.errors import BrokerUnavailable
-
-
-@dataclass
-class Read:
-    """A record as the client gives it, or the end of a partition."""
-
-    at: int
-    is_end: bool = False
-
-    def topic(self):
-        return "orders"
-
-    def partition(self):
-        return 0
-
-    def offset(self):
-        return self.at
-
-    def error(self):
-        return KafkaError(KafkaError._PARTITION_EOF) if self.is_end else None
-
-    def __len__(self):
-        return 1
 
 
 class Client:

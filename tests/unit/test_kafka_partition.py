@@ -12,7 +12,7 @@ from unpoison.brokers.kafka.partition import Partition
 
 @dataclass(frozen=True)
 class Read:
-    """A record as the client gives it."""
+    """A record as the client gives it. Every other one has no body, and is false."""
 
     at: int
 
@@ -20,7 +20,7 @@ class Read:
         return self.at
 
     def __len__(self):
-        return 1
+        return self.at % 2
 
 
 class Owner:
@@ -36,7 +36,7 @@ class Owner:
         self.written += 1
         self.unfinished.add(record.at)
         (new,) = self.partition.arrive([record])
-        self.partition.size += 1
+        self.partition.size += len(record)
         if rests:
             self.partition.rest(new)
         else:

@@ -5,6 +5,7 @@ import threading
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from tests.unit.kafka_records import Read
 from unpoison.brokers.kafka.broker import KafkaBroker
 from unpoison.brokers.kafka.committing import CONFIRMED_WITHIN, Commits
 from unpoison.brokers.kafka.names import Names
@@ -13,37 +14,6 @@ from unpoison.brokers.kafka.subscription import Receipt
 from unpoison.errors import BrokerUnavailable
 from unpoison.model.message import Counters, Delivery
 from unpoison.port.broker import Kept
-
-
-class Read:
-    """A record as the client gives it."""
-
-    def __init__(self, at=0):
-        self.at = at
-
-    def topic(self):
-        return "orders"
-
-    def partition(self):
-        return 0
-
-    def offset(self):
-        return self.at
-
-    def key(self):
-        return None
-
-    def value(self):
-        return b"body"
-
-    def headers(self):
-        return []
-
-    def timestamp(self):
-        return (1, 1000)
-
-    def __len__(self):
-        return 4
 
 
 class Subscription:

@@ -1,0 +1,82 @@
+"""What happens in the same way on several brokers: a server that goes away and comes back, a right that is taken away."""
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from unpoison import App
+from unpoison.flow import ending
+from unpoison.model.backoff import Backoff
+from unpoison.model.message import Delivery
+from unpoison.testing import given
+from unpoison.testing.isolation.diary import wait_until
+from unpoison.testing.processes import PATIENCE
+from unpoison.testing.running import Journal, Running
+
+
+def consumed_through_a_restart(
+    app: App,
+    restart: Callable[[], object],
+    *,
+    delay: float,
+    within: float = PATIENCE,
+    published: Callable[[], object] = lambda: None,
+) -> list[int]:
+    """Consume 61 messages, some of them retried and the last one delayed, while their server is restarted. Returns what was done;
+    each message at least once. `published` is called before the first one starts."""
+    done: list[int] = []
+    restarted = threading.Event()
+
+    def handle(number: int, delivery: Delivery) -> None:
+        if number == 20 and not restarted.is_set():
+            restarted.set()
+            restart()
+        if number % 10 == 0 and delivery.attempt == 1:
+            raise ConnectionError("not now")
+        done.append(number)
+
+    given.consumer(app, "orders", handle, backoff=Backoff.fixed(0.5))
+    app.publish_many("orders", range(60))
+    app.publish("orders", 60, delay=delay)
+    published()
+    with Running(app) as running:
+        wait_until(lambda: set(done) == set(range(61)), lambda: f"Missing {set(range(61)) - set(done)}", within)
+        running.run.stop()
+        running.wait()
+    return done
+
+
+def pause_of_a_lost_right(
+    monkeypatch: pytest.MonkeyPatch,
+    app: App,
+    publish: Callable[[], object],
+    take: Callable[[], object],
+    give: Callable[[], object],
+) -> str:
+    """Take a right away while a message runs that fails, and give it back. The source is paused meanwhile, and the message is
+    charged for nothing but its failure. Returns what the pause said."""
+    attempts: list[tuple[int, bool]] = []
+    started, may_end = threading.Event(), threading.Event()
+
+    def handle(number: int, delivery: Delivery) -> None:
+        attempts.append((delivery.attempt, delivery.returned))
+        if len(attempts) == 1:
+            started.set()
+            assert may_end.wait(60)
+            raise ConnectionError("not now")
+
+    monkeypatch.setattr(ending, "RETRY_BROKER", (0.1,))
+    given.consumer(app, "orders", handle, backoff=Backoff.immediate(), isolation="thread", concurrency=1)
+    publish()
+    with Journal() as journal, Running(app):
+        assert started.wait(30)
+        take()
+        may_end.set()
+        journal.wait_for("pause")
+        give()
+        wait_until(lambda: len(attempts) == 2, lambda: f"It was started {attempts}")
+        journal.wait_for("resume")
+    app.close()
+    assert attempts == [(1, False), (2, False)]
+    return str(journal.of("pause")[0])
