@@ -154,7 +154,7 @@ class Loop:
             pause = self._consumer.step()
             if pause is None:
                 self.is_over = True
-                self.process.alone.leave(self)
+                self._consumer._suspects.leave()
                 return
             if pause > 0:
                 return

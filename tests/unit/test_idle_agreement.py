@@ -69,3 +69,14 @@ def test_a_message_passed_to_and_fro_is_never_taken_for_emptiness(first):
         assert not sources[holder].agrees()
         emptiness.moved()
         holder = 1 - holder
+
+
+def test_what_moves_after_the_agreement_does_not_undo_it():
+    """The first to agree ends and looks no more: the others would wait for it for ever."""
+    emptiness = IdleAgreement(2)
+    orders, emails = Source(emptiness), Source(emptiness)
+    assert not orders.agrees()
+    assert emails.agrees()
+    assert orders.rung == 1
+    emptiness.moved()  # one more order came, and was handled
+    assert orders.agrees()

@@ -170,6 +170,8 @@ class Consumer:
 
     def _start_suspect(self, *, is_busy: bool) -> bool:
         """True if a suspect was started or given up."""
+        if self._stop.is_asked():
+            return False
         try:
             return self._suspects.start_one(is_busy=is_busy)
         except OwnershipLost as error:
@@ -191,6 +193,10 @@ class Consumer:
             self._settler.release(self._workers.take_back())
         self._settler.settle(self._workers.ended())
         if self._workers.running() and (grace := self._stop.grace()) > 0:
+            try:
+                self._suspects.keep()
+            except OwnershipLost as error:
+                self._give_up_everything(error)
             return min(IDLE, grace)
         if self._workers.running():
             cut = self._workers.interrupt()

@@ -38,7 +38,7 @@ class Stop:
 
     def ask(self, grace: float) -> None:
         """Asking again shortens the grace."""
-        self._grace_ends = self._monotonic() + grace
+        self._grace_ends = min(self._grace_ends, self._monotonic() + grace)
         self._asked.set()
 
     def is_asked(self) -> bool:
@@ -65,6 +65,7 @@ class IdleAgreement:
         self._consumers = consumers
         self._lock = threading.Lock()
         self._moves = 0
+        self._is_over = False
         self._looks: dict[object, tuple[int, Callable[[], None]]] = {}
 
     def moved(self) -> None:
@@ -81,8 +82,10 @@ class IdleAgreement:
         with self._lock:
             self._looks[consumer] = (moves, ring)
             stale = [wake for seen, wake in self._looks.values() if seen != self._moves]
-            over = not stale and len(self._looks) == self._consumers
-        for wake in stale:
+            self._is_over = self._is_over or (not stale and len(self._looks) == self._consumers)
+            over = self._is_over
+            waking = [wake for _, wake in self._looks.values()] if over else stale
+        for wake in waking:
             wake()
         return over
 

@@ -154,7 +154,11 @@ class Run:
         bell, broker, report = Bell(), broker_for(app.settings.url), self._reports[id(app)]
         if not self._open(app.settings, options, broker, bell, report):
             return None
-        started = app.start_workers(options, broker, bell)
+        try:
+            started = app.start_workers(options, broker, bell)
+        except BaseException:
+            broker.close()
+            raise
         report.started(options.source, masked(app.settings.url), started.where)
         return Consumer(
             options,

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from unpoison.decide import attempts
 from unpoison.decide.options import ConsumerOptions
-from unpoison.errors import PAUSES
+from unpoison.errors import PAUSES, OwnershipLost
 from unpoison.flow.settling import GivenUp, NotStarted, Settler, Skipped
 from unpoison.model.message import Delivery
 from unpoison.port.broker import Broker
@@ -137,8 +137,7 @@ class Suspects:
         nothing is fetched meanwhile, so nothing else would notice before it ends.
         """
         if self._running is not None:
-            with suppress(*PAUSES):  # reported once it is to be settled
-                self._broker.extend([self._running])
+            self.keep()
             return False
         now = self._monotonic()
         if (is_busy and now < self._look_after) or now < self._ask_after:
@@ -151,6 +150,18 @@ class Suspects:
             if self._is_asking:  # the broker went away meanwhile: the other consumers do not wait for it
                 self._stop_asking()
             return False
+
+    def keep(self) -> None:
+        """Keep the suspect that runs. Raises OwnershipLost if others have it: then it is no longer ours to wait for."""
+        if self._running is None:
+            return
+        try:
+            with suppress(*PAUSES):  # reported once it is to be settled
+                self._broker.extend([self._running])
+        except OwnershipLost:
+            self._running = None
+            self._end_turn()
+            raise
 
     def _has_process(self, now: float) -> bool:
         """Look for a suspect, and ask for the process if there is one."""
