@@ -14,7 +14,7 @@ from unpoison.brokers.nats import copies as nats_copies
 from unpoison.brokers.nats.connection import Connection as NATSConnection
 from unpoison.brokers.redis.connection import Connection as Redis
 from unpoison.brokers.sqlite import broker as sqlite
-from unpoison.port import sql
+from unpoison.port import serialization, sql
 
 REQUESTS: dict[str, list[tuple[Any, str]]] = {
     "postgresql": [(psycopg.Cursor, "execute"), (psycopg.Cursor, "executemany")],
@@ -22,7 +22,7 @@ REQUESTS: dict[str, list[tuple[Any, str]]] = {
     "nats": [(NATSConnection, "expect")],  # one for each question that is not the storing of a message
     "kafka": [(ClusterQueries, "ends"), (Connection, "store"), (Reader, "read")],
 }
-READ: list[tuple[Any, str]] = [(sql, "letter"), (nats_copies, "read"), (kafka_letters, "read_letter")]
+READ: list[tuple[Any, str]] = [(serialization, "letter"), (sql, "letter"), (nats_copies, "read"), (kafka_letters, "read_letter")]
 
 
 @contextlib.contextmanager
