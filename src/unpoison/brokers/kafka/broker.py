@@ -103,7 +103,9 @@ class KafkaBroker:
             known = self._subscription(source)
             self._look_at_topics(known, known.names.topics)
             if known.lost():
-                raise _lost()
+                raise _lost(known)
+            if cut_off := known.not_resumed():
+                self._move_back(known, [Kept(each, each.counters.returned()) for each in cut_off])
             return known.fetch(limit)
 
     def has_suspect(self, source: str) -> bool:
@@ -138,7 +140,7 @@ class KafkaBroker:
             self._copies.forget(each.delivery for each in moved)
             if len(gone) + len(back) + len(moved) < len(everything):
                 subscription.lost()
-                raise _lost()
+                raise _lost(subscription)
             return letter_ids
 
     def _finish(self, subscription: Subscription, done: OffsetsByPartition, back: Sequence[Kept]) -> None:
@@ -153,14 +155,17 @@ class KafkaBroker:
         if refs := subscription.finish(done):
             notes = [settled_note(subscription.names, ref) for ref in refs]
             self.connection.must_store(notes, "reporting settled messages")
+            subscription.told(done, refs)
 
     def _give_back(self, subscription: Subscription, back: Sequence[Kept]) -> None:
         """As they were. A message whose partition has gone elsewhere goes to the group as a copy."""
-        moved = [each for each in back if each.delivery.receipt.offset in each.delivery.receipt.partition.handed_over]
-        if moved:
-            self._store(moved)
-            self._note_settled(subscription, by_partition([each.delivery for each in moved]))
-        subscription.put_back(by_partition([each.delivery for each in back if each not in moved]))
+        subscription.put_back(by_partition([each.delivery for each in back]))
+        if moved := [each for each in back if each.delivery.receipt.offset in each.delivery.receipt.partition.handed_over]:
+            self._move_back(subscription, moved)
+
+    def _move_back(self, subscription: Subscription, moved: Sequence[Kept]) -> None:
+        self._store(moved)
+        self._note_settled(subscription, by_partition([each.delivery for each in moved]))
 
     def _store(self, items: Sequence[Kept | Dead]) -> None:
         """Have a confirmed copy of each. One that was confirmed before is not stored again."""
@@ -194,8 +199,9 @@ class KafkaBroker:
 
     def extend(self, deliveries: Sequence[Delivery]) -> None:
         with self._lock:
-            if not all(self._subscription(each.source).is_held(each.receipt) for each in deliveries):
-                raise _lost()
+            for each in deliveries:
+                if not (known := self._subscription(each.source)).is_held(each.receipt):
+                    raise _lost(known)
 
     def depth(self, source: str) -> Depth:
         with self._lock:
@@ -291,7 +297,9 @@ def _why_refused(names: Names, item: Kept | Dead, why: KafkaError) -> str:
     )
 
 
-def _lost() -> OwnershipLost:
+def _lost(subscription: Subscription) -> OwnershipLost:
+    """The consumer ends everything that runs, so messages of partitions that are still ours start again too."""
+    subscription.cut_off()
     return OwnershipLost(
         "This consumer's partitions went to another consumer before it could settle its messages: it was paused, or did not "
         "reach Kafka, for longer than session_timeout. Its results are dropped; the messages run there."

@@ -16,6 +16,7 @@ left it twice in the DLQ.
 
 import hashlib
 import itertools
+import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -283,4 +284,4 @@ def _identity_and_message(record: Record) -> tuple[bytes | str | None, str | Non
 
 def _key(change: Change) -> bytes:
     """A key of its own for each entry: Kafka deletes all but the latest entry of a key, and all are needed."""
-    return f"{type(change).__name__.lower()} {change.nonce} {change.letters[0]}".encode()
+    return f"{type(change).__name__.lower()} {change.nonce} {uuid.uuid4().hex}".encode()

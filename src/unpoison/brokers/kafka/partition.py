@@ -103,8 +103,8 @@ class Partition:
         self.marking: list[Record] = []
         self.ready: deque[Record] = deque()
         self.running: dict[int, Record] = {}
-        self.handed_over: dict[int, str] = {}
-        """By offset, the reference to the copy."""
+        self.handed_over: dict[int, tuple[str, Record]] = {}
+        """By offset, the reference to the copy, and the record itself."""
         self.sent: tuple[int, str] | None = None
         self.confirmed: tuple[int, str] | None = None
         self.slow_start: SlowStart | None = None
@@ -235,10 +235,24 @@ class Partition:
         self.size += len(record)
         if offset in self.starts:
             self.starts[offset].pop()
+            if not self.starts[offset]:  # or the next owner would take it for started
+                del self.starts[offset]
             self.rest(record)
         else:
             self.fresh.appendleft(record)
             self.in_order = False
+
+    def cut_off(self) -> None:
+        """What ran was ended without a result. It starts again, as after a consumer that vanished."""
+        running, self.running = self.running, {}
+        for offset, record in reversed(running.items()):
+            self.size += len(record)
+            if offset in self.starts:
+                self.rest(record)
+            else:
+                self.losses[offset] = min(2, self.losses.get(offset, 0) + 1)
+                self.fresh.appendleft(record)
+                self.in_order = False
 
     def unmark(self) -> None:
         """Nothing that does not run yet is about to start."""
@@ -346,6 +360,8 @@ class Assignment:
         self.topic, self.ring = topic, ring
         self.changed = changed or threading.Condition()
         self.partitions: dict[int, Partition] = {}
+        self.handed_over: set[Partition] = set()
+        """Partitions of other consumers by now, of which messages still run here."""
         self.topic_id: str | None = None
         """Of the topic that is consumed, or MISSING; None before it is known."""
         self.is_joined = False

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -52,6 +52,7 @@ class Subscription:
         settings = connection.settings.member(names.retry_group, names.retry)
         self.retry = GroupMember(connection, names, settings, retry, self.retries, self.watch, away_topic=names.states)
         self._flip = 0
+        self._cut_off: set[tuple[Partition, int]] = set()
         self._moved_back = CameBack(tell=serialization.tell)
         _ = connection.producer  # connected before it is needed
 
@@ -226,16 +227,42 @@ class Subscription:
         return (offset in partition.running and not partition.is_lost) or offset in partition.handed_over
 
     def finish(self, places: "OffsetsByPartition") -> list[str]:
-        """These are done, or stored elsewhere. Returns references to those that were handed over: the group must be told."""
+        """These are done, or stored elsewhere. Returns references to those that were handed over: they are not finished before
+        the group was told, see `told`."""
         refs: list[str] = []
         for partition, offsets in places.items():
             changed = self.member(partition).assignment.changed
             with changed:
-                away = [offset for offset in offsets if offset in partition.handed_over] if partition.handed_over else []
-                refs += [partition.handed_over.pop(offset) for offset in away]
-                partition.finish_all(offsets if not away else [offset for offset in offsets if offset not in away])
+                if partition.handed_over:
+                    refs += [partition.handed_over[offset][0] for offset in offsets if offset in partition.handed_over]
+                    offsets = [offset for offset in offsets if offset in partition.running]
+                partition.finish_all(offsets)
                 changed.notify_all()
         return refs
+
+    def told(self, places: "OffsetsByPartition", refs: Collection[str]) -> None:
+        """The group knows that those with these references were settled."""
+        for partition, offsets in places.items():
+            assignment = self.member(partition).assignment
+            with assignment.changed:
+                for offset in offsets:
+                    if offset in partition.handed_over and partition.handed_over[offset][0] in refs:
+                        del partition.handed_over[offset]
+                if not partition.handed_over:
+                    assignment.handed_over.discard(partition)
+
+    def cut_off(self) -> None:
+        """Everything that ran here has been ended. It starts again: here, or where its partition has gone."""
+        for member in self.members:
+            with member.assignment.changed:
+                for partition in member.assignment.partitions.values():
+                    partition.cut_off()
+                self._cut_off |= {(each, offset) for each in member.assignment.handed_over for offset in each.handed_over}
+
+    def not_resumed(self) -> list[Delivery]:
+        """Messages that were cut off after their partition had gone elsewhere: the group waits for us to settle them."""
+        self._cut_off = {(partition, offset) for partition, offset in self._cut_off if offset in partition.handed_over}
+        return [self._read(partition, partition.handed_over[offset][1]) for partition, offset in self._cut_off]
 
     def put_back(self, places: "OffsetsByPartition") -> None:
         """These were not started. Messages that were read ahead are left to others too, until the next fetch."""

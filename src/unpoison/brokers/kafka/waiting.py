@@ -86,7 +86,7 @@ class Cancellations:
         """Read the cancellations that came before this consumer. False if that failed and must be tried again."""
         stretches: dict[PartitionKey, tuple[int, int]] = {}
         for (partition, _), record in self.doubtful.items():
-            if not partition.is_lost:
+            if not (partition.is_lost or partition.is_deleted):
                 place, end = (partition.topic, partition.number), claim_of(record)[1]
                 stretches[place] = (min(end, stretches.get(place, (end, 0))[0]), partition.known_top)
         self._reader = self._reader or Reader(self._connection)
@@ -106,7 +106,7 @@ class Cancellations:
         for (partition, offset), record in self.doubtful.items():
             if self._is_cancelled(record):
                 partition.finish(offset)
-            elif not partition.is_lost:
+            elif not (partition.is_lost or partition.is_deleted):
                 found.append((partition, offset))
         self.doubtful = {}
         return found
@@ -256,12 +256,13 @@ def hand_over(connection: Connection, names: Names, assignment: Assignment, part
     refused = connection.store([copy for _, copy in copies.values()])
     settled: list[str] = []
     with assignment.changed:
-        for offset, ref in [(offset, ref) for number, (offset, (ref, _)) in enumerate(copies.items()) if number not in refused]:
-            if offset in partition.running:
-                partition.handed_over[offset] = ref
+        for number, (offset, (ref, _)) in enumerate(copies.items()):
+            if offset not in partition.running:
+                settled.append(ref)  # also of a copy that was refused: one that is not confirmed in time may be stored later
+            elif number not in refused:
+                partition.handed_over[offset] = (ref, partition.running[offset])
                 partition.finish(offset)
-            else:
-                settled.append(ref)
+                assignment.handed_over.add(partition)
     connection.store([settled_note(names, ref) for ref in settled])
 
 
