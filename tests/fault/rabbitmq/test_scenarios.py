@@ -10,6 +10,7 @@ import pika
 import pytest
 
 from unpoison.brokers.rabbitmq.broker import RabbitMQBroker
+from unpoison.brokers.rabbitmq.names import lock_of
 from unpoison.errors import OwnershipLost, Permanent
 from unpoison.model.backoff import Backoff
 from unpoison.model.message import Delivery, Outgoing
@@ -237,3 +238,12 @@ def test_a_message_that_was_published_with_a_delay_names_its_queue_and_not_the_d
 
 def given_counters(delivery: Delivery, attempts: int):
     return msgspec.structs.replace(delivery.counters, attempts=attempts)
+
+
+def test_a_message_that_another_program_puts_into_the_lock_of_operators_ends_no_operator(lab, raw):
+    given.dead_letters(lab, "orders", [b"1", b"2"])
+    dlq = lab.dlq("orders")
+    assert dlq.count() == 2
+    raw.confirm_delivery()
+    raw.basic_publish("", lock_of("orders"), b"lost its way")
+    assert dlq.replay_all().count == 2

@@ -34,6 +34,11 @@ class PostgreSQLDeadLetters(SQLDeadLetters[PostgreSQLBroker, PGConnection]):
 
     mark = "%s"
 
+    @property
+    def number(self) -> int:
+        with self.broker.connection.limited("looking for the source"):
+            return super().number
+
     def rows(self, what: str, query: str, values: Sequence[object]) -> Sequence[Sequence[Any]]:
         with self.broker.connection.limited(what), self.broker.connection.use() as run:
             return run.execute(query, values, binary=True).fetchall()

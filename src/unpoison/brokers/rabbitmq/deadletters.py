@@ -19,7 +19,7 @@ from unpoison.brokers.rabbitmq.letters import Found
 from unpoison.brokers.rabbitmq.names import dlq_of, history_of, lock_of, suspects_of
 from unpoison.brokers.rabbitmq.queue_pass import QueuePass, waiting_in
 from unpoison.brokers.rabbitmq.topology import Topology
-from unpoison.brokers.rabbitmq.wire import Arrived
+from unpoison.brokers.rabbitmq.wire import Arrived, Tap
 from unpoison.brokers.rabbitmq.writing import Batch, Copy, why_not_stored
 from unpoison.errors import BrokerUnavailable
 from unpoison.model.dead_letter import DeadLetter
@@ -56,7 +56,7 @@ def locked(topology: Topology, source: str) -> Iterator[None]:
 
 def _lock(connection: Connection, queue: str) -> Channel | None:
     """The channel that has the lock as long as it is open; None if another has it."""
-    channel = connection.channel()
+    channel = connection.channel(Tap())  # which drops a message that another program put there
     try:
         channel.consume(queue, auto_ack=True, exclusive=True)
     except Refused as refused:

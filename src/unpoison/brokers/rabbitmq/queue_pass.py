@@ -215,7 +215,8 @@ def _has_first(connection: Connection, queue: str) -> bool:
     try:
         return first.take() is not None
     finally:
-        first.close()
+        if first.alive:  # else it is closed already, and a server that does not answer would be waited for twice
+            first.close()
 
 
 def taken_and_put_back(connection: Connection, queue: str) -> list[Arrived]:
