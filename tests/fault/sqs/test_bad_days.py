@@ -2,6 +2,7 @@
 
 import json
 import threading
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
@@ -125,12 +126,20 @@ def _log_in(file, key: str) -> None:
     file.write_text(f"[default]\naws_access_key_id = {key}\naws_secret_access_key = secret\naws_session_token = token\n")
 
 
+@pytest.fixture
+def fair(tmp_path, elasticmq):
+    """What is put aside comes again while a test waits, and a consumer on a busy machine has time enough to renew."""
+    with SQSLab(elasticmq, tmp_path, visibility=10, with_proxy=True) as lab:
+        yield lab
+
+
 DELETED = ("orders", "orders-suspects", "orders-replays", "orders-dlq-history", "orders-starts")
 
 
 @pytest.mark.parametrize("queue", ["orders-dlq", *(pytest.param(name, marks=pytest.mark.long) for name in DELETED)])
-def test_a_queue_that_is_deleted_while_a_consumer_runs_is_made_anew(quick, queue):
-    """One message of each kind before, and one of each after it: done, retried, dead, and one that must run alone."""
+def test_a_queue_that_is_deleted_while_a_consumer_runs_is_made_anew(fair, queue):
+    """One message of each kind before, and one of each after it: done, retried, dead, and one that must run alone. On a busy
+    machine the consumer may lose some to itself, and they run once more; none may be missing."""
     handled: list[str] = []
 
     def handle(word: str) -> None:
@@ -140,21 +149,21 @@ def test_a_queue_that_is_deleted_while_a_consumer_runs_is_made_anew(quick, queue
         if word.startswith("retry") and handled.count(word) == 1:
             raise ConnectionError(word)
 
-    app = given.consumer(quick.app(), "orders", handle, backoff=Backoff.immediate())
+    app = given.consumer(fair.app(), "orders", handle, backoff=Backoff.immediate())
     with Running(app):
         for turn in ("before", "after"):
             app.publish_many("orders", [f"{kind} {turn}" for kind in ("plain", "poison", "retry")])
-            _publish_suspect(quick, f"suspect {turn}")
-            wanted = sorted(f"{kind} {turn}" for kind in ("plain", "poison", "retry", "retry", "suspect"))
+            _publish_suspect(fair, f"suspect {turn}")
+            wanted = Counter(f"{kind} {turn}" for kind in ("plain", "poison", "retry", "retry", "suspect"))
             wait_until(
-                lambda: sorted(word for word in handled if word.endswith(turn)) == wanted,  # noqa: B023
+                lambda: wanted <= Counter(handled),  # noqa: B023
                 lambda: f"Only {handled} were handled",
             )
-            wait_until(lambda: quick.broker("orders").depth("orders").empty, lambda: "Something is left")
+            wait_until(lambda: fair.broker("orders").depth("orders").empty, lambda: "Something is left")
             if turn == "before":
-                quick.queue(queue).delete()
-    letters = [letter.body for letter in quick.dlq("orders").letters()]
-    assert sorted(letters) == ([b"poison after"] if queue == "orders-dlq" else [b"poison after", b"poison before"])
+                fair.queue(queue).delete()
+    letters = {letter.body for letter in fair.dlq("orders").letters()}
+    assert letters == ({b"poison after"} if queue == "orders-dlq" else {b"poison after", b"poison before"})
 
 
 def _publish_suspect(lab, word: str) -> None:
