@@ -19,6 +19,10 @@ class Deleted(BrokerUnavailable):
     pass
 
 
+class Forbidden(BrokerUnavailable):
+    pass
+
+
 class Client:
     def __init__(self) -> None:
         self.created: set[str] = set()
@@ -55,6 +59,7 @@ class Queue:
         self.now = 100.0
         self.leases = Leases[str](10.0, clock=lambda: self.now)
         self.held = self.leases.held
+        self.trouble: Exception | None = None
         self._log = log
 
     def let_go(self, receipts: Sequence[Receipt]) -> LetGo:
@@ -63,6 +68,8 @@ class Queue:
         return ALL_LET_GO
 
     def renew(self) -> None:
+        if self.trouble is not None:
+            raise self.trouble
         self._log.append("renew")
 
     def give_up(self) -> None:
@@ -72,14 +79,15 @@ class Queue:
 class Source(LeasedSource):
     def __init__(self, name: str, log: list[str], check: Callable[[], None]) -> None:
         super().__init__(name, 60.0)
-        self.queue, self._check = Queue(log), check
+        self.queue, self.second, self._check = Queue(log), Queue(log), check
+        self.left_alone = False
         self.unread: list[Delivery] = []
         self.trouble: Exception | None = None
         self.log = log
 
     @property
     def subscriptions(self) -> Sequence[Queue]:
-        return (self.queue,)
+        return self.queue, self.second
 
     def delivery(self, handle: str) -> Delivery:
         self.queue.leases.take([handle], self.queue.now)
@@ -108,8 +116,12 @@ class Source(LeasedSource):
     def stop_listening(self) -> None:
         self.log.append("stop listening")
 
+    def is_left_alone(self, after: float) -> bool:
+        return self.left_alone
+
     def unfetched(self) -> Iterator[Sequence[Delivery]]:
-        yield self.unread
+        unread, self.unread, self.left_alone = self.unread, [], False
+        yield unread
 
     def close(self) -> None:
         self._check()
@@ -122,6 +134,7 @@ class Broker(LeasedBroker[Client, Source]):
     def __init__(self) -> None:
         super().__init__(Client(), "The server", "They were lost.")
         self.log: list[str] = []
+        self.full: Exception | None = None
 
     def check_locked(self) -> None:
         """Fails if another thread could call at the same time."""
@@ -142,6 +155,8 @@ class Broker(LeasedBroker[Client, Source]):
 
     def _store(self, items: Sequence[Item]) -> Stored:
         self.check_locked()
+        if self.full is not None:
+            raise self.full
         self.log += [f"copy {item.delivery.id}" for item in items]
         return Stored()
 
@@ -205,6 +220,75 @@ def test_what_was_deleted_is_created_again_and_the_next_try_finds_it(broker: Bro
     assert broker.client.said == ["open", "remake orders"]
 
 
+def test_a_queue_that_is_gone_when_messages_are_kept_for_longer_is_created_again(broker: Broker) -> None:
+    (delivery,) = broker.fetch("orders", 1)
+    broker.known["orders"].queue.trouble = Deleted("The queue is gone.")
+    with pytest.raises(BrokerUnavailable, match="It was created again"):
+        broker.extend([delivery])
+    assert broker.client.said == ["open", "remake orders"]
+
+
+def left_alone(broker: Broker) -> Source:
+    """A source in which "two" waits that nobody fetches, and that cannot be given back at first."""
+    broker.fetch("orders", 1)
+    broker._keeper.close()  # the tests do what it does
+    broker.full = BrokerUnavailable("It is full.")
+    source = broker.known["orders"]
+    source.unread, source.left_alone = [source.delivery("two")], True
+    with pytest.raises(BrokerUnavailable):
+        broker._look_after()
+    broker.log.clear()
+    return source
+
+
+def test_what_could_not_be_given_back_is_given_back_the_next_time(broker: Broker) -> None:
+    source = left_alone(broker)
+    with pytest.raises(BrokerUnavailable):
+        broker._look_after()
+    broker.full = None
+    broker._look_after()
+    broker._look_after()
+    assert broker.log == ["copy two", "let go two"]
+    assert list(source.queue.leases.until) == ["one"]
+
+
+def test_what_was_lost_meanwhile_is_not_given_back_any_more(broker: Broker) -> None:
+    source = left_alone(broker)
+    source.queue.now += 9.0
+    with pytest.raises(OwnershipLost):
+        broker.fetch("orders", 1)
+    broker.full = None
+    broker._look_after()
+    assert broker.log == []
+
+
+def test_a_source_that_gives_nothing_back_does_not_keep_others_from_it(broker: Broker) -> None:
+    left_alone(broker)
+    broker.fetch("other", 1)
+    other = broker.known["other"]
+    other.left_alone = True
+    with pytest.raises(BrokerUnavailable):
+        broker._look_after()
+    assert not other.left_alone
+
+
+def test_a_close_returns_what_is_held_though_it_cannot_be_given_back_as_it_was(broker: Broker) -> None:
+    source = left_alone(broker)
+    source.unread = [source.delivery("three")]
+    broker.close()
+    assert broker.log == ["closed", "give up one", "give up two", "give up three"]
+
+
+def test_a_queue_that_cannot_be_renewed_does_not_keep_others_from_it(broker: Broker) -> None:
+    for name in ("orders", "other"):
+        broker.fetch(name, 1)
+    broker.known["orders"].queue.trouble = trouble = BrokerUnavailable("not now")
+    with pytest.raises(BrokerUnavailable, match="not now") as raised:
+        broker._renew()
+    assert raised.value is trouble
+    assert broker.log == ["renew", "renew", "renew"]
+
+
 def test_a_source_hears_of_what_was_published_at_its_next_fetch(broker: Broker) -> None:
     broker.publish([Outgoing("1", "orders", b"")])
     broker.fetch("orders", 1)
@@ -254,7 +338,7 @@ def sent(client: Client, messages: Sequence[Outgoing], *answers: dict[int, Refus
         batches.append(made)
         return next(left)
 
-    return publish(client, messages, made_of, store, why), batches
+    return publish(client, messages, made_of, store, why, (Forbidden,)), batches
 
 
 def test_a_publish_says_of_each_message_what_became_of_it() -> None:
@@ -288,6 +372,19 @@ def test_where_a_new_source_cannot_be_had_the_publish_says_why() -> None:
     outcome, batches = sent(client, [Outgoing("1", "orders", b"")], {0: Refused(Refusal.NO_SUCH_SOURCE, "gone")})
     assert len(batches) == 1
     assert outcome.refused == {0: Refused(Refusal.NO_SUCH_SOURCE, "create=False forbids it.")}
+
+
+@pytest.mark.parametrize(
+    ("error", "refusal"),
+    [(Forbidden("Not you."), Refusal.NOT_PERMITTED), (BrokerUnavailable("Not now."), Refusal.NO_SUCH_SOURCE)],
+)
+def test_where_a_new_source_cannot_be_had_only_what_missed_it_is_told_so(error: BrokerUnavailable, refusal: Refusal) -> None:
+    client = Client()
+    client.broken = error
+    gone, unsent = Refused(Refusal.NO_SUCH_SOURCE, "gone"), Refused(Refusal.NOT_SENT, "after another")
+    messages = [Outgoing(str(number), "orders", b"") for number in range(2)]
+    outcome, _ = sent(client, messages, {0: gone, 1: unsent})
+    assert outcome.refused == {0: Refused(refusal, str(error)), 1: unsent}
 
 
 def test_a_publish_tells_once_which_sources_it_created() -> None:

@@ -1,8 +1,12 @@
 """What the server may have given to another consumer is not ours any more, by our own clock."""
 
+import threading
+from collections.abc import Callable
+
 import pytest
 
-from unpoison.port.copying.leases import SURE, Leases
+from unpoison.errors import BrokerUnavailable
+from unpoison.port.copying.leases import SURE, Keeper, Leases
 from unpoison.port.copying.settling import Receipt
 
 
@@ -92,3 +96,28 @@ def test_giving_up_returns_what_was_still_ours(clock):
     leases.take(["new"], since=100.0)
     assert leases.give_up() == ["new"]
     assert len(leases) == 0
+
+
+def failing(times: int, error: Exception) -> tuple[Callable[[], None], threading.Event]:
+    """Fails so often; what is set after that."""
+    left, worked = [error] * times, threading.Event()
+
+    def call() -> None:
+        if left:
+            raise left.pop()
+        worked.set()
+
+    return call, worked
+
+
+@pytest.mark.parametrize(("error", "told"), [(BrokerUnavailable("not now"), 0), (ZeroDivisionError("a bug"), 1)])
+def test_the_thread_that_renews_outlives_every_error_and_tells_of_a_bug_once(caplog, error, told):
+    renew, renewed = failing(3, error)
+    look, looked = failing(3, error)
+    keeper = Keeper(0.001, renew, look)
+    try:
+        assert renewed.wait(20)
+        assert looked.wait(20)
+    finally:
+        keeper.close()
+    assert ["goes on" in record.getMessage() for record in caplog.records] == [True] * told

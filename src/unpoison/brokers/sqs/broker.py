@@ -7,7 +7,7 @@ So we only delete what is done or stored elsewhere, and what we held for longer 
 from collections.abc import Sequence
 from functools import partial
 
-from unpoison.brokers.sqs.connection import NoQueue
+from unpoison.brokers.sqs.connection import Denied, NoQueue
 from unpoison.brokers.sqs.copies import copy_of, has_room, outgoing
 from unpoison.brokers.sqs.envelope import native
 from unpoison.brokers.sqs.source import Source
@@ -43,7 +43,7 @@ class SQSBroker(LeasedBroker[Client, Source]):
 
     def _publish(self, messages: Sequence[Outgoing]) -> Published:
         """One request after the other. After one that was not stored nothing more is sent: it would overtake it."""
-        return publish(self.client, messages, outgoing, partial(store_in_order, self.client.connection), why)
+        return publish(self.client, messages, outgoing, partial(store_in_order, self.client.connection), why, (Denied,))
 
     def _store(self, items: Sequence[Item]) -> Stored:
         made = [copy_of(self.client.topic(item.delivery.source), item) for item in items]

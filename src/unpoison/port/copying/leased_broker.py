@@ -10,13 +10,14 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 from unpoison.errors import BrokerUnavailable, ConfigError, OwnershipLost, PayloadError, Refusal, UnpoisonError
 from unpoison.model.message import Counters, Delivery, Outgoing
 from unpoison.port import serialization
 from unpoison.port.broker import STORED, Finding, Kept, Published, Refused, Ring, Settlement, not_sent, without_source
-from unpoison.port.copying.leases import Keeper, Leases
+from unpoison.port.copying.leases import Keeper, Leases, all_in_turn
 from unpoison.port.copying.settling import Copies, Item, Receipt, Settler, Stored, by_holder, handed_back
 from unpoison.port.takeovers import CameBack
 
@@ -105,8 +106,7 @@ class LeasedSource(ABC):
 
     def renew(self) -> None:
         """Keep what is held for another while. Called by a thread of its own, also while the consumer settles."""
-        for each in self.subscriptions:
-            each.renew()
+        all_in_turn(each.renew for each in self.subscriptions)
 
     def has_published(self) -> None:  # noqa: B027 - for servers that hand out late what was stored just now
         """We have stored something in the source ourselves, and the next fetch should find it."""
@@ -156,6 +156,8 @@ class LeasedBroker(ABC, Generic[C, S]):
         self._ring: Ring = lambda: None
         self.known: dict[str, S] = {}
         self._published: set[str] = set()
+        self._unreturned: dict[str, Sequence[Delivery]] = {}
+        """By source: what was taken to be given back, which failed. It is renewed, and nobody else knows of it."""
         self._keeper: Keeper | None = None
 
     @abstractmethod
@@ -237,7 +239,7 @@ class LeasedBroker(ABC, Generic[C, S]):
             return self._settler.settle(settlement)
 
     def extend(self, deliveries: Sequence[Delivery]) -> None:
-        with self._calling():
+        with self._calling(*{delivery.source for delivery in deliveries}):
             self._verify()
             if not self._settler.holds(deliveries):
                 raise self._lost()
@@ -255,8 +257,10 @@ class LeasedBroker(ABC, Generic[C, S]):
                 known.close()
                 with suppress(UnpoisonError):
                     self._give_back(known)
+                with suppress(UnpoisonError):  # also what could not be given back as it was
                     known.give_up()
             self.known.clear()
+            self._unreturned.clear()
             self.client.close()
 
     def _known(self, name: str) -> S:
@@ -273,29 +277,41 @@ class LeasedBroker(ABC, Generic[C, S]):
             known.verify()
 
     def _renew(self) -> None:
-        for known in list(self.known.values()):
-            known.renew()
+        all_in_turn(known.renew for known in list(self.known.values()))
 
     def _look_after(self) -> None:
         """Now and then: was something held for too long, and does something wait here that nobody fetches?"""
-        for known in list(self.known.values()):
-            if known.is_late:
-                self.wake()
-            # Who has the lock is at work; to wait for it would keep us from renewing.
-            if known.is_left_alone(GIVE_BACK_AFTER) and self._lock.acquire(blocking=False):
-                try:
-                    if self._keeper is not None and known.is_left_alone(GIVE_BACK_AFTER):
+        all_in_turn(partial(self._look_at, known) for known in list(self.known.values()))
+
+    def _look_at(self, known: S) -> None:
+        if known.is_late:
+            self.wake()
+        if not (known.name in self._unreturned or known.is_left_alone(GIVE_BACK_AFTER)):
+            return
+        if self._lock.acquire(blocking=False):  # who has it is at work; to wait for it would keep us from renewing
+            try:
+                if self._keeper is not None:
+                    self._return_rest(known)
+                    if known.is_left_alone(GIVE_BACK_AFTER):
                         self._give_back(known)
-                finally:
-                    self._lock.release()
+            finally:
+                self._lock.release()
 
     def _give_back(self, known: S) -> None:
+        self._return_rest(known)
         for deliveries in known.unfetched():
-            self._settler.give_back(deliveries)
+            self._unreturned[known.name] = deliveries
+            self._return_rest(known)
+
+    def _return_rest(self, known: S) -> None:
+        """Give back what was taken for that. If it fails the rest is tried again the next time."""
+        self._settler.give_back(self._unreturned.get(known.name, ()))
+        self._unreturned.pop(known.name, None)
 
     def _lost(self, *lost: S) -> OwnershipLost:
         """Told once. The consumer drops its results, so what is still ours goes back too."""
         for known in lost or [each for each in self.known.values() if each.is_late]:
+            self._unreturned.pop(known.name, None)
             with suppress(UnpoisonError):
                 known.give_up()
         self._settler.forget_lost()
@@ -308,11 +324,12 @@ def publish(
     make: Callable[[T, Outgoing], Made],
     store: Callable[[list[Made]], Mapping[int, No]],
     why: Callable[[No], Refused | str],
+    denied: tuple[type[BrokerUnavailable], ...] = (),
 ) -> Published:
     """Store messages, and say what became of each. Raises only what `store` raises, if nothing was sent.
 
     `make` makes what is stored, of what the source has and the message. `why` says of one that was not stored whether that is
-    certain (`Refused`); a text is why it is not known.
+    certain (`Refused`); a text is why it is not known. `denied` are errors that say that we may not create a source.
     """
     topics: dict[str, T] = {}
     refused = without_source(messages, lambda source: topics.update({source: client.topic(source)}))
@@ -338,7 +355,9 @@ def publish(
                 client.remake(source)
             failed = {number: no for number, no in failed.items() if number not in again} | send(again)
         except (ConfigError, BrokerUnavailable) as error:
-            failed |= dict.fromkeys(again, Refused(Refusal.NO_SUCH_SOURCE, str(error)))
+            refusal = Refusal.NOT_PERMITTED if isinstance(error, denied) else Refusal.NO_SUCH_SOURCE
+            missed = [number for number in again if _is(failed[number], Refusal.NO_SUCH_SOURCE)]
+            failed |= dict.fromkeys(missed, Refused(refusal, str(error)))
     created = tuple(client.created)
     client.created.clear()
     refused |= {number: no for number, no in failed.items() if isinstance(no, Refused)}

@@ -4,14 +4,16 @@ Some servers hand a message to another consumer when they hear nothing of the fi
 keeps its own account, by its own clock and counted from before it asked: what it may have held for too long counts as lost.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from typing import Generic, TypeVar
 
 from unpoison.errors import UnpoisonError
 from unpoison.port.copying.settling import Receipt
+
+log = logging.getLogger("unpoison")
 
 SURE = 0.8
 """Of the time that the server promises a part is kept back: an answer may be on its way for a while."""
@@ -111,6 +113,7 @@ class Keeper:
 
     def __init__(self, every: float, renew: Callable[[], None], look: Callable[[], None]) -> None:
         self._every, self._renew, self._look = every, renew, look
+        self._told = False
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="unpoison-keeper", daemon=True)
         self._thread.start()
@@ -122,12 +125,39 @@ class Keeper:
             passed += tick
             if passed >= self._every:
                 passed = 0.0
-                with suppress(UnpoisonError):  # the next time may be in time; if not, what is held counts as lost
-                    self._renew()
-            with suppress(UnpoisonError):
-                self._look()
+                self._attempt(self._renew)
+            self._attempt(self._look)
+
+    def _attempt(self, call: Callable[[], None]) -> None:
+        """The next time may be in time; if not, what is held counts as lost. This thread must not end by any error: whatever is
+        held from then on would be lost, again and again."""
+        try:
+            call()
+        except UnpoisonError:
+            pass  # the consumer meets it too, and reports it
+        except Exception:
+            if not self._told:
+                self._told = True
+                log.exception(
+                    "The thread that tells the server which messages this consumer still works on met an error, and goes on. "
+                    "Messages that it cannot keep are delivered again. It says this once. It is a bug in unpoison: please report "
+                    "the traceback.",
+                    extra={"event": "keeper-error"},
+                )
 
     def close(self) -> None:
         self._ended.set()
         if threading.current_thread() is not self._thread:
             self._thread.join()
+
+
+def all_in_turn(calls: Iterable[Callable[[], None]]) -> None:
+    """Do all of these, also after one that failed. Raises the first error, once all were tried."""
+    failed: Exception | None = None
+    for call in calls:
+        try:
+            call()
+        except Exception as error:
+            failed = failed or error
+    if failed is not None:
+        raise failed
