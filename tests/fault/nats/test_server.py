@@ -171,8 +171,8 @@ def test_a_login_that_is_refused_is_told_apart_from_a_server_that_is_gone(lab, s
 
 @contextmanager
 def stopped(server) -> Iterator[None]:
-    """Stopped in order inside the block, there again after it. One that is killed may forget what it has just handed out, since it
-    writes that down a moment later: then what we hold is lost, and it is right to say so."""
+    """Stopped in order inside the block, there again after it. One that is killed may forget what it has just handed out: it
+    writes that down later. Then what we hold is lost, and it is right to say so."""
     server.stop()
     try:
         yield

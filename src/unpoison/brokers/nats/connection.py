@@ -9,7 +9,7 @@ import itertools
 import os
 import threading
 from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -282,7 +282,11 @@ class Connection:
 
     def flush(self) -> None:
         """Return once the server has read everything that was sent."""
-        self._thread.run(self._client.flush(int(ANSWER_TIMEOUT)), 2 * ANSWER_TIMEOUT)
+        try:
+            self._thread.run(self._client.flush(int(ANSWER_TIMEOUT)), 2 * ANSWER_TIMEOUT)
+        except (errors.Error, OSError, TimeoutError, CancelledError, asyncio.CancelledError) as error:
+            said = self._clean(error) or "no answer came"
+            raise BrokerUnavailable(f"NATS at {self.address.shown} did not answer (flush): {said}.") from None
 
     def close(self) -> None:
         if not self.is_open:

@@ -29,6 +29,7 @@ from unpoison.errors import BrokerUnavailable, UnpoisonError
 from unpoison.model.message import Counters, Delivery
 from unpoison.port import serialization
 from unpoison.port.copying.leased_broker import LeasedSource, returned
+from unpoison.port.copying.leases import all_in_turn
 from unpoison.port.copying.settling import LetGo, Receipt
 from unpoison.port.copying.suspects import Suspect, start_alone
 from unpoison.port.reading import Unreadable, as_text, read_all, read_one
@@ -57,8 +58,9 @@ class Suspects:
 
     def has_one(self) -> bool:
         """Whether one can be taken. One that a vanished consumer holds can be once the server has given that consumer up."""
-        stream, name, ack_wait = self._topic.suspects
-        info = self._client.connection().ask(f"CONSUMER.INFO.{stream}.{name}", what="looking for suspects")
+        if self.subscription.buffer:
+            return True
+        info = self.subscription.info()
         if info["num_pending"] > 0:
             return True
         if info["num_ack_pending"] <= len(self.subscription.leases) or self._is_held_by_another():
@@ -66,22 +68,38 @@ class Suspects:
             return False
         now = time.monotonic()
         self._left_since = self._left_since or now
-        return now - self._left_since >= ack_wait
+        return now - self._left_since >= self._topic.suspects.ack_wait
 
     def take(self, by: str, came_back: CameBack) -> Delivery | None:
         """The next one, for the consumer `by`; its start is on record."""
         self._left_since = None
-        self.subscription.wait(self.subscription.ask(1))
-        taken = self.subscription.take(1)
-        self.show()
-        if not taken:
+        arrived = self._next()
+        self._show_for(arrived)
+        if arrived is None:
             return None
-        (arrived,) = taken
         found = read_one(arrived, self._read, partial(envelope.not_read, self._topic.names.source, self))
         if isinstance(found, Unreadable):
             return found  # it is not started
         # Put aside it comes back, with a start counted that never was.
         return start_alone(found, by, self, came_back, partial(self.subscription.leases.forget, [arrived.reply]))
+
+    def _next(self) -> Arrived | None:
+        """One that came late, after an earlier question, or else one that is asked for: a second one would not be started."""
+        taken = self.subscription.take(1)
+        if not taken:
+            self.subscription.wait(self.subscription.ask(1))
+            taken = self.subscription.take(1)
+        return taken[0] if taken else None
+
+    def _show_for(self, arrived: Arrived | None) -> None:
+        """Show that this one is held. If that fails it is not: it waits here for the next try, for as long as it is ours."""
+        try:
+            self.show()
+        except BaseException:
+            if arrived is not None:
+                self.subscription.leases.forget([arrived.reply])
+                self.subscription.buffer.appendleft(arrived)
+            raise
 
     def _read(self, arrived: Arrived) -> Suspect:
         where = place(arrived.reply)
@@ -212,6 +230,7 @@ def _moved(arrived: Arrived, targets: Sequence[str]) -> Copy:
 
 class Source(LeasedSource):
     def __init__(self, name: str, client: Client, ring: Callable[[], None]) -> None:
+        self._client = client
         topic = client.topic(name)
         super().__init__(name, min(at.ack_wait for at in (topic.work, topic.again, topic.replays, topic.suspects)))
         self.work, self.again, self.replays = (
@@ -220,6 +239,8 @@ class Source(LeasedSource):
         self.suspects = Suspects(topic, client, ring)
         self.filled: set[Subscription] = set()
         """Where we have stored something ourselves since we last looked."""
+        self._trouble: UnpoisonError | None = None
+        """Met by a fetch that had taken something before; the next one raises it."""
         self._mover = None if topic.later is None else Mover(topic, topic.later, client)
 
     @property
@@ -244,7 +265,20 @@ class Source(LeasedSource):
 
     def fetch(self, limit: int) -> list[Delivery]:
         """Some of those that came by themselves, then what is ready: new ones first, and retries if there is room."""
+        if (trouble := self._trouble) is not None:
+            self._trouble = None
+            raise trouble
         deliveries: list[Delivery] = []
+        try:
+            self._fetch_into(deliveries, limit)
+        except UnpoisonError as error:
+            if not deliveries:
+                raise
+            self._trouble = error  # what was taken is held: to drop it would be to hold it for ever
+        self.tell_due()
+        return deliveries
+
+    def _fetch_into(self, deliveries: list[Delivery], limit: int) -> None:
         for each in (self.replays, self.again):
             deliveries += self._admitted(each, each.take(max(1, (limit - len(deliveries)) // 2)))
         deliveries += self._pulled(self.work, limit - len(deliveries))
@@ -253,8 +287,6 @@ class Source(LeasedSource):
                 deliveries += self._pulled(each, limit - len(deliveries))
         for each in self.pulled if len(deliveries) < limit else (self.again, self.replays):
             each.listen()
-        self.tell_due()
-        return deliveries
 
     def _pulled(self, pulled: Subscription, room: int) -> list[Delivery]:
         """What is ready there; for certain what we have stored there ourselves."""
@@ -300,10 +332,8 @@ class Source(LeasedSource):
             each.verify()
 
     def renew(self) -> None:
-        for each in self.subscriptions:
-            each.verify()
-            each.renew()
-        self.suspects.show()
+        self._client.connection()  # where there is none, one question is enough
+        all_in_turn([*(partial(_keep, each) for each in self.subscriptions), self.suspects.show])
 
     def stop_listening(self) -> None:
         """What we hand back goes there."""
@@ -317,3 +347,9 @@ class Source(LeasedSource):
     def close(self) -> None:
         if self._mover is not None:
             self._mover.close()
+
+
+def _keep(subscription: Subscription) -> None:
+    """Renew what is held there. What the server has forgotten is not ours, and not renewed."""
+    subscription.verify()
+    subscription.renew()

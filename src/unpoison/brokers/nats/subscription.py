@@ -11,12 +11,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Any
 
 import msgspec
 
 from unpoison.brokers.nats import wire
 from unpoison.brokers.nats.connection import ANSWER_TIMEOUT, NO_RESPONDERS, Connection, Refused
 from unpoison.brokers.nats.envelope import Arrived, place
+from unpoison.brokers.nats.topology import CONSUMER_NOT_FOUND, STREAM_NOT_FOUND
 from unpoison.errors import BrokerUnavailable, UnpoisonError
 from unpoison.port.copying.leases import Leases
 from unpoison.port.copying.settling import ALL_LET_GO, LetGo, Receipt
@@ -110,10 +112,19 @@ class Subscription:
 
     def _exists(self) -> bool:
         try:
-            self._connect().ask(f"CONSUMER.INFO.{self.name}", what=f"looking at consumer {self.name}")
-        except Refused:
+            self.info()
+        except (Gone, Refused):
             return False
         return True
+
+    def info(self) -> Any:
+        """What the server says about the consumer. Raises Gone if it was deleted."""
+        try:
+            return self._connect().ask(f"CONSUMER.INFO.{self.name}", what=f"looking at consumer {self.name}")
+        except Refused as refused:
+            if refused.code in (STREAM_NOT_FOUND, CONSUMER_NOT_FOUND):
+                raise Gone(self.name, refused.text) from None
+            raise
 
     def listen(self) -> None:
         """Have the next message come by itself, and ring."""
@@ -158,8 +169,7 @@ class Subscription:
         if connection is self._verified:
             return
         if len(self.leases):
-            info = connection.ask(f"CONSUMER.INFO.{self.name}", what=f"looking at consumer {self.name}")
-            delivered = info["delivered"]["consumer_seq"]
+            delivered = self.info()["delivered"]["consumer_seq"]
             self.leases.lose([reply for reply in list(self.leases.until) if place(reply).turn > delivered])
         self._verified = connection
 
