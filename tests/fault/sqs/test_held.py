@@ -67,6 +67,20 @@ def test_messages_beside_one_that_cannot_be_sent_on_are_not_lost_from_sight(lab)
     assert sorted(taken_at_last(broker, 3)) == [b"0", b"1", b"2"]
 
 
+def test_a_replay_that_could_not_be_given_back_is_held_no_longer(lab):
+    given.dead_letters(lab, "orders", [b"1"])
+    broker = lab.broker("orders")
+    assert list(broker.fetch("orders", 1)) == []
+    broker._keeper.close()  # this test does what it does
+    mover = broker.known["orders"].mover
+    assert lab.dlq("orders").replay_all().count == 1
+    wait_until(lambda: mover.replays.buffer, lambda: "The replay does not come")
+    lab.proxy.denies = lambda operation, queue: operation == CHANGE
+    with pytest.raises(BrokerUnavailable, match="not authorized"):
+        mover.give_back()
+    assert len(mover.replays.leases) == 0
+
+
 @pytest.mark.long
 def test_a_letter_that_could_not_be_put_back_at_once_is_seen_by_the_next_one_who_looks(lab):
     given.dead_letters(lab, "orders", [b"0", b"1"])

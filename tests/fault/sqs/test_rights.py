@@ -8,7 +8,7 @@ import pytest
 
 from tests.fault.scenes import pause_of_a_lost_right
 from unpoison import App
-from unpoison.errors import BrokerUnavailable, ConfigError
+from unpoison.errors import BrokerUnavailable, ConfigError, Refusal
 from unpoison.testing import given
 from unpoison.testing.running import drained
 
@@ -74,6 +74,14 @@ def test_with_the_rights_of_the_page_a_message_lives_dies_and_is_sent_again(lab)
     drained(given.consumer(lab.app(), "orders", handled.append, schema=bytes))
     assert handled == [b"1"]
     assert {f"sqs:{operation.removesuffix('Batch')}" for operation, _ in lab.proxy.seen} <= allowed()
+
+
+def test_a_queue_that_we_may_not_create_again_is_told_apart_from_one_that_is_not_there(lab):
+    broker = lab.broker("orders")
+    lab.queue("orders").delete()
+    lab.proxy.denies = lambda operation, queue: operation == "CreateQueue"
+    refused = broker.publish(given.messages("orders", 11)).refused
+    assert [refused[number].refusal for number in range(11)] == [Refusal.NOT_PERMITTED] * 10 + [Refusal.NOT_SENT]
 
 
 @pytest.mark.parametrize("operation", ["SendMessage", "DeleteMessage", "ReceiveMessage", "GetQueueAttributes"])

@@ -121,7 +121,11 @@ class Mover:
         """Let others move what waits here. How often it was received means nothing in these queues."""
         for subscription in self.subscriptions:
             subscription.cancel()
-            subscription.give_back([raw["ReceiptHandle"] for raw in subscription.take(len(subscription.buffer))])
+            handles = [raw["ReceiptHandle"] for raw in subscription.take(len(subscription.buffer))]
+            try:
+                subscription.give_back(handles)
+            finally:
+                subscription.leases.forget(handles)  # if it failed SQS takes them back by itself
 
     def send_on(self, subscription: Subscription, found: Sequence[Raw], made: Sequence[Copy]) -> None:
         """Store a copy of each, then let the originals go. One that is refused does not hold up the others."""
@@ -202,8 +206,6 @@ class Source(LeasedSource):
         if self.mover.move():
             self.has_stored()
         deliveries = self._admitted(self._taken(limit))
-        while self.filled and len(deliveries) < limit and not self.work.buffer:
-            deliveries += self._admitted(self._taken(limit - len(deliveries)))
         if len(deliveries) >= MUCH and sum(len(each.body) for each in deliveries) < SMALL:
             self.work.read_ahead(limit)
         elif len(deliveries) < limit and not self.work.buffer:
