@@ -212,9 +212,10 @@ class FolderBroker(LeasedBroker[Client, Source]):
         self._ended = threading.Event()
 
     def open(self, sources: Sequence[str], *, create: bool = True, ring: Ring | None = None) -> Sequence[Finding]:
+        self._ended = ended = threading.Event()
         findings = super().open(sources, create=create, ring=ring)
         if ring is not None:
-            threading.Thread(target=self._listen, name="folder-bell", daemon=True).start()
+            threading.Thread(target=self._listen, args=[ended], name="folder-bell", daemon=True).start()
         return findings
 
     def _source(self, name: str) -> Source:
@@ -255,9 +256,9 @@ class FolderBroker(LeasedBroker[Client, Source]):
         self._ended.set()
         super().close()
 
-    def _listen(self) -> None:
+    def _listen(self, ended: threading.Event) -> None:
         """Ring while there is something that can be received."""
-        while not self._ended.wait(LOOK_EVERY):
+        while not ended.wait(LOOK_EVERY):
             if any(queue.has_one() for each in self.client.opened for queue in (each.work, each.replays, each.suspects)):
                 self.wake()
 
