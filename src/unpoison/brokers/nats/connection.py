@@ -127,7 +127,7 @@ class Connection:
         said = self._clean(error)
         return f"NATS at {self.address.shown} refuses the login: {said}. Check name and password, or the credentials in the URL."
 
-    def _clean(self, error: Exception | None) -> str:
+    def _clean(self, error: BaseException | None) -> str:
         return without_secrets(str(error or "no server is named"), self.address.url)
 
     async def _connected(self, server: str) -> None:
