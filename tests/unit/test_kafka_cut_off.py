@@ -102,7 +102,8 @@ def test_what_was_handed_over_and_is_cut_off_goes_to_the_group_as_a_copy(here):
 
 
 def test_the_group_is_told_of_a_settled_message_though_it_could_not_be_told_at_first(here):
-    done = Settlement(gone=[here.has_handed_over()])
+    ours = owned(here)
+    done = Settlement(gone=[Delivery(Receipt(ours, 0, Read(0)), "orders", "other", b"body"), here.has_handed_over()])
     here.is_away = True
     with pytest.raises(BrokerUnavailable):
         here.broker.settle(done)

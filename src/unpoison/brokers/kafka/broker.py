@@ -152,7 +152,7 @@ class KafkaBroker:
 
     def _note_settled(self, subscription: Subscription, done: OffsetsByPartition) -> None:
         """These are done. The group learns it of those whose partition has gone elsewhere."""
-        if refs := subscription.finish(done):
+        while refs := subscription.finish(done):
             notes = [settled_note(subscription.names, ref) for ref in refs]
             self.connection.must_store(notes, "reporting settled messages")
             subscription.told(done, refs)

@@ -227,17 +227,20 @@ class Subscription:
         return (offset in partition.running and not partition.is_lost) or offset in partition.handed_over
 
     def finish(self, places: "OffsetsByPartition") -> list[str]:
-        """These are done, or stored elsewhere. Returns references to those that were handed over: they are not finished before
-        the group was told, see `told`."""
-        refs: list[str] = []
-        for partition, offsets in places.items():
-            changed = self.member(partition).assignment.changed
-            with changed:
-                if partition.handed_over:
-                    refs += [partition.handed_over[offset][0] for offset in offsets if offset in partition.handed_over]
-                    offsets = [offset for offset in offsets if offset in partition.running]
-                partition.finish_all(offsets)
-                changed.notify_all()
+        """These are done, or stored elsewhere. If some were handed over, none is finished yet, and their references are returned:
+        the group must be told first."""
+        with self.main.assignment.changed, self.retry.assignment.changed:
+            refs = [
+                partition.handed_over[offset][0]
+                for partition, offsets in places.items()
+                if partition.handed_over
+                for offset in offsets
+                if offset in partition.handed_over
+            ]
+            if not refs:
+                for partition, offsets in places.items():
+                    partition.finish_all(offsets)
+                    self.member(partition).assignment.changed.notify_all()
         return refs
 
     def told(self, places: "OffsetsByPartition", refs: Collection[str]) -> None:
