@@ -134,3 +134,13 @@ def test_a_copy_of_what_cannot_be_read_keeps_what_the_sender_wrote():
     copy = properties.read(envelope.copied(envelope.of_delivery(unread), Counters()))
     assert copy.id == unread.id
     assert header(b"trace", "a") in copy.headers.entries
+
+
+def test_the_copy_of_a_message_that_cannot_be_read_keeps_id_and_key_where_those_can():
+    cut_short = Header(b"numbers", b"A\x00\x00\x00\x02l\x01")
+    data = properties.write("order-4711", [cut_short, header(envelope.KEY, "customer-7")])
+    arrived = Arrived(1, False, data, b"body", b"\x00\x06orders")
+    unread = envelope.not_read("orders", None, arrived, ValueError("odd"))
+    copy = properties.read(envelope.copied(envelope.of_delivery(unread), Counters()))
+    assert (unread.id, copy.id) == ("order-4711", "order-4711")
+    assert envelope.text_of(dict(copy.headers.entries), envelope.KEY) == "customer-7"

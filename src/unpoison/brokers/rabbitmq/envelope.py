@@ -129,13 +129,15 @@ def opened(arrived: Arrived) -> Envelope:
 
 
 def opened_safely(arrived: Arrived) -> Envelope:
-    """As `opened`; of a message that cannot be read, only its body is known."""
+    """As `opened`; of a message that cannot be read, its body is known, and id and key if those can be read."""
     return read_one(arrived, opened, _bare)
 
 
 def _bare(arrived: Arrived, _: Exception) -> Envelope:
     like = read_one(arrived.properties, properties.read, lambda *_: properties.NONE)
-    return Envelope(_unnamed(arrived), None, route=route_of(arrived.route, {}), properties=like)
+    key = read_one(dict(like.headers.entries), lambda found: text_of(found, KEY), lambda *_: None)
+    id_ = like.id if like.id is not None else _unnamed(arrived)
+    return Envelope(id_, key, route=route_of(arrived.route, {}), properties=like)
 
 
 def of_delivery(delivery: Delivery) -> Envelope:
@@ -152,7 +154,7 @@ def _original(delivery: Delivery, arrived: Arrived) -> Envelope:
     own = text_of(found, STAMP)
     return Envelope(
         delivery.id,
-        delivery.key,
+        delivery.key if delivery.key is not None else text_of(found, KEY),  # one that could not be read has none
         delivery.headers,
         own,
         route=route_of(arrived.route, found),
@@ -165,7 +167,7 @@ def _original(delivery: Delivery, arrived: Arrived) -> Envelope:
 def not_read(source: str, holder: object, arrived: Arrived, error: Exception) -> Unreadable:
     """The delivery of a message that could not be read."""
     receipt = Receipt(holder, arrived.tag, arrived.properties, arrived.route)
-    return unreadable(receipt, source, _unnamed(arrived), arrived.body, arrived.properties, error)
+    return unreadable(receipt, source, _bare(arrived, error).id, arrived.body, arrived.properties, error)
 
 
 def _unnamed(arrived: Arrived) -> str:
