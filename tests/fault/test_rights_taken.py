@@ -62,7 +62,7 @@ def postgresql_user(admin: str):
 def test_a_right_that_is_taken_away_pauses_the_source_and_charges_nobody(request, monkeypatch, user):
     server = user.__name__.removesuffix("_user")
     admin = request.getfixturevalue(server).fresh()
-    owner = given.consumer(App(admin), "orders", str)
+    owner = given.consumer(App(admin), "orders", [].append, schema=bytes)
     drained(owner)  # makes everything
     with user(admin) as (url, take, give):
         app = App(url, create=False)
