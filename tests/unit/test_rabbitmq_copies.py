@@ -143,4 +143,4 @@ def test_the_copy_of_a_message_that_cannot_be_read_keeps_id_and_key_where_those_
     unread = envelope.not_read("orders", None, arrived, ValueError("odd"))
     copy = properties.read(envelope.copied(envelope.of_delivery(unread), Counters()))
     assert (unread.id, copy.id) == ("order-4711", "order-4711")
-    assert envelope.text_of(dict(copy.headers.entries), envelope.KEY) == "customer-7"
+    assert properties.text_of(dict(copy.headers.entries), envelope.KEY) == "customer-7"
