@@ -42,7 +42,8 @@ def losing_names():
     for file in Path(unpoison.__file__).parent.rglob("*.py"):
         calls = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call)]
         for call in calls:
-            if getattr(call.func, "id", "") not in ("Finding", "Check") or not any(each.arg == "loses" for each in call.keywords):
+            made = getattr(call.func, "id", "")
+            if made != "loss" and (made not in ("Finding", "Check") or not any(each.arg == "loses" for each in call.keywords)):
                 continue
             if isinstance(name := call.args[0], ast.Constant):
                 yield name.value

@@ -4,6 +4,7 @@ The name of a finding never changes: people accept one by it. `loses` is for wha
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from shlex import quote
 from typing import Any, NamedTuple
 
@@ -43,6 +44,13 @@ class Check(NamedTuple):
     fix: str
     loses: bool = False
     stops: bool = False
+
+
+loss = partial(Check, loses=True)
+"""A check for what loses messages, or makes them go round for ever."""
+
+stop = partial(Check, stops=True)
+"""A check for what keeps messages from being published or consumed until it is fixed."""
 
 
 def examine(checks: Iterable[Check], facts: Any) -> list[Finding]:

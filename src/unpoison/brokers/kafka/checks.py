@@ -17,7 +17,7 @@ from unpoison.brokers.kafka.names import PARTITIONS, Names
 from unpoison.brokers.kafka.topology import replica_count
 from unpoison.model.wording import counted
 from unpoison.port.broker import Finding
-from unpoison.port.findings import Check, examine, names_of
+from unpoison.port.findings import Check, examine, loss, names_of, stop
 
 log = logging.getLogger("unpoison")
 
@@ -62,43 +62,38 @@ class Topic(NamedTuple):
         return counted(self.in_sync, "server")
 
 
-SOURCE_COMPACTED = Check(
+SOURCE_COMPACTED = loss(
     "source-compacted",
     lambda of: "compact" in of.settings["cleanup.policy"],
     "Topic {of.name!r} is compacted: of several messages with one key Kafka deletes all but the last, handled or not.",
     "{of.alter} cleanup.policy=delete",
-    loses=True,
 )
-RETRIES_EXPIRE = Check(
+RETRIES_EXPIRE = loss(
     "retries-expire",
     lambda of: bool(of.limits),
     "Topic {of.name!r} has {of.limits[0]}: Kafka deletes waiting retries, or dead letters, without a word.",
     "{of.alter} cleanup.policy=delete,retention.ms=-1,retention.bytes=-1",
-    loses=True,
 )
-STATES_EXPIRE = Check(
+STATES_EXPIRE = loss(
     "states-expire",
     lambda of: "delete" in of.settings["cleanup.policy"],
     "Topic {of.name!r} is not only compacted but deletes old records: letters that were replayed would wait again, and a "
     "second replay would send them twice.",
     "{of.alter} cleanup.policy=compact",
-    loses=True,
 )
-UNCLEAN_ELECTION = Check(
+UNCLEAN_ELECTION = loss(
     "unclean-election",
     lambda of: of.settings["unclean.leader.election.enable"] == "true",
     "Topic {of.name!r} lets a server lead that lacks messages (unclean.leader.election.enable): they are lost then.",
     "{of.alter} unclean.leader.election.enable=false",
-    loses=True,
 )
 OF_RETRY = (
-    Check(
+    stop(
         "few-partitions",
         lambda of: of.partitions < PARTITIONS,
         f"Topic {{of.name!r}} has {{of.partitions}} partitions, and unpoison needs {PARTITIONS}, one for each purpose: `run` "
         f"refuses it.",
         f"kafka-topics.sh --alter --topic {{of.name}} --partitions {PARTITIONS}",
-        stops=True,
     ),
     Check(
         "clocks-of-clients",
@@ -114,22 +109,20 @@ DLQ_SMALLER = Check(
     "does not fit only says where its body is, and has none once Kafka has deleted that.",
     "{of.alter} max.message.bytes={of.source.room_for_letters}",
 )
-FEWER_IN_SYNC = Check(
+FEWER_IN_SYNC = loss(
     "fewer-in-sync",
     lambda of: of.in_sync < of.source.in_sync,
     "Topic {of.name!r} confirms a record that is on no more than {of.servers_in_sync}, and {of.source.name!r} only one that is "
     "on {of.source.servers_in_sync} (min.insync.replicas): a retry or a dead letter can be lost where its message could not.",
     "{of.alter} min.insync.replicas={of.source.in_sync}",
-    loses=True,
 )
 OF_SERVER = (
-    Check(
+    stop(
         "metadata-too-small",
         lambda of: int(of.get("offset.metadata.max.bytes", MAX_METADATA)) < MAX_METADATA,
         f"The server takes {{of[offset.metadata.max.bytes]}} characters with a committed offset, and unpoison writes up to "
         f"{MAX_METADATA - 1:,}: it refuses a commit with more, and the source stops.",
         f"Set offset.metadata.max.bytes={MAX_METADATA} in server.properties.",
-        stops=True,
     ),
     Check(
         "offsets-expire",

@@ -5,7 +5,7 @@ from typing import Any
 
 from unpoison.errors import ConfigError
 from unpoison.port.broker import Finding
-from unpoison.port.findings import Check, examine, names_of
+from unpoison.port.findings import Check, examine, loss, names_of
 
 SECOND = 1_000_000_000
 FEW_PENDING = 256
@@ -36,22 +36,20 @@ class Consumer:
 
 
 OF_ANY_STREAM = (
-    Check(
+    loss(
         "stream-in-memory",
         lambda stream: stream.config.get("storage", "file") != "file",
         "Stream {of.name!r} is kept in memory: a restart of the server loses everything in it.",
         "The storage of a stream cannot be changed. Create it again with storage file, after: nats stream backup {of.name}",
-        loses=True,
     ),
 )
 OF_WORK_STREAMS = (
     *OF_ANY_STREAM,
-    Check(
+    loss(
         "stream-without-acks",
         lambda stream: bool(stream.config.get("no_ack")),
         "Stream {of.name!r} confirms nothing (no_ack): a publisher to {of.source!r} cannot know what was stored.",
         "nats stream edit {of.name} --ack",
-        loses=True,
     ),
     Check(
         "stream-drops-messages",
@@ -62,22 +60,20 @@ OF_WORK_STREAMS = (
 )
 OF_OWN_STREAMS = (
     *OF_ANY_STREAM,
-    Check(
+    loss(
         "retries-expire",
         lambda stream: stream.drops,
         "Stream {of.name!r} has {of.limits} set: retries that wait, or dead letters, are deleted by it without a word.",
         "nats stream edit {of.name} --max-age=0 --max-msgs=-1 --max-bytes=-1 --discard=new",
-        loses=True,
     ),
 )
 OF_CONSUMERS = (
-    Check(
+    loss(
         "delivery-limit",
         lambda consumer: consumer.config.get("max_deliver", -1) > 0,
         "{of.shown} has max_deliver {of.config[max_deliver]}: a message that was handed out so often, also to consumers that "
         "were killed, stays in the stream and is never delivered again.",
         "nats consumer edit {of.stream} {of.name} --max-deliver=-1",
-        loses=True,
     ),
     Check(
         "few-pending",

@@ -9,7 +9,7 @@ from unpoison.brokers.postgresql.connection import SWITCHED_OFF, is_pooled
 from unpoison.brokers.postgresql.schema import PGConnection
 from unpoison.port import findings
 from unpoison.port.broker import Finding
-from unpoison.port.findings import Check
+from unpoison.port.findings import Check, loss, stop
 
 RELOAD = "select pg_reload_conf();"
 
@@ -22,43 +22,38 @@ class Setting(NamedTuple):
 
 
 SETTINGS = (
-    Check(
+    loss(
         "fsync-off",
         lambda of: of["fsync"].value == "off",
         "The server runs with fsync = off: it never makes sure that anything reaches the disk. A power cut or a crash of the "
         "host loses messages whose publish was confirmed, and can leave the whole database beyond repair.",
         "Switch it on:\n{of[fsync].reset}",
-        loses=True,
     ),
-    Check(
+    loss(
         "full-page-writes-off",
         lambda of: of["full_page_writes"].value == "off",
         "The server runs with full_page_writes = off. A power cut in the middle of a write leaves a page that is half old "
         "and half new, which nothing repairs: confirmed messages on it are lost or altered.",
         "Switch it on:\n{of[full_page_writes].reset}",
-        loses=True,
     ),
-    Check(
+    loss(
         "synchronous-commit-off",
         lambda of: of["synchronous_commit"].value == "off",
         "Sessions of this role begin with synchronous_commit = off: a publish is confirmed before it is on disk. A crash of "
         "the server loses what was confirmed just before.",
         "Restore the default:\n{of[synchronous_commit].reset}",
-        loses=True,
     ),
-    Check(
+    stop(
         "read-only-replica",
         lambda of: of["is_replica"],
         "The server behind {of[shown]} is a replica, which only reads: nothing can be published or consumed there.",
         "Point the URL at the primary. A URL that names all hosts, separated by commas, finds it with:\n{of[primary]}",
-        stops=True,
     ),
-    Check(
+    stop(
         "read-only-default",
         lambda of: of["default_transaction_read_only"].value == "on" and not of["is_replica"],
         "Sessions of this role begin with default_transaction_read_only = on: nothing can be published or consumed.",
         "Restore the default:\n{of[default_transaction_read_only].reset}",
-        stops=True,
     ),
     Check(
         "autovacuum-off",

@@ -11,7 +11,7 @@ from unpoison.brokers.redis.errors import word
 from unpoison.brokers.redis.names import owner_channel
 from unpoison.port import findings
 from unpoison.port.broker import Finding
-from unpoison.port.findings import Check
+from unpoison.port.findings import Check, loss, stop
 
 NEARLY_FULL = 0.9
 """The share of maxmemory in use that is reported."""
@@ -20,38 +20,34 @@ _SAVE = "CONFIG REWRITE"
 _APPEND = f"Switch the append-only file on:\nCONFIG SET appendonly yes\n{_SAVE}"
 
 PERSISTENCE = (
-    Check(
+    loss(
         "no-persistence",
         lambda of: of["appendonly"] == "no" and not of["save"],
         "The server behind {of[shown]} keeps nothing on its disk: a restart loses every message and dead letter.",
         _APPEND,
-        loses=True,
     ),
-    Check(
+    loss(
         "snapshots-only",
         lambda of: of["appendonly"] == "no" and of["save"],
         "The server behind {of[shown]} writes snapshots only (save {of[save]}): a restart after a crash goes back to the last "
         "one. Messages published since are lost, and those finished since run again.",
         _APPEND,
-        loses=True,
     ),
-    Check(
+    loss(
         "appendfsync-no",
         lambda of: of["appendonly"] != "no" and of["appendfsync"] == "no",
         "The server runs with appendfsync no: the system decides when its file reaches the disk, usually within 30 seconds. "
         "A power cut loses what was confirmed in that time.",
         f"Sync every second, or before each confirmation (always):\nCONFIG SET appendfsync everysec\n{_SAVE}",
-        loses=True,
     ),
 )
 MEMORY = (
-    Check(
+    loss(
         "eviction",
         lambda of: of["maxmemory-policy"].startswith("allkeys-"),
         "The server runs with maxmemory-policy {of[maxmemory-policy]}: {of[when_full]} it deletes whole keys to make room: all "
         "messages of a source, or all its dead letters, at once. This setting is for caches.",
         f"Make it refuse to write instead, or give the queues their own server:\nCONFIG SET maxmemory-policy noeviction\n{_SAVE}",
-        loses=True,
     ),
     Check(
         "memory-nearly-full",
@@ -62,23 +58,21 @@ MEMORY = (
     ),
 )
 DISK = (
-    Check(
+    stop(
         "file-not-written",
         lambda of: of["failed"],
         "The server could not write to its disk the last time ({of[failed]}). While it cannot, it refuses to store anything, or "
         "what it stores is lost when it ends.",
         "Look at its log and at the free space on its disk. Once that is fixed, try:\nBGSAVE",
-        stops=True,
     ),
 )
 ROLE = (
-    Check(
+    stop(
         "read-only-replica",
         lambda of: of.get("role") == "slave",
         "The server behind {of[shown]} is a replica, which only reads: nothing can be published or consumed there.",
         "Point the URL at its master, {of[master_host]}:{of[master_port]}. With sentinels the master is found: "
         "redis+sentinel://host:26379/name",
-        stops=True,
     ),
 )
 

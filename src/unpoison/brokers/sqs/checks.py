@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 from unpoison.port.broker import Finding
-from unpoison.port.findings import Check, examine, names_of
+from unpoison.port.findings import Check, examine, loss, names_of
 
 DAY = 86_400
 LONGEST_RETENTION = 14 * DAY
@@ -60,14 +60,13 @@ OF_REDRIVE = (
         "comes back until SQS deletes it.",
         "{of.set_redrive}",
     ),
-    Check(
+    loss(
         "redrive-too-low",
         Queue.gives_up_early,
         "Queue {of.name!r} gives a message up after {of.receives} receives (maxReceiveCount). SQS counts every receive, "
         "also of messages that only stood beside one that killed its consumer: innocent ones become dead letters, without a "
         "word about why.",
         "{of.set_redrive}",
-        loses=True,
     ),
     Check(
         "redrive-elsewhere",
@@ -87,13 +86,12 @@ OF_ORDER = (
 )
 OF_WORK_QUEUES = (
     *OF_REDRIVE,
-    Check(
+    loss(
         "short-retention",
         lambda queue: queue.retention < SHORT_RETENTION,
         "Queue {of.name!r} deletes messages that are {of.retention:,} s old, handled or not (MessageRetentionPeriod): a "
         "consumer that is paused for so long loses them.",
         f"{{of.set}} MessageRetentionPeriod={LONGEST_RETENTION}",
-        loses=True,
     ),
     Check(
         "queue-delays",
@@ -112,13 +110,12 @@ OF_WORK_QUEUES = (
     *OF_ORDER,
 )
 OF_LETTER_QUEUES = (
-    Check(
+    loss(
         "letters-expire-early",
         lambda queue: queue.retention < queue.others_retention,
         "Queue {of.name!r} keeps messages for {of.retention:,} s, and its source for {of.others_retention:,} s. SQS counts "
         "from when a message was first sent: one that SQS itself moves there late is deleted at once.",
         f"{{of.set}} MessageRetentionPeriod={LONGEST_RETENTION}",
-        loses=True,
     ),
     Check(
         "letters-expire",
@@ -133,13 +130,12 @@ OF_LETTER_QUEUES = (
         "{of.others_limit:,}: one that is larger can be no dead letter, and pauses its source.",
         f"{{of.set}} MaximumMessageSize={LIMIT}",
     ),
-    Check(
+    loss(
         "letters-redriven",
         lambda queue: bool(queue.policy),
         "Queue {of.name!r} has a redrive policy of its own: each look at a dead letter is a receive, and after "
         "{of.receives} of them SQS takes it away from there.",
         "{of.set} RedrivePolicy=",
-        loses=True,
     ),
 )
 NAMES = (*names_of(OF_WORK_QUEUES, OF_LETTER_QUEUES), "handler-over-twelve-hours")

@@ -20,7 +20,7 @@ from unpoison.brokers.rabbitmq.url import Address, address
 from unpoison.errors import BrokerUnavailable, ConfigError
 from unpoison.port import findings
 from unpoison.port.broker import Finding
-from unpoison.port.findings import Check
+from unpoison.port.findings import Check, loss
 
 BY_AMQP = (
     Check(
@@ -37,13 +37,12 @@ BY_AMQP = (
         "one; one that starts creates them, and does not start with create=False.",
         START,
     ),
-    Check(
+    loss(
         "suspects-consumed",
         lambda of: of["consumers"],
         "{of[consumers]} consumers that are not unpoison's take messages from {of[suspects]!r}, which unpoison pulls one at a "
         "time. What they take was under suspicion: it runs there uncounted, and if it kills them, for ever.",
         "End them; to see who they are:\nrabbitmqctl list_consumers -p {of[vhost]}",
-        loses=True,
     ),
 )
 NAMES = (

@@ -8,60 +8,54 @@ from unpoison.brokers.rabbitmq.doctor.queue_facts import DEFAULT_WAIT, START, US
 from unpoison.brokers.rabbitmq.management import DEFAULT_LIMIT, FoundQueue, VirtualHost
 from unpoison.brokers.rabbitmq.names import DLX, dlq_of
 from unpoison.port.broker import Finding
-from unpoison.port.findings import Check, examine
+from unpoison.port.findings import Check, examine, loss
 
 LOW = DEFAULT_LIMIT
 """Deliveries below which a source gives up messages that were merely waiting in consumers that stopped or died."""
 
 ANY_QUEUE = (
-    Check(
+    loss(
         "queue-exclusive",
         lambda of: of.queue.exclusive,
         "Queue {of.name!r} is exclusive: it belongs to another connection, nobody else can consume it, and it is deleted with "
         "all its messages when that connection ends.",
         "Have the program that declares it leave out exclusive=true. Once its connection has ended, unpoison creates an ordinary "
         "queue.",
-        loses=True,
     ),
-    Check(
+    loss(
         "queue-not-durable",
         lambda of: not of.queue.durable and not of.queue.exclusive,
         "Queue {of.name!r} is not durable: a restart of the server deletes it with all its messages.",
         "{of.remade}",
-        loses=True,
     ),
-    Check(
+    loss(
         "queue-auto-delete",
         lambda of: of.queue.auto_delete and not of.queue.exclusive,
         "Queue {of.name!r} deletes itself, with all its messages, when its last consumer leaves: at a deploy, a crash or a cut "
         "connection.",
         "{of.remade}",
-        loses=True,
     ),
-    Check(
+    loss(
         "queue-expires",
         lambda of: of.expires is not None and not of.queue.exclusive,
         "Queue {of.name!r} is deleted, with all its messages, when nobody has consumed it for {of.expires_seconds} "
         "({of.by[expires]}). An outage that long is enough; some queues of unpoison never have a consumer.",
         "{of.fix[expires]}",
-        loses=True,
     ),
-    Check(
+    loss(
         "stream-queue",
         lambda of: of.kind == "stream",
         "Queue {of.name!r} is a stream: acknowledging removes nothing from it, and a consumer begins with what comes next. "
         "Messages that were there before are never run, and messages that were run never leave it.",
         "Consume a quorum queue that is bound to the same exchange, under a name of its own; or, if the stream can be spared:\n"
         "{of.delete_command}",
-        loses=True,
     ),
-    Check(
+    loss(
         "length-limit-drops",
         lambda of: of.length_key and not of.refuses,
         "Queue {of.name!r} holds at most {of.length_limit}. When it is full RabbitMQ drops {of.dropped} to make room, and tells "
         "nobody.",
         "{of.length_fix}",
-        loses=True,
     ),
     Check(
         "length-limit-refuses",
@@ -70,97 +64,87 @@ ANY_QUEUE = (
         "the sources are paused; nothing is lost.",
         "{of.length_fix}",
     ),
-    Check(
+    loss(
         "messages-expire",
         lambda of: of.messages_expire(),
         "A message that waits in {of.name!r} for {of.ttl_seconds} ({of.by[message-ttl]}) {of.expired} without ever being "
         "started: a backlog, or an outage of the consumers, is enough.",
         "{of.ttl_fix}",
-        loses=True,
     ),
 )
 
 SUSPECTS = (
-    Check(
+    loss(
         "suspects-not-quorum",
         lambda of: of.kind == "classic",
         "{of.name!r} is a classic queue, which does not count how often a message was started and came back. One that kills its "
         "consumer never reaches its limit: it does so for ever.",
         "{of.remade}",
-        loses=True,
     ),
-    Check(
+    loss(
         "suspects-limit",
         lambda of: of.limit is not None,
         "{of.name!r} has a delivery limit of {of.limit} ({of.by[delivery-limit]}): a message whose starts never end is deleted "
         "there, without a dead letter, unless its own limit of attempts comes first.",
         "{of.fix[delivery-limit]}",
-        loses=True,
     ),
 )
 
 LETTERS = (
-    Check(
+    loss(
         "dlq-limit",
         lambda of: of.limit is not None,
         "{of.name!r} has a delivery limit of {of.limit} ({of.by[delivery-limit]}). Letters can only be looked at by taking them "
         "out and putting them back, which counts: look {of.next_delivery} deletes them, with RabbitMQ 4.3 maybe the first look, "
         "since a letter brings its count along.",
         "{of.fix[delivery-limit]}",
-        loses=True,
     ),
-    Check(
+    loss(
         "dlq-sends-back",
         lambda of: of.role == "dlq" and of.ttl is not None and of.exchange is not None,
         "{of.name!r} hands its letters on to the exchange {of.exchange!r} after {of.ttl_seconds} ({of.by[message-ttl]}). If that "
         "leads back to the source, a message that always fails goes round for ever; in any case nobody finds it in the DLQ.",
         "unpoison retries with a backoff of its own. {of.fix[message-ttl]}",
-        loses=True,
     ),
-    Check(
+    loss(
         "dlq-expires",
         lambda of: of.role == "dlq" and of.letters_expire(),
         "Letters in {of.name!r} are deleted after {of.ttl_seconds} ({of.by[message-ttl]}), whether anyone has looked or not. "
         "{of.url_says}, so this is not what was meant.",
         "{of.ttl_fix}",
-        loses=True,
     ),
 )
 
 SOURCE = (
-    Check(
+    loss(
         "source-limit-deletes",
         lambda of: of.limit is not None and of.exchange is None,
         "{of.name!r} has a delivery limit of {of.limit} ({of.by[delivery-limit]}) and no dead-letter exchange: a message that "
         "came back {of.times} is deleted. Crashes and deploys of consumers count for every message that they had fetched.",
         "{of.fix[dead-letter-exchange]}",
-        loses=True,
     ),
-    Check(
+    loss(
         "source-limit-low",
         lambda of: of.limit is not None and of.exchange is not None and of.limit < LOW,
         "{of.name!r} has a delivery limit of {of.limit} ({of.by[delivery-limit]}). RabbitMQ counts every message that a consumer "
         "had fetched when it stopped or died: after {of.next_delivery} such ends it gives up messages that were never started, "
         "beside the one that is at fault.",
         "{of.fix[delivery-limit]}",
-        loses=True,
     ),
-    Check(
+    loss(
         "dead-letters-loop",
         lambda of: of.ends is not None and of.name in of.ends,
         "What RabbitMQ gives up in {of.name!r} comes back to {of.name!r}, through the exchange {of.exchange!r}, with its count "
         "at zero: it goes round for ever.",
         "{of.loop_fix}",
-        loses=True,
     ),
-    Check(
+    loss(
         "dead-letters-unrouted",
         lambda of: of.ends is not None and not of.ends,
         "{of.name!r} hands what RabbitMQ gives up to the exchange {of.exchange!r}, {of.why_unrouted}: such a message is deleted, "
         "or kept for ever where dead-lettering is at-least-once.",
         "Create the exchange, and bind a queue to it with the key {of.letter_key!r}. A consumer that starts creates 'dlx':\n"
         "unpoison run module:app",
-        loses=True,
     ),
     Check(
         "at-least-once-off",
@@ -212,14 +196,13 @@ BINDING = (
 
 
 TIMEOUTS = (
-    Check(
+    loss(
         "consumer-timeout-too-short",
         lambda of: of.waits is not None and of.waits < (of.needed or USUAL),
         "RabbitMQ takes messages of {of.name!r} back when they are not acknowledged within {of.waits:g} s ({of.by}), but "
         "{of.runs}. It would take back all that the consumer holds, run it again, and in the end give up a message that only "
         "takes long.",
         "{of.fix}",
-        loses=True,
     ),
     Check(
         "consumer-timeout-unseen",

@@ -15,7 +15,7 @@ from unpoison.brokers.rabbitmq.names import DLX
 from unpoison.brokers.rabbitmq.provisioning import rights_of
 from unpoison.brokers.rabbitmq.url import Address
 from unpoison.port.broker import Finding
-from unpoison.port.findings import Check, examine
+from unpoison.port.findings import Check, examine, loss, stop
 
 OLDEST = (3, 10)
 """The first version in which a quorum queue can delay messages, and hand them on at-least-once."""
@@ -33,13 +33,12 @@ def _dotted(version: tuple[int, int]) -> str:
 
 
 CONNECTION = (
-    Check(
+    loss(
         "server-too-old",
         lambda of: of["version"] < OLDEST,
         "The server runs RabbitMQ {of[shown]}; unpoison needs {of[oldest]}. Before that a quorum queue neither delays "
         "messages nor hands them on safely: no retry can wait, and dead letters may be dropped on their way.",
         "Upgrade the server, one minor version after the other:\nrabbitmq-diagnostics server_version",
-        loses=True,
     ),
     Check(
         "server-unmaintained",
@@ -62,31 +61,28 @@ _REFUSES = (
     "paused; nothing is lost."
 )
 ALARMS = (
-    Check(
+    stop(
         "memory-alarm",
         lambda of: of["memory"],
         f"There is a memory alarm on {{of[memory]}}. {_REFUSES}",
         "See what takes the memory; to gain time, allow more of it:\nrabbitmq-diagnostics memory_breakdown\n"
         "rabbitmqctl set_vm_memory_high_watermark 0.7",
-        stops=True,
     ),
-    Check(
+    stop(
         "disk-alarm",
         lambda of: of["disk"],
         f"There is a disk alarm on {{of[disk]}}: less is free than the limit. {_REFUSES}",
         "Free some space where RabbitMQ keeps its data. If the limit is too high for this disk:\nrabbitmq-diagnostics status\n"
         "rabbitmqctl set_disk_free_limit 1GB",
-        stops=True,
     ),
 )
 FEATURE_FLAGS = (
-    Check(
+    loss(
         "feature-flag-off",
         lambda of: of["off"],
         "Switched off on the server, as after an upgrade from an old version: {of[off]}. Without them RabbitMQ creates no quorum "
         "queues, or hands messages on at-most-once: a retry that waits can be lost when the server is killed.",
         "Enable them; that cannot be undone:\n{of[commands]}",
-        loses=True,
     ),
 )
 
@@ -134,13 +130,12 @@ def of_dlx(vhost: VirtualHost) -> list[Finding]:
 
 
 DELAY_EXCHANGE = (
-    Check(
+    loss(
         "delay-queue-differs",
         lambda of: of["type"] != "headers",
         "The exchange {of[name]!r} is of type {of[type]} and not headers, as unpoison creates it: delayed messages and retries "
         "go the wrong way, or nowhere, and their source is paused.",
         "Delete it and restart the consumers, which create it again:\n{of[removal]}",
-        loses=True,
     ),
     Check(
         "delay-queues-missing",
@@ -171,21 +166,19 @@ class DelayFacts(QueueFacts):
 
 
 DELAY_QUEUE = (
-    Check(
+    loss(
         "delay-queue-differs",
         lambda of: of.differs,
         "Queue {of.name!r} was made by something else: {of.differs}. Messages that wait there do not come back at their time, or "
         "never.",
         "{of.remade}",
-        loses=True,
     ),
-    Check(
+    loss(
         "delay-queue-differs",
         lambda of: not of.differs and of.key is not None,
         "Queue {of.name!r} sends every message that has waited there to {of.key!r} and not back to its source "
         "(dead-letter-routing-key, by {of.key_by}).",
         "{of.fix[dead-letter-routing-key]}",
-        loses=True,
     ),
     Check(
         "delay-cut-short",
