@@ -27,13 +27,7 @@ MANY_SETTLED = 1_000_000
 Topics = Mapping[str, TopicMetadata]
 
 
-def examine(  # every broker is asked the same
-    url: str,
-    sources: Sequence[str],
-    longest: float | None,  # noqa: ARG001
-    *,
-    deep: bool = False,  # noqa: ARG001
-) -> Sequence[Finding]:
+def examine(url: str, sources: Sequence[str], longest: float | None, *, deep: bool = False) -> Sequence[Finding]:  # noqa: ARG001
     """All that is found with this prefix and group, or for every group. Nothing here takes long, so `deep` adds nothing."""
     with closing(KafkaBroker(url)) as broker:
         topics = broker.connection.queries.topics()

@@ -37,13 +37,7 @@ NEARLY = 0.9
 PATIENCE = 3.0
 
 
-def examine(  # every broker is asked the same
-    url: str,
-    sources: Sequence[str],
-    longest: float | None,  # noqa: ARG001
-    *,
-    deep: bool = False,  # noqa: ARG001
-) -> Sequence[Finding]:
+def examine(url: str, sources: Sequence[str], longest: float | None, *, deep: bool = False) -> Sequence[Finding]:  # noqa: ARG001
     """All that is found in this account. Nothing here takes long, so `deep` adds nothing."""
     with closing(Connection(address(url))) as connection:
         found = list(_of_server(connection))

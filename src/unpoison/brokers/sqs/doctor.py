@@ -21,13 +21,7 @@ NAMES = (*checks.NAMES, "short-visibility", "queues-missing", "source-missing", 
 DEEP = ()
 
 
-def examine(
-    url: str,
-    sources: Sequence[str],
-    longest: float | None,
-    *,
-    deep: bool = False,  # noqa: ARG001 - every broker is asked the same
-) -> Sequence[Finding]:
+def examine(url: str, sources: Sequence[str], longest: float | None, *, deep: bool = False) -> Sequence[Finding]:  # noqa: ARG001
     """All that is found in this region and account, or about these sources, whether unpoison has used them before or not. Nothing
     here takes long, so `deep` adds nothing."""
     where = address(url)
