@@ -98,16 +98,6 @@ OF_CONSUMERS = (
 NAMES = names_of(OF_WORK_STREAMS, OF_OWN_STREAMS, OF_CONSUMERS)
 
 
-def work_stream(config: Mapping[str, Any], source: str) -> list[Finding]:
-    """About the stream of a source."""
-    return examine(OF_WORK_STREAMS, Stream(config, source))
-
-
-def own_stream(config: Mapping[str, Any]) -> list[Finding]:
-    """About a stream in which retries, delays or dead letters are kept."""
-    return examine(OF_OWN_STREAMS, Stream(config))
-
-
 def consumer(stream: str, config: Mapping[str, Any], subject: str, wanted_wait: float) -> list[Finding]:
     """About a durable consumer. Raises ConfigError if we cannot work with it."""
     found = Consumer(stream, config, wanted_wait)

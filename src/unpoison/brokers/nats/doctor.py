@@ -15,26 +15,48 @@ from unpoison.brokers.nats.names import Names, fits
 from unpoison.brokers.nats.topology import SCHEDULES_SINCE, config_of, consumer, filters, own_consumers, work_consumer
 from unpoison.brokers.nats.url import address
 from unpoison.errors import ConfigError
-from unpoison.model.wording import counted
 from unpoison.port import findings
 from unpoison.port.broker import Finding
+from unpoison.port.findings import Check
 
-NAMES = (
-    "sync-delayed",
-    "storage-nearly-full",
-    "no-schedules",
-    *checks.NAMES,
-    "consumer-unusable",
-    "work-queue-taken",
-    "streams-missing",
-    "schedules-off",
-    "single-copy",
-    "source-missing",
-    "many-dead-letters",
-)
+_OF_SERVER = ("sync-delayed", "storage-nearly-full", "no-schedules")
+_OF_SOURCE = ("consumer-unusable", "work-queue-taken", "streams-missing", "schedules-off", "single-copy")
+NAMES = (*_OF_SERVER, *checks.NAMES, *_OF_SOURCE, "source-missing", "many-dead-letters")
 DEEP = ()
 NEARLY = 0.9
 PATIENCE = 3.0
+
+NO_SCHEDULES = Check(
+    "no-schedules",
+    lambda version: version < SCHEDULES_SINCE,
+    "NATS {of[0]}.{of[1]} delivers nothing at its time by itself. Retries and delayed messages wait in a stream all the same, "
+    "but move on only while a consumer of unpoison runs.",
+    "Run NATS 2.12 or later; streams named *_RETRIES from before keep to the old way until they are created again.",
+)
+STORAGE_NEARLY_FULL = Check(
+    "storage-nearly-full",
+    lambda account: 0 < account.get("limits", {}).get("max_storage", -1) < account.get("storage", 0) / NEARLY,
+    "This account uses {of[storage]:,} of {of[limits][max_storage]:,} bytes on disk. When none are left nothing can be "
+    "published, retried or dead-lettered, and every source is paused.",
+    "Raise max_file for the account, or see what takes the space: nats stream report",
+)
+SINGLE_COPY = Check(
+    "single-copy",
+    lambda stream: bool(stream.get("cluster", {}).get("name")) and stream["config"].get("num_replicas", 1) == 1,
+    "Stream {of[config][name]!r} is on one server of the cluster only: while that is down nothing can be published or consumed, "
+    "and its disk is all there is.",
+    "nats stream edit {of[config][name]} --replicas=3",
+)
+SCHEDULES_OFF = Check(
+    "schedules-off",
+    lambda config: config.get("allow_msg_schedules") is not True,
+    "Stream {of[name]!r} was made by an older server and has no schedules: what waits in it moves on only while a consumer of "
+    "unpoison runs.",
+    "Once it is empty delete it, and it is created again:\nnats stream rm {of[name]}",
+)
+
+Stream = Mapping[str, Any]
+"""As the server describes it: its settings are under `config`."""
 
 
 def examine(url: str, sources: Sequence[str], longest: float | None, *, deep: bool = False) -> Sequence[Finding]:  # noqa: ARG001
@@ -57,7 +79,7 @@ def known_sources(url: str) -> Sequence[str]:
         return sorted(_sources({each["config"]["name"]: each for each in _streams(connection)}))
 
 
-def _streams(connection: Connection) -> Iterator[Mapping[str, Any]]:
+def _streams(connection: Connection) -> Iterator[Stream]:
     offset = 0
     while True:
         answer = connection.ask("STREAM.LIST", {"offset": offset}, "listing streams")
@@ -68,7 +90,7 @@ def _streams(connection: Connection) -> Iterator[Mapping[str, Any]]:
             return
 
 
-def _sources(streams: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+def _sources(streams: Mapping[str, Stream]) -> dict[str, Stream]:
     """The streams of the sources that unpoison has used: those with a DLQ."""
     dead = "unpoison.dead."
     subjects = [subject for each in streams.values() for subject in each["config"].get("subjects") or []]
@@ -76,58 +98,28 @@ def _sources(streams: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str,
     return {name: stream for name in names if (stream := _taking(name, streams)) is not None}
 
 
-def _taking(subject: str, streams: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    for stream in streams.values():
-        if any(fits(subject, pattern) for pattern in stream["config"].get("subjects") or []):
-            return stream
-    return None
+def _taking(subject: str, streams: Mapping[str, Stream]) -> Stream | None:
+    taken = (each for each in streams.values() if any(fits(subject, one) for one in each["config"].get("subjects") or []))
+    return next(taken, None)
 
 
-def _of_source(
-    connection: Connection, names: Names, work: Mapping[str, Any], streams: Mapping[str, Mapping[str, Any]]
-) -> Iterator[Finding]:
+def _of_source(connection: Connection, names: Names, work: Stream, streams: Mapping[str, Stream]) -> Iterator[Finding]:
     config = work["config"]
-    yield from checks.work_stream(config, names.source)
-    yield from _of_copies(config, work)
-    missing = [name for name in (names.retries, names.dlq) if name not in streams]
-    if missing:
-        yield Finding(
-            "streams-missing",
-            f"Source {names.source!r} of group {names.group!r} lacks {counted(len(missing), 'stream')} that unpoison uses: "
-            f"{', '.join(missing)}.",
-            "The first publish or run makes them; an app with create=False does not start, and its error has the commands.",
-        )
-    for name in (names.retries, names.dlq):
-        if name in streams:
-            yield from checks.own_stream(streams[name]["config"])
-    if names.retries in streams:
-        yield from _of_schedules(connection, streams[names.retries]["config"])
+    yield from findings.examine(checks.OF_WORK_STREAMS, checks.Stream(config, names.source))
+    yield from findings.examine((SINGLE_COPY,), work)
+    own = {name: streams[name]["config"] for name in (names.retries, names.dlq) if name in streams}
+    missing = [name for name in (names.retries, names.dlq) if name not in own]
+    yield from findings.of_missing(f"{names.source!r} of group {names.group!r}", "stream", missing)
+    for each in own.values():
+        yield from findings.examine(checks.OF_OWN_STREAMS, checks.Stream(each))
+    if names.retries in own and connection.version >= SCHEDULES_SINCE:
+        yield from findings.examine((SCHEDULES_OFF,), own[names.retries])
     yield from _of_consumers(connection, names, config)
     if names.dlq not in streams:
         return
     info = connection.ask(f"STREAM.INFO.{names.dlq}", {"subjects_filter": names.dead}, "counting letters")
     dead = sum((info["state"].get("subjects") or {}).values())
     yield from findings.of_dead_letters({names.source: dead}, connection.address.shown)
-
-
-def _of_copies(config: Mapping[str, Any], stream: Mapping[str, Any]) -> Iterator[Finding]:
-    if stream.get("cluster", {}).get("name") and config.get("num_replicas", 1) == 1:
-        yield Finding(
-            "single-copy",
-            f"Stream {config['name']!r} is on one server of the cluster only: while that is down nothing can be published or "
-            f"consumed, and its disk is all there is.",
-            f"nats stream edit {config['name']} --replicas=3",
-        )
-
-
-def _of_schedules(connection: Connection, config: Mapping[str, Any]) -> Iterator[Finding]:
-    if connection.version >= SCHEDULES_SINCE and config.get("allow_msg_schedules") is not True:
-        yield Finding(
-            "schedules-off",
-            f"Stream {config['name']!r} was made by an older server and has no schedules: what waits in it moves on only while "
-            f"a consumer of unpoison runs.",
-            f"Once it is empty delete it, and it is created again:\nnats stream rm {config['name']}",
-        )
 
 
 def _of_consumers(connection: Connection, names: Names, stream: Mapping[str, Any]) -> Iterator[Finding]:
@@ -163,31 +155,9 @@ def _of_others(connection: Connection, names: Names, stream: str) -> Iterator[Fi
 
 
 def _of_server(connection: Connection) -> Iterator[Finding]:
-    yield from _of_version(connection)
-    yield from _of_space(connection.ask("INFO", what="looking at the account"))
+    yield from findings.examine((NO_SCHEDULES,), connection.version)
+    yield from findings.examine((STORAGE_NEARLY_FULL,), connection.ask("INFO", what="looking at the account"))
     yield from _of_disk(connection)
-
-
-def _of_version(connection: Connection) -> Iterator[Finding]:
-    if connection.version < SCHEDULES_SINCE:
-        version = ".".join(map(str, connection.version))
-        yield Finding(
-            "no-schedules",
-            f"NATS {version} delivers nothing at its time by itself. Retries and delayed messages wait in a stream all the same, "
-            f"but move on only while a consumer of unpoison runs.",
-            "Run NATS 2.12 or later; streams named *_RETRIES from before keep to the old way until they are created again.",
-        )
-
-
-def _of_space(account: dict[str, Any]) -> Iterator[Finding]:
-    used, most = account.get("storage", 0), account.get("limits", {}).get("max_storage", -1)
-    if 0 < most < used / NEARLY:
-        yield Finding(
-            "storage-nearly-full",
-            f"This account uses {used:,} of {most:,} bytes on disk. When none are left nothing can be published, retried or "
-            f"dead-lettered, and every source is paused.",
-            "Raise max_file for the account, or see what takes the space: nats stream report",
-        )
 
 
 def _of_disk(connection: Connection) -> Iterator[Finding]:

@@ -16,6 +16,7 @@ from unpoison.brokers.nats.url import Address
 from unpoison.errors import ConfigError
 from unpoison.model.wording import counted
 from unpoison.port.broker import Finding
+from unpoison.port.findings import examine
 
 SCHEDULES_SINCE = (2, 12)
 MOST_PENDING = 100_000
@@ -149,7 +150,7 @@ class Topology:
         ours = work(names, self.connection.address)
         if (there := stream_of(self.connection, names.source)) is not None:
             config = self.connection.ask(f"STREAM.INFO.{there}", what=f"looking at stream {there}")["config"]
-            findings += checks.work_stream(config, names.source)
+            findings += examine(checks.OF_WORK_STREAMS, checks.Stream(config, names.source))
             if any(config.get(name) != value for name, value in ours.items() if name in MADE_WITH):
                 self._adopted[names.source] = there
             return dict(config)
@@ -173,7 +174,7 @@ class Topology:
                 f"Stream {name!r} was there before and does not take the subject {missing[0]!r}. Add it with: "
                 f"nats stream edit {name} --subjects={','.join([*(config.get('subjects') or []), *missing])}"
             )
-        findings += checks.own_stream(config)
+        findings += examine(checks.OF_OWN_STREAMS, checks.Stream(config))
         return config
 
     def _create_stream(self, wanted: dict[str, Any]) -> Mapping[str, Any]:
