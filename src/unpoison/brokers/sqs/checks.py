@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 from unpoison.port.broker import Finding
-from unpoison.port.findings import Check, examine, loss, names_of
+from unpoison.port.findings import Check, loss, names_of
 
 DAY = 86_400
 LONGEST_RETENTION = 14 * DAY
@@ -75,7 +75,7 @@ OF_REDRIVE = (
         "{of.set_redrive}",
     ),
 )
-OF_ORDER = (
+OF_ORDER = (  # said of each FIFO queue, old or new
     Check(
         "retries-overtake",
         lambda queue: queue.name.endswith(".fifo"),
@@ -139,25 +139,6 @@ OF_LETTER_QUEUES = (
     ),
 )
 NAMES = (*names_of(OF_WORK_QUEUES, OF_LETTER_QUEUES), "handler-over-twelve-hours")
-
-
-def work_queue(name: str, work: Attributes, dlq: Attributes) -> list[Finding]:
-    """About the queue of a source."""
-    return examine(OF_WORK_QUEUES, Queue(name, work, dlq))
-
-
-def of_order(name: str) -> list[Finding]:
-    """Said of each FIFO queue, old or new."""
-    return examine(OF_ORDER, Queue(name, {}, {}))
-
-
-def of_redrive(name: str, attributes: Attributes, dlq: Attributes) -> list[Finding]:
-    return examine(OF_REDRIVE, Queue(name, attributes, dlq))
-
-
-def letters_queue(name: str, dlq: Attributes, work: Attributes) -> list[Finding]:
-    """About the DLQ of a source."""
-    return examine(OF_LETTER_QUEUES, Queue(name, dlq, work))
 
 
 def handler_time(longest: float | None) -> list[Finding]:

@@ -6,6 +6,7 @@ from contextlib import closing, suppress
 import msgspec
 
 from unpoison.brokers.sqs import checks
+from unpoison.brokers.sqs.checks import Queue
 from unpoison.brokers.sqs.connection import Connection, Denied
 from unpoison.brokers.sqs.names import FIFO, Names, check_name
 from unpoison.brokers.sqs.topology import Topology
@@ -102,15 +103,15 @@ def _of_source(connection: Connection, names: Names, queues: dict[str, str], url
         yield findings.cannot_look(f"the queues of {names.source!r}", str(denied), fix)
         return
     if dlq:
-        yield from checks.work_queue(names.work, work, dlq)
-        yield from checks.letters_queue(names.dlq, dlq, work)
+        yield from findings.examine(checks.OF_WORK_QUEUES, Queue(names.work, work, dlq))
+        yield from findings.examine(checks.OF_LETTER_QUEUES, Queue(names.dlq, dlq, work))
     else:
         dlq = {"QueueArn": f"{work.get('QueueArn', '').rpartition(':')[0]}:{names.dlq}"}  # as it will be
-        for finding in checks.work_queue(names.work, work, dlq):
+        for finding in findings.examine(checks.OF_WORK_QUEUES, Queue(names.work, work, dlq)):
             first = "Make the DLQ first, then:\n" if "redrive" in finding.name else ""
             yield msgspec.structs.replace(finding, fix=first + finding.fix)
     if lane:
-        yield from checks.of_redrive(names.suspects, lane, dlq)
+        yield from findings.examine(checks.OF_REDRIVE, Queue(names.suspects, lane, dlq))
     dead = int(dlq.get("ApproximateNumberOfMessages", 0)) + int(dlq.get("ApproximateNumberOfMessagesNotVisible", 0))
     yield from findings.of_dead_letters({names.source: dead}, masked(url))
 

@@ -13,6 +13,7 @@ from functools import partial
 from typing import NamedTuple
 
 from unpoison.brokers.sqs import checks
+from unpoison.brokers.sqs.checks import Queue
 from unpoison.brokers.sqs.connection import LIMIT, Connection, Denied, NoQueue, Refused
 from unpoison.brokers.sqs.names import FIFO, Names, check_name
 from unpoison.brokers.sqs.url import Address
@@ -21,6 +22,7 @@ from unpoison.errors import BrokerUnavailable, ConfigError
 from unpoison.model.wording import counted
 from unpoison.port.broker import Finding
 from unpoison.port.broker_url import masked
+from unpoison.port.findings import examine
 
 DAY = 86_400
 RETENTION = 14 * DAY
@@ -165,16 +167,16 @@ class Topology:
 
     def _looked_at(self, names: Names, urls: Mapping[str, str | None], existed: set[str]) -> tuple[list[Finding], int, int]:
         """What is to be said about queues that were there before, and how large a message and a letter may be."""
+        found = examine(checks.OF_ORDER, Queue(names.work, {}, {}))
         if not {"work", "dlq"} & existed:
-            return checks.of_order(names.work), LIMIT, LIMIT
+            return found, LIMIT, LIMIT
         work, dlq = self._connection.all_of([partial(self.attributes, urls[kind] or "") for kind in ("work", "dlq")])
-        found = checks.of_order(names.work)
         if "work" in existed:
-            found = checks.work_queue(names.work, work, dlq)
+            found = examine(checks.OF_WORK_QUEUES, Queue(names.work, work, dlq))
             if not is_as_made(work, dlq.get("QueueArn", "")):
                 self._adopted.add(names.source)
         limit, letters_limit = (min(LIMIT, int(each.get("MaximumMessageSize", LIMIT))) for each in (work, dlq))
-        return [*found, *checks.letters_queue(names.dlq, dlq, work)], limit, letters_limit
+        return [*found, *examine(checks.OF_LETTER_QUEUES, Queue(names.dlq, dlq, work))], limit, letters_limit
 
     def url(self, name: str) -> str | None:
         """Where the queue with this name is, if there is one."""
