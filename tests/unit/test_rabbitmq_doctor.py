@@ -219,7 +219,7 @@ def test_what_loses_messages_or_stops_a_server_is_marked_so(check):
 )
 def test_what_a_connection_tells(version, heartbeat, names):
     connection = SimpleNamespace(version=version, wire=SimpleNamespace(params=SimpleNamespace(heartbeat=heartbeat)))
-    assert {each.name for each in server.of_connection(connection)} == names
+    assert {each.name for each in examine(server.CONNECTION, connection)} == names
 
 
 @pytest.mark.parametrize(

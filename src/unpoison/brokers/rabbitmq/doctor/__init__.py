@@ -71,7 +71,7 @@ def examine(url: str, sources: Sequence[str], longest: float | None, *, deep: bo
         check_name(source)
     management = Management(where)
     with closing(Connection(where, "doctor")) as connection:
-        found = list(server.of_connection(connection))
+        found = findings.examine(server.CONNECTION, connection)
         try:
             vhost = _virtual_host(where, connection, management, longest)
         except Unanswered as why:

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from unpoison.brokers.rabbitmq.doctor.queue_facts import DEFAULT_WAIT, START, USUAL, QueueFacts, TimeoutFacts
-from unpoison.brokers.rabbitmq.management import DEFAULT_LIMIT, FoundQueue, VirtualHost
+from unpoison.brokers.rabbitmq.management import DEFAULT_LIMIT, VirtualHost
 from unpoison.brokers.rabbitmq.names import DLX, dlq_of
 from unpoison.port.broker import Finding
 from unpoison.port.findings import Check, examine, loss
@@ -214,10 +214,6 @@ TIMEOUTS = (
 )
 
 
-def of_any_queue(vhost: VirtualHost, queue: FoundQueue) -> list[Finding]:
-    return examine(ANY_QUEUE, QueueFacts(vhost, queue))
-
-
 BY_ROLE = {"source": SOURCE, "dlq": LETTERS, "history": LETTERS, "suspects": SUSPECTS}
 
 
@@ -225,9 +221,10 @@ def of_family(vhost: VirtualHost, source: str) -> Iterator[Finding]:
     """About all queues of one source."""
     family = vhost.family(source)
     for queue in family:
-        yield from of_any_queue(vhost, queue)
+        facts = QueueFacts(vhost, queue)
+        yield from examine(ANY_QUEUE, facts)
         if queue.role != "source" or queue.kind != "stream":
-            yield from examine(BY_ROLE.get(queue.role, ()), QueueFacts(vhost, queue))
+            yield from examine(BY_ROLE.get(queue.role, ()), facts)
     yield from examine(BINDING, _binding_facts(vhost, source, {queue.name for queue in family}))
     shown = _shown_timeouts(vhost)
     for queue in family:

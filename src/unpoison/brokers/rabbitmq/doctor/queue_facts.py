@@ -19,21 +19,11 @@ from unpoison.brokers.rabbitmq.topology import BACKSTOP
 from unpoison.model.wording import counted
 
 TIMEOUT = "consumer-timeout"
-HARMFUL = (
-    "delivery-limit",
-    "message-ttl",
-    "expires",
-    "overflow",
-    "max-length",
-    "max-length-bytes",
-    "dead-letter-exchange",
-    "dead-letter-routing-key",
-    "dead-letter-strategy",
-    "delayed-retry-type",
-    "delayed-retry-min",
-    "delayed-retry-max",
-    "consumer-timeout",
-)
+KEPT_ON_SOURCES = ("max-length", "max-length-bytes", "dead-letter-exchange", "dead-letter-routing-key")
+"""What a source may have: how long it may grow, and where its letters go, is its owner's business."""
+
+_RETRIES = ("delayed-retry-type", "delayed-retry-min", "delayed-retry-max")
+HARMFUL = (*KEPT_ON_SOURCES, *_RETRIES, "delivery-limit", "message-ttl", "expires", "overflow", "dead-letter-strategy", TIMEOUT)
 """What a policy may not set on the queues that are ours alone."""
 
 DEFAULT_WAIT = 30 * 60.0
@@ -45,9 +35,6 @@ USUAL = 300.0
 DAY = 86_400.0
 
 START = "Start a consumer, which creates what is missing:\nunpoison run module:app"
-
-KEPT_ON_SOURCES = ("max-length", "max-length-bytes", "dead-letter-exchange", "dead-letter-routing-key")
-"""What a source may have: how long it may grow, and where its letters go, is its owner's business."""
 
 
 def mended(vhost: VirtualHost, queue: FoundQueue, key: str, **wanted: Any) -> str:
@@ -184,6 +171,10 @@ class QueueFacts:
         self.ttl_seconds, self.expires_seconds = (f"{(each or 0) / 1000:,.10g} s" for each in (self.ttl, self.expires))
         self.exchange, self.key = queue.text("dead-letter-exchange"), queue.text("dead-letter-routing-key")
         self.letter_key = self.name if self.key is None else self.key
+        self.expired = "is deleted" if self.exchange is None else f"goes to the exchange {self.exchange!r}"
+        self.refuses = str(queue.text("overflow")).startswith("reject-publish")
+        self.dropped = "the oldest dead letters" if self.role == "dlq" else "its oldest messages, which were confirmed,"
+        self.url_says = "The URL has no dlq_ttl" if vhost.dlq_ttl is None else f"The URL has dlq_ttl={vhost.dlq_ttl:g}"
 
     # The length.
 
@@ -194,17 +185,9 @@ class QueueFacts:
         return next(keys, "") if self.kind != "stream" and self.role not in ("notes", "history") else ""
 
     @property
-    def refuses(self) -> bool:
-        return str(self.queue.text("overflow")).startswith("reject-publish")
-
-    @property
     def length_limit(self) -> str:
         unit = "messages" if self.length_key == "max-length" else "bytes"
         return f"{self.queue.number(self.length_key):,} {unit} ({self.by[self.length_key]})"
-
-    @property
-    def dropped(self) -> str:
-        return "the oldest dead letters" if self.role == "dlq" else "its oldest messages, which were confirmed,"
 
     @property
     def length_fix(self) -> str:
@@ -226,10 +209,6 @@ class QueueFacts:
         return self.ttl is not None and (meant is None or self.ttl < meant * 1000)
 
     @property
-    def expired(self) -> str:
-        return "is deleted" if self.exchange is None else f"goes to the exchange {self.exchange!r}"
-
-    @property
     def ttl_fix(self) -> str:
         option = {"source": "message_ttl", "dlq": "dlq_ttl"}.get(self.role, "")
         fix = self.fix["message-ttl"]
@@ -238,11 +217,6 @@ class QueueFacts:
         return f"If it is meant, add {option}={(self.ttl or 0) / 1000:.10g} to the URL. If not: {fix[0].lower()}{fix[1:]}"
 
     # Dead letters.
-
-    @property
-    def url_says(self) -> str:
-        meant = self.vhost.dlq_ttl
-        return "The URL has no dlq_ttl" if meant is None else f"The URL has dlq_ttl={meant:g}"
 
     @cached_property
     def ends(self) -> set[str] | None:
@@ -291,15 +265,12 @@ class TimeoutFacts:
     its own file says cannot be seen: then its default is assumed."""
 
     def __init__(self, vhost: VirtualHost, queue: FoundQueue, shown: Mapping[str, int]) -> None:
-        self._vhost, self._queue, self.name = vhost, queue, queue.name
-        known = [value / 1000 for value in (shown.get(queue.name), queue.number(TIMEOUT)) if value is not None]
-        self.waits = min(known, default=None)
-        self.needed = vhost.longest
-
-    @property
-    def by(self) -> str:
-        is_told = self.waits is not None and self._queue.number(TIMEOUT) == self.waits * 1000
-        return self._queue.by(TIMEOUT) if is_told else "as the server says of its consumers"
+        self._vhost, self._queue = vhost, queue
+        self.name, self.needed, self._enough = queue.name, vhost.longest, enough(vhost)
+        told = queue.number(TIMEOUT)
+        self.waits = min((value / 1000 for value in (shown.get(queue.name), told) if value is not None), default=None)
+        is_told = self.waits is not None and told == self.waits * 1000
+        self.by = queue.by(TIMEOUT) if is_told else "as the server says of its consumers"
 
     @property
     def runs(self) -> str:
@@ -309,15 +280,15 @@ class TimeoutFacts:
 
     @property
     def fix(self) -> str:
-        return mended(self._vhost, self._queue, TIMEOUT, consumer_timeout=enough(self._vhost))
+        return mended(self._vhost, self._queue, TIMEOUT, consumer_timeout=self._enough)
 
     @property
     def unseen_fix(self) -> str:
-        most = enough(self._vhost)
         if has_timeout(self._vhost, self._queue):
-            return f"Set it for the queue, where it can be seen:\n{policy(self._vhost, self._queue, consumer_timeout=most)}"
+            own = policy(self._vhost, self._queue, consumer_timeout=self._enough)
+            return f"Set it for the queue, where it can be seen:\n{own}"
         return (
-            f"See what it is, in milliseconds; set it until the next restart, and in rabbitmq.conf (consumer_timeout = {most}):\n"
-            f"rabbitmqctl eval 'application:get_env(rabbit, consumer_timeout).'\n"
-            f"rabbitmqctl eval 'application:set_env(rabbit, consumer_timeout, {most}).'"
+            "See what it is, in milliseconds; set it until the next restart, and in rabbitmq.conf "
+            f"(consumer_timeout = {self._enough}):\nrabbitmqctl eval 'application:get_env(rabbit, consumer_timeout).'\n"
+            f"rabbitmqctl eval 'application:set_env(rabbit, consumer_timeout, {self._enough}).'"
         )

@@ -6,9 +6,8 @@ from typing import Any
 
 import msgspec
 
-from unpoison.brokers.rabbitmq.connection import Connection
 from unpoison.brokers.rabbitmq.delays import LEVELS, exchange_of, queue_of, rung, rungs
-from unpoison.brokers.rabbitmq.doctor.queue_checks import of_any_queue
+from unpoison.brokers.rabbitmq.doctor.queue_checks import ANY_QUEUE
 from unpoison.brokers.rabbitmq.doctor.queue_facts import START, QueueFacts, removal
 from unpoison.brokers.rabbitmq.management import FoundQueue, Management, VirtualHost
 from unpoison.brokers.rabbitmq.names import DLX
@@ -28,28 +27,26 @@ FLAGS = ("quorum_queue", "stream_queue")
 ARGUMENTS = ("x-message-ttl", "x-dead-letter-exchange", "x-dead-letter-strategy")
 
 
-def _dotted(version: tuple[int, int]) -> str:
-    return ".".join(map(str, version))
-
+SHOWN = "{of.version[0]}.{of.version[1]}"
+"""The server's version, in a text about a connection."""
 
 CONNECTION = (
     loss(
         "server-too-old",
-        lambda of: of["version"] < OLDEST,
-        "The server runs RabbitMQ {of[shown]}; unpoison needs {of[oldest]}. Before that a quorum queue neither delays "
+        lambda connection: connection.version < OLDEST,
+        f"The server runs RabbitMQ {SHOWN}; unpoison needs {OLDEST[0]}.{OLDEST[1]}. Before that a quorum queue neither delays "
         "messages nor hands them on safely: no retry can wait, and dead letters may be dropped on their way.",
         "Upgrade the server, one minor version after the other:\nrabbitmq-diagnostics server_version",
     ),
     Check(
         "server-unmaintained",
-        lambda of: OLDEST <= of["version"] < MAINTAINED,
-        "The server runs RabbitMQ {of[shown]}. The 3.x versions get no fixes from their makers any more, unless they are paid "
-        "for.",
+        lambda connection: OLDEST <= connection.version < MAINTAINED,
+        f"The server runs RabbitMQ {SHOWN}. The 3.x versions get no fixes from their makers any more, unless they are paid for.",
         "Plan the upgrade to 4.x; all feature flags have to be enabled first:\nrabbitmqctl enable_feature_flag all",
     ),
     Check(
         "heartbeat-off",
-        lambda of: not of["heartbeat"],
+        lambda connection: not connection.wire.params.heartbeat,
         "The connection has no heartbeat: a consumer whose host or network is gone is not noticed for hours, and all that it "
         "held waits meanwhile.",
         "Take heartbeat=0 out of the URL, and out of rabbitmq.conf; unpoison asks for 30 s by itself.",
@@ -85,11 +82,6 @@ FEATURE_FLAGS = (
         "Enable them; that cannot be undone:\n{of[commands]}",
     ),
 )
-
-
-def of_connection(connection: Connection) -> list[Finding]:
-    version, heartbeat = connection.version, connection.wire.params.heartbeat
-    return examine(CONNECTION, {"version": version, "shown": _dotted(version), "oldest": _dotted(OLDEST), "heartbeat": heartbeat})
 
 
 def of_alarms(management: Management) -> list[Finding]:
@@ -155,14 +147,8 @@ class DelayFacts(QueueFacts):
         given = {key: (queue.arguments.get(key), wanted[key]) for key in ARGUMENTS}
         self.differs = ", ".join(f"{key} is {is_!r} and not {ought!r}" for key, (is_, ought) in given.items() if is_ != ought)
         self.meant: int = wanted["x-message-ttl"]
-
-    @property
-    def key_by(self) -> str:
-        return next(iter(self.queue.settings("dead-letter-routing-key")))
-
-    @property
-    def waits(self) -> str:
-        return f"{(self.ttl or 0) / 1000:g} s and not {self.meant / 1000:g} s"
+        self.key_by = next(iter(queue.settings("dead-letter-routing-key")), "")
+        self.waits = f"{(self.ttl or 0) / 1000:g} s and not {self.meant / 1000:g} s"
 
 
 DELAY_QUEUE = (
@@ -220,7 +206,7 @@ def _of_delay_queue(vhost: VirtualHost, level: int, digit: int) -> list[Finding]
     if queue is None:
         return []
     facts = DelayFacts(vhost, queue, dict(queue_of(level, digit).arguments))
-    return examine(DELAY_QUEUE, facts) + ([] if facts.differs else of_any_queue(vhost, queue))
+    return examine(DELAY_QUEUE, facts) + ([] if facts.differs else examine(ANY_QUEUE, facts))
 
 
 _PAUSED = "A consumer or publisher of this user fails at the first use and is paused; nothing is lost."
