@@ -1,7 +1,7 @@
 """The doctor of PostgreSQL: what is wrong with the database, as far as this role may see. It reads and changes nothing."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from functools import partial
 
 import psycopg
@@ -41,7 +41,10 @@ def examine(url: str, sources: Sequence[str], longest: float | None, *, deep: bo
     shown = masked(url)
     with explained(url), closing(connect(url)) as connection:
         found = _every(connection, {"the settings of the server": partial(server_checks.of_settings, shown)})
-        version = _version(connection, shown, found)
+        version = None
+        with _looking(connection, "the version of the tables", found):
+            version = schema.version(connection)
+            found += findings.of_version(version, len(schema.MIGRATIONS), shown)
         if version == 0:
             found += _every(connection, {"the rights of this role": partial(_may_create, shown)})
         elif version is not None:
@@ -62,33 +65,25 @@ def adopted(url: str, source: str) -> Sequence[Finding]:  # noqa: ARG001 - all s
         return _every(connection, {"whether the tables survive a crash": _of_storage})
 
 
-def _version(connection: PGConnection, shown: str, found: list[Finding]) -> int | None:
-    """The version of the tables, with what it means added to `found`. None if this role may not read it."""
-    versions: list[int] = []
-
-    def look(run: PGConnection) -> Iterator[Finding]:
-        versions.append(schema.version(run))
-        yield from findings.of_version(versions[0], len(schema.MIGRATIONS), shown)
-
-    found += _every(connection, {"the version of the tables": look})
-    return versions[0] if versions else None
-
-
 def _every(connection: PGConnection, checks: dict[str, Look]) -> list[Finding]:
-    """Run each check in a transaction of its own: one that this role may not run does not stop the others."""
     found: list[Finding] = []
     for what, check in checks.items():
-        try:
-            with connection.transaction():
-                connection.execute("set transaction read only")
-                found += check(connection)
-        except psycopg.errors.InsufficientPrivilege as error:
-            said = str(error.diag.message_primary or error)
-            fix = (
-                "Ask as a role that may read the tables of unpoison, or grant this one the rights that docs/postgresql.md lists."
-            )
-            found.append(findings.cannot_look(what, f"The server said: {said}.", fix))
+        with _looking(connection, what, found):
+            found += check(connection)
     return found
+
+
+@contextmanager
+def _looking(connection: PGConnection, what: str, found: list[Finding]) -> Iterator[None]:
+    """A transaction that only reads. What this role may not see is noted in `found`, and does not stop other looks."""
+    try:
+        with connection.transaction():
+            connection.execute("set transaction read only")
+            yield
+    except psycopg.errors.InsufficientPrivilege as error:
+        said = str(error.diag.message_primary or error)
+        fix = "Ask as a role that may read the tables of unpoison, or grant this one the rights that docs/postgresql.md lists."
+        found.append(findings.cannot_look(what, f"The server said: {said}.", fix))
 
 
 def _table_checks(sources: Sequence[str], shown: str) -> dict[str, Look]:
@@ -131,10 +126,9 @@ def _of_storage(run: PGConnection) -> Iterator[Finding]:
             "Make them ordinary tables; that locks and copies them:\n" + "\n".join(lines),
             loses=True,
         )
-    idle = run.execute(
-        f"select relname, reloptions {_VISIBLE} and reloptions is not null order by relname", (list(schema.TABLES),)
-    )
-    disabled = [name for name, options in idle.fetchall() if "autovacuum_enabled" in str(options) and not _is_on(options)]
+    query = f"select relname, reloptions {_VISIBLE} and reloptions is not null order by relname"
+    found = run.execute(query, (list(schema.TABLES),)).fetchall()
+    disabled = [name for name, options in found if "autovacuum_enabled" in str(options) and not _is_on(options)]
     if disabled:
         yield Finding(
             "autovacuum-off-for-table",

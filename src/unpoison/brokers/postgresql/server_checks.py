@@ -64,13 +64,8 @@ SETTINGS = (
     ),
 )
 
-_DEFAULTS = {
-    "fsync": "on",
-    "full_page_writes": "on",
-    "synchronous_commit": "on",
-    "autovacuum": "on",
-    "default_transaction_read_only": "off",
-}
+_ON = ("fsync", "full_page_writes", "synchronous_commit", "autovacuum")
+_DEFAULTS = {**dict.fromkeys(_ON, "on"), "default_transaction_read_only": "off"}
 
 _OF_TRANSACTIONS = ("long-transaction", "idle-in-transaction", "old-prepared-transaction", "transaction-ids-running-out")
 NAMES = (*findings.names_of(SETTINGS), "behind-pooler", *_OF_TRANSACTIONS, "connections-running-out")
