@@ -36,10 +36,6 @@ class Topic(NamedTuple):
     partitions: int = PARTITIONS
 
     @property
-    def alter(self) -> str:
-        return f"kafka-configs.sh --alter --entity-type topics --entity-name {self.name} --add-config"
-
-    @property
     def limits(self) -> list[str]:
         """The settings by which Kafka deletes records."""
         found = [f"{name}={self.settings[name]}" for name in ("retention.ms", "retention.bytes") if int(self.settings[name]) >= 0]
@@ -62,30 +58,31 @@ class Topic(NamedTuple):
         return counted(self.in_sync, "server")
 
 
+ALTER = "kafka-configs.sh --alter --entity-type topics --entity-name {of.name} --add-config"
 SOURCE_COMPACTED = loss(
     "source-compacted",
     lambda of: "compact" in of.settings["cleanup.policy"],
     "Topic {of.name!r} is compacted: of several messages with one key Kafka deletes all but the last, handled or not.",
-    "{of.alter} cleanup.policy=delete",
+    f"{ALTER} cleanup.policy=delete",
 )
 RETRIES_EXPIRE = loss(
     "retries-expire",
     lambda of: bool(of.limits),
     "Topic {of.name!r} has {of.limits[0]}: Kafka deletes waiting retries, or dead letters, without a word.",
-    "{of.alter} cleanup.policy=delete,retention.ms=-1,retention.bytes=-1",
+    f"{ALTER} cleanup.policy=delete,retention.ms=-1,retention.bytes=-1",
 )
 STATES_EXPIRE = loss(
     "states-expire",
     lambda of: "delete" in of.settings["cleanup.policy"],
     "Topic {of.name!r} is not only compacted but deletes old records: letters that were replayed would wait again, and a "
     "second replay would send them twice.",
-    "{of.alter} cleanup.policy=compact",
+    f"{ALTER} cleanup.policy=compact",
 )
 UNCLEAN_ELECTION = loss(
     "unclean-election",
     lambda of: of.settings["unclean.leader.election.enable"] == "true",
     "Topic {of.name!r} lets a server lead that lacks messages (unclean.leader.election.enable): they are lost then.",
-    "{of.alter} unclean.leader.election.enable=false",
+    f"{ALTER} unclean.leader.election.enable=false",
 )
 OF_RETRY = (
     stop(
@@ -99,7 +96,7 @@ OF_RETRY = (
         "clocks-of-clients",
         lambda of: of.settings["message.timestamp.type"] != "LogAppendTime",
         "Topic {of.name!r} has the clients' times: a client whose clock is wrong shortens or prolongs delays.",
-        "{of.alter} message.timestamp.type=LogAppendTime",
+        f"{ALTER} message.timestamp.type=LogAppendTime",
     ),
 )
 DLQ_SMALLER = Check(
@@ -107,14 +104,14 @@ DLQ_SMALLER = Check(
     lambda of: of.largest < of.source.largest,
     "Topic {of.name!r} takes records of {of.largest:,} bytes and {of.source.name!r} of {of.source.largest:,}: a letter that "
     "does not fit only says where its body is, and has none once Kafka has deleted that.",
-    "{of.alter} max.message.bytes={of.source.room_for_letters}",
+    f"{ALTER} max.message.bytes={{of.source.room_for_letters}}",
 )
 FEWER_IN_SYNC = loss(
     "fewer-in-sync",
     lambda of: of.in_sync < of.source.in_sync,
     "Topic {of.name!r} confirms a record that is on no more than {of.servers_in_sync}, and {of.source.name!r} only one that is "
     "on {of.source.servers_in_sync} (min.insync.replicas): a retry or a dead letter can be lost where its message could not.",
-    "{of.alter} min.insync.replicas={of.source.in_sync}",
+    f"{ALTER} min.insync.replicas={{of.source.in_sync}}",
 )
 OF_SERVER = (
     stop(
@@ -132,8 +129,8 @@ OF_SERVER = (
         f"Set offsets.retention.minutes={A_WEEK} or more in server.properties.",
     ),
 )
-OF_ALL = (SOURCE_COMPACTED, RETRIES_EXPIRE, STATES_EXPIRE, UNCLEAN_ELECTION)
-NAMES = (*names_of(OF_ALL, OF_RETRY, (DLQ_SMALLER, FEWER_IN_SYNC), OF_SERVER), "fewer-copies")
+_OF_TOPICS = (SOURCE_COMPACTED, RETRIES_EXPIRE, STATES_EXPIRE, UNCLEAN_ELECTION, *OF_RETRY, DLQ_SMALLER, FEWER_IN_SYNC)
+NAMES = (*names_of(_OF_TOPICS, OF_SERVER), "fewer-copies")
 
 
 def losses(names: Names, known: Mapping[str, Settings]) -> Iterator[Finding]:
