@@ -185,10 +185,11 @@ def test_what_the_server_shows_of_a_consumer_counts_before_its_default():
 
 
 TABLES = {
-    **{name: getattr(server, name) for name in ("CONNECTION", "ALARMS", "FEATURE_FLAGS", "DEAD_LETTER_EXCHANGE", "RIGHTS")},
+    **{name: getattr(server, name) for name in ("CONNECTION", "ALARMS")},
     **{name: getattr(server, name) for name in ("DELAY_EXCHANGE", "DELAY_QUEUE")},
-    **{name: getattr(queue_checks, name) for name in ("ANY_QUEUE", "SUSPECTS", "LETTERS", "SOURCE", "BINDING", "TIMEOUTS")},
+    **{name: getattr(queue_checks, name) for name in ("ANY_QUEUE", "SUSPECTS", "LETTERS", "SOURCE", "TIMEOUTS")},
     "BY_AMQP": doctor.BY_AMQP,
+    "alone": (server.FEATURE_FLAG_OFF, server.DLX_DIFFERS, server.MISSING_RIGHTS, queue_checks.DLQ_UNBOUND),
 }
 LOSING = {
     *ADOPTED,

@@ -35,16 +35,14 @@ class Consumer:
         self.ack_wait = config.get("ack_wait", 30 * SECOND) / SECOND
 
 
-OF_ANY_STREAM = (
-    loss(
-        "stream-in-memory",
-        lambda stream: stream.config.get("storage", "file") != "file",
-        "Stream {of.name!r} is kept in memory: a restart of the server loses everything in it.",
-        "The storage of a stream cannot be changed. Create it again with storage file, after: nats stream backup {of.name}",
-    ),
+STREAM_IN_MEMORY = loss(
+    "stream-in-memory",
+    lambda stream: stream.config.get("storage", "file") != "file",
+    "Stream {of.name!r} is kept in memory: a restart of the server loses everything in it.",
+    "The storage of a stream cannot be changed. Create it again with storage file, after: nats stream backup {of.name}",
 )
 OF_WORK_STREAMS = (
-    *OF_ANY_STREAM,
+    STREAM_IN_MEMORY,
     loss(
         "stream-without-acks",
         lambda stream: bool(stream.config.get("no_ack")),
@@ -59,7 +57,7 @@ OF_WORK_STREAMS = (
     ),
 )
 OF_OWN_STREAMS = (
-    *OF_ANY_STREAM,
+    STREAM_IN_MEMORY,
     loss(
         "retries-expire",
         lambda stream: stream.drops,

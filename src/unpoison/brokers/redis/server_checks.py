@@ -57,26 +57,22 @@ MEMORY = (
         f"Find what uses it (redis-cli --bigkeys), or allow more:\nCONFIG SET maxmemory {{of[twice]}}\n{_SAVE}",
     ),
 )
-DISK = (
-    stop(
-        "file-not-written",
-        lambda of: of["failed"],
-        "The server could not write to its disk the last time ({of[failed]}). While it cannot, it refuses to store anything, or "
-        "what it stores is lost when it ends.",
-        "Look at its log and at the free space on its disk. Once that is fixed, try:\nBGSAVE",
-    ),
+FILE_NOT_WRITTEN = stop(
+    "file-not-written",
+    lambda of: of["failed"],
+    "The server could not write to its disk the last time ({of[failed]}). While it cannot, it refuses to store anything, or "
+    "what it stores is lost when it ends.",
+    "Look at its log and at the free space on its disk. Once that is fixed, try:\nBGSAVE",
 )
-ROLE = (
-    stop(
-        "read-only-replica",
-        lambda of: of.get("role") == "slave",
-        "The server behind {of[shown]} is a replica, which only reads: nothing can be published or consumed there.",
-        "Point the URL at its master, {of[master_host]}:{of[master_port]}. With sentinels the master is found: "
-        "redis+sentinel://host:26379/name",
-    ),
+READ_ONLY_REPLICA = stop(
+    "read-only-replica",
+    lambda of: of.get("role") == "slave",
+    "The server behind {of[shown]} is a replica, which only reads: nothing can be published or consumed there.",
+    "Point the URL at its master, {of[master_host]}:{of[master_port]}. With sentinels the master is found: "
+    "redis+sentinel://host:26379/name",
 )
 
-NAMES = (*findings.names_of(PERSISTENCE, MEMORY, DISK, ROLE), "cannot-subscribe")
+NAMES = (*findings.names_of(PERSISTENCE, MEMORY, (FILE_NOT_WRITTEN, READ_ONLY_REPLICA)), "cannot-subscribe")
 
 
 class NotAllowed(Exception):
@@ -123,8 +119,8 @@ def checks(look: Look) -> dict[str, Callable[[], Iterator[Finding]]]:
     return {
         "whether messages survive a restart": partial(_examine, PERSISTENCE, look, persistence),
         "whether messages are deleted when the memory is full": partial(_examine, MEMORY, look, _memory),
-        "whether the server can write to its disk": partial(_examine, DISK, look, _disk),
-        "whether the server is a replica": partial(_examine, ROLE, look, lambda look: look.info("replication")),
+        "whether the server can write to its disk": partial(_examine, (FILE_NOT_WRITTEN,), look, _disk),
+        "whether the server is a replica": partial(_examine, (READ_ONLY_REPLICA,), look, _role),
         "whether consumers can show that they are alive": partial(_of_subscribing, look),
     }
 
@@ -150,6 +146,10 @@ def _disk(look: Look) -> dict[str, Any]:
     info = look.info("persistence")
     names = ("rdb_last_bgsave_status", "aof_last_write_status", "aof_last_bgrewrite_status")
     return {"failed": ", ".join(name for name in names if info.get(name, "ok") != "ok")}
+
+
+def _role(look: Look) -> dict[str, Any]:
+    return look.info("replication")
 
 
 def _of_subscribing(look: Look) -> Iterator[Finding]:

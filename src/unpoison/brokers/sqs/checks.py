@@ -75,14 +75,12 @@ OF_REDRIVE = (
         "{of.set_redrive}",
     ),
 )
-OF_ORDER = (  # said of each FIFO queue, old or new
-    Check(
-        "retries-overtake",
-        lambda queue: queue.name.endswith(".fifo"),
-        "Queue {of.name!r} is a FIFO queue: messages of one group are handled in order, except that those behind a message which "
-        "fails do not wait for it. Its retry is sent again, to the end of its group.",
-        "If a later message must never be handled before an earlier one, have handlers check that, by a version say.",
-    ),
+RETRIES_OVERTAKE = Check(  # said of each FIFO queue, old or new
+    "retries-overtake",
+    lambda queue: queue.name.endswith(".fifo"),
+    "Queue {of.name!r} is a FIFO queue: messages of one group are handled in order, except that those behind a message which "
+    "fails do not wait for it. Its retry is sent again, to the end of its group.",
+    "If a later message must never be handled before an earlier one, have handlers check that, by a version say.",
 )
 OF_WORK_QUEUES = (
     *OF_REDRIVE,
@@ -107,7 +105,7 @@ OF_WORK_QUEUES = (
         "retry of one that just fits may not fit.",
         f"{{of.set}} MaximumMessageSize={LIMIT}",
     ),
-    *OF_ORDER,
+    RETRIES_OVERTAKE,
 )
 OF_LETTER_QUEUES = (
     loss(

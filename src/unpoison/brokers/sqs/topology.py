@@ -167,7 +167,7 @@ class Topology:
 
     def _looked_at(self, names: Names, urls: Mapping[str, str | None], existed: set[str]) -> tuple[list[Finding], int, int]:
         """What is to be said about queues that were there before, and how large a message and a letter may be."""
-        found = examine(checks.OF_ORDER, Queue(names.work, {}, {}))
+        found = examine((checks.RETRIES_OVERTAKE,), Queue(names.work, {}, {}))
         if not {"work", "dlq"} & existed:
             return found, LIMIT, LIMIT
         work, dlq = self._connection.all_of([partial(self.attributes, urls[kind] or "") for kind in ("work", "dlq")])

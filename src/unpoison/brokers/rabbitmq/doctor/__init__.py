@@ -46,12 +46,12 @@ BY_AMQP = (
     ),
 )
 NAMES = (
-    *findings.names_of(server.CONNECTION, server.ALARMS, server.FEATURE_FLAGS, BY_AMQP),
+    *findings.names_of(server.CONNECTION, server.ALARMS, (server.FEATURE_FLAG_OFF,), BY_AMQP),
     "source-missing",
     "many-dead-letters",
-    *findings.names_of(queue_checks.SOURCE, queue_checks.ANY_QUEUE, queue_checks.BINDING, queue_checks.LETTERS),
+    *findings.names_of(queue_checks.SOURCE, queue_checks.ANY_QUEUE, (queue_checks.DLQ_UNBOUND,), queue_checks.LETTERS),
     *findings.names_of(queue_checks.SUSPECTS, queue_checks.TIMEOUTS),
-    *findings.names_of(server.DEAD_LETTER_EXCHANGE, server.DELAY_QUEUE, server.DELAY_EXCHANGE, server.RIGHTS),
+    *findings.names_of((server.DLX_DIFFERS,), server.DELAY_QUEUE, server.DELAY_EXCHANGE, (server.MISSING_RIGHTS,)),
 )
 DEEP = ()
 

@@ -183,17 +183,13 @@ SOURCE = (
     ),
 )
 
-
-BINDING = (
-    Check(
-        "dlq-unbound",
-        lambda of: of["is_unbound"],
-        "{of[dlq]!r} is not bound to the exchange 'dlx' with the key {of[source]!r}. A dead letter of {of[source]!r} cannot get "
-        "there: the source is paused at the first one; nothing is lost.",
-        START,
-    ),
+DLQ_UNBOUND = Check(
+    "dlq-unbound",
+    lambda of: of["is_unbound"],
+    "{of[dlq]!r} is not bound to the exchange 'dlx' with the key {of[source]!r}. A dead letter of {of[source]!r} cannot get "
+    "there: the source is paused at the first one; nothing is lost.",
+    START,
 )
-
 
 TIMEOUTS = (
     loss(
@@ -225,7 +221,7 @@ def of_family(vhost: VirtualHost, source: str) -> Iterator[Finding]:
         yield from examine(ANY_QUEUE, facts)
         if queue.role != "source" or queue.kind != "stream":
             yield from examine(BY_ROLE.get(queue.role, ()), facts)
-    yield from examine(BINDING, _binding_facts(vhost, source, {queue.name for queue in family}))
+    yield from examine((DLQ_UNBOUND,), _binding_facts(vhost, source, {queue.name for queue in family}))
     shown = _shown_timeouts(vhost)
     for queue in family:
         # Messages of these are held while a handler runs. Classic queues have no timeout any more.

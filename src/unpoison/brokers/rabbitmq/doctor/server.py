@@ -73,14 +73,12 @@ ALARMS = (
         "rabbitmqctl set_disk_free_limit 1GB",
     ),
 )
-FEATURE_FLAGS = (
-    loss(
-        "feature-flag-off",
-        lambda of: of["off"],
-        "Switched off on the server, as after an upgrade from an old version: {of[off]}. Without them RabbitMQ creates no quorum "
-        "queues, or hands messages on at-most-once: a retry that waits can be lost when the server is killed.",
-        "Enable them; that cannot be undone:\n{of[commands]}",
-    ),
+FEATURE_FLAG_OFF = loss(
+    "feature-flag-off",
+    lambda of: of["off"],
+    "Switched off on the server, as after an upgrade from an old version: {of[off]}. Without them RabbitMQ creates no quorum "
+    "queues, or hands messages on at-most-once: a retry that waits can be lost when the server is killed.",
+    "Enable them; that cannot be undone:\n{of[commands]}",
 )
 
 
@@ -96,18 +94,16 @@ def of_flags(management: Management, version: tuple[int, int]) -> list[Finding]:
         return []
     off = [each["name"] for each in management.get("feature-flags") or () if each["name"] in FLAGS and each["state"] != "enabled"]
     commands = "\n".join(f"rabbitmqctl enable_feature_flag {name}" for name in off)
-    return examine(FEATURE_FLAGS, {"off": ", ".join(off), "commands": commands})
+    return examine((FEATURE_FLAG_OFF,), {"off": ", ".join(off), "commands": commands})
 
 
-DEAD_LETTER_EXCHANGE = (
-    Check(
-        "dlx-differs",
-        lambda of: of["differs"],
-        f"The exchange {DLX!r} is not the durable direct one that unpoison creates: {{of[differs]}}. A fanout or headers "
-        "exchange gives the letters of one source to the DLQs of all; one that does not last is gone, with its bindings, after a "
-        "restart, and sources are paused at their next dead letter.",
-        "Delete it with its bindings and restart all consumers, which create it again:\n{of[removal]}",
-    ),
+DLX_DIFFERS = Check(
+    "dlx-differs",
+    lambda of: of["differs"],
+    f"The exchange {DLX!r} is not the durable direct one that unpoison creates: {{of[differs]}}. A fanout or headers "
+    "exchange gives the letters of one source to the DLQs of all; one that does not last is gone, with its bindings, after a "
+    "restart, and sources are paused at their next dead letter.",
+    "Delete it with its bindings and restart all consumers, which create it again:\n{of[removal]}",
 )
 
 
@@ -118,7 +114,7 @@ def of_dlx(vhost: VirtualHost) -> list[Finding]:
     differs = [f"its type is {found['type']}"] if found["type"] not in ("direct", "topic") else []
     differs += ["it is not durable"] if not found["durable"] else []
     differs += ["it deletes itself"] if found["auto_delete"] else []
-    return examine(DEAD_LETTER_EXCHANGE, {"differs": ", and ".join(differs), "removal": removal(vhost, DLX)})
+    return examine((DLX_DIFFERS,), {"differs": ", and ".join(differs), "removal": removal(vhost, DLX)})
 
 
 DELAY_EXCHANGE = (
@@ -210,26 +206,24 @@ def _of_delay_queue(vhost: VirtualHost, level: int, digit: int) -> list[Finding]
 
 
 _PAUSED = "A consumer or publisher of this user fails at the first use and is paused; nothing is lost."
-RIGHTS = (
-    Check(
-        "missing-rights",
-        lambda of: of["lacks"],
-        "{of[lacks]}. {of[means]}",
-        "Give it these rights, beside those that it has:\n{of[command]}",
-    ),
+MISSING_RIGHTS = Check(
+    "missing-rights",
+    lambda of: of["lacks"],
+    "{of[lacks]}. {of[means]}",
+    "Give it these rights, beside those that it has:\n{of[command]}",
 )
 
 
 def of_rights(where: Address, management: Management, sources: Sequence[str]) -> list[Finding]:
     """Where the management API is asked as an administrator, it says what the user of the URL may do."""
     given: Mapping[str, str] = management.of_vhost("permissions", _user(where)) or {}
-    return examine(RIGHTS, _rights_facts(where, sources, given))
+    return examine((MISSING_RIGHTS,), _rights_facts(where, sources, given))
 
 
 def of_refusal(where: Address, source: str, said: str) -> list[Finding]:
     """Where the server itself refused a look."""
     facts = _rights_facts(where, [source], {})
-    return examine(RIGHTS, {**facts, "lacks": f"RabbitMQ refuses {_user(where)!r} a look at {source!r}: {said}"})
+    return examine((MISSING_RIGHTS,), {**facts, "lacks": f"RabbitMQ refuses {_user(where)!r} a look at {source!r}: {said}"})
 
 
 def _rights_facts(where: Address, sources: Sequence[str], given: Mapping[str, str]) -> dict[str, str]:
