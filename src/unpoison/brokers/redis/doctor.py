@@ -25,7 +25,7 @@ _OF_KEYS = ("stream-trimmed", "key-expires", "wrong-type", "other-groups", "list
 NAMES = (*server_checks.NAMES, *_OF_KEYS, "source-missing", "vanished-consumer", "many-dead-letters")
 DEEP = ()
 
-Questions = dict[str, Callable[[], Iterator[Finding]]]
+Checks = dict[str, Callable[[Look], Iterator[Finding]]]
 
 GROWN = 10_000
 """Entries of a stream with other groups above which it is reported."""
@@ -37,7 +37,16 @@ LOOKED_AT = 1_000
 def examine(url: str, wanted: Sequence[str], longest: float | None, *, deep: bool = False) -> Sequence[Finding]:  # noqa: ARG001
     """All findings. No check takes long, so `deep` adds none."""
     with _connected(url, wanted[0] if wanted else SOURCES) as connection:
-        return _examined(connection, wanted)
+        known: list[str] = []
+        found = _every(Look(connection, SOURCES), {"which sources there are": partial(_of_names, wanted, known)})
+        names = list(wanted or known)
+        by_host = {connection.finder.host_of(name): name for name in (names or [SOURCES])}
+        for key in by_host.values():  # one for each node of a cluster that has keys of ours
+            said = [each.name for each in found]
+            found += [each for each in _every(Look(connection, key), server_checks.CHECKS) if each.name not in said]
+        for name in names:
+            found += _every(Look(connection, name), {what.format(name): check for what, check in SOURCE_CHECKS.items()})
+        return found
 
 
 def known_sources(url: str) -> Sequence[str]:
@@ -48,7 +57,7 @@ def known_sources(url: str) -> Sequence[str]:
 
 def adopted(url: str, source: str) -> Sequence[Finding]:
     with _connected(url, source) as connection:
-        return _every({"whether its keys expire": partial(_of_expiry, Look(connection, source))})
+        return _every(Look(connection, source), {"whether its keys expire": _of_expiry})
 
 
 @contextmanager
@@ -59,25 +68,12 @@ def _connected(url: str, key: str) -> Iterator[Connection]:
         yield connection
 
 
-def _examined(connection: Connection, wanted: Sequence[str]) -> list[Finding]:
-    known: list[str] = []
-    found = _every({"which sources there are": partial(_of_names, Look(connection, SOURCES), wanted, known)})
-    names = list(wanted or known)
-    by_host = {connection.finder.host_of(name): name for name in (names or [SOURCES])}
-    for key in by_host.values():  # one for each node of a cluster that has keys of ours
-        look = Look(connection, key)
-        found += [each for each in _every(server_checks.checks(look)) if each.name not in [known.name for known in found]]
-    for name in names:
-        found += _every(_source_checks(Look(connection, name)))
-    return found
-
-
-def _every(checks: Questions) -> list[Finding]:
+def _every(look: Look, checks: Checks) -> list[Finding]:
     """Run each check on its own: one that this user may not run does not stop the others."""
     found: list[Finding] = []
     for what, check in checks.items():
         try:
-            found += check()
+            found += check(look)
         except NotAllowed as error:
             fix = f"Run it as another user, or allow it:\nACL SETUSER {error.user} +{error.command}"
             found.append(findings.cannot_look(what, f"The server said: {error}.", fix))
@@ -86,23 +82,11 @@ def _every(checks: Questions) -> list[Finding]:
     return found
 
 
-def _of_names(look: Look, wanted: Sequence[str], known: list[str]) -> Iterator[Finding]:
+def _of_names(wanted: Sequence[str], known: list[str], look: Look) -> Iterator[Finding]:
     """About sources that were never used. The others are added to `known`."""
     known += sorted(name.decode() for name in look.ask("SMEMBERS", SOURCES))
     there = {*known, *(name for name in wanted if Look(look.connection, name).kind(name) != "none")}
     yield from findings.of_sources(wanted, there, look.shown)
-
-
-def _source_checks(look: Look) -> Questions:
-    source = look.key
-    return {
-        f"what the keys of {source!r} hold": partial(_of_kinds, look),
-        f"whether keys of {source!r} expire": partial(_of_expiry, look),
-        f"whether {source!r} is trimmed": partial(_of_trimming, look),
-        f"which groups {source!r} has": partial(_of_groups, look),
-        f"whether consumers of {source!r} have vanished": partial(_of_vanished, look),
-        f"how many dead letters {source!r} has": partial(_of_dead_letters, look),
-    }
 
 
 def _of_kinds(look: Look) -> Iterator[Finding]:
@@ -225,3 +209,13 @@ def _our_group(look: Look) -> dict[str, Any] | None:
     if look.kind(look.key) != "stream":
         return None
     return next((each for each in look.table("XINFO", "GROUPS", look.key) if each["name"].decode() == look.group), None)
+
+
+SOURCE_CHECKS: Checks = {
+    "what the keys of {!r} hold": _of_kinds,
+    "whether keys of {!r} expire": _of_expiry,
+    "whether {!r} is trimmed": _of_trimming,
+    "which groups {!r} has": _of_groups,
+    "whether consumers of {!r} have vanished": _of_vanished,
+    "how many dead letters {!r} has": _of_dead_letters,
+}

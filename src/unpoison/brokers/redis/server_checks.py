@@ -114,23 +114,16 @@ class Look:
         return str(self.ask("TYPE", key).decode())
 
 
-def checks(look: Look) -> dict[str, Callable[[], Iterator[Finding]]]:
-    persistence = partial(_config, names=("appendonly", "save", "appendfsync"))
-    return {
-        "whether messages survive a restart": partial(_examine, PERSISTENCE, look, persistence),
-        "whether messages are deleted when the memory is full": partial(_examine, MEMORY, look, _memory),
-        "whether the server can write to its disk": partial(_examine, (FILE_NOT_WRITTEN,), look, _disk),
-        "whether the server is a replica": partial(_examine, (READ_ONLY_REPLICA,), look, _role),
-        "whether consumers can show that they are alive": partial(_of_subscribing, look),
-    }
-
-
-def _examine(table: tuple[Check, ...], look: Look, facts_of: Callable[[Look], dict[str, Any]]) -> Iterator[Finding]:
+def _examine(table: tuple[Check, ...], facts_of: Callable[[Look], dict[str, Any]], look: Look) -> Iterator[Finding]:
     yield from findings.examine(table, facts_of(look) | {"shown": look.shown})
 
 
 def _config(look: Look, names: Sequence[str]) -> dict[str, Any]:
     return {name: value.decode() for each in names for name, value in look.table("CONFIG", "GET", each)[0].items()}
+
+
+def _persistence(look: Look) -> dict[str, Any]:
+    return _config(look, ("appendonly", "save", "appendfsync"))
 
 
 def _memory(look: Look) -> dict[str, Any]:
@@ -166,3 +159,12 @@ def _of_subscribing(look: Look) -> Iterator[Finding]:
             f"silence, after 30 seconds instead of at once.",
             f"Allow it, for unpoison's own channels:\nACL SETUSER {look.user} +@pubsub &unpoison:*",
         )
+
+
+CHECKS: dict[str, Callable[[Look], Iterator[Finding]]] = {
+    "whether messages survive a restart": partial(_examine, PERSISTENCE, _persistence),
+    "whether messages are deleted when the memory is full": partial(_examine, MEMORY, _memory),
+    "whether the server can write to its disk": partial(_examine, (FILE_NOT_WRITTEN,), _disk),
+    "whether the server is a replica": partial(_examine, (READ_ONLY_REPLICA,), _role),
+    "whether consumers can show that they are alive": _of_subscribing,
+}
