@@ -15,6 +15,7 @@ from unpoison.brokers.nats.names import Names, fits
 from unpoison.brokers.nats.topology import SCHEDULES_SINCE, config_of, consumer, filters, own_consumers, work_consumer
 from unpoison.brokers.nats.url import address
 from unpoison.errors import ConfigError
+from unpoison.model.wording import counted
 from unpoison.port import findings
 from unpoison.port.broker import Finding
 from unpoison.port.findings import Check
@@ -109,7 +110,13 @@ def _of_source(connection: Connection, names: Names, work: Stream, streams: Mapp
     yield from findings.examine((SINGLE_COPY,), work)
     own = {name: streams[name]["config"] for name in (names.retries, names.dlq) if name in streams}
     missing = [name for name in (names.retries, names.dlq) if name not in own]
-    yield from findings.of_missing(f"{names.source!r} of group {names.group!r}", "stream", missing)
+    if missing:
+        yield Finding(
+            "streams-missing",
+            f"Source {names.source!r} of group {names.group!r} lacks {counted(len(missing), 'stream')} that unpoison uses: "
+            f"{', '.join(missing)}.",
+            "The first publish or run makes them; an app with create=False does not start, and its error has the commands.",
+        )
     for each in own.values():
         yield from findings.examine(checks.OF_OWN_STREAMS, checks.Stream(each))
     if names.retries in own and connection.version >= SCHEDULES_SINCE:

@@ -1,10 +1,10 @@
 """What an administrator must create in JetStream, and what the app's user must be allowed to do there."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from shlex import quote
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from unpoison.brokers.nats import topology
 from unpoison.brokers.nats.connection import Connection
@@ -37,10 +37,10 @@ PERMISSIONS_NOTE = (
 
 
 class There(NamedTuple):
-    """What exists for one source. `stream` is the one that takes its subject."""
+    """What exists for one source. `stream` is the name of the one that takes its subject."""
 
     names: Names
-    stream: Mapping[str, Any] | None = None
+    stream: str = ""
     streams: frozenset[str] = frozenset()
     consumers: frozenset[tuple[str, str]] = frozenset()
     work_consumer: str = ""
@@ -76,7 +76,7 @@ def permissions(known: Sequence[There], where: Address) -> dict[str, dict[str, l
         names = there.names
         publish += [names.source, names.again, names.suspects, f"{names.later}.*", names.dead, names.holding]
         publish += [f"{each}.*" for each in (names.claim, names.discarded, names.replays, names.starts)]
-        for stream in (_work_stream(there), names.retries, names.dlq):
+        for stream in (there.stream or names.base, names.retries, names.dlq):
             publish += [f"{api}.STREAM.INFO.{stream}", f"{api}.CONSUMER.INFO.{stream}.*", f"{api}.CONSUMER.MSG.NEXT.{stream}.*"]
         publish += [f"{api}.STREAM.{verb}.{names.dlq}" for verb in ("MSG.GET", "MSG.DELETE", "PURGE")]
         publish += [f"{api}.CONSUMER.{verb}.{names.dlq}" for verb in ("NAMES", "LIST", "CREATE")]
@@ -85,23 +85,19 @@ def permissions(known: Sequence[There], where: Address) -> dict[str, dict[str, l
     return {"publish": {"allow": list(dict.fromkeys(publish))}, "subscribe": {"allow": subscribe}}
 
 
-def _work_stream(there: There) -> str:
-    return there.names.base if there.stream is None else str(there.stream["name"])
-
-
 def _of_source(there: There, where: Address, version: tuple[int, int]) -> Iterator[Step]:
     names, why = there.names, f"for source {there.names.source!r}: "
     wanted = [(topology.retries(names, where, version), "its retries"), (topology.letters(names, where), "its dead letters")]
     work = topology.work(names, where)
-    if there.stream is None:
-        wanted.insert(0, (work, "its messages"))
+    if there.stream:
+        yield Step("stream", there.stream, f"{why}its messages.", (), exists=True)
     else:
-        yield Step("stream", _work_stream(there), f"{why}its messages.", (), exists=True)
+        wanted.insert(0, (work, "its messages"))
     for config, purpose in wanted:
         command = f"stream {config['name']} {quote(json.dumps(config))}"
         yield Step("stream", config["name"], f"{why}{purpose}.", (command,), config["name"] in there.streams)
     name = there.work_consumer or work_consumer(names, work, None)
-    consumers = [(_work_stream(there), topology.consumer(name, names.source, where.ack_wait))]
+    consumers = [(there.stream or names.base, topology.consumer(name, names.source, where.ack_wait))]
     has_schedules = version >= topology.SCHEDULES_SINCE
     consumers += topology.own_consumers(names, where.ack_wait, has_schedules=has_schedules)
     for stream, config in consumers:
@@ -119,12 +115,13 @@ def _rights(known: Sequence[There], where: Address, user: str) -> Step:
 
 
 def _look(connection: Connection, names: Names) -> There:
-    found = topology.stream_of(connection, names.source)
-    stream = None if found is None else config_of(connection, f"STREAM.INFO.{found}")
-    known = None if stream is None else config_of(connection, f"CONSUMER.INFO.{stream['name']}.{names.group}")
-    name = "" if stream is None else work_consumer(names, stream, known)
+    stream = topology.stream_of(connection, names.source) or ""
+    config = config_of(connection, f"STREAM.INFO.{stream}") if stream else None
+    name = ""
     places = [(names.retries, each) for each in ("again", "suspects", "later")] + [(names.dlq, names.group)]
-    places += [] if stream is None else [(str(stream["name"]), name)]
+    if config is not None:
+        name = work_consumer(names, config, config_of(connection, f"CONSUMER.INFO.{stream}.{names.group}"))
+        places.append((stream, name))
     consumers = frozenset(place for place in places if config_of(connection, f"CONSUMER.INFO.{'.'.join(place)}") is not None)
     streams = frozenset(each for each in (names.retries, names.dlq) if config_of(connection, f"STREAM.INFO.{each}") is not None)
-    return There(names, stream, streams, consumers, name)
+    return There(names, "" if config is None else stream, streams, consumers, name)
