@@ -54,11 +54,9 @@ class Stop(msgspec.Struct, frozen=True, tag="stop"):
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
     """From a worker: on_worker_start has run, batches may come."""
 
-    pid: int
-
 
 class Broken(msgspec.Struct, frozen=True, tag="broken"):
-    """From a template or worker: it cannot start, and why."""
+    """From a template or worker: it cannot start, and why. From a worker for hooks also: a hook raised."""
 
     text: str
     traceback: str = ""
@@ -98,13 +96,6 @@ class Damaged(msgspec.Struct, frozen=True, tag="damaged"):
     is_lasting: bool
 
 
-class HookFailed(msgspec.Struct, frozen=True, tag="hook-failed"):
-    """From a worker for hooks: a hook raised."""
-
-    message_id: str
-    text: str
-
-
 class Fork(msgspec.Struct, frozen=True, tag="fork"):
     """To the template: fork a worker for this source; its socket and other descriptors come along."""
 
@@ -137,7 +128,7 @@ class Described(msgspec.Struct, frozen=True, tag="described"):
 
 
 ToWorker = Run | RunLanes | Hook | Stop
-FromWorker = Ready | Broken | Ended | Failed | Damaged | HookFailed
+FromWorker = Ready | Broken | Ended | Failed | Damaged
 FromTemplate = Described | Broken | Forked
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=dict)  # the shared empty headers are a mapping proxy

@@ -32,7 +32,6 @@ from unpoison.worker.marks import STACK_SIGNAL, Marks
 _PR_SET_PDEATHSIG = 1
 _LINE_BUFFERED = 1
 LOG_LINES = 50
-STACK_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +128,7 @@ def serve(fds: WorkerFds, hooks: WorkerHooks, work: Callable[[], None], awaiting
         wire.send(fds.sock, wire.Broken(f"on_worker_start raised {name}: {text}", traceback))
         return 1
     keep_last_lines(fds.log)
-    wire.send(fds.sock, wire.Ready(os.getpid()))
+    wire.send(fds.sock, wire.Ready())
     try:
         work()
     finally:
@@ -192,5 +191,5 @@ def _call_hooks(fds: WorkerFds, handler: PoisonPillHandler, awaiting: Awaiting) 
             call_hook(handler, hook, awaiting)
         except BaseException as error:  # a hook is user code: it is reported and changes nothing
             name, text, _ = describe(error)
-            wire.send(fds.sock, wire.HookFailed(hook.message.id, f"{name}: {text}"))
+            wire.send(fds.sock, wire.Broken(f"{name}: {text}"))
         wire.send(fds.sock, wire.Ended(0))

@@ -131,7 +131,7 @@ class IsolatedHooks(_InThread):
         while (left := until - time.monotonic()) > 0:
             readable((process.sock.fileno(), process.pidfd), left)
             for said in process.said():
-                if isinstance(said, wire.HookFailed | wire.Broken):
+                if isinstance(said, wire.Broken):
                     raised = said.text
                 elif isinstance(said, wire.Ended):
                     return raised
