@@ -33,7 +33,7 @@ from unpoison.reporting.log_lines import LogStyle
 from unpoison.worker import wire
 from unpoison.worker.call import Registration
 from unpoison.worker.marks import Marks
-from unpoison.worker.worker_process import WorkerFds, become_hook_worker, become_worker, die_with
+from unpoison.worker.worker_process import WorkerFds, become_worker, die_with
 
 
 def main() -> None:
@@ -138,9 +138,8 @@ def _start(app: App, consumer: int, fork: wire.Fork, descriptors: list[int]) -> 
     registration = consumers_of(app)[fork.source]
     talk, shared, stack, log, out, err, *inherited_fds = descriptors
     fds = WorkerFds(socket.socket(fileno=talk), Marks(shared, registration.options.lanes), stack, log, (out, err), inherited_fds)
-    if fork.for_hooks:
-        become_hook_worker(fds, registration, worker_hooks_of(app), consumer)
-    become_worker(fds, registration, worker_hooks_of(app), consumer, app.settings.worker_memory)
+    memory = None if fork.for_hooks else app.settings.worker_memory
+    become_worker(fds, registration, worker_hooks_of(app), consumer, memory, for_hooks=fork.for_hooks)
 
 
 if __name__ == "__main__":

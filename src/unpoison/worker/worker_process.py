@@ -47,14 +47,16 @@ class WorkerFds:
     inherited_fds: Sequence[int]
 
 
-def become_worker(fds: WorkerFds, registration: Registration, hooks: WorkerHooks, consumer: int, memory: int | None) -> None:
-    """The life of a worker process; never returns."""
+def become_worker(
+    fds: WorkerFds, registration: Registration, hooks: WorkerHooks, consumer: int, memory: int | None, *, for_hooks: bool
+) -> None:
+    """The life of a worker process; never returns. One for hooks is like the others: what they opened, hooks may use too."""
     status = 1
     try:
         prepare_process(fds, consumer, memory)
         awaiting = Awaiting()
-        server = _server(registration, awaiting)
-        status = serve(fds, hooks, lambda: server(fds.sock, fds.marks, registration.call), awaiting)
+        work = partial(_call_hooks, fds, registration.call.handler, awaiting) if for_hooks else _work(fds, registration, awaiting)
+        status = serve(fds, hooks, work, awaiting)
     finally:
         leave(status)
 
@@ -138,17 +140,16 @@ def serve(fds: WorkerFds, hooks: WorkerHooks, work: Callable[[], None], awaiting
     return 0
 
 
-def _server(registration: Registration, awaiting: Awaiting) -> Callable[..., None]:
+def _work(fds: WorkerFds, registration: Registration, awaiting: Awaiting) -> Callable[[], None]:
     """What runs messages in this worker. asyncio is imported only where tasks need it: it takes longer than all the rest."""
-    if registration.options.is_async or registration.options.threads > 1:
-        from unpoison.worker import concurrent_loop  # noqa: PLC0415
+    options, given = registration.options, (fds.sock, fds.marks, registration.call)
+    if not options.is_async and options.threads == 1:
+        return partial(batch_loop.serve_batches, *given)
+    from unpoison.worker import concurrent_loop  # noqa: PLC0415
 
-        return (
-            partial(concurrent_loop.serve_tasks, awaiting.loop())
-            if registration.options.is_async
-            else concurrent_loop.serve_threads
-        )
-    return batch_loop.serve_batches
+    if options.is_async:
+        return partial(concurrent_loop.serve_tasks, awaiting.loop(), *given)
+    return partial(concurrent_loop.serve_threads, *given)
 
 
 def keep_last_lines(descriptor: int) -> None:
@@ -172,17 +173,6 @@ class LastLines(logging.Handler):
             self._lines = [*self._lines, line.encode("utf-8", "replace")][-LOG_LINES:]
             text = b"\n".join(self._lines)
             os.pwrite(self._descriptor, len(text).to_bytes(8, "little") + text, 0)
-
-
-def become_hook_worker(fds: WorkerFds, registration: Registration, hooks: WorkerHooks, consumer: int) -> None:
-    """The life of a worker for hooks; never returns. It is a worker like the others: what they opened, hooks may use too."""
-    status = 1
-    try:
-        prepare_process(fds, consumer, None)
-        awaiting = Awaiting()
-        status = serve(fds, hooks, lambda: _call_hooks(fds, registration.call.handler, awaiting), awaiting)
-    finally:
-        leave(status)
 
 
 def _call_hooks(fds: WorkerFds, handler: PoisonPillHandler, awaiting: Awaiting) -> None:
