@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from unpoison.errors import UnpoisonError
 from unpoison.model import verdict
@@ -33,18 +33,8 @@ LEAVE_WITHIN = 1.0
 """Seconds that the process of isolated hooks gets to run on_worker_stop."""
 
 
-class HookCaller(Protocol):
-    """What calls the hooks of one consumer."""
-
-    def call(self, event: Event) -> None:
-        """Have the hook called that belongs to this verdict, if there is one."""
-
-    def close(self) -> None:
-        """Let the hooks that wait finish, for a moment."""
-
-
-class _InThread:
-    """A thread that starts with the first hook and calls them one after the other."""
+class HookCaller:
+    """Calls the hooks of one consumer, one after the other, in a thread that starts with the first of them."""
 
     def __init__(self, *, has_on_retry: bool, has_on_dlq: bool) -> None:
         self._has = {verdict.Retry: has_on_retry, verdict.DeadLetter: has_on_dlq}
@@ -52,6 +42,7 @@ class _InThread:
         self._thread: threading.Thread | None = None
 
     def call(self, event: Event) -> None:
+        """Have the hook called that belongs to this verdict, if there is one."""
         if not self._has.get(type(event.ruling.verdict)):
             return
         if self._thread is None:
@@ -60,6 +51,7 @@ class _InThread:
         self._queue.put(event)
 
     def close(self) -> None:
+        """Let the hooks that wait finish, for a moment."""
         if self._thread is not None:
             self._queue.put(None)
             self._thread.join(CLOSING)
@@ -74,7 +66,7 @@ class _InThread:
             yield event, wire.Hook(event.delivery.message, event.metadata, event.failure, delay)
 
 
-class Hooks(_InThread):
+class Hooks(HookCaller):
     """Calls the hooks of one consumer in this process."""
 
     def __init__(self, handler: "PoisonPillHandler") -> None:
@@ -91,7 +83,7 @@ class Hooks(_InThread):
         self._awaiting.close()
 
 
-class IsolatedHooks(_InThread):
+class IsolatedHooks(HookCaller):
     """Calls the hooks of one consumer in another process."""
 
     def __init__(self, consumer: wire.Consumer, template: "Template") -> None:
