@@ -29,41 +29,21 @@ TURN = 0.05
 """Seconds after which a batch is interrupted to settle what has ended, so that slow handlers do not hold finished messages."""
 
 
-class ResultQueue:
-    """Results of handlers that run in threads of this process. Filled by any number of threads, emptied by the consumer."""
-
-    def __init__(self) -> None:
-        self._waiting: deque[tuple[Delivery, Failure | None, BaseException | None]] = deque()
-
-    def add(self, delivery: Delivery, failure: Failure | None, error: BaseException | None) -> None:
-        self._waiting.append((delivery, failure, error))
-
-    def collect(self) -> Sequence[Ended]:
-        deliveries: list[Delivery] = []
-        failures: dict[int, Failure] = {}
-        exceptions: dict[int, BaseException] = {}
-        for at in range(len(self._waiting)):
-            delivery, failure, error = self._waiting.popleft()
-            deliveries.append(delivery)
-            if failure is not None:
-                failures[at] = failure
-            if error is not None:
-                exceptions[at] = error
-        return [Ended(deliveries, failures, exceptions)] if deliveries else ()
-
-
 class _Here:
     """What the three kinds have in common: none can cut off what runs, and what was handed over runs until it is collected."""
 
     def __init__(self, call: Call, bell: Bell) -> None:
         self._call, self._bell = call, bell
-        self._results = ResultQueue()
+        self._results: deque[tuple[Delivery, Failure | None, BaseException | None]] = deque()
+        """Filled by any number of threads, emptied by the consumer."""
         self._handed = 0
 
     def ended(self) -> Sequence[Ended]:
-        ended = self._results.collect()
-        self._handed -= sum(len(batch.deliveries) for batch in ended)
-        return ended
+        results = [self._results.popleft() for _ in range(len(self._results))]
+        self._handed -= len(results)
+        failures = {at: failure for at, (_, failure, _) in enumerate(results) if failure is not None}
+        exceptions = {at: error for at, (_, _, error) in enumerate(results) if error is not None}
+        return [Ended([delivery for delivery, _, _ in results], failures, exceptions)] if results else ()
 
     def running(self) -> int:
         return self._handed
@@ -193,7 +173,7 @@ class ThreadWorkers(_Here):
             except BaseException as raised:  # whatever it raises is this message's failure, never the thread's
                 failure, error = self._call.failed(delivery, raised), raised
             self._average += 0.1 * (time.monotonic() - began - self._average)
-            self._results.add(delivery, failure, error)
+            self._results.append((delivery, failure, error))
             self._bell.ring()
 
 
@@ -235,7 +215,7 @@ class TaskWorkers(_Here):
         except BaseException as raised:  # whatever it raises is this message's failure, never the loop's
             failure = timed_out(self._call) if limit.expired() else self._call.failed(delivery, raised)
             error = raised
-        self._results.add(delivery, failure, error)
+        self._results.append((delivery, failure, error))
         self._bell.ring()
 
 
