@@ -28,7 +28,7 @@ from unpoison.port.broker_url import masked
 from unpoison.port.findings import refuse_losses
 from unpoison.reporting.report import Report, RunResult, Tally
 from unpoison.workers.interface import Bell
-from unpoison.workers.pooled_worker import Reaper
+from unpoison.workers.pooled_worker import reap
 
 log = logging.getLogger("unpoison")
 
@@ -62,7 +62,7 @@ class Run:
         self._stopped = threading.Event()
         self.stopped_by: int | None = None
         """The signal that ended it, if one did."""
-        self._reaper = Reaper(reap_all=is_dedicated or os.getpid() == 1)
+        self._reaps_everything = is_dedicated or os.getpid() == 1
         self._grace = max((app.settings.grace for app in apps), default=0.0)
         if not any(app.consumers() for app in apps):
             raise ConfigError(
@@ -104,7 +104,7 @@ class Run:
             for thread in threads:
                 while thread.is_alive():
                     thread.join(LOOK)  # a join without a limit would keep the main thread from running signal handlers
-                    self._reaper.reap()
+                    reap(everything=self._reaps_everything)
                     if until_empty:
                         self._end_if_paused()
         finally:

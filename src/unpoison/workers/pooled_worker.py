@@ -1,6 +1,6 @@
 """One worker process as the consumer sees it: give it messages, stop it for a look, kill it, learn how it ended.
 
-`WorkerProcess` is the process, `PooledWorker` adds what the pool knows about it. `Reaper` collects processes that handlers
+`WorkerProcess` is the process, `PooledWorker` adds what the pool knows about it. `reap` collects processes that handlers
 started and left behind: the consumer is the parent of its workers and inherits what they leave, and what nobody collects
 stays in the process table for ever.
 """
@@ -45,41 +45,30 @@ def forget(pid: int) -> None:
         _KNOWN.discard(pid)
 
 
-class Reaper:
-    """Collects ended processes that no other code waits for.
+def reap(*, everything: bool) -> None:
+    """Collect ended processes that no other code waits for.
 
-    With `reap_all` that is every unknown one: right where this process has no other children, as under `unpoison run` or as
+    With `everything` that is every unknown one: right where this process has no other children, as under `unpoison run` or as
     process 1. Otherwise only those of workers' sessions: an application's own subprocesses are its own business.
     """
-
-    def __init__(self, *, reap_all: bool) -> None:
-        self._reap_all = reap_all
-
-    def reap(self) -> None:
-        with COLLECTING:
-            for pid in _ended_children():
-                if pid not in _KNOWN and (self._reap_all or _session(pid) in _SESSIONS):
-                    with suppress(ChildProcessError):
-                        os.waitpid(pid, os.WNOHANG)
-
-
-def _ended_children() -> list[int]:
-    """Children that have ended and were not collected. Looking at them does not collect them."""
-    found = []
-    with suppress(OSError):
-        for pid in map(int, _children_text().split()):
+    with COLLECTING, suppress(OSError):
+        for pid in _children():
             with suppress(ChildProcessError):
-                if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
-                    found.append(pid)
-    return found
+                if _has_ended(pid) and pid not in _KNOWN and (everything or _session(pid) in _SESSIONS):
+                    os.waitpid(pid, os.WNOHANG)
 
 
-def _children_text() -> str:
-    texts = []
+def _has_ended(pid: int) -> bool:
+    """Looking at it does not collect it."""
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def _children() -> list[int]:
+    found: list[int] = []
     for task in Path("/proc/self/task").iterdir():
         with suppress(OSError):
-            texts.append((task / "children").read_text())
-    return " ".join(texts)
+            found += map(int, (task / "children").read_text().split())
+    return found
 
 
 def _session(pid: int) -> int:
