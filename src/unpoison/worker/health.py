@@ -170,9 +170,8 @@ def _read_signals() -> tuple[Any, ...]:
 
 def _put_signals_back(was: tuple[Any, ...]) -> None:
     for number, handler in zip(_SIGNALS, was, strict=True):
-        if (
-            handler is not None and _signal.getsignal(number) != handler
-        ):  # None: it was set by C code, and cannot be set from here
+        # None: it was set by C code, and cannot be set from here.
+        if handler is not None and _signal.getsignal(number) != handler:
             _signal.signal(number, handler)
 
 

@@ -18,7 +18,8 @@ from unpoison.model import verdict
 from unpoison.reporting.report import Event
 from unpoison.worker import wire
 from unpoison.worker.call import CLOSING, Awaiting, call_hook
-from unpoison.workers.pooled_worker import GONE_WITHIN, WorkerProcess, readable
+from unpoison.workers.interface import readable
+from unpoison.workers.pooled_worker import GONE_WITHIN, WorkerProcess
 
 if TYPE_CHECKING:
     from unpoison.decide.policy import PoisonPillHandler

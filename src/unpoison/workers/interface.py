@@ -6,7 +6,7 @@ every bad end is a Failure.
 
 import os
 import select
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
@@ -87,6 +87,14 @@ class Workers(Protocol):
         """End the workers in good order."""
 
 
+def readable(descriptors: Iterable[int], wait: float) -> bool:
+    """Whether one of these can be read, within so long. Not with select, which knows only the first 1,024 of a process."""
+    waiting = select.poll()
+    for descriptor in descriptors:
+        waiting.register(descriptor, select.POLLIN)
+    return bool(waiting.poll(wait * 1000))
+
+
 class Bell:
     """`ring` from any thread; `wait` returns at once if it has rung since it was last silenced."""
 
@@ -110,9 +118,7 @@ class Bell:
             os.read(self._read, 4096)
 
     def wait(self, timeout: float) -> None:
-        waiting = select.poll()  # and not select.select, which knows only the first 1,024 descriptors of a process
-        waiting.register(self._read, select.POLLIN)
-        waiting.poll(max(0.0, timeout) * 1000)
+        readable((self._read,), max(0.0, timeout))
         self.silence()
 
     def __del__(self) -> None:

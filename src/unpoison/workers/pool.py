@@ -47,14 +47,8 @@ class IsolatedWorkers:
         bell: Bell,
         deaths: Deaths,
     ) -> None:
-        self._consumer, self._settings, self._template, self._ties, self._deaths = (
-            consumer,
-            settings,
-            template,
-            inherited_fds,
-            deaths,
-        )
-        self._bell = bell
+        self._consumer, self._settings, self._template, self._ties = consumer, settings, template, inherited_fds
+        self._bell, self._deaths = bell, deaths
         self._wanted = consumer.options.processes
         self._workers: list[PooledWorker] = []
         self._leaving: list[PooledWorker] = []
@@ -71,15 +65,12 @@ class IsolatedWorkers:
         self._start_workers()
 
     def room(self) -> int:
-        if self._weight() > HELD_BYTES or self._is_stuck():
+        in_hand = sum(worker.assignments.weight() for worker in self._workers) + self._waiting.weight()
+        if in_hand > HELD_BYTES or self._is_stuck():
             return 0
         full = self._wanted * self._pace.per_worker()
         # What waits for a fresh worker keeps nothing else from being fetched, within limits.
         return max(0, full - self.running() + min(len(self._waiting.fresh), full))
-
-    def _weight(self) -> int:
-        """Bytes in hand."""
-        return sum(worker.assignments.weight() for worker in self._workers) + self._waiting.weight()
 
     def start(self, deliveries: Sequence[Delivery], fresh: Sequence[Delivery] = ()) -> None:
         self._waiting.queue.extend(deliveries)
@@ -168,7 +159,10 @@ class IsolatedWorkers:
 
     def _look_at_clocks(self) -> None:
         for worker in self._watch.overdue(self._workers):
-            self._end_overdue(worker)
+            worker.late = self._watch.caught(worker)
+            if worker.late is not None:
+                worker.process.kill()
+                self._on_exit(worker)
         for worker in self._watch.slow(self._workers):
             self._waiting.queue[:0] = self._tail_of(worker)  # a slow message must not hold up those behind it
 
@@ -192,7 +186,7 @@ class IsolatedWorkers:
                             worker.process.pid,
                             self._consumer.options.name,
                             lie,
-                            extra={"event": "worker-not-believed", "source": self._source},
+                            extra={"event": "worker-not-believed", "source": self._consumer.options.source},
                         )
                         worker.process.kill()
                         return
@@ -262,16 +256,7 @@ class IsolatedWorkers:
         for death in list(self._unjudged):
             if self._deaths.is_settled(death):
                 self._unjudged.remove(death)
-                self._results += judge_death(death, self._source, together=self._deaths.together(death))
-
-    def _end_overdue(self, worker: PooledWorker) -> None:
-        """The message in this worker is over its time limit: look twice, then kill the worker."""
-        late = self._watch.caught(worker)
-        if late is None:
-            return
-        worker.process.kill()
-        worker.late = late
-        self._on_exit(worker)
+                self._results += judge_death(death, self._consumer.options.source, together=self._deaths.together(death))
 
     def _tail_of(self, worker: PooledWorker) -> Sequence[Delivery]:
         try:
@@ -318,7 +303,3 @@ class IsolatedWorkers:
                 self._selector.unregister(descriptor)
         (self._leaving if worker in self._leaving else self._workers).remove(worker)
         worker.process.close()
-
-    @property
-    def _source(self) -> str:
-        return self._consumer.options.source

@@ -6,13 +6,12 @@ stays in the process table for ever.
 """
 
 import os
-import select
 import signal
 import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +23,7 @@ from unpoison.model.message import Delivery
 from unpoison.worker import wire
 from unpoison.worker.marks import STACK_SIGNAL, Marks
 from unpoison.workers.assignments import Assignments, BatchAssignments, LaneAssignments, PostMortem, Running
+from unpoison.workers.interface import readable
 
 _KNOWN: set[int] = set()
 _SESSIONS: deque[int] = deque(maxlen=1000)
@@ -202,14 +202,6 @@ class WorkerProcess:
             return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0]
         except (OSError, IndexError):
             return ""
-
-
-def readable(descriptors: Iterable[int], wait: float) -> bool:
-    """Whether one of these can be read, within so long. Not with select, which knows only the first 1,024 of a process."""
-    waiting = select.poll()
-    for descriptor in descriptors:
-        waiting.register(descriptor, select.POLLIN)
-    return bool(waiting.poll(wait * 1000))
 
 
 def _signal_name(number: int) -> str:
