@@ -1,17 +1,18 @@
 from unpoison.cli.demo.plain_loop import Spool, order_of
-from unpoison.cli.demo.shop import Ledger, Tail, entry_of
+from unpoison.cli.demo.shop import VARIABLE, Tail, entry_of, record, starts_of
 
 
-def test_what_is_written_down_is_read_back(tmp_path):
-    ledger, tail = Ledger(str(tmp_path / "ledger")), Tail(tmp_path / "ledger")
+def test_what_is_written_down_is_read_back(tmp_path, monkeypatch):
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "ledger"))
+    tail = Tail(tmp_path / "ledger")
     assert tail.lines() == []
-    ledger.write("start", 7)
-    ledger.write("start", 8)
+    record("start", 7)
+    record("start", 8)
     assert [entry_of(line)[1:] for line in tail.lines()] == [("start", 7), ("start", 8)]
-    ledger.write("done", 7)
+    record("done", 7)
     assert [entry_of(line)[1:] for line in tail.lines()] == [("done", 7)]
     assert tail.lines() == []
-    assert len(ledger.starts(7)) == 1
+    assert len(starts_of(7)) == 1
 
 
 def test_half_a_line_is_read_once_it_is_whole(tmp_path):
@@ -26,8 +27,9 @@ def test_half_a_line_is_read_once_it_is_whole(tmp_path):
 
 def test_without_a_path_nothing_is_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    Ledger(None).write("start", 7)
-    assert Ledger(None).starts(7) == []
+    monkeypatch.delenv(VARIABLE, raising=False)
+    record("start", 7)
+    assert starts_of(7) == []
     assert list(tmp_path.iterdir()) == []
 
 

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from unpoison.cli.demo.shop import MEMORY, Ledger, Order, ship
+from unpoison.cli.demo.shop import MEMORY, Order, record, ship
 from unpoison.worker.worker_process import die_with
 
 
@@ -39,7 +39,7 @@ def order_of(file: Path) -> int:
     return int(file.name.partition("-")[2])
 
 
-def consume(spool: Spool, ledger: Ledger) -> None:
+def consume(spool: Spool) -> None:
     line = spool.waiting()
     place = int(line[-1].name.partition("-")[0]) if line else 0
     while line:
@@ -48,7 +48,7 @@ def consume(spool: Spool, ledger: Ledger) -> None:
             ship(Order(**json.loads(file.read_bytes())))
         except Exception:  # as plain loops do: whatever it is, try it again later
             place += 1
-            ledger.write("requeue", order_of(file))
+            record("requeue", order_of(file))
             line.append(spool.put_back(file, place))
         else:
             file.unlink()
@@ -59,7 +59,7 @@ def main() -> None:
     die_with(supervisor)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
-    consume(Spool(folder), Ledger.of_this_process())
+    consume(Spool(folder))
 
 
 if __name__ == "__main__":

@@ -30,29 +30,18 @@ class Entry(NamedTuple):
     order: int
 
 
-class Ledger:
-    """The writing end, used by handlers. Without a path nothing is written."""
+def record(what: str, order: int) -> None:
+    """Write a line into the ledger of this process, if it has one."""
+    if path := os.environ.get(VARIABLE):
+        with Path(path).open("ab", buffering=0) as file:
+            file.write(f"{time.time():.6f} {what} {order}\n".encode())
 
-    def __init__(self, path: str | None = None) -> None:
-        self._path = path
 
-    @classmethod
-    def of_this_process(cls) -> "Ledger":
-        return cls(os.environ.get(VARIABLE))
-
-    def write(self, what: str, order: int) -> None:
-        if self._path is None:
-            return
-        file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        try:
-            os.write(file, f"{time.time():.6f} {what} {order}\n".encode())
-        finally:
-            os.close(file)
-
-    def starts(self, order: int) -> list[float]:
-        if self._path is None:
-            return []
-        return [entry.at for entry in map(entry_of, Tail(Path(self._path)).lines()) if entry[1:] == ("start", order)]
+def starts_of(order: int) -> list[float]:
+    """When this order was started, according to the ledger of this process."""
+    path = os.environ.get(VARIABLE)
+    entries = map(entry_of, Tail(Path(path)).lines()) if path else ()
+    return [entry.at for entry in entries if entry[1:] == ("start", order)]
 
 
 class Tail:
@@ -90,40 +79,30 @@ FLAKY_CALLS = 1
 QUOTA_OPENS_AFTER = 0.6
 
 
-class Shipping(NamedTuple):
-    """The order that is being shipped, and the ledger that says how often it was started."""
-
-    order: int
-    ledger: Ledger
-
-    def starts(self) -> list[float]:
-        return self.ledger.starts(self.order)
-
-
-def flaky(shipping: Shipping) -> None:
+def flaky(order: int) -> None:
     """The warehouse hangs up on the first call and answers the second."""
-    if 0 < len(shipping.starts()) <= FLAKY_CALLS:
+    if 0 < len(starts_of(order)) <= FLAKY_CALLS:
         raise ConnectionError("the warehouse hung up")
 
 
-def rate_limited(shipping: Shipping) -> None:
+def rate_limited(order: int) -> None:
     """The carrier takes no bookings for a moment, and says for how long."""
-    starts = shipping.starts()
+    starts = starts_of(order)
     if starts and starts[-1] - starts[0] < QUOTA_OPENS_AFTER:
         raise Throttled(retry_after=QUOTA_OPENS_AFTER, reason=f"the carrier answered 429, Retry-After: {QUOTA_OPENS_AFTER}")
 
 
-def segfault(_: Shipping) -> None:
+def segfault(_: int) -> None:
     """As a broken native library does."""
     ctypes.string_at(0)
 
 
-def leave(_: Shipping) -> None:
+def leave(_: int) -> None:
     """As some libraries do."""
     os._exit(3)
 
 
-def eat_memory(_: Shipping) -> None:
+def eat_memory(_: int) -> None:
     """A picture that unpacks to far more than the worker may have.
 
     Asked for at once: filled bit by bit, it would run into the time limit first on a busy machine. Without a memory
@@ -132,14 +111,14 @@ def eat_memory(_: Shipping) -> None:
     bytearray(1024 * MIB)
 
 
-def hang(_: Shipping) -> None:
+def hang(_: int) -> None:
     """Wait, without a time limit, for an answer that never comes."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.recv(1)
 
 
-def kill_consumer(_: Shipping) -> None:
+def kill_consumer(_: int) -> None:
     """Kill the process that talks to the broker, and only one that the demo itself supervises."""
     supervisor = int(os.environ.get(SUPERVISOR, "0"))
     for process in (os.getpid(), os.getppid()):
@@ -149,13 +128,13 @@ def kill_consumer(_: Shipping) -> None:
     raise RuntimeError("This order kills its consumer, but only where `unpoison demo` is there to start it again.")
 
 
-def of_monitoring(shipping: Shipping) -> None:
+def of_monitoring(order: int) -> None:
     """A test order of the monitoring, which must not be shipped."""
-    shipping.ledger.write("discard", shipping.order)
+    record("discard", order)
     raise Discard("an order of the monitoring")
 
 
-TROUBLES: Mapping[str, Callable[[Shipping], None]] = {
+TROUBLES: Mapping[str, Callable[[int], None]] = {
     "lamp": flaky,
     "piano": rate_limited,
     "font": segfault,
@@ -194,14 +173,13 @@ class Order(msgspec.Struct):
 
 def ship(order: Order) -> None:
     """Ship an order, with the kinds of trouble that a shop has."""
-    ledger = Ledger.of_this_process()
-    ledger.write("start", order.id)
+    record("start", order.id)
     price = CATALOGUE[order.item]
     if order.item in TROUBLES:
-        TROUBLES[order.item](Shipping(order.id, ledger))
+        TROUBLES[order.item](order.id)
     order.address.encode("ascii")  # the carrier's labels know nothing else
     print_label(order.customer.title(), order.quantity * price)  # type: ignore[union-attr]  # the bug: guests have no name
-    ledger.write("done", order.id)
+    record("done", order.id)
 
 
 def print_label(name: str, value: float) -> str:
