@@ -10,13 +10,11 @@ import statistics
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
-from unpoison.cli.demo.plain_loop import order_of
 from unpoison.cli.demo.shop import KILLER, Entry, Kind, Traffic, message_id
-from unpoison.cli.demo.stage import Observer, Snapshot, Stage, Supervised, orders
+from unpoison.cli.demo.stage import Observer, PlainLoop, Snapshot, Stage, Supervised
 from unpoison.model.dead_letter import DeadLetter
 
 # Times: how long it took to isolate a poison message, and how long others waited for it. Pure functions of the times that the
@@ -61,32 +59,8 @@ def in_words(seconds: float) -> str:
 
 _BODY_SHOWN = re.compile("; the body begins |, near ")
 
-STUCK = 1.0
-"""Seconds without a start after which the plain loop is not slow but stuck."""
 
-
-@dataclass(frozen=True, slots=True)
-class Accounting:
-    """Where the orders of unpoison's consumer are. `twice` were shipped again after a kill, before they could be settled."""
-
-    published: int
-    done: int
-    dead: int
-    discarded: int
-    waiting: int
-    twice: int
-    restarts: int
-    worker_deaths: int
-    seconds: float
-    usual_gap: float | None
-
-    @property
-    def lost(self) -> int:
-        return self.published - self.done - self.dead - self.discarded - self.waiting
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What became of one poisoned order.
 
     `took` is from the first start of its handler to its dead letter, or to the end that it found otherwise; None if it was
@@ -122,41 +96,28 @@ class Outcome:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class PlainResult:
-    """What a plain loop did with the same messages in the same time. Only sound orders count as done."""
-
-    sound: int
-    done: int
-    waiting: int
-    lost: int
-    restarts: int
-    is_down: bool
-    stuck_at: str | None
-    stuck_on: str | None
-    requeued: int
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Account:
-    """Everything that the demo reports."""
+class Account(NamedTuple):
+    """Everything that the demo reports. `twice` were shipped again after a kill, before they could be settled."""
 
     url: str
     seed: int
-    orders: Accounting
+    published: int
+    done: int
+    dead: int
+    discarded: int
+    waiting: int
+    twice: int
+    restarts: int
+    worker_deaths: int
+    seconds: float
+    usual_gap: float | None
+    lost: int
     poison: Sequence[Outcome]
-    plain: PlainResult
+    plain_loop: PlainLoop
 
     def as_json(self) -> dict[str, Any]:
-        return {
-            "url": self.url,
-            "seed": self.seed,
-            **asdict(self.orders),
-            "lost": self.orders.lost,
-            "poison": [outcome.as_json() for outcome in self.poison],
-            "plain_loop": asdict(self.plain),
-        }
+        poison = [outcome.as_json() for outcome in self.poison]
+        return self._asdict() | {"poison": poison, "plain_loop": self.plain_loop._asdict()}
 
 
 def account(stage: Stage, seed: int, published: Traffic, observer: Observer, consumer: Supervised) -> Account:
@@ -164,21 +125,25 @@ def account(stage: Stage, seed: int, published: Traffic, observer: Observer, con
     seen = observer.look()
     shipped = Counter(entry.order for entry in observer.entries if entry.what == "done")
     starts = [entry.at for entry in observer.entries if entry.what == "start"]
-    accounting = Accounting(
+    outages = [death.at for death in consumer.deaths]
+    waiting = seen.waiting + seen.retrying
+    return Account(
+        url=stage.url,
+        seed=seed,
         published=len(published.bodies),
         done=seen.done,
         dead=seen.dead,
         discarded=seen.discarded,
-        waiting=seen.waiting + seen.retrying,
+        waiting=waiting,
         twice=sum(1 for times in shipped.values() if times > 1),
         restarts=consumer.restarts,
         worker_deaths=observer.worker_deaths,
         seconds=seen.seconds,
         usual_gap=usual_gap(sorted(starts)),
+        lost=len(published.bodies) - seen.done - seen.dead - seen.discarded - waiting,
+        poison=[_outcome(number, kind, seen, observer.entries, outages) for number, kind in published.poison.items()],
+        plain_loop=seen.plain,
     )
-    outages = [death.at for death in consumer.deaths]
-    outcomes = [_outcome(number, kind, seen, observer.entries, outages) for number, kind in published.poison.items()]
-    return Account(stage.url, seed, accounting, outcomes, _plain(stage, published, observer.plain_entries, seen))
 
 
 def _outcome(number: int, kind: Kind, seen: Snapshot, entries: Sequence[Entry], outages: Sequence[float]) -> Outcome:
@@ -213,27 +178,6 @@ def _line_was_empty(entries: Sequence[Entry]) -> float:
         if entry.what == "start":
             first.setdefault(entry.order, entry.at)
     return max(first.values(), default=0.0)
-
-
-def _plain(stage: Stage, published: Traffic, entries: Sequence[Entry], seen: Snapshot) -> PlainResult:
-    waiting = {order_of(file) for file in stage.spool.waiting()}
-    done = orders(entries, "done")
-    sound = set(range(1, len(published.bodies) + 1)) - published.poison.keys()
-    is_stuck = seen.plain.at is not None and (seen.plain.is_down or seen.plain.idle_for > STUCK)
-    at = seen.plain.at if is_stuck else None
-    kind = published.poison.get(at) if at is not None else None
-    return PlainResult(
-        sound=len(sound),
-        done=len(done & sound),
-        waiting=len(waiting & sound),
-        lost=len(sound - done - waiting),
-        restarts=seen.plain.restarts,
-        is_down=seen.plain.is_down,
-        stuck_at=None if at is None else message_id(at),
-        stuck_on=None if kind is None else kind.name,
-        requeued=sum(1 for entry in entries if entry.what == "requeue"),
-        seconds=seen.seconds,
-    )
 
 
 def diagnosis(letter: DeadLetter) -> str:

@@ -64,7 +64,7 @@ def command(messages: int, seed: int | None, keep: bool, as_json: bool) -> None:
     else:
         tell(told, where=f"The orders are in {stage.database}." if keep else "The file stays until the next demo.")
     _tidy(stage, keep=keep)
-    if told.orders.lost:
+    if told.lost:
         sys.exit(1)
 
 

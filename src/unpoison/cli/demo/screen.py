@@ -16,7 +16,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from unpoison.cli.demo.account import STUCK, Account, Outcome, PlainResult, diagnosis, in_words
+from unpoison.cli.demo.account import Account, Outcome, diagnosis, in_words
 from unpoison.cli.demo.shop import KINDS, Traffic, message_id
 from unpoison.cli.demo.stage import SOURCE, PlainLoop, Snapshot
 from unpoison.cli.screen import WIDE, console
@@ -61,7 +61,7 @@ class Lines:
             self._say(seen, f"the consumer was killed and started again: restart {seen.restarts}")
         if seen.plain.is_down and not self._plain_down:
             self._plain_down = True
-            self._say(seen, f"plain loop: {plain_words(seen.plain, self._orders)}")
+            self._say(seen, f"plain loop: {plain_words(seen)}")
 
     def _say(self, seen: Snapshot, what: str) -> None:
         click.echo(f"{seen.seconds:5.1f} s  {what}", err=self._to_stderr)
@@ -88,19 +88,18 @@ def _bars(seen: Snapshot, orders: Traffic, width: int) -> Table:
     table.add_row(
         Text("plain loop", style="bold"),
         ProgressBar(sound, seen.plain.done, width=bar, complete_style="yellow"),
-        Text(plain_words(seen.plain, orders), style="red" if seen.plain.is_down else "", no_wrap=True, overflow="ellipsis"),
+        Text(plain_words(seen), style="red" if seen.plain.is_down else "", no_wrap=True, overflow="ellipsis"),
     )
     return table
 
 
-def plain_words(plain: PlainLoop, orders: Traffic) -> str:
-    done = f"{plain.done:,} done"
-    if plain.at is None:
+def plain_words(seen: Snapshot) -> str:
+    plain, done = seen.plain, f"{seen.plain.done:,} done"
+    if seen.is_plain_over:
         return f"{done}, nothing left"
-    if not plain.is_down and plain.idle_for <= STUCK:
+    if plain.stuck_at is None:
         return done
-    kind = orders.poison.get(plain.at)
-    where = kind.name if kind else message_id(plain.at)
+    where = plain.stuck_on or plain.stuck_at
     return f"{done}, down after {plain.restarts + 1} deaths: {where}" if plain.is_down else f"{done}, stuck: {where}"
 
 
@@ -150,7 +149,7 @@ def tell(told: Account, *, where: str) -> None:
     _tell_account(told, screen)
     screen.print(_outcomes(told, screen.width))
     _tell_meaning(told, screen)
-    _tell_plain(told.plain, screen)
+    _tell_plain(told.plain_loop, screen)
     click.echo(f"{where} Try next:\n")
     for command in commands(told):
         click.echo(f"  {command}")
@@ -179,17 +178,16 @@ def this_program() -> str:
 
 
 def _tell_account(told: Account, screen: Console) -> None:
-    orders = told.orders
     sums = (
-        f"published {orders.published:,} = done {orders.done:,} + dead {orders.dead:,} "
-        f"+ discarded {orders.discarded:,} + waiting {orders.waiting:,}, lost {orders.lost:,}"
+        f"published {told.published:,} = done {told.done:,} + dead {told.dead:,} "
+        f"+ discarded {told.discarded:,} + waiting {told.waiting:,}, lost {told.lost:,}"
     )
-    screen.print(Text(f"\n{sums}", style="bold red" if orders.lost else "bold green"))
-    died = counted(orders.worker_deaths, "worker process", "worker processes")
-    again = f" {counted(orders.twice, 'order')} ran twice: that kill came before they could be settled." if orders.twice else ""
+    screen.print(Text(f"\n{sums}", style="bold red" if told.lost else "bold green"))
+    died = counted(told.worker_deaths, "worker process", "worker processes")
+    again = f" {counted(told.twice, 'order')} ran twice: that kill came before they could be settled." if told.twice else ""
     _paragraph(
-        f"In {orders.seconds:.1f} s. {died} died, and the consumer "
-        f"itself was killed {counted(orders.restarts, 'time')} and started again.{again}",
+        f"In {told.seconds:.1f} s. {died} died, and the consumer "
+        f"itself was killed {counted(told.restarts, 'time')} and started again.{again}",
         screen,
     )
 
@@ -232,7 +230,7 @@ def _duration(seconds: float | None) -> str:
 
 
 def _tell_meaning(told: Account, screen: Console) -> None:
-    usual = "" if told.orders.usual_gap is None else f" The usual time between two orders was {in_words(told.orders.usual_gap)}."
+    usual = "" if told.usual_gap is None else f" The usual time between two orders was {in_words(told.usual_gap)}."
     name = "OTHERS WAITED" if screen.width >= WIDE else "OTHERS"
     text = (
         f"TOOK: from the first start of its handler to the final verdict, with the waits between attempts; at once: refused "
@@ -243,7 +241,7 @@ def _tell_meaning(told: Account, screen: Console) -> None:
     _paragraph(text, screen, "dim")
 
 
-def _tell_plain(plain: PlainResult, screen: Console) -> None:
+def _tell_plain(plain: PlainLoop, screen: Console) -> None:
     waits, lost = "waits" if plain.waiting == 1 else "wait", "is" if plain.lost == 1 else "are"
     screen.print(Text(f"A plain loop: {plain.done:,} of {plain.sound:,} sound orders done", style="bold"))
     _paragraph(
@@ -253,7 +251,7 @@ def _tell_plain(plain: PlainResult, screen: Console) -> None:
     )
 
 
-def _what_stopped(plain: PlainResult) -> str:
+def _what_stopped(plain: PlainLoop) -> str:
     where = f"{plain.stuck_at} ({plain.stuck_on})" if plain.stuck_on else str(plain.stuck_at)
     if plain.is_down:
         times, restarts = counted(plain.restarts + 1, "time"), counted(plain.restarts, "restart")

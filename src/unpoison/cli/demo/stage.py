@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -161,18 +161,28 @@ DEATHS = ("unpoison.WorkerDied", "unpoison.Timeout")
 """Failures that cost a worker process."""
 
 
-class PlainLoop(NamedTuple):
-    """How far the plain loop is. `at` is the first order in its queue."""
+STUCK = 1.0
+"""Seconds without a start after which the plain loop is not slow but stuck."""
 
+
+class PlainLoop(NamedTuple):
+    """What a plain loop did with the same messages in the same time. Only sound orders count as done, waiting or lost."""
+
+    sound: int
     done: int
+    waiting: int
+    lost: int
     restarts: int
     is_down: bool
-    at: int | None
-    idle_for: float
+    stuck_at: str | None
+    stuck_on: str | None
+    requeued: int
+    seconds: float
 
 
 class Snapshot(NamedTuple):
-    """Where all orders are at one moment. `states` has a word for each poisoned one."""
+    """Where all orders are at one moment. `states` has a word for each poisoned one. `is_plain_over`: nothing is left to the
+    plain loop, poison included."""
 
     seconds: float
     done: int
@@ -185,6 +195,7 @@ class Snapshot(NamedTuple):
     states: Mapping[int, str]
     letters: Mapping[int, DeadLetter]
     plain: PlainLoop
+    is_plain_over: bool
 
 
 class Observer:
@@ -196,7 +207,6 @@ class Observer:
         self._dlq = dead_letters_for(stage.url, SOURCE, create=False)
         self._ledger, self._plain_ledger, self._log = Tail(stage.ledger), Tail(stage.plain_ledger), Tail(stage.log)
         self.entries: list[Entry] = []
-        self._seen: defaultdict[str, Counter[int]] = defaultdict(Counter)
         self.plain_entries: list[Entry] = []
         self.worker_deaths = 0
 
@@ -207,11 +217,12 @@ class Observer:
         self._read()
         depth = self._dlq.broker.depth(SOURCE)
         letters = {number_of(letter.message.id): letter for letter in DLQManager(self._dlq, SOURCE).letters()}
-        done = self._seen["done"].keys() - letters.keys()
-        discarded = self._seen["discard"].keys() - letters.keys() - done
-        starts = self._seen["start"]
+        done = orders(self.entries, "done") - letters.keys()
+        discarded = orders(self.entries, "discard") - letters.keys() - done
+        starts = Counter(entry.order for entry in self.entries if entry.what == "start")
+        seconds, plain_line = time.monotonic() - self._began, [order_of(file) for file in self._stage.spool.waiting()]
         return Snapshot(
-            seconds=time.monotonic() - self._began,
+            seconds=seconds,
             done=len(done),
             retrying=depth.delayed,
             dead=depth.dead,
@@ -221,25 +232,31 @@ class Observer:
             worker_deaths=self.worker_deaths,
             states={number: _state(number, letters, done, discarded, starts[number]) for number in self._orders.poison},
             letters=letters,
-            plain=self._look_at_plain(),
+            plain=self._look_at_plain(plain_line, seconds),
+            is_plain_over=not plain_line,
         )
 
     def _read(self) -> None:
-        for entry in map(entry_of, self._ledger.lines()):
-            self.entries.append(entry)
-            self._seen[entry.what][entry.order] += 1
+        self.entries += map(entry_of, self._ledger.lines())
         self.plain_entries += map(entry_of, self._plain_ledger.lines())
         self.worker_deaths += sum(_is_worker_death(line) for line in self._log.lines())
 
-    def _look_at_plain(self) -> PlainLoop:
-        line = self._stage.spool.waiting()
+    def _look_at_plain(self, line: Sequence[int], seconds: float) -> PlainLoop:
+        poison, done = self._orders.poison, orders(self.plain_entries, "done")
+        sound = set(range(1, len(self._orders.bodies) + 1)) - poison.keys()
         last = self.plain_entries[-1].at if self.plain_entries else time.time()
+        at = line[0] if line and (self._plain.gave_up or time.time() - last > STUCK) else None
         return PlainLoop(
-            done=len(orders(self.plain_entries, "done") - self._orders.poison.keys()),
+            sound=len(sound),
+            done=len(done & sound),
+            waiting=len(sound.intersection(line)),
+            lost=len(sound.difference(done, line)),
             restarts=self._plain.restarts,
             is_down=self._plain.gave_up,
-            at=order_of(line[0]) if line else None,
-            idle_for=time.time() - last,
+            stuck_at=None if at is None else message_id(at),
+            stuck_on=poison[at].name if at is not None and at in poison else None,
+            requeued=sum(entry.what == "requeue" for entry in self.plain_entries),
+            seconds=seconds,
         )
 
 
