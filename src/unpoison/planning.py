@@ -56,7 +56,7 @@ class Schedule:
 
     def pending(self, outage: float) -> float:
         """Retries per arriving message at the end of an outage of so many seconds, in which all fail. Grows with the outage."""
-        return sum(_share(times, outage) for times in self.starts)
+        return sum(bisect.bisect_left(times, outage) / len(times) for times in self.starts)
 
     def dead_share(self, outage: float) -> float:
         """Of the messages that arrive in an outage of so many seconds, the share whose last attempt falls into it."""
@@ -92,45 +92,34 @@ def simulated(backoff: Backoff, retries: int, messages: int, seed: int) -> tuple
     return tuple(starts)
 
 
-@dataclass(frozen=True, slots=True)
-class Burst:
-    """The starts of messages that all failed at the same moment, in order."""
-
-    messages: int
-    times: Times
-
-    def busiest(self, window: float) -> int:
-        """The most starts within any window of so many seconds."""
-        most, first = 0, 0
-        for place, time in enumerate(self.times):
-            while self.times[first] <= time - window:
-                first += 1
-            most = max(most, place - first + 1)
-        return most
-
-    def histogram(self, buckets: int, until: float) -> list[int]:
-        """How many start in each of so many equal intervals from 0 to `until`."""
-        counts = [0] * buckets
-        for time in self.times:
-            counts[min(buckets - 1, int(time / until * buckets)) if until > 0 else 0] += 1
-        return counts
-
-
-def burst(backoff: Backoff, retries: int, messages: int, seed: int, *, jitter: bool) -> Burst:
-    """The burst under this backoff with its jitter switched on or off."""
+def burst(backoff: Backoff, retries: int, messages: int, seed: int, *, jitter: bool) -> Times:
+    """The starts of messages that all failed at the same moment, in order, with the jitter of this backoff switched on or off."""
     starts = simulated(msgspec.structs.replace(backoff, jitter=jitter), retries, messages, seed)
-    return Burst(messages, sorted(time for times in starts for time in times))
+    return sorted(time for times in starts for time in times)
+
+
+def busiest(burst: Times, window: float) -> int:
+    """The most starts within any window of so many seconds."""
+    most, first = 0, 0
+    for place, time in enumerate(burst):
+        while burst[first] <= time - window:
+            first += 1
+        most = max(most, place - first + 1)
+    return most
+
+
+def histogram(burst: Times, buckets: int, until: float) -> list[int]:
+    """How many start in each of so many equal intervals from 0 to `until`."""
+    counts = [0] * buckets
+    for time in burst:
+        counts[min(buckets - 1, int(time / until * buckets)) if until > 0 else 0] += 1
+    return counts
 
 
 def _percentiles(times: Times, latest: float) -> Percentiles:
     """`times` are sorted. No start comes after `latest`, which differs from a sum of floats by rounding at most."""
     p50, p90, p99 = (min(latest, times[math.ceil(len(times) * share) - 1]) for share in (0.50, 0.90, 0.99))
     return Percentiles(p50, p90, p99, latest)
-
-
-def _share(times: Times, until: float) -> float:
-    """The share of the times, which are sorted, that come before `until`."""
-    return bisect.bisect_left(times, until) / len(times)
 
 
 class Traffic(NamedTuple):
@@ -196,13 +185,8 @@ class Plan:
     same_rate: Load
     in_outage: Load
     schedule: Schedule
-    jittered: Burst
-    unjittered: Burst
-
-    @property
-    def burst(self) -> Burst:
-        """With the jitter that is set."""
-        return self.jittered if self.scenario.backoff.jitter else self.unjittered
+    jittered: Times
+    unjittered: Times
 
 
 def plan(scenario: Scenario) -> Plan:
@@ -319,7 +303,7 @@ def _at_once(plan: Plan) -> Iterator[Warned]:
 
 
 def _together(plan: Plan) -> Iterator[Warned]:
-    alone, spread = plan.unjittered.busiest(INSTANT), plan.jittered.busiest(INSTANT)
+    alone, spread = busiest(plan.unjittered, INSTANT), busiest(plan.jittered, INSTANT)
     if not plan.scenario.backoff.jitter and alone > spread:
         yield Warned(
             "no-jitter",

@@ -10,11 +10,12 @@ from unpoison.model.backoff import Backoff
 from unpoison.planning import (
     INSTANT,
     TOGETHER,
-    Burst,
     Scenario,
     Traffic,
     burst,
+    busiest,
     described,
+    histogram,
     lasting,
     number,
     percent,
@@ -159,14 +160,14 @@ def test_longer_delays_carry_retries_past_an_outage():
 
 def test_messages_that_fail_together_come_back_together_without_jitter_and_apart_with_it():
     made = planned(backoff=Backoff.exponential(base=10, max=60))
-    assert made.unjittered.busiest(INSTANT) == made.unjittered.busiest(1.0) == TOGETHER
-    assert made.jittered.busiest(INSTANT) < TOGETHER / 20
-    assert made.jittered.busiest(1.0) < TOGETHER / 4
+    assert busiest(made.unjittered, INSTANT) == busiest(made.unjittered, 1.0) == TOGETHER
+    assert busiest(made.jittered, INSTANT) < TOGETHER / 20
+    assert busiest(made.jittered, 1.0) < TOGETHER / 4
 
 
 @given(st.lists(st.floats(0, 100), max_size=60).map(sorted), st.floats(0.01, 10))
 def test_the_busiest_stretch_is_that_of_all_stretches_that_begin_with_a_start(times, window):
-    seen = Burst(len(times), times).busiest(window)
+    seen = busiest(times, window)
     # As the code reckons, from the end of a stretch: with rounding `a + window` and `b - window` may differ.
     assert seen == max((sum(last - window < time <= last for time in times) for last in times), default=0)
 
@@ -176,7 +177,7 @@ def test_the_busiest_stretch_is_that_of_all_stretches_that_begin_with_a_start(ti
 def test_a_histogram_counts_every_start_once(backoff, retries, buckets, jitter):
     made = burst(backoff, retries, 100, seed=3, jitter=jitter)
     latest = sum(backoff.ceiling(attempt).total_seconds() for attempt in range(1, retries + 1))
-    assert sum(made.histogram(buckets, latest)) == 100 * retries
+    assert sum(histogram(made, buckets, latest)) == 100 * retries
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from unpoison.cli.plan_svg import svg
 from unpoison.cli.screen import console
 from unpoison.cli.target import load
 from unpoison.model.backoff import MAX_AGE, MAX_ATTEMPTS, Backoff, Limits
-from unpoison.planning import INSTANT, TOGETHER, Burst, Load, Percentiles, Plan, Traffic
+from unpoison.planning import INSTANT, TOGETHER, Load, Percentiles, Plan, Times, Traffic, busiest
 
 KINDS = ("exponential", "fixed", "immediate", "delays")
 
@@ -124,8 +124,8 @@ def _percentiles(start: Percentiles) -> dict[str, float]:
     return {name: round(value, 3) for name, value in start._asdict().items()}
 
 
-def _burst(burst: Burst) -> dict[str, int]:
-    return {"busiest_second": burst.busiest(1.0), "busiest_100ms": burst.busiest(INSTANT)}
+def _burst(burst: Times) -> dict[str, int]:
+    return {"busiest_second": busiest(burst, 1.0), "busiest_100ms": busiest(burst, INSTANT)}
 
 
 MOST_ATTEMPTS = 100

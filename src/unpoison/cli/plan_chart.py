@@ -13,13 +13,15 @@ from unpoison.model.wording import counted, one_line
 from unpoison.planning import (
     INSTANT,
     TOGETHER,
-    Burst,
     Plan,
     Scenario,
     Step,
+    Times,
     Traffic,
     Warned,
+    busiest,
     described,
+    histogram,
     lasting,
     number,
     per_second,
@@ -47,7 +49,7 @@ class BurstRow(NamedTuple):
     label: str
     second: int
     instant: int
-    burst: Burst
+    burst: Times
 
 
 def headline(plan: Plan) -> str:
@@ -116,16 +118,16 @@ BURST_TITLE = f"{TOGETHER} messages that fail together"
 def burst_rows(plan: Plan) -> list[BurstRow]:
     is_on = plan.scenario.backoff.jitter
     return [
-        BurstRow(f"{name}{' (as set)' if as_set else ''}", burst.busiest(1.0), burst.busiest(INSTANT), burst)
+        BurstRow(f"{name}{' (as set)' if as_set else ''}", busiest(burst, 1.0), busiest(burst, INSTANT), burst)
         for name, as_set, burst in (("jitter", is_on, plan.jittered), ("no jitter", not is_on, plan.unjittered))
     ]
 
 
 def burst_notes(plan: Plan) -> list[str]:
     """Without the second one, jitter seems to make things worse: more starts in a second than there are messages."""
-    times = f"All {len(plan.burst.times):,} retries, over the {lasting(plan.schedule.last.max)} within which the last one comes."
+    times = f"All {len(plan.jittered):,} retries, over the {lasting(plan.schedule.last.max)} within which the last one comes."
     again = "With jitter some start twice in their first second; a longer base spreads them further."
-    return [times, again] if plan.jittered.busiest(1.0) > TOGETHER else [times]
+    return [times, again] if busiest(plan.jittered, 1.0) > TOGETHER else [times]
 
 
 class Subject(NamedTuple):
@@ -239,7 +241,7 @@ def _burst(plan: Plan, width: int) -> list[RenderableType]:
     header = ("", "most in 1 s", f"in {lasting(INSTANT)}")
     cells = [(row.label, f"{row.second:,}", f"{row.instant:,}") for row in rows]
     buckets = _room(width, cells, header)
-    histograms = [row.burst.histogram(max(buckets, 1), until) for row in rows]
+    histograms = [histogram(row.burst, max(buckets, 1), until) for row in rows]
     highest = max(map(max, histograms))
     bars = [Text(_sparks(counts, highest) if buckets else "", style="cyan") for counts in histograms]
     return [Text(BURST_TITLE, style="bold"), _table(header, cells, bars), *_notes(burst_notes(plan))]

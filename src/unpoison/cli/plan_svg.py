@@ -23,7 +23,7 @@ from unpoison.cli.plan_chart import (
     steps_shown,
 )
 from unpoison.model.wording import one_line
-from unpoison.planning import INSTANT, Plan, lasting
+from unpoison.planning import INSTANT, Plan, histogram, lasting
 
 WIDTH, MARGIN = 840, 28
 LINE, ROW = 19, 26
@@ -156,7 +156,7 @@ def _schedule(sheet: Sheet, plan: Plan) -> None:
 def _burst(sheet: Sheet, plan: Plan) -> None:
     _section(sheet, BURST_TITLE, "most in 1 s", f"in {lasting(INSTANT)}")
     rows, until = burst_rows(plan), plan.schedule.last.max
-    histograms = [row.burst.histogram(BUCKETS, until) for row in rows]
+    histograms = [histogram(row.burst, BUCKETS, until) for row in rows]
     highest = max(map(max, histograms))
     for row, counts in zip(rows, histograms, strict=True):
         sheet.y += HEIGHT + 14
