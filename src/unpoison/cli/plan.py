@@ -11,7 +11,7 @@ import msgspec
 
 from unpoison.app import consumers_of
 from unpoison.cli.input_output import DURATION, Duration, print_json
-from unpoison.cli.plan_chart import Conditions, Subject, chart, chart_width, subject
+from unpoison.cli.plan_chart import Subject, chart, chart_width, subject
 from unpoison.cli.plan_svg import svg
 from unpoison.cli.screen import console
 from unpoison.cli.target import load
@@ -191,15 +191,14 @@ def command(
     Computes, for a rate of messages and a share that fails: retries, dead letters, the effect of an outage, and when each
     attempt starts. Nothing is sent or run; --app imports the app to read its settings.
     """
-    conditions = Conditions(Traffic(rate, failing), outage, seed)
     if app is not None:
         _refuse_with_app(ctx)
-        subjects = _subjects_of(app, source, conditions)
+        planned = _limits_of(app, source)
     elif source is not None:
         raise click.UsageError("--source names a consumer of an app. Give --app module:app too.")
     else:
-        limits = Limits(attempts_from(attempts, retries), MAX_AGE, backoff_from(backoff, base, longest, delays, jitter))
-        subjects = [subject(None, limits, conditions)]
+        planned = {None: Limits(attempts_from(attempts, retries), MAX_AGE, backoff_from(backoff, base, longest, delays, jitter))}
+    subjects = [subject(name, limits, Traffic(rate, failing), outage, seed) for name, limits in planned.items()]
     if picture is not None:
         _draw(picture, subjects, force=force)
     if as_json:
@@ -208,16 +207,15 @@ def command(
         _print(subjects)
 
 
-def _subjects_of(reference: str, source: str | None, conditions: Conditions) -> list[Subject]:
-    """The plans of an app's consumers, or of one of them. The app is imported, not run."""
+def _limits_of(reference: str, source: str | None) -> dict[str | None, Limits]:
+    """The limits of an app's consumers, or of one of them. The app is imported, not run."""
     consumers = consumers_of(load(reference))
     if not consumers:
         raise click.UsageError(f"{reference!r} has no consumer, so there is nothing to plan. Plan with --attempts and --base.")
     if source is not None and source not in consumers:
         known = ", ".join(map(repr, consumers))
         raise click.UsageError(f"{reference!r} has no consumer of {source!r}. Its sources are {known}.")
-    chosen = list(consumers) if source is None else [source]
-    return [subject(name, consumers[name].options.limits, conditions) for name in chosen]
+    return {name: each.options.limits for name, each in consumers.items() if source in (None, name)}
 
 
 def _refuse_with_app(ctx: click.Context) -> None:

@@ -139,21 +139,12 @@ class Subject(NamedTuple):
     warnings: Sequence[Warned]
 
 
-class Conditions(NamedTuple):
-    """The traffic and the outage that the settings are planned for."""
-
-    traffic: Traffic
-    outage: float
-    seed: int
-
-
-def subject(source: str | None, limits: Limits, conditions: Conditions) -> Subject:
+def subject(source: str | None, limits: Limits, traffic: Traffic, outage: float, seed: int) -> Subject:
     """The plan for these limits."""
     age = None if limits.max_age is None else limits.max_age.total_seconds()
     if limits.max_attempts is None:
         return Subject(source, limits, None, [_no_limit(age)])
-    scenario = Scenario(conditions.traffic, limits.max_attempts, limits.backoff, conditions.outage, age, conditions.seed)
-    made = plan(scenario)
+    made = plan(Scenario(traffic, limits.max_attempts, limits.backoff, outage, age, seed))
     return Subject(source, limits, made, [*warnings(made), *_policies(limits, limits.max_attempts)])
 
 

@@ -205,9 +205,7 @@ def target(app: str | None, url: str | None, source: str | None) -> Target:
         if not sources:
             raise click.UsageError("The app has no consumer, so its sources are unknown. Add --source NAME.")
         return _opened(loaded.settings.url, sources, known=consumers_of(loaded) if loaded.settings.create else ())
-    url = url or os.environ.get("UNPOISON_URL")
-    if not url:
-        raise click.UsageError("Name the app or the broker: add --app module:app or --url URL, or set UNPOISON_URL.")
+    url = target_or_url(url, "Name the app or the broker: add --app module:app or --url URL")
     return _opened(url, [source] if source else None, known=())
 
 
