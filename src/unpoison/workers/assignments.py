@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Protocol
 
 from unpoison.model.failure import Failure
 from unpoison.model.message import Delivery
@@ -52,37 +51,6 @@ def weight(deliveries: Iterable[Delivery]) -> int:
     return sum(map(len, map(_body, deliveries)))
 
 
-class Assignments(Protocol):
-    """What a worker has."""
-
-    def free(self) -> int:
-        """How many more batches (or lanes) it can take."""
-
-    def held(self) -> int:
-        """How many messages it has."""
-
-    def weight(self) -> int:
-        """How many bytes those are, about: what was taken back may still be counted."""
-
-    def give(self, deliveries: Sequence[Delivery]) -> wire.Sent:
-        """Hand these over. They are recorded only if the answer is yes."""
-
-    def heard(self, said: wire.Ended | wire.Failed) -> Ended | None:
-        """Record what the worker reports; a result if something is over. Raises ValueError if the report cannot be true."""
-
-    def candidates(self, said: wire.Damaged) -> Sequence[str]:
-        """The ids of the messages that may have done what the worker found."""
-
-    def running(self) -> Sequence[Running]:
-        """What runs at this moment, according to the marks."""
-
-    def take_back(self) -> Sequence[Delivery]:
-        """What was not started and will not be. Only while the worker stands still."""
-
-    def post_mortem(self) -> PostMortem:
-        """What it leaves. Only once the worker is certainly gone, and everything it sent was read."""
-
-
 @dataclass(slots=True)
 class _Batch:
     slot: int
@@ -109,15 +77,19 @@ class BatchAssignments:
         self._batches: list[_Batch] = []
 
     def free(self) -> int:
+        """How many more batches it can take."""
         return BATCHES - len(self._batches)
 
     def held(self) -> int:
+        """How many messages it has."""
         return sum(batch.end for batch in self._batches)
 
     def weight(self) -> int:
+        """How many bytes those are, about: what was taken back may still be counted."""
         return sum(batch.weight for batch in self._batches)
 
     def give(self, deliveries: Sequence[Delivery]) -> wire.Sent:
+        """Hand these over. They are recorded only if the answer is yes."""
         slot = 0 if not self._batches or self._batches[0].slot == 1 else 1
         batch = _Batch(slot, _new_code(), deliveries, len(deliveries), weight(deliveries))
         self._marks.prepare_batch(slot, len(deliveries))
@@ -131,6 +103,7 @@ class BatchAssignments:
         return sent
 
     def heard(self, said: wire.Ended | wire.Failed) -> Ended | None:
+        """Record what the worker reports; a result if something is over. Raises ValueError if the report cannot be true."""
         batch = next((batch for batch in self._batches if batch.slot == said.slot), None)
         if batch is None:
             raise ValueError(f"the worker reports a batch that it does not have ({said.slot})")
@@ -149,10 +122,12 @@ class BatchAssignments:
         return Ended(batch.deliveries[: batch.end], batch.failures)
 
     def candidates(self, said: wire.Damaged) -> Sequence[str]:
+        """The ids of the messages that may have done what the worker found."""
         batch = next((batch for batch in self._batches if batch.slot == said.slot), None)
         return [] if batch is None else [each.id for each in batch.deliveries[: batch.end][max(0, said.first) : said.last + 1]]
 
     def running(self) -> Sequence[Running]:
+        """What runs at this moment, according to the marks."""
         what, since = self._marks.running()
         for batch in self._batches:
             index = what - 1 - batch.slot * BATCH
@@ -161,6 +136,7 @@ class BatchAssignments:
         return ()
 
     def take_back(self) -> Sequence[Delivery]:
+        """What was not started and will not be. Only while the worker stands still."""
         what, _ = self._marks.running()
         taken: list[Delivery] = []
         for batch in self._batches:
@@ -171,6 +147,7 @@ class BatchAssignments:
         return taken
 
     def post_mortem(self) -> PostMortem:
+        """What it leaves. Only once the worker is certainly gone, and everything it sent was read."""
         ended: list[Delivery] = []
         failures: dict[int, Failure] = {}
         unstarted: list[Delivery] = []
@@ -229,7 +206,7 @@ class _Lane:
 
 
 class LaneAssignments:
-    """For a worker that runs several messages at once, each in its lane."""
+    """For a worker that runs several messages at once, each in its lane. Has the methods of BatchAssignments."""
 
     def __init__(self, marks: Marks, send: Send, *, shares_a_thread: bool) -> None:
         self._marks, self._send, self._shares_a_thread = marks, send, shares_a_thread
@@ -314,6 +291,9 @@ class LaneAssignments:
         what, since = self._marks.running(number)
         is_running = what == 1 and not self._marks.outcome(number)
         return Running(self._lanes[number].delivery, since, number) if is_running else None
+
+
+Assignments = BatchAssignments | LaneAssignments
 
 
 def _ended(lanes: Sequence[_Lane]) -> Ended:
