@@ -9,6 +9,7 @@ import contextvars
 import socket
 import threading
 import time
+import types
 from collections.abc import Coroutine, Generator
 from contextlib import suppress
 from queue import SimpleQueue
@@ -161,7 +162,7 @@ class _Tasks:
         """Every task a handler makes, its own included, notes its lane while one of its steps runs."""
         context: contextvars.Context | None = how.get("context")
         lane = _lane.get() if context is None else context.get(_lane, -1)
-        stepped = coro if lane < 0 else _stepping(_Steps(coro, lane + 1, self._marks.step))
+        stepped = coro if lane < 0 else _stepping(coro, lane + 1, self._marks.step)
         return asyncio.Task(stepped, loop=loop, **how)
 
 
@@ -187,34 +188,29 @@ class _TimeLimits:
         self.watch(loop)
 
 
-async def _stepping(steps: "_Steps") -> Any:
+async def _stepping(coro: Coroutine[Any, Any, Any], lane: int, step: memoryview) -> Any:
     try:
-        return await steps
+        return await _steps(coro, lane, step)
     except (SystemExit, KeyboardInterrupt) as left:  # asyncio lets these two end the loop, and with it every other message
         raise RuntimeError(f"a task of the handler raised {type(left).__name__}: {left}") from left
 
 
-class _Steps:
+@types.coroutine
+def _steps(coro: Coroutine[Any, Any, Any], lane: int, step: memoryview) -> Generator[Any, Any, Any]:
     """Drives a coroutine step by step, with the lane's number in shared memory during each of them."""
-
-    def __init__(self, coro: Coroutine[Any, Any, Any], lane: int, step: memoryview) -> None:
-        self._coro, self._lane, self._step = coro, lane, step
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        coro, lane, step = self._coro, self._lane, self._step
-        value: Any = None
-        thrown: BaseException | None = None
-        while True:
-            step[0] = lane
-            try:
-                waited_for = coro.send(value) if thrown is None else coro.throw(thrown)
-            except StopIteration as ended:
-                return ended.value
-            finally:
-                end_copy()  # a forked copy that went on with the loop would run every other message again
-                step[0] = 0
-            value = thrown = None
-            try:
-                value = yield waited_for
-            except BaseException as error:  # a cancellation, or what the awaited future raised: it belongs to the coroutine
-                thrown = error
+    value: Any = None
+    thrown: BaseException | None = None
+    while True:
+        step[0] = lane
+        try:
+            waited_for = coro.send(value) if thrown is None else coro.throw(thrown)
+        except StopIteration as ended:
+            return ended.value
+        finally:
+            end_copy()  # a forked copy that went on with the loop would run every other message again
+            step[0] = 0
+        value = thrown = None
+        try:
+            value = yield waited_for
+        except BaseException as error:  # a cancellation, or what the awaited future raised: it belongs to the coroutine
+            thrown = error

@@ -277,7 +277,7 @@ class IsolatedWorkers:
                     return
                 process = self._template.worker(self._consumer, self._ties())
             except (UnpoisonError, OSError) as error:
-                self._start_backoff.impossible(error)
+                self._start_backoff.wait(str(error))  # its app can no longer be imported, or the machine is full
                 return
             worker = PooledWorker(process, self._consumer)
             self._workers.append(worker)

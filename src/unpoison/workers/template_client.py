@@ -257,14 +257,10 @@ class StartBackoff:
     def failed(self, worker: "PooledWorker") -> None:
         """This one ended before it was ready."""
         crash = worker.process.autopsy(None)
-        self._wait(worker.problem or f"it ended ({crash.signal or f'exit code {crash.exit_code}'}) before it was ready")
+        self.wait(worker.problem or f"it ended ({crash.signal or f'exit code {crash.exit_code}'}) before it was ready")
 
-    def impossible(self, error: Exception) -> None:
-        """No process could be made: the template was killed and its app can no longer be imported, or the machine is full."""
-        self._wait(str(error))
-
-    def _wait(self, why: str) -> None:
-        """Those that were started together fail alike and count as one try."""
+    def wait(self, why: str) -> None:
+        """Try again in a while. Those that were started together fail alike and count as one try."""
         if not self.is_due():
             return
         self._again = time.monotonic() + START_AGAIN[min(self._rounds, len(START_AGAIN) - 1)]
