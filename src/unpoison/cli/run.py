@@ -31,7 +31,7 @@ _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
 
 def is_possible() -> bool:
     """Whether standard error is a terminal that can keep a line."""
-    return sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb" and _size().lines >= SMALLEST
+    return sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb" and shutil.get_terminal_size().lines >= SMALLEST
 
 
 @contextmanager
@@ -50,16 +50,12 @@ def progress_line(text: Callable[[], str]) -> Iterator[None]:
 def _show(text: Callable[[], str], ended: threading.Event) -> None:
     size = None
     while not ended.wait(REFRESH):
-        if size != (size := _size()):
+        if size != (size := shutil.get_terminal_size()):
             # The line end makes room if the cursor is in the last line. Setting the area moves the cursor, so it is put back.
             _write(f"\n{_SAVE}\x1b[1;{size.lines - 1}r{_RESTORE}\x1b[1A")
         _write(f"{_SAVE}\x1b[{size.lines};1H\x1b[2K{_DIM}{text()[: size.columns]}{_PLAIN}{_RESTORE}")
     if size is not None:
         _write(f"{_SAVE}\x1b[r{_RESTORE}\x1b[J")
-
-
-def _size() -> os.terminal_size:
-    return shutil.get_terminal_size()
 
 
 def _write(text: str) -> None:
