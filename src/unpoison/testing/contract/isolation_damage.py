@@ -95,7 +95,8 @@ def test_a_worker_in_which_one_message_after_the_other_fails_is_replaced_but_not
         assert len(scene.letters()) == 200
         replaced = consumer.said("is replaced: the last")
         assert 2 <= len(replaced) <= 3  # after 20, 40 and 80 failures, or more where those in hand ended as well
-        assert len({entry.worker for entry in scene.diary.entries("start")}) == len(replaced) + 1
+        workers = {entry.worker for entry in scene.diary.entries("start")}
+        assert len(workers) - len(replaced) in (0, 1)  # 0 if the last one was replaced after the last message
 
 
 @pytest.mark.parametrize("style", ["threads", "async"])
