@@ -10,14 +10,17 @@ from confluent_kafka import Producer
 
 from tests.contract.kafka_lab import KafkaLab
 from unpoison import App
+from unpoison.body.payload import new_id
 from unpoison.brokers import findings_for
+from unpoison.brokers.kafka import group_member
 from unpoison.brokers.kafka.commit_metadata import split_topic_id
 from unpoison.brokers.kafka.committing import Commits
 from unpoison.brokers.kafka.connection import Connection
+from unpoison.brokers.kafka.group_member import GroupMember
 from unpoison.brokers.kafka.url import address
 from unpoison.errors import BrokerUnavailable, ConfigError, OwnershipLost, Permanent
 from unpoison.model.backoff import Backoff
-from unpoison.model.message import Counters, Delivery
+from unpoison.model.message import Counters, Delivery, Outgoing
 from unpoison.port.broker import Kept, Settlement
 from unpoison.testing import given
 from unpoison.testing.isolation.diary import wait_until
@@ -331,6 +334,38 @@ def test_a_partition_that_was_paused_and_lost_is_read_on_when_it_comes_back(lab)
     lab.shift_clock(3500)
     wait_until(lambda: came.extend(broker.fetch("orders", 1000)) or len(came) >= 2501, lambda: f"Only {len(came)} came")
     assert len({each.body for each in came}) == len(came) == 2501
+
+
+def test_large_messages_that_wait_for_a_long_handler_do_not_fill_the_memory(lab, monkeypatch):
+    polls: list[int] = []
+    poll = GroupMember._poll
+    monkeypatch.setattr(group_member, "SERVE_EVERY", 0.01)
+    monkeypatch.setattr(GroupMember, "_poll", lambda member, *given: polls.append(1) or poll(member, *given))
+    broker, running = lab.broker("orders", ring=lambda: None), []
+    for number in range(20):
+        broker.publish([Outgoing(new_id(), "orders", b"%d" % number + b"x" * 5 * 1024 * 1024)])
+    wait_until(lambda: running.extend(broker.fetch("orders", 1)) or running, lambda: "Nothing came")
+    subscription = broker._subscriptions["orders"]
+
+    def is_paused():
+        subscription.begin(fetching=True)
+        return any(part.is_paused for part in _partitions(broker, "main").values())
+
+    wait_until(is_paused, lambda: "It reads on")
+    polls.clear()
+    wait_until(lambda: is_paused() and len(polls) > 100, lambda: "It does not poll")
+    assert sum(part.size for part in _partitions(broker, "main").values()) <= 2 * group_member.MAX_BYTES + 6 * 1024 * 1024
+    broker.settle(Settlement(gone=running))
+    came: list[Delivery] = []
+
+    def all_came():
+        found = broker.fetch("orders", 20)
+        came.extend(found)
+        broker.settle(Settlement(gone=found))
+        return len(came) == 19
+
+    wait_until(all_came, lambda: f"Only {len(came)} came")
+    assert sorted(each.body[:2].rstrip(b"x") for each in came) == sorted(b"%d" % number for number in range(1, 20))
 
 
 def test_one_whose_time_comes_later_but_stands_earlier_outlives_its_consumer(lab):

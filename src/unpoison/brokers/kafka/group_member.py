@@ -18,7 +18,7 @@ from unpoison.brokers.kafka.connection import Connection
 from unpoison.brokers.kafka.envelope import Record
 from unpoison.brokers.kafka.errors import ALL_DOWN, DENIED, error_text, is_final, with_permission
 from unpoison.brokers.kafka.names import Names
-from unpoison.brokers.kafka.partition import Partition
+from unpoison.brokers.kafka.partition import MUCH_WAITS, Partition
 from unpoison.brokers.kafka.settings import MemberSettings
 from unpoison.brokers.kafka.topology import MISSING, TopicWatch
 from unpoison.brokers.kafka.waiting import Waiting, hand_over
@@ -134,6 +134,7 @@ class GroupMember:
             consumer = self._look_at_topic(consumer)
             self._subscribe(consumer)
             is_full = self._is_full()
+            self._limit_memory()
             if is_full:
                 time.sleep(WAIT_WHEN_FULL)  # not woken by threads that take or settle something: that happens all the time
             if not is_full or self.commits.is_under_way or time.monotonic() - served_at > SERVE_EVERY:
@@ -215,13 +216,15 @@ class GroupMember:
             self._arrive(records)
             self.assignment.changed.notify_all()
 
-    def _pause(self, partition: Partition, paused: bool) -> None:
-        """Stop or resume reading a partition."""
-        if self._consumer is not None:
+    def _pause(self, partition: Partition, reason: str, paused: bool) -> None:
+        """Stop reading a partition for this reason, or resume it if there is no other reason."""
+        before = partition.is_paused
+        change_reason = partition.pauses.add if paused else partition.pauses.discard
+        change_reason(reason)
+        if self._consumer is not None and partition.is_paused != before:
             change = self._consumer.pause if paused else self._consumer.resume
             with suppress(KafkaException):  # it has just gone elsewhere
                 change([TopicPartition(self.topic, partition.number)])
-                partition.is_paused = paused
 
     def _is_busy(self) -> bool:
         partitions = self.assignment.partitions.values()
@@ -258,7 +261,16 @@ class GroupMember:
     def _is_full(self) -> bool:
         partitions = list(self.assignment.partitions.values())
         count = sum(len(each.ready) + len(each.fresh) + len(each.marking) + len(each.early) for each in partitions)
-        return count > MAX_RECORDS or sum(each.size for each in partitions) > MAX_BYTES
+        return count > MAX_RECORDS or _size(partitions) > MAX_BYTES
+
+    def _limit_memory(self) -> None:
+        """A full member still polls, and each poll may bring a record: beside a long handler, large ones would fill the memory.
+        A pause throws away what the client has read ahead, so there is one only at twice what makes the member full."""
+        partitions = list(self.assignment.partitions.values())
+        size = _size(partitions)
+        if size > 2 * MAX_BYTES or size <= MAX_BYTES // 2:
+            for partition in partitions:
+                self._pause(partition, MUCH_WAITS, size > MAX_BYTES)
 
     def _leave(self, consumer: Consumer) -> None:
         deadline = time.monotonic() + ANSWER_WITHIN
@@ -355,6 +367,10 @@ class GroupMember:
                 here.partitions.pop(partition.number, None)
             here.changed.notify_all()
         here.ring()
+
+
+def _size(partitions: Iterable[Partition]) -> int:
+    return sum(each.size + sum(map(len, each.early)) for each in partitions)
 
 
 def _by_partition(records: list[Record]) -> Iterable[tuple[int, list[Record]]]:

@@ -29,6 +29,9 @@ from unpoison.model.message import Counters
 SPAN = 100_000
 """Offsets that the mark may be ahead of the first unfinished message: the next owner reads all of them again."""
 
+MUCH_RESTS, MUCH_WAITS = "much rests", "much waits"
+"""Why a partition is not read: too much of it is not due, or is read already and has not started."""
+
 AT_FIRST = 8
 WITHOUT_LIMIT = 1_000
 AFTER_A_LOSS, OTHERWISE = 0.05, 0.02
@@ -86,7 +89,8 @@ class Partition:
         self.is_revoked = False
         self.is_deleted = False
         """Whether its topic was deleted, and perhaps created again. What runs is settled all the same."""
-        self.is_paused = False
+        self.pauses: set[str] = set()
+        """Why it is not read at the moment: MUCH_RESTS, MUCH_WAITS."""
         self.in_order = True
         """Whether fresh, marking and ready are in the order of their offsets. A message that became due, or was put back, may
         come after others with higher offsets."""
@@ -288,6 +292,10 @@ class Partition:
         waiting = [each for each in (self.ready, self.marking, self.fresh) if each]
         found += [each[0].offset() if self.in_order else min(map(_offset, each)) for each in waiting]
         return min(found, default=max(self.next, self.high + 1))
+
+    @property
+    def is_paused(self) -> bool:
+        return bool(self.pauses)
 
     @property
     def is_idle(self) -> bool:

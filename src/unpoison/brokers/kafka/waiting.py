@@ -15,7 +15,7 @@ from unpoison.brokers.kafka.cluster_queries import PartitionKey
 from unpoison.brokers.kafka.connection import Connection, Reader
 from unpoison.brokers.kafka.envelope import CANCELLED, HOLDER, REF, NewRecord, Record, claim_of, due_at, header, settled_note
 from unpoison.brokers.kafka.names import AGAIN, HELD, REPLAYS, SUSPECTS, Names
-from unpoison.brokers.kafka.partition import Assignment, Partition
+from unpoison.brokers.kafka.partition import MUCH_RESTS, Assignment, Partition
 from unpoison.errors import BrokerUnavailable
 
 LOOK_FOR_HOLDERS = 0.5
@@ -24,8 +24,8 @@ FAR = 3600.0
 MAX_RESTING, MAX_RESTING_BYTES = 1_000, 4 * 1024 * 1024
 """What is read of one partition before it is due."""
 
-Pause = Callable[[Partition, bool], None]
-"""Stops or resumes reading a partition."""
+Pause = Callable[[Partition, str, bool], None]
+"""Stops reading a partition for a reason, or resumes it if there is no other reason."""
 
 
 class Waiting:
@@ -212,8 +212,8 @@ class RetryWaiting(Waiting):
             count, size = len(partition.resting), partition.resting_size
             much = count > MAX_RESTING or size > MAX_RESTING_BYTES
             little = count <= MAX_RESTING // 2 and size <= MAX_RESTING_BYTES // 2
-            if (much and not partition.is_paused) or (little and partition.is_paused):
-                pause(partition, much)
+            if much or little:
+                pause(partition, MUCH_RESTS, much)
 
     def _look_for_holders(self) -> None:
         """Start what a holder ran that is gone. Gone means absent from the group twice in a row."""
