@@ -28,6 +28,6 @@ def test_one_script_creates_what_apps_on_two_brokers_need(redis, postgresql, tmp
     run_script(unpoison(*planned, cwd=tmp_path).text, tmp_path, **login)
     again = unpoison(*planned, cwd=tmp_path)
     assert again.text.count("# Nothing is missing here.") == 2
-    assert again.err == "Nothing is missing: all that these sources need exists, and the user may use it.\n"
+    assert again.err == "Nothing is missing: everything that these sources need exists, and the user may use it.\n"
     for name in urls:
         assert unpoison("run", f"{name}:app", "--until-empty", cwd=tmp_path).code == 0

@@ -51,7 +51,7 @@ def can_do_everything(vhost, tmp_path):
         shop.uses_everything(url)
         again = shop.plan(vhost.url, "--user", name)
         assert "Nothing is missing here." in again.text
-        assert again.err == "Nothing is missing: all that these sources need exists, and the user may use it.\n"
+        assert again.err == "Nothing is missing: everything that these sources need exists, and the user may use it.\n"
     finally:
         vhost.server.http("DELETE", f"/api/users/{name}")
 
