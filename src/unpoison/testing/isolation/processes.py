@@ -200,6 +200,11 @@ class ConsumerProcess:
                 self._process.wait(PATIENCE)
 
 
+UNTIL_EMPTY_WITHIN = 120.0
+"""Seconds. A consumer that waits until nothing is left waits for the others too: for each one that is killed, until the broker
+hands out its messages again."""
+
+
 class Supervisor(threading.Thread):
     """Starts a consumer again at once whenever it ends, as systemd or Kubernetes do, until there is nothing to do or it is
     no longer wanted."""
@@ -227,7 +232,8 @@ class Supervisor(threading.Thread):
         while True:
             consumer = ConsumerProcess(self._plan, until_empty=self._until_empty)
             self.consumers.append(consumer)
-            code = consumer.wait(PATIENCE if self._until_empty else None)
+            with consumer:  # one that does not end is killed: it would consume beside the tests to come
+                code = consumer.wait(UNTIL_EMPTY_WITHIN if self._until_empty else None)
             if code == 0:
                 if self._until_empty or not self.is_wanted:
                     return
