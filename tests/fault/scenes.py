@@ -1,4 +1,5 @@
-"""What happens in the same way on several brokers: a server that goes away and comes back, a right that is taken away."""
+"""What happens in the same way on several brokers: a server that goes away and comes back, a right that is taken away, a dead
+letter that another program moves back."""
 
 import threading
 from collections.abc import Callable
@@ -8,11 +9,12 @@ import pytest
 from unpoison import App
 from unpoison.flow import ending
 from unpoison.model.backoff import Backoff
+from unpoison.model.dead_letter import DeadLetter
 from unpoison.model.message import Delivery
 from unpoison.testing import given
 from unpoison.testing.isolation.diary import wait_until
 from unpoison.testing.processes import PATIENCE
-from unpoison.testing.running import Journal, Running
+from unpoison.testing.running import Journal, Running, drained
 
 
 def consumed_through_a_restart(
@@ -80,3 +82,27 @@ def pause_of_a_lost_right(
     app.close()
     assert attempts == [(1, False), (2, False)]
     return str(journal.of("pause")[0])
+
+
+def letter_moved_back(app: App, move: Callable[[], object]) -> DeadLetter:
+    """Give a message up, have another program move its letter back to the source, and give it up again. It starts anew, and its
+    history is kept. Returns the last letter."""
+    attempts: list[int] = []
+
+    def handle(number: int, delivery: Delivery) -> None:
+        attempts.append(delivery.attempt)
+        raise ConnectionError(f"failed in life {1 + (len(attempts) > 2)}")
+
+    given.consumer(app, "orders", handle, max_attempts=2, backoff=Backoff.immediate())
+    app.publish("orders", 1)
+    drained(app)
+    assert attempts == [1, 2]
+    move()
+    with Journal() as journal:
+        drained(app)
+    assert "moved 1 dead letter back from the DLQ" in journal.of("moved-back")[0]
+    assert attempts == [1, 2, 1, 2]
+    *_, letter = app.dlq("orders").letters()
+    assert (letter.replays, letter.attempts) == (1, 2)
+    assert [past.error.rpartition(" ")[2] for past in letter.history] == ["1", "1", "2", "2"]
+    return letter

@@ -10,7 +10,7 @@ from tests.bulk_letters import fill
 from tests.contract.rabbitmq_lab import RabbitMQLab
 from tests.contract.sqs_lab import SQSLab
 from tests.contract.sqs_proxy import refusal
-from tests.fault.rabbitmq.amqp_proxy import Proxy
+from tests.fault.rabbitmq.amqp_proxy import AMQPProxy
 from unpoison.brokers import dead_letters_for
 from unpoison.brokers.rabbitmq import connection, queue_pass
 from unpoison.brokers.rabbitmq.broker import RabbitMQBroker
@@ -53,7 +53,7 @@ def test_a_rabbitmq_that_goes_silent_in_the_middle_of_a_pass_is_not_waited_for_f
     fill(lab.url, "orders", 1_000, size=20_000)
     monkeypatch.setattr(connection, "ANSWER_TIMEOUT", 0.5)
     monkeypatch.setattr(queue_pass, "QUIET", 0.2)
-    with Proxy(lab.url) as proxy:
+    with AMQPProxy(lab.url) as proxy:
         letters = dead_letters_for(proxy.url, "orders", create=False)
         when_taken(monkeypatch, 10, proxy.freeze)
         with pytest.raises(BrokerUnavailable, match=r"handed out [0-9,]+ of 1,000 messages of 'orders.dlq' and no more.*go back"):

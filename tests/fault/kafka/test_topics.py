@@ -1,5 +1,7 @@
 """Topics are missing, deleted and made again: nothing is made behind anybody's back, nothing is skipped, and it is said."""
 
+from contextlib import contextmanager
+
 import pytest
 from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType
@@ -157,13 +159,20 @@ def test_what_fails_in_the_moment_in_which_the_dlq_is_deleted_becomes_a_letter_a
     assert admin.setting(admin.names.dlq, "retention.ms") == "-1"
 
 
-def test_a_source_that_is_deleted_and_made_again_is_consumed_from_its_first_message(lab, admin):
+@contextmanager
+def consuming_a_topic_that_is_deleted(lab, admin):
+    """Ten messages were handled; then the topic is deleted. Gives what is handled, and what is logged."""
     handled: list[int] = []
     app = given.consumer(lab.app(), "orders", handled.append, schema=int, isolation="thread")
     app.publish_many("orders", range(10))
     with Journal() as journal, Running(app):
         wait_until(lambda: len(handled) == 10, lambda: f"{handled} were handled")
         admin.delete(admin.names.topic)
+        yield handled, journal
+
+
+def test_a_source_that_is_deleted_and_made_again_is_consumed_from_its_first_message(lab, admin):
+    with consuming_a_topic_that_is_deleted(lab, admin) as (handled, journal):
         journal.wait_for("pause")
         assert admin.names.topic not in admin.topics()
         admin.make(admin.names.topic)
@@ -176,12 +185,7 @@ def test_a_source_that_is_deleted_and_made_again_is_consumed_from_its_first_mess
 
 
 def test_a_source_that_is_made_again_at_once_loses_nothing_though_old_offsets_are_committed_for_it(lab, admin):
-    handled: list[int] = []
-    app = given.consumer(lab.app(), "orders", handled.append, schema=int, isolation="thread")
-    app.publish_many("orders", range(10))
-    with Journal() as journal, Running(app):
-        wait_until(lambda: len(handled) == 10, lambda: f"{handled} were handled")
-        admin.delete(admin.names.topic)
+    with consuming_a_topic_that_is_deleted(lab, admin) as (handled, journal):
         admin.make(admin.names.topic, **{admin.names.topic: NewTopic(admin.names.topic, 2, 1)})
         App(lab.url).publish_many("orders", range(100, 115))
         wait_until(lambda: set(range(100, 115)) <= set(handled), lambda: f"{handled} were handled")

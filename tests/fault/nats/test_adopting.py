@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from tests.fault.scenes import letter_moved_back
 from unpoison import App
 from unpoison.app import runnable
 from unpoison.brokers import findings_for
@@ -294,24 +295,11 @@ def test_what_was_settled_leaves_nothing_behind(lab, raw):
 
 
 def test_a_letter_that_another_program_publishes_again_starts_anew_and_its_history_is_kept(lab, raw):
-    attempts: list[int] = []
+    def publish_again():
+        letter = raw.ask("STREAM.MSG.GET.orders_DLQ", {"last_by_subj": "unpoison.dead.orders"})["message"]
+        publish(raw, "orders", base64.b64decode(letter["data"]), base64.b64decode(letter["hdrs"]))
 
-    def handle(number: int, delivery: Delivery) -> None:
-        attempts.append(delivery.attempt)
-        raise ConnectionError(f"failed in life {1 + (len(attempts) > 2)}")
-
-    app = given.consumer(lab.app(), "orders", handle, max_attempts=2, backoff=Backoff.immediate())
-    app.publish("orders", 1)
-    drained(app)
-    letter = raw.ask("STREAM.MSG.GET.orders_DLQ", {"last_by_subj": "unpoison.dead.orders"})["message"]
-    publish(raw, "orders", base64.b64decode(letter["data"]), base64.b64decode(letter["hdrs"]))
-    with Journal() as journal:
-        drained(app)
-    assert attempts == [1, 2, 1, 2]
-    assert "moved 1 dead letter back from the DLQ" in journal.of("moved-back")[0]
-    *_, again = lab.dlq("orders").letters()
-    assert (again.replays, again.attempts) == (1, 2)
-    assert [past.error.rpartition(" ")[2] for past in again.history] == ["1", "1", "2", "2"]
+    letter_moved_back(lab.app(), publish_again)
 
 
 def test_attempts_that_another_program_counts_do_not_count_and_its_handler_sees_them(lab, raw):

@@ -1,40 +1,31 @@
-"""A server between a client and RabbitMQ that holds things up on purpose: confirms, or everything."""
+"""A proxy before RabbitMQ that holds things up on purpose: confirms, or everything."""
 
 import socket
 import struct
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
-from typing import Self
-from urllib.parse import urlsplit
+
+from tests.proxy import Proxy
 
 _HEAD = struct.Struct(">BHI")
 _METHOD, _CONFIRMS = 1, {(60, 80), (60, 120)}
 
 
-class Proxy:
-    """Stands before the server at `url`; its own `url` leads through it. Set `is_withholding` or `is_frozen` at any time."""
+class AMQPProxy(Proxy):
+    """Holds up confirms, or everything, at any time."""
 
     def __init__(self, url: str) -> None:
-        place = urlsplit(url)
-        self._target = (place.hostname or "127.0.0.1", place.port or 5672)
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        credentials = place.netloc.rpartition("@")[0]
-        self.url = place._replace(netloc=f"{credentials}@127.0.0.1:{self._listener.getsockname()[1]}").geturl()
+        super().__init__(url)
         self._changed = threading.Condition()
         self._withholding = self._frozen = False
         self._withheld: list[tuple[socket.socket, bytes]] = []
-        self._sockets: list[socket.socket] = []
-
-    def __enter__(self) -> Self:
-        threading.Thread(target=self._accept, name="amqp-proxy", daemon=True).start()
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._listener.close()
         self.thaw()
-        self.cut()
+        super().__exit__(kind, error, trace)
 
     def withhold_confirms(self) -> None:
         self._withholding = True
@@ -60,25 +51,10 @@ class Proxy:
             self._frozen = False
             self._changed.notify_all()
 
-    def cut(self) -> None:
-        """End all connections."""
-        for each in self._sockets:
-            with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-            each.close()
-        self._sockets.clear()
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                client, _ = self._listener.accept()
-                server = socket.create_connection(self._target)
-                self._sockets += [client, server]
-                self._start(client, server.sendall)
-                self._start(server, _Frames(lambda frame, client=client: self._to_client(client, frame)).feed)
-
-    def _start(self, source: socket.socket, pass_on: Callable[[bytes], object]) -> None:
-        threading.Thread(target=self._pump, args=(source, pass_on), name="amqp-proxy-pump", daemon=True).start()
+    def connected(self, client: socket.socket, server: socket.socket) -> None:
+        to_client = _Frames(partial(self._to_client, client)).feed
+        self.start(partial(self._pump, client, server.sendall))
+        self.start(partial(self._pump, server, to_client))
 
     def _pump(self, source: socket.socket, pass_on: Callable[[bytes], object]) -> None:
         with suppress(OSError):

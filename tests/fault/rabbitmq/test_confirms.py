@@ -5,7 +5,7 @@ import threading
 import msgspec
 import pytest
 
-from tests.fault.rabbitmq.amqp_proxy import Proxy
+from tests.fault.rabbitmq.amqp_proxy import AMQPProxy
 from unpoison.brokers.rabbitmq.broker import RabbitMQBroker
 from unpoison.errors import BrokerUnavailable, OwnershipLost
 from unpoison.model.message import Counters
@@ -16,7 +16,7 @@ from unpoison.testing.isolation.diary import wait_until
 
 @pytest.fixture
 def proxy(lab):
-    with Proxy(lab.url) as proxy:
+    with AMQPProxy(lab.url) as proxy:
         yield proxy
 
 
