@@ -21,7 +21,7 @@ from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ClusterMetadata, ConsumerGroupDescription, OffsetSpec, TopicMetadata
 
 from unpoison.brokers.kafka import commit_metadata
-from unpoison.brokers.kafka.errors import TIMED_OUT, Answer, ConnectionState, result_within, unavailable, with_permission
+from unpoison.brokers.kafka.errors import DENIED, TIMED_OUT, Answer, ConnectionState, result_within, unavailable, with_permission
 from unpoison.brokers.kafka.names import PARTITIONS, TIERS, Names
 from unpoison.brokers.kafka.settings import RARELY_POLLED, ClientSettings
 from unpoison.errors import BrokerUnavailable
@@ -74,7 +74,13 @@ class GroupOffsets:
 
     def ask(self, group: str, places: Sequence[TopicPartition], within: float) -> Sequence[TopicPartition]:
         with self._lock:
-            found: list[TopicPartition] = self._client(group).committed(list(places), timeout=within)
+            client = self._client(group)
+            try:
+                found: list[TopicPartition] = client.committed(list(places), timeout=within)
+            except KafkaException:
+                if denied := _denial(client):
+                    raise KafkaException(denied) from None
+                raise
         if failed := next((each.error for each in found if each.error), None):
             raise KafkaException(failed)
         return found
@@ -96,6 +102,15 @@ class GroupOffsets:
         with self._lock:
             for group in list(self._clients):
                 self._drop(group)
+
+
+def _denial(client: Consumer) -> KafkaError | None:
+    """A client that may not ask for its group's server says that it timed out. The reason is among its events."""
+    found = None
+    while (event := client.poll(0)) is not None:
+        if (error := event.error()) is not None and error.code() in DENIED:
+            found = error
+    return found
 
 
 class Member(msgspec.Struct, frozen=True):
