@@ -15,7 +15,7 @@ from unpoison.testing import given
 from unpoison.testing.processes import Child, Gate
 from unpoison.testing.running import drained
 
-DEEDS = ("sending letters again", "noting what became of letters")
+DEEDS = ("sending letters again", "writing what became of letters")
 
 
 @contextmanager
