@@ -293,6 +293,34 @@ def test_retry_after_is_honoured_in_seconds_and_as_a_date_beside_the_server_s_ow
     assert (found.classification, found.retry_after, found.charged) == (classification, wait, classification is not THROTTLED)
 
 
+@pytest.mark.parametrize(
+    ("headers", "wait"),
+    [
+        ({"Retry_After_Ms": "1500"}, 1.5),
+        ({"RateLimit_Reset": "30"}, 30.0),
+        ({"RateLimit": "limit=100, remaining=0, reset=50"}, 50.0),
+        ({"RateLimit": '"default";r=0;t=20'}, 20.0),
+        ({"RateLimit": '"burst";r=0, "daily";r=9;t=3600'}, 3600.0),
+        ({"RateLimit": '"default";r=50'}, None),
+        ({"RateLimit": "limit=100, start=5"}, None),
+        ({"X_RateLimit_Reset": "12"}, 12.0),
+        ({"X_Rate_Limit_Reset": "12.5"}, 12.5),
+        ({"X_RateLimit_Reset": "1792567740", "Date": DATE}, 60.0),
+        ({"X_RateLimit_Reset": "1792567740000", "Date": DATE}, 60.0),
+        ({"X_RateLimit_Reset": "1792567000", "Date": DATE}, 0.0),
+        ({"X_RateLimit_Reset": "1792567740"}, None),
+        ({"X_Rate_Limit_Reset": "Wed, 21 Oct 2026 07:28:30 GMT", "Date": DATE}, 30.0),
+        ({"X_RateLimit_Reset": "never"}, None),
+        ({"Retry_After": "3", "RateLimit_Reset": "30"}, 3.0),
+        ({"Retry_After": "soon", "RateLimit_Reset": "30"}, 30.0),
+        ({"RateLimit": '"default";r=0;t=20', "X_RateLimit_Reset": "99"}, 20.0),
+    ],
+)
+def test_a_wait_is_read_from_every_header_in_which_servers_say_it(headers, wait):
+    found = classify(http_error(429, **headers))
+    assert (found.classification, found.retry_after) == (THROTTLED, wait)
+
+
 @table(
     (stand_in("psycopg2.errors.SerializationFailure", type(stand_in("psycopg2.Error")), pgcode="40001"), TRANSIENT),
     (stand_in("psycopg2.errors.UniqueViolation", type(stand_in("psycopg2.Error")), pgcode="23505"), PERMANENT),

@@ -46,6 +46,8 @@ STATUSES = pytest.mark.parametrize(
         ("/503?Retry-After=7", THROTTLED, 7.0),
         ("/429", THROTTLED, None),
         ("/429?Retry-After=30", THROTTLED, 30.0),
+        ("/429?RateLimit-Reset=30", THROTTLED, 30.0),
+        ("/429?Date=Wed, 21 Oct 2026 07:28:00 GMT&X-RateLimit-Reset=1792567740", THROTTLED, 60.0),
         ("/429?Date=Wed, 21 Oct 2026 07:28:00 GMT&Retry-After=Wed, 21 Oct 2026 07:29:00 GMT", THROTTLED, 60.0),
     ],
 )
@@ -305,6 +307,11 @@ def test_other_exceptions_of_botocore(error, expected):
 @pytest.fixture(scope="module")
 def grpc_address():
     def answer(request, context):
+        code, _, trailer = request.partition(b":")
+        if trailer:
+            name, _, value = trailer.decode().partition("=")
+            context.set_trailing_metadata([(name, bytes.fromhex(value) if name.endswith("-bin") else value)])
+            request = code
         context.abort(grpc.StatusCode[request.decode()], "text") if request.isalpha() or b"_" in request else None
         return b"x" * int(request)
 
@@ -346,6 +353,35 @@ def test_grpc_goes_by_status_code(grpc_address, code, expected):
     error = raised(grpc_call, grpc_address, code.encode())
     assert error.code().name == code
     check(error, expected)
+
+
+SEVEN_AND_A_HALF_SECONDS = (
+    "0808120d71756f746120757365642075701a430a2b747970652e676f6f676c65617069732e636f6d2f676f6f676c652e7270632e51756f74614661696c"
+    "75726512140a120a0970726f6a6563743a37120572656164731a360a28747970652e676f6f676c65617069732e636f6d2f676f6f676c652e7270632e52"
+    "65747279496e666f120a0a0808071080cab5ee01"
+)
+"""A google.rpc.Status with a QuotaFailure and a RetryInfo, as Google's own classes write it."""
+BELOW_ZERO = (
+    "080e1201781a390a28747970652e676f6f676c65617069732e636f6d2f676f6f676c652e7270632e5265747279496e666f120d0a0b08fdffffffffff"
+    "ffffff01"
+)
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected", "wait"),
+    [
+        (f"RESOURCE_EXHAUSTED:grpc-status-details-bin={SEVEN_AND_A_HALF_SECONDS}", THROTTLED, 7.5),
+        (f"UNAVAILABLE:grpc-status-details-bin={SEVEN_AND_A_HALF_SECONDS}", TRANSIENT, 7.5),
+        (f"UNAVAILABLE:grpc-status-details-bin={BELOW_ZERO}", TRANSIENT, 0.0),
+        (f"UNAVAILABLE:grpc-status-details-bin={SEVEN_AND_A_HALF_SECONDS[:-8]}", TRANSIENT, None),
+        ("UNAVAILABLE:grpc-status-details-bin=ffffffff", TRANSIENT, None),
+        ("RESOURCE_EXHAUSTED:grpc-retry-pushback-ms=250", THROTTLED, 0.25),
+        ("RESOURCE_EXHAUSTED:grpc-retry-pushback-ms=-1", THROTTLED, None),
+    ],
+)
+def test_grpc_waits_as_long_as_the_server_asks(grpc_address, answer, expected, wait):
+    found = classify(raised(grpc_call, grpc_address, answer.encode()))
+    assert (found.classification, found.retry_after) == (expected, wait)
 
 
 def test_a_grpc_call_that_is_too_large_is_permanent_though_its_code_is_that_of_a_quota(grpc_address):

@@ -5,12 +5,11 @@ and HTTP 503. This module knows where each client keeps the code; `status_codes`
 from classes of packages known here, and even then not trusted: a user's subclass may hold anything in them, or raise.
 """
 
-import email.utils
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from unpoison.classify import status_codes
+from unpoison.classify import asked_waits, status_codes
+from unpoison.classify.asked_waits import call, header
 from unpoison.classify.status_codes import PERMANENT, TRANSIENT, Meaning
 
 
@@ -22,46 +21,10 @@ def read(thing: object, name: str) -> Any:
         return None
 
 
-def _call(thing: object, name: str, *arguments: object) -> Any:
-    """What a method answers, or None."""
-    try:
-        return getattr(thing, name)(*arguments)
-    except BaseException:
-        return None
-
-
 def _http(status: object, headers: object) -> Meaning | None:
     if not isinstance(status, int):
         return None
-    return status_codes.http(status, _header(headers, "Retry-After") is not None, _retry_after(headers))
-
-
-def _retry_after(headers: object) -> float | None:
-    """Seconds, or a date. A date is read against the server's own Date header: its clock and ours may differ."""
-    text = _header(headers, "Retry-After")
-    if text is None:
-        return None
-    try:
-        wait = float(text)
-    except ValueError:
-        return _between(_header(headers, "Date"), text)
-    return wait if math.isfinite(wait) and wait >= 0 else None
-
-
-def _between(start: str | None, end: str) -> float | None:
-    try:
-        wait = email.utils.parsedate_to_datetime(end) - email.utils.parsedate_to_datetime(start or "")
-    except (ValueError, TypeError, IndexError, OverflowError):  # not a date, or only one of them with a time zone
-        return None
-    return max(0.0, wait.total_seconds())
-
-
-def _header(headers: object, name: str) -> str | None:
-    """Clients' own header types ignore case; botocore hands out a dict of lower-case names."""
-    value = _call(headers, "get", name)
-    if value is None:
-        value = _call(headers, "get", name.lower())
-    return value.strip() if isinstance(value, str) else None
+    return status_codes.http(status, header(headers, "Retry-After") is not None, asked_waits.of_http(headers))
 
 
 def _requests_or_httpx(error: BaseException) -> Meaning | None:
@@ -80,14 +43,14 @@ def _urllib(error: BaseException) -> Meaning | None:
 def _botocore(error: BaseException) -> Meaning | None:
     """The error code goes before the status: AWS throttles with HTTP 400."""
     response = read(error, "response")
-    code = _call(_call(response, "get", "Error"), "get", "Code")
-    metadata = _call(response, "get", "ResponseMetadata")
-    headers = _call(metadata, "get", "HTTPHeaders")
+    code = call(call(response, "get", "Error"), "get", "Code")
+    metadata = call(response, "get", "ResponseMetadata")
+    headers = call(metadata, "get", "HTTPHeaders")
     if not isinstance(code, str):
-        return _http(_call(metadata, "get", "HTTPStatusCode"), headers)
-    if meaning := status_codes.aws(code, _retry_after(headers)):
+        return _http(call(metadata, "get", "HTTPStatusCode"), headers)
+    if meaning := status_codes.aws(code, asked_waits.of_http(headers)):
         return meaning
-    answer = _http(_call(metadata, "get", "HTTPStatusCode"), headers)
+    answer = _http(call(metadata, "get", "HTTPStatusCode"), headers)
     return answer and answer._replace(why=f"AWS {code[:80]}, {answer.why}")
 
 
@@ -121,9 +84,9 @@ def _sqlalchemy(error: BaseException) -> Meaning | None:
 
 
 def _mongo(error: BaseException) -> Meaning | None:
-    labels = [label for label in status_codes.MONGO_LABELS if _call(error, "has_error_label", label) is True]
-    writes = _call(read(error, "details"), "get", "writeErrors")
-    codes = [_call(write, "get", "code") for write in writes] if isinstance(writes, list) else []
+    labels = [label for label in status_codes.MONGO_LABELS if call(error, "has_error_label", label) is True]
+    writes = call(read(error, "details"), "get", "writeErrors")
+    codes = [call(write, "get", "code") for write in writes] if isinstance(writes, list) else []
     codes = codes or [read(error, "code")]
     return status_codes.mongo(labels, frozenset(code for code in codes if isinstance(code, int)))
 
@@ -134,9 +97,11 @@ def _redis(error: BaseException) -> Meaning | None:
 
 
 def _grpc(error: BaseException) -> Meaning | None:
-    code = read(_call(error, "code"), "name")
-    details = _call(error, "details")
-    return status_codes.grpc(code, details if isinstance(details, str) else "") if isinstance(code, str) else None
+    code = read(call(error, "code"), "name")
+    if not isinstance(code, str):
+        return None
+    details = call(error, "details")
+    return status_codes.grpc(code, details if isinstance(details, str) else "", asked_waits.of_grpc(error))
 
 
 def _pika_channel(error: BaseException) -> Meaning | None:
@@ -147,13 +112,13 @@ def _pika_channel(error: BaseException) -> Meaning | None:
 def _amqp(error: BaseException) -> Meaning | None:
     """py-amqp, which kombu uses. A refused login has the code of a refused permission, but names no method of a channel."""
     code, method = read(error, "reply_code"), read(error, "method_sig")
-    if code == 403 and _call(method, "__getitem__", 0) in (0, 10):
+    if code == 403 and call(method, "__getitem__", 0) in (0, 10):
         return Meaning(TRANSIENT, "AMQP 403, the login was refused, which is not the message's fault")
     return status_codes.amqp(code) if isinstance(code, int) else None
 
 
 def _confluent_kafka(error: BaseException) -> Meaning | None:
-    code = _call(next(iter(error.args), None), "code")
+    code = call(next(iter(error.args), None), "code")
     return status_codes.kafka(code) if isinstance(code, int) else None
 
 
@@ -176,8 +141,8 @@ def _smtp(error: BaseException) -> Meaning | None:
 
 def _smtp_recipients(error: BaseException) -> Meaning | None:
     """One answer (code, text) per refused recipient."""
-    answers = _call(read(error, "recipients"), "values")
-    codes = [_call(answer, "__getitem__", 0) for answer in answers or ()]
+    answers = call(read(error, "recipients"), "values")
+    codes = [call(answer, "__getitem__", 0) for answer in answers or ()]
     return status_codes.smtp([code for code in codes if isinstance(code, int)])
 
 

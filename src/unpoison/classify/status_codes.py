@@ -123,10 +123,10 @@ _ERRNO_PERMANENT = _names("""
 
 
 def http(status: int, asks_to_wait: bool, wait: float | None) -> Meaning | None:
-    """`asks_to_wait` says that there is a Retry-After header, `wait` what it comes to in seconds, where that is known."""
+    """`asks_to_wait` says that there is a Retry-After header, `wait` for how many seconds it asks, where that is known."""
     name = f"HTTP {int(status)}"
     if status == 429 or (status == 503 and asks_to_wait):
-        return Meaning(THROTTLED, f"{name} asks to slow down{'' if wait is None else f' for {wait:g} s'}", wait)
+        return Meaning(THROTTLED, f"{name} asks to slow down{_for(wait)}", wait)
     if 500 <= status <= 599:
         return Meaning(TRANSIENT, f"{name} is a server that may recover")
     if status in (408, 425):
@@ -136,6 +136,10 @@ def http(status: int, asks_to_wait: bool, wait: float | None) -> Meaning | None:
     if 300 <= status <= 399:
         return Meaning(PERMANENT, f"{name} is a redirect that was not followed")
     return None
+
+
+def _for(wait: float | None) -> str:
+    return "" if wait is None else f" for {wait:g} s"
 
 
 def sqlstate(code: str) -> Meaning | None:
@@ -180,14 +184,14 @@ def aws(code: str, wait: float | None) -> Meaning | None:
     return None
 
 
-def grpc(code: str, details: str) -> Meaning | None:
+def grpc(code: str, details: str, wait: float | None) -> Meaning | None:
     if code == "RESOURCE_EXHAUSTED":
         # The same code means "quota used up" and "this call is too large", which no waiting cures.
         if "larger than max" in details:
             return Meaning(PERMANENT, "gRPC RESOURCE_EXHAUSTED, the call is larger than allowed")
-        return Meaning(THROTTLED, "gRPC RESOURCE_EXHAUSTED asks to slow down")
+        return Meaning(THROTTLED, f"gRPC RESOURCE_EXHAUSTED asks to slow down{_for(wait)}", wait)
     if code in _GRPC_TRANSIENT:
-        return Meaning(TRANSIENT, f"gRPC {code} is a server that may recover")
+        return Meaning(TRANSIENT, f"gRPC {code} is a server that may recover", wait)
     if code in _GRPC_PERMANENT:
         return Meaning(PERMANENT, f"gRPC {code} refuses the call, and would refuse it again")
     return None
