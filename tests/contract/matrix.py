@@ -5,7 +5,7 @@ One `Row` for each broker that a promise can be tried on. Tests are made from th
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -115,10 +115,24 @@ class Row:
     """By their names in `servers.ENTRIES`."""
     kills_take: int | None = field(default=1800, kw_only=True)
     """Seconds that one promise about kills at every line may take; None is what any test may take."""
+    kill_parts: int = field(default=1, kw_only=True)
+    """Where a broker hands messages out again only after a while, each kill takes seconds: so many tests share the lines, and run
+    side by side."""
+    part: int = field(default=0, kw_only=True)
 
     def lab(self, request: pytest.FixtureRequest, folder: Path) -> Lab:
         """One for this test."""
-        return self.make(Wanted(request.function, folder, lambda server: request.getfixturevalue(fixture_of(server))))
+        lab = self.make(Wanted(request.function, folder, lambda server: request.getfixturevalue(fixture_of(server))))
+        lab.kill_part = (self.part, self.kill_parts)
+        return lab
+
+    def parts(self, promise: Promise) -> Iterator[tuple[str, "Row"]]:
+        """This row, or its parts, with the names of their tests."""
+        if promise not in KILLS or self.kill_parts == 1:
+            yield self.name, replace(self, kill_parts=1)
+            return
+        for part in range(self.kill_parts):
+            yield f"{self.name} part {part + 1} of {self.kill_parts}", replace(self, part=part)
 
     def has(self, promise: Promise) -> bool:
         return promise in self.everyday or promise in self.long
@@ -203,11 +217,11 @@ ROWS = (
     Row("rabbitmq 4.3 classic", _rabbitmq("rabbitmq-4", ClassicLab), HEART, EVERY, ("rabbitmq-4",)),
     Row("redis", _redis("redis"), CONTRACT, KILLS | ISOLATION, ("redis",)),
     Row("redis 8", _redis("redis-8"), NONE, CONTRACT | promises(isolation_suspects), ("redis-8",)),
-    Row("nats", _nats("nats"), CONTRACT, KILLS | ISOLATION, ("nats",)),
+    Row("nats", _nats("nats"), CONTRACT, KILLS | ISOLATION, ("nats",), kill_parts=3),
     # It delivers nothing at its time by itself, and counts in its own way.
-    Row("nats 2.9", _nats("nats-2.9"), NONE, EVERY, ("nats-2.9",)),
-    Row("kafka", _kafka, KAFKA_EVERYDAY, EVERY, ("kafka",)),
-    Row("sqs", _sqs_by_order, CONTRACT - MANY_REQUESTS_ON_SQS, KILLS | ISOLATION, ("elasticmq", "moto"), kills_take=3600),
+    Row("nats 2.9", _nats("nats-2.9"), NONE, EVERY, ("nats-2.9",), kill_parts=3),
+    Row("kafka", _kafka, KAFKA_EVERYDAY, EVERY, ("kafka",), kill_parts=3),
+    Row("sqs", _sqs_by_order, CONTRACT - MANY_REQUESTS_ON_SQS, KILLS | ISOLATION, ("elasticmq", "moto"), kill_parts=6),
     Row("sqs elasticmq long polling", _sqs("elasticmq", wait=1), NONE, CONTRACT - ORDERED, ("elasticmq",)),
     # The adapter that CONTRIBUTING shows how to write.
     Row("folder", _folder, FOLDER_EVERYDAY, CONTRACT | KILLS),
@@ -218,7 +232,12 @@ ROW = {row.name: row for row in ROWS}
 
 def parameters(promise: Promise) -> list[Any]:
     """The rows on which this promise is tried, as parameters of a test."""
-    return [pytest.param(row, id=row.name, marks=tuple(row.marks(promise))) for row in ROWS if row.has(promise)]
+    return [
+        pytest.param(part, id=name, marks=tuple(row.marks(promise)))
+        for row in ROWS
+        if row.has(promise)
+        for name, part in row.parts(promise)
+    ]
 
 
 def table() -> list[str]:

@@ -42,7 +42,8 @@ def sweep(lab: Lab, name: str, prepare: Work, work: Work, check: Work) -> None:
     lines = recorded(lambda: work(rehearsal), lab)
     check(rehearsal)
     kills = 0
-    steps = _chosen(lines)
+    part, parts = lab.kill_part
+    steps = _chosen(lines)[part::parts]
     for step in steps:
         lab.close()  # or connections pile up, and each child inherits them
         source = f"{name}-killed-at-{step}"

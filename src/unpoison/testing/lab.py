@@ -67,6 +67,9 @@ class Lab(ABC):
     modules: tuple[str, ...] = ()
     """The modules of the adapter. The promises about kills kill a process at the lines of these."""
 
+    kill_part: tuple[int, int] = (0, 1)
+    """Which of how many parts of those lines: on a slow broker several tests can share them."""
+
     readers: tuple[str, ...] = ()
     """The functions, by their full names, that make sense of what the broker handed out: `unreadable` makes them fail."""
 
