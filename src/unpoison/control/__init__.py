@@ -1,0 +1,1 @@
+"""Tells an outage, a throttle or a bad deploy from poison: state machines without a clock and without I/O."""

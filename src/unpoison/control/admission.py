@@ -1,0 +1,90 @@
+"""Keeps a bad deploy from draining its source into the DLQ.
+
+When an unusual share of the messages that end become dead letters, the source is paused: what would have become a dead letter
+is kept, uncharged. A probe a minute finds out whether the cause is gone; a new version of the code, or a person, resumes it too.
+"""
+
+import msgspec
+
+from unpoison.control.counting import RecentCount
+from unpoison.errors import ConfigError
+
+PROBE_INTERVAL = 60.0
+SAMPLES = 3
+
+
+class Admission(msgspec.Struct, frozen=True):
+    """How many dead letters are too many: more than `share` of the messages that ended within `within` seconds, and more than
+    `at_least` of them."""
+
+    share: float = 0.2
+    at_least: int = 50
+    within: float = 60.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise ConfigError(f"Admission share must be above 0 and at most 1, got {self.share!r}. A fifth is 0.2.")
+        if self.at_least < 1:
+            raise ConfigError(f"Admission at_least must be 1 or more, got {self.at_least!r}. To turn it off use admission=None.")
+        if not 0 < self.within < float("inf"):
+            raise ConfigError(f"Admission within must be a number of seconds above 0, got {self.within!r}.")
+
+
+class TooManyDead(msgspec.Struct, frozen=True):
+    """Why a source is paused: so many of so many messages would have become dead letters within so many seconds."""
+
+    since: float
+    dead: int
+    ended: int
+    within: float
+    samples: tuple[str, ...]
+
+
+class DeadLetterAdmission:
+    """Decides for each would-be dead letter of one source whether it becomes one."""
+
+    def __init__(self, options: Admission) -> None:
+        self._options = options
+        self._dead, self._ended = RecentCount(options.within), RecentCount(options.within)
+        self._samples: list[str] = []
+        self.pause: TooManyDead | None = None
+        """Why the source is paused; None while it is not."""
+        self._probe_at = 0.0
+
+    def succeeded(self, count: int, now: float) -> None:
+        self._ended.add(count, now)
+
+    def admits(self, error: str, now: float) -> bool:
+        """A message is to become a dead letter. False if it must be kept instead, and the source is paused."""
+        if self.pause is not None:
+            return False
+        dead, ended = self._dead.total(now) + 1, self._ended.total(now) + 1
+        if dead > self._options.at_least and dead > self._options.share * ended:
+            self._note(error)
+            self.pause = TooManyDead(now, dead, ended, self._options.within, tuple(self._samples))
+            self._probe_at = now + PROBE_INTERVAL
+            return False
+        if dead == 1:
+            self._samples.clear()
+        self._note(error)
+        self._dead.add(1, now)
+        self._ended.add(1, now)
+        return True
+
+    def _note(self, error: str) -> None:
+        if error not in self._samples and len(self._samples) < SAMPLES:
+            self._samples.append(error)
+
+    def next_probe_in(self, now: float) -> float | None:
+        """Seconds until a single message may start although the source is paused; None while it is not paused."""
+        return None if self.pause is None else max(0.0, self._probe_at - now)
+
+    def probe_started(self, now: float) -> None:
+        self._probe_at = now + PROBE_INTERVAL
+
+    def resume(self) -> None:
+        """A probe went well, the code is new, or a person says so. What was counted before no longer counts."""
+        self.pause = None
+        self._dead.clear()
+        self._ended.clear()
+        self._samples.clear()

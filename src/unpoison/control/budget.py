@@ -1,0 +1,48 @@
+"""Bounds how much of the traffic may be retries, so that retrying does not multiply the load on what already fails."""
+
+from collections.abc import Callable
+
+FLOOR = 10.0
+"""Retries per second that are always allowed."""
+BURST = 1.0
+"""Seconds whose allowance may be saved up and used at once."""
+
+
+class RetryBudget:
+    """Allows retries up to a share of the first starts, and never fewer than `floor` a second."""
+
+    def __init__(self, share: float, floor: float = FLOOR) -> None:
+        self._share, self._floor = share, floor
+        self._tokens, self._firsts = floor * BURST, 0
+        self._since: float | None = None
+        self._rate = floor
+        """Retries per second that are allowed at present."""
+
+    def first_starts(self, count: int) -> None:
+        self._firsts += count
+
+    def grant(self, wanted: int, now: float) -> int:
+        """How many of these retries may start now."""
+        self._accrue(now)
+        granted = min(wanted, int(self._tokens))
+        self._tokens -= granted
+        return granted
+
+    def waits(self, count: int, now: float) -> Callable[[int], float]:
+        """When the turns of so many retries come that may not start now: the n-th of them after so many seconds."""
+        self._accrue(now)
+        missing = 1.0 - self._tokens
+        return lambda n: (missing + n) / self._rate
+
+    def _accrue(self, now: float) -> None:
+        if self._since is None or now < self._since:  # the first time, or a clock that was set back
+            self._since = now
+            return
+        passed = now - self._since
+        if passed <= 0:
+            return
+        earned = max(self._share * self._firsts, self._floor * passed)
+        rate = earned / passed
+        self._rate += (rate - self._rate) * min(1.0, passed)
+        self._tokens = min(self._tokens + earned, max(1.0, BURST * max(self._rate, rate, self._floor)))
+        self._firsts, self._since = 0, now

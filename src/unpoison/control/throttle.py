@@ -1,0 +1,81 @@
+"""Slows a source down when what it depends on asks for it.
+
+One throttled message waits by itself: another tenant's quota is not used up. Several of them within seconds mean that the source
+is too fast for the dependency: then nothing starts before the time that was asked for, and after it the source begins at half
+its rate and grows by a tenth each second.
+"""
+
+from unpoison.control.counting import RecentCount
+
+MESSAGES, WITHIN = 3, 10.0
+LONGEST = 60.0
+GROWTH = 1.1
+LEAST_RATE = 0.1
+"""Starts per second, however slow the source was."""
+
+
+class Throttle:
+    """The pace of one source."""
+
+    def __init__(self) -> None:
+        self._asked: dict[str, dict[str, float]] = {}
+        """By dependency, the messages that were throttled on it lately, and when."""
+        self._starts = RecentCount(WITHIN)
+        self._measured = 0.0
+        self._not_before = 0.0
+        self._since: float | None = None
+        """When the slow start begins or began; None while there is no limit."""
+        self._counted_at = self._tokens = 0.0
+
+    @property
+    def is_slowed(self) -> bool:
+        return self._since is not None
+
+    def throttled(self, message: str, dependency: str, retry_after: float | None, now: float) -> bool:
+        """A message was throttled. True if the source slows down because of it."""
+        asked = self._asked.setdefault(dependency, {})
+        asked[message] = now
+        for each in [each for each, at in asked.items() if at <= now - WITHIN]:
+            del asked[each]
+        if len(asked) < MESSAGES:
+            return False
+        del self._asked[dependency]
+        wait = min(LONGEST, max(0.0, retry_after or 0.0))
+        self._measured = max(LEAST_RATE, self._rate_of_starts(now))
+        self._not_before = max(self._not_before, now + wait)
+        self._since = self._counted_at = self._not_before
+        self._tokens = 0.0
+        return True
+
+    def started(self, count: int, now: float) -> None:
+        self._starts.add(count, now)
+        self._tokens -= count
+
+    def room(self, now: float) -> int | None:
+        """How many messages may start now; None if there is no limit."""
+        if self._since is None:
+            return None
+        if now < self._since:
+            return 0
+        rate = self._rate(now)
+        if rate >= 2 * self._measured:
+            self._since = None
+            return None
+        self._tokens = min(self._tokens + rate * (now - self._counted_at), max(1.0, rate))
+        self._counted_at = now
+        return max(0, int(self._tokens))
+
+    def next_start_in(self, now: float) -> float:
+        """Seconds until the next message may start; 0 if one may start now."""
+        if self._since is None:
+            return 0.0
+        if now < self._since:
+            return self._since - now
+        return max(0.0, (1.0 - self._tokens) / self._rate(now))
+
+    def _rate(self, now: float) -> float:
+        assert self._since is not None  # noqa: S101 - asked only while the source is slowed
+        return self._measured / 2 * GROWTH ** min(60.0, now - self._since)
+
+    def _rate_of_starts(self, now: float) -> float:
+        return self._starts.total(now) / WITHIN

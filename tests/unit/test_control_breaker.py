@@ -1,0 +1,231 @@
+"""Many messages that fail on one dependency are an outage; one that fails often is poison. Nothing else opens a circuit."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unpoison.control.breaker import Breaker, Charge, Circuit, CircuitState
+from unpoison.errors import ConfigError
+
+OPTIONS = Breaker()
+
+
+def circuit(*, is_named: bool = True) -> Circuit:
+    return Circuit("billing:443", OPTIONS, is_named=is_named)
+
+
+def opened(*, now: float = 0.0) -> Circuit:
+    found = circuit()
+    for number in range(OPTIONS.messages):
+        found.failed(f"m{number}", "refused", now)
+    assert found.state is CircuitState.OPEN
+    return found
+
+
+@given(st.lists(st.floats(0, 60), min_size=1, max_size=200))
+def test_one_message_that_fails_often_opens_nothing_and_is_charged_each_time(pauses):
+    found, now = circuit(), 0.0
+    for pause in pauses:
+        now += pause
+        assert found.failed("poison", "refused", now) is Charge.CHARGED
+    assert found.state is CircuitState.CLOSED
+
+
+@pytest.mark.parametrize("number", [OPTIONS.messages - 1, OPTIONS.messages])
+def test_so_many_different_messages_within_the_window_are_an_outage(number):
+    found = circuit()
+    for each in range(number):
+        found.failed(f"m{each}", "refused", each)
+    assert (found.state is CircuitState.OPEN) == (number == OPTIONS.messages)
+
+
+def test_failures_that_are_too_far_apart_are_no_outage():
+    found = circuit()
+    for each in range(1000):
+        assert found.failed(f"m{each}", "refused", each * 3.4) is not Charge.OUTAGE
+
+
+def test_with_a_named_dependency_only_the_first_message_is_charged():
+    found = circuit()
+    charges = [found.failed(f"m{each}", "refused", each / 10) for each in range(12)]
+    assert charges == [Charge.CHARGED, *[Charge.UNCHARGED] * 8, *[Charge.OUTAGE] * 3]
+
+
+def test_after_the_window_without_an_outage_failures_are_charged_again():
+    found = circuit()
+    for now in range(0, 40, 2):
+        charges = [found.failed(each, "refused", now) for each in ("a", "b")]
+    assert charges == [Charge.CHARGED, Charge.CHARGED]
+
+
+@given(st.lists(st.tuples(st.integers(0, 12), st.floats(0, 2)), max_size=200))
+def test_while_evidence_is_gathered_no_message_is_charged_more_than_twice(steps):
+    """From the second failing message on, and for as long as the window lasts: after it, failures count as ever."""
+    found, now, charged = circuit(is_named=False), 0.0, dict[str, int]()
+    found.failed("one", "refused", now, ended=10_000)
+    found.failed("two", "refused", now, ended=10_000)
+    for message, pause in steps:
+        now += pause
+        if now >= OPTIONS.within:
+            break
+        if found.failed(f"m{message}", "refused", now, ended=10_000) is Charge.CHARGED:
+            charged[f"m{message}"] = charged.get(f"m{message}", 0) + 1
+    assert max(charged.values(), default=0) <= 2
+
+
+def test_where_the_dependency_is_a_guess_half_of_all_must_fail_on_it():
+    for ended, state in ((21, CircuitState.CLOSED), (20, CircuitState.OPEN)):
+        found = circuit(is_named=False)
+        for each in range(10):
+            found.failed(f"m{each}", "KeyError in ship", each / 10, ended=ended)
+        assert found.state is state
+
+
+def test_no_outage_if_those_that_failed_succeed_when_run_again():
+    found = circuit()
+    found.failed("m0", "refused", 0)
+    found.recovered("m0", 0.5)
+    for each in range(1, 10):
+        found.failed(f"m{each}", "refused", 1)
+    assert found.state is CircuitState.CLOSED
+    found.failed("m10", "refused", 2)
+    assert found.state is CircuitState.OPEN, "one of eleven is under a tenth"
+
+
+def test_the_evidence_says_what_since_when_and_with_which_errors():
+    found = circuit()
+    for each in range(10):
+        found.failed(f"m{each}", f"refused by {each % 5}", 100 + each)
+    evidence = found.evidence
+    assert (evidence.dependency, evidence.since, evidence.messages) == ("billing:443", 100, 10)
+    assert evidence.samples == ("refused by 0", "refused by 1", "refused by 2")
+
+
+def test_probes_come_after_1_2_4_8_and_then_every_15_seconds():
+    found, now, probes = opened(), 0.0, []
+    while now < 75:
+        if found.room(now):
+            probes.append(now)
+            found.started([f"p{now}"], now)
+            found.failed(f"p{now}", "refused", now)
+        now += 0.5
+    assert probes == [1, 3, 7, 15, 30, 45, 60]
+
+
+def test_a_probe_that_outlasts_its_interval_does_not_block_the_next_but_three_are_the_most():
+    found, started = opened(), []
+    for now in range(300):
+        for _ in range(found.room(now) or 0):
+            started.append(now)
+            found.started([f"p{now}"], now)
+    assert started == [1, 3, 7]
+    found.failed("p1", "hung up", 300)
+    assert found.room(300) == 1
+
+
+def test_a_probe_that_fails_for_another_reason_decides_nothing_and_another_one_comes_soon():
+    found = opened()
+    for now in (1, 3, 7):
+        found.started([f"p{now}"], now)
+        found.failed(f"p{now}", "refused", now)
+    found.started(["poison"], 15)
+    found.ended_otherwise("poison", 15.5)
+    assert (found.state, found.room(16), found.room(16.5)) == (CircuitState.OPEN, 0, 1)
+
+
+def test_after_a_probe_that_succeeds_1_2_4_and_more_may_run_until_it_is_closed():
+    found, allowed = opened(), []
+    found.started(["probe"], 1)
+    found.recovered("probe", 1)
+    while found.state is CircuitState.RAMP:
+        room = found.room(2)
+        allowed.append(room)
+        names = [f"{len(allowed)}-{each}" for each in range(room)]
+        found.started(names, 2)
+        assert found.room(2) == 0
+        for name in names:
+            found.recovered(name, 2)
+    assert allowed == [1, 2, 4, 8, 16, 32, 64]
+    assert (found.state, found.room(3), found.evidence) == (CircuitState.CLOSED, None, None)
+
+
+def test_a_failure_during_the_ramp_opens_it_again_and_probes_go_on_at_the_interval_they_had():
+    found = opened()
+    for now in (1, 3, 7):
+        found.started([f"p{now}"], now)
+        found.failed(f"p{now}", "refused", now)
+    found.started(["p15"], 15)
+    found.recovered("p15", 15)
+    assert found.failed("m99", "refused", 16) is Charge.OUTAGE
+    assert (found.state, found.next_probe_in(16)) == (CircuitState.OPEN, 15)
+
+
+EVENTS = st.lists(
+    st.tuples(st.sampled_from(["fail", "recover", "other", "start"]), st.integers(0, 30), st.floats(0, 20)), max_size=150
+)
+
+
+@given(EVENTS)
+def test_whatever_happens_an_open_circuit_starts_one_probe_a_second_at_most_and_charges_nothing(events):
+    found, now, last, was_open = circuit(), 0.0, None, False
+    for what, number, pause in events:
+        now += pause
+        if what == "start" and found.state is CircuitState.OPEN:
+            room = found.room(now)
+            assert room in (0, 1)
+            if room:
+                assert last is None or not was_open or now - last >= OPTIONS.first_probe
+                found.started([f"m{number}"], now)
+                last = now
+        elif what == "recover":
+            found.recovered(f"m{number}", now)
+        elif what == "other":
+            found.ended_otherwise(f"m{number}", now)
+        elif what == "fail":
+            before = found.state
+            charge = found.failed(f"m{number}", "refused", now)
+            assert before is CircuitState.CLOSED or charge is Charge.OUTAGE
+        was_open = found.state is CircuitState.OPEN
+        last = last if was_open else None
+
+
+@given(EVENTS)
+def test_whatever_happens_an_open_circuit_is_probed_again_within_the_longest_interval(events):
+    found, now = circuit(), 0.0
+    for what, number, pause in events:
+        now += pause
+        if what == "fail":
+            found.failed(f"m{number}", "refused", now)
+        elif what == "start" and found.room(now):
+            found.started([f"m{number}"], now)
+    for running in list(found._running):
+        found.ended_otherwise(running, now)
+    if found.state is CircuitState.OPEN:
+        assert found.next_probe_in(now) <= OPTIONS.longest_probe
+        assert found.room(now + OPTIONS.longest_probe) == 1
+
+
+@given(st.integers(1, 500), st.integers(0, 60))
+def test_whatever_was_before_a_dependency_that_works_again_ends_closed(messages, pause):
+    found, now = circuit(), 0.0
+    for each in range(messages):
+        now += pause / 100
+        found.failed(f"m{each}", "refused", now)
+    for each in range(1000):
+        now += 15
+        room = found.room(now)
+        if room is None:
+            return
+        names = [f"again-{each}-{number}" for number in range(room)]
+        found.started(names, now)
+        for name in names:
+            found.recovered(name, now)
+    pytest.fail("It stays open")
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"messages": 1}, {"within": 0}, {"first_probe": 0}, {"first_probe": 20}, {"longest_probe": float("inf")}]
+)
+def test_options_that_cannot_be_meant_are_refused(wrong):
+    with pytest.raises(ConfigError, match="Breaker"):
+        Breaker(**wrong)

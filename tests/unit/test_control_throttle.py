@@ -1,0 +1,95 @@
+"""One throttled message waits by itself; several slow the source down, and it comes back to its speed by itself."""
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unpoison.control.throttle import LONGEST, Throttle
+
+
+def running(rate: int, seconds: int = 10) -> Throttle:
+    throttle = Throttle()
+    for second in range(seconds):
+        throttle.started(rate, float(second))
+    return throttle
+
+
+def slowed(rate: int = 100, retry_after: float | None = 5.0) -> Throttle:
+    throttle = running(rate)
+    assert [throttle.throttled(each, "billing", retry_after, 9.5) for each in "abc"] == [False, False, True]
+    return throttle
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.floats(0, 5)), max_size=100))
+def test_two_messages_never_slow_a_source_however_often_they_are_throttled(steps):
+    throttle, now = running(10), 10.0
+    for message, pause in steps:
+        now += pause
+        assert not throttle.throttled(message, "billing", 60, now)
+    assert throttle.room(now) is None
+
+
+def test_throttles_of_different_dependencies_or_far_apart_do_not_add_up():
+    throttle = running(10)
+    assert not any(throttle.throttled(each, each, 1, 10) for each in "abcdef")
+    assert not any(throttle.throttled(each, "billing", 1, 20 + 6 * number) for number, each in enumerate("abcdef"))
+
+
+def test_nothing_starts_before_the_time_that_was_asked_for():
+    throttle = slowed(retry_after=5)
+    assert [throttle.room(now) for now in (9.5, 14.4)] == [0, 0]
+    assert throttle.next_start_in(9.5) == 5
+
+
+def test_no_server_can_ask_for_more_than_a_minute():
+    throttle = slowed(retry_after=86_400)
+    assert throttle.next_start_in(9.5) == LONGEST
+
+
+def test_then_it_goes_on_at_half_its_rate_and_a_tenth_more_each_second_until_there_is_no_limit():
+    throttle, now, counts = slowed(rate=100), 14.5, []
+    while True:
+        count = 0
+        for step in range(1, 101):
+            room = throttle.room(now + step / 100)
+            if room is None:
+                break
+            throttle.started(room, now + step / 100)
+            count += room
+        else:
+            counts.append(count)
+            now += 1
+            continue
+        break
+    assert 48 <= counts[0] <= 58
+    assert all(1.0 <= later / earlier <= 1.2 for earlier, later in pairwise(counts))
+    assert 14 <= len(counts) <= 16, "twice the earlier rate after 15 seconds"
+    assert throttle.room(now + 10) is None
+
+
+def test_a_source_that_was_slow_is_not_stopped_for_ever():
+    throttle = Throttle()
+    for each in "abc":
+        throttle.throttled(each, "billing", None, 0)
+    started = 0
+    for now in range(120):
+        room = throttle.room(float(now))
+        if room is None:
+            return
+        throttle.started(room, float(now))
+        started += room
+    raise AssertionError(f"It is still slowed; {started} were started")
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.floats(0, 3), st.booleans()), max_size=80))
+def test_whatever_comes_the_room_is_never_negative_and_the_wait_is_bounded(steps):
+    throttle, now = Throttle(), 0.0
+    for number, (count, pause, is_throttled) in enumerate(steps):
+        now += pause
+        room = throttle.room(now)
+        assert room is None or room >= 0
+        throttle.started(count if room is None else min(count, room), now)
+        if is_throttled:
+            throttle.throttled(f"m{number}", "billing", 1e9, now)
+        assert 0 <= throttle.next_start_in(now) <= LONGEST + 21
