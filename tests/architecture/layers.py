@@ -43,6 +43,7 @@ LAYERS = (
     Layer("body", ("model",)),
     Layer("planning", ("model",), ("planning",)),
     Layer("decide", ("model", "classify", "body")),
+    Layer("control", ("model",)),
     Layer("port", ("model", "decide")),
     Layer("brokers", ("model", "port"), ("brokers.*",)),
     Layer("registry", ("model", "port", "brokers"), ("brokers",)),

@@ -1,0 +1,142 @@
+"""On what did an attempt fail: which server, or which place in the user's code?
+
+Clients tell the address of the server in their exceptions, each in its own way, or in an exception that theirs was raised from.
+Where none does, failures are alike if their type and the last line of the user's own code are. Nothing is imported for it, and
+what an attribute holds is not trusted.
+"""
+
+import re
+import sysconfig
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path, PurePath
+from types import FrameType
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from unpoison.classify.asked_waits import call
+from unpoison.classify.server_replies import read
+from unpoison.model.failure import cap, trace_of, type_name
+
+CHAIN_LIMIT = 10
+NAME_LIMIT = 200
+_PORTS = {"http": 80, "https": 443}
+_OURS = Path(__file__).resolve().parent.parent
+_INSTALLED = tuple({path for name in ("stdlib", "platstdlib", "purelib", "platlib") if (path := sysconfig.get_path(name))})
+
+_CONNECTING = re.compile(r"connecting to ([^\s:]+):(\d+)")
+_SERVER_AT = re.compile(r'server at "([^"]+)"(?: \([^)]*\))?, port (\d+)')
+_FIRST_ADDRESS = re.compile(r"^([\w.-]+):(\d+)")
+
+
+class Dependency(NamedTuple):
+    """What a failure is attributed to. `is_named`: by an address, or by the user; otherwise by type and place."""
+
+    name: str
+    is_named: bool
+
+
+def dependency_of(error: BaseException) -> Dependency:
+    """Never raises, whatever the exception does."""
+    try:
+        found = next(filter(None, map(_address, _chain(error))), None)
+        return Dependency(cap(found, NAME_LIMIT), True) if found else Dependency(_place(error), False)
+    except BaseException:  # user code may raise anything, even from an attribute
+        return Dependency(type_name(type(error)), False)
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """An exception, and what it was raised from or while handling: clients wrap what their libraries told them."""
+    seen: list[BaseException] = []
+    one: BaseException | None = error
+    while one is not None and len(seen) < CHAIN_LIMIT and one not in seen:
+        yield one
+        seen.append(one)
+        one = one.__cause__ or (None if one.__suppress_context__ else one.__context__)
+
+
+def _address(error: BaseException) -> str | None:
+    for kind in type(error).__mro__:
+        if reader := _READERS.get(kind.__module__.partition(".")[0]):
+            return reader(error)
+    return None
+
+
+def _of_request(error: BaseException) -> str | None:
+    """requests and httpx keep the request."""
+    return _of_url(read(read(error, "request"), "url"))
+
+
+def _aiohttp(error: BaseException) -> str | None:
+    host, port = read(error, "host"), read(error, "port")
+    return _joined(host, port) or _of_url(read(read(error, "request_info"), "url"))
+
+
+def _urllib3(error: BaseException) -> str | None:
+    for name in ("conn", "pool"):
+        if found := _joined(read(read(error, name), "host"), read(read(error, name), "port")):
+            return found
+    return None
+
+
+def _urllib(error: BaseException) -> str | None:
+    return _of_url(read(error, "url"))
+
+
+def _botocore(error: BaseException) -> str | None:
+    return _of_url(call(read(error, "kwargs"), "get", "endpoint_url"))
+
+
+def _in_text(pattern: re.Pattern[str]) -> Callable[[BaseException], str | None]:
+    def find(error: BaseException) -> str | None:
+        text = next(iter(error.args), None)
+        found = pattern.search(text[:500]) if isinstance(text, str) else None
+        return f"{found[1]}:{found[2]}" if found else None
+
+    return find
+
+
+_READERS: Mapping[str, Callable[[BaseException], str | None]] = {
+    "requests": _of_request,
+    "httpx": _of_request,
+    "aiohttp": _aiohttp,
+    "urllib3": _urllib3,
+    "urllib": _urllib,
+    "botocore": _botocore,
+    "redis": _in_text(_CONNECTING),
+    "psycopg": _in_text(_SERVER_AT),
+    "psycopg2": _in_text(_SERVER_AT),
+    "pymongo": _in_text(_FIRST_ADDRESS),
+}
+"""By the package of the exception's class."""
+
+
+def _of_url(url: object) -> str | None:
+    """Host and port alone: a URL may hold a password, and its path is another one for each message."""
+    try:
+        parts = urlsplit(str(url)) if url is not None else None
+        return _joined(parts.hostname, parts.port or _PORTS.get(parts.scheme)) if parts else None
+    except ValueError:
+        return None
+
+
+def _joined(host: Any, port: Any) -> str | None:
+    return f"{host}:{port}" if isinstance(host, str) and host and isinstance(port, int) else None
+
+
+def _place(error: BaseException) -> str:
+    """Type, file and function. No line number: it changes with each release."""
+    last = None
+    trace = trace_of(error)
+    while trace is not None:
+        if _is_users(trace.tb_frame):
+            last = trace.tb_frame
+        trace = trace.tb_next
+    name = type_name(type(error))
+    return cap(f"{name} in {PurePath(last.f_code.co_filename).name}:{last.f_code.co_name}" if last else name, NAME_LIMIT)
+
+
+def _is_users(frame: FrameType) -> bool:
+    file = frame.f_code.co_filename
+    if file.startswith(("<frozen ", "<string>")):
+        return False
+    return not (file.startswith(_INSTALLED) or Path(file).is_relative_to(_OURS))

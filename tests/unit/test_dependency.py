@@ -1,0 +1,144 @@
+"""A failure is attributed to the server that its client names, or else to its type and the last place in the user's code."""
+
+import asyncio
+import socket
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import aiohttp
+import botocore.session
+import httpx
+import psycopg
+import pymongo
+import pytest
+import redis
+import requests
+import urllib3
+from botocore.config import Config
+
+from tests.unit import classifying
+from tests.unit.classifying import raised
+from unpoison.classify.dependency import dependency_of
+
+closed_port = pytest.fixture(classifying.closed_port)
+
+
+@pytest.fixture(scope="module")
+def failing_server():
+    class Failing(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_error(503)
+
+        def log_message(self, *arguments):
+            """Keep the test's output quiet."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Failing) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
+def with_requests(port):
+    requests.get(f"http://user:secret@127.0.0.1:{port}/orders/7", timeout=5).raise_for_status()
+
+
+def with_httpx(port):
+    httpx.get(f"http://127.0.0.1:{port}/orders/7").raise_for_status()
+
+
+def with_aiohttp(port):
+    async def get():
+        async with aiohttp.ClientSession(raise_for_status=True) as session, session.get(f"http://127.0.0.1:{port}/orders/7"):
+            pass
+
+    asyncio.run(get())
+
+
+def with_urllib3(port):
+    urllib3.PoolManager(retries=False).request("GET", f"http://127.0.0.1:{port}/orders/7")
+
+
+def with_botocore(port):
+    client = botocore.session.Session().create_client(
+        "sqs",
+        region_name="eu-west-1",
+        endpoint_url=f"http://127.0.0.1:{port}",
+        aws_access_key_id="x",
+        aws_secret_access_key="y",
+        config=Config(retries={"total_max_attempts": 1}),
+    )
+    client.list_queues()
+
+
+def with_redis(port):
+    redis.Redis("127.0.0.1", port, retry=None).ping()
+
+
+def with_psycopg(port):
+    psycopg.connect(f"postgresql://shop@127.0.0.1:{port}/shop")
+
+
+def with_pymongo(port):
+    with pymongo.MongoClient("127.0.0.1", port, serverSelectionTimeoutMS=10) as client:
+        client.admin.command("ping")
+
+
+CLIENTS = [with_requests, with_httpx, with_aiohttp, with_urllib3, with_botocore, with_redis, with_psycopg, with_pymongo]
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_server_that_is_away_is_named_by_its_address(closed_port, client):
+    assert dependency_of(raised(client, closed_port)) == (f"127.0.0.1:{closed_port}", True)
+
+
+@pytest.mark.parametrize("client", [with_requests, with_httpx, with_aiohttp])
+def test_a_server_that_answers_with_an_error_is_named_too(failing_server, client):
+    assert dependency_of(raised(client, failing_server)) == (f"127.0.0.1:{failing_server}", True)
+
+
+def test_an_exception_of_the_users_own_is_attributed_to_what_it_was_raised_from(closed_port):
+    def ship():
+        try:
+            with_requests(closed_port)
+        except requests.ConnectionError as error:
+            raise RuntimeError("cannot ship") from error
+
+    assert dependency_of(raised(ship)) == (f"127.0.0.1:{closed_port}", True)
+
+
+def test_what_was_handled_when_another_error_was_raised_on_purpose_is_not_looked_at(closed_port):
+    def ship():
+        try:
+            with_requests(closed_port)
+        except requests.ConnectionError:
+            raise RuntimeError("cannot ship") from None
+
+    assert dependency_of(raised(ship)) == ("RuntimeError in test_dependency.py:ship", False)
+
+
+def test_a_bare_error_is_attributed_to_its_type_and_the_last_place_in_the_users_code(closed_port):
+    def connect():
+        socket.create_connection(("127.0.0.1", closed_port))
+
+    assert dependency_of(raised(connect)) == ("ConnectionRefusedError in test_dependency.py:connect", False)
+
+
+def test_an_error_that_was_never_raised_has_only_its_type():
+    assert dependency_of(TimeoutError()) == ("TimeoutError", False)
+
+
+def test_an_exception_that_raises_when_it_is_looked_at_does_no_harm():
+    class Hostile(requests.RequestException):
+        @property
+        def request(self):
+            raise SystemExit
+
+        @request.setter
+        def request(self, value):
+            """It is set by its base."""
+
+    name, is_named = dependency_of(raised(lambda: (_ for _ in ()).throw(Hostile("x"))))
+    assert "Hostile" in name
+    assert not is_named
