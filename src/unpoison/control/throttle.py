@@ -5,6 +5,8 @@ is too fast for the dependency: then nothing starts before the time that was ask
 its rate and grows by a tenth each second.
 """
 
+import math
+
 from unpoison.control.counting import RecentCount
 
 MESSAGES, WITHIN = 3, 10.0
@@ -75,7 +77,7 @@ class Throttle:
 
     def _rate(self, now: float) -> float:
         assert self._since is not None  # noqa: S101 - asked only while the source is slowed
-        return self._measured / 2 * GROWTH ** min(60.0, now - self._since)
+        return self._measured / 2 * math.pow(GROWTH, min(60.0, now - self._since))
 
     def _rate_of_starts(self, now: float) -> float:
         return self._starts.total(now) / WITHIN
