@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unpoison.control.throttle import LONGEST, Throttle
+from unpoison.control.throttle import LONGEST, MAX_DEPENDENCIES, Throttle
 
 
 def running(rate: int, seconds: int = 10) -> Throttle:
@@ -34,6 +34,13 @@ def test_throttles_of_different_dependencies_or_far_apart_do_not_add_up():
     throttle = running(10)
     assert not any(throttle.throttled(each, each, 1, 10) for each in "abcdef")
     assert not any(throttle.throttled(each, "billing", 1, 20 + 6 * number) for number, each in enumerate("abcdef"))
+
+
+def test_a_thousand_dependencies_are_remembered_at_most():
+    throttle = Throttle()
+    for number in range(5000):
+        throttle.throttled("m", f"tenant-{number}", 1, 0)
+    assert len(throttle._asked) == MAX_DEPENDENCIES
 
 
 def test_nothing_starts_before_the_time_that_was_asked_for():

@@ -10,6 +10,7 @@ import math
 from unpoison.control.counting import RecentCount
 
 MESSAGES, WITHIN = 3, 10.0
+MAX_DEPENDENCIES = 1_000
 LONGEST = 60.0
 GROWTH = 1.1
 LEAST_RATE = 0.1
@@ -35,7 +36,10 @@ class Throttle:
 
     def throttled(self, message: str, dependency: str, retry_after: float | None, now: float) -> bool:
         """A message was throttled. True if the source slows down because of it."""
-        asked = self._asked.setdefault(dependency, {})
+        asked = self._asked.pop(dependency, {})
+        if len(self._asked) >= MAX_DEPENDENCIES:
+            del self._asked[next(iter(self._asked))]  # the one that throttled longest ago
+        self._asked[dependency] = asked
         asked[message] = now
         for each in [each for each, at in asked.items() if at <= now - WITHIN]:
             del asked[each]
