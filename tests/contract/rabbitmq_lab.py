@@ -76,7 +76,7 @@ class RabbitMQLab(Lab):
     lasting = (*(name for name, _ in PROPERTIES), "priority", "exchange", "routing_key")
 
     def send_foreign(self, body: bytes, key: bytes, headers: Sequence[tuple[str, bytes]]) -> Native:
-        """RabbitMQ has no keys. Two headers of one name are more than most clients write, and as much as the server takes."""
+        """RabbitMQ has no keys. Two headers of one name are more than most clients write, and version 4 drops the second."""
         broker = self.broker("orders")
         assert isinstance(broker, RabbitMQBroker)
         entries = [Header(name.encode(), b"S" + struct.pack(">I", len(value)) + value) for name, value in headers]
@@ -84,6 +84,8 @@ class RabbitMQLab(Lab):
         like = Properties(others=(*texts, ("priority", b"\x04"), ("timestamp", (1_700_000_000).to_bytes(8))))
         assert broker.connections.store([Copy("", "orders", properties.write("theirs", entries, like), body)]).stored(0)
         told = {**dict(PROPERTIES), "priority": 4, "timestamp": 1_700_000_000, "message_id": "theirs", "expiration": None}
+        if not self._server.version().startswith("3."):
+            headers = list(reversed({name: (name, value) for name, value in reversed(headers)}.values()))
         return Native(None, tuple(headers), {**told, "exchange": "", "routing_key": "orders", "delivery_mode": 2})
 
     def losing_answers(self, marker: bytes) -> AbstractContextManager[Broker]:
@@ -119,6 +121,8 @@ class RabbitMQLab(Lab):
 
 class ClassicLab(RabbitMQLab):
     """One whose sources were there before, as classic queues."""
+
+    has_sources = True
 
     def __init__(self, server: Server, folder: Path) -> None:
         super().__init__(server, folder)

@@ -70,6 +70,9 @@ class Lab(ABC):
     kill_part: tuple[int, int] = (0, 1)
     """Which of how many parts of those lines: on a slow broker several tests can share them."""
 
+    has_sources: bool = False
+    """Whether sources are there before unpoison comes, made by others."""
+
     readers: tuple[str, ...] = ()
     """The functions, by their full names, that make sense of what the broker handed out: `unreadable` makes them fail."""
 

@@ -21,7 +21,8 @@ UNANSWERED = b"unanswered"
 def test_a_publish_says_that_all_is_stored_and_which_source_it_has_made(lab: Lab) -> None:
     broker = lab.broker()
     first = broker.publish(given.messages("orders", 3))
-    assert (dict(first.refused), dict(first.unknown), set(first.created)) == ({}, {}, {"orders"})
+    created = set() if lab.has_sources else {"orders"}
+    assert (dict(first.refused), dict(first.unknown), set(first.created)) == ({}, {}, created)
     assert not broker.publish(given.messages("orders", 1, first=3)).created
     assert not lab.broker().publish(given.messages("orders", 1, first=4)).created, "it was there before"
     assert sorted(_arrived(lab.broker("orders"), 5)) == [b"0", b"1", b"2", b"3", b"4"]
@@ -185,14 +186,14 @@ KEY = b"key-\xfe"
 
 
 def test_texts_are_made_of_any_headers_by_one_rule_on_every_broker(lab: Lab) -> None:
-    """From any sender, with any bytes: what is not UTF-8 is escaped, and of two with one name the last counts."""
+    """From any sender, with any bytes: what is not UTF-8 is escaped, and of two with one name the last counts, if both come."""
     sent = lab.send_foreign(b"1", KEY, HEADERS)
     (seen,) = _seen(lab)
     assert (seen.body, seen.id != "", seen.is_tombstone) == (b"1", True, False)
     assert seen.native.key == sent.key
     assert seen.key == (None if sent.key is None else "key-\\xfe" if sent.key == KEY else sent.key.decode())
     assert sorted(seen.native.headers, key=_name) == sorted(sent.headers, key=_name)  # attributes of SQS are in no order
-    expected = {"plain": "grüße", "odd": "a\\xff\x01", "twice": "last"}
+    expected = {"plain": "grüße", "odd": "a\\xff\x01", "twice": dict(sent.headers).get("twice", b"").decode()}
     assert dict(seen.headers) == {name: expected[name] for name, _ in sent.headers}
     assert {name: seen.native.properties[name] for name in sent.properties} == sent.properties
 
