@@ -212,6 +212,28 @@ def test_a_fetch_tells_once_that_something_was_lost(broker: Broker) -> None:
     assert [each.id for each in broker.fetch("orders", 1)] == ["one"]
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda broker: broker.fetch("orders", 1),
+        lambda broker: broker.has_suspect("orders"),
+        lambda broker: broker.take_suspect("orders", "me"),
+    ],
+    ids=["fetch", "has_suspect", "take_suspect"],
+)
+def test_that_something_was_lost_is_told_before_a_silent_server_is_asked_anything(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, call: Callable[[Broker], object]
+) -> None:
+    broker.fetch("orders", 1)
+    broker.known["orders"].queue.now += 9.0
+    asked: list[str] = []
+    monkeypatch.setattr(broker.client, "topic", asked.append)
+    monkeypatch.setattr(Source, "verify", lambda source: asked.append("verify"))
+    with pytest.raises(OwnershipLost):
+        call(broker)
+    assert asked == []
+
+
 def test_what_was_deleted_is_created_again_and_the_next_try_finds_it(broker: Broker) -> None:
     broker.fetch("orders", 1)
     broker.known["orders"].trouble = Deleted("The queue is gone.")

@@ -214,10 +214,10 @@ class LeasedBroker(ABC, Generic[C, S]):
         with self._calling(source):
             if limit <= 0:
                 return ()
+            self._check(source)
             known = self._known(source)
             known.verify()
-            if known.is_late:
-                raise self._lost(known)
+            self._check(source)
             if source in self._published:
                 self._published.discard(source)
                 known.has_published()
@@ -225,10 +225,12 @@ class LeasedBroker(ABC, Generic[C, S]):
 
     def has_suspect(self, source: str) -> bool:
         with self._calling(source):
+            self._check(source)
             return self._known(source).has_suspect()
 
     def take_suspect(self, source: str, by: str) -> Delivery | None:
         with self._calling(source):
+            self._check(source)
             return self._known(source).take_suspect(by)
 
     def settle(self, settlement: Settlement) -> Sequence[str | None]:
@@ -262,6 +264,12 @@ class LeasedBroker(ABC, Generic[C, S]):
             self.known.clear()
             self._unreturned.clear()
             self.client.close()
+
+    def _check(self, name: str) -> None:
+        """Raise if something was held for too long. Called before the server is asked anything: a silent one would be waited for,
+        while the lost messages run on."""
+        if (known := self.known.get(name)) is not None and known.is_late:
+            raise self._lost(known)
 
     def _known(self, name: str) -> S:
         self.client.topic(name)  # over a new connection it is looked for again
