@@ -167,4 +167,7 @@ def test_hundreds_of_dead_workers_leave_no_descriptor_and_no_zombie(lab: Lab) ->
             processes.expect_no_zombie(consumer.pid)
             assert processes.template_of(consumer.pid) == template
             after = (processes.descriptors(consumer.pid), processes.descriptors(template))
-            assert after <= before, f"descriptors of consumer and template were {before} and are {after}"
+            # A client may have opened a connection or two since; what a death leaves behind would be there hundreds of times.
+            few = 10
+            assert after[0] <= before[0] + few, f"descriptors of the consumer were {before[0]} and are {after[0]}"
+            assert after[1] <= before[1] + few, f"descriptors of the template were {before[1]} and are {after[1]}"
