@@ -2,6 +2,7 @@
 
 import socket
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
@@ -9,7 +10,7 @@ from typing import Self
 from urllib.parse import urlsplit
 
 
-class Proxy:
+class Proxy(ABC):
     """Stands before the server at `url`; its own `url` leads through it. A subclass says what happens to a connection:
     `connected` gets its two ends and starts what passes bytes on."""
 
@@ -29,9 +30,9 @@ class Proxy:
         self._listener.close()
         self.cut()
 
+    @abstractmethod
     def connected(self, client: socket.socket, server: socket.socket) -> None:
         """A client has connected, and this is its connection to the server."""
-        raise NotImplementedError
 
     def start(self, run: Callable[[], object]) -> None:
         threading.Thread(target=run, name="proxy", daemon=True).start()

@@ -83,7 +83,7 @@ def test_where_the_dependency_is_a_guess_half_of_all_must_fail_on_it():
 def test_no_outage_if_those_that_failed_succeed_when_run_again():
     found = circuit()
     found.failed("m0", "refused", 0)
-    found.recovered("m0", 0.5)
+    found.recovered("m0")
     charges = [found.failed(f"m{each}", "refused", 1) for each in range(1, 11)]
     assert Charge.OUTAGE not in charges[:9], "one of ten is a tenth"
     assert charges[9] is Charge.OUTAGE, "one of eleven is less"
@@ -133,7 +133,7 @@ def test_a_probe_that_fails_for_another_reason_decides_nothing_and_another_one_c
 def test_after_a_probe_that_succeeds_1_2_4_and_more_may_run_until_it_is_closed():
     found, allowed = opened(), []
     found.started(["probe"], 1)
-    found.recovered("probe", 1)
+    found.recovered("probe")
     while found.state is CircuitState.RAMP:
         room = found.room(2)
         allowed.append(room)
@@ -141,7 +141,7 @@ def test_after_a_probe_that_succeeds_1_2_4_and_more_may_run_until_it_is_closed()
         found.started(names, 2)
         assert found.room(2) == 0
         for name in names:
-            found.recovered(name, 2)
+            found.recovered(name)
     assert allowed == [1, 2, 4, 8, 16, 32, 64]
     assert (found.state, found.room(3), found.evidence) == (CircuitState.CLOSED, None, None)
 
@@ -152,7 +152,7 @@ def test_a_failure_during_the_ramp_opens_it_again_and_probes_go_on_at_the_interv
         found.started([f"p{now}"], now)
         found.failed(f"p{now}", "refused", now)
     found.started(["p15"], 15)
-    found.recovered("p15", 15)
+    found.recovered("p15")
     assert found.failed("m99", "refused", 16) is Charge.OUTAGE
     assert (found.state, found.next_probe_in(16)) == (CircuitState.OPEN, 15)
 
@@ -175,7 +175,7 @@ def test_whatever_happens_an_open_circuit_starts_one_probe_a_second_at_most_and_
                 found.started([f"m{number}"], now)
                 last = now
         elif what == "recover":
-            found.recovered(f"m{number}", now)
+            found.recovered(f"m{number}")
         elif what == "other":
             found.ended_otherwise(f"m{number}", now)
         elif what == "fail":
@@ -216,7 +216,7 @@ def test_whatever_was_before_a_dependency_that_works_again_ends_closed(messages,
         names = [f"again-{each}-{number}" for number in range(room)]
         found.started(names, now)
         for name in names:
-            found.recovered(name, now)
+            found.recovered(name)
     pytest.fail("It stays open")
 
 

@@ -46,8 +46,7 @@ def test_what_was_not_used_is_saved_for_a_second_at_most():
 def test_the_rest_is_told_when_its_turn_comes():
     budget = RetryBudget(0.2)
     assert budget.grant(30, 0) == 10
-    wait = budget.waits(20, 0)
-    waits = [wait(number) for number in range(20)]
+    waits = [budget.wait(number, 0) for number in range(20)]
     assert waits == sorted(waits)
     assert (round(waits[0], 3), round(waits[19], 3)) == (0.1, 2.0)
 

@@ -17,7 +17,7 @@ from unpoison.classify.known_errors import KNOWN_ERRORS, WRAPPERS
 from unpoison.classify.server_replies import ANSWERS, read
 from unpoison.classify.status_codes import Meaning
 from unpoison.errors import Discard, Permanent, RetryLater, Steering, Throttled
-from unpoison.model.failure import type_name
+from unpoison.model.failure import chain_of, type_name
 from unpoison.model.verdict import ErrorClassification
 
 CHAIN_LIMIT = 20
@@ -132,8 +132,6 @@ def _class_names(kind: type) -> Iterator[str]:
     return (f"{ancestor.__module__}.{ancestor.__qualname__}" for ancestor in kind.__mro__)
 
 
-_FAULT_CHAIN_LIMIT = 10
-
 _ERRNOS = {errno.EBADF, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOTSOCK}
 
 _TEXTS = (
@@ -149,7 +147,7 @@ _TEXTS = (
 def blames_process(error: BaseException) -> bool:
     """Looks at the exception and at what it was raised from. Never raises, whatever the exception does."""
     try:
-        return any(_is_fault(one) for one in _chain(error))
+        return any(_is_fault(one) for one in chain_of(error))
     except BaseException:  # user code may raise anything, even from an attribute
         return False
 
@@ -161,13 +159,3 @@ def _is_fault(error: BaseException) -> bool:
     if issubclass(kind, OSError):
         return getattr(error, "errno", None) in _ERRNOS
     return kind is RuntimeError and str(error).startswith(_TEXTS)
-
-
-def _chain(error: BaseException) -> list[BaseException]:
-    """An exception, and what it was raised from or while handling: clients wrap what the system told them."""
-    chain: list[BaseException] = []
-    one: BaseException | None = error
-    while one is not None and len(chain) < _FAULT_CHAIN_LIMIT and one not in chain:
-        chain.append(one)
-        one = one.__cause__ or (None if one.__suppress_context__ else one.__context__)
-    return chain

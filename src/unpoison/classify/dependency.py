@@ -7,7 +7,7 @@ what an attribute holds is not trusted.
 
 import re
 import sysconfig
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path, PurePath
 from types import FrameType
 from typing import Any, NamedTuple
@@ -15,9 +15,8 @@ from urllib.parse import urlsplit
 
 from unpoison.classify.asked_waits import call
 from unpoison.classify.server_replies import read
-from unpoison.model.failure import cap, trace_of, type_name
+from unpoison.model.failure import cap, chain_of, trace_of, type_name
 
-CHAIN_LIMIT = 10
 NAME_LIMIT = 200
 _PORTS = {"http": 80, "https": 443}
 _OURS = Path(__file__).resolve().parent.parent
@@ -38,20 +37,10 @@ class Dependency(NamedTuple):
 def dependency_of(error: BaseException) -> Dependency:
     """Never raises, whatever the exception does."""
     try:
-        found = next(filter(None, map(_address, _chain(error))), None)
+        found = next(filter(None, map(_address, chain_of(error))), None)
         return Dependency(cap(found, NAME_LIMIT), True) if found else Dependency(_place(error), False)
     except BaseException:  # user code may raise anything, even from an attribute
         return Dependency(type_name(type(error)), False)
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """An exception, and what it was raised from or while handling: clients wrap what their libraries told them."""
-    seen: list[BaseException] = []
-    one: BaseException | None = error
-    while one is not None and len(seen) < CHAIN_LIMIT and one not in seen:
-        yield one
-        seen.append(one)
-        one = one.__cause__ or (None if one.__suppress_context__ else one.__context__)
 
 
 def _address(error: BaseException) -> str | None:

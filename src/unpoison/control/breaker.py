@@ -112,7 +112,7 @@ class Circuit:
             return Charge.OUTAGE
         return self._charge(message, now)
 
-    def recovered(self, message: str, now: float) -> None:
+    def recovered(self, message: str) -> None:
         """A message that had failed on the dependency has succeeded."""
         self._running.discard(message)
         match self.state:

@@ -1,7 +1,5 @@
 """Bounds how much of the traffic may be retries, so that retrying does not multiply the load on what already fails."""
 
-from collections.abc import Callable
-
 FLOOR = 10.0
 """Retries per second that are always allowed."""
 BURST = 1.0
@@ -28,11 +26,10 @@ class RetryBudget:
         self._tokens -= granted
         return granted
 
-    def waits(self, count: int, now: float) -> Callable[[int], float]:
-        """When the turns of so many retries come that may not start now: the n-th of them after so many seconds."""
+    def wait(self, before: int, now: float) -> float:
+        """Seconds until the turn of a retry comes that may not start now, and before which so many others wait."""
         self._accrue(now)
-        missing = 1.0 - self._tokens
-        return lambda n: (missing + n) / self._rate
+        return (1.0 - self._tokens + before) / self._rate
 
     def _accrue(self, now: float) -> None:
         if self._since is None or now < self._since:  # the first time, or a clock that was set back

@@ -18,6 +18,7 @@ from unpoison.model.verdict import ErrorClassification
 NAME_LIMIT = 300
 TEXT_LIMIT = 4_000
 TRACEBACK_LIMIT = 16_000
+CHAIN_LIMIT = 10
 
 
 class Crash(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,6 +100,16 @@ def trace_of(error: BaseException) -> TracebackType | None:
         return error.__traceback__
     except BaseException:
         return None
+
+
+def chain_of(error: BaseException) -> list[BaseException]:
+    """An exception, and what it was raised from or while handling: clients wrap what the system told them."""
+    chain: list[BaseException] = []
+    one: BaseException | None = error
+    while one is not None and len(chain) < CHAIN_LIMIT and one not in chain:
+        chain.append(one)
+        one = one.__cause__ or (None if one.__suppress_context__ else one.__context__)
+    return chain
 
 
 def cap(text: str, limit: int) -> str:
