@@ -49,11 +49,16 @@ def workers_of(consumer: int) -> list[int]:
 
 
 def template_of(consumer: int) -> int:
-    """It shares the session of its consumer. 0 if there is none."""
-    for child in children(consumer):
-        if b"unpoison.programs.template" in _read(child, "cmdline") and _session(child) != child and state(child) != "Z":
-            return child
-    return 0
+    """It shares the session of its consumer. 0 if there is none.
+
+    So does a worker that has just been forked. The oldest one counts: process ids begin again at the bottom after the highest.
+    """
+    candidates = [
+        child
+        for child in children(consumer)
+        if b"unpoison.programs.template" in _read(child, "cmdline") and _session(child) != child and state(child) != "Z"
+    ]
+    return min(candidates, key=_started_at, default=0)
 
 
 def zombies_of(pid: int) -> list[int]:
@@ -99,6 +104,12 @@ def end_all(token: str) -> None:
 def _status(pid: int, field: str) -> int:
     lines = _read(pid, "status").decode().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(field))
+
+
+def _started_at(pid: int) -> int:
+    """In ticks since the system started."""
+    fields = _read(pid, "stat").rpartition(b")")[2].split()
+    return int(fields[19]) if fields else sys.maxsize
 
 
 def _told(pid: int) -> str:
