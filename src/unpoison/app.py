@@ -43,7 +43,7 @@ class App:
     - `grace`: how long a planned stop waits for running messages.
     - `prefetch`: how many messages a consumer reads ahead.
     - `max_body`, `max_depth`: the largest body and the deepest JSON that is accepted. `max_body=None`: no limit.
-    - `code_version`: recorded in each dead letter.
+    - `code_version`: recorded in each dead letter. None: the version of the installed package that has the app's module.
     - `worker_memory`: limit for each worker process. None: no limit.
     - `recycle_messages`, `recycle_memory`: replace a worker after so many messages, or above so much memory. None: never.
     - `start_timeout`: how long importing the app, and on_worker_start, may take.
@@ -315,12 +315,21 @@ def worker_hooks_of(app: App) -> WorkerHooks:
     return WorkerHooks(tuple(app._on_start), tuple(app._on_stop))  # noqa: SLF001 - private to users
 
 
+def settings_of(app: App) -> Settings:
+    """The settings with which it runs, the version of the user's code among them."""
+    if app.settings.code_version is not None:
+        return app.settings
+    from unpoison.flow.code_version import installed_version  # noqa: PLC0415 - 20 ms that only consumers should pay for
+
+    return replace(app.settings, code_version=installed_version(app._home.get("__file__")))  # noqa: SLF001 - private to users
+
+
 def runnable(app: App) -> RunnableApp:
     """The app with everything that running it needs. Isolated workers import it again, by name."""
     options = [registration.options for registration in consumers_of(app).values()]
     isolated = [consumer.source for consumer in options if consumer.isolation == "process"]
     reference = reference_to(app, app._home, isolated[0]) if isolated else None  # noqa: SLF001 - private to users
-    return RunnableApp(app.settings, options, lambda: consumers_of(app), reference, lambda: worker_hooks_of(app))
+    return RunnableApp(settings_of(app), options, lambda: consumers_of(app), reference, lambda: worker_hooks_of(app))
 
 
 def reference_to(app: App, home: Mapping[str, Any], source: str) -> str:

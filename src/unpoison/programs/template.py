@@ -23,7 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from unpoison.app import App, consumers_of, worker_hooks_of
+from unpoison.app import App, consumers_of, settings_of, worker_hooks_of
 from unpoison.decide.policy import PoisonPillHandler
 from unpoison.errors import ConfigError
 from unpoison.model.failure import describe
@@ -63,7 +63,8 @@ def main() -> None:
 
 def described(app: App) -> wire.Described:
     """The app as plain data."""
-    return wire.Described(app.settings, [_consumer(registration) for registration in consumers_of(app).values()], other_threads())
+    consumers = [_consumer(registration) for registration in consumers_of(app).values()]
+    return wire.Described(settings_of(app), consumers, other_threads())
 
 
 def _consumer(registration: Registration) -> wire.Consumer:
