@@ -1,5 +1,7 @@
 """What happens to a queue in PostgreSQL: transactions that commit late or never, lost connections, a pooler, a killed server."""
 
+import os
+import signal
 import threading
 import time
 
@@ -288,6 +290,19 @@ def test_a_consumer_that_the_server_does_not_hear_of_any_more_is_taken_for_gone(
     with other.connection.use() as run:
         run.execute("update unpoison_owners set until = statement_timestamp()")
     assert ids(everything(other)) == ["one"]
+
+
+def test_what_a_closed_consumer_leaves_is_free_before_the_server_has_ended_its_session(open_broker):
+    first = open_broker()
+    publish(first, "one")
+    first.fetch("orders", 1)
+    session = first._owner._connection.info.backend_pid
+    os.kill(session, signal.SIGSTOP)
+    try:
+        first.close()
+        assert ids(open_broker().fetch("orders", 10)) == ["one"]
+    finally:
+        os.kill(session, signal.SIGCONT)
 
 
 def test_a_consumer_says_again_and_again_that_it_is_alive(open_broker, monkeypatch):

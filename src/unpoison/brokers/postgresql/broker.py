@@ -160,9 +160,10 @@ class PostgreSQLBroker:
             return rows.waits_of(run, number, self._owner.no)
 
     def close(self) -> None:
-        if self._owner.no:
-            self._deregister()
-        self._owner.close()
+        no = self._owner.no
+        self._owner.close()  # first, since its thread renews what is ended next
+        if no:
+            self._deregister(no)
         self.connection.close()
 
     def _find_source(self, source: str) -> int | None:
@@ -249,14 +250,18 @@ class PostgreSQLBroker:
                 self._owner.lost()
                 raise ownership_lost(self.where)
 
-    def _deregister(self) -> None:
-        """Remove the owner if it holds nothing. Otherwise it stays, and the next consumer takes its messages over."""
+    def _deregister(self, no: int) -> None:
+        """Remove the owner if it holds nothing. Otherwise its lease ends now, and the next consumer takes its messages over.
+
+        Its lock alone would not do: the server frees it only when it gets round to reading that the session has ended.
+        """
         leave = (
             "delete from unpoison_owners where no = %(no)s and not exists (select from unpoison_leases where owner = %(no)s) "
             "and not exists (select from unpoison_waiting where owner = %(no)s)"
         )
         with suppress(BrokerUnavailable), self.connection.use() as run:
-            run.execute(leave, {"no": self._owner.no})
+            if run.execute(leave, {"no": no}).rowcount == 0:
+                run.execute("update unpoison_owners set until = '-infinity' where no = %s", (no,))
 
     def _take_over_vanished(self) -> None:
         now = time.monotonic()
