@@ -111,6 +111,9 @@ class PastAttempt(msgspec.Struct, frozen=True):
     error: str
 
 
+DEPENDENCY_LIMIT = 200
+"""Characters in the name of a dependency."""
+
 HISTORY_LIMIT = 20
 """How many past attempts travel with a message."""
 
@@ -127,6 +130,9 @@ class Counters(msgspec.Struct, frozen=True, omit_defaults=True):
     `attempts` are starts whose bad end a living consumer saw and charged; `vanished` (0, 1 or 2) are times it
     was lost together with its whole consumer, when it *may* have been running; `losses` are starts, alone in
     their consumer, that never ended.
+
+    `waits_for` names the dependency whose outage it waits for, `put_off` is how often it was put off since it last
+    ran into anything else, and `waited` how many seconds it was told to wait for that: they do not count towards its age.
     """
 
     attempts: Count = 0
@@ -137,6 +143,9 @@ class Counters(msgspec.Struct, frozen=True, omit_defaults=True):
     interrupted: Count = 0
     replays: Count = 0
     first_failed_at: Moment | None = None
+    waits_for: Annotated[str, msgspec.Meta(max_length=DEPENDENCY_LIMIT)] = ""
+    put_off: Count = 0
+    waited: Moment = 0.0
     history: tuple[PastAttempt, ...] = ()
 
     @property

@@ -274,6 +274,30 @@ class TellsNative(Protocol):
 
 
 @runtime_checkable
+class ReadsAhead(Protocol):
+    """A broker that takes messages before `fetch` asks for them. The others have nothing to stop while a source is paused."""
+
+    def pause(self, source: str) -> None:
+        """Stop reading ahead, and hand back what was read and not yet handed out by `fetch`: it is not charged, and comes back
+        neither as returned nor as suspect. What `fetch` has handed out stays ours.
+
+        Membership is kept: other consumers get no partition and no lease because of it. Until `resume`, a `fetch` takes no more
+        than it is asked for. Calling it again does nothing.
+        """
+
+    def resume(self, source: str) -> None:
+        """Read ahead again. Does nothing unless the source is paused."""
+
+
+@runtime_checkable
+class Forgets(Protocol):
+    """A broker that may delete what waits for too long, by a setting of its own."""
+
+    def deletes_after(self, source: str) -> float | None:
+        """Seconds after its publish at which a waiting message of this source is deleted; None: never. Asks the server."""
+
+
+@runtime_checkable
 class ExplainsWaits(Protocol):
     """A broker that knows more than numbers about what is delayed or held."""
 
