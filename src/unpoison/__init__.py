@@ -1,6 +1,8 @@
 """unpoison makes message consumers poison-proof."""
 
 from unpoison.app import App
+from unpoison.control.admission import Admission
+from unpoison.control.breaker import Breaker
 from unpoison.deadletters import DLQManager, PurgeResult, ReplayResult
 from unpoison.decide.policy import PoisonPillHandler, Policy
 from unpoison.errors import (
@@ -30,8 +32,10 @@ from unpoison.model.verdict import ErrorClassification
 from unpoison.reporting.report import RunResult, Tally
 
 __all__ = [
+    "Admission",
     "App",
     "Backoff",
+    "Breaker",
     "BrokerUnavailable",
     "BulkStopped",
     "CapabilityError",

@@ -13,6 +13,9 @@ from typing import Any, TypeVar
 from unpoison.body.payload import check_several, check_text, encode, new_id, new_ids
 from unpoison.body.signature import check_not_generator
 from unpoison.brokers import broker_for, check_sources, dead_letters_for, resolved
+from unpoison.control.admission import Admission
+from unpoison.control.breaker import Breaker
+from unpoison.control.source import DEFAULT_CONTROL
 from unpoison.deadletters import DLQManager
 from unpoison.decide.options import DEFAULTS, Settings, settings_from
 from unpoison.decide.policy import ErrorClassifier, OnDLQ, OnRetry, PoisonPillHandler, Policy
@@ -94,6 +97,10 @@ class App:
         policies: Mapping[type[BaseException], Policy] | None = None,
         key_from: str | None = None,
         tombstones: str = "handle",
+        depends_on: str | None = None,
+        breaker: Breaker | None = DEFAULT_CONTROL.breaker,
+        budget: float | None = DEFAULT_CONTROL.budget,
+        admission: Admission | None = DEFAULT_CONTROL.admission,
         concurrency: int | None = None,
         threads: int = 1,
         isolation: str | None = None,
@@ -112,6 +119,10 @@ class App:
         - `policies`: what is different for exception classes: {Timeout: Policy(max_attempts=10)}.
         - `key_from`: where the key of a message is: "body:customer.id" or "header:tenant".
         - `tombstones`: what to do with messages without a value: "handle" or "skip" them.
+        - `depends_on`: the name of what every message needs. While that is down, the source is paused.
+        - `breaker`: what counts as the outage of a dependency. None: failures on it are charged as ever.
+        - `budget`: the share of the traffic that retries may have. None: no limit.
+        - `admission`: how many dead letters are too many; above it the source is paused. None: no limit.
         - `concurrency`: messages handled at once. None: one for each CPU, at least 2; for async handlers 32.
         - `threads`: threads in each worker process; messages then share a process.
         - `isolation`: "process", "thread" or "inline". None: "process" on Linux, "thread" elsewhere and for memory://.

@@ -203,18 +203,27 @@ class Steering(Exception):
 
 
 class RetryLater(Steering):
-    """Start this message again after `after` seconds. The start that raises it is not charged as an attempt."""
+    """Start this message again after `after` seconds. The start that raises it is not charged as an attempt.
 
-    def __init__(self, after: float | timedelta) -> None:
-        self.after = seconds(after, "RetryLater(after=…)")
+    `dependency` names what does not work: many messages that name it are an outage, and then wait for its end.
+    """
+
+    def __init__(self, after: float | timedelta, dependency: str | None = None) -> None:
+        self.after, self.dependency = seconds(after, "RetryLater(after=…)"), dependency
         super().__init__(f"retry after {self.after:g} s")
 
 
 class Throttled(Steering):
-    """The dependency asks to slow down. Not charged; without `retry_after` the backoff decides."""
+    """The dependency asks to slow down. Not charged; without `retry_after` the backoff decides.
 
-    def __init__(self, retry_after: float | timedelta | None = None, reason: str = "throttled") -> None:
+    Once several messages were throttled on one `dependency` within seconds, their source slows down.
+    """
+
+    def __init__(
+        self, retry_after: float | timedelta | None = None, reason: str = "throttled", dependency: str | None = None
+    ) -> None:
         self.retry_after = None if retry_after is None else seconds(retry_after, "Throttled(retry_after=…)")
+        self.dependency = dependency
         super().__init__(reason)
 
 

@@ -27,7 +27,7 @@ def test_one_message_that_fails_often_opens_nothing_and_is_charged_each_time(pau
     found, now = circuit(), 0.0
     for pause in pauses:
         now += pause
-        assert found.failed("poison", "refused", now) is Charge.CHARGED
+        assert found.failed("poison", "refused", now).charge is Charge.CHARGED
     assert found.state is CircuitState.CLOSED
 
 
@@ -42,18 +42,18 @@ def test_so_many_different_messages_within_the_window_are_an_outage(number):
 def test_failures_that_are_too_far_apart_are_no_outage():
     found = circuit()
     for each in range(1000):
-        assert found.failed(f"m{each}", "refused", each * 3.4) is not Charge.OUTAGE
+        assert found.failed(f"m{each}", "refused", each * 3.4).charge is not Charge.OUTAGE
 
 
 def test_with_a_named_dependency_only_the_first_message_is_charged():
     found = circuit()
-    charges = [found.failed(f"m{each}", "refused", each / 10) for each in range(12)]
+    charges = [found.failed(f"m{each}", "refused", each / 10).charge for each in range(12)]
     assert charges == [Charge.CHARGED, *[Charge.UNCHARGED] * 8, *[Charge.OUTAGE] * 3]
 
 
 def test_after_the_window_without_an_outage_failures_are_charged_again():
     found = circuit()
-    charges = [[found.failed(each, "refused", now) for each in ("a", "b")] for now in range(0, 40, 2)]
+    charges = [[found.failed(each, "refused", now).charge for each in ("a", "b")] for now in range(0, 40, 2)]
     assert charges[-1] == [Charge.CHARGED, Charge.CHARGED]
 
 
@@ -67,7 +67,7 @@ def test_while_evidence_is_gathered_no_message_is_charged_more_than_twice(steps)
         now += pause
         if now >= OPTIONS.within:
             break
-        if found.failed(f"m{message}", "refused", now, ended=10_000) is Charge.CHARGED:
+        if found.failed(f"m{message}", "refused", now, ended=10_000).charge is Charge.CHARGED:
             charged[f"m{message}"] = charged.get(f"m{message}", 0) + 1
     assert max(charged.values(), default=0) <= 2
 
@@ -83,8 +83,8 @@ def test_where_the_dependency_is_a_guess_half_of_all_must_fail_on_it():
 def test_no_outage_if_those_that_failed_succeed_when_run_again():
     found = circuit()
     found.failed("m0", "refused", 0)
-    found.recovered("m0")
-    charges = [found.failed(f"m{each}", "refused", 1) for each in range(1, 11)]
+    found.recovered("m0", 0.5)
+    charges = [found.failed(f"m{each}", "refused", 1).charge for each in range(1, 11)]
     assert Charge.OUTAGE not in charges[:9], "one of ten is a tenth"
     assert charges[9] is Charge.OUTAGE, "one of eleven is less"
 
@@ -133,7 +133,7 @@ def test_a_probe_that_fails_for_another_reason_decides_nothing_and_another_one_c
 def test_after_a_probe_that_succeeds_1_2_4_and_more_may_run_until_it_is_closed():
     found, allowed = opened(), []
     found.started(["probe"], 1)
-    found.recovered("probe")
+    found.recovered("probe", 1)
     while found.state is CircuitState.RAMP:
         room = found.room(2)
         allowed.append(room)
@@ -141,7 +141,7 @@ def test_after_a_probe_that_succeeds_1_2_4_and_more_may_run_until_it_is_closed()
         found.started(names, 2)
         assert found.room(2) == 0
         for name in names:
-            found.recovered(name)
+            found.recovered(name, 2)
     assert allowed == [1, 2, 4, 8, 16, 32, 64]
     assert (found.state, found.room(3), found.evidence) == (CircuitState.CLOSED, None, None)
 
@@ -152,8 +152,8 @@ def test_a_failure_during_the_ramp_opens_it_again_and_probes_go_on_at_the_interv
         found.started([f"p{now}"], now)
         found.failed(f"p{now}", "refused", now)
     found.started(["p15"], 15)
-    found.recovered("p15")
-    assert found.failed("m99", "refused", 16) is Charge.OUTAGE
+    found.recovered("p15", 15)
+    assert found.failed("m99", "refused", 16).charge is Charge.OUTAGE
     assert (found.state, found.next_probe_in(16)) == (CircuitState.OPEN, 15)
 
 
@@ -175,12 +175,12 @@ def test_whatever_happens_an_open_circuit_starts_one_probe_a_second_at_most_and_
                 found.started([f"m{number}"], now)
                 last = now
         elif what == "recover":
-            found.recovered(f"m{number}")
+            found.recovered(f"m{number}", now)
         elif what == "other":
             found.ended_otherwise(f"m{number}", now)
         elif what == "fail":
             before = found.state
-            charge = found.failed(f"m{number}", "refused", now)
+            charge = found.failed(f"m{number}", "refused", now).charge
             assert before is CircuitState.CLOSED or charge is Charge.OUTAGE
         was_open = found.state is CircuitState.OPEN
         last = last if was_open else None
@@ -216,7 +216,7 @@ def test_whatever_was_before_a_dependency_that_works_again_ends_closed(messages,
         names = [f"again-{each}-{number}" for number in range(room)]
         found.started(names, now)
         for name in names:
-            found.recovered(name)
+            found.recovered(name, 2)
     pytest.fail("It stays open")
 
 

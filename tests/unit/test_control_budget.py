@@ -43,12 +43,22 @@ def test_what_was_not_used_is_saved_for_a_second_at_most():
     assert budget.grant(1000, 3600) == FLOOR
 
 
-def test_the_rest_is_told_when_its_turn_comes():
+def test_those_that_wait_are_as_far_apart_as_the_budget_allows():
     budget = RetryBudget(0.2)
     assert budget.grant(30, 0) == 10
-    waits = [budget.wait(number, 0) for number in range(20)]
-    assert waits == sorted(waits)
-    assert (round(waits[0], 3), round(waits[19], 3)) == (0.1, 2.0)
+    assert budget.seconds_each == 0.1
+    for step in range(100):
+        budget.first_starts(1000)
+        budget.grant(0, step / 10)
+    assert 0.0004 < budget.seconds_each < 0.0006, "two thousand a second"
+
+
+def test_several_consumers_share_what_is_always_allowed():
+    budget, granted = RetryBudget(0.2), 0
+    budget.divide_floor(5)
+    for step in range(1000):
+        granted += budget.grant(1000, step / 10)
+    assert FLOOR / 5 * 99 <= granted <= FLOOR / 5 * 101 + FLOOR
 
 
 def test_a_clock_that_is_set_back_grants_nothing_twice():

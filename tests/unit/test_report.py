@@ -8,7 +8,8 @@ from unpoison.model.backoff import Limits
 from unpoison.model.failure import Failure
 from unpoison.model.message import Delivery
 from unpoison.model.verdict import ErrorClassification
-from unpoison.reporting.report import Report, in_words
+from unpoison.model.wording import in_words
+from unpoison.reporting.report import Report
 from unpoison.workers.interface import Ended
 
 

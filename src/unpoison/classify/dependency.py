@@ -15,9 +15,10 @@ from urllib.parse import urlsplit
 
 from unpoison.classify.asked_waits import call
 from unpoison.classify.server_replies import read
-from unpoison.model.failure import cap, chain_of, trace_of, type_name
+from unpoison.errors import Steering
+from unpoison.model.failure import chain_of, trace_of, type_name
+from unpoison.model.message import DEPENDENCY_LIMIT
 
-NAME_LIMIT = 200
 _PORTS = {"http": 80, "https": 443}
 _OURS = Path(__file__).resolve().parent.parent
 _INSTALLED = tuple({path for name in ("stdlib", "platstdlib", "purelib", "platlib") if (path := sysconfig.get_path(name))})
@@ -34,13 +35,29 @@ class Dependency(NamedTuple):
     is_named: bool
 
 
+NO_DEPENDENCY = Dependency("", False)
+
+
 def dependency_of(error: BaseException) -> Dependency:
     """Never raises, whatever the exception does."""
     try:
+        if given := named_by_handler(error):
+            return Dependency(given, True)
         found = next(filter(None, map(_address, chain_of(error))), None)
-        return Dependency(cap(found, NAME_LIMIT), True) if found else Dependency(_place(error), False)
+        return Dependency(_short(found), True) if found else Dependency(_place(error), False)
     except BaseException:  # user code may raise anything, even from an attribute
-        return Dependency(type_name(type(error)), False)
+        return Dependency(_short(type_name(type(error))), False)
+
+
+def named_by_handler(error: BaseException) -> str:
+    """The dependency that the handler named when it raised this to steer; empty if it named none."""
+    given = read(error, "dependency") if issubclass(type(error), Steering) else None
+    return _short(given) if isinstance(given, str) else ""
+
+
+def _short(name: str) -> str:
+    """One line, that can be stored and sent with a message."""
+    return " ".join(name.encode("utf-8", "replace").decode().split())[:DEPENDENCY_LIMIT]
 
 
 def _address(error: BaseException) -> str | None:
@@ -121,7 +138,7 @@ def _place(error: BaseException) -> str:
             last = trace.tb_frame
         trace = trace.tb_next
     name = type_name(type(error))
-    return cap(f"{name} in {PurePath(last.f_code.co_filename).name}:{last.f_code.co_name}" if last else name, NAME_LIMIT)
+    return _short(f"{name} in {PurePath(last.f_code.co_filename).name}:{last.f_code.co_name}" if last else name)
 
 
 def _is_users(frame: FrameType) -> bool:

@@ -82,6 +82,15 @@ class DeadLetterAdmission:
     def probe_started(self, now: float) -> None:
         self._probe_at = now + PROBE_INTERVAL
 
+    def probe_not_before(self, moment: float) -> None:
+        """Another consumer of the fleet probes meanwhile."""
+        self._probe_at = max(self._probe_at, moment)
+
+    def adopt(self, pause: TooManyDead, now: float) -> None:
+        """Another consumer of the fleet has paused the source."""
+        if self.pause is None:
+            self.pause, self._probe_at = pause, now + PROBE_INTERVAL
+
     def resume(self) -> None:
         """A probe went well, the code is new, or a person says so. What was counted before no longer counts."""
         self.pause = None

@@ -3,13 +3,14 @@
     closed ── many different messages fail on it, and hardly any of them succeeds when run again ──► open
     open   ── one probe at a time, after 1 s, 2 s, 4 s … 15 s; one succeeds ──► ramp
     ramp   ── 1, 2, 4 … messages at a time; one fails on it again ──► open
-    ramp   ── enough at a time have succeeded ──► closed
+    ramp   ── enough at a time have succeeded, or none has failed for a while ──► closed
 
 `Circuit` is that for one dependency. One message that fails often is never evidence: that is poison.
 """
 
 import enum
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import msgspec
 
@@ -22,6 +23,11 @@ CHARGED_AT_MOST = 2
 MAX_PROBES = 3
 """Probes that run at the same time: one that outlasts its interval does not block the next."""
 RAMP_ENDS = 64
+RAMP_LASTS = 30.0
+"""Seconds after which a ramp ends though few messages came."""
+FORGET_AFTER = 1_200.0
+"""Seconds without any failure or probe after which an open circuit closes: every message that waits for it has come due."""
+LONGEST_WAIT = 600.0
 MAX_KNOWN = 200
 """Failing messages that are remembered. More would not make the evidence stronger."""
 SAMPLES = 3
@@ -72,21 +78,41 @@ class Evidence(msgspec.Struct, frozen=True):
     since: float
     messages: int
     samples: tuple[str, ...]
+    is_named: bool = True
+
+    @property
+    def problem(self) -> str:
+        """What is wrong, in words. Where the dependency is a guess, no more is known than that many fail alike."""
+        return f"{self.dependency} is down" if self.is_named else f"too many messages fail alike ({self.dependency})"
+
+
+class Weighed(NamedTuple):
+    """What a failure means for its message, and how many of its earlier charges are taken back."""
+
+    charge: Charge
+    refund: int = 0
 
 
 class _Failing(msgspec.Struct):
     first: float
     last: float
-    times: int
+    successes: int
+    """How many messages of the source had succeeded when it last failed."""
+    times: int = 0
+    charged: int = 0
     has_recovered: bool = False
 
 
 class Circuit:
-    """The state of one dependency, as one consumer sees it. `is_named` says that the dependency is known by name or address;
-    otherwise it is guessed from type and place of the error, and more evidence is needed."""
+    """The state of one dependency, as one consumer sees it.
 
-    def __init__(self, dependency: str, options: Breaker, *, is_named: bool) -> None:
-        self.dependency, self._options, self._is_named = dependency, options, is_named
+    `is_named` says that the dependency is known by name or address; otherwise it is guessed from type and place of the error, and
+    more evidence is needed. `needed_by_all`: every message of the source needs it, so a success of any of them speaks against an
+    outage.
+    """
+
+    def __init__(self, dependency: str, options: Breaker, *, is_named: bool, needed_by_all: bool = False) -> None:
+        self.dependency, self.is_named, self.needed_by_all, self._options = dependency, is_named, needed_by_all, options
         self.state = CircuitState.CLOSED
         self.evidence: Evidence | None = None
         self._failing: dict[str, _Failing] = {}
@@ -94,33 +120,42 @@ class Circuit:
         """When a second message failed on it: from then on, failures are evidence rather than charged."""
         self._samples: list[str] = []
         self._interval = options.first_probe
-        self._probe_at = 0.0
+        self._probe_at = self._ramp_since = self._heard_at = 0.0
+        self._candidate_due = 0.0
+        """When the message that is to be the next probe comes back."""
         self._running: set[str] = set()
         self._level = self._succeeded = 0
 
-    def failed(self, message: str, error: str, now: float, *, ended: int = 0) -> Charge:
-        """A message has failed on the dependency. `ended` is how many messages of the source ended within the options' window."""
+    def failed(
+        self, message: str, error: str, now: float, *, ended: int = 0, successes: int = 0, is_charged: bool = True
+    ) -> Weighed:
+        """A message has failed on the dependency. `ended` is how many messages of the source ended within the options' window,
+        `successes` how many had succeeded ever, before the batch that this one was in."""
         self._running.discard(message)
-        if self.state is CircuitState.OPEN:
-            return Charge.OUTAGE
+        self._heard_at = now
         if self.state is CircuitState.RAMP:
             self._open_again(now)
-            return Charge.OUTAGE
-        self._note(message, error, now)
-        if self._is_outage(ended):
+        if self.state is CircuitState.OPEN:
+            return Weighed(Charge.OUTAGE, self._refund(message))
+        self._note(message, error, now, successes)
+        if self._is_outage(ended, successes):
             self._open(now)
-            return Charge.OUTAGE
-        return self._charge(message, now)
+            return Weighed(Charge.OUTAGE, self._refund(message))
+        if self._is_charged(message, now):
+            self._failing[message].charged += is_charged
+            return Weighed(Charge.CHARGED)
+        return Weighed(Charge.UNCHARGED, self._refund(message))
 
-    def recovered(self, message: str) -> None:
-        """A message that had failed on the dependency has succeeded."""
+    def recovered(self, message: str, now: float) -> None:
+        """A message that had failed on the dependency, or was let through to try it, has succeeded."""
         self._running.discard(message)
+        self._heard_at = now
         match self.state:
             case CircuitState.CLOSED:
                 if message in self._failing:
                     self._failing[message].has_recovered = True
             case CircuitState.OPEN:
-                self.state, self._level, self._succeeded = CircuitState.RAMP, 1, 0
+                self.state, self._level, self._succeeded, self._ramp_since = CircuitState.RAMP, 1, 0, now
             case CircuitState.RAMP:
                 self._succeeded += 1
                 if self._succeeded >= self._level:
@@ -157,24 +192,63 @@ class Circuit:
         """Seconds until the next probe; None unless the circuit is open."""
         return max(0.0, self._probe_at - now) if self.state is CircuitState.OPEN else None
 
+    def wait(self, times: int, spread: float, now: float) -> float:
+        """Seconds for which a message that waits for the dependency is put off; it was put off so many times before.
+
+        One message comes back in time for the next probe. The others are put off for longer and longer: each return may cost the
+        broker a copy. `spread`, from 0 up to 1, keeps them apart.
+        """
+        if self.state is CircuitState.OPEN and self._candidate_due <= now:
+            self._candidate_due = max(self._probe_at, now + self._options.first_probe)
+            return self._candidate_due - now
+        if self.state is not CircuitState.OPEN:
+            return self._options.first_probe * (1 + spread)
+        longest = max(LONGEST_WAIT, self._options.longest_probe)
+        return min(longest, 2 * self._options.longest_probe * 2 ** min(times, 32)) * (1 + spread) / 2
+
+    def expire(self, now: float) -> None:
+        """Close it if nothing was heard of it for long, or if its ramp has lasted long enough."""
+        since, longest = (self._ramp_since, RAMP_LASTS) if self.state is CircuitState.RAMP else (self._heard_at, FORGET_AFTER)
+        if self.state is not CircuitState.CLOSED and now - since > longest:
+            self.close()
+
+    def is_idle(self, now: float) -> bool:
+        """Whether there is nothing left to know about it."""
+        return self.state is CircuitState.CLOSED and now - self._heard_at > self._options.within
+
+    def adopt(self, evidence: Evidence, probe_in: float, now: float) -> None:
+        """Another consumer of the fleet has found an outage."""
+        if self.state is CircuitState.CLOSED:
+            self.state, self.evidence, self._heard_at = CircuitState.OPEN, evidence, now
+            self._interval = self._options.first_probe
+            self._probe_at = now + probe_in
+
+    def probe_not_before(self, moment: float) -> None:
+        """Another consumer of the fleet probes meanwhile."""
+        self._probe_at = max(self._probe_at, moment)
+
+    @property
+    def interval(self) -> float:
+        return self._interval
+
     def close(self) -> None:
         """The dependency works again, or a person says so."""
         self.state, self.evidence = CircuitState.CLOSED, None
         self._failing.clear()
         self._samples.clear()
         self._running.clear()
-        self._doubted_since, self._interval = None, self._options.first_probe
+        self._doubted_since, self._interval, self._candidate_due = None, self._options.first_probe, 0.0
 
-    def _note(self, message: str, error: str, now: float) -> None:
+    def _note(self, message: str, error: str, now: float, successes: int) -> None:
         oldest = now - self._options.within
         for gone in [each for each, seen in self._failing.items() if seen.last <= oldest]:
             del self._failing[gone]
         seen = self._failing.pop(message, None)
         if seen is None:
-            seen = _Failing(now, now, 0)
+            seen = _Failing(now, now, successes)
             if len(self._failing) >= MAX_KNOWN:
                 del self._failing[next(iter(self._failing))]
-        seen.last, seen.times, seen.has_recovered = now, seen.times + 1, False
+        seen.last, seen.successes, seen.times, seen.has_recovered = now, successes, seen.times + 1, False
         self._failing[message] = seen
         if len(self._failing) < 2:
             self._doubted_since = None
@@ -184,27 +258,41 @@ class Circuit:
         if error not in self._samples and len(self._samples) < SAMPLES:
             self._samples.append(error)
 
-    def _is_outage(self, ended: int) -> bool:
+    def _is_outage(self, ended: int, successes: int) -> bool:
         failed = len(self._failing)
         if failed < self._options.messages:
             return False
         if sum(each.has_recovered for each in self._failing.values()) >= MAX_RECOVERED * failed:
             return False
-        return self._is_named or 2 * failed >= min(ended, 2 * MAX_KNOWN)
+        if self.needed_by_all:
+            return successes - self.successes_before() <= MAX_RECOVERED * self._options.messages
+        return self.is_named or 2 * failed >= min(ended, 2 * MAX_KNOWN)
 
-    def _charge(self, message: str, now: float) -> Charge:
+    def successes_before(self) -> int:
+        """How many messages of the source had succeeded when the earliest of the latest failures came."""
+        latest = list(self._failing.values())[-self._options.messages :]
+        return min((each.successes for each in latest), default=0)
+
+    def _is_charged(self, message: str, now: float) -> bool:
         if self._doubted_since is None or now - self._doubted_since > self._options.within:
-            return Charge.CHARGED
-        if self._is_named or self._failing[message].times > CHARGED_AT_MOST:
-            return Charge.UNCHARGED
-        return Charge.CHARGED
+            return True
+        return not self.is_named and self._failing[message].charged < CHARGED_AT_MOST
+
+    def _refund(self, message: str) -> int:
+        """How many charges too many the message has, from before it was known that others fail as well."""
+        seen = self._failing.get(message)
+        if seen is None or seen.charged <= CHARGED_AT_MOST:
+            return 0
+        refund, seen.charged = seen.charged - CHARGED_AT_MOST, CHARGED_AT_MOST
+        return refund
 
     def _open(self, now: float) -> None:
         since = min(each.first for each in self._failing.values())
-        self.evidence = Evidence(self.dependency, since, len(self._failing), tuple(self._samples))
+        self.evidence = Evidence(self.dependency, since, len(self._failing), tuple(self._samples), self.is_named)
         self.state = CircuitState.OPEN
         self._interval = self._options.first_probe
         self._probe_at = now + self._interval
+        self._candidate_due = 0.0
 
     def _open_again(self, now: float) -> None:
         self.state = CircuitState.OPEN

@@ -10,7 +10,7 @@ class RetryBudget:
     """Allows retries up to a share of the first starts, and never fewer than `floor` a second."""
 
     def __init__(self, share: float, floor: float = FLOOR) -> None:
-        self._share, self._floor = share, floor
+        self.share, self._floor = share, floor
         self._tokens, self._firsts = floor * BURST, 0
         self._since: float | None = None
         self._rate = floor
@@ -26,10 +26,14 @@ class RetryBudget:
         self._tokens -= granted
         return granted
 
-    def wait(self, before: int, now: float) -> float:
-        """Seconds until the turn of a retry comes that may not start now, and before which so many others wait."""
-        self._accrue(now)
-        return (1.0 - self._tokens + before) / self._rate
+    @property
+    def seconds_each(self) -> float:
+        """How far apart retries are that wait for their turn."""
+        return 1.0 / self._rate
+
+    def divide_floor(self, consumers: int) -> None:
+        """So many consumers share what is always allowed."""
+        self._floor = FLOOR / max(1, consumers)
 
     def _accrue(self, now: float) -> None:
         if self._since is None or now < self._since:  # the first time, or a clock that was set back
@@ -38,7 +42,7 @@ class RetryBudget:
         passed = now - self._since
         if passed <= 0:
             return
-        earned = max(self._share * self._firsts, self._floor * passed)
+        earned = max(self.share * self._firsts, self._floor * passed)
         rate = earned / passed
         self._rate += (rate - self._rate) * min(1.0, passed)
         self._tokens = min(self._tokens + earned, max(1.0, BURST * max(self._rate, rate, self._floor)))

@@ -11,7 +11,7 @@ import msgspec
 
 from unpoison.model.backoff import Limits
 from unpoison.model.failure import Failure, fingerprint
-from unpoison.model.message import Counters, PastAttempt, with_past
+from unpoison.model.message import MOST_COUNTED, MOST_MOMENT, Counters, PastAttempt, with_past
 from unpoison.model.verdict import DeadLetter, ErrorClassification, Verdict
 from unpoison.model.wording import counted
 
@@ -84,6 +84,25 @@ def failed(counters: Counters, failure: Failure, now: float) -> Counters:
         first_failed_at=now if counters.first_failed_at is None else counters.first_failed_at,
         history=with_past(counters.history, past),
     )
+
+
+def put_off(counters: Counters, after: float, waits_for: str = "") -> Counters:
+    """Of a message that must wait, through no fault of its own, for so many seconds. These do not count towards its age."""
+    waited = min(MOST_MOMENT, counters.waited + after)
+    times = min(MOST_COUNTED, counters.put_off + 1)
+    return msgspec.structs.replace(counters, waits_for=waits_for, put_off=times, waited=waited)
+
+
+def failed_on(counters: Counters, dependency: str) -> Counters:
+    """Of a message that has failed on a dependency, if one is known, and waits for no more than its next attempt."""
+    if counters.waits_for == dependency and not counters.put_off:
+        return counters
+    return msgspec.structs.replace(counters, waits_for=dependency, put_off=0)
+
+
+def refunded(counters: Counters, charges: int) -> Counters:
+    """With so many charges taken back: others have failed on the same dependency."""
+    return msgspec.structs.replace(counters, attempts=max(0, counters.attempts - charges))
 
 
 def doubt(failure: Failure, verdict: Verdict, limits: Limits) -> str:

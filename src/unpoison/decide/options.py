@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from types import SimpleNamespace
 from typing import Any, Literal, get_args
 
+from unpoison.control.source import DEFAULT_CONTROL, ControlOptions
 from unpoison.errors import ConfigError, seconds
 from unpoison.model.backoff import DEFAULT_BACKOFF, MAX_AGE, MAX_ATTEMPTS, Limits
 
@@ -73,6 +74,7 @@ class ConsumerOptions:
     isolation: Isolation = "process"
     key_from: str | None = None
     tombstones: Tombstones = "handle"
+    control: ControlOptions = DEFAULT_CONTROL
     is_async: bool = False
     takes_delivery: bool = False
     """Whether the handler takes the Delivery: only then is `delivery.native` made."""

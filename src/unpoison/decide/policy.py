@@ -15,6 +15,7 @@ import msgspec
 
 from unpoison.body.signature import is_coroutine_function, name_of
 from unpoison.classify.classifier import Classified, blames_process, classify
+from unpoison.classify.dependency import NO_DEPENDENCY, dependency_of
 from unpoison.errors import ConfigError, Steering, seconds
 from unpoison.model import verdict
 from unpoison.model.backoff import DEFAULT_BACKOFF, MAX_AGE, MAX_ATTEMPTS, Backoff, Limits, bounded, charged_wait, uncharged_wait
@@ -28,6 +29,15 @@ _NEVER_RETRIED = {
     ErrorClassification.BUG: "a bug in the handler: fix it, then replay",
     ErrorClassification.INVALID: "the message itself is wrong",
 }
+
+
+_ABOUT_DEPENDENCIES = {
+    ErrorClassification.TRANSIENT,
+    ErrorClassification.THROTTLED,
+    ErrorClassification.TIMEOUT,
+    ErrorClassification.UNKNOWN,
+}
+"""Failures that something else than the message may have caused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +111,7 @@ class PoisonPillHandler:
         facts = self._facts(exc)
         _, text, traceback = describe(exc)
         refused, note = self._refusal(metadata, exc)
+        dependency = dependency_of(exc) if facts.classification in _ABOUT_DEPENDENCIES else NO_DEPENDENCY
         return msgspec.structs.replace(
             facts,
             rule=facts.rule + note,
@@ -108,6 +119,8 @@ class PoisonPillHandler:
             traceback=traceback,
             fingerprint=fingerprint(facts.type_name, trace_of(exc)),
             refused=refused,
+            dependency=dependency.name,
+            is_dependency_named=dependency.is_named,
         )
 
     def judge(self, message: Message, metadata: MessageMetadata, failure: Failure, now: datetime) -> Ruling:

@@ -14,10 +14,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from unpoison.body.guard import key_reader
+from unpoison.control.source import SourceControl
 from unpoison.decide import attempts
 from unpoison.decide.options import ConsumerOptions
 from unpoison.errors import PAUSES, OwnershipLost
 from unpoison.flow.ending import IdleAgreement, Stop, UntilEmpty
+from unpoison.flow.gate import Gate
 from unpoison.flow.settling import GivenUp, NewSuspects, NotStarted, SettlementBuilder, Settler, Skipped
 from unpoison.flow.suspects import LOOK_INTERVAL, ExclusiveRun, Suspects
 from unpoison.model.message import UNTRIED, Delivery
@@ -49,22 +51,25 @@ class Consumer:
         idle_agreement: IdleAgreement | None = None,
         name: str = "",
         code_version: str | None = None,
+        control: SourceControl | None = None,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._options, self._broker, self._workers, self._report, self._hooks = options, broker, workers, report, hooks
         self._ring, self._stop = ring, Stop(monotonic)
+        control = control or SourceControl(options.control)
         self._until_empty = UntilEmpty(options.source, broker, report, clock, idle_agreement, ring)
         self._settler = Settler(
             options.source,
             broker,
             report,
             hooks,
-            SettlementBuilder(options.limits, name, code_version, clock),
+            SettlementBuilder(options.limits, name, code_version, control, clock, monotonic),
             wait=self._stop.wait_for_broker,
             on_settled=self._until_empty.settled,
             on_ownership_lost=self._give_up_everything,
         )
+        self._gate = Gate(options.source, control, broker, workers, self._settler, report, monotonic)
         self._suspects = Suspects(options, broker, self._settler, exclusive or ExclusiveRun(), self._start_alone, name, monotonic)
         self._suspects.join(ring)
         self._tell_native = broker.native if isinstance(broker, TellsNative) else None
@@ -96,9 +101,9 @@ class Consumer:
         if self._start_suspect(is_busy=is_busy) or is_busy:
             self._until_empty.goes_on()
             return 0.0
-        if until_empty and self._until_empty.is_over(self._workers.running()):
+        if until_empty and self._until_empty.is_over(self._gate.running()):
             return self._drain()
-        return LOOK_INTERVAL if self._suspects.is_waiting() else IDLE
+        return LOOK_INTERVAL if self._suspects.is_waiting() else min(IDLE, self._gate.next_look_in())
 
     def stop(self, grace: float) -> None:
         """Finish what runs, for at most so long, and hand the rest back uncounted. Calling it again shortens the grace."""
@@ -107,21 +112,24 @@ class Consumer:
 
     def turn(self) -> bool:
         """One round of the flow. True if there was anything to do."""
+        self._gate.follow()
         deliveries = self._fetched = self._fetch()
         runnable, fresh, not_started = self._admit(deliveries)
         self._workers.start(runnable, fresh)  # guard and run, in the workers; never raises, however badly it ends
         self._settler.settle_unstarted(not_started)
         results = self._workers.ended()
         self._settler.settle(results)  # judge, settle, report
-        self._settler.release(self._workers.surplus())
+        self._gate.release(self._workers.surplus())
         if not self._workers.running():
             self._suspects.went_idle()
         return bool(deliveries or results)
 
     def _fetch(self) -> Sequence[Delivery]:
-        room = self._workers.room()
+        room = self._gate.room()
         if room == 0 or not self._suspects.may_start_others():
             return ()
+        if held := self._gate.take_held(room):
+            return held
         try:
             self._suspects.check()
             deliveries = self._broker.fetch(self._options.source, room)
@@ -133,6 +141,7 @@ class Consumer:
             self._stop.wait_for_broker()
             return ()
         self._report.resumed(self._options.source)
+        self._gate.fetched(room, len(deliveries))
         return self._completed(deliveries)
 
     def _completed(self, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
@@ -148,6 +157,7 @@ class Consumer:
             not_started.append(Skipped([delivery for delivery in deliveries if delivery.is_tombstone]))
             deliveries = [delivery for delivery in deliveries if not delivery.is_tombstone]
         if all(delivery.counters is UNTRIED for delivery in deliveries):
+            self._gate.started_first(deliveries)
             return deliveries, (), not_started
         runnable: list[Delivery] = []
         fresh: list[Delivery] = []
@@ -166,31 +176,35 @@ class Consumer:
                     suspects.append(delivery)
                 case attempts.GiveUp(failure):
                     not_started.append(GivenUp([delivery], failure))
-        return runnable, fresh, [*not_started, NewSuspects(suspects)] if suspects else not_started
+        started, started_fresh, waiting = self._gate.admit(runnable, fresh)
+        not_started += waiting
+        return started, started_fresh, [*not_started, NewSuspects(suspects)] if suspects else not_started
 
     def _start_suspect(self, *, is_busy: bool) -> bool:
         """True if a suspect was started or given up."""
         if self._stop.is_asked():
             return False
         try:
-            return self._suspects.start_one(is_busy=is_busy)
+            return self._suspects.start_one(is_busy=is_busy, may_start=self._gate.may_start())
         except OwnershipLost as error:
             self._give_up_everything(error)
             return False
 
     def _start_alone(self, suspect: Delivery) -> None:
+        self._gate.started_alone(suspect)
         self._workers.start((), self._completed([suspect]))
 
     def _give_up_everything(self, error: OwnershipLost) -> None:
         """Another consumer runs the messages by now: end them here, and drop what came of them."""
         self._report.ownership_lost(self._options.source, error)
         self._workers.interrupt()
+        self._gate.dropped()
 
     def _drain(self) -> float | None:
         """Hand back what was not started, settle what ends within the grace, then cut off the rest. None is charged."""
         if not self._is_draining:
             self._is_draining = True
-            self._settler.release(self._workers.take_back())
+            self._settler.release(self._gate.take_back_all())
         self._settler.settle(self._workers.ended())
         if self._workers.running() and (grace := self._stop.grace()) > 0:
             try:

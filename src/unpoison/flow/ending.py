@@ -15,9 +15,9 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from unpoison.errors import PAUSES
-from unpoison.model.wording import counted
+from unpoison.model.wording import counted, in_words
 from unpoison.port.broker import Broker, Capability, Depth, ExplainsWaits, Settlement, Waits
-from unpoison.reporting.report import REMIND_EVERY, Report, in_words
+from unpoison.reporting.report import REMIND_EVERY, Report
 
 SAY_AFTER = 1.0
 """Seconds: what is over sooner is not worth a line."""

@@ -1,5 +1,6 @@
 """Turns a decorated function into a consumer. All its options are checked here, at start-up."""
 
+import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -8,10 +9,14 @@ from typing import Any
 
 from unpoison.body.guard import decoder, key_reader
 from unpoison.body.signature import check_not_generator, is_coroutine_function, name_of, payload_annotation
+from unpoison.control.admission import Admission
+from unpoison.control.breaker import Breaker
+from unpoison.control.source import ControlOptions
 from unpoison.decide.options import ConsumerOptions, Default, Settings, check_isolation, check_tombstones
 from unpoison.decide.policy import ErrorClassifier, OnDLQ, OnRetry, PoisonPillHandler, Policy, check_backoff
 from unpoison.errors import ConfigError, seconds
 from unpoison.model.backoff import Backoff, Limits
+from unpoison.model.message import DEPENDENCY_LIMIT
 from unpoison.worker.call import Call, Registration
 
 ASYNC_CONCURRENCY = 32
@@ -30,6 +35,10 @@ def register(
     policies: Mapping[type[BaseException], Policy] | None,
     key_from: str | None,
     tombstones: str,
+    depends_on: str | None,
+    breaker: Breaker | None,
+    budget: float | None,
+    admission: Admission | None,
     concurrency: int | None,
     threads: int,
     isolation: str | None,
@@ -68,10 +77,30 @@ def register(
         isolation=check_isolation(isolation, source, is_async=is_async, is_shared=not settings.url.startswith("memory:")),
         key_from=key_from,
         tombstones=check_tombstones(tombstones, source),
+        control=_control(source, depends_on, breaker, budget, admission),
         is_async=is_async,
         takes_delivery=wants_delivery,
     )
-    return Registration(options, Call(function, decode, wants_delivery, policy, limit))
+    return Registration(options, Call(function, decode, wants_delivery, policy, limit, depends_on))
+
+
+def _control(source: str, depends_on: object, breaker: object, budget: object, admission: object) -> ControlOptions:
+    """What tells an outage, a throttle or a bad deploy from poison. None turns one of them off."""
+    if depends_on is not None and not (isinstance(depends_on, str) and 0 < len(depends_on.strip()) <= DEPENDENCY_LIMIT):
+        raise ConfigError(
+            f"Consumer {source!r}: depends_on must be the name of what every message needs, of {DEPENDENCY_LIMIT} characters at "
+            f"most, got {depends_on!r}. For example depends_on='billing'."
+        )
+    if breaker is not None and not isinstance(breaker, Breaker):
+        raise ConfigError(f"Consumer {source!r}: breaker must be Breaker(…), or None to turn it off, got {breaker!r}.")
+    if admission is not None and not isinstance(admission, Admission):
+        raise ConfigError(f"Consumer {source!r}: admission must be Admission(…), or None to turn it off, got {admission!r}.")
+    if budget is not None and (isinstance(budget, bool) or not isinstance(budget, int | float) or not 0 <= budget < math.inf):
+        raise ConfigError(
+            f"Consumer {source!r}: budget must be the share of retries in the traffic, got {budget!r}. A fifth is 0.2; None "
+            f"turns it off."
+        )
+    return ControlOptions(breaker, budget, admission, depends_on)
 
 
 def _policy(source: str, handler: PoisonPillHandler | None, **given: Any) -> PoisonPillHandler:

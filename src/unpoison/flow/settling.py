@@ -10,6 +10,10 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, TypeAlias
 
+import msgspec
+
+from unpoison.control.changes import PutOff
+from unpoison.control.source import SourceControl
 from unpoison.decide import attempts
 from unpoison.decide.policy import judge
 from unpoison.errors import PAUSES, OwnershipLost
@@ -43,6 +47,17 @@ class NewSuspects:
 
 
 @dataclass(frozen=True, slots=True)
+class Waiting:
+    """They have failed before and must not start now: what they need is down, or the retry budget is used up."""
+
+    put_off: Sequence[PutOff]
+
+    @property
+    def deliveries(self) -> Sequence[Delivery]:
+        return [each.delivery for each in self.put_off]
+
+
+@dataclass(frozen=True, slots=True)
 class GivenUp:
     """They have no attempts left, or cannot be read. `failure` says why."""
 
@@ -50,7 +65,7 @@ class GivenUp:
     failure: Failure
 
 
-NotStarted: TypeAlias = Skipped | NewSuspects | GivenUp
+NotStarted: TypeAlias = Skipped | NewSuspects | Waiting | GivenUp
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +79,21 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class SettlementBuilder:
-    """Decides about results. A batch of successes takes a short way: no object is made for any of its messages."""
+    """Decides about results. A batch of successes takes a short way: no object is made for any of its messages.
+
+    `control` is told what succeeded and asked what a failure means in the light of all others.
+    """
 
     limits: Limits
     consumer: str
     code_version: str | None
+    control: SourceControl
     clock: Callable[[], float] = time.time
+    monotonic: Callable[[], float] = time.monotonic
 
     def __call__(self, results: Sequence[Result | NotStarted]) -> Judged:
         if len(results) == 1 and isinstance(only := results[0], Ended) and not only.failures:
+            self.control.ended(only.deliveries, 0, self.monotonic())
             return Judged(Settlement(gone=only.deliveries), len(only.deliveries))
         gone: list[Delivery] = []
         kept: list[Kept] = []
@@ -80,10 +101,17 @@ class SettlementBuilder:
         for result in results:
             match result:
                 case Ended():
-                    gone += result.good()
+                    good = result.good()
+                    self.control.ended(good, len(result.failures), self.monotonic())
+                    gone += good
                     events += self._failed(result)
                 case Bystanders(deliveries, must_run_alone):
+                    self.control.forget(deliveries, self.monotonic())
                     kept += [Kept(each, attempts.bystander(each.counters, alone=must_run_alone)) for each in deliveries]
+                case Waiting(put_off):
+                    kept += [
+                        Kept(each, attempts.put_off(each.counters, after, waits_for), after) for each, after, waits_for in put_off
+                    ]
                 case NewSuspects(deliveries):
                     kept += [Kept(each, attempts.set_aside(each.counters, self.limits)) for each in deliveries]
                 case Skipped(deliveries):
@@ -127,21 +155,52 @@ class SettlementBuilder:
 
     def _failed(self, ended: Ended) -> Sequence[Event]:
         return [
-            self._event(ended.deliveries[n], failure, ended.exceptions.get(n), ended.in_used_worker)
+            self._weighed(ended.deliveries[n], failure, ended.exceptions.get(n), ended.in_used_worker)
             for n, failure in ended.failures.items()
         ]
+
+    def _weighed(self, delivery: Delivery, failure: Failure, exception: BaseException | None, in_used_worker: bool) -> Event:
+        """A failure, judged in the light of all others: it may be an outage, or one dead letter too many."""
+        now = self.monotonic()
+        meaning = self.control.weigh(delivery, failure, now)
+        event = self._event(delivery, meaning.failure, exception, in_used_worker)
+        match event.ruling.verdict:
+            case verdict.Retry() if meaning.wait is not None:
+                event = _waiting(event, meaning.wait, meaning.waits_for, f"outage: {event.failure.rule}")
+            case verdict.DeadLetter(reason):
+                wait = self.control.refuses_letter(delivery, event.failure, now)
+                if wait is not None:
+                    event = self._kept_back(event, wait, reason)
+            case _ if event.failure.started:
+                event = replace(event, counters=attempts.failed_on(event.counters, meaning.waits_for))
+        return replace(event, counters=attempts.refunded(event.counters, meaning.refund)) if meaning.refund else event
+
+    def _kept_back(self, event: Event, wait: float, reason: str) -> Event:
+        """It would be a dead letter, but there are too many of these. The attempt does not count."""
+        failure = msgspec.structs.replace(event.failure, charged=False)
+        event = replace(event, failure=failure, counters=attempts.failed(event.delivery.counters, failure, self.clock()))
+        return _waiting(event, wait, "", f"admission: not made a dead letter, since too many are ({reason})")
 
     def _event(
         self, delivery: Delivery, failure: Failure, exception: BaseException | None = None, in_used_worker: bool = False
     ) -> Event:
         now = self.clock()
         metadata = metadata_of(delivery, failure)
-        ruling = judge(self.limits, delivery.id, metadata, failure, datetime.fromtimestamp(now, UTC))
+        ruling = judge(self.limits, delivery.id, self._aged(metadata, delivery, now), failure, datetime.fromtimestamp(now, UTC))
         if in_used_worker and (why := attempts.doubt(failure, ruling.verdict, self.limits)):
             counters, ruling = attempts.doubted(delivery.counters, failure, now), _in_doubt(ruling, why)
         else:
             counters = attempts.failed(delivery.counters, failure, now)
         return Event(delivery, counters, self._complete(metadata, failure, counters), failure, ruling, exception)
+
+    def _aged(self, metadata: MessageMetadata, delivery: Delivery, now: float) -> MessageMetadata:
+        """Time in which it could not start, because of an outage, a pause or the retry budget, does not make a message older."""
+        first = metadata.first_failure_time
+        if first is None:
+            return metadata
+        age = now - first.timestamp()
+        waited = delivery.counters.waited + self.control.paused_for(age, self.monotonic())
+        return replace(metadata, first_failure_time=now - max(0.0, age - waited)) if waited else metadata
 
     def _complete(self, metadata: MessageMetadata, failure: Failure, counters: Counters) -> MessageMetadata:
         """What hooks get: with the limit that held, and the time of the first failure, which may be this one."""
@@ -195,6 +254,12 @@ def letter(
         history=counters.history,
         replays=counters.replays,
     )
+
+
+def _waiting(event: Event, wait: float, waits_for: str, rule: str) -> Event:
+    """Neither charged nor given up: it is put off for so many seconds."""
+    ruling = Ruling(verdict.Retry(timedelta(seconds=wait), charged=False), event.ruling.classification, rule)
+    return replace(event, ruling=ruling, counters=attempts.put_off(event.counters, wait, waits_for))
 
 
 def _in_doubt(ruling: Ruling, why: str) -> Ruling:

@@ -130,7 +130,7 @@ class Suspects:
             self._broker.has_suspect(self._options.source)
             self._is_blind = False
 
-    def start_one(self, *, is_busy: bool) -> bool:
+    def start_one(self, *, is_busy: bool, may_start: bool = True) -> bool:
         """Start a suspect if there is one and this process can be had alone. True if one was started or given up.
 
         While there is other work, suspects get at most half of the time. Raises OwnershipLost if others have the one that runs:
@@ -140,7 +140,9 @@ class Suspects:
             self.keep()
             return False
         now = self._monotonic()
-        if (is_busy and now < self._look_after) or now < self._ask_after:
+        if not may_start or (is_busy and now < self._look_after) or now < self._ask_after:
+            if not may_start and self._is_asking:
+                self._stop_asking()
             return False
         self._look_after = now + LOOK_INTERVAL
         try:

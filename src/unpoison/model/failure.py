@@ -44,6 +44,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     `blames_process` marks evidence against the worker's process (a crash, a time limit that ended the worker, memory or
     descriptors used up): in a worker that others used it convicts no message. `worker_damage` says what a check of the worker
     found changed right after this failure, which another message may then have caused.
+
+    `dependency` is what it failed on, as far as is known; `is_dependency_named` if by a name or an address and not by a guess.
     """
 
     classification: ErrorClassification
@@ -62,6 +64,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     crash: Crash | None = None
     blames_process: bool = False
     worker_damage: str = ""
+    dependency: str = ""
+    is_dependency_named: bool = False
 
 
 def describe(error: BaseException) -> tuple[str, str, str]:

@@ -47,3 +47,12 @@ def json_text(value: Any, *, indent: int | None = 2) -> str:
     """One JSON document, harmless on a terminal too: JSON has an escape for each of those characters."""
     text = json.dumps(value, ensure_ascii=False, indent=indent, default=str)
     return _ACTS_ON_TERMINALS.sub(lambda found: json.dumps(found[0])[1:-1], text)
+
+
+def in_words(seconds: float) -> str:
+    """A duration as a person says it: 0.35 s, 1.5 s, 90 s, 12 min, 5 h."""
+    if seconds < 1:
+        return f"{max(seconds, 0.01):.2g} s" if seconds > 0 else "0 s"
+    if seconds < 120:
+        return f"{seconds:.3g} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"

@@ -12,12 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from unpoison.control.changes import Change, Paused, Resumed
 from unpoison.errors import UnpoisonError
 from unpoison.model import verdict
 from unpoison.model.failure import Failure, describe
 from unpoison.model.message import Counters, Delivery, MessageMetadata
 from unpoison.model.verdict import Ruling
-from unpoison.model.wording import counted
+from unpoison.model.wording import counted, in_words
+from unpoison.reporting import control_lines
 
 log = logging.getLogger("unpoison")
 
@@ -77,6 +79,8 @@ class Report:
         self._tallies: defaultdict[str, Tally] = defaultdict(Tally)
         self._broken_since: dict[str, tuple[float, float]] = {}
         self._broken_by: dict[str, str] = {}
+        self._paused_since: dict[str, tuple[float, str]] = {}
+        """Sources that flow control has paused: since when, and why."""
         self._skipping: set[str] = set()
 
     def tallies(self) -> dict[str, Tally]:
@@ -178,10 +182,25 @@ class Report:
     def longest_pause(self) -> tuple[str, float, str] | None:
         """The source that has been paused for longest, for how many seconds, and why."""
         with self._lock:
-            if not self._broken_since:
+            broken = {source: (since, self._broken_by[source]) for source, (since, _) in self._broken_since.items()}
+            paused = {**self._paused_since, **broken}
+            if not paused:
                 return None
-            source, (since, _) = min(self._broken_since.items(), key=lambda broken: broken[1][0])
-            return self._name(source), time.monotonic() - since, self._broken_by[source]
+            source, (since, why) = min(paused.items(), key=lambda each: each[1][0])
+            return self._name(source), time.monotonic() - since, why
+
+    def controlled(self, source: str, changes: Sequence[Change], now: float) -> None:
+        """What flow control has decided; `now` is its clock."""
+        for line in control_lines.lines(self._name(source), changes, now):
+            log.log(line.level, "%s", line.text, extra=self._fields(line.event, source, **line.fields))
+        for change in changes:
+            with self._lock:
+                match change:
+                    case Paused(reason):
+                        why = f"It is paused{control_lines.explained(self._name(source), reason, now)}."
+                        self._paused_since[source] = (time.monotonic(), why)
+                    case Resumed():
+                        self._paused_since.pop(source, None)
 
     def waiting(self, source: str, what: str, **fields: object) -> None:
         """Why a run with --until-empty goes on."""
@@ -252,12 +271,3 @@ def _why(ruling: Ruling) -> str:
 def _first_line(text: str) -> str:
     line = text.strip().partition("\n")[0]
     return line if len(line) <= 200 else line[:200] + "…"
-
-
-def in_words(seconds: float) -> str:
-    """A duration as a person says it: 0.35 s, 1.5 s, 90 s, 12 min, 5 h."""
-    if seconds < 1:
-        return f"{max(seconds, 0.01):.2g} s" if seconds > 0 else "0 s"
-    if seconds < 120:
-        return f"{seconds:.3g} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"

@@ -13,8 +13,11 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from unpoison.body.json_text import Unfit
 from unpoison.body.signature import name_of
+from unpoison.classify.dependency import named_by_handler
 from unpoison.errors import RemoteFailure, UnfinishedHandler
 from unpoison.model.failure import Failure, describe, fingerprint
 from unpoison.model.message import Delivery, metadata_of
@@ -38,6 +41,7 @@ class Call:
     wants_delivery: bool
     handler: "PoisonPillHandler"
     timeout: float | None = None
+    depends_on: str | None = None
 
     def prepared(self) -> Callable[[Delivery], Any]:
         """The shortest way from a delivery to the call: this is paid for every message."""
@@ -71,7 +75,10 @@ class Call:
             return unfit(error)
         error.__traceback__ = None if isinstance(error, UnfinishedHandler) else without_our_frames(error.__traceback__)
         try:
-            return self.handler.failure(error, metadata_of(delivery))
+            failure = self.handler.failure(error, metadata_of(delivery))
+            if self.depends_on is None or not failure.dependency or named_by_handler(error):
+                return failure
+            return msgspec.structs.replace(failure, dependency=self.depends_on, is_dependency_named=True)
         except BaseException as broken:  # a classifier or should_retry of the user's raised
             name, text, traceback = describe(error)
             return Failure(

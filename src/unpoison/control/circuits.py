@@ -1,0 +1,207 @@
+"""Keeps the circuits of one source, one for each dependency, and knows whether hardly anything succeeds without one of them."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+
+from unpoison.control.breaker import MAX_RECOVERED, Breaker, Charge, Circuit, CircuitState, Evidence
+from unpoison.control.changes import Change, Closed, Meaning, Opened, PutOff, sample_of, spread_of
+from unpoison.control.counting import RecentCount
+from unpoison.model.failure import Failure
+from unpoison.model.message import DEPENDENCY_LIMIT, Delivery
+from unpoison.model.verdict import ErrorClassification
+
+MAX_CIRCUITS = 1_000
+COUNT_AGAIN = 5
+"""Times the messages that make an outage: after so many failures it is counted again what succeeds beside them."""
+
+_EVIDENCE = (ErrorClassification.TRANSIENT, ErrorClassification.TIMEOUT, ErrorClassification.UNKNOWN)
+
+
+class Circuits:
+    """The circuits of one source. `depends_on` names what every message of it needs."""
+
+    def __init__(self, options: Breaker, depends_on: str | None, changes: list[Change]) -> None:
+        self._options, self._depends_on, self._changes = options, depends_on, changes
+        self._known: dict[str, Circuit] = {}
+        self._tried: dict[str, str] = {}
+        """Running messages that have failed before, or were let through to try a dependency, and which one that is."""
+        self.pausing: Circuit | None = None
+        """The circuit without whose dependency hardly any message succeeds, until it is closed."""
+        self._ended = RecentCount(options.within)
+        self._successes = self._successes_before = 0
+        self._since: dict[str, tuple[int, int]] = {}
+        """By open circuit: successes of the source at a time, and failures on the dependency since then."""
+
+    def __iter__(self) -> Iterator[Circuit]:
+        return iter(self._known.values())
+
+    @property
+    def outage(self) -> Evidence | None:
+        """Why nothing but probes of a dependency may start; None if other messages may."""
+        return self.pausing.evidence if self.pausing is not None and self.pausing.state is CircuitState.OPEN else None
+
+    def started(self, deliveries: Sequence[Delivery], now: float) -> None:
+        """While hardly anything succeeds, whatever is started tries the dependency."""
+        if self.pausing is not None:
+            self._try(self.pausing, [delivery.id for delivery in deliveries if delivery.id not in self._tried], now)
+
+    def refused(self, delivery: Delivery, now: float) -> PutOff | None:
+        """A message that has failed before is to start. Put off if it waits for a dependency that is still down."""
+        circuit = self._known.get(delivery.counters.waits_for)
+        if circuit is None or circuit.state is CircuitState.CLOSED:
+            return None
+        self._expire(circuit, now)
+        if circuit.room(now) != 0:
+            self._try(circuit, [delivery.id], now)
+            return None
+        wait = circuit.wait(delivery.counters.put_off, spread_of(delivery.id, now), now)
+        return PutOff(delivery, wait, circuit.dependency)
+
+    def watch(self, delivery: Delivery) -> None:
+        """A message that has failed before starts: its success says something about the dependency."""
+        self._tried.setdefault(delivery.id, delivery.counters.waits_for)
+
+    def _try(self, circuit: Circuit, messages: Iterable[str], now: float) -> None:
+        for message in messages:
+            self._tried[message] = circuit.dependency
+            circuit.started([message], now)
+
+    def ended(self, good: Sequence[Delivery], failed: int, now: float) -> None:
+        """So many messages have ended. To be told before the failures of the same batch are weighed."""
+        self._successes_before = self._successes
+        self._successes += len(good)
+        self._ended.add(len(good) + failed, now)
+        if self._tried:
+            for delivery in good:
+                circuit = self._known.get(self._tried.pop(delivery.id, ""))
+                if circuit is not None:
+                    evidence = circuit.evidence
+                    circuit.recovered(delivery.id, now)
+                    self._note_closed(circuit, evidence, now)
+
+    def forget(self, deliveries: Iterable[Delivery], now: float) -> None:
+        """These did not end, or not in a way that says anything about a dependency."""
+        for delivery in deliveries if self._tried else ():
+            self._ended_otherwise(delivery, "", now)
+
+    def drop_all(self, now: float) -> None:
+        """Nothing that was started is ours any more."""
+        for message, dependency in self._tried.items():
+            if dependency in self._known:
+                self._known[dependency].ended_otherwise(message, now)
+        self._tried.clear()
+
+    def _ended_otherwise(self, delivery: Delivery, dependency: str, now: float) -> None:
+        tried = self._tried.pop(delivery.id, "")
+        if tried != dependency and tried in self._known:
+            self._known[tried].ended_otherwise(delivery.id, now)
+
+    def weigh(self, delivery: Delivery, failure: Failure, now: float) -> Meaning:
+        """What the failure of a message means in the light of all others."""
+        dependency = self._evidence_against(failure)
+        self._ended_otherwise(delivery, dependency, now)
+        if not dependency:
+            return Meaning(failure)
+        circuit = self._circuit(dependency, failure, now)
+        was_closed = circuit.state is CircuitState.CLOSED
+        charge, refund = circuit.failed(
+            delivery.id,
+            sample_of(failure),
+            now,
+            ended=self._ended.total(now),
+            successes=self._successes_before,
+            is_charged=failure.charged,
+        )
+        if charge is Charge.CHARGED:
+            return Meaning(failure, waits_for=dependency)
+        if charge is Charge.UNCHARGED:
+            rule = f"{failure.rule}; not charged, since other messages fail on {dependency} too"
+            return Meaning(msgspec.structs.replace(failure, charged=False, rule=rule), None, dependency, refund)
+        self._note_outage(circuit, was_closed=was_closed)
+        wait = circuit.wait(delivery.counters.put_off, spread_of(delivery.id, now), now)
+        problem = dependency if circuit.evidence is None else circuit.evidence.problem
+        rule = f"{problem}, {failure.rule}"
+        outage = msgspec.structs.replace(failure, classification=ErrorClassification.OUTAGE, charged=False, rule=rule)
+        return Meaning(outage, wait, dependency, refund)
+
+    def _evidence_against(self, failure: Failure) -> str:
+        """The dependency that may be down; empty if the failure says nothing about one."""
+        if failure.classification not in _EVIDENCE or not failure.started or failure.worker_damage:
+            return ""
+        if failure.blames_process and failure.classification is not ErrorClassification.TIMEOUT:
+            return ""
+        if not failure.charged and not failure.is_dependency_named:
+            return ""  # the handler asked for another start, and named no reason
+        return failure.dependency or self._depends_on or failure.type_name[:DEPENDENCY_LIMIT]
+
+    def _circuit(self, dependency: str, failure: Failure, now: float) -> Circuit:
+        known = self._known.get(dependency)
+        return known or self._new(dependency, now, is_named=failure.is_dependency_named)
+
+    def _new(self, dependency: str, now: float, *, is_named: bool) -> Circuit:
+        if len(self._known) >= MAX_CIRCUITS:
+            self._remove_one(now)
+        by_all = dependency == self._depends_on
+        circuit = Circuit(dependency, self._options, is_named=is_named or by_all, needed_by_all=by_all)
+        self._known[dependency] = circuit
+        return circuit
+
+    def _remove_one(self, now: float) -> None:
+        closed = [each for each in self if each.state is CircuitState.CLOSED]
+        gone = next((each for each in closed if each.is_idle(now)), None) or next(iter(closed or self))
+        del self._known[gone.dependency]
+        self._since.pop(gone.dependency, None)
+        if self.pausing is gone:
+            self.pausing = None
+
+    def _note_outage(self, circuit: Circuit, *, was_closed: bool) -> None:
+        if was_closed and circuit.evidence is not None:
+            self._since[circuit.dependency] = (circuit.successes_before(), circuit.evidence.messages - 1)
+            self._changes.append(Opened(circuit.evidence))
+        successes, failures = self._since.get(circuit.dependency, (self._successes, 0))
+        failures += 1
+        few = self._successes - successes < MAX_RECOVERED * failures
+        if circuit.needed_by_all or (failures >= self._options.messages and few):
+            self.pausing = self.pausing or circuit
+        if failures >= COUNT_AGAIN * self._options.messages:
+            successes, failures = self._successes, 0
+        self._since[circuit.dependency] = (successes, failures)
+
+    def _expire(self, circuit: Circuit, now: float) -> None:
+        evidence = circuit.evidence
+        circuit.expire(now)
+        self._note_closed(circuit, evidence, now)
+
+    def _note_closed(self, circuit: Circuit, evidence: Evidence | None, now: float) -> None:
+        if evidence is None or circuit.state is not CircuitState.CLOSED:
+            return
+        self._since.pop(circuit.dependency, None)
+        self._changes.append(Closed(circuit.dependency, now - evidence.since))
+        if self.pausing is circuit:
+            self.pausing = None
+
+    def room(self, now: float) -> int | None:
+        """How many messages of the source may start now; None if there is no limit."""
+        if self.pausing is not None:
+            self._expire(self.pausing, now)
+        return None if self.pausing is None else self.pausing.room(now)
+
+    def next_probe_in(self, now: float) -> float:
+        return 0.0 if self.pausing is None else self.pausing.next_probe_in(now) or 0.0
+
+    def close_all(self, now: float) -> None:
+        """A person says that all dependencies work."""
+        for circuit in self:
+            evidence = circuit.evidence
+            circuit.close()
+            self._note_closed(circuit, evidence, now)
+
+    def adopt(self, evidence: Evidence, probe_in: float, now: float, *, is_named: bool) -> None:
+        """Another consumer of the fleet has found an outage."""
+        circuit = self._known.get(evidence.dependency) or self._new(evidence.dependency, now, is_named=is_named)
+        if circuit.state is CircuitState.CLOSED:
+            circuit.adopt(evidence, probe_in, now)
+            self._changes.append(Opened(evidence))
+            if circuit.needed_by_all:
+                self.pausing = self.pausing or circuit

@@ -1,0 +1,75 @@
+"""Brings a source back to its speed after a pause, so that its backlog does not fall on what has only just recovered.
+
+The source begins slowly and doubles each second, up to twice the rate that it had before the pause. That limit ends when the
+backlog is gone.
+"""
+
+from unpoison.control.counting import RecentCount
+
+MEASURED_OVER = 60.0
+"""Seconds over which the rate before a pause is measured."""
+FIRST_RATE = 0.1
+"""The share of the earlier rate with which a source begins."""
+LEAST_RATE = 1.0
+MOST_RATE = 1_000_000.0
+"""Where there is no earlier rate, the source is at full speed once it has doubled up to here."""
+AT_MOST = 2.0
+"""Times the earlier rate, until the backlog is gone."""
+
+
+class Pace:
+    """How many messages of one source may start after a pause."""
+
+    def __init__(self) -> None:
+        self._starts = RecentCount(MEASURED_OVER)
+        self._earlier: float | None = None
+        self._since: float | None = None
+        """When the source began again; None while there is no limit."""
+        self._tokens = self._counted_at = 0.0
+
+    @property
+    def is_limited(self) -> bool:
+        return self._since is not None
+
+    def started(self, count: int, now: float) -> None:
+        self._starts.add(count, now)
+        self._tokens -= count
+
+    def measure(self, now: float) -> None:
+        """The source is paused: this was its rate. What is started from now on, as probes, is not part of it."""
+        if self._since is None:
+            self._earlier = self._starts.rate_while_busy(now)
+        self._since = None
+
+    def begin(self, now: float) -> None:
+        """The pause is over."""
+        self._since = self._counted_at = now
+        self._starts.clear()
+        self._tokens = 1.0
+
+    def room(self, now: float) -> int | None:
+        """How many messages may start now; None if there is no limit."""
+        if self._since is None:
+            return None
+        rate = self._rate(now)
+        if rate >= MOST_RATE:
+            self._since = None
+            return None
+        self._tokens = min(self._tokens + rate * max(0.0, now - self._counted_at), max(1.0, rate / 10))
+        self._counted_at = now
+        return max(0, int(self._tokens))
+
+    def next_start_in(self, now: float) -> float:
+        """Seconds until another message may start."""
+        return 0.0 if self._since is None else max(0.0, (1.0 - self._tokens) / self._rate(now))
+
+    def found_none(self) -> None:
+        """The source had fewer messages than were asked for: the backlog is gone."""
+        self._since = None
+
+    def _rate(self, now: float) -> float:
+        assert self._since is not None  # noqa: S101 - asked only while there is a limit
+        doublings = min(40.0, max(0.0, now - self._since))
+        if self._earlier is None:
+            return LEAST_RATE * 2.0**doublings
+        return min(AT_MOST * self._earlier, max(LEAST_RATE, FIRST_RATE * self._earlier) * 2.0**doublings)

@@ -1,0 +1,290 @@
+"""Decides for one source what may start now, and what a failure means in the light of all others.
+
+A consumer asks before it starts messages (`room`, `admit`) and tells how they ended (`ended`, `weigh`, `refuses_letter`). Behind
+it are the state machines of this package. Times are passed in; nothing here reads a clock, waits or does I/O.
+
+An ordinary message costs nothing here: successes are counted by batch, and only messages that have failed before are looked at
+one by one.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from unpoison.control.admission import Admission, DeadLetterAdmission, TooManyDead
+from unpoison.control.breaker import Breaker
+from unpoison.control.budget import RetryBudget
+from unpoison.control.changes import (
+    BudgetUsedUp,
+    Change,
+    Meaning,
+    OperatorPause,
+    Paused,
+    PauseReason,
+    PutOff,
+    Resumed,
+    Slowed,
+    sample_of,
+    spread_of,
+)
+from unpoison.control.circuits import Circuits
+from unpoison.control.pace import Pace
+from unpoison.control.throttle import Throttle
+from unpoison.model.failure import Failure
+from unpoison.model.message import Delivery
+from unpoison.model.verdict import ErrorClassification
+
+LONGEST_WAIT = 600.0
+"""Seconds for which a message is put off at most, before its turn is looked at again."""
+KEPT_WAIT = 1.0
+"""Seconds for which a refused dead letter is put off. Its source is paused: being due early costs nothing."""
+SAY_EVERY = 60.0
+PAUSES_KNOWN = 20
+GARBAGE = frozenset({"too-large", "encoding", "not-json", "too-deep", "integer-range", "float-range"})
+"""Rules by which a body is refused whatever the code is like: no deploy cures them, so they say nothing about one."""
+
+
+class ControlOptions(msgspec.Struct, frozen=True):
+    """Which state machines a source has; None turns one off. `depends_on` names what every message of it needs."""
+
+    breaker: Breaker | None = Breaker()
+    budget: float | None = 0.2
+    admission: Admission | None = Admission()
+    depends_on: str | None = None
+
+
+DEFAULT_CONTROL = ControlOptions()
+NO_CONTROL = ControlOptions(None, None, None)
+
+
+class SourceControl:
+    """The state machines of one source. Used by one thread."""
+
+    def __init__(self, options: ControlOptions = NO_CONTROL) -> None:
+        self.options = options
+        self.changes: list[Change] = []
+        """What has changed since this was last emptied, to be logged."""
+        self.circuits = None if options.breaker is None else Circuits(options.breaker, options.depends_on, self.changes)
+        self.admission = None if options.admission is None else DeadLetterAdmission(options.admission)
+        self._budget = None if options.budget is None else RetryBudget(options.budget)
+        self._throttle, self._pace = Throttle(), Pace()
+        self._operator: OperatorPause | None = None
+        self._probes: set[str] = set()
+        """Running messages that find out whether dead letters are still being made."""
+        self._turn = 0.0
+        self._put_off, self._said_budget_at = 0, float("-inf")
+        self._paused_since: float | None = None
+        self._pauses: deque[tuple[float, float]] = deque(maxlen=PAUSES_KNOWN)
+
+    @property
+    def pause(self) -> PauseReason | None:
+        """Why nothing but probes may start; None if the source is not paused."""
+        if self._operator is not None:
+            return self._operator
+        if self.admission is not None and self.admission.pause is not None:
+            return self.admission.pause
+        return None if self.circuits is None else self.circuits.outage
+
+    @property
+    def is_paused(self) -> bool:
+        return self._paused_since is not None
+
+    @property
+    def is_calm(self) -> bool:
+        """Nothing limits what may start."""
+        is_free = self.circuits is None or self.circuits.pausing is None
+        return is_free and self._paused_since is None and not self._pace.is_limited and not self._throttle.is_slowed
+
+    def room(self, now: float) -> int | None:
+        """How many messages may start now; None if there is no limit."""
+        if self.is_calm:
+            return None
+        circuit = None if self.circuits is None else self.circuits.room(now)
+        self._follow(now)
+        if self._operator is not None:
+            return 0
+        if self.admission is not None and (probe := self.admission.next_probe_in(now)) is not None:
+            return int(probe == 0.0 and not self._probes)
+        limits = (self._throttle.room(now), self._pace.room(now), circuit)
+        return min((limit for limit in limits if limit is not None), default=None)
+
+    def next_look_in(self, now: float) -> float:
+        """Seconds until `room` may be larger without anything having ended."""
+        if self.is_calm or self._operator is not None:
+            return float("inf")
+        if self.admission is not None and (probe := self.admission.next_probe_in(now)) is not None:
+            return float("inf") if self._probes else probe
+        circuit = 0.0 if self.circuits is None else self.circuits.next_probe_in(now)
+        return max(self._throttle.next_start_in(now), self._pace.next_start_in(now), circuit)
+
+    def fetched(self, asked: int, got: int) -> None:
+        """The broker was asked for so many messages, and had so many."""
+        if got < asked and self._pace.is_limited and (self.circuits is None or self.circuits.pausing is None):
+            self._pace.found_none()
+
+    def admit(self, deliveries: Sequence[Delivery], now: float) -> tuple[Sequence[Delivery], Sequence[PutOff]]:
+        """Those of these messages that may start now, which counts as a start, and those that are put off."""
+        if not any(delivery.counters.history for delivery in deliveries):
+            self.started(deliveries, len(deliveries), now)
+            return deliveries, ()
+        started: list[Delivery] = []
+        put_off: list[PutOff] = []
+        firsts = 0
+        for delivery in deliveries:
+            if not delivery.counters.history:
+                firsts += 1
+            elif (refused := self._refused(delivery, now)) is not None:
+                put_off.append(refused)
+                continue
+            started.append(delivery)
+        self.started(started, firsts, now)
+        return started, put_off
+
+    def started(self, deliveries: Sequence[Delivery], firsts: int, now: float) -> None:
+        """These start now, so many of them for the first time."""
+        if not deliveries:
+            return
+        self._pace.started(len(deliveries), now)
+        self._throttle.started(len(deliveries), now)
+        if self._budget is not None:
+            self._budget.first_starts(firsts)
+        if self.admission is not None and self.admission.pause is not None:
+            self.admission.probe_started(now)
+            self._probes.update(delivery.id for delivery in deliveries)
+        if self.circuits is not None:
+            self.circuits.started(deliveries, now)
+
+    def _refused(self, delivery: Delivery, now: float) -> PutOff | None:
+        """A message that has failed before is put off while its dependency is down or the retry budget is used up."""
+        counters = delivery.counters
+        if self.circuits is not None:
+            if (waits := self.circuits.refused(delivery, now)) is not None:
+                return waits
+            self.circuits.watch(delivery)
+            if self.circuits.pausing is not None:
+                return None
+        waited_for_outage = bool(counters.waits_for and counters.put_off)
+        if self._budget is None or waited_for_outage or self._budget.grant(1, now):
+            return None
+        if self.circuits is not None:
+            self.circuits.forget([delivery], now)
+        return PutOff(delivery, self._wait_for_budget(delivery, now))
+
+    def _wait_for_budget(self, delivery: Delivery, now: float) -> float:
+        """Until the turn of this retry comes, in the order in which they are put off; longer each time."""
+        assert self._budget is not None  # noqa: S101 - asked only if there is one
+        spread = (1 + spread_of(delivery.id, now)) / 2
+        self._turn = max(self._turn, now) + self._budget.seconds_each
+        least = min(LONGEST_WAIT, 2.0 ** min(delivery.counters.put_off, 32)) * spread
+        self._put_off += 1
+        if now - self._said_budget_at >= SAY_EVERY:
+            self._said_budget_at = now
+            self.changes.append(BudgetUsedUp(self._put_off, self._budget.share))
+            self._put_off = 0
+        return max(least, min(LONGEST_WAIT * spread, self._turn - now))
+
+    def ended(self, good: Sequence[Delivery], failed: int, now: float) -> None:
+        """These have succeeded, and so many have failed. To be told before the failures of the same batch are weighed."""
+        if self.circuits is not None:
+            self.circuits.ended(good, failed, now)
+        if self.admission is not None:
+            self.admission.succeeded(len(good), now)
+            if self._probes and not self._probes.isdisjoint([delivery.id for delivery in good]):
+                self._probes.clear()
+                self.admission.resume()
+        if self._paused_since is not None:
+            self._follow(now)
+
+    def weigh(self, delivery: Delivery, failure: Failure, now: float) -> Meaning:
+        """What the failure of a message means in the light of all others."""
+        self._probes.discard(delivery.id)
+        if failure.classification is ErrorClassification.THROTTLED:
+            self._throttled(delivery, failure, now)
+        if self.circuits is None:
+            return Meaning(failure)
+        meaning = self.circuits.weigh(delivery, failure, now)
+        if meaning.wait is not None:
+            self._follow(now)
+        return meaning
+
+    def refuses_letter(self, delivery: Delivery, failure: Failure, now: float) -> float | None:
+        """A message is to become a dead letter. None if it may; else for how many seconds it is kept instead."""
+        if self.admission is None or not _counts(failure) or self.admission.admits(sample_of(failure), now):
+            return None
+        self._follow(now)
+        return KEPT_WAIT * (1 + spread_of(delivery.id, now))
+
+    def forget(self, deliveries: Iterable[Delivery], now: float) -> None:
+        """These were started and did not end here: they say nothing."""
+        if self._probes:
+            self._probes -= {delivery.id for delivery in deliveries}
+        if self.circuits is not None:
+            self.circuits.forget(deliveries, now)
+
+    def dropped(self, now: float) -> None:
+        """Nothing that was started is ours any more."""
+        self._probes.clear()
+        if self.circuits is not None:
+            self.circuits.drop_all(now)
+
+    def paused_for(self, seconds: float, now: float) -> float:
+        """How many of the last so many seconds the source was paused."""
+        since = now - seconds
+        over = sum(max(0.0, end - max(begin, since)) for begin, end in self._pauses)
+        return over if self._paused_since is None else over + now - max(self._paused_since, since)
+
+    def _throttled(self, delivery: Delivery, failure: Failure, now: float) -> None:
+        dependency = failure.dependency or self.options.depends_on or failure.type_name
+        if self._throttle.throttled(delivery.id, dependency, failure.retry_after, now):
+            self.changes.append(Slowed(dependency, self._throttle.next_start_in(now)))
+
+    def pause_by_operator(self, pause: OperatorPause | None, now: float) -> None:
+        """A person has paused the source, or resumed it (None)."""
+        if pause != self._operator:
+            self._operator = pause
+            self._follow(now)
+
+    def resume(self, now: float) -> None:
+        """A person says that all is well: outages and dead letters so far no longer count."""
+        self._operator = None
+        self.resume_letters(now)
+        if self.circuits is not None:
+            self.circuits.close_all(now)
+        self._follow(now)
+
+    def resume_letters(self, now: float) -> None:
+        """Dead letters are admitted again."""
+        if self.admission is not None and self.admission.pause is not None:
+            self._probes.clear()
+            self.admission.resume()
+            self._follow(now)
+
+    def adopt_letters_pause(self, pause: TooManyDead, now: float) -> None:
+        """Another consumer of the fleet has paused the source."""
+        if self.admission is not None:
+            self.admission.adopt(pause, now)
+            self._follow(now)
+
+    def share_budget(self, consumers: int) -> None:
+        """So many consumers of the fleet share what is always allowed."""
+        if self._budget is not None:
+            self._budget.divide_floor(consumers)
+
+    def _follow(self, now: float) -> None:
+        """Note whether the source is paused now."""
+        reason = self.pause
+        if reason is not None and self._paused_since is None:
+            self._pace.measure(now)
+            self._paused_since = now
+            self.changes.append(Paused(reason))
+        elif reason is None and self._paused_since is not None:
+            self._pauses.append((self._paused_since, now))
+            self.changes.append(Resumed(now - self._paused_since))
+            self._paused_since = None
+            self._pace.begin(now)
+
+
+def _counts(failure: Failure) -> bool:
+    """Whether a dead letter of this failure says anything about the code or the schema."""
+    return not (failure.classification is ErrorClassification.INVALID and failure.rule in GARBAGE)

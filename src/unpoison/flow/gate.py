@@ -1,0 +1,123 @@
+"""Lets the messages of one source start as its control allows, and pauses the source when it says so.
+
+The control (`control/source.py`) decides; it knows neither broker nor workers. The gate carries out what it decides: it hands
+back what was read ahead when the source is paused, holds messages back while a dependency throttles, and has changes logged.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from unpoison.control.changes import Slowed
+from unpoison.control.source import SourceControl
+from unpoison.errors import PAUSES
+from unpoison.flow.settling import Settler, Waiting
+from unpoison.model.message import Delivery
+from unpoison.port.broker import Broker, ReadsAhead
+from unpoison.reporting.report import Report
+from unpoison.workers.interface import Workers
+
+
+class Gate:
+    """Between the broker and the workers of one source."""
+
+    def __init__(
+        self,
+        source: str,
+        control: SourceControl,
+        broker: Broker,
+        workers: Workers,
+        settler: Settler,
+        report: Report,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._source, self._control, self._broker, self._workers = source, control, broker, workers
+        self._settler, self._report, self._monotonic = settler, report, monotonic
+        self._is_paused = False
+        self._held: Sequence[Delivery] = ()
+        """Fetched, and taken back from the workers: they wait here while a dependency throttles, which is a minute or so."""
+
+    def follow(self) -> None:
+        """Carry out what the control has decided since this was last called."""
+        if self._control.changes:
+            changes = list(self._control.changes)
+            self._control.changes.clear()
+            self._report.controlled(self._source, changes, self._monotonic())
+            if any(isinstance(change, Slowed) for change in changes):
+                self._held = [*self._held, *self._take_back()]
+        if self._control.is_paused != self._is_paused:
+            self._is_paused = not self._is_paused
+            self._pause() if self._is_paused else self._resume()
+
+    def room(self) -> int:
+        """How many messages may be started now."""
+        room, allowed = self._workers.room(), self._control.room(self._monotonic())
+        return room if allowed is None else min(room, allowed)
+
+    def may_start(self) -> bool:
+        """Whether the control lets anything start now, as far as there is a free worker."""
+        return self._control.room(self._monotonic()) != 0
+
+    def take_held(self, room: int) -> Sequence[Delivery]:
+        """Those that were held back go first."""
+        taken, self._held = self._held[:room], self._held[room:]
+        return taken
+
+    def fetched(self, asked: int, got: int) -> None:
+        self._control.fetched(asked, got)
+
+    def started_first(self, deliveries: Sequence[Delivery]) -> None:
+        """Messages that were never tried start now."""
+        self._control.started(deliveries, len(deliveries), self._monotonic())
+
+    def started_alone(self, suspect: Delivery) -> None:
+        self._control.started([suspect], 0, self._monotonic())
+
+    def admit(
+        self, runnable: Sequence[Delivery], fresh: Sequence[Delivery]
+    ) -> tuple[Sequence[Delivery], Sequence[Delivery], Sequence[Waiting]]:
+        """Those that may start, and those that must wait because of what they need or because too many are retried."""
+        runnable, put_off = self._control.admit(runnable, self._monotonic())
+        fresh, others = self._control.admit(fresh, self._monotonic())
+        waiting = [*put_off, *others]
+        return runnable, fresh, [Waiting(waiting)] if waiting else ()
+
+    def next_look_in(self) -> float:
+        """Seconds until more may start than now."""
+        return self._control.next_look_in(self._monotonic())
+
+    def running(self) -> int:
+        """How many messages are in hand."""
+        return self._workers.running() + len(self._held)
+
+    def release(self, deliveries: Sequence[Delivery]) -> None:
+        """Hand these back, which were not started."""
+        if deliveries:
+            self._control.forget(deliveries, self._monotonic())
+            self._settler.release(deliveries)
+
+    def take_back_all(self) -> Sequence[Delivery]:
+        """What was not started, and will not be."""
+        held, self._held = self._held, ()
+        return [*held, *self._take_back()]
+
+    def dropped(self) -> None:
+        """Others have everything that this consumer held."""
+        self._held = ()
+        self._control.dropped(self._monotonic())
+
+    def _take_back(self) -> Sequence[Delivery]:
+        taken = self._workers.take_back()
+        self._control.forget(taken, self._monotonic())
+        return taken
+
+    def _pause(self) -> None:
+        self._settler.release(self.take_back_all())
+        if isinstance(self._broker, ReadsAhead):
+            with suppress(*PAUSES):  # it cannot be reached, so it reads nothing either; the next fetch reports it
+                self._broker.pause(self._source)
+
+    def _resume(self) -> None:
+        if isinstance(self._broker, ReadsAhead):
+            with suppress(*PAUSES):
+                self._broker.resume(self._source)

@@ -1,0 +1,101 @@
+"""Says what flow control has decided, with its evidence: what happened, what it means, what happens next."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from unpoison.control.admission import TooManyDead
+from unpoison.control.breaker import Evidence
+from unpoison.control.budget import FLOOR
+from unpoison.control.changes import BudgetUsedUp, Change, Closed, Opened, OperatorPause, Paused, PauseReason, Resumed, Slowed
+from unpoison.model.wording import counted, in_words
+
+
+class Line(NamedTuple):
+    level: int
+    event: str
+    text: str
+    fields: Mapping[str, Any] = {}
+
+
+def lines(name: str, changes: Sequence[Change], now: float) -> list[Line]:
+    """One line for each change; `now` is the clock of the state machines. An outage that pauses the source is told once."""
+    pausing = [change.reason for change in changes if isinstance(change, Paused)]
+    return [_line(name, each, now) for each in changes if not (isinstance(each, Opened) and each.evidence in pausing)]
+
+
+def _line(name: str, change: Change, now: float) -> Line:
+    match change:
+        case Paused(reason):
+            return Line(logging.ERROR, "pause", f"{name!r} is paused{explained(name, reason, now)}", evidence_of(reason, now))
+        case Resumed(seconds):
+            return Line(logging.WARNING, "resume", f"{name!r} resumed after {in_words(seconds)}, slowly at first.")
+        case Opened(evidence):
+            text = (
+                f"{name!r}: {evidence.problem}. {_failed(evidence, now)}. Messages that fail on it wait and are not charged; the "
+                f"others go on. One at a time is tried until one succeeds."
+            )
+            return Line(logging.ERROR, "outage", text, evidence_of(evidence, now))
+        case Closed(dependency, seconds):
+            text = f"{name!r}: the outage of {dependency} is over after {in_words(seconds)}. What waited for it is started."
+            return Line(logging.WARNING, "outage-over", text, {"dependency": dependency, "seconds": seconds})
+        case Slowed(dependency, wait):
+            begin = f"Nothing of {name!r} starts for {in_words(wait)}; then" if wait else f"From now on {name!r}"
+            text = f"{dependency} throttles several messages. {begin} starts at half the rate, a tenth more each second."
+            return Line(logging.WARNING, "throttled", text, {"dependency": dependency, "wait": wait})
+        case BudgetUsedUp(count, share):
+            text = (
+                f"The retry budget of {name!r} is used up ({share:.0%} of first starts, at least {FLOOR:g} a second): "
+                f"{counted(count, 'retry', 'retries')} wait for their turn and are not charged. This is logged once a minute."
+            )
+            return Line(logging.WARNING, "budget", text, {"count": count, "share": share})
+
+
+def explained(name: str, reason: PauseReason, now: float) -> str:
+    """Why a source is paused, what that means and what ends it."""
+    match reason:
+        case OperatorPause(by, why, since):
+            at = datetime.fromtimestamp(since, UTC)
+            said = f": {why.rstrip('.')}" if why else ""
+            return f" by {by} since {at:%Y-%m-%d %H:%M:%S UTC}{said}. Nothing starts until someone runs: unpoison resume {name}"
+        case TooManyDead():
+            return (
+                f": of {counted(reason.ended, 'message')} that ended within {in_words(reason.within)}, {reason.dead} were to "
+                f"become dead letters ({'; '.join(reason.samples)}). From now on they are kept and not charged. A bad deploy or a "
+                f"changed schema does this: fix it and restart with the new version. Meanwhile one message a minute is tried, "
+                f"and the first that succeeds resumes the source. To resume it now: unpoison resume {name}"
+            )
+        case Evidence():
+            return (
+                f": {reason.problem}, and hardly anything else succeeds. {_failed(reason, now)}. No message is charged. One at a "
+                f"time is tried; the first that succeeds resumes the source."
+            )
+
+
+def _failed(evidence: Evidence, now: float) -> str:
+    within = in_words(max(0.01, now - evidence.since))
+    return f"{evidence.messages} different messages failed within {within} ({'; '.join(evidence.samples)})"
+
+
+def evidence_of(reason: PauseReason, now: float) -> dict[str, Any]:
+    """The evidence as data."""
+    match reason:
+        case OperatorPause(by, why, since):
+            return {"reason": "operator", "by": by, "why": why, "paused_at": since}
+        case TooManyDead():
+            return {
+                "reason": "admission",
+                "dead": reason.dead,
+                "ended": reason.ended,
+                "within": reason.within,
+                "samples": list(reason.samples),
+            }
+        case Evidence():
+            return {
+                "reason": "outage",
+                "dependency": reason.dependency,
+                "messages": reason.messages,
+                "seconds": round(max(0.0, now - reason.since), 3),
+                "samples": list(reason.samples),
+            }
