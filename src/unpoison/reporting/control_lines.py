@@ -62,8 +62,8 @@ def explained(name: str, reason: PauseReason, now: float) -> str:
         case TooManyDead():
             return (
                 f": of {counted(reason.ended, 'message')} that ended within {in_words(reason.within)}, {reason.dead} were to "
-                f"become dead letters ({'; '.join(reason.samples)}). From now on they are kept and not charged. A bad deploy or a "
-                f"changed schema does this: fix it and restart with the new version. Meanwhile one message a minute is tried, "
+                f"become dead letters ({'; '.join(reason.samples)}). From now on they are kept and not charged. A bad deploy or "
+                f"a changed schema does this: fix it and restart with the new version. Meanwhile one message a minute is tried, "
                 f"and the first that succeeds resumes the source. To resume it now: unpoison resume {name}"
             )
         case Evidence():
