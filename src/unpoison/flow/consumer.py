@@ -64,7 +64,7 @@ class Consumer:
             broker,
             report,
             hooks,
-            SettlementBuilder(options.limits, name, code_version, control, clock, monotonic),
+            SettlementBuilder(options.limits, name, code_version, clock, monotonic, control),
             wait=self._stop.wait_for_broker,
             on_settled=self._until_empty.settled,
             on_ownership_lost=self._give_up_everything,

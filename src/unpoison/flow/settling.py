@@ -6,7 +6,7 @@ stored first and originals let go last, so a crash here repeats work and never l
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -87,9 +87,9 @@ class SettlementBuilder:
     limits: Limits
     consumer: str
     code_version: str | None
-    control: SourceControl
     clock: Callable[[], float] = time.time
     monotonic: Callable[[], float] = time.monotonic
+    control: SourceControl = field(default_factory=SourceControl)
 
     def __call__(self, results: Sequence[Result | NotStarted]) -> Judged:
         if len(results) == 1 and isinstance(only := results[0], Ended) and not only.failures:
