@@ -12,6 +12,7 @@ from typing import Protocol
 from tests.unit.simulated_truth import Life
 from tests.unit.simulated_workers import Crew, Staff, Task, Vanished, Worker, duration
 from unpoison.brokers.memory import MemoryBroker
+from unpoison.control.source import NO_CONTROL
 from unpoison.decide.options import ConsumerOptions
 from unpoison.errors import OwnershipLost
 from unpoison.flow.consumer import IDLE, Consumer
@@ -125,7 +126,7 @@ class Loop:
         self.is_over = self.is_stopping = False
         self._pause = 0.0
         self._consumer = Consumer(
-            ConsumerOptions(source, self.world.limits),
+            ConsumerOptions(source, self.world.limits, control=NO_CONTROL),
             self.broker,
             self.crew,
             Report(),

@@ -57,19 +57,59 @@ def test_after_the_window_without_an_outage_failures_are_charged_again():
     assert charges[-1] == [Charge.CHARGED, Charge.CHARGED]
 
 
-@given(st.lists(st.tuples(st.integers(0, 12), st.floats(0, 2)), max_size=200))
-def test_while_evidence_is_gathered_no_message_is_charged_more_than_twice(steps):
-    """From the second failing message on, and for as long as the window lasts: after it, failures count as ever."""
-    found, now, charged = circuit(is_named=False), 0.0, dict[str, int]()
-    found.failed("one", "refused", now, ended=10_000)
-    found.failed("two", "refused", now, ended=10_000)
+@given(st.booleans(), st.lists(st.tuples(st.integers(0, 12), st.floats(0, 2)), max_size=200))
+def test_once_others_fail_too_no_message_is_left_with_more_than_two_charges(is_named, steps):
+    """Those from before that was known are taken back."""
+    found, now, charged = circuit(is_named=is_named), 0.0, dict[str, int]()
     for message, pause in steps:
         now += pause
         if now >= OPTIONS.within:
             break
-        if found.failed(f"m{message}", "refused", now, ended=10_000).charge is Charge.CHARGED:
-            charged[f"m{message}"] = charged.get(f"m{message}", 0) + 1
-    assert max(charged.values(), default=0) <= 2
+        charge, refund = found.failed(f"m{message}", "refused", now, ended=10)
+        charged[f"m{message}"] = charged.get(f"m{message}", 0) + (charge is Charge.CHARGED) - refund
+        if charge is not Charge.CHARGED:
+            assert charged[f"m{message}"] <= 2
+
+
+def test_a_few_messages_that_fail_alike_are_charged_each_time_where_the_dependency_is_a_guess():
+    found = circuit(is_named=False)
+    for now in range(20):
+        assert {found.failed(f"m{each}", "KeyError in ship", now, ended=8).charge for each in range(4)} == {Charge.CHARGED}
+
+
+@pytest.mark.parametrize(("successes", "state"), [(1, CircuitState.OPEN), (2, CircuitState.CLOSED)])
+def test_where_every_message_needs_it_a_success_of_any_speaks_against_an_outage(successes, state):
+    found = Circuit("billing", OPTIONS, is_named=True, needed_by_all=True)
+    for each in range(9):
+        found.failed(f"m{each}", "refused", each, successes=100)
+    found.failed("m9", "refused", 9, successes=100 + successes)
+    assert found.state is state
+
+
+def test_one_of_those_that_wait_comes_back_for_the_next_probe_and_the_others_later_and_later():
+    found = opened()
+    assert found.wait(0, 0.5, 0) == 1
+    assert [found.wait(times, 0.0, 0) for times in range(7)] == [15, 30, 60, 120, 240, 300, 300]
+    assert [found.wait(times, 1.0, 0) for times in range(7)] == [30, 60, 120, 240, 480, 600, 600]
+    assert found.wait(3, 0.5, 2) == 1, "the one for the last probe is due"
+
+
+def test_a_ramp_in_which_few_messages_come_ends_by_itself():
+    found = opened()
+    found.started(["probe"], 1)
+    found.recovered("probe", 1)
+    found.expire(31)
+    assert found.state is CircuitState.RAMP
+    found.expire(31.1)
+    assert found.state is CircuitState.CLOSED
+
+
+def test_an_open_circuit_of_which_nothing_is_heard_any_more_closes():
+    found = opened()
+    found.expire(1200)
+    assert found.state is CircuitState.OPEN
+    found.expire(1201)
+    assert found.state is CircuitState.CLOSED
 
 
 def test_where_the_dependency_is_a_guess_half_of_all_must_fail_on_it():

@@ -9,6 +9,7 @@
 """
 
 import enum
+import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -117,7 +118,7 @@ class Circuit:
         self.evidence: Evidence | None = None
         self._failing: dict[str, _Failing] = {}
         self._doubted_since: float | None = None
-        """When a second message failed on it: from then on, failures are evidence rather than charged."""
+        """Since when other messages fail on it too: from then on, failures are evidence rather than charged."""
         self._samples: list[str] = []
         self._interval = options.first_probe
         self._probe_at = self._ramp_since = self._heard_at = 0.0
@@ -138,6 +139,7 @@ class Circuit:
         if self.state is CircuitState.OPEN:
             return Weighed(Charge.OUTAGE, self._refund(message))
         self._note(message, error, now, successes)
+        self._doubt(ended, now)
         if self._is_outage(ended, successes):
             self._open(now)
             return Weighed(Charge.OUTAGE, self._refund(message))
@@ -204,7 +206,7 @@ class Circuit:
         if self.state is not CircuitState.OPEN:
             return self._options.first_probe * (1 + spread)
         longest = max(LONGEST_WAIT, self._options.longest_probe)
-        return min(longest, 2 * self._options.longest_probe * 2 ** min(times, 32)) * (1 + spread) / 2
+        return min(longest, 2 * self._options.longest_probe * math.exp2(min(times, 32))) * (1 + spread) / 2
 
     def expire(self, now: float) -> None:
         """Close it if nothing was heard of it for long, or if its ramp has lasted long enough."""
@@ -251,12 +253,22 @@ class Circuit:
         seen.last, seen.successes, seen.times, seen.has_recovered = now, successes, seen.times + 1, False
         self._failing[message] = seen
         if len(self._failing) < 2:
-            self._doubted_since = None
             self._samples.clear()
-        elif self._doubted_since is None:
-            self._doubted_since = now
         if error not in self._samples and len(self._samples) < SAMPLES:
             self._samples.append(error)
+
+    def _doubt(self, ended: int, now: float) -> None:
+        """Note since when it may be an outage rather than poison. A guess needs more than two messages that fail alike."""
+        failed = len(self._failing)
+        least = 2 if self.is_named else max(2, self._options.messages // 2)
+        if failed < least or not (self.is_named or self._is_half(ended)):
+            self._doubted_since = None
+        elif self._doubted_since is None:
+            self._doubted_since = now
+
+    def _is_half(self, ended: int) -> bool:
+        """Whether half of all messages that ended lately failed on it."""
+        return 2 * len(self._failing) >= min(ended, 2 * MAX_KNOWN)
 
     def _is_outage(self, ended: int, successes: int) -> bool:
         failed = len(self._failing)
@@ -266,7 +278,7 @@ class Circuit:
             return False
         if self.needed_by_all:
             return successes - self.successes_before() <= MAX_RECOVERED * self._options.messages
-        return self.is_named or 2 * failed >= min(ended, 2 * MAX_KNOWN)
+        return self.is_named or self._is_half(ended)
 
     def successes_before(self) -> int:
         """How many messages of the source had succeeded when the earliest of the latest failures came."""

@@ -57,7 +57,7 @@ class Slowed(NamedTuple):
 class BudgetUsedUp(NamedTuple):
     """So many retries wait for their turn since this was last told."""
 
-    count: int
+    retries: int
     share: float
 
 

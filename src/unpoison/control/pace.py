@@ -4,6 +4,8 @@ The source begins slowly and doubles each second, up to twice the rate that it h
 backlog is gone.
 """
 
+import math
+
 from unpoison.control.counting import RecentCount
 
 MEASURED_OVER = 60.0
@@ -69,7 +71,7 @@ class Pace:
 
     def _rate(self, now: float) -> float:
         assert self._since is not None  # noqa: S101 - asked only while there is a limit
-        doublings = min(40.0, max(0.0, now - self._since))
+        growth = math.exp2(min(40.0, max(0.0, now - self._since)))
         if self._earlier is None:
-            return LEAST_RATE * 2.0**doublings
-        return min(AT_MOST * self._earlier, max(LEAST_RATE, FIRST_RATE * self._earlier) * 2.0**doublings)
+            return LEAST_RATE * growth
+        return min(AT_MOST * self._earlier, max(LEAST_RATE, FIRST_RATE * self._earlier) * growth)

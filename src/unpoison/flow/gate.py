@@ -79,8 +79,8 @@ class Gate:
         """Those that may start, and those that must wait because of what they need or because too many are retried."""
         runnable, put_off = self._control.admit(runnable, self._monotonic())
         fresh, others = self._control.admit(fresh, self._monotonic())
-        waiting = [*put_off, *others]
-        return runnable, fresh, [Waiting(waiting)] if waiting else ()
+        waiting = [Waiting([delivery], after, waits_for) for delivery, after, waits_for in (*put_off, *others)]
+        return runnable, fresh, waiting
 
     def next_look_in(self) -> float:
         """Seconds until more may start than now."""

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from unpoison.control.changes import PutOff
 from unpoison.control.source import SourceControl
 from unpoison.decide import attempts
 from unpoison.decide.policy import judge
@@ -48,13 +47,11 @@ class NewSuspects:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """They have failed before and must not start now: what they need is down, or the retry budget is used up."""
+    """They have failed before and must not start for so many seconds: what they need is down, or the retry budget is used up."""
 
-    put_off: Sequence[PutOff]
-
-    @property
-    def deliveries(self) -> Sequence[Delivery]:
-        return [each.delivery for each in self.put_off]
+    deliveries: Sequence[Delivery]
+    after: float
+    waits_for: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +105,8 @@ class SettlementBuilder:
                 case Bystanders(deliveries, must_run_alone):
                     self.control.forget(deliveries, self.monotonic())
                     kept += [Kept(each, attempts.bystander(each.counters, alone=must_run_alone)) for each in deliveries]
-                case Waiting(put_off):
-                    kept += [
-                        Kept(each, attempts.put_off(each.counters, after, waits_for), after) for each, after, waits_for in put_off
-                    ]
+                case Waiting(deliveries, after, waits_for):
+                    kept += [Kept(each, attempts.put_off(each.counters, after, waits_for), after) for each in deliveries]
                 case NewSuspects(deliveries):
                     kept += [Kept(each, attempts.set_aside(each.counters, self.limits)) for each in deliveries]
                 case Skipped(deliveries):
@@ -200,7 +195,8 @@ class SettlementBuilder:
             return metadata
         age = now - first.timestamp()
         waited = delivery.counters.waited + self.control.paused_for(age, self.monotonic())
-        return replace(metadata, first_failure_time=now - max(0.0, age - waited)) if waited else metadata
+        first = datetime.fromtimestamp(now - max(0.0, age - waited), UTC)
+        return replace(metadata, first_failure_time=first) if waited else metadata
 
     def _complete(self, metadata: MessageMetadata, failure: Failure, counters: Counters) -> MessageMetadata:
         """What hooks get: with the limit that held, and the time of the first failure, which may be this one."""

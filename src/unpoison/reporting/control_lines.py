@@ -44,12 +44,12 @@ def _line(name: str, change: Change, now: float) -> Line:
             begin = f"Nothing of {name!r} starts for {in_words(wait)}; then" if wait else f"From now on {name!r}"
             text = f"{dependency} throttles several messages. {begin} starts at half the rate, a tenth more each second."
             return Line(logging.WARNING, "throttled", text, {"dependency": dependency, "wait": wait})
-        case BudgetUsedUp(count, share):
+        case BudgetUsedUp(retries, share):
             text = (
                 f"The retry budget of {name!r} is used up ({share:.0%} of first starts, at least {FLOOR:g} a second): "
-                f"{counted(count, 'retry', 'retries')} wait for their turn and are not charged. This is logged once a minute."
+                f"{counted(retries, 'retry', 'retries')} wait for their turn and are not charged. This is logged once a minute."
             )
-            return Line(logging.WARNING, "budget", text, {"count": count, "share": share})
+            return Line(logging.WARNING, "budget", text, {"count": retries, "share": share})
 
 
 def explained(name: str, reason: PauseReason, now: float) -> str:
