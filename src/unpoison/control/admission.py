@@ -82,10 +82,6 @@ class DeadLetterAdmission:
     def probe_started(self, now: float) -> None:
         self._probe_at = now + PROBE_INTERVAL
 
-    def probe_not_before(self, moment: float) -> None:
-        """Another consumer of the fleet probes meanwhile."""
-        self._probe_at = max(self._probe_at, moment)
-
     def adopt(self, pause: TooManyDead, now: float) -> None:
         """Another consumer of the fleet has paused the source."""
         if self.pause is None:

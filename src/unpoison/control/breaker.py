@@ -29,6 +29,7 @@ RAMP_LASTS = 30.0
 FORGET_AFTER = 1_200.0
 """Seconds without any failure or probe after which an open circuit closes: every message that waits for it has come due."""
 LONGEST_WAIT = 600.0
+GRANT_TAKES = 0.5
 MAX_KNOWN = 200
 """Failing messages that are remembered. More would not make the evidence stronger."""
 SAMPLES = 3
@@ -126,6 +127,8 @@ class Circuit:
         """When the message that is to be the next probe comes back."""
         self._running: set[str] = set()
         self._level = self._succeeded = 0
+        self.needs_grant = self._is_granted = False
+        """With a fleet, a probe needs a grant: one consumer's probe serves all."""
 
     def failed(
         self, message: str, error: str, now: float, *, ended: int = 0, successes: int = 0, is_charged: bool = True
@@ -178,7 +181,8 @@ class Circuit:
             case CircuitState.CLOSED:
                 return None
             case CircuitState.OPEN:
-                return int(now >= self._probe_at and len(self._running) < MAX_PROBES)
+                is_due = now >= self._probe_at and len(self._running) < MAX_PROBES
+                return int(is_due and (self._is_granted or not self.needs_grant))
             case CircuitState.RAMP:
                 return max(0, self._level - len(self._running))
 
@@ -187,12 +191,24 @@ class Circuit:
         for message in messages:
             self._running.add(message)
             if self.state is CircuitState.OPEN:
+                self._is_granted = False
                 self._interval = min(self._options.longest_probe, 2 * self._interval)
                 self._probe_at = now + self._interval
 
     def next_probe_in(self, now: float) -> float | None:
-        """Seconds until the next probe; None unless the circuit is open."""
-        return max(0.0, self._probe_at - now) if self.state is CircuitState.OPEN else None
+        """Seconds until the next probe may start; None unless the circuit is open."""
+        if self.state is not CircuitState.OPEN:
+            return None
+        least = GRANT_TAKES if self.needs_grant and not self._is_granted else 0.0
+        return max(least, self._probe_at - now)
+
+    def probe_due_in(self, now: float) -> float:
+        """Seconds until a probe is due, whoever in the fleet makes it."""
+        return max(0.0, self._probe_at - now)
+
+    def grant(self) -> None:
+        """This consumer may probe for the whole fleet."""
+        self._is_granted = True
 
     def wait(self, times: int, spread: float, now: float) -> float:
         """Seconds for which a message that waits for the dependency is put off; it was put off so many times before.
@@ -218,16 +234,14 @@ class Circuit:
         """Whether there is nothing left to know about it."""
         return self.state is CircuitState.CLOSED and now - self._heard_at > self._options.within
 
-    def adopt(self, evidence: Evidence, probe_in: float, now: float) -> None:
-        """Another consumer of the fleet has found an outage."""
+    def follow_fleet(self, evidence: Evidence, interval: float, probe_in: float, now: float) -> None:
+        """A consumer of the fleet knows of the outage, and probes at this interval."""
         if self.state is CircuitState.CLOSED:
-            self.state, self.evidence, self._heard_at = CircuitState.OPEN, evidence, now
-            self._interval = self._options.first_probe
-            self._probe_at = now + probe_in
-
-    def probe_not_before(self, moment: float) -> None:
-        """Another consumer of the fleet probes meanwhile."""
-        self._probe_at = max(self._probe_at, moment)
+            self.state, self.evidence, self._interval = CircuitState.OPEN, evidence, self._options.first_probe
+            self._probe_at = now
+        self._heard_at = now
+        self._interval = min(self._options.longest_probe, max(self._interval, interval))
+        self._probe_at = max(self._probe_at, now + probe_in)
 
     @property
     def interval(self) -> float:

@@ -28,6 +28,7 @@ class Circuits:
         """Running messages that have failed before, or were let through to try a dependency, and which one that is."""
         self.pausing: Circuit | None = None
         """The circuit without whose dependency hardly any message succeeds, until it is closed."""
+        self._is_shared = False
         self._ended = RecentCount(options.within)
         self._successes = self._successes_before = 0
         self._since: dict[str, tuple[int, int]] = {}
@@ -144,6 +145,7 @@ class Circuits:
             self._remove_one(now)
         by_all = dependency == self._depends_on
         circuit = Circuit(dependency, self._options, is_named=is_named or by_all, needed_by_all=by_all)
+        circuit.needs_grant = self._is_shared
         self._known[dependency] = circuit
         return circuit
 
@@ -190,18 +192,33 @@ class Circuits:
     def next_probe_in(self, now: float) -> float:
         return 0.0 if self.pausing is None else self.pausing.next_probe_in(now) or 0.0
 
-    def close_all(self, now: float) -> None:
-        """A person says that all dependencies work."""
+    def share(self, *, is_shared: bool) -> None:
+        """Whether the consumers of a fleet probe for each other."""
+        self._is_shared = is_shared
         for circuit in self:
+            circuit.needs_grant = is_shared
+
+    def get(self, dependency: str) -> Circuit | None:
+        return self._known.get(dependency)
+
+    def close(self, dependency: str, now: float) -> None:
+        """Another consumer of the fleet has found that the dependency works."""
+        if (circuit := self._known.get(dependency)) is not None:
             evidence = circuit.evidence
             circuit.close()
             self._note_closed(circuit, evidence, now)
 
-    def adopt(self, evidence: Evidence, probe_in: float, now: float, *, is_named: bool) -> None:
-        """Another consumer of the fleet has found an outage."""
-        circuit = self._known.get(evidence.dependency) or self._new(evidence.dependency, now, is_named=is_named)
-        if circuit.state is CircuitState.CLOSED:
-            circuit.adopt(evidence, probe_in, now)
+    def close_all(self, now: float) -> None:
+        """A person says that all dependencies work."""
+        for dependency in list(self._known):
+            self.close(dependency, now)
+
+    def follow_fleet(self, evidence: Evidence, interval: float, probe_in: float, now: float) -> None:
+        """A consumer of the fleet knows of an outage, and probes at this interval."""
+        circuit = self._known.get(evidence.dependency) or self._new(evidence.dependency, now, is_named=evidence.is_named)
+        was_closed = circuit.state is CircuitState.CLOSED
+        circuit.follow_fleet(evidence, interval, probe_in, now)
+        if was_closed:
             self._changes.append(Opened(evidence))
             if circuit.needed_by_all:
                 self.pausing = self.pausing or circuit

@@ -29,6 +29,7 @@ from unpoison.reporting.report import Report
 from unpoison.workers.interface import Workers
 
 if TYPE_CHECKING:
+    from unpoison.flow.store_link import StoreLink
     from unpoison.workers.hooks import HookCaller
 
 IDLE = 1.0
@@ -51,13 +52,13 @@ class Consumer:
         idle_agreement: IdleAgreement | None = None,
         name: str = "",
         code_version: str | None = None,
-        control: SourceControl | None = None,
+        link: "StoreLink | None" = None,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._options, self._broker, self._workers, self._report, self._hooks = options, broker, workers, report, hooks
         self._ring, self._stop = ring, Stop(monotonic)
-        control = control or SourceControl(options.control)
+        control = SourceControl(options.control)
         self._until_empty = UntilEmpty(options.source, broker, report, clock, idle_agreement, ring)
         self._settler = Settler(
             options.source,
@@ -69,7 +70,7 @@ class Consumer:
             on_settled=self._until_empty.settled,
             on_ownership_lost=self._give_up_everything,
         )
-        self._gate = Gate(options.source, control, broker, workers, self._settler, report, monotonic)
+        self._gate = Gate(options.source, control, broker, workers, self._settler, report, monotonic=monotonic, link=link)
         self._suspects = Suspects(options, broker, self._settler, exclusive or ExclusiveRun(), self._start_alone, name, monotonic)
         self._suspects.join(ring)
         self._tell_native = broker.native if isinstance(broker, TellsNative) else None

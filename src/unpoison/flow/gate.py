@@ -7,6 +7,7 @@ back what was read ahead when the source is paused, holds messages back while a 
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from unpoison.control.changes import Slowed
 from unpoison.control.source import SourceControl
@@ -16,6 +17,9 @@ from unpoison.model.message import Delivery
 from unpoison.port.broker import Broker, ReadsAhead
 from unpoison.reporting.report import Report
 from unpoison.workers.interface import Workers
+
+if TYPE_CHECKING:
+    from unpoison.flow.store_link import StoreLink
 
 
 class Gate:
@@ -29,16 +33,20 @@ class Gate:
         workers: Workers,
         settler: Settler,
         report: Report,
+        *,
         monotonic: Callable[[], float] = time.monotonic,
+        link: "StoreLink | None" = None,
     ) -> None:
         self._source, self._control, self._broker, self._workers = source, control, broker, workers
-        self._settler, self._report, self._monotonic = settler, report, monotonic
+        self._settler, self._report, self._monotonic, self._link = settler, report, monotonic, link
         self._is_paused = False
         self._held: Sequence[Delivery] = ()
         """Fetched, and taken back from the workers: they wait here while a dependency throttles, which is a minute or so."""
 
     def follow(self) -> None:
-        """Carry out what the control has decided since this was last called."""
+        """Carry out what the control and the fleet have decided since this was last called."""
+        if self._link is not None:
+            self._link.sync(self._control)
         if self._control.changes:
             changes = list(self._control.changes)
             self._control.changes.clear()
