@@ -86,12 +86,13 @@ def test_where_every_message_needs_it_a_success_of_any_speaks_against_an_outage(
     assert found.state is state
 
 
-def test_one_of_those_that_wait_comes_back_for_the_next_probe_and_the_others_later_and_later():
+def test_for_each_probe_of_ten_minutes_one_comes_back_and_the_others_later_and_later():
     found = opened()
-    assert found.wait(0, 0.5, 0) == 1
+    turns = [found.wait(0, 0.5, 0) for _ in range(43)]
+    assert turns == [1, 3, 7, 15, *range(30, 601, 15)]
     assert [found.wait(times, 0.0, 0) for times in range(7)] == [15, 30, 60, 120, 240, 300, 300]
     assert [found.wait(times, 1.0, 0) for times in range(7)] == [30, 60, 120, 240, 480, 600, 600]
-    assert found.wait(3, 0.5, 2) == 1, "the one for the last probe is due"
+    assert found.wait(3, 0.5, 601) == 1, "all have come back"
 
 
 def test_a_ramp_in_which_few_messages_come_ends_by_itself():

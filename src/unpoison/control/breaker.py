@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from unpoison.control.counting import RecentCount
 from unpoison.errors import ConfigError
 
 MAX_RECOVERED = 0.1
@@ -28,6 +29,8 @@ RAMP_LASTS = 30.0
 """Seconds after which a ramp ends though few messages came."""
 FORGET_AFTER = 1_200.0
 """Seconds without any failure or probe after which an open circuit closes: every message that waits for it has come due."""
+LEAST_SHARE = 0.005
+"""The share of the messages that must fail on a dependency: one poison message in a thousand is no outage."""
 LONGEST_WAIT = 600.0
 GRANT_TAKES = 0.5
 MAX_KNOWN = 200
@@ -118,32 +121,42 @@ class Circuit:
         self.state = CircuitState.CLOSED
         self.evidence: Evidence | None = None
         self._failing: dict[str, _Failing] = {}
+        """Messages that failed on it lately, the latest last."""
+        self._failures, self._newly_failing = RecentCount(options.within), RecentCount(options.within)
         self._doubted_since: float | None = None
         """Since when other messages fail on it too: from then on, failures are evidence rather than charged."""
         self._samples: list[str] = []
         self._interval = options.first_probe
         self._probe_at = self._ramp_since = self._heard_at = 0.0
-        self._candidate_due = 0.0
-        """When the message that is to be the next probe comes back."""
+        self._turn_at = self._turn_step = 0.0
+        """When the last message comes back that was told when its turn to probe comes, and how far it is from the one before."""
         self._running: set[str] = set()
         self._level = self._succeeded = 0
         self.needs_grant = self._is_granted = False
         """With a fleet, a probe needs a grant: one consumer's probe serves all."""
 
     def failed(
-        self, message: str, error: str, now: float, *, ended: int = 0, successes: int = 0, is_charged: bool = True
+        self,
+        message: str,
+        error: str,
+        now: float,
+        *,
+        ended: int = 0,
+        successes: int = 0,
+        is_charged: bool = True,
+        is_first: bool = True,
     ) -> Weighed:
         """A message has failed on the dependency. `ended` is how many messages of the source ended within the options' window,
-        `successes` how many had succeeded ever, before the batch that this one was in."""
+        `successes` how many had succeeded ever, before the batch that this one was in. `is_first`: it had never failed before."""
         self._running.discard(message)
         self._heard_at = now
         if self.state is CircuitState.RAMP:
             self._open_again(now)
         if self.state is CircuitState.OPEN:
             return Weighed(Charge.OUTAGE, self._refund(message))
-        self._note(message, error, now, successes)
+        self._note(message, error, now, successes, is_first=is_first)
         self._doubt(ended, now)
-        if self._is_outage(ended, successes):
+        if self._is_outage(ended, successes, now):
             self._open(now)
             return Weighed(Charge.OUTAGE, self._refund(message))
         if self._is_charged(message, now):
@@ -193,7 +206,12 @@ class Circuit:
             if self.state is CircuitState.OPEN:
                 self._is_granted = False
                 self._interval = min(self._options.longest_probe, 2 * self._interval)
-                self._probe_at = now + self._interval
+                self._probe_at = self._next_probe(now)
+
+    def _next_probe(self, now: float) -> float:
+        """At the time for which a message was told to come back, even if this probe came a little late."""
+        planned = self._probe_at + self._interval
+        return planned if self._interval / 2 < planned - now <= self._interval else now + self._interval
 
     def next_probe_in(self, now: float) -> float | None:
         """Seconds until the next probe may start; None unless the circuit is open."""
@@ -213,16 +231,25 @@ class Circuit:
     def wait(self, times: int, spread: float, now: float) -> float:
         """Seconds for which a message that waits for the dependency is put off; it was put off so many times before.
 
-        One message comes back in time for the next probe. The others are put off for longer and longer: each return may cost the
-        broker a copy. `spread`, from 0 up to 1, keeps them apart.
+        For each probe of the next ten minutes one message comes back, in the order in which they were put off: a failed probe goes
+        behind the others. All others are put off for longer and longer, since each return may cost the broker a copy. `spread`,
+        from 0 up to 1, keeps them apart.
         """
-        if self.state is CircuitState.OPEN and self._candidate_due <= now:
-            self._candidate_due = max(self._probe_at, now + self._options.first_probe)
-            return self._candidate_due - now
         if self.state is not CircuitState.OPEN:
             return self._options.first_probe * (1 + spread)
         longest = max(LONGEST_WAIT, self._options.longest_probe)
+        turn, step = self._next_turn(now)
+        if turn - now <= longest:
+            self._turn_at, self._turn_step = turn, step
+            return turn - now
         return min(longest, 2 * self._options.longest_probe * math.exp2(min(times, 32))) * (1 + spread) / 2
+
+    def _next_turn(self, now: float) -> tuple[float, float]:
+        """When the probe comes that no message is to come back for yet, and how far it is from the one before."""
+        if self._turn_at <= now:
+            return max(self._probe_at, now + self._options.first_probe), self._interval
+        step = min(self._options.longest_probe, 2 * self._turn_step)
+        return self._turn_at + step, step
 
     def expire(self, now: float) -> None:
         """Close it if nothing was heard of it for long, or if its ramp has lasted long enough."""
@@ -253,12 +280,14 @@ class Circuit:
         self._failing.clear()
         self._samples.clear()
         self._running.clear()
-        self._doubted_since, self._interval, self._candidate_due = None, self._options.first_probe, 0.0
+        self._doubted_since, self._interval, self._turn_at = None, self._options.first_probe, 0.0
 
-    def _note(self, message: str, error: str, now: float, successes: int) -> None:
+    def _note(self, message: str, error: str, now: float, successes: int, *, is_first: bool) -> None:
+        self._failures.add(1, now)
+        self._newly_failing.add(is_first, now)
         oldest = now - self._options.within
-        for gone in [each for each, seen in self._failing.items() if seen.last <= oldest]:
-            del self._failing[gone]
+        while self._failing and self._failing[first := next(iter(self._failing))].last <= oldest:
+            del self._failing[first]
         seen = self._failing.pop(message, None)
         if seen is None:
             seen = _Failing(now, now, successes)
@@ -275,16 +304,16 @@ class Circuit:
         """Note since when it may be an outage rather than poison. A guess needs more than two messages that fail alike."""
         failed = len(self._failing)
         least = 2 if self.is_named else max(2, self._options.messages // 2)
-        if failed < least or not (self.is_named or self._is_half(ended)):
+        if failed < least or not (self.is_named or self._is_half(ended, now)):
             self._doubted_since = None
         elif self._doubted_since is None:
             self._doubted_since = now
 
-    def _is_half(self, ended: int) -> bool:
-        """Whether half of all messages that ended lately failed on it."""
-        return 2 * len(self._failing) >= min(ended, 2 * MAX_KNOWN)
+    def _is_half(self, ended: int, now: float) -> bool:
+        """Whether half of all starts that ended lately failed on it."""
+        return 2 * self._failures.total(now) >= ended
 
-    def _is_outage(self, ended: int, successes: int) -> bool:
+    def _is_outage(self, ended: int, successes: int, now: float) -> bool:
         failed = len(self._failing)
         if failed < self._options.messages:
             return False
@@ -292,7 +321,9 @@ class Circuit:
             return False
         if self.needed_by_all:
             return successes - self.successes_before() <= MAX_RECOVERED * self._options.messages
-        return self.is_named or self._is_half(ended)
+        if max(failed, self._newly_failing.total(now)) < LEAST_SHARE * ended:
+            return False
+        return self.is_named or self._is_half(ended, now)
 
     def successes_before(self) -> int:
         """How many messages of the source had succeeded when the earliest of the latest failures came."""
@@ -318,7 +349,7 @@ class Circuit:
         self.state = CircuitState.OPEN
         self._interval = self._options.first_probe
         self._probe_at = now + self._interval
-        self._candidate_due = 0.0
+        self._turn_at = 0.0
 
     def _open_again(self, now: float) -> None:
         self.state = CircuitState.OPEN

@@ -113,6 +113,7 @@ class Circuits:
             ended=self._ended.total(now),
             successes=self._successes_before,
             is_charged=failure.charged,
+            is_first=not delivery.counters.history,
         )
         if charge is Charge.CHARGED:
             return Meaning(failure, waits_for=dependency)
@@ -161,13 +162,15 @@ class Circuits:
         if was_closed and circuit.evidence is not None:
             self._since[circuit.dependency] = (circuit.successes_before(), circuit.evidence.messages - 1)
             self._changes.append(Opened(circuit.evidence))
-        successes, failures = self._since.get(circuit.dependency, (self._successes, 0))
+        successes, failures = self._since.get(circuit.dependency, (self._successes_before, 0))
         failures += 1
-        few = self._successes - successes < MAX_RECOVERED * failures
-        if circuit.needed_by_all or (failures >= self._options.messages and few):
+        others_succeed = self._successes - successes >= MAX_RECOVERED * failures
+        if circuit.needed_by_all or (failures >= self._options.messages and not others_succeed):
             self.pausing = self.pausing or circuit
+        elif others_succeed and self.pausing is circuit:
+            self.pausing = None
         if failures >= COUNT_AGAIN * self._options.messages:
-            successes, failures = self._successes, 0
+            successes, failures = self._successes_before, 0
         self._since[circuit.dependency] = (successes, failures)
 
     def _expire(self, circuit: Circuit, now: float) -> None:

@@ -17,6 +17,8 @@ MOST_RATE = 1_000_000.0
 """Where there is no earlier rate, the source is at full speed once it has doubled up to here."""
 AT_MOST = 2.0
 """Times the earlier rate, until the backlog is gone."""
+GONE_AFTER = 2.0
+"""Seconds for which a source must have had fewer messages than were asked for: what reads ahead has few at first."""
 
 
 class Pace:
@@ -28,6 +30,8 @@ class Pace:
         self._since: float | None = None
         """When the source began again; None while there is no limit."""
         self._tokens = self._counted_at = 0.0
+        self._short_since: float | None = None
+        """Since when the source has had fewer messages than were asked for."""
 
     @property
     def is_limited(self) -> bool:
@@ -47,7 +51,7 @@ class Pace:
         """The pause is over."""
         self._since = self._counted_at = now
         self._starts.clear()
-        self._tokens = 1.0
+        self._tokens, self._short_since = 1.0, None
 
     def room(self, now: float) -> int | None:
         """How many messages may start now; None if there is no limit."""
@@ -65,9 +69,14 @@ class Pace:
         """Seconds until another message may start."""
         return 0.0 if self._since is None else max(0.0, (1.0 - self._tokens) / self._rate(now))
 
-    def found_none(self) -> None:
-        """The source had fewer messages than were asked for: the backlog is gone."""
-        self._since = None
+    def fetched(self, asked: int, got: int, now: float) -> None:
+        """The source was asked for so many messages, and had so many. If it has had fewer for a while, the backlog is gone."""
+        if got >= asked:
+            self._short_since = None
+        elif self._short_since is None:
+            self._short_since = now
+        elif now - self._short_since >= GONE_AFTER:
+            self._since = None
 
     def _rate(self, now: float) -> float:
         assert self._since is not None  # noqa: S101 - asked only while there is a limit

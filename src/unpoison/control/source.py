@@ -37,6 +37,8 @@ from unpoison.model.verdict import ErrorClassification
 
 LONGEST_WAIT = 600.0
 """Seconds for which a message is put off at most, before its turn is looked at again."""
+LEAST_LOOK = 0.02
+"""Seconds between two looks at least: what has ended is noticed without a look."""
 KEPT_WAIT = 1.0
 """Seconds for which a refused dead letter is put off. Its source is paused: being due early costs nothing."""
 SAY_EVERY = 60.0
@@ -116,12 +118,12 @@ class SourceControl:
         if self.admission is not None and (probe := self.admission.next_probe_in(now)) is not None:
             return float("inf") if self._probes else probe
         circuit = 0.0 if self.circuits is None else self.circuits.next_probe_in(now)
-        return max(self._throttle.next_start_in(now), self._pace.next_start_in(now), circuit)
+        return max(LEAST_LOOK, self._throttle.next_start_in(now), self._pace.next_start_in(now), circuit)
 
-    def fetched(self, asked: int, got: int) -> None:
+    def fetched(self, asked: int, got: int, now: float) -> None:
         """The broker was asked for so many messages, and had so many."""
-        if got < asked and self._pace.is_limited and (self.circuits is None or self.circuits.pausing is None):
-            self._pace.found_none()
+        if self._pace.is_limited and (self.circuits is None or self.circuits.pausing is None):
+            self._pace.fetched(asked, got, now)
 
     def admit(self, deliveries: Sequence[Delivery], now: float) -> tuple[Sequence[Delivery], Sequence[PutOff]]:
         """Those of these messages that may start now, which counts as a start, and those that are put off."""
@@ -164,8 +166,9 @@ class SourceControl:
             self.circuits.watch(delivery)
             if self.circuits.pausing is not None:
                 return None
+        # A start that was not charged multiplies no load: its handler or its server asked for the next one.
         waited_for_outage = bool(counters.waits_for and counters.put_off)
-        if self._budget is None or waited_for_outage or self._budget.grant(1, now):
+        if self._budget is None or not counters.attempts or waited_for_outage or self._budget.grant(1, now):
             return None
         if self.circuits is not None:
             self.circuits.forget([delivery], now)

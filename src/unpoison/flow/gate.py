@@ -72,7 +72,7 @@ class Gate:
         return taken
 
     def fetched(self, asked: int, got: int) -> None:
-        self._control.fetched(asked, got)
+        self._control.fetched(asked, got, self._monotonic())
 
     def started_first(self, deliveries: Sequence[Delivery]) -> None:
         """Messages that were never tried start now."""

@@ -1,0 +1,523 @@
+"""What one source may start, and what a failure means for it, with all state machines together. Times are passed in."""
+
+import heapq
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unpoison.control.admission import PROBE_INTERVAL, Admission, TooManyDead
+from unpoison.control.breaker import Breaker, CircuitState, Evidence
+from unpoison.control.changes import BudgetUsedUp, Closed, OperatorPause, Opened, Paused, Resumed, Slowed
+from unpoison.control.circuits import MAX_CIRCUITS
+from unpoison.control.source import GARBAGE, LONGEST_WAIT, NO_CONTROL, ControlOptions, SourceControl
+from unpoison.model.failure import Failure
+from unpoison.model.message import Counters, Delivery, PastAttempt
+from unpoison.model.verdict import ErrorClassification
+
+PAST = PastAttempt(1, 0.0, "transient", "ConnectionError: refused")
+
+
+def message(name, **counters):
+    return Delivery(None, "orders", str(name), b"", counters=Counters(**counters))
+
+
+def retried(name, **counters):
+    return message(name, history=(PAST,), attempts=1, **counters)
+
+
+def failure(dependency="billing:443", kind=ErrorClassification.TRANSIENT, **facts):
+    return Failure(
+        classification=kind,
+        rule=facts.pop("rule", "refused"),
+        type_name="ConnectionError",
+        text="refused",
+        dependency=dependency,
+        is_dependency_named=facts.pop("is_dependency_named", True),
+        **facts,
+    )
+
+
+def fail(control, name, now, dependency="billing:443", **facts):
+    """A message that was never tried starts and fails."""
+    delivery = message(name)
+    control.admit([delivery], now)
+    control.ended([], 1, now)
+    return control.weigh(delivery, failure(dependency, **facts), now)
+
+
+def down(control=None, now=0.0, messages=10, **facts):
+    """A source on which everything fails on one dependency."""
+    control = control or SourceControl(ControlOptions())
+    for number in range(messages):
+        fail(control, f"m{number}", now, **facts)
+    return control
+
+
+def succeed(control, names, now):
+    deliveries = [message(name) for name in names]
+    control.admit(deliveries, now)
+    control.ended(deliveries, 0, now)
+
+
+def test_without_any_machine_nothing_is_limited_and_nothing_changes_its_meaning():
+    control = SourceControl(NO_CONTROL)
+    for number in range(1000):
+        meaning = fail(control, number, 0.0)
+        assert (meaning.failure, meaning.wait, meaning.waits_for, meaning.refund) == (failure(), None, "", 0)
+        assert control.refuses_letter(message(number), failure(), 0.0) is None
+    assert (control.room(0.0), control.is_calm, control.changes) == (None, True, [])
+
+
+def test_when_everything_fails_on_one_dependency_the_source_is_paused_and_probes_it():
+    control = down()
+    assert control.is_paused
+    assert isinstance(control.pause, Evidence)
+    assert [type(change) for change in control.changes] == [Opened, Paused]
+    assert (control.room(0.9), control.room(1.0)) == (0, 1)
+    assert 0 < control.next_look_in(0.4) <= 0.6
+
+
+def test_a_failure_during_an_outage_is_not_charged_and_waits():
+    control = down()
+    meaning = fail(control, "another", 0.5)
+    assert meaning.failure.classification is ErrorClassification.OUTAGE
+    assert not meaning.failure.charged
+    assert meaning.wait >= 0.5
+    assert meaning.waits_for == "billing:443"
+    assert "billing:443 is down" in meaning.failure.rule
+
+
+def test_once_a_probe_succeeds_the_source_goes_on_slowly_and_then_without_a_limit():
+    control = down()
+    probe = message("probe")
+    assert control.room(1.0) == 1
+    control.admit([probe], 1.0)
+    assert control.room(1.0) == 0, "one at a time"
+    control.ended([probe], 0, 1.1)
+    assert not control.is_paused
+    now, started, number = 1.1, 0, 0
+    while not control.is_calm:
+        room = control.room(now)
+        names = [f"again-{number}-{each}" for each in range(20 if room is None else min(20, room))]
+        succeed(control, names, now)
+        control.fetched(len(names) + 1, len(names), now)
+        started, number, now = started + len(names), number + 1, now + 0.05
+        assert now < 120
+    assert [type(change) for change in control.changes] == [Opened, Paused, Resumed, Closed]
+    assert started > 10
+
+
+@pytest.mark.parametrize("rate", [1, 10, 1000])
+def test_after_an_outage_the_source_has_at_most_twice_its_rate_until_the_backlog_is_gone(rate):
+    control, now, starts = SourceControl(ControlOptions()), 0.0, []
+    while now < 60:
+        succeed(control, [f"before-{now}-{each}" for each in range(max(1, rate // 10))], now)
+        now += max(0.1, 1 / rate)
+    down(control, now, messages=max(10, rate // 5))
+    now += 1.0
+    for _ in range(1000):
+        room = control.room(now)
+        assert room is not None
+        names = [f"after-{now}-{each}" for each in range(room)]
+        starts += [now] * room
+        succeed(control, names, now)
+        control.fetched(room, room, now)
+        now += 0.05
+    for begin in range(70, 105):
+        assert sum(begin <= at < begin + 1 for at in starts) <= 2.2 * rate + 1
+
+
+def test_in_a_partial_outage_the_others_go_on_and_the_source_is_not_paused():
+    control, now = SourceControl(ControlOptions()), 0.0
+    for number in range(1000):
+        now += 0.01
+        if number % 10 < 3:
+            fail(control, number, now)
+        else:
+            succeed(control, [number], now)
+    assert not control.is_paused
+    assert control.room(now) is None
+    assert [type(change) for change in control.changes] == [Opened]
+
+
+def test_a_partial_outage_in_batches_pauses_nothing_either():
+    control, now = SourceControl(ControlOptions()), 0.0
+    for batch in range(20):
+        now += 0.05
+        deliveries = [message(f"{batch}-{each}") for each in range(100)]
+        control.admit(deliveries, now)
+        control.ended(deliveries[30:], 30, now)
+        for delivery in deliveries[:30]:
+            control.weigh(delivery, failure(), now)
+    assert not control.is_paused
+
+
+def test_a_partial_outage_that_becomes_a_whole_one_pauses_the_source():
+    control, now = SourceControl(ControlOptions()), 0.0
+    for number in range(1000):
+        now += 0.01
+        fail(control, f"f{number}", now)
+        if number < 500:
+            succeed(control, [f"s{number}", f"t{number}"], now)
+    assert control.is_paused
+
+
+def test_those_that_wait_for_a_dependency_are_put_off_but_for_the_probe():
+    control, now = SourceControl(ControlOptions()), 0.0
+    for number in range(100):
+        succeed(control, [f"s{number}", f"t{number}"], now)
+        fail(control, number, now)
+    assert not control.is_paused
+    waiting = [retried(f"w{number}", waits_for="billing:443", put_off=1) for number in range(50)]
+    started, put_off = control.admit(waiting, 2.0)
+    assert [delivery.id for delivery in started] == ["w0"]
+    assert len(put_off) == 49
+    assert all(each.after > 0.9 and each.waits_for == "billing:443" for each in put_off)
+    assert sum(each.after > 14 for each in put_off) >= 48, "one at most comes back for the next probe"
+
+
+def _ten_minutes_of_waiting(messages):
+    """Of a dependency that is down while others go on: how often each message came back, and when each probe was made by whom."""
+    control = SourceControl(ControlOptions())
+    for number in range(9):
+        succeed(control, [f"s{number}", f"t{number}"], 0.0)
+        fail(control, number, 0.0)
+    returns, probes, due = dict.fromkeys(range(messages), 0), [], []
+    for number in range(messages):
+        succeed(control, [f"b{number}"], number / messages)
+        wait = fail(control, f"w{number}", number / messages).wait
+        due.append((number / messages + wait, number))
+    heapq.heapify(due)
+    while due[0][0] < 600:
+        now, number = heapq.heappop(due)
+        delivery = retried(f"w{number}", waits_for="billing:443", put_off=1 + returns[number])
+        returns[number] += 1
+        started, put_off = control.admit([delivery], now)
+        if started:
+            probes.append((now, number))
+            control.ended([], 1, now)
+            wait = control.weigh(delivery, failure(), now).wait
+        else:
+            wait = put_off[0].after
+        heapq.heappush(due, (now + wait, number))
+    return returns, probes
+
+
+def test_ten_thousand_that_wait_come_back_five_times_in_ten_minutes_at_the_most():
+    returns, probes = _ten_minutes_of_waiting(10_000)
+    assert max(returns.values()) <= 5
+    assert sum(returns.values()) <= 4.5 * len(returns)
+    assert len(probes) >= 600 / 15
+
+
+@pytest.mark.parametrize("waiting", [2, 5, 50, 1000])
+def test_each_probe_is_another_message_and_a_failed_one_goes_behind_the_others(waiting):
+    _, probes = _ten_minutes_of_waiting(waiting)
+    numbers = [number for _, number in probes]
+    again = min(waiting, len(numbers) // 2)
+    for begin in range(len(numbers) - again):
+        assert len(set(numbers[begin : begin + again])) == again
+    times = [now for now, _ in probes]
+    gaps = [later - earlier for earlier, later in pairwise(times)]
+    assert max(gaps[5:]) <= 1.2 * 15
+    assert min(gaps) >= 0.9
+
+
+def test_poison_that_fails_on_a_dependency_that_works_for_all_others_opens_no_circuit():
+    control, now, others = SourceControl(ControlOptions()), 0.0, [message("good")] * 9990
+    for second in range(120):
+        now += 1.0
+        control.started(others, len(others), now)
+        control.ended(others, 0, now)
+        for each in range(10):
+            poison = f"poison-{second}-{each}"
+            assert fail(control, poison, now).wait is None
+            assert control.weigh(retried(poison), failure(), now + 0.5).wait is None
+    assert control.changes == []
+
+
+def test_a_source_that_was_paused_for_a_partial_outage_goes_on_once_others_succeed():
+    control, now = down(), 1.0
+    assert control.is_paused
+    for number in range(200):
+        now += min(1.0, control.next_look_in(now))
+        for _ in range(min(20, 20 if (room := control.room(now)) is None else room)):
+            number_now = len(control.changes) + number
+            delivery = message(f"{number}-{_}-{number_now}")
+            control.admit([delivery], now)
+            if number % 10 < 3:
+                control.ended([], 1, now)
+                control.weigh(delivery, failure(), now)
+            else:
+                control.ended([delivery], 0, now)
+        control.fetched(20, 20, now)
+        if not control.is_paused:
+            break
+    assert not control.is_paused
+    assert now < 60
+
+
+def test_while_three_probes_hang_nobody_is_asked_all_the_time():
+    control, now = down(), 0.0
+    for number in range(3):
+        now += 20.0
+        assert control.room(now) == 1
+        control.admit([message(f"probe-{number}")], now)
+    now += 100.0
+    assert control.room(now) == 0
+    assert control.next_look_in(now) > 0
+
+
+def test_messages_that_asked_for_another_start_need_no_budget():
+    control = SourceControl(ControlOptions())
+    later = [message(number, history=(PAST,)) for number in range(1000)]
+    assert control.admit(later, 0.0) == (later, [])
+
+
+def test_a_bad_deploy_is_paused_after_fifty_dead_letters_and_a_probe_a_minute_follows():
+    control = SourceControl(ControlOptions())
+    bug = failure("", ErrorClassification.BUG, is_dependency_named=False)
+    refused = 0
+    for number in range(5000):
+        delivery = message(number)
+        control.ended([], 1, number / 3000)
+        control.weigh(delivery, bug, number / 3000)
+        refused += control.refuses_letter(delivery, bug, number / 3000) is not None
+    assert refused == 4950
+    assert isinstance(control.pause, TooManyDead)
+    assert control.room(59.0) == 0
+    assert control.room(PROBE_INTERVAL + 2) == 1
+    probe = message("probe")
+    control.admit([probe], PROBE_INTERVAL + 2)
+    assert control.room(PROBE_INTERVAL + 3) == 0
+    control.ended([], 1, PROBE_INTERVAL + 3)
+    control.weigh(probe, bug, PROBE_INTERVAL + 3)
+    assert control.refuses_letter(probe, bug, PROBE_INTERVAL + 3) is not None, "a failed probe is kept too"
+    another = message("another")
+    assert control.room(2 * PROBE_INTERVAL + 3) == 1
+    control.admit([another], 2 * PROBE_INTERVAL + 3)
+    control.ended([another], 0, 2 * PROBE_INTERVAL + 4)
+    assert control.pause is None
+
+
+@pytest.mark.parametrize("rule", sorted(GARBAGE))
+def test_garbage_pauses_nothing(rule):
+    control = SourceControl(ControlOptions())
+    unfit = failure("", ErrorClassification.INVALID, rule=rule, started=False, charged=False, is_dependency_named=False)
+    for number in range(1000):
+        control.ended([], 1, 0.0)
+        control.weigh(message(number), unfit, 0.0)
+        assert control.refuses_letter(message(number), unfit, 0.0) is None
+    assert control.is_calm
+
+
+def test_a_schema_that_no_message_fits_pauses_the_source():
+    control = SourceControl(ControlOptions())
+    unfit = failure("", ErrorClassification.INVALID, rule="schema", started=False, charged=False, is_dependency_named=False)
+    assert any(control.refuses_letter(message(number), unfit, 0.0) for number in range(100))
+
+
+@given(st.integers(0, 999), st.sampled_from(sorted(set(ErrorClassification) - {ErrorClassification.THROTTLED})))
+def test_one_poison_in_a_thousand_moves_nothing(where, kind):
+    control, now = SourceControl(ControlOptions()), 0.0
+    for number in range(20):
+        now += 1.0
+        succeed(control, [f"{number}-{each}" for each in range(where)], now)
+        poison = retried(f"poison-{number}")
+        control.admit([poison], now)
+        control.ended([], 1, now)
+        control.weigh(poison, failure("ship.py:ship", kind, is_dependency_named=False), now)
+        control.refuses_letter(poison, failure("ship.py:ship", kind), now)
+        succeed(control, [f"{number}+{each}" for each in range(999 - where)], now)
+    assert control.changes == []
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        ErrorClassification.CRASH,
+        ErrorClassification.LOST,
+        ErrorClassification.INVALID,
+        ErrorClassification.PERMANENT,
+        ErrorClassification.BUG,
+    ],
+)
+def test_failures_that_no_outage_causes_are_no_evidence(kind):
+    control = SourceControl(ControlOptions(admission=None))
+    assert {fail(control, number, 0.0, kind=kind).failure.charged for number in range(100)} == {True}
+    assert control.is_calm
+
+
+def test_a_handler_that_asks_for_another_start_is_no_evidence_unless_it_names_the_dependency():
+    control = SourceControl(ControlOptions())
+    for number in range(100):
+        fail(control, number, 0.0, dependency="shop.py:ship", is_dependency_named=False, charged=False)
+    assert control.is_calm
+    assert down(charged=False).is_paused
+
+
+def test_with_depends_on_a_single_success_in_ten_failures_does_not_keep_the_source_running():
+    control = SourceControl(ControlOptions(depends_on="billing"))
+    succeed(control, ["one"], 0.0)
+    for number in range(10):
+        fail(control, number, 1.0, dependency="", is_dependency_named=False)
+    assert control.pause.dependency == "billing"
+
+
+def test_with_depends_on_a_source_on_which_most_succeed_is_not_paused():
+    control = SourceControl(ControlOptions(depends_on="billing"))
+    for number in range(100):
+        succeed(control, [f"{number}-{each}" for each in range(7)], number / 10)
+        fail(control, number, number / 10, dependency="billing")
+    assert not control.is_paused
+
+
+def test_retries_beyond_the_budget_wait_for_their_turn_uncharged():
+    control = SourceControl(ControlOptions())
+    started, put_off = control.admit([retried(number) for number in range(1000)], 0.0)
+    assert len(started) == 10
+    assert len(put_off) == 990
+    waits = [each.after for each in put_off]
+    assert 0.4 < min(waits) < 1.1
+    assert 95 < max(waits) < 105, "ten a second"
+    assert control.changes == [BudgetUsedUp(1, 0.2)]
+
+
+def test_no_message_waits_for_the_budget_for_longer_than_ten_minutes_without_a_look():
+    control = SourceControl(ControlOptions())
+    _, put_off = control.admit([retried(number) for number in range(20_000)], 0.0)
+    assert max(each.after for each in put_off) <= LONGEST_WAIT
+    late = [each.after for each in put_off if each.after > 299]
+    assert len({round(wait) for wait in late}) > 200, "they do not all come back at once"
+
+
+def test_messages_that_waited_for_an_outage_do_not_use_the_budget():
+    control = SourceControl(ControlOptions())
+    waited = [retried(number, waits_for="billing:443", put_off=2) for number in range(100)]
+    started, put_off = control.admit(waited, 0.0)
+    assert (len(started), put_off) == (100, [])
+
+
+def test_one_throttled_message_waits_by_itself_and_three_slow_the_source():
+    control = SourceControl(ControlOptions())
+    for second in range(10):
+        succeed(control, [f"{second}-{each}" for each in range(100)], second)
+    for name, room in (("a", None), ("b", None), ("c", 0)):
+        fail(control, name, 10.0, kind=ErrorClassification.THROTTLED, retry_after=5.0, charged=False)
+        assert control.room(10.0) == room
+    assert control.changes == [Slowed("billing:443", 5.0)]
+    assert control.room(14.9) == 0
+    assert 0 < control.room(15.1) < 10
+    assert not control.is_paused
+
+
+def test_an_operator_pauses_and_resumes():
+    control, pause = SourceControl(ControlOptions()), OperatorPause("ana@desk", "migration", 1.0)
+    control.pause_by_operator(pause, 5.0)
+    control.pause_by_operator(pause, 6.0)
+    assert (control.pause, control.room(1000.0), control.next_look_in(1000.0)) == (pause, 0, float("inf"))
+    control.pause_by_operator(None, 65.0)
+    assert control.changes == [Paused(pause), Resumed(60.0)]
+    assert [control.paused_for(age, 165.0) for age in (200.0, 160.0, 130.0, 100.0, 1.0)] == [60.0, 60.0, 30.0, 0.0, 0.0]
+
+
+def test_a_person_who_resumes_ends_outages_and_forgets_dead_letters():
+    control = down()
+    bug = failure("", ErrorClassification.BUG, is_dependency_named=False)
+    for number in range(60):
+        control.refuses_letter(message(number), bug, 0.5)
+    control.resume(2.0)
+    assert control.pause is None
+    assert control.refuses_letter(message("next"), bug, 2.0) is None
+    assert all(circuit.state is CircuitState.CLOSED for circuit in control.circuits)
+
+
+def test_messages_that_are_taken_from_the_consumer_block_no_probe():
+    control = down()
+    control.admit([message("probe")], 1.0)
+    control.dropped(1.5)
+    assert control.room(2.5) == 1
+    control.admit([message("another")], 2.5)
+    control.forget([message("another")], 3.0)
+    assert control.room(4.0) == 1
+
+
+def test_a_thousand_circuits_are_kept_at_the_most():
+    control = SourceControl(ControlOptions())
+    for number in range(3 * MAX_CIRCUITS):
+        fail(control, number, number / 100, dependency=f"tenant-{number}:443")
+    assert len(list(control.circuits)) == MAX_CIRCUITS
+
+
+def test_what_was_charged_before_the_outage_was_known_is_taken_back():
+    control, first = SourceControl(ControlOptions()), retried("first")
+    for now in (0.0, 0.1, 0.2, 0.3):
+        assert control.weigh(first, failure(), now).failure.charged
+    fail(control, "second", 0.4)
+    meaning = control.weigh(first, failure(), 0.5)
+    assert (meaning.failure.charged, meaning.refund) == (False, 2)
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["good", "bad", "other", "throttled", "dead", "retry", "pause", "resume", "drop"]), st.floats(0, 30)
+    ),
+    max_size=120,
+)
+
+
+@given(STEPS, st.sampled_from([None, "billing:443"]))
+def test_whatever_happens_a_source_without_an_operators_pause_starts_something_within_a_minute(steps, depends_on):
+    control, now = SourceControl(ControlOptions(depends_on=depends_on)), 0.0
+    for number, (what, pause) in enumerate(steps):
+        now += pause
+        delivery = message(number)
+        if control.room(now) != 0:
+            control.admit([delivery], now)
+        match what:
+            case "good":
+                control.ended([delivery], 0, now)
+            case "bad":
+                control.ended([], 1, now)
+                control.weigh(delivery, failure(), now)
+            case "other":
+                control.weigh(delivery, failure("", ErrorClassification.PERMANENT, is_dependency_named=False), now)
+            case "throttled":
+                control.weigh(delivery, failure(kind=ErrorClassification.THROTTLED, retry_after=3600.0), now)
+            case "dead":
+                control.weigh(delivery, failure("", ErrorClassification.BUG, is_dependency_named=False), now)
+                control.refuses_letter(delivery, failure("", ErrorClassification.BUG), now)
+            case "retry":
+                control.admit([retried(f"r{number}", waits_for="billing:443", put_off=1)], now)
+            case "pause":
+                control.pause_by_operator(OperatorPause("ana", "", 0.0), now)
+            case "resume":
+                control.resume(now)
+            case "drop":
+                control.dropped(now)
+    control.pause_by_operator(None, now)
+    control.dropped(now)
+    until = now + PROBE_INTERVAL + 2
+    while control.room(now) == 0:
+        now += min(1.0, max(0.05, control.next_look_in(now)))
+        assert now < until, control.pause
+
+
+def test_options_that_cannot_be_meant_are_refused_by_the_consumer():
+    from unpoison import App
+    from unpoison.errors import ConfigError
+
+    app = App("memory://options")
+    for wrong in (
+        {"breaker": 5},
+        {"budget": -1},
+        {"budget": "much"},
+        {"admission": True},
+        {"depends_on": ""},
+        {"depends_on": "x" * 201},
+    ):
+        with pytest.raises(ConfigError, match=next(iter(wrong))):
+            app.consumer("orders", **wrong)(print)
+    app.consumer("orders", breaker=Breaker(messages=3), budget=None, admission=Admission(share=0.5), depends_on="billing")(print)
