@@ -6,7 +6,7 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 
 from unpoison.control.admission import TooManyDead
-from unpoison.control.breaker import Evidence
+from unpoison.control.evidence import Evidence
 from unpoison.model.failure import Failure
 from unpoison.model.message import Delivery
 

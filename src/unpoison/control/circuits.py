@@ -4,18 +4,28 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from unpoison.control.breaker import MAX_RECOVERED, Breaker, Charge, Circuit, CircuitState, Evidence
+from unpoison.control.breaker import Breaker, Charge, Circuit, CircuitState
 from unpoison.control.changes import Change, Closed, Meaning, Opened, PutOff, sample_of, spread_of
 from unpoison.control.counting import RecentCount
+from unpoison.control.evidence import MAX_RECOVERED, Evidence
 from unpoison.model.failure import Failure
 from unpoison.model.message import DEPENDENCY_LIMIT, Delivery
 from unpoison.model.verdict import ErrorClassification
 
 MAX_CIRCUITS = 1_000
-COUNT_AGAIN = 5
-"""Times the messages that make an outage: after so many failures it is counted again what succeeds beside them."""
+HARDLY_ANY_FOR = 1.0
+"""Seconds in which hardly anything else succeeds before a source is paused. A few messages in a row that need what is down are no
+reason: others may stand behind them."""
 
 _EVIDENCE = (ErrorClassification.TRANSIENT, ErrorClassification.TIMEOUT, ErrorClassification.UNKNOWN)
+
+
+class _Beside(msgspec.Struct):
+    """Counted from `since` on, when so many messages of the source had succeeded: failures on the dependency."""
+
+    successes: int
+    since: float
+    failures: int = 0
 
 
 class Circuits:
@@ -31,8 +41,8 @@ class Circuits:
         self._is_shared = False
         self._ended = RecentCount(options.within)
         self._successes = self._successes_before = 0
-        self._since: dict[str, tuple[int, int]] = {}
-        """By open circuit: successes of the source at a time, and failures on the dependency since then."""
+        self._beside: dict[str, _Beside] = {}
+        """What succeeds beside the failures on a dependency that is down."""
 
     def __iter__(self) -> Iterator[Circuit]:
         return iter(self._known.values())
@@ -49,15 +59,20 @@ class Circuits:
 
     def refused(self, delivery: Delivery, now: float) -> PutOff | None:
         """A message that has failed before is to start. Put off if it waits for a dependency that is still down."""
-        circuit = self._known.get(delivery.counters.waits_for)
-        if circuit is None or circuit.state is CircuitState.CLOSED:
+        circuit, times = self._known.get(delivery.counters.waits_for), delivery.counters.put_off
+        if circuit is None:
             return None
         self._expire(circuit, now)
-        if circuit.room(now) != 0:
+        spread = spread_of(delivery.id, now)
+        if circuit.room(now) == 0:
+            return PutOff(delivery, circuit.wait(times, spread, now), circuit.dependency)
+        if circuit.recovery is not None and times and circuit is not self.pausing:
+            after = circuit.recovery.wait(times, spread, now)
+            if after is not None:
+                return PutOff(delivery, after, circuit.dependency)
+        if circuit.state is not CircuitState.CLOSED:
             self._try(circuit, [delivery.id], now)
-            return None
-        wait = circuit.wait(delivery.counters.put_off, spread_of(delivery.id, now), now)
-        return PutOff(delivery, wait, circuit.dependency)
+        return None
 
     def watch(self, delivery: Delivery) -> None:
         """A message that has failed before starts: its success says something about the dependency."""
@@ -120,8 +135,9 @@ class Circuits:
         if charge is Charge.UNCHARGED:
             rule = f"{failure.rule}; not charged, since other messages fail on {dependency} too"
             return Meaning(msgspec.structs.replace(failure, charged=False, rule=rule), None, dependency, refund)
-        self._note_outage(circuit, was_closed=was_closed)
-        wait = circuit.wait(delivery.counters.put_off, spread_of(delivery.id, now), now)
+        self._note_outage(circuit, now, was_closed=was_closed)
+        times = delivery.counters.put_off
+        wait = circuit.wait(times, spread_of(delivery.id, now), now, was_probe=times > 0)
         problem = dependency if circuit.evidence is None else circuit.evidence.problem
         rule = f"{problem}, {failure.rule}"
         outage = msgspec.structs.replace(failure, classification=ErrorClassification.OUTAGE, charged=False, rule=rule)
@@ -154,24 +170,28 @@ class Circuits:
         closed = [each for each in self if each.state is CircuitState.CLOSED]
         gone = next((each for each in closed if each.is_idle(now)), None) or next(iter(closed or self))
         del self._known[gone.dependency]
-        self._since.pop(gone.dependency, None)
+        self._beside.pop(gone.dependency, None)
         if self.pausing is gone:
             self.pausing = None
 
-    def _note_outage(self, circuit: Circuit, *, was_closed: bool) -> None:
+    def _note_outage(self, circuit: Circuit, now: float, *, was_closed: bool) -> None:
         if was_closed and circuit.evidence is not None:
-            self._since[circuit.dependency] = (circuit.successes_before(), circuit.evidence.messages - 1)
+            evidence = circuit.evidence
+            self._beside[circuit.dependency] = _Beside(circuit.successes_before(), evidence.since, evidence.messages - 1)
             self._changes.append(Opened(circuit.evidence))
-        successes, failures = self._since.get(circuit.dependency, (self._successes_before, 0))
-        failures += 1
-        others_succeed = self._successes - successes >= MAX_RECOVERED * failures
-        if circuit.needed_by_all or (failures >= self._options.messages and not others_succeed):
+        beside = self._beside.setdefault(circuit.dependency, _Beside(self._successes_before, now))
+        beside.failures += 1
+        others_succeed = self._successes - beside.successes >= MAX_RECOVERED * beside.failures
+        if circuit.needed_by_all:
             self.pausing = self.pausing or circuit
-        elif others_succeed and self.pausing is circuit:
-            self.pausing = None
-        if failures >= COUNT_AGAIN * self._options.messages:
-            successes, failures = self._successes_before, 0
-        self._since[circuit.dependency] = (successes, failures)
+        elif beside.failures < self._options.messages:
+            return
+        elif others_succeed:
+            self._beside[circuit.dependency] = _Beside(self._successes_before, now)
+            if self.pausing is circuit:
+                self.pausing = None
+        elif now - beside.since >= HARDLY_ANY_FOR:
+            self.pausing = self.pausing or circuit
 
     def _expire(self, circuit: Circuit, now: float) -> None:
         evidence = circuit.evidence
@@ -181,10 +201,10 @@ class Circuits:
     def _note_closed(self, circuit: Circuit, evidence: Evidence | None, now: float) -> None:
         if evidence is None or circuit.state is not CircuitState.CLOSED:
             return
-        self._since.pop(circuit.dependency, None)
+        self._beside.pop(circuit.dependency, None)
         self._changes.append(Closed(circuit.dependency, now - evidence.since))
         if self.pausing is circuit:
-            self.pausing = None
+            self.pausing = circuit.recovery = None  # the pace of the whole source limits them
 
     def room(self, now: float) -> int | None:
         """How many messages of the source may start now; None if there is no limit."""
@@ -194,6 +214,11 @@ class Circuits:
 
     def next_probe_in(self, now: float) -> float:
         return 0.0 if self.pausing is None else self.pausing.next_probe_in(now) or 0.0
+
+    def expire(self, now: float) -> None:
+        """Close those whose time is over, though no message asks for them."""
+        for circuit in self:
+            self._expire(circuit, now)
 
     def share(self, *, is_shared: bool) -> None:
         """Whether the consumers of a fleet probe for each other."""
@@ -216,12 +241,14 @@ class Circuits:
         for dependency in list(self._known):
             self.close(dependency, now)
 
-    def follow_fleet(self, evidence: Evidence, interval: float, probe_in: float, now: float) -> None:
-        """A consumer of the fleet knows of an outage, and probes at this interval."""
+    def follow_fleet(self, evidence: Evidence, interval: float, probe_in: float, now: float, *, is_pausing: bool = False) -> None:
+        """A consumer of the fleet knows of an outage, and probes at this interval. `is_pausing`: hardly anything succeeds."""
         circuit = self._known.get(evidence.dependency) or self._new(evidence.dependency, now, is_named=evidence.is_named)
         was_closed = circuit.state is CircuitState.CLOSED
         circuit.follow_fleet(evidence, interval, probe_in, now)
         if was_closed:
             self._changes.append(Opened(evidence))
-            if circuit.needed_by_all:
-                self.pausing = self.pausing or circuit
+        if is_pausing or circuit.needed_by_all:
+            self.pausing = self.pausing or circuit
+        elif self.pausing is circuit:
+            self.pausing = None

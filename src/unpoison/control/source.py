@@ -31,12 +31,11 @@ from unpoison.control.changes import (
 from unpoison.control.circuits import Circuits
 from unpoison.control.pace import Pace
 from unpoison.control.throttle import Throttle
+from unpoison.control.turns import Turns
 from unpoison.model.failure import Failure
 from unpoison.model.message import Delivery
 from unpoison.model.verdict import ErrorClassification
 
-LONGEST_WAIT = 600.0
-"""Seconds for which a message is put off at most, before its turn is looked at again."""
 LEAST_LOOK = 0.02
 """Seconds between two looks at least: what has ended is noticed without a look."""
 KEPT_WAIT = 1.0
@@ -74,7 +73,7 @@ class SourceControl:
         self._operator: OperatorPause | None = None
         self._probes: set[str] = set()
         """Running messages that find out whether dead letters are still being made."""
-        self._turn = 0.0
+        self._turns = Turns()
         self._put_off, self._said_budget_at = 0, float("-inf")
         self._paused_since: float | None = None
         self._pauses: deque[tuple[float, float]] = deque(maxlen=PAUSES_KNOWN)
@@ -177,15 +176,12 @@ class SourceControl:
     def _wait_for_budget(self, delivery: Delivery, now: float) -> float:
         """Until the turn of this retry comes, in the order in which they are put off; longer each time."""
         assert self._budget is not None  # noqa: S101 - asked only if there is one
-        spread = (1 + spread_of(delivery.id, now)) / 2
-        self._turn = max(self._turn, now) + self._budget.seconds_each
-        least = min(LONGEST_WAIT, 2.0 ** min(delivery.counters.put_off, 32)) * spread
         self._put_off += 1
         if now - self._said_budget_at >= SAY_EVERY:
             self._said_budget_at = now
             self.changes.append(BudgetUsedUp(self._put_off, self._budget.share))
             self._put_off = 0
-        return max(least, min(LONGEST_WAIT * spread, self._turn - now))
+        return self._turns.wait(delivery.counters.put_off, spread_of(delivery.id, now), self._budget.seconds_each, now)
 
     def ended(self, good: Sequence[Delivery], failed: int, now: float) -> None:
         """These have succeeded, and so many have failed. To be told before the failures of the same batch are weighed."""

@@ -50,7 +50,7 @@ class Throttle:
         self._measured = max(LEAST_RATE, self._rate_of_starts(now))
         self._not_before = max(self._not_before, now + wait)
         self._since = self._counted_at = self._not_before
-        self._tokens = 0.0
+        self._tokens = 1.0
         return True
 
     def started(self, count: int, now: float) -> None:

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from unpoison.control.admission import TooManyDead
-from unpoison.control.breaker import Evidence
 from unpoison.control.budget import FLOOR
 from unpoison.control.changes import BudgetUsedUp, Change, Closed, Opened, OperatorPause, Paused, PauseReason, Resumed, Slowed
+from unpoison.control.evidence import Evidence
 from unpoison.model.wording import counted, in_words
 
 

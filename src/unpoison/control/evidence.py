@@ -1,0 +1,140 @@
+"""Which messages failed on one dependency lately, and do they show an outage?
+
+One message that fails often is never evidence: that is poison. Nor are a few among very many: poison may fail on a dependency
+that works for all others.
+"""
+
+import msgspec
+
+from unpoison.control.counting import RecentCount
+
+MAX_RECOVERED = 0.1
+"""The share of the messages that had failed, and then succeeded, above which there is no outage."""
+LEAST_SHARE = 0.005
+"""The share of all messages that must fail on it: one poison message in a thousand is no outage."""
+CHARGED_AT_MOST = 2
+"""How often a message is charged while evidence is gathered."""
+MAX_KNOWN = 200
+"""Failing messages that are remembered. More would not make the evidence stronger."""
+SAMPLES = 3
+
+
+class Evidence(msgspec.Struct, frozen=True):
+    """Why a circuit is open: so many different messages failed on the dependency, the first of them at `since`."""
+
+    dependency: str
+    since: float
+    messages: int
+    samples: tuple[str, ...]
+    is_named: bool = True
+
+    @property
+    def problem(self) -> str:
+        """What is wrong, in words. Where the dependency is a guess, no more is known than that many fail alike."""
+        return f"{self.dependency} is down" if self.is_named else f"too many messages fail alike ({self.dependency})"
+
+
+class _Failing(msgspec.Struct):
+    first: float
+    last: float
+    successes: int
+    """How many messages of the source had succeeded when it last failed."""
+    charged: int = 0
+    has_recovered: bool = False
+
+
+class FailingMessages:
+    """Those that failed on a dependency of which it is not known that it is down.
+
+    An outage are `messages` different ones that failed within `within` seconds. `is_named` and `needed_by_all` are the circuit's.
+    """
+
+    def __init__(self, dependency: str, messages: int, within: float, *, is_named: bool, needed_by_all: bool) -> None:
+        self._dependency, self._messages, self._within = dependency, messages, within
+        self._is_named, self._needed_by_all = is_named, needed_by_all
+        self._failing: dict[str, _Failing] = {}
+        """The one that failed last is the last."""
+        self._failures, self._newly_failing = RecentCount(within), RecentCount(within)
+        self._doubted_since: float | None = None
+        """Since when other messages fail on it too: from then on, failures are evidence rather than charged."""
+        self._samples: list[str] = []
+
+    def add(self, message: str, error: str, now: float, ended: int, successes: int, *, is_first: bool) -> None:
+        """A message has failed. What the numbers are: `Circuit.failed`."""
+        self._failures.add(1, now)
+        self._newly_failing.add(is_first, now)
+        while self._failing and self._failing[first := next(iter(self._failing))].last <= now - self._within:
+            del self._failing[first]
+        seen = self._failing.pop(message, None)
+        if seen is None:
+            seen = _Failing(now, now, successes)
+            if len(self._failing) >= MAX_KNOWN:
+                del self._failing[next(iter(self._failing))]
+        seen.last, seen.successes, seen.has_recovered = now, successes, False
+        self._failing[message] = seen
+        if len(self._failing) < 2:
+            self._samples.clear()
+        if error not in self._samples and len(self._samples) < SAMPLES:
+            self._samples.append(error)
+        self._doubt(ended, now)
+
+    def recovered(self, message: str) -> None:
+        """It has succeeded."""
+        if message in self._failing:
+            self._failing[message].has_recovered = True
+
+    def are_outage(self, ended: int, successes: int, now: float) -> bool:
+        failed = len(self._failing)
+        if failed < self._messages:
+            return False
+        if sum(each.has_recovered for each in self._failing.values()) >= MAX_RECOVERED * failed:
+            return False
+        if self._needed_by_all:
+            return successes - self.successes_before() <= MAX_RECOVERED * self._messages
+        if max(failed, self._newly_failing.total(now)) < LEAST_SHARE * ended:
+            return False
+        return self._is_named or self._are_half(ended, now)
+
+    def is_charged(self, message: str, now: float, *, is_charged: bool) -> bool:
+        """Whether its failure counts as an attempt; if so, and if `is_charged`, that is noted."""
+        seen = self._failing[message]
+        is_evidence = self._doubted_since is not None and now - self._doubted_since <= self._within
+        if is_evidence and (self._is_named or seen.charged >= CHARGED_AT_MOST):
+            return False
+        seen.charged += is_charged
+        return True
+
+    def refund(self, message: str) -> int:
+        """How many charges too many the message has, from before it was known that others fail as well."""
+        seen = self._failing.get(message)
+        if seen is None or seen.charged <= CHARGED_AT_MOST:
+            return 0
+        refund, seen.charged = seen.charged - CHARGED_AT_MOST, CHARGED_AT_MOST
+        return refund
+
+    def successes_before(self) -> int:
+        """How many messages of the source had succeeded when the earliest of the latest failures came."""
+        latest = list(self._failing.values())[-self._messages :]
+        return min((each.successes for each in latest), default=0)
+
+    def evidence(self) -> Evidence:
+        since = min(each.first for each in self._failing.values())
+        return Evidence(self._dependency, since, len(self._failing), tuple(self._samples), self._is_named)
+
+    def clear(self) -> None:
+        self._failing.clear()
+        self._samples.clear()
+        self._doubted_since = None
+
+    def _doubt(self, ended: int, now: float) -> None:
+        """Note since when it may be an outage rather than poison. A guess needs more than two messages that fail alike."""
+        failed = len(self._failing)
+        least = 2 if self._is_named else max(2, self._messages // 2)
+        if failed < least or not (self._is_named or self._are_half(ended, now)):
+            self._doubted_since = None
+        elif self._doubted_since is None:
+            self._doubted_since = now
+
+    def _are_half(self, ended: int, now: float) -> bool:
+        """Whether half of all starts that ended lately failed on it."""
+        return 2 * self._failures.total(now) >= ended

@@ -1,0 +1,44 @@
+"""When does the turn of a message come that must wait, because only so many may start each second?
+
+It is put off once, to when its turn comes: asking again and again would cost the broker a copy each time.
+"""
+
+import math
+
+LONGEST_WAIT = 600.0
+"""Seconds for which a message is put off at most, before its turn is looked at again."""
+BURST = 1.0
+"""Seconds whose starts may be saved up and used at once."""
+
+
+class Turns:
+    """The turns of messages that wait for one thing."""
+
+    def __init__(self) -> None:
+        self._last = 0.0
+
+    def wait(self, times: int, spread: float, seconds_each: float, now: float) -> float:
+        """Seconds until the turn of the next one, which was put off so many times before: longer each time.
+
+        `spread`, from 0 up to 1, keeps those apart whose turn is too far away.
+        """
+        self._last = max(self._last, now) + seconds_each
+        spread = (1 + spread) / 2
+        least = min(LONGEST_WAIT, math.exp2(min(times, 32))) * spread
+        return max(least, min(LONGEST_WAIT * spread, self._last - now))
+
+
+class Recovery:
+    """Those that waited for a dependency which has just recovered: together with new messages they are at most twice as many as
+    it had before."""
+
+    def __init__(self, rate: float) -> None:
+        self._seconds_each = 1.0 / rate
+        self._turns, self._free_at = Turns(), 0.0
+
+    def wait(self, times: int, spread: float, now: float) -> float | None:
+        """None if this one may start now, else for how many seconds it is put off."""
+        if self._free_at > now:
+            return self._turns.wait(times, spread, self._seconds_each, now)
+        self._free_at = max(self._free_at, now - BURST) + self._seconds_each
+        return None
