@@ -176,14 +176,15 @@ class Loop:
 
     def settled(self, settlement: Settlement) -> None:
         """Tell the world what it was that the broker has stored: results, what a stop handed back, or new suspects."""
-        results, handed_back, cut_off = self.crew.collected, self.crew.handed_back, self.crew.cut_off
+        results, cut_off = self.crew.collected, self.crew.cut_off
+        handed_back = {kept.delivery.receipt for kept in settlement.kept if kept.counters == kept.delivery.counters}
         moved = [kept.delivery for kept in settlement.kept] + [dead.delivery for dead in settlement.dead]
         receipts = {each.receipt for each in (*settlement.gone, *moved)}
         if receipts == {delivery.receipt for result in results for delivery in result.deliveries}:
             self.crew.collected = []
             self.world.settled(results, settlement)
-        elif receipts == {delivery.receipt for delivery in (*handed_back, *cut_off)}:
-            self.crew.handed_back, self.crew.cut_off = [], []
+        elif receipts == handed_back | {delivery.receipt for delivery in cut_off}:
+            self.crew.cut_off = []
             self.world.released(cut_off, settlement)
         else:
             aside = [kept.delivery for kept in settlement.kept]

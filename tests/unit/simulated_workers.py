@@ -111,8 +111,7 @@ class Crew:
         self.unjudged: list[Death] = []
         self.results: list[Result] = []
         self.collected: list[Result] = []
-        """What the consumer was given last, to be settled next; so too what it took back, and what it cut off."""
-        self.handed_back: Sequence[Delivery] = ()
+        """What the consumer was given last, to be settled next; so too what it cut off."""
         self.cut_off: Sequence[Delivery] = ()
 
     def room(self) -> int:
@@ -278,7 +277,7 @@ class Crew:
         self.queue.clear()
         for worker in self.workers:
             worker.waiting.clear()
-        self.handed_back, self.cut_off = taken, ()
+        self.cut_off = ()
         return taken
 
     def interrupt(self) -> Interrupted:
