@@ -77,6 +77,6 @@ def dead_letters(lab: Lab, source: str, bodies: Sequence[bytes]) -> None:
     def give_up(body: bytes) -> None:
         raise Permanent("given")
 
-    app = consumer(lab.app(), source, give_up)
+    app = consumer(lab.app(), source, give_up, admission=None)
     app.publish_many(source, bodies)
     drained(app)
