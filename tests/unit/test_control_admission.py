@@ -24,7 +24,7 @@ def test_after_an_hour_of_successes_a_bad_deploy_is_noticed_within_its_window():
         admission.succeeded(1000, second)
     admitted = sum(admission.admits("KeyError: 'id'", 3600 + number / 1000) for number in range(60_000))
     assert admission.pause is not None
-    assert admitted <= 60_000 * OPTIONS.share * 1.3
+    assert admitted <= 6_000 * OPTIONS.share * 1.3
 
 
 @given(st.integers(1, 10_000), st.floats(0.001, 10))

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unpoison.control.breaker import Breaker, Charge, Circuit, CircuitState
+from unpoison.control.evidence import Ended
 from unpoison.errors import ConfigError
 
 OPTIONS = Breaker()
@@ -65,7 +66,7 @@ def test_once_others_fail_too_no_message_is_left_with_more_than_two_charges(is_n
         now += pause
         if now >= OPTIONS.within:
             break
-        charge, refund = found.failed(f"m{message}", "refused", now, ended=10)
+        charge, refund = found.failed(f"m{message}", "refused", now, Ended(10, 10))
         charged[f"m{message}"] = charged.get(f"m{message}", 0) + (charge is Charge.CHARGED) - refund
         if charge is not Charge.CHARGED:
             assert charged[f"m{message}"] <= 2
@@ -74,23 +75,23 @@ def test_once_others_fail_too_no_message_is_left_with_more_than_two_charges(is_n
 def test_a_few_messages_that_fail_alike_are_charged_each_time_where_the_dependency_is_a_guess():
     found = circuit(is_named=False)
     for now in range(20):
-        assert {found.failed(f"m{each}", "KeyError in ship", now, ended=8).charge for each in range(4)} == {Charge.CHARGED}
+        assert {found.failed(f"m{each}", "KeyError in ship", now, Ended(8, 8)).charge for each in range(4)} == {Charge.CHARGED}
 
 
 @pytest.mark.parametrize(("successes", "state"), [(1, CircuitState.OPEN), (2, CircuitState.CLOSED)])
 def test_where_every_message_needs_it_a_success_of_any_speaks_against_an_outage(successes, state):
     found = Circuit("billing", OPTIONS, is_named=True, needed_by_all=True)
     for each in range(9):
-        found.failed(f"m{each}", "refused", each, successes=100)
-    found.failed("m9", "refused", 9, successes=100 + successes)
+        found.failed(f"m{each}", "refused", each, Ended(successes_before=100))
+    found.failed("m9", "refused", 9, Ended(successes_before=100 + successes))
     assert found.state is state
 
 
 def test_for_each_of_the_next_probes_one_comes_back_and_the_others_later_and_later():
     found = opened()
     assert [found.wait(0, 0.5, 0) for _ in range(7)] == [1, 3, 7, 15, 30, 45, 60]
-    assert [found.wait(times, 0.0, 0) for times in range(7)] == [15, 30, 60, 120, 240, 300, 300]
-    assert [found.wait(times, 1.0, 0) for times in range(7)] == [30, 60, 120, 240, 480, 600, 600]
+    assert [found.wait(times, 0.0, 0) for times in range(7)] == [30, 60, 120, 240, 300, 300, 300]
+    assert [found.wait(times, 1.0, 0) for times in range(7)] == [60, 120, 240, 480, 600, 600, 600]
     assert found.wait(3, 0.5, 300) == 1, "all have come back"
     turns = [found.wait(9, 0.5, 300) for _ in range(25)]
     assert turns == [3, 7, *range(15, 301, 15), *[450] * 3], "as far ahead as the outage has lasted"
@@ -120,7 +121,7 @@ def test_where_the_dependency_is_a_guess_half_of_all_must_fail_on_it():
     for ended, state in ((21, CircuitState.CLOSED), (20, CircuitState.OPEN)):
         found = circuit(is_named=False)
         for each in range(10):
-            found.failed(f"m{each}", "KeyError in ship", each / 10, ended=ended)
+            found.failed(f"m{each}", "KeyError in ship", each / 10, Ended(ended, ended))
         assert found.state is state
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from unpoison import App
 from unpoison.control.admission import PROBE_INTERVAL, Admission, TooManyDead
 from unpoison.control.breaker import Breaker, CircuitState
-from unpoison.control.changes import BudgetUsedUp, Closed, Opened, OperatorPause, Paused, Resumed, Slowed
+from unpoison.control.changes import BudgetUsedUp, Closed, Opened, OperatorPause, Paused, Resumed, Slowed, StillDown
 from unpoison.control.circuits import HARDLY_ANY_FOR, MAX_CIRCUITS
 from unpoison.control.evidence import Evidence
 from unpoison.control.source import GARBAGE, NO_CONTROL, ControlOptions, SourceControl
@@ -232,7 +232,7 @@ def test_each_probe_is_another_message_and_a_failed_one_goes_behind_the_others(w
     _, probes = _ten_minutes_of_waiting(waiting)
     numbers = [number for _, number in probes]
     assert all(number != following for number, following in pairwise(numbers))
-    assert max(map(numbers.count, numbers)) <= max(5, len(numbers) / min(waiting, 3) + 1)
+    assert max(map(numbers.count, numbers)) <= max(5, len(numbers) / min(waiting, 3) + 2)
     times = [now for now, _ in probes]
     gaps = [later - earlier for earlier, later in pairwise(times)]
     assert max(gaps[5:]) <= 1.2 * 15
@@ -282,6 +282,55 @@ def test_while_three_probes_hang_nobody_is_asked_all_the_time():
     now += 100.0
     assert control.room(now) == 0
     assert control.next_look_in(now) > 0
+
+
+def test_one_probe_starts_at_a_time_also_of_messages_that_waited_for_something_else():
+    control = down(SourceControl(ControlOptions(budget=None)))
+    now, started = 1.0, 0
+    for number in range(50):
+        if control.room(now):
+            started += len(control.admit([retried(number)], now)[0])
+    assert started == 1
+
+
+@pytest.mark.parametrize("rate", [10, 1000])
+def test_an_outage_of_something_without_a_name_is_noticed_within_seconds_after_a_healthy_hour(rate):
+    control, now, good = SourceControl(ControlOptions()), 0.0, [message("good")] * rate
+    for _ in range(60):
+        now += 1.0
+        control.started(good, len(good), now)
+        control.ended(good, 0, now)
+    begin = now
+    while not control.is_paused:
+        now += 1 / rate
+        fail(control, f"m{now}", now, dependency="TimeoutError in ship.py:ship", is_dependency_named=False)
+    assert now - begin < 4
+
+
+def test_a_few_poison_messages_among_others_that_fail_alike_are_no_outage():
+    control, now = SourceControl(ControlOptions()), 0.0
+    for second in range(60):
+        now += 1.0
+        succeed(control, [f"{second}-{each}" for each in range(10)], now)
+        for number in range(15 if second == 30 else 0):
+            fail(control, number, now, dependency="Oops in ship.py:ship", is_dependency_named=False)
+        for number in range(15 if second in (31, 32) else 0):
+            delivery = retried(number)
+            control.admit([delivery], now)
+            control.ended([], 1, now)
+            control.weigh(delivery, failure("Oops in ship.py:ship", is_dependency_named=False), now)
+    assert not any(isinstance(change, Opened) for change in control.changes)
+
+
+def test_an_outage_that_lasts_is_told_again_every_ten_minutes():
+    control = SourceControl(ControlOptions())
+    told = []
+    for second in range(3000):
+        succeed(control, [f"{second}-{each}" for each in range(10)], second)
+        fail(control, second, second)
+        told += [second for change in control.changes if isinstance(change, StillDown)]
+        control.changes.clear()
+    assert told == [600, 1200, 1800, 2400]
 
 
 def test_messages_that_asked_for_another_start_need_no_budget():

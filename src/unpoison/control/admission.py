@@ -10,12 +10,14 @@ from unpoison.control.counting import RecentCount
 from unpoison.errors import ConfigError
 
 PROBE_INTERVAL = 60.0
+LATELY = 0.1
+"""The part of the time that is looked at by itself too: the successes of a healthy minute would hide that now everything fails."""
 SAMPLES = 3
 
 
 class Admission(msgspec.Struct, frozen=True):
-    """How many dead letters are too many: more than `share` of the messages that ended within `within` seconds, and more than
-    `at_least` of them."""
+    """How many dead letters are too many: more than `share` of the messages that ended within `within` seconds, or within the last
+    tenth of that time, and more than `at_least` of them."""
 
     share: float = 0.2
     at_least: int = 50
@@ -40,35 +42,45 @@ class TooManyDead(msgspec.Struct, frozen=True):
     samples: tuple[str, ...]
 
 
+class _Window:
+    """What ended in the last so many seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.dead, self.ended = seconds, RecentCount(seconds), RecentCount(seconds)
+
+
 class DeadLetterAdmission:
     """Decides for each would-be dead letter of one source whether it becomes one."""
 
     def __init__(self, options: Admission) -> None:
         self._options = options
-        self._dead, self._ended = RecentCount(options.within), RecentCount(options.within)
+        self._windows = [_Window(options.within), _Window(options.within * LATELY)]
         self._samples: list[str] = []
         self.pause: TooManyDead | None = None
         """Why the source is paused; None while it is not."""
         self._probe_at = 0.0
 
     def succeeded(self, count: int, now: float) -> None:
-        self._ended.add(count, now)
+        for window in self._windows:
+            window.ended.add(count, now)
 
     def admits(self, error: str, now: float) -> bool:
         """A message is to become a dead letter. False if it must be kept instead, and the source is paused."""
         if self.pause is not None:
             return False
-        dead, ended = self._dead.total(now) + 1, self._ended.total(now) + 1
-        if dead > self._options.at_least and dead > self._options.share * ended:
-            self._note(error)
-            self.pause = TooManyDead(now, dead, ended, self._options.within, tuple(self._samples))
-            self._probe_at = now + PROBE_INTERVAL
-            return False
-        if dead == 1:
+        for window in self._windows:
+            dead, ended = window.dead.total(now) + 1, window.ended.total(now) + 1
+            if dead > self._options.at_least and dead > self._options.share * ended:
+                self._note(error)
+                self.pause = TooManyDead(now, dead, ended, window.seconds, tuple(self._samples))
+                self._probe_at = now + PROBE_INTERVAL
+                return False
+        if self._windows[0].dead.total(now) == 0:
             self._samples.clear()
         self._note(error)
-        self._dead.add(1, now)
-        self._ended.add(1, now)
+        for window in self._windows:
+            window.dead.add(1, now)
+            window.ended.add(1, now)
         return True
 
     def _note(self, error: str) -> None:
@@ -90,6 +102,7 @@ class DeadLetterAdmission:
     def resume(self) -> None:
         """A probe went well, the code is new, or a person says so. What was counted before no longer counts."""
         self.pause = None
-        self._dead.clear()
-        self._ended.clear()
+        for window in self._windows:
+            window.dead.clear()
+            window.ended.clear()
         self._samples.clear()

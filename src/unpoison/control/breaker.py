@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from unpoison.control.evidence import Evidence, FailingMessages
+from unpoison.control.evidence import Ended, Evidence, FailingMessages
 from unpoison.control.turns import LONGEST_WAIT, Recovery
 from unpoison.errors import ConfigError
 
@@ -28,6 +28,7 @@ FORGET_AFTER = 1_200.0
 """Seconds without any failure or probe after which an open circuit closes: every message that waits for it has come due."""
 TURNS_AHEAD = 4
 """Probes at the longest interval for which a message is told to come back, however short the outage has been so far."""
+NONE_ENDED = Ended()
 GRANT_TAKES = 0.5
 LEAST_RATE = 1.0
 """Messages a second that waited for a dependency and may start once it has recovered, however few needed it before."""
@@ -112,14 +113,12 @@ class Circuit:
         message: str,
         error: str,
         now: float,
+        ended: Ended = NONE_ENDED,
         *,
-        ended: int = 0,
-        successes: int = 0,
         is_charged: bool = True,
         is_first: bool = True,
     ) -> Weighed:
-        """A message has failed on the dependency. `ended` is how many messages of the source ended within the options' window,
-        `successes` how many had succeeded ever, before the batch that this one was in. `is_first`: it had never failed before."""
+        """A message has failed on the dependency. `is_first`: it had never failed before."""
         self._running.discard(message)
         self._heard_at = now
         if self.state is CircuitState.RAMP:
@@ -127,8 +126,8 @@ class Circuit:
         if self.state is CircuitState.OPEN:
             self._new_while_open += is_first
             return Weighed(Charge.OUTAGE, self._failing.refund(message))
-        self._failing.add(message, error, now, ended, successes, is_first=is_first)
-        if self._failing.are_outage(ended, successes, now):
+        self._failing.add(message, error, now, ended, is_first=is_first)
+        if self._failing.are_outage(ended, now):
             self._open(now)
             return Weighed(Charge.OUTAGE, self._failing.refund(message))
         if self._failing.is_charged(message, now, is_charged=is_charged):
@@ -215,7 +214,7 @@ class Circuit:
         if is_near and not (was_probe and self._others_until > now and self._turn_at > now + step):
             self._turn_at, self._turn_step = turn, step
             return turn - now
-        wait = min(longest, 2 * self._options.longest_probe * math.exp2(min(times, 32))) * (1 + spread) / 2
+        wait = min(longest, 4 * self._options.longest_probe * math.exp2(min(times, 32))) * (1 + spread) / 2
         self._others_until = max(self._others_until, now + wait)
         return wait
 

@@ -47,6 +47,13 @@ class Closed(NamedTuple):
     seconds: float
 
 
+class StillDown(NamedTuple):
+    """A dependency has been down for so many seconds. Told again and again."""
+
+    evidence: Evidence
+    seconds: float
+
+
 class Slowed(NamedTuple):
     """A dependency throttles: nothing starts for so many seconds, and then the source is slow for a while."""
 
@@ -61,7 +68,7 @@ class BudgetUsedUp(NamedTuple):
     share: float
 
 
-Change: TypeAlias = Paused | Resumed | Opened | Closed | Slowed | BudgetUsedUp
+Change: TypeAlias = Paused | Resumed | Opened | Closed | StillDown | Slowed | BudgetUsedUp
 
 
 class PutOff(NamedTuple):

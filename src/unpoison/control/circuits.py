@@ -5,14 +5,15 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from unpoison.control.breaker import Breaker, Charge, Circuit, CircuitState
-from unpoison.control.changes import Change, Closed, Meaning, Opened, PutOff, sample_of, spread_of
+from unpoison.control.changes import Change, Closed, Meaning, Opened, PutOff, StillDown, sample_of, spread_of
 from unpoison.control.counting import RecentCount
-from unpoison.control.evidence import MAX_RECOVERED, Evidence
+from unpoison.control.evidence import LATELY, MAX_RECOVERED, Ended, Evidence
 from unpoison.model.failure import Failure
 from unpoison.model.message import DEPENDENCY_LIMIT, Delivery
 from unpoison.model.verdict import ErrorClassification
 
 MAX_CIRCUITS = 1_000
+SAY_AGAIN_EVERY = 600.0
 HARDLY_ANY_FOR = 1.0
 """Seconds in which hardly anything else succeeds before a source is paused. A few messages in a row that need what is down are no
 reason: others may stand behind them."""
@@ -21,7 +22,7 @@ _EVIDENCE = (ErrorClassification.TRANSIENT, ErrorClassification.TIMEOUT, ErrorCl
 
 
 class _Beside(msgspec.Struct):
-    """Counted from `since` on, when so many messages of the source had succeeded: failures on the dependency."""
+    """What happens beside an outage. Counted from `since` on, when so many messages of the source had succeeded: failures on the dependency."""
 
     successes: int
     since: float
@@ -39,8 +40,10 @@ class Circuits:
         self.pausing: Circuit | None = None
         """The circuit without whose dependency hardly any message succeeds, until it is closed."""
         self._is_shared = False
-        self._ended = RecentCount(options.within)
+        self._ended, self._ended_lately = RecentCount(options.within), RecentCount(options.within * LATELY)
         self._successes = self._successes_before = 0
+        self._said_at: dict[str, float] = {}
+        """By open circuit: when it was last said that it is open."""
         self._beside: dict[str, _Beside] = {}
         """What succeeds beside the failures on a dependency that is down."""
 
@@ -54,8 +57,14 @@ class Circuits:
 
     def started(self, deliveries: Sequence[Delivery], now: float) -> None:
         """While hardly anything succeeds, whatever is started tries the dependency."""
-        if self.pausing is not None:
-            self._try(self.pausing, [delivery.id for delivery in deliveries if delivery.id not in self._tried], now)
+        if self.pausing is None:
+            return
+        for delivery in deliveries:
+            tries = self._tried.get(delivery.id)
+            if tries != self.pausing.dependency:
+                if tries in self._known:
+                    self._known[tries].ended_otherwise(delivery.id, now)
+                self._try(self.pausing, delivery.id, now)
 
     def refused(self, delivery: Delivery, now: float) -> PutOff | None:
         """A message that has failed before is to start. Put off if it waits for a dependency that is still down."""
@@ -71,23 +80,23 @@ class Circuits:
             if after is not None:
                 return PutOff(delivery, after, circuit.dependency)
         if circuit.state is not CircuitState.CLOSED:
-            self._try(circuit, [delivery.id], now)
+            self._try(circuit, delivery.id, now)
         return None
 
     def watch(self, delivery: Delivery) -> None:
         """A message that has failed before starts: its success says something about the dependency."""
         self._tried.setdefault(delivery.id, delivery.counters.waits_for)
 
-    def _try(self, circuit: Circuit, messages: Iterable[str], now: float) -> None:
-        for message in messages:
-            self._tried[message] = circuit.dependency
-            circuit.started([message], now)
+    def _try(self, circuit: Circuit, message: str, now: float) -> None:
+        self._tried[message] = circuit.dependency
+        circuit.started([message], now)
 
     def ended(self, good: Sequence[Delivery], failed: int, now: float) -> None:
         """So many messages have ended. To be told before the failures of the same batch are weighed."""
         self._successes_before = self._successes
         self._successes += len(good)
         self._ended.add(len(good) + failed, now)
+        self._ended_lately.add(len(good) + failed, now)
         if self._tried:
             for delivery in good:
                 circuit = self._known.get(self._tried.pop(delivery.id, ""))
@@ -125,8 +134,7 @@ class Circuits:
             delivery.id,
             sample_of(failure),
             now,
-            ended=self._ended.total(now),
-            successes=self._successes_before,
+            Ended(self._ended.total(now), self._ended_lately.total(now), self._successes_before),
             is_charged=failure.charged,
             is_first=not delivery.counters.history,
         )
@@ -136,6 +144,7 @@ class Circuits:
             rule = f"{failure.rule}; not charged, since other messages fail on {dependency} too"
             return Meaning(msgspec.structs.replace(failure, charged=False, rule=rule), None, dependency, refund)
         self._note_outage(circuit, now, was_closed=was_closed)
+        self._say_still_down(circuit, now)
         times = delivery.counters.put_off
         wait = circuit.wait(times, spread_of(delivery.id, now), now, was_probe=times > 0)
         problem = dependency if circuit.evidence is None else circuit.evidence.problem
@@ -171,6 +180,7 @@ class Circuits:
         gone = next((each for each in closed if each.is_idle(now)), None) or next(iter(closed or self))
         del self._known[gone.dependency]
         self._beside.pop(gone.dependency, None)
+        self._said_at.pop(gone.dependency, None)
         if self.pausing is gone:
             self.pausing = None
 
@@ -193,6 +203,15 @@ class Circuits:
         elif now - beside.since >= HARDLY_ANY_FOR:
             self.pausing = self.pausing or circuit
 
+    def _say_still_down(self, circuit: Circuit, now: float) -> None:
+        """From time to time: poison that fails on what works for all others looks like an outage that never ends."""
+        if circuit.evidence is None:
+            return
+        said = self._said_at.setdefault(circuit.dependency, circuit.evidence.since)
+        if now - said >= SAY_AGAIN_EVERY:
+            self._said_at[circuit.dependency] = now
+            self._changes.append(StillDown(circuit.evidence, now - circuit.evidence.since))
+
     def _expire(self, circuit: Circuit, now: float) -> None:
         evidence = circuit.evidence
         circuit.expire(now)
@@ -202,6 +221,7 @@ class Circuits:
         if evidence is None or circuit.state is not CircuitState.CLOSED:
             return
         self._beside.pop(circuit.dependency, None)
+        self._said_at.pop(circuit.dependency, None)
         self._changes.append(Closed(circuit.dependency, now - evidence.since))
         if self.pausing is circuit:
             self.pausing = circuit.recovery = None  # the pace of the whole source limits them

@@ -4,6 +4,8 @@ One message that fails often is never evidence: that is poison. Nor are a few am
 that works for all others.
 """
 
+from typing import NamedTuple
+
 import msgspec
 
 from unpoison.control.counting import RecentCount
@@ -14,6 +16,9 @@ LEAST_SHARE = 0.005
 """The share of all messages that must fail on it: one poison message in a thousand is no outage."""
 CHARGED_AT_MOST = 2
 """How often a message is charged while evidence is gathered."""
+LATELY = 0.1
+"""The part of the time within which evidence counts that is looked at by itself too: a source that was healthy until a moment ago
+would hide that now everything fails."""
 MAX_KNOWN = 200
 """Failing messages that are remembered. More would not make the evidence stronger."""
 SAMPLES = 3
@@ -32,6 +37,15 @@ class Evidence(msgspec.Struct, frozen=True):
     def problem(self) -> str:
         """What is wrong, in words. Where the dependency is a guess, no more is known than that many fail alike."""
         return f"{self.dependency} is down" if self.is_named else f"too many messages fail alike ({self.dependency})"
+
+
+class Ended(NamedTuple):
+    """How many messages of the source ended: within the breaker's time, within the latest part of it, and how many succeeded ever,
+    before the batch that is being judged."""
+
+    within: int = 0
+    lately: int = 0
+    successes_before: int = 0
 
 
 class _Failing(msgspec.Struct):
@@ -55,22 +69,24 @@ class FailingMessages:
         self._failing: dict[str, _Failing] = {}
         """The one that failed last is the last."""
         self._failures, self._newly_failing = RecentCount(within), RecentCount(within)
+        self._newly_failing_lately = RecentCount(within * LATELY)
         self._doubted_since: float | None = None
         """Since when other messages fail on it too: from then on, failures are evidence rather than charged."""
         self._samples: list[str] = []
 
-    def add(self, message: str, error: str, now: float, ended: int, successes: int, *, is_first: bool) -> None:
-        """A message has failed. What the numbers are: `Circuit.failed`."""
+    def add(self, message: str, error: str, now: float, ended: Ended, *, is_first: bool) -> None:
+        """A message has failed; `is_first`: it had never failed before."""
         self._failures.add(1, now)
         self._newly_failing.add(is_first, now)
+        self._newly_failing_lately.add(is_first, now)
         while self._failing and self._failing[first := next(iter(self._failing))].last <= now - self._within:
             del self._failing[first]
         seen = self._failing.pop(message, None)
         if seen is None:
-            seen = _Failing(now, now, successes)
+            seen = _Failing(now, now, ended.successes_before)
             if len(self._failing) >= MAX_KNOWN:
                 del self._failing[next(iter(self._failing))]
-        seen.last, seen.successes, seen.has_recovered = now, successes, False
+        seen.last, seen.successes, seen.has_recovered = now, ended.successes_before, False
         self._failing[message] = seen
         if len(self._failing) < 2:
             self._samples.clear()
@@ -83,15 +99,15 @@ class FailingMessages:
         if message in self._failing:
             self._failing[message].has_recovered = True
 
-    def are_outage(self, ended: int, successes: int, now: float) -> bool:
+    def are_outage(self, ended: Ended, now: float) -> bool:
         failed = len(self._failing)
         if failed < self._messages:
             return False
         if sum(each.has_recovered for each in self._failing.values()) >= MAX_RECOVERED * failed:
             return False
         if self._needed_by_all:
-            return successes - self.successes_before() <= MAX_RECOVERED * self._messages
-        if max(failed, self._newly_failing.total(now)) < LEAST_SHARE * ended:
+            return ended.successes_before - self.successes_before() <= MAX_RECOVERED * self._messages
+        if max(failed, self._newly_failing.total(now)) < LEAST_SHARE * ended.within:
             return False
         return self._is_named or self._are_half(ended, now)
 
@@ -126,7 +142,7 @@ class FailingMessages:
         self._samples.clear()
         self._doubted_since = None
 
-    def _doubt(self, ended: int, now: float) -> None:
+    def _doubt(self, ended: Ended, now: float) -> None:
         """Note since when it may be an outage rather than poison. A guess needs more than two messages that fail alike."""
         failed = len(self._failing)
         least = 2 if self._is_named else max(2, self._messages // 2)
@@ -135,6 +151,9 @@ class FailingMessages:
         elif self._doubted_since is None:
             self._doubted_since = now
 
-    def _are_half(self, ended: int, now: float) -> bool:
-        """Whether half of all starts that ended lately failed on it."""
-        return 2 * self._failures.total(now) >= ended
+    def _are_half(self, ended: Ended, now: float) -> bool:
+        """Whether half of all starts that ended failed on it. Of the latest, only first starts say so: retries of a few are many."""
+        if 2 * self._failures.total(now) >= ended.within:
+            return True
+        new = self._newly_failing_lately.total(now)
+        return new >= self._messages and 2 * new >= ended.lately

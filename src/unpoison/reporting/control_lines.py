@@ -7,7 +7,18 @@ from typing import Any, NamedTuple
 
 from unpoison.control.admission import TooManyDead
 from unpoison.control.budget import FLOOR
-from unpoison.control.changes import BudgetUsedUp, Change, Closed, Opened, OperatorPause, Paused, PauseReason, Resumed, Slowed
+from unpoison.control.changes import (
+    BudgetUsedUp,
+    Change,
+    Closed,
+    Opened,
+    OperatorPause,
+    Paused,
+    PauseReason,
+    Resumed,
+    Slowed,
+    StillDown,
+)
 from unpoison.control.evidence import Evidence
 from unpoison.model.wording import counted, in_words
 
@@ -40,6 +51,12 @@ def _line(name: str, change: Change, now: float) -> Line:
         case Closed(dependency, seconds):
             text = f"{name!r}: the outage of {dependency} is over after {in_words(seconds)}. What waited for it is started."
             return Line(logging.WARNING, "outage-over", text, {"dependency": dependency, "seconds": seconds})
+        case StillDown(evidence, seconds):
+            text = (
+                f"{name!r}: {evidence.problem}, for {in_words(seconds)} by now ({'; '.join(evidence.samples)}). Messages that fail on it go on waiting and are not charged. If it works for all "
+                f"others, they are poison: breaker=None makes them dead letters. To try them all now: unpoison resume {name}"
+            )
+            return Line(logging.ERROR, "outage-lasts", text, evidence_of(evidence, now))
         case Slowed(dependency, wait):
             begin = f"Nothing of {name!r} starts for {in_words(wait)}; then" if wait else f"From now on {name!r}"
             text = f"{dependency} throttles several messages. {begin} starts at half the rate, a tenth more each second."
