@@ -66,3 +66,11 @@ def test_a_clock_that_is_set_back_grants_nothing_twice():
     budget.grant(10, 1000)
     assert budget.grant(10, 500) == 0
     assert budget.grant(10, 500.5) == 5
+
+
+def test_what_started_before_the_first_retry_does_not_allow_retries_at_once():
+    budget = RetryBudget(0.2)
+    for _ in range(1000):
+        budget.first_starts(1000)
+    budget.grant(1, 1000.0)
+    assert budget.grant(10**6, 1000.1) <= 20

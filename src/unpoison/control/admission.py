@@ -11,13 +11,13 @@ from unpoison.errors import ConfigError
 
 PROBE_INTERVAL = 60.0
 LATELY = 0.1
-"""The part of the time that is looked at by itself too: the successes of a healthy minute would hide that now everything fails."""
+"""The part of the time that is looked at by itself too: successes of the minute before would hide that now everything fails."""
 SAMPLES = 3
 
 
 class Admission(msgspec.Struct, frozen=True):
-    """How many dead letters are too many: more than `share` of the messages that ended within `within` seconds, or within the last
-    tenth of that time, and more than `at_least` of them."""
+    """How many dead letters are too many: more than `share` of the messages that ended within `within` seconds, or within the
+    last tenth of that time, and more than `at_least` of them."""
 
     share: float = 0.2
     at_least: int = 50

@@ -37,7 +37,7 @@ class RetryBudget:
 
     def _accrue(self, now: float) -> None:
         if self._since is None or now < self._since:  # the first time, or a clock that was set back
-            self._since = now
+            self._since, self._firsts = now, 0
             return
         passed = now - self._since
         if passed <= 0:

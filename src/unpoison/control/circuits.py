@@ -22,7 +22,7 @@ _EVIDENCE = (ErrorClassification.TRANSIENT, ErrorClassification.TIMEOUT, ErrorCl
 
 
 class _Beside(msgspec.Struct):
-    """What happens beside an outage. Counted from `since` on, when so many messages of the source had succeeded: failures on the dependency."""
+    """Failures on a dependency from `since` on, when so many messages of the source had succeeded."""
 
     successes: int
     since: float

@@ -40,8 +40,8 @@ class Evidence(msgspec.Struct, frozen=True):
 
 
 class Ended(NamedTuple):
-    """How many messages of the source ended: within the breaker's time, within the latest part of it, and how many succeeded ever,
-    before the batch that is being judged."""
+    """How many messages of the source ended: within the breaker's time, within the latest part of it; and how many succeeded
+    ever, before the batch that is being judged."""
 
     within: int = 0
     lately: int = 0
@@ -152,7 +152,7 @@ class FailingMessages:
             self._doubted_since = now
 
     def _are_half(self, ended: Ended, now: float) -> bool:
-        """Whether half of all starts that ended failed on it. Of the latest, only first starts say so: retries of a few are many."""
+        """Whether half of all starts that ended failed on it. Of the latest, only first starts count: a few are retried often."""
         if 2 * self._failures.total(now) >= ended.within:
             return True
         new = self._newly_failing_lately.total(now)

@@ -53,10 +53,17 @@ def _line(name: str, change: Change, now: float) -> Line:
             return Line(logging.WARNING, "outage-over", text, {"dependency": dependency, "seconds": seconds})
         case StillDown(evidence, seconds):
             text = (
-                f"{name!r}: {evidence.problem}, for {in_words(seconds)} by now ({'; '.join(evidence.samples)}). Messages that fail on it go on waiting and are not charged. If it works for all "
-                f"others, they are poison: breaker=None makes them dead letters. To try them all now: unpoison resume {name}"
+                f"{name!r}: {evidence.problem}, for {in_words(seconds)} by now ({'; '.join(evidence.samples)}). Messages that fail "
+                f"on it go on waiting and are not charged. If it works for all others, they are poison: breaker=None makes them "
+                f"dead letters. To try them all now: unpoison resume {name}"
             )
             return Line(logging.ERROR, "outage-lasts", text, evidence_of(evidence, now))
+        case Slowed() | BudgetUsedUp():
+            return _slower(name, change)
+
+
+def _slower(name: str, change: Slowed | BudgetUsedUp) -> Line:
+    match change:
         case Slowed(dependency, wait):
             begin = f"Nothing of {name!r} starts for {in_words(wait)}; then" if wait else f"From now on {name!r}"
             text = f"{dependency} throttles several messages. {begin} starts at half the rate, a tenth more each second."
