@@ -53,9 +53,9 @@ def _line(name: str, change: Change, now: float) -> Line:
             return Line(logging.WARNING, "outage-over", text, {"dependency": dependency, "seconds": seconds})
         case StillDown(evidence, seconds):
             text = (
-                f"{name!r}: {evidence.problem}, for {in_words(seconds)} by now ({'; '.join(evidence.samples)}). Messages that fail "
-                f"on it go on waiting and are not charged. If it works for all others, they are poison: breaker=None makes them "
-                f"dead letters. To try them all now: unpoison resume {name}"
+                f"{name!r}: {evidence.problem}, for {in_words(seconds)} by now ({'; '.join(evidence.samples)}). What fails on it "
+                f"goes on waiting and is not charged. If it works for all other messages, these are poison: breaker=None makes "
+                f"them dead letters. To try them all now: unpoison resume {name}"
             )
             return Line(logging.ERROR, "outage-lasts", text, evidence_of(evidence, now))
         case Slowed() | BudgetUsedUp():
