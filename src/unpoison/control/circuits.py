@@ -73,12 +73,12 @@ class Circuits:
             return None
         self._expire(circuit, now)
         spread = spread_of(delivery.id, now)
+        recovery = None if circuit is self.pausing or not times else circuit.recovery
         if circuit.room(now) == 0:
-            return PutOff(delivery, circuit.wait(times, spread, now), circuit.dependency)
-        if circuit.recovery is not None and times and circuit is not self.pausing:
-            after = circuit.recovery.wait(times, spread, now)
-            if after is not None:
-                return PutOff(delivery, after, circuit.dependency)
+            after = circuit.wait(times, spread, now) if recovery is None else recovery.turn(times, spread, now)
+            return PutOff(delivery, after, circuit.dependency)
+        if recovery is not None and (later := recovery.wait(times, spread, now)) is not None:
+            return PutOff(delivery, later, circuit.dependency)
         if circuit.state is not CircuitState.CLOSED:
             self._try(circuit, delivery.id, now)
         return None

@@ -39,6 +39,10 @@ class Recovery:
     def wait(self, times: int, spread: float, now: float) -> float | None:
         """None if this one may start now, else for how many seconds it is put off."""
         if self._free_at > now:
-            return self._turns.wait(times, spread, self._seconds_each, now)
+            return self.turn(times, spread, now)
         self._free_at = max(self._free_at, now - BURST) + self._seconds_each
         return None
+
+    def turn(self, times: int, spread: float, now: float) -> float:
+        """For how many seconds one that must not start now is put off."""
+        return self._turns.wait(times, spread, self._seconds_each, now)
