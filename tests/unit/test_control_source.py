@@ -273,6 +273,14 @@ def test_a_source_that_was_paused_for_a_partial_outage_goes_on_once_others_succe
     assert now < 60
 
 
+def test_the_fleet_ends_no_pause_of_which_it_has_not_heard_yet():
+    control = down()
+    evidence = control.pause
+    for is_pausing, is_paused in ((False, True), (True, True), (False, False)):
+        control.circuits.follow_fleet(evidence, 1.0, 1.0, 0.1, is_pausing=is_pausing)
+        assert (control.pause is not None) is is_paused
+
+
 def test_while_three_probes_hang_nobody_is_asked_all_the_time():
     control, now = down(), 0.0
     for number in range(3):

@@ -40,6 +40,8 @@ class Circuits:
         self.pausing: Circuit | None = None
         """The circuit without whose dependency hardly any message succeeds, until it is closed."""
         self._is_shared = False
+        self._paused_by_fleet: set[str] = set()
+        """Dependencies of which the fleet has said that hardly anything succeeds without them."""
         self._ended, self._ended_lately = RecentCount(options.within), RecentCount(options.within * LATELY)
         self._successes = self._successes_before = 0
         self._said_at: dict[str, float] = {}
@@ -222,6 +224,7 @@ class Circuits:
             return
         self._beside.pop(circuit.dependency, None)
         self._said_at.pop(circuit.dependency, None)
+        self._paused_by_fleet.discard(circuit.dependency)
         self._changes.append(Closed(circuit.dependency, now - evidence.since))
         if self.pausing is circuit:
             self.pausing = circuit.recovery = None  # the pace of the whole source limits them
@@ -269,6 +272,9 @@ class Circuits:
         if was_closed:
             self._changes.append(Opened(evidence))
         if is_pausing or circuit.needed_by_all:
+            self._paused_by_fleet.add(circuit.dependency)
             self.pausing = self.pausing or circuit
-        elif self.pausing is circuit:
-            self.pausing = None
+        elif circuit.dependency in self._paused_by_fleet:  # else the fleet has not heard yet of what this consumer has found out
+            self._paused_by_fleet.discard(circuit.dependency)
+            if self.pausing is circuit:
+                self.pausing = None
