@@ -51,7 +51,7 @@ def fail(control, name, now, dependency="billing:443", **facts):
     return control.weigh(delivery, failure(dependency, **facts), now)
 
 
-def down(control=None, now=0.0, messages=10, **facts):
+def down(control=None, now=0.0, messages=20, **facts):
     """A source on which everything fails on one dependency."""
     control = control or SourceControl(ControlOptions())
     for number in range(messages):
@@ -119,7 +119,7 @@ def test_after_an_outage_the_source_has_at_most_twice_its_rate_until_the_backlog
     while now < 60:
         succeed(control, [f"before-{now}-{each}" for each in range(max(1, rate // 10))], now)
         now += max(0.1, 1 / rate)
-    down(control, now, messages=max(10, rate // 5))
+    down(control, now, messages=max(20, rate // 5))
     now += 1.0
     for _ in range(1000):
         room = control.room(now)

@@ -14,6 +14,8 @@ from unpoison.model.verdict import ErrorClassification
 
 MAX_CIRCUITS = 1_000
 SAY_AGAIN_EVERY = 600.0
+FAILURES_TO_PAUSE = 2
+"""Times the messages that make an outage: with fewer failures it may be chance that none of the others succeeded beside them."""
 HARDLY_ANY_FOR = 1.0
 """Seconds in which hardly anything else succeeds before a source is paused. A few messages in a row that need what is down are no
 reason: others may stand behind them."""
@@ -196,7 +198,7 @@ class Circuits:
         others_succeed = self._successes - beside.successes >= MAX_RECOVERED * beside.failures
         if circuit.needed_by_all:
             self.pausing = self.pausing or circuit
-        elif beside.failures < self._options.messages:
+        elif beside.failures < FAILURES_TO_PAUSE * self._options.messages:
             return
         elif others_succeed:
             self._beside[circuit.dependency] = _Beside(self._successes_before, now)
