@@ -15,7 +15,7 @@ from unpoison.body.signature import check_not_generator
 from unpoison.brokers import broker_for, check_sources, dead_letters_for, resolved
 from unpoison.control.admission import Admission
 from unpoison.control.breaker import Breaker
-from unpoison.control.source import DEFAULT_CONTROL
+from unpoison.control.options import DEFAULT_CONTROL
 from unpoison.deadletters import DLQManager
 from unpoison.decide.options import DEFAULTS, Settings, settings_from
 from unpoison.decide.policy import ErrorClassifier, OnDLQ, OnRetry, PoisonPillHandler, Policy
@@ -30,6 +30,7 @@ from unpoison.model.message import Outgoing
 from unpoison.port.broker import Broker
 from unpoison.port.findings import check_accepted
 from unpoison.reporting.report import RunResult, Tally
+from unpoison.store.choice import store_url
 from unpoison.worker.call import Registration, WorkerHooks
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -42,6 +43,7 @@ class App:
     (UNPOISON_GRACE=60), or else is the default shown in the signature. Sizes are in bytes, times in seconds or a timedelta.
 
     - `url`: the broker. Without it: UNPOISON_URL.
+    - `store`: a SQLite file or PostgreSQL database that consumers and operators share. None: that of the broker; '': no store.
     - `create`: whether to create queues, topics and tables that are missing.
     - `grace`: how long a planned stop waits for running messages.
     - `prefetch`: how many messages a consumer reads ahead.
@@ -57,6 +59,7 @@ class App:
         self,
         url: str | None = None,
         *,
+        store: str | None = None,
         create: bool | None = DEFAULTS.create,
         grace: float | timedelta | None = DEFAULTS.grace,
         prefetch: int | None = DEFAULTS.prefetch,
@@ -74,7 +77,8 @@ class App:
         if isinstance(accept, list | set | frozenset):
             given["accept"] = tuple(accept)
         settings = settings_from(given)
-        self.settings: Settings = replace(settings, url=resolved(settings.url))
+        url = resolved(settings.url)
+        self.settings: Settings = replace(settings, url=url, store=store_url(url, settings.store))
         check_accepted(settings.accept)
         self._consumers: dict[str, Registration] = {}
         self._on_start: list[Callable[[], Any]] = []

@@ -7,6 +7,7 @@ UnpoisonError
 ├── BrokerUnavailable      the broker does not answer, or refuses to write
 │   ├── BulkStopped        it stopped answering while a whole DLQ was replayed or purged
 │   └── PublishFailed      some messages are not stored, or may not be; it says which, and why
+├── StoreUnavailable       the store does not answer: consumers go on as if there were none
 ├── OwnershipLost          another consumer has the message now; nothing was settled
 ├── PayloadError           a payload that cannot be sent
 ├── UnfinishedHandler      a handler returned a coroutine or generator instead of running it
@@ -171,6 +172,10 @@ def ranges(positions: Sequence[int]) -> str:
             runs.append([position, position])
     told = [str(low) if low == high else f"{low}-{high}" for low, high in runs]
     return ", ".join(told[:5]) + (", …" if len(told) > 5 else "")
+
+
+class StoreUnavailable(UnpoisonError):
+    """The store does not answer, or refuses to write. Consumers go on as if there were none."""
 
 
 class OwnershipLost(UnpoisonError):

@@ -12,7 +12,7 @@ from typing import Protocol
 from tests.unit.simulated_truth import Life
 from tests.unit.simulated_workers import Crew, Staff, Task, Vanished, Worker, duration
 from unpoison.brokers.memory import MemoryBroker
-from unpoison.control.source import NO_CONTROL
+from unpoison.control.options import NO_CONTROL
 from unpoison.decide.options import ConsumerOptions
 from unpoison.errors import OwnershipLost
 from unpoison.flow.consumer import IDLE, Consumer

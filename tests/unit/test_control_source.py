@@ -13,7 +13,8 @@ from unpoison.control.breaker import Breaker, CircuitState
 from unpoison.control.changes import BudgetUsedUp, Closed, Opened, OperatorPause, Paused, Resumed, Slowed, StillDown
 from unpoison.control.circuits import HARDLY_ANY_FOR, MAX_CIRCUITS
 from unpoison.control.evidence import Evidence
-from unpoison.control.source import GARBAGE, NO_CONTROL, ControlOptions, SourceControl
+from unpoison.control.options import NO_CONTROL, ControlOptions
+from unpoison.control.source import GARBAGE, SourceControl
 from unpoison.control.turns import LONGEST_WAIT
 from unpoison.errors import ConfigError
 from unpoison.model.failure import Failure
@@ -289,7 +290,17 @@ def test_while_three_probes_hang_nobody_is_asked_all_the_time():
         control.admit([message(f"probe-{number}")], now)
     now += 100.0
     assert control.room(now) == 0
-    assert control.next_look_in(now) > 0
+    assert control.next_look_in(now) > 1
+
+
+def test_while_a_probe_is_due_and_nothing_is_there_nobody_looks_all_the_time():
+    control = SourceControl(ControlOptions())
+    bug = failure("", ErrorClassification.BUG, is_dependency_named=False)
+    while control.refuses_letter(message("dead"), bug, 0.0) is None:
+        pass
+    assert (control.room(100.0), control.next_look_in(100.0)) == (1, float("inf"))
+    control = down()
+    assert (control.room(100.0), control.next_look_in(100.0)) == (1, float("inf"))
 
 
 def test_one_probe_starts_at_a_time_also_of_messages_that_waited_for_something_else():

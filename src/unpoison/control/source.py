@@ -10,10 +10,7 @@ one by one.
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-import msgspec
-
-from unpoison.control.admission import Admission, DeadLetterAdmission, TooManyDead
-from unpoison.control.breaker import Breaker
+from unpoison.control.admission import DeadLetterAdmission, TooManyDead
 from unpoison.control.budget import RetryBudget
 from unpoison.control.changes import (
     BudgetUsedUp,
@@ -29,6 +26,7 @@ from unpoison.control.changes import (
     spread_of,
 )
 from unpoison.control.circuits import Circuits
+from unpoison.control.options import NO_CONTROL, ControlOptions
 from unpoison.control.pace import Pace
 from unpoison.control.throttle import Throttle
 from unpoison.control.turns import Turns
@@ -44,19 +42,6 @@ SAY_EVERY = 60.0
 PAUSES_KNOWN = 20
 GARBAGE = frozenset({"too-large", "encoding", "not-json", "too-deep", "integer-range", "float-range"})
 """Rules by which a body is refused whatever the code is like: no deploy cures them, so they say nothing about one."""
-
-
-class ControlOptions(msgspec.Struct, frozen=True):
-    """Which state machines a source has; None turns one off. `depends_on` names what every message of it needs."""
-
-    breaker: Breaker | None = Breaker()
-    budget: float | None = 0.2
-    admission: Admission | None = Admission()
-    depends_on: str | None = None
-
-
-DEFAULT_CONTROL = ControlOptions()
-NO_CONTROL = ControlOptions(None, None, None)
 
 
 class SourceControl:
@@ -115,8 +100,10 @@ class SourceControl:
         if self.is_calm or self._operator is not None:
             return float("inf")
         if self.admission is not None and (probe := self.admission.next_probe_in(now)) is not None:
-            return float("inf") if self._probes else probe
+            return probe or float("inf")  # if it is due, the source is empty or a probe runs: either end is told
         circuit = 0.0 if self.circuits is None else self.circuits.next_probe_in(now)
+        if not circuit and not self._throttle.is_slowed and not self._pace.is_limited:
+            return float("inf")
         return max(LEAST_LOOK, self._throttle.next_start_in(now), self._pace.next_start_in(now), circuit)
 
     def fetched(self, asked: int, got: int, now: float) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from types import SimpleNamespace
 from typing import Any, Literal, get_args
 
-from unpoison.control.source import DEFAULT_CONTROL, ControlOptions
+from unpoison.control.options import DEFAULT_CONTROL, ControlOptions
 from unpoison.errors import ConfigError, seconds
 from unpoison.model.backoff import DEFAULT_BACKOFF, MAX_AGE, MAX_ATTEMPTS, Limits
 
@@ -36,6 +36,8 @@ class Settings:
     """What holds for a whole app. Each can also come from the environment: UNPOISON_GRACE=60."""
 
     url: str = field(repr=False)
+    store: str | None = field(default=None, repr=False)
+    """None: the database of the broker, if it is one that can be a store. Empty: no store."""
     create: bool = True
     grace: float = 25.0
     prefetch: int = 256
@@ -49,6 +51,8 @@ class Settings:
     accept: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.store is not None and not isinstance(self.store, str):
+            raise ConfigError(f"store must be a URL, got {self.store!r}. For no store write store=''; else leave it out.")
         _at_least("prefetch", self.prefetch, 1)
         _at_least("max_depth", self.max_depth, 1)
         if self.max_body is not None:

@@ -120,10 +120,10 @@ class Gate:
         return taken
 
     def _pause(self) -> None:
-        self._settler.release(self.take_back_all())
         if isinstance(self._broker, ReadsAhead):
             with suppress(*PAUSES):  # it cannot be reached, so it reads nothing either; the next fetch reports it
                 self._broker.pause(self._source)
+        self._settler.release(self.take_back_all())  # after that: what a return would count against, a paused broker keeps
 
     def _resume(self) -> None:
         if isinstance(self._broker, ReadsAhead):

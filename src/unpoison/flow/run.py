@@ -22,11 +22,13 @@ from unpoison.errors import BrokerUnavailable, ConfigError, UnpoisonError
 from unpoison.flow.consumer import Consumer
 from unpoison.flow.ending import IdleAgreement
 from unpoison.flow.runnable import RunnableApp
+from unpoison.flow.store_link import StoreLink
 from unpoison.flow.suspects import ExclusiveRun
 from unpoison.port.broker import Broker, Finding
 from unpoison.port.broker_url import masked
 from unpoison.port.findings import refuse_losses
 from unpoison.reporting.report import Report, RunResult, Tally
+from unpoison.store.choice import store_for
 from unpoison.workers.interface import Bell
 from unpoison.workers.pooled_worker import reap
 
@@ -138,8 +140,10 @@ class Run:
         self.stop(0)
 
     def _consume(self, app: RunnableApp, options: ConsumerOptions, until_empty: bool) -> None:
+        bell, link = Bell(), None
         try:
-            consumer = self._start(app, options)
+            link = _link(app.settings, options.source, bell)
+            consumer = self._start(app, options, bell, link)
             if consumer is None:
                 return
             self._consumers.append(consumer)
@@ -149,12 +153,17 @@ class Run:
         except BaseException as error:  # raised by serve(): the others must not go on as if nothing had happened
             self._crashed.append(error)
             self.stop()
+        finally:
+            if link is not None:
+                link.close()
 
-    def _start(self, app: RunnableApp, options: ConsumerOptions) -> Consumer | None:
-        bell, broker, report = Bell(), broker_for(app.settings.url), self._reports[id(app)]
+    def _start(self, app: RunnableApp, options: ConsumerOptions, bell: Bell, link: StoreLink | None) -> Consumer | None:
+        broker, report = broker_for(app.settings.url), self._reports[id(app)]
         if not self._open(app.settings, options, broker, bell, report):
             return None
         try:
+            if link is not None:
+                link.start()
             started = app.start_workers(options, broker, bell)
         except BaseException:
             broker.close()
@@ -169,8 +178,9 @@ class Run:
             bell.ring,
             exclusive=self._exclusive,
             idle_agreement=self._idle_agreement,
-            name=f"{socket.gethostname()}:{os.getpid()}",
+            name=_name(),
             code_version=app.settings.code_version,
+            link=link,
         )
 
     def _open(self, settings: Settings, options: ConsumerOptions, broker: Broker, bell: Bell, report: Report) -> bool:
@@ -227,6 +237,19 @@ class InProcessConsumer:
     def stop(self) -> None:
         self._run.stop()
         self._thread.join()
+
+
+def _name() -> str:
+    """What this process is called in dead letters and among the consumers of a fleet."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def _link(settings: Settings, source: str, bell: Bell) -> StoreLink | None:
+    """The connection of a consumer to its fleet, if the app has a store."""
+    if not settings.store:
+        return None
+    store = store_for(settings.store)
+    return StoreLink(store, source, _name(), settings.code_version, bell.ring, create=settings.create)
 
 
 def _named(apps: Sequence[RunnableApp]) -> dict[int, list[ConsumerOptions]]:

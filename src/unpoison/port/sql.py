@@ -4,7 +4,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 from unpoison.errors import BrokerUnavailable, ConfigError
 from unpoison.model.dead_letter import DeadLetter
@@ -48,25 +48,39 @@ def no_source(source: str, where: str, known: Sequence[str], statement: str) -> 
     )
 
 
-def check_version(found: int, newest: int, where: str, *, create: bool, more: str = "") -> None:
+class Tables(NamedTuple):
+    """A set of tables with a version of its own: what they are called, and the table that has their version."""
+
+    called: str = "tables"
+    version_in: str = "unpoison_version"
+
+
+BROKERS_TABLES = Tables()
+
+
+class NotCreated(ConfigError):
+    """There is no file yet, or no table in it, and create=False forbids creating them."""
+
+
+def check_version(found: int, newest: int, where: str, *, create: bool, more: str = "", tables: Tables = BROKERS_TABLES) -> None:
     """Refuse tables of a newer unpoison and, with create=False, tables that would have to be created or changed."""
     if found > newest:
         raise ConfigError(
-            f"{where!r} was written by a newer unpoison (tables of version {found}, this one knows {newest}). "
+            f"{where!r} was written by a newer unpoison ({tables.called} of version {found}, this one knows {newest}). "
             f"Nothing was changed. Upgrade unpoison here, or use another URL."
         )
     if found < newest and not create:
-        what = f"has unpoison tables of version {found}" if found else "has no tables of unpoison"
-        raise ConfigError(
+        what = f"has unpoison {tables.called} of version {found}" if found else f"has no {tables.called} of unpoison"
+        raise (ConfigError if found else NotCreated)(
             f"{where!r} {what}, this unpoison needs version {newest}, and create=False forbids creating them. Run: "
             f"unpoison migrate URL, or take the statements for your own migrations from: unpoison migrate --sql URL{more}"
         )
 
 
-def migration_script(migrations: Sequence[str], since: int = 0) -> str:
+def migration_script(migrations: Sequence[str], since: int = 0, tables: Tables = BROKERS_TABLES) -> str:
     """The statements for people's own migrations, from version `since`. Each but the last of a migration ends a line."""
-    begin = ["create table if not exists unpoison_version (version integer not null);"]
-    end = ["delete from unpoison_version;", f"insert into unpoison_version values ({len(migrations)});"]
+    begin = [f"create table if not exists {tables.version_in} (version integer not null);"]
+    end = [f"delete from {tables.version_in};", f"insert into {tables.version_in} values ({len(migrations)});"]
     return "\n".join([*begin, *(f"{script.strip().removesuffix(';')};" for script in migrations[since:]), *end])
 
 
@@ -88,6 +102,7 @@ def migrate(
     *,
     create: bool,
     more: str = "",
+    tables: Tables = BROKERS_TABLES,
 ) -> None:
     """Bring the tables to the newest version, or refuse them. Safe to run in several processes at once.
 
@@ -96,11 +111,11 @@ def migrate(
     found, newest = version(run), len(migrations)
     if found == newest:
         return
-    check_version(found, newest, where, create=create, more="" if found else more)
+    check_version(found, newest, where, create=create, more="" if found else more, tables=tables)
     with alone(run):
         found = version(run)  # again: another process may have migrated since
-        check_version(found, newest, where, create=create)
-        for statement in migration_script(migrations, found).split(";\n"):
+        check_version(found, newest, where, create=create, tables=tables)
+        for statement in migration_script(migrations, found, tables).split(";\n"):
             run.execute(statement)
 
 

@@ -33,16 +33,20 @@ class Existing(NamedTuple):
 
 
 def needs(url: str, sources: Sequence[str], user: str | None = None) -> Needs:
-    known = parameters(url)
-    user = user or known.get("user")
+    user = user or parameters(url).get("user")
     existing = _look(url, user)
     steps = [_tables(existing), *(_source(existing, source) for source in sources)]
     if user:
         steps.append(_rights(existing, user))
-    database = conninfo.make_conninfo(**{name: known[name] for name in PLACE if known.get(name)})
-    setup = SETUP.format(database=quote(database)).splitlines()
     notes = () if user else (no_user("a role"),)
-    return Needs(f"PostgreSQL at {masked(url)}", steps, tuple(setup), existing.unseen, notes)
+    return Needs(f"PostgreSQL at {masked(url)}", steps, setup(url), existing.unseen, notes)
+
+
+def setup(url: str) -> tuple[str, ...]:
+    """What comes first in a script for this database."""
+    known = parameters(url)
+    database = conninfo.make_conninfo(**{name: known[name] for name in PLACE if known.get(name)})
+    return tuple(SETUP.format(database=quote(database)).splitlines())
 
 
 def _tables(existing: Existing) -> Step:
@@ -52,12 +56,12 @@ def _tables(existing: Existing) -> Step:
     guard = [f"select not exists ({there_is}) as absent \\gset", "\\if :absent"]
     lines = schema.statements(existing.version).splitlines()
     lines = lines if existing.version else [*guard, *lines, "\\endif"]
-    return Step("tables", "unpoison_…", why, _in_psql(lines), existing.version == newest)
+    return Step("tables", "unpoison_…", why, in_psql(lines), existing.version == newest)
 
 
 def _source(existing: Existing, source: str) -> Step:
     why = "the number under which its messages are kept."
-    return Step("source", source, why, _in_psql([schema.source_statement(source)]), source in existing.sources)
+    return Step("source", source, why, in_psql([schema.source_statement(source)]), source in existing.sources)
 
 
 def _rights(existing: Existing, user: str) -> Step:
@@ -71,10 +75,11 @@ def _rights(existing: Existing, user: str) -> Step:
         f"grant usage on sequence {schema.SEQUENCE} to {role};",
     ]
     why = "to publish, consume, retry, dead-letter and replay. The role must exist."
-    return Step("rights", user, why, _in_psql(lines), existing.is_allowed)
+    return Step("rights", user, why, in_psql(lines), existing.is_allowed)
 
 
-def _in_psql(lines: Sequence[str]) -> tuple[str, ...]:
+def in_psql(lines: Sequence[str]) -> tuple[str, ...]:
+    """These statements as lines of the script."""
     return ("sql <<'SQL'", *lines, "SQL")
 
 

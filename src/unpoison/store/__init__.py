@@ -1,0 +1,1 @@
+"""The memory that the consumers of a fleet and their operators share."""

@@ -1,0 +1,65 @@
+"""Which store an app has, and the store for a URL. Modules of databases are imported only when used."""
+
+from unpoison.brokers import resolved
+from unpoison.errors import ConfigError, MissingExtra
+from unpoison.port.broker_url import masked, scheme_of
+from unpoison.port.provisioning import Needs
+from unpoison.store.port import Store
+from unpoison.store.schema import statements
+from unpoison.store.sql_store import SQLStore
+
+FORMS = "sqlite:///shop.db (one host) or postgresql://user:password@host/shop (a fleet)"
+_SQLITE, _POSTGRESQL = ("sqlite",), ("postgresql", "postgres")
+
+
+def store_url(broker: str, given: str | None) -> str:
+    """The URL of the store of an app, with an absolute path if it is a file; empty if the app has none.
+
+    `given` is what the user has set: None for the database of the broker, if it is one, and "" for no store.
+    """
+    if given is None:
+        return broker if scheme_of(broker) in (*_SQLITE, *_POSTGRESQL) else ""
+    if given == "":
+        return ""
+    _check(given)
+    return resolved(given)
+
+
+def store_for(url: str) -> Store:
+    """A store for this URL, not yet opened."""
+    _check(url)
+    if scheme_of(url) in _SQLITE:
+        from unpoison.store.sqlite import SQLiteDatabase  # noqa: PLC0415 - only where it is used
+
+        return SQLStore(SQLiteDatabase(url))
+    try:
+        from unpoison.store.postgresql import PostgreSQLDatabase  # noqa: PLC0415 - psycopg is an extra
+    except ModuleNotFoundError as error:
+        if error.name != "psycopg":
+            raise
+        raise MissingExtra("A store in PostgreSQL", "psycopg", "postgresql") from error
+    return SQLStore(PostgreSQLDatabase(url))
+
+
+def statements_for(url: str) -> str:
+    """The statements that create the tables of a store, for people's own migrations."""
+    _check(url)
+    return statements()
+
+
+def needs_for(url: str, user: str | None = None) -> Needs | None:
+    """What an administrator must create for a store, and grant to the user (without one: that of the URL). None: nothing."""
+    if scheme_of(url) in _SQLITE:
+        return None
+    store_for(url)  # says what is missing to use it
+    from unpoison.store.provisioning import needs  # noqa: PLC0415 - only where it is used
+
+    return needs(url, user)
+
+
+def _check(url: str) -> None:
+    if scheme_of(url) not in (*_SQLITE, *_POSTGRESQL):
+        raise ConfigError(
+            f"{masked(url)!r} cannot be a store, which is a SQLite file or a PostgreSQL database. Write it like {FORMS}. For no "
+            f"store write store=''."
+        )

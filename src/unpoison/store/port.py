@@ -1,0 +1,116 @@
+"""What a store must do: it is the memory that the consumers of a fleet and their operators share.
+
+Nothing on the way of a message waits for it. Times are seconds since 1970 by the clock of the store, so that the clocks of hosts
+need not agree; where a caller passes a time, it is one that follows from what the store gave it (`Shared.now`), or a length.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+OPERATOR = "operator"
+"""A person has paused the source."""
+ADMISSION = "admission"
+"""A consumer has paused it: too many messages were to become dead letters."""
+
+OPEN = "open"
+"""A dependency is down: what needs it waits, other messages go on."""
+PAUSING = "pausing"
+"""The same, and hardly any other message succeeds: only probes are started."""
+
+
+class Pause(msgspec.Struct, frozen=True):
+    """A source that is paused: by whom, why, since when (the store says when). `code_version` is the version of the consumer
+    that paused it."""
+
+    source: str
+    kind: str
+    reason: str
+    by: str
+    since: float = 0.0
+    code_version: str | None = None
+    evidence: Mapping[str, Any] = {}
+
+
+class SharedCircuit(msgspec.Struct, frozen=True):
+    """The outage of a dependency, as all consumers of a source know it. Stored only while it lasts. `state` is OPEN or PAUSING.
+
+    `by` is the consumer that opened it, or the last one that was allowed to probe. `heard_at` is when a message last failed on
+    the dependency or tried it. `revision` is 0 for an outage that the store does not have yet, and grows with each change of
+    state: so a consumer that has not heard of a change, or of the end of the outage, does not undo it.
+    """
+
+    source: str
+    dependency: str
+    is_named: bool
+    state: str
+    since: float
+    messages: int
+    samples: tuple[str, ...]
+    next_probe_at: float
+    interval: float
+    by: str
+    revision: int = 0
+    heard_at: float = 0.0
+
+
+class ConsumerSign(msgspec.Struct, frozen=True):
+    """A sign of life of one consumer of one source. The store says when it started and when it was seen last."""
+
+    consumer: str
+    source: str
+    code_version: str | None
+    started_at: float
+    seen_at: float
+    state: str
+
+
+class Shared(msgspec.Struct, frozen=True):
+    """What the fleet knows about one source. `now` is the time by the store's clock.
+
+    `newer_versions` are the code versions that the store saw for the first time later than the version that the ADMISSION pause
+    is about; if that one has none, later than the pause. `consumers` is how many are alive, `living_versions` are theirs.
+    """
+
+    pauses: Sequence[Pause]
+    circuits: Sequence[SharedCircuit]
+    newer_versions: Collection[str | None]
+    consumers: int
+    now: float
+    living_versions: Collection[str | None] = ()
+
+
+class Store(Protocol):
+    """Used by one thread. Raises StoreUnavailable while it is away, and can be opened again then."""
+
+    def open(self, *, create: bool = True) -> None:
+        """Connect, and bring the tables to the newest version. With create=False: refuse if they are missing or older."""
+
+    def close(self) -> None: ...
+
+    def exchange(self, sign: ConsumerSign, circuits: Sequence[SharedCircuit]) -> Shared:
+        """A sign of life and the circuits that a consumer knows of, for what the fleet knows. Writes only if there is news."""
+
+    def claim_probe(self, source: str, dependency: str, interval: float, consumer: str) -> bool:
+        """Whether this consumer may probe now for the whole fleet. If so, the next probe is due after `interval`."""
+
+    def close_circuit(self, source: str, dependency: str, since: float | None = None) -> None:
+        """The outage is over: the one that began then, or whichever there is."""
+
+    def pause(self, pause: Pause) -> None:
+        """Pause a source for all its consumers. One pause of each kind: a second one changes nothing and is no error, but that an
+        ADMISSION pause of a newer code version takes the place of an older one's."""
+
+    def resume(self, source: str, by: str, kinds: Collection[str] = (OPERATOR, ADMISSION)) -> Sequence[Pause]:
+        """End these pauses; returns those that there were."""
+
+    def leave(self, consumer: str, source: str) -> None:
+        """This consumer has ended."""
+
+    def pauses(self, source: str | None = None) -> Sequence[Pause]: ...
+
+    def circuits(self, source: str | None = None) -> Sequence[SharedCircuit]: ...
+
+    def consumers(self, source: str | None = None) -> Sequence[ConsumerSign]:
+        """Those that have given a sign of life lately."""

@@ -1,0 +1,110 @@
+"""A PostgreSQL database as the store: the consumers of a whole fleet share it. Its clock counts, not those of the hosts."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+
+import psycopg
+
+from unpoison.brokers.postgresql.connection import Connection, parameters
+from unpoison.brokers.postgresql.schema import PGConnection
+from unpoison.errors import BrokerUnavailable, StoreUnavailable
+from unpoison.port import sql
+from unpoison.port.broker_url import masked, without_secrets
+from unpoison.store.rows import Execute, Rows, storable
+from unpoison.store.schema import MIGRATIONS, OURS
+
+ASKING = "asking the store"
+
+
+class PostgreSQLDatabase:
+    """One connection to the database."""
+
+    def __init__(self, url: str) -> None:
+        parameters(url)  # refuses a URL that cannot work
+        self._url, self._connection = url, Connection(url)
+
+    def open(self, *, create: bool) -> None:
+        with self._explained():
+            self._connection.open()
+            try:
+                with self._connection.use() as run:
+                    sql.migrate(run, version, _alone, MIGRATIONS, masked(self._url), create=create, tables=OURS)
+            except BaseException:
+                self._connection.close()
+                raise
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def now(self, run: Execute) -> float:
+        return float(run("select extract(epoch from clock_timestamp())::float8", ()).fetchall()[0][0])
+
+    @contextmanager
+    def reading(self) -> Iterator[Execute]:
+        with self._explained(), self._connection.limited(ASKING), self._connection.use() as connection:
+            yield _Statements(connection)
+
+    @contextmanager
+    def writing(self, *, durable: bool = True) -> Iterator[Execute]:
+        with self._explained(), self._connection.limited(ASKING), self._connection.transaction() as connection:
+            yield _Statements(connection)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokerUnavailable as error:
+            raise StoreUnavailable(explained(error.__cause__ or error, self._url)) from error
+
+
+class _Statements:
+    """Runs statements on one connection."""
+
+    def __init__(self, connection: PGConnection) -> None:
+        self._connection = connection
+
+    def __call__(self, statement: str, values: Sequence[object]) -> Rows:
+        return self._connection.execute(_with_marks(statement), storable(values))
+
+
+@cache
+def _with_marks(statement: str) -> bytes:
+    return statement.replace("?", "%s").encode()
+
+
+def explained(error: BaseException, url: str) -> str:
+    """What an error of the client means for a store."""
+    text = without_secrets(" ".join(str(error).split()), url)
+    return f"The store at {masked(url)!r} cannot be used: {text.rstrip('.')}.{_meaning(error)}"
+
+
+def _meaning(error: BaseException) -> str:
+    match error:
+        case psycopg.errors.InsufficientPrivilege() | psycopg.errors.ReadOnlySqlTransaction():
+            return " Grant this user the rights that docs/store.md lists."
+        case psycopg.errors.UndefinedTable():
+            return " Run: unpoison migrate URL"
+        case psycopg.errors.DiskFull():
+            return " The disk of the server is full: free some space."
+        case psycopg.OperationalError():
+            return " Check that the server runs and can be reached."
+        case _:
+            return ""
+
+
+@contextmanager
+def _alone(connection: PGConnection) -> Iterator[PGConnection]:
+    with connection.transaction():
+        connection.execute("select pg_advisory_xact_lock(hashtext('unpoison_store_version'))")
+        yield connection
+
+
+def version(connection: PGConnection) -> int:
+    """The version of the store's tables; 0 where there are none."""
+    # Not to_regclass: its cache may not know yet what another session has just committed.
+    there = "select from pg_catalog.pg_class where relname = %s and pg_catalog.pg_table_is_visible(oid)"
+    if connection.execute(there, (OURS.version_in,)).fetchone() is None:
+        return 0
+    row = connection.execute("select version from unpoison_store_version").fetchone()
+    return int(row[0]) if row else 0

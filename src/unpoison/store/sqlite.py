@@ -1,0 +1,114 @@
+"""A SQLite file as the store: the consumers of one host share it. It may be the file of the broker.
+
+It has a connection of its own. A transaction takes well under a millisecond; nothing in it waits for anything.
+"""
+
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from unpoison.brokers.sqlite.file import connect, path_of
+from unpoison.errors import BrokerUnavailable, StoreUnavailable
+from unpoison.port import sql
+from unpoison.store.rows import Execute, storable
+from unpoison.store.schema import MIGRATIONS, OURS
+
+BUSY_TIMEOUT = 5.0
+"""Seconds that a transaction waits for its turn. Only bulk work holds the file that long, and consumers go on without a store."""
+
+
+class SQLiteDatabase:
+    """One connection to the file."""
+
+    def __init__(self, url: str, *, clock: Callable[[], float] = time.time) -> None:
+        self._path, self._clock = path_of(url), clock
+        self._connection: sqlite3.Connection | None = None
+
+    def open(self, *, create: bool) -> None:
+        self.close()
+        with self._explained():
+            connection = connect(self._path, create=create)
+            try:
+                connection.execute(f"pragma busy_timeout = {BUSY_TIMEOUT * 1000:.0f}")
+                sql.migrate(connection, version, _alone, MIGRATIONS, self._path, create=create, tables=OURS)
+            except BaseException:
+                connection.close()
+                raise
+        self._connection = connection
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def now(self, run: Execute) -> float:
+        return self._clock()
+
+    @contextmanager
+    def reading(self) -> Iterator[Execute]:
+        with self._transaction("begin") as run:
+            yield run
+
+    @contextmanager
+    def writing(self, *, durable: bool = True) -> Iterator[Execute]:
+        with self._explained():
+            self._connected().execute(f"pragma synchronous = {'full' if durable else 'normal'}")
+        with self._transaction("begin immediate") as run:
+            yield run
+
+    @contextmanager
+    def _transaction(self, begin: str) -> Iterator[Execute]:
+        with self._explained():
+            connection = self._connected()
+            connection.execute(begin)
+            try:
+                yield lambda statement, values: connection.execute(statement, storable(values))
+                connection.execute("commit")
+            except BaseException:
+                if connection.in_transaction:  # some errors, such as a full disk, have already rolled it back
+                    connection.execute("rollback")
+                raise
+
+    def _connected(self) -> sqlite3.Connection:
+        if self._connection is None:
+            raise StoreUnavailable(f"The store in {self._path!r} is not open. Call open() first.")
+        return self._connection
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, OSError) as error:
+            raise StoreUnavailable(
+                f"The store in the SQLite file {self._path!r} cannot be used: {error}.{_meaning(error)}"
+            ) from error
+        except BrokerUnavailable as error:
+            raise StoreUnavailable(f"The store cannot be used. {error}") from error
+
+
+def _meaning(error: Exception) -> str:
+    text = str(error)
+    if "locked" in text or "busy" in text:
+        return f" Another program held a write transaction for more than {BUSY_TIMEOUT:g} s."
+    if "full" in text:
+        return " The disk is full: free some space."
+    if "readonly" in text:
+        return " This user may not write the file or its folder: check owner, mode and mount."
+    return ""
+
+
+@contextmanager
+def _alone(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+    connection.execute("begin immediate")
+    with connection:
+        yield connection
+
+
+def version(connection: sqlite3.Connection) -> int:
+    """The version of the store's tables in the file; 0 where there are none."""
+    there = "select 1 from sqlite_master where type = 'table' and name = ?"
+    if connection.execute(there, (OURS.version_in,)).fetchone() is None:
+        return 0
+    row: Sequence[int] | None = connection.execute(f"select version from {OURS.version_in}").fetchone()
+    return int(row[0]) if row else 0

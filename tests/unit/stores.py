@@ -1,0 +1,56 @@
+"""How do the tests of the store make stores whose clock they hold, and what do they put into them?"""
+
+import itertools
+import os
+from dataclasses import dataclass
+from urllib.parse import quote
+
+import psycopg
+
+from unpoison.store.choice import store_for
+from unpoison.store.port import OPEN, OPERATOR, ConsumerSign, Pause, SharedCircuit
+from unpoison.store.sql_store import SQLStore
+
+
+@dataclass
+class Clock:
+    """Shared by the consumers of a test and their store."""
+
+    now: float = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+_numbers = itertools.count()
+
+
+def in_new_schema(database: str) -> str:
+    """The URL of a schema with nothing in it: cheaper than a database."""
+    schema = f"fleet_{os.getpid()}_{next(_numbers)}"
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(f"create schema {schema}")
+    return f"{database}?options={quote(f'-c search_path={schema}')}"
+
+
+def opened(url: str, clock: Clock | None = None, *, create: bool = True) -> SQLStore:
+    store = store_for(url)
+    assert isinstance(store, SQLStore)
+    if clock is not None:
+        store._database.now = lambda run: clock()  # of PostgreSQL it is the server's otherwise, which no test can set
+    store.open(create=create)
+    return store
+
+
+def sign(consumer: str = "a:1", version: str | None = None, state: str = "running", source: str = "orders") -> ConsumerSign:
+    return ConsumerSign(consumer, source, version, 0.0, 0.0, state)
+
+
+def paused(kind: str = OPERATOR, source: str = "orders", **facts) -> Pause:
+    return Pause(source, kind, facts.pop("reason", "stock-taking"), facts.pop("by", "ada@desk"), **facts)
+
+
+def outage(clock: Clock, dependency: str = "billing:443", **facts) -> SharedCircuit:
+    known = {"is_named": True, "state": OPEN, "messages": 10, "samples": ("refused",), "by": "a:1", "interval": 1.0}
+    times = {"since": clock.now - 2, "next_probe_at": clock.now + 1, "heard_at": clock.now}
+    return SharedCircuit(**{"source": "orders", "dependency": dependency, **known, **times, **facts})
