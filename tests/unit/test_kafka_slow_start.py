@@ -1,7 +1,8 @@
 """A consumer that has just taken a partition over starts few messages before what became of them is confirmed."""
 
 from tests.unit.test_kafka_partition import Read
-from unpoison.brokers.kafka.partition import AFTER_A_LOSS, AT_FIRST, Partition, SlowStart
+from unpoison.brokers.kafka.partition import Partition
+from unpoison.brokers.kafka.slow_start import AFTER_A_LOSS, AT_FIRST, SlowStart
 
 A_STEP = AFTER_A_LOSS * 1.01
 

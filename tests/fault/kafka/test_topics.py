@@ -15,6 +15,7 @@ from unpoison.errors import ConfigError, Permanent, PublishFailed
 from unpoison.flow import ending
 from unpoison.model.backoff import Backoff
 from unpoison.model.message import Delivery
+from unpoison.port.broker import Settlement
 from unpoison.testing import given
 from unpoison.testing.isolation.diary import wait_until
 from unpoison.testing.running import Journal, Running, drained
@@ -190,6 +191,31 @@ def test_a_source_that_is_made_again_at_once_loses_nothing_though_old_offsets_ar
         App(lab.url).publish_many("orders", range(100, 115))
         wait_until(lambda: set(range(100, 115)) <= set(handled), lambda: f"{handled} were handled")
         assert len(journal.of("topic-made-again")) == 1
+
+
+def test_a_source_that_is_made_again_in_a_pause_is_consumed_from_its_first_message_after_the_pause(lab, admin):
+    broker, found = lab.broker("orders", ring=lambda: None), []
+
+    def came(count, at_once=10):
+        found.extend(broker.fetch("orders", at_once))
+        return len(found) >= count
+
+    given.publish(broker, given.messages("orders", 3))
+    wait_until(lambda: came(3), lambda: str(found))
+    broker.settle(Settlement(gone=found))
+    broker.pause("orders")
+    partitions = broker._subscriptions["orders"].main.assignment.partitions
+    admin.delete(admin.names.topic)
+    wait_until(lambda: not partitions, lambda: "It has the old one")
+    admin.make(admin.names.topic)
+    given.publish(lab.broker("orders"), given.messages("orders", 3, first=100))
+    wait_until(lambda: partitions and partitions[0].pauses, lambda: "It has not got the new one, or reads it")
+    wait_until(lambda: came(4, at_once=1), lambda: "No probe")
+    broker.settle(Settlement(gone=found[3:]))
+    broker.resume("orders")
+    wait_until(lambda: came(6), lambda: str(found))
+    assert [each.body for each in found[3:]] == [b"100", b"101", b"102"]
+    assert not any(each.returned for each in found)
 
 
 def test_what_was_committed_for_a_deleted_topic_says_nothing_about_the_one_that_has_its_name(lab, admin):

@@ -10,11 +10,12 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from functools import partial
 from operator import attrgetter
+from typing import TypeGuard
 
 from confluent_kafka import Consumer, KafkaError, KafkaException
 
 from unpoison.brokers.kafka import letters
-from unpoison.brokers.kafka.checks import differences, warn_of_losses
+from unpoison.brokers.kafka.checks import differences, kept_for, warn_of_losses
 from unpoison.brokers.kafka.cluster_queries import message_counts
 from unpoison.brokers.kafka.connection import Connection, Reader
 from unpoison.brokers.kafka.envelope import NewRecord, native, published_record, retry_record, settled_note
@@ -54,6 +55,7 @@ class KafkaBroker:
         self._lock = threading.RLock()
         self._ring: Ring | None = None
         self._subscriptions: dict[str, Subscription] = {}
+        self._paused: set[str] = set()
         self._letter_states: dict[str, LetterStates] = {}
         self._reader: Reader | None = None
         self._members: list[Consumer] = []
@@ -124,9 +126,9 @@ class KafkaBroker:
                 return ()
             subscription = self._subscription(everything[0].source)
             held = subscription.is_held
-            kept = [each for each in settlement.kept if held(each.delivery.receipt)]
-            back = [each for each in kept if not each.after and each.counters == each.delivery.counters]
-            moved = [each for each in moved if held(each.delivery.receipt) and each not in back]
+            moved = [each for each in moved if held(each.delivery.receipt)]
+            back = [each for each in moved if _stays_as_it_was(each)]
+            moved = [each for each in moved if not _stays_as_it_was(each)]
             names = subscription.names
             self._look_at_topics(subscription, {names.dlq if isinstance(each, Dead) else names.retry for each in moved})
             self._store(moved)
@@ -203,6 +205,22 @@ class KafkaBroker:
                 if not (known := self._subscription(each.source)).is_held(each.receipt):
                     raise _lost(known)
 
+    def pause(self, source: str) -> None:
+        """Its partitions stay with this consumer, which polls on and gives nothing up."""
+        with self._lock:
+            self._paused.add(source)
+            self._subscription(source).pause()
+
+    def resume(self, source: str) -> None:
+        with self._lock:
+            self._paused.discard(source)
+            if known := self._subscriptions.get(source):
+                known.resume()
+
+    def deletes_after(self, source: str) -> float | None:
+        """By `retention.ms` of its topic. What waits in the retry topic stays for ever."""
+        return kept_for(self.connection.queries, self.connection.names(source).topic)
+
     def depth(self, source: str) -> Depth:
         with self._lock:
             names = self.connection.names(source)
@@ -262,6 +280,8 @@ class KafkaBroker:
         if source not in self._subscriptions:
             self.topology.ensure(source, to_consume=True)
             self._subscriptions[source] = Subscription(source, self.connection, self._wake, has_bell=self._ring is not None)
+            if source in self._paused:
+                self._subscriptions[source].pause()
         return self._subscriptions[source]
 
     def _look_at_topics(self, subscription: Subscription, needed: Collection[str]) -> None:
@@ -281,6 +301,11 @@ class KafkaBroker:
     def _wake(self) -> None:
         if self._ring is not None:
             self._ring()
+
+
+def _stays_as_it_was(item: Kept | Dead) -> TypeGuard[Kept]:
+    """Whether a message needs no copy: nothing was counted, and it need not wait."""
+    return isinstance(item, Kept) and not item.after and item.counters == item.delivery.counters
 
 
 def _is_too_large(why: KafkaError) -> bool:

@@ -12,7 +12,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import ConfigResource, PartitionMetadata, ResourceType, TopicMetadata
 
 from unpoison.brokers.kafka.cluster_queries import ANSWER_WITHIN, ClusterQueries
-from unpoison.brokers.kafka.errors import result_within
+from unpoison.brokers.kafka.errors import result_within, unavailable, with_permission
 from unpoison.brokers.kafka.names import PARTITIONS, Names
 from unpoison.brokers.kafka.topology import replica_count
 from unpoison.model.wording import counted
@@ -201,6 +201,17 @@ def server_settings(queries: ClusterQueries) -> Settings:
 def _settings(queries: ClusterQueries, kind: ResourceType, name: str) -> Settings:
     (answer,) = queries.admin.describe_configs([ConfigResource(kind, name)], request_timeout=ANSWER_WITHIN).values()
     return {each.name: each.value for each in result_within(answer, 2 * ANSWER_WITHIN).values()}
+
+
+def kept_for(queries: ClusterQueries, topic: str) -> float | None:
+    """Seconds after which the server deletes a record of this topic because of its age; None: never."""
+    try:
+        settings = _settings(queries, ResourceType.TOPIC, topic)
+    except KafkaException as error:
+        denied = with_permission(error.args[0], f"DescribeConfigs on topic {topic!r}")
+        raise unavailable(KafkaException(denied), f"asking for how long topic {topic!r} keeps messages") from None
+    kept = int(settings["retention.ms"])
+    return None if kept < 0 or "delete" not in settings["cleanup.policy"] else kept / 1000
 
 
 def differences(queries: ClusterQueries, names: Names) -> list[Finding]:

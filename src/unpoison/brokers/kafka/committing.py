@@ -12,7 +12,9 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_INVALID, Consumer, KafkaErr
 from unpoison.brokers.kafka import commit_metadata
 from unpoison.brokers.kafka.envelope import Record
 from unpoison.brokers.kafka.errors import error_text, is_final, with_permission
-from unpoison.brokers.kafka.partition import AFTER_A_LOSS, OTHERWISE, Assignment, Partition, SlowStart
+from unpoison.brokers.kafka.partition import Assignment, Partition
+from unpoison.brokers.kafka.reading import SourcePause
+from unpoison.brokers.kafka.slow_start import AFTER_A_LOSS, OTHERWISE, SlowStart
 from unpoison.errors import BrokerUnavailable
 
 RETRY_AFTER = 0.2
@@ -26,11 +28,17 @@ Arrive = Callable[[Partition, Sequence[Record]], None]
 
 class Commits:
     def __init__(
-        self, assignment: Assignment, *, starts_slowly: bool = False, on_return: Callable[[int], None] = lambda _: None
+        self,
+        assignment: Assignment,
+        pause: SourcePause | None = None,
+        *,
+        starts_slowly: bool = False,
+        on_return: Callable[[int], None] = lambda _: None,
     ) -> None:
         """`starts_slowly` is for a caller that is rung when more may start. `on_return` hears how many messages came back from
         a consumer that vanished."""
         self.assignment, self._starts_slowly, self._on_return = assignment, starts_slowly, on_return
+        self.pause = pause or SourcePause()
         self._topic, self._changed, self._ring = assignment.topic, assignment.changed, assignment.ring
         self._partitions = assignment.partitions
         self.marking = False
@@ -124,8 +132,8 @@ class Commits:
         for partition in self._partitions.values():
             if not partition.is_known or partition.is_revoked:
                 continue
-            if self.marking:
-                partition.mark()
+            if self.marking and not self.pause.stops_marking:
+                partition.mark(self.pause.grant)
             position = partition.position()
             if position is not None and position != partition.confirmed:
                 found.append((partition, position))

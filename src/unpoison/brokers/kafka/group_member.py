@@ -18,18 +18,19 @@ from unpoison.brokers.kafka.connection import Connection
 from unpoison.brokers.kafka.envelope import Record
 from unpoison.brokers.kafka.errors import ALL_DOWN, DENIED, error_text, is_final, with_permission
 from unpoison.brokers.kafka.names import Names
-from unpoison.brokers.kafka.partition import MUCH_WAITS, Partition
+from unpoison.brokers.kafka.partition import Partition
+from unpoison.brokers.kafka.reading import Reading
 from unpoison.brokers.kafka.settings import MemberSettings
 from unpoison.brokers.kafka.topology import MISSING, TopicWatch
 from unpoison.brokers.kafka.waiting import Waiting, hand_over
 
-POLL, POLL_WHEN_BUSY = 0.02, 0.001
+POLL, POLL_WHEN_BUSY, POLL_WHEN_PAUSED = 0.02, 0.001, 0.1
 """Seconds. While one thread is in the client no other can use it: a thread that settles gets its turn between two polls."""
 WAIT_WHEN_FULL = 0.005
 BATCH = 500
-MAX_RECORDS, MAX_BYTES = 8_000, 16 * 1024 * 1024
-"""What is read ahead of its start."""
 SERVE_EVERY = 0.5
+ASKED_FOR = 3.0
+"""Seconds for which messages of a paused source are wanted after a fetch. A caller that still wants one fetches once a second."""
 LOOK_EVERY, LOOK_FOR = 1.0, 0.5
 
 
@@ -55,6 +56,8 @@ class GroupMember:
         self.assignment = commits.assignment
         self.topic, self.group = self.assignment.topic, settings.group
         self._watch, self._away_topic, self._on_recreated = watch, away_topic, on_recreated
+        self._pause = commits.pause
+        self._reading = Reading(self.assignment, self._pause, lambda: self._consumer, waiting.is_always_read)
         self.is_waited_for = False
         """Whether a thread fetches at this moment, and waits until all records are read."""
         self._consumer: Consumer | None = None
@@ -133,16 +136,17 @@ class GroupMember:
         while not self.assignment.is_closing:
             consumer = self._look_at_topic(consumer)
             self._subscribe(consumer)
-            is_full = self._is_full()
-            self._limit_memory()
-            if is_full:
+            if self._pause.is_on:
+                self._forget_asked()
+            self._reading.choose()
+            if is_full := self._reading.is_full():
                 time.sleep(WAIT_WHEN_FULL)  # not woken by threads that take or settle something: that happens all the time
             if not is_full or self.commits.is_under_way or time.monotonic() - served_at > SERVE_EVERY:
                 self._poll(consumer, 1 if is_full else BATCH)  # also if it is full: answers to commits come in no other way
                 served_at = time.monotonic()
             self._look_for_servers(consumer)
             self.commits.take_over(consumer, self.waiting.arrive)
-            self.waiting.tick(self._pause)
+            self.waiting.tick(self._reading.stop)
             self.commits.send(consumer)
             self._continue_slow_starts()
             if self.commits.is_over and self.assignment.partitions:  # the client does not say that these are lost
@@ -181,8 +185,8 @@ class GroupMember:
         with self.assignment.changed:
             partitions = self.assignment.partitions.values()
             waiting = any(partition.ready or partition.fresh or partition.marking for partition in partitions)
-            quiet = 0.0 if self.is_waited_for else time.monotonic() - self._fetched_at
-            self._is_away = quiet > self.settings.give_back and (waiting or self._is_away)
+            waiting = waiting and not self._pause.is_on  # then nobody is to have them
+            self._is_away = self._quiet() > self.settings.give_back and (waiting or self._is_away)
             topic = self._away_topic if self._is_away else self.topic
             topic = None if self.assignment.topic_id == MISSING else topic
         if topic == self._subscribed:
@@ -207,28 +211,26 @@ class GroupMember:
             self.assignment.ring()
         self._looked_at = time.monotonic()
 
+    def _quiet(self) -> float:
+        """Seconds for which nobody has asked for messages."""
+        return 0.0 if self.is_waited_for else time.monotonic() - self._fetched_at
+
+    def _forget_asked(self) -> None:
+        """Whoever asked for messages of the paused source does not want them any more, so none is about to start."""
+        with self.assignment.changed:
+            if self.commits.marking and self._quiet() > ASKED_FOR:
+                self._pause.ask(0, is_held=False)
+                self.rest()
+
     def _poll(self, consumer: Consumer, limit: int) -> None:
-        record = consumer.poll(min(POLL_WHEN_BUSY if self._is_busy() else POLL, self.waiting.sleep()))
+        waits = POLL_WHEN_PAUSED if self._pause.stops_reading else POLL
+        record = consumer.poll(min(POLL_WHEN_BUSY if self._reading.is_busy() else waits, self.waiting.sleep()))
         if record is None:
             return
         records = cast("list[Record]", [record, *(consumer.consume(limit - 1, 0) if limit > 1 else ())])
         with self.assignment.changed:
             self._arrive(records)
             self.assignment.changed.notify_all()
-
-    def _pause(self, partition: Partition, reason: str, paused: bool) -> None:
-        """Stop reading a partition for this reason, or resume it if there is no other reason."""
-        before = partition.is_paused
-        change_reason = partition.pauses.add if paused else partition.pauses.discard
-        change_reason(reason)
-        if self._consumer is not None and partition.is_paused != before:
-            change = self._consumer.pause if paused else self._consumer.resume
-            with suppress(KafkaException):  # it has just gone elsewhere
-                change([TopicPartition(self.topic, partition.number)])
-
-    def _is_busy(self) -> bool:
-        partitions = self.assignment.partitions.values()
-        return any(partition.running or partition.ready or partition.fresh for partition in partitions)
 
     def _arrive(self, records: Sequence[Record]) -> None:
         """Thousands of times a second: nothing here is done for each record that can be done for many."""
@@ -257,20 +259,6 @@ class GroupMember:
         self.commits.trouble = error_text(with_permission(error, f"Read on topic {self.topic!r} and on group {self.group!r}"))
         self.commits.is_denied = error.code() in DENIED
         self.commits.is_over |= is_final(error)
-
-    def _is_full(self) -> bool:
-        partitions = list(self.assignment.partitions.values())
-        count = sum(len(each.ready) + len(each.fresh) + len(each.marking) + len(each.early) for each in partitions)
-        return count > MAX_RECORDS or _size(partitions) > MAX_BYTES
-
-    def _limit_memory(self) -> None:
-        """A full member still polls, and each poll may bring a record: beside a long handler, large ones would fill the memory.
-        A pause throws away what the client has read ahead, so there is one only at twice what makes the member full."""
-        partitions = list(self.assignment.partitions.values())
-        size = _size(partitions)
-        if size > 2 * MAX_BYTES or size <= MAX_BYTES // 2:
-            for partition in partitions:
-                self._pause(partition, MUCH_WAITS, size > MAX_BYTES)
 
     def _leave(self, consumer: Consumer) -> None:
         deadline = time.monotonic() + ANSWER_WITHIN
@@ -367,10 +355,6 @@ class GroupMember:
                 here.partitions.pop(partition.number, None)
             here.changed.notify_all()
         here.ring()
-
-
-def _size(partitions: Iterable[Partition]) -> int:
-    return sum(each.size + sum(map(len, each.early)) for each in partitions)
 
 
 def _by_partition(records: list[Record]) -> Iterable[tuple[int, list[Record]]]:

@@ -17,67 +17,22 @@ import threading
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from operator import methodcaller
-from time import monotonic
 
 from confluent_kafka import TopicPartition
 
 from unpoison.brokers.kafka import commit_metadata
 from unpoison.brokers.kafka.commit_metadata import LARGE, SMALL, Start
 from unpoison.brokers.kafka.envelope import Record
+from unpoison.brokers.kafka.slow_start import SlowStart
 from unpoison.model.message import Counters
 
 SPAN = 100_000
 """Offsets that the mark may be ahead of the first unfinished message: the next owner reads all of them again."""
 
-MUCH_RESTS, MUCH_WAITS = "much rests", "much waits"
-"""Why a partition is not read: too much of it is not due, or is read already and has not started."""
-
-AT_FIRST = 8
-WITHOUT_LIMIT = 1_000
-AFTER_A_LOSS, OTHERWISE = 0.05, 0.02
-"""Seconds after which a slow start doubles how many messages may start. It goes by time and not by what is done: slow handlers
-must not wait for each other. After seven times as long there is no limit."""
+MUCH_RESTS, MUCH_WAITS, SOURCE_PAUSED = "much rests", "much waits", "source paused"
+"""Why a partition is not read: too much of it is not due, or is read already and has not started; or its source is paused."""
 
 _offset = methodcaller("offset")
-
-
-class SlowStart:
-    """How many messages of a partition may start before the server has confirmed what became of the ones before?
-
-    Settling does not wait for a commit, so a killed consumer repeats all that was done since the last confirmed one. That matters
-    most after a partition was taken over from a consumer that vanished: a message that comes again soon may have killed it. So a
-    new owner begins with few messages at a time and doubles that, more slowly after a loss.
-    """
-
-    def __init__(self, doubles_every: float, clock: Callable[[], float] = monotonic) -> None:
-        self._doubles_every, self._clock = doubles_every, clock
-        self._since: float | None = None
-        self._held_back_at: int | None = None
-
-    @property
-    def is_over(self) -> bool:
-        return self._window() >= WITHOUT_LIMIT
-
-    def admit(self, wanted: int, unconfirmed: int) -> int:
-        """How many of the `wanted` may start while so many others run, or are done and not confirmed."""
-        if self._since is None:
-            self._since = self._clock()
-        window = self._window()
-        admitted = min(wanted, max(0, window - unconfirmed))
-        self._held_back_at = window if admitted < wanted else None
-        return admitted
-
-    def has_grown(self) -> bool:
-        """Whether there is room again for messages that were held back. True once for each time that it grows."""
-        if self._held_back_at is None or self._window() <= self._held_back_at:
-            return False
-        self._held_back_at = None
-        return True
-
-    def _window(self) -> int:
-        if self._since is None:
-            return AT_FIRST
-        return min(WITHOUT_LIMIT, AT_FIRST << min(10, int((self._clock() - self._since) / self._doubles_every)))
 
 
 class Partition:
@@ -90,7 +45,7 @@ class Partition:
         self.is_deleted = False
         """Whether its topic was deleted, and perhaps created again. What runs is settled all the same."""
         self.pauses: set[str] = set()
-        """Why it is not read at the moment: MUCH_RESTS, MUCH_WAITS."""
+        """Why it is not read at the moment: MUCH_RESTS, MUCH_WAITS, SOURCE_PAUSED."""
         self.in_order = True
         """Whether fresh, marking and ready are in the order of their offsets. A message that became due, or was put back, may
         come after others with higher offsets."""
@@ -259,12 +214,18 @@ class Partition:
                 self.in_order = False
 
     def unmark(self) -> None:
-        """Nothing that does not run yet is about to start."""
+        """Nothing that does not run yet is about to start. The mark goes back past it: however long it waits now, no commit
+        needs a word about it."""
         self.fresh = deque(sorted([*self.ready, *self.marking, *self.fresh], key=_offset))
         self.ready, self.marking, self.in_order = deque(), [], True
+        for record in reversed(self.fresh):
+            offset = record.offset()
+            if offset < self.high or offset in self.losses:
+                break
+            self.high = min(self.high, offset - 1)
 
-    def mark(self) -> None:
-        """Have the next commit move the mark past fresh messages, as far as it may be moved."""
+    def mark(self, grant: Callable[[int], int] = int) -> None:
+        """Have the next commit move the mark past fresh messages, as far as it may be moved. `grant` says how many of so many."""
         if not self.fresh or self.marking:
             return
         limit = self.first_unfinished + SPAN
@@ -273,6 +234,9 @@ class Partition:
         else:
             self.marking = [each for each in self.fresh if each.offset() < limit]
             self.fresh = deque(each for each in self.fresh if each.offset() >= limit)
+        if (granted := grant(len(self.marking))) < len(self.marking):
+            self.fresh.extendleft(reversed(self.marking[granted:]))
+            del self.marking[granted:]
 
     def free(self) -> None:
         """The server has confirmed the mark past them."""

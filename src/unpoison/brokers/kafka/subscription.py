@@ -13,7 +13,8 @@ from unpoison.brokers.kafka.committing import Commits
 from unpoison.brokers.kafka.connection import Connection
 from unpoison.brokers.kafka.envelope import ID, Record, due_at
 from unpoison.brokers.kafka.group_member import GroupMember
-from unpoison.brokers.kafka.partition import Assignment, Partition
+from unpoison.brokers.kafka.partition import SOURCE_PAUSED, Assignment, Partition
+from unpoison.brokers.kafka.reading import SourcePause
 from unpoison.brokers.kafka.topology import TopicWatch
 from unpoison.brokers.kafka.waiting import RetryWaiting, Waiting
 from unpoison.model.message import Delivery
@@ -23,8 +24,8 @@ from unpoison.port.takeovers import CameBack, tell
 
 log = logging.getLogger("unpoison")
 
-READ_WITHIN = 15.0
-"""Seconds that a caller without a bell waits, at most, for messages that are in the topics already."""
+READ_WITHIN, LOOK_AGAIN = 15.0, 0.1
+"""Seconds that a caller without a bell waits, at most, for messages that are in the topics already, and between two looks."""
 
 
 class Receipt(msgspec.Struct, frozen=True, eq=False, gc=False):
@@ -42,8 +43,9 @@ class Subscription:
         self.source, self._connection, self._has_bell = source, connection, has_bell
         self.names = names = connection.names(source)
         self.watch = TopicWatch(connection.queries, names.topics)
+        self._pause = SourcePause()
         main, retry = (
-            Commits(Assignment(topic, ring), starts_slowly=has_bell, on_return=partial(tell, source))
+            Commits(Assignment(topic, ring), self._pause, starts_slowly=has_bell, on_return=partial(tell, source))
             for topic in (names.topic, names.retry)
         )
         settings = connection.settings.member(names.group, names.topic)
@@ -81,8 +83,27 @@ class Subscription:
                 self._wait_until_known(member, deadline)
         return all(member.assignment.is_joined for member in self.members)
 
+    def pause(self) -> None:
+        """Read nothing more. What was read and not fetched stays here as if it had never been touched, which the server has
+        confirmed when this returns, unless it is silent. The partitions stay ours: a group without members would be forgotten
+        after a while, with all that it has committed."""
+        if self._pause.is_on:
+            return
+        self._pause.begin()
+        for member in self.members:
+            member.begin(fetching=False)
+            member.rest()
+        for member in self.members:
+            member.commits.wait(anyway=True)
+
+    def resume(self) -> None:
+        if self._pause.is_on:
+            self._pause.end()
+            for member in self.members:
+                member.begin(fetching=True)
+
     def fetch(self, limit: int) -> list[Delivery]:
-        if not (self.begin(fetching=True) if self._has_bell else self._read_to_the_end(limit)):
+        if not (self._ask(limit) if self._has_bell else self._read_to_the_end(limit)):
             return []
         self._flip ^= 1
         again = self.retry.take((limit + self._flip) // 2)
@@ -99,12 +120,22 @@ class Subscription:
         self._moved_back.tell_due()
         return found
 
+    def _ask(self, limit: int) -> bool:
+        """So many messages are wanted. While the source is paused, no more than that are read or marked for it."""
+        is_joined = self.begin(fetching=True)
+        if self._pause.is_on:
+            with self.main.assignment.changed, self.retry.assignment.changed:
+                ours = [each for member in self.members for each in member.assignment.partitions.values()]
+                coming = sum(len(each.ready) + len(each.marking) for each in ours)
+                self._pause.ask(max(0, limit - coming), is_held=any(each.fresh for each in ours))
+        return is_joined
+
     def _read_to_the_end(self, limit: int) -> bool:
         """Join, and wait until the messages that are in the topics already were read. False if we did not get in."""
         for member in self.members:
             member.is_waited_for = True
         try:
-            if not self.begin(fetching=True):
+            if not self._ask(limit):
                 return False
             deadline = time.monotonic() + READ_WITHIN
             for member in self.members:
@@ -177,16 +208,24 @@ class Subscription:
             if here.partitions != ours or sum(len(partition.ready) for partition in ours.values()) >= limit:
                 return True
             return all(
-                partition.is_known
-                and (partition.is_paused or partition.next >= ends.get((member.topic, partition.number), 0))
-                and not partition.marking
-                and (not partition.fresh or bool(partition.running))
-                for partition in ours.values()
+                self._is_read_to(member, partition, ends.get((member.topic, partition.number), 0)) for partition in ours.values()
             ) and (member.waiting.sleep() > 0)
 
         with here.changed:
-            here.changed.wait_for(is_read, deadline - time.monotonic())
+            # The other member may take what was to start here, and does not tell.
+            while not here.changed.wait_for(is_read, LOOK_AGAIN) and time.monotonic() < deadline:
+                pass
             return here.partitions == ours
+
+    def _is_read_to(self, member: GroupMember, partition: Partition, end: int) -> bool:
+        """Whether a partition was read up to this end, or is not read for now, and nothing more of it is about to start."""
+        if not partition.is_known or partition.marking:
+            return False
+        if self._pause.stops_marking and not member.waiting.is_always_read(partition):
+            return True
+        is_read = partition.next >= end or bool(partition.pauses - {SOURCE_PAUSED})
+        may_be_stuck = bool(partition.running) and not self._pause.is_on  # behind too many gaps: see `Partition.position`
+        return is_read and (self._pause.stops_marking or not partition.fresh or may_be_stuck)
 
     def has_suspect(self) -> bool:
         if not self.begin(fetching=False):

@@ -44,6 +44,10 @@ class Waiting:
         """Put records that are to be done where they wait."""
         partition.fresh.extend(records)
 
+    def is_always_read(self, partition: Partition) -> bool:
+        """Whether it is read also while the source is paused."""
+        return False
+
     def sleep(self) -> float:
         """Seconds until the next one is due."""
         return FAR
@@ -158,6 +162,10 @@ class RetryWaiting(Waiting):
                 self._arrange_held(partition, record)
             elif partition.number != SUSPECTS:
                 heapq.heappush(self._due, (due_at(record), next(self._order), partition, record.offset()))
+
+    def is_always_read(self, partition: Partition) -> bool:
+        """No fetch hands out what is there: suspects are looked for, and what others hold is noted and forgotten."""
+        return partition.number in (SUSPECTS, HELD)
 
     def _arrange_held(self, partition: Partition, record: Record) -> None:
         ref, holder = header(record, REF) or "", header(record, HOLDER)
