@@ -26,7 +26,10 @@ class NATSLab(Lab):
     """An account of its own."""
 
     modules = (
-        *(f"unpoison.brokers.nats.{name}" for name in ("broker", "source", "client", "deadletters", "writing", "subscription")),
+        *(
+            f"unpoison.brokers.nats.{name}"
+            for name in ("broker", "source", "mover", "client", "deadletters", "writing", "subscription")
+        ),
         *(f"unpoison.port.copying.{name}" for name in ("leased_broker", "settling")),
     )
     readers = tuple(f"unpoison.brokers.nats.envelope.{name}" for name in ("look", "plain"))

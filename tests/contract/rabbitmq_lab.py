@@ -33,7 +33,10 @@ class RabbitMQLab(Lab):
     """A virtual host of its own."""
 
     modules = (
-        *(f"unpoison.brokers.rabbitmq.{name}" for name in ("broker", "copies", "deadletters", "queue_pass", "writing")),
+        *(
+            f"unpoison.brokers.rabbitmq.{name}"
+            for name in ("broker", "arrivals", "handing_back", "copies", "deadletters", "queue_pass", "writing")
+        ),
         "unpoison.port.copying.settling",
         "unpoison.port.copying.suspects",
         "unpoison.port.copying.whole_dlq",

@@ -59,7 +59,7 @@ class SQSLab(Lab):
     """A prefix of its own."""
 
     modules = (
-        *(f"unpoison.brokers.sqs.{name}" for name in ("broker", "source", "subscription", "deadletters")),
+        *(f"unpoison.brokers.sqs.{name}" for name in ("broker", "source", "mover", "subscription", "deadletters")),
         *(f"unpoison.port.copying.{name}" for name in ("leased_broker", "settling", "whole_dlq")),
     )
     readers = tuple(f"unpoison.brokers.sqs.envelope.{name}" for name in ("look", "plain"))

@@ -17,7 +17,8 @@ from unpoison.model.message import Delivery, Outgoing
 from unpoison.port.broker import Capability, Dead, Depth, Finding, Published, Refused, Ring
 from unpoison.port.broker_url import Options, parse
 from unpoison.port.copying.ids import new_letter_id, unique
-from unpoison.port.copying.leased_broker import LeasedBroker, LeasedSource, publish, returned
+from unpoison.port.copying.leased_broker import LeasedBroker, publish
+from unpoison.port.copying.leased_source import LeasedSource, returned
 from unpoison.port.copying.leases import Leases
 from unpoison.port.copying.settling import ALL_LET_GO, Item, LetGo, Receipt, Stored
 from unpoison.port.copying.suspects import Suspect, start_alone

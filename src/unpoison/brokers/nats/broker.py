@@ -5,16 +5,17 @@ acknowledgement is confirmed too. NATS does not ask who acknowledges. So we only
 what we held for longer than the server has promised counts as lost.
 """
 
+import time
 from collections.abc import Sequence
 from functools import partial
 
-from unpoison.brokers.nats.client import Client
+from unpoison.brokers.nats.client import Client, moment
 from unpoison.brokers.nats.connection import Connection
 from unpoison.brokers.nats.copies import copy_of, outgoing
 from unpoison.brokers.nats.envelope import native
 from unpoison.brokers.nats.source import Source
 from unpoison.brokers.nats.subscription import Gone
-from unpoison.brokers.nats.topology import DurableConsumer, Topic
+from unpoison.brokers.nats.topology import SECOND, DurableConsumer, Topic
 from unpoison.brokers.nats.url import address
 from unpoison.brokers.nats.writing import stored_as, why
 from unpoison.model.message import Outgoing
@@ -65,6 +66,15 @@ class NATSBroker(LeasedBroker[Client, Source]):
         with self._calling(source):
             return depth(self.client.connection(), self.client.topic(source))
 
+    def deletes_after(self, source: str) -> float | None:
+        """By `max_age` of the streams in which its messages wait."""
+        with self._calling(source):
+            return deletes_after(self.client.connection(), self.client.topic(source))
+
+    def oldest(self, source: str) -> float | None:
+        with self._calling(source):
+            return oldest(self.client.connection(), self.client.topic(source))
+
 
 def depth(connection: Connection, topic: Topic) -> Depth:
     """How many messages of a source are where.
@@ -91,6 +101,26 @@ def depth(connection: Connection, topic: Topic) -> Depth:
     waiting = min(kept - running, again["num_pending"] + suspects["num_pending"])
     dead = sum((letters["state"].get("subjects") or {}).values())
     return Depth(ready + waiting, kept - running - waiting, leased + running, dead)
+
+
+def deletes_after(connection: Connection, topic: Topic) -> float | None:
+    streams = [(f"STREAM.INFO.{name}", None) for name in (topic.work.stream, topic.names.retries)]
+    ages = [info["config"].get("max_age", 0) for info in connection.ask_all(streams, "asking how long messages are kept")]
+    return min((age / SECOND for age in ages if age > 0), default=None)
+
+
+def oldest(connection: Connection, topic: Topic) -> float | None:
+    """Known where the stream has only messages of this source that are not done. A handler may have the first one already.
+
+    Retries are not among them.
+    """
+    what = "looking for the oldest message"
+    stream, consumer = connection.ask_all([(f"STREAM.INFO.{topic.work.stream}", None), _info(topic.work)], what)
+    config = stream["config"]
+    if not consumer["num_pending"] or config["retention"] != "workqueue" or config["subjects"] != [topic.names.source]:
+        return None
+    now = moment(stream["ts"]) if "ts" in stream else time.time()
+    return max(0.0, now - moment(stream["state"]["first_ts"]))
 
 
 def _info(at: DurableConsumer) -> tuple[str, None]:

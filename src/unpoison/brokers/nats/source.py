@@ -8,36 +8,30 @@ delayed message would hold one of its places, and its count would be forgotten.
 """
 
 import hashlib
-import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 
-import msgspec
-
 from unpoison.brokers.nats import copies, envelope, wire
-from unpoison.brokers.nats.client import DUE, TARGET, Client
+from unpoison.brokers.nats.client import Client
 from unpoison.brokers.nats.connection import NO_RESPONDERS, Connection
-from unpoison.brokers.nats.envelope import Arrived, Seen, line, place
+from unpoison.brokers.nats.envelope import Arrived, Seen, place
+from unpoison.brokers.nats.mover import Mover
 from unpoison.brokers.nats.stream_reading import read
-from unpoison.brokers.nats.subscription import NAK, Subscription
-from unpoison.brokers.nats.topology import DurableConsumer, Topic
+from unpoison.brokers.nats.subscription import A_MOMENT, Subscription
+from unpoison.brokers.nats.topology import Topic
 from unpoison.brokers.nats.writing import Copy
 from unpoison.errors import BrokerUnavailable, UnpoisonError
 from unpoison.model.message import Counters, Delivery
 from unpoison.port import serialization
-from unpoison.port.copying.leased_broker import LeasedSource, returned
+from unpoison.port.copying.leased_source import LeasedSource, returned
 from unpoison.port.copying.leases import all_in_turn
 from unpoison.port.copying.settling import LetGo, Receipt
 from unpoison.port.copying.suspects import Suspect, start_alone
-from unpoison.port.reading import Unreadable, as_text, read_all, read_one
+from unpoison.port.reading import Unreadable, read_all, read_one
 from unpoison.port.takeovers import CameBack
-
-AT_ONCE = 100
-IDLE = 5.0
-SOON = 0.01
 
 FOREIGN_ATTEMPTS = (
     "Source %r: message %r has a header x-delivery-attempts that unpoison did not write (there is no x-unpoison-stamp). It does "
@@ -159,75 +153,6 @@ class Suspects:
         self.show()
 
 
-class Mover:
-    """Moves copies on whose time has come, for servers that do not."""
-
-    def __init__(self, topic: Topic, later: DurableConsumer, client: Client) -> None:
-        self._topic, self._client = topic, client
-        self._rung, self._ended = threading.Event(), threading.Event()
-        self._subscription = Subscription(*later, client.connection, self._rung.set)
-        self._targets = (topic.names.again, topic.names.suspects)
-        self._thread = threading.Thread(target=self._run, name="unpoison-nats-mover", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        while not self._ended.is_set():
-            self._rung.clear()
-            moved = 0
-            with suppress(UnpoisonError):  # the consumer reports it
-                moved = self._move()
-            if not moved and not self._ended.is_set():
-                self._rung.wait(IDLE)
-                self._ended.wait(SOON)  # one that comes alone is often the first of many
-
-    def _move(self) -> int:
-        pulled = self._subscription
-        pulled.wait(pulled.ask(AT_ONCE))
-        arrived = pulled.take(2 * AT_ONCE)
-        if not arrived:
-            pulled.listen()
-            return 0
-        now = self._client.now(self._topic)
-        due = {each.reply: _due(each) for each in arrived}
-        ready = [each for each in arrived if due[each.reply] <= now]
-        if ready:
-            refused = self._client.store([_moved(each, self._targets) for each in ready])
-            stored = [each.reply for number, each in enumerate(ready) if number not in refused]
-            pulled.acknowledge(stored)
-            if refused:
-                raise BrokerUnavailable(f"NATS refused delayed messages: {next(iter(refused.values())).text}.")
-        for each in arrived:
-            if due[each.reply] > now:
-                delay = msgspec.json.encode({"delay": math.ceil((due[each.reply] - now) * 1e9)})
-                pulled.send([each.reply], NAK + b" " + delay)
-        pulled.leases.forget(due)
-        return len(arrived)
-
-    def close(self) -> None:
-        self._ended.set()
-        self._rung.set()
-        self._thread.join()
-        with suppress(UnpoisonError):
-            self._subscription.cancel()
-
-
-def _due(arrived: Arrived) -> float:
-    """When its time comes, by the server's clock; now if it says nothing that makes sense."""
-    with suppress(ValueError):
-        due = float(envelope.fields(arrived.block).get(DUE, b"0"))
-        return due if math.isfinite(due) else 0.0
-    return 0.0
-
-
-def _moved(arrived: Arrived, targets: Sequence[str]) -> Copy:
-    """The same message at its target, without the headers of the way. What names none of ours goes to the first."""
-    way = (DUE, TARGET, envelope.MESSAGE_ID)
-    lines = [each for each in arrived.block.split(b"\r\n")[1:] if each and not each.startswith(way)]
-    lines.append(line(envelope.MESSAGE_ID, place(arrived.reply)))
-    target = as_text(envelope.fields(arrived.block).get(TARGET, b""))
-    return Copy(target if target in targets else targets[0], envelope.block(lines), arrived.body)
-
-
 class Source(LeasedSource):
     def __init__(self, name: str, client: Client, ring: Callable[[], None]) -> None:
         self._client = client
@@ -265,12 +190,19 @@ class Source(LeasedSource):
 
     def fetch(self, limit: int) -> list[Delivery]:
         """Some of those that came by themselves, then what is ready: new ones first, and retries if there is room."""
+        return self._fetched(self._fetch_into, limit)
+
+    def fetch_paused(self, limit: int) -> list[Delivery]:
+        """What is ready. No request is left with the server."""
+        return self._fetched(self._fetch_few_into, limit)
+
+    def _fetched(self, fetch_into: Callable[[list[Delivery], int], None], limit: int) -> list[Delivery]:
         if (trouble := self._trouble) is not None:
             self._trouble = None
             raise trouble
         deliveries: list[Delivery] = []
         try:
-            self._fetch_into(deliveries, limit)
+            fetch_into(deliveries, limit)
         except UnpoisonError as error:
             if not deliveries:
                 raise
@@ -280,13 +212,19 @@ class Source(LeasedSource):
 
     def _fetch_into(self, deliveries: list[Delivery], limit: int) -> None:
         for each in (self.replays, self.again):
-            deliveries += self._admitted(each, each.take(max(1, (limit - len(deliveries)) // 2)))
+            room = limit - len(deliveries)
+            deliveries += self._admitted(each, each.take(min(room, max(1, room // 2))))
         deliveries += self._pulled(self.work, limit - len(deliveries))
         for each in (self.again, self.replays):
             if len(deliveries) < limit and (each in self.filled or not each.is_listening):
                 deliveries += self._pulled(each, limit - len(deliveries))
         for each in self.pulled if len(deliveries) < limit else (self.again, self.replays):
             each.listen()
+
+    def _fetch_few_into(self, deliveries: list[Delivery], limit: int) -> None:
+        for each in self.pulled:
+            if len(deliveries) < limit:
+                deliveries += self._pulled(each, limit - len(deliveries))
 
     def _pulled(self, pulled: Subscription, room: int) -> list[Delivery]:
         """What is ready there; for certain what we have stored there ourselves."""
@@ -295,7 +233,7 @@ class Source(LeasedSource):
         if pulled in self.filled:
             self.filled.discard(pulled)
             if not pulled.buffer:
-                pulled.listen_closely()
+                time.sleep(A_MOMENT) if self.is_paused else pulled.listen_closely()
                 return self._pulled(pulled, room)
         return self._admitted(pulled, pulled.take(room))
 

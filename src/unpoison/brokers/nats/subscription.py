@@ -35,6 +35,7 @@ MOST_BYTES = 16 * 1024 * 1024
 """What one pull may bring at most, however many messages were asked for; or one message, if that may be larger."""
 
 A_MOMENT = 0.02
+"""Seconds within which a durable consumer hears of what was stored just now."""
 
 ACK, NAK, PROGRESS = b"+ACK", b"-NAK", b"+WPI"
 SHUTDOWN = 409
@@ -73,6 +74,7 @@ class Subscription:
         self._numbers = itertools.count()
         self._connection: Connection | None = None
         self._verified: Connection | None = None
+        self._watched: Connection | None = None
         self._now = self._bell = b""
         self._subscribed: list[bytes] = []
         self._pull: Pull | None = None
@@ -225,8 +227,10 @@ class Subscription:
                 connection.subscribe(self._now + b".*", self._arrived_now),
                 connection.subscribe(self._bell + b".*", self._arrived_later),
             ]
-            connection.when_lost(self._lost)
-            connection.when_denied(self._denied)
+            if connection is not self._watched:
+                self._watched = connection
+                connection.when_lost(self._lost)
+                connection.when_denied(self._denied)
         return connection
 
     def _request(self, connection: Connection, reply: bytes, wanted: dict[str, object]) -> None:

@@ -10,31 +10,32 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import cast
-
-import msgspec
 
 from unpoison.brokers.rabbitmq import envelope
+from unpoison.brokers.rabbitmq.arrivals import Arrivals
 from unpoison.brokers.rabbitmq.checking import check_consumer, check_operator
 from unpoison.brokers.rabbitmq.connections import Connections
 from unpoison.brokers.rabbitmq.copies import CopyStore
-from unpoison.brokers.rabbitmq.envelope import FLAGGED, ForeignMessages, StoreAgain
+from unpoison.brokers.rabbitmq.envelope import FLAGGED
 from unpoison.brokers.rabbitmq.errors import NOT_FOUND, Refused, SourceDeleted
-from unpoison.brokers.rabbitmq.held import GIVE_BACK_AFTER, Held, StartNotes
+from unpoison.brokers.rabbitmq.handing_back import HandingBack
+from unpoison.brokers.rabbitmq.held import Held, StartNotes
+from unpoison.brokers.rabbitmq.management import Management, Unanswered, expires_after
 from unpoison.brokers.rabbitmq.names import busy_of, check_name, delayed_of, dlq_of, suspects_of
+from unpoison.brokers.rabbitmq.pausing import PausedSources
 from unpoison.brokers.rabbitmq.publishing import publish
 from unpoison.brokers.rabbitmq.subscription import Subscription
 from unpoison.brokers.rabbitmq.url import address
 from unpoison.brokers.rabbitmq.wire import Arrived
-from unpoison.brokers.rabbitmq.writing import Copy, why_not_stored
 from unpoison.errors import BrokerUnavailable, ConfigError, UnpoisonError
 from unpoison.model.message import Delivery, Outgoing
-from unpoison.model.wording import counted
 from unpoison.port.broker import Capability, Depth, Finding, Kept, Published, Ring, Settlement
 from unpoison.port.copying.settling import Copies, Settler, handed_back
 from unpoison.port.copying.suspects import Suspect, start_alone
-from unpoison.port.reading import Unreadable, read_all, read_one
-from unpoison.port.takeovers import CameBack
+from unpoison.port.reading import Unreadable, read_one
+
+MANAGEMENT_WITHIN = 2.0
+"""Seconds for a question to the management API."""
 
 LOOK_AGAIN = 0.1
 """Seconds between two looks before a source is called empty: a message on its way from one delay to the next is in no count."""
@@ -49,12 +50,14 @@ class RabbitMQBroker:
     def __init__(self, url: str) -> None:
         self._lock = threading.RLock()
         self._ring: Ring = lambda: None
-        self.connections = Connections(address(url), self._wake)
-        self._held = Held(self.connections, self._wake, self._give_back_unfetched, self._forget_lost)
+        self._address = address(url)
+        self.connections = Connections(self._address, self._wake)
+        self._held = Held(self.connections, self._wake, self._look_at_unfetched, self._forget_lost)
         self._copies = CopyStore(self.connections)
         self._settler = Settler(Copies("RabbitMQ", self._copies.store), self._held.ownership_lost)
-        self._came_back = CameBack()
-        self._foreign = ForeignMessages()
+        self._arrivals = Arrivals(self.connections)
+        self._handing_back = HandingBack(self.connections, self._held, self._arrivals, self._settler)
+        self._paused = PausedSources(self.connections, self._held, self._arrivals)
         self._errors: dict[str, Refused] = {}
         """Why suspects of a source cannot be looked at or taken. The next fetch raises it, since nothing else would."""
 
@@ -104,12 +107,12 @@ class RabbitMQBroker:
             if source in self._errors:
                 raise self._errors[source].with_traceback(None)
             subscription = self._held.subscription(source)
+            take = self._paused.fetch if self._paused.has(source) else self._fetch
             try:
-                found = self._fetch(source, subscription, limit) if limit > 0 else ()
+                found = take(source, subscription, limit) if limit > 0 else ()
             except Refused as refused:
                 raise self.connections.source_deleted(source) if refused.code == NOT_FOUND else refused from None
-            self._came_back.tell_due()
-            self._foreign.tell_due()
+            self._arrivals.tell_due()
             return found
 
     def _fetch(self, source: str, subscription: Subscription, limit: int) -> Sequence[Delivery]:
@@ -124,8 +127,8 @@ class RabbitMQBroker:
                     subscription.settle_down(limit - len(deliveries))
                 arrived = subscription.take(limit - len(deliveries))
                 taken += arrived
-                self._came_back.note(source, sum([message.redelivered for message in arrived]))
-                admitted = self._admitted(source, subscription, arrived)
+                self._arrivals.came_back.note(source, sum([message.redelivered for message in arrived]))
+                admitted = self._arrivals.admitted(source, subscription, arrived)
                 deliveries += admitted
                 if len(admitted) == len(arrived):
                     return deliveries
@@ -133,34 +136,9 @@ class RabbitMQBroker:
             subscription.put_back(taken)  # or they would be held and never run
             raise
 
-    def _admitted(self, source: str, subscription: Subscription, arrived: Sequence[Arrived]) -> list[Delivery]:
-        """Deliveries. What came back flagged and uncounted, or has to wait longer, is stored again first and comes once more."""
-        one = partial(envelope.read, source, subscription, self._foreign)
-        together = partial(envelope.read_together, source, subscription, one)
-        found = read_all(arrived, together, one, partial(envelope.not_read, source, subscription))
-        again = [each for each in found if type(each) is StoreAgain]
-        if not again:
-            return cast("list[Delivery]", found)
-        notes = self.connections.notes.needed((source, each.original.wait) for each in again)
-        self._store_again(subscription, [(each.arrived, self._again(source, each)) for each in again], notes)
-        return [each for each in found if isinstance(each, Delivery)]
-
-    def _again(self, source: str, each: StoreAgain) -> Copy:
-        where, extra = self.connections.route(source, each.original.wait)
-        return Copy(*where, envelope.copied(each.original, each.counters, extra), each.arrived.body)
-
-    def _store_again(self, subscription: Subscription, again: Sequence[tuple[Arrived, Copy]], notes: Sequence[Copy]) -> None:
-        batch = self.connections.store([*(copy for _, copy in again), *notes])
-        stored = [message.tag for number, (message, _) in enumerate(again) if batch.stored(number)]
-        subscription.acknowledge(stored)
-        if len(stored) < len(again):
-            raise BrokerUnavailable(
-                f"RabbitMQ refused copies of {counted(len(again) - len(stored), 'message')}. {why_not_stored(batch)}"
-            )
-
     def has_suspect(self, source: str) -> bool:
         with self._lock:
-            if self._held.has_kept(source):
+            if self._held.has_kept(self._held.suspects_channels, source):
                 return True
             with self._noting(source):
                 return self.connections.topology().count(suspects_of(source))[0] > 0
@@ -189,7 +167,9 @@ class RabbitMQBroker:
             notes = StartNotes(self.connections, source, vanished)
             # Put back into the queue, it would be counted as a start that never was.
             put_aside = partial(channel.keep, arrived)
-            return start_alone(Suspect(delivery, known.stamp or known.id, vanished), by, notes, self._came_back, put_aside)
+            return start_alone(
+                Suspect(delivery, known.stamp or known.id, vanished), by, notes, self._arrivals.came_back, put_aside
+            )
 
     def settle(self, settlement: Settlement) -> Sequence[str | None]:
         with self._lock:
@@ -209,18 +189,38 @@ class RabbitMQBroker:
         found = [self._held.subscriptions.get(source) for source in handed_back(kept)]
         alive = [subscription for subscription in found if subscription is not None and subscription.alive]
         for subscription in alive:
-            with suppress(Refused):  # its queue is gone: nothing will come from there
-                subscription.cancel()
+            if not subscription.is_wound_down:
+                with suppress(Refused):  # its queue is gone: nothing will come from there
+                    subscription.cancel()
         return alive
 
     def _forget_lost(self) -> None:
         self._copies.forget_lost()
         self._settler.forget_lost()
 
+    def pause(self, source: str) -> None:
+        """Without a consumer on its queue nothing comes, and nothing is held but what was fetched: RabbitMQ's own time limit for
+        consumers cannot be reached by anything else."""
+        with self._lock:
+            self._paused.add(source)
+            self._handing_back.of_paused(source)
+
+    def resume(self, source: str) -> None:
+        with self._lock:
+            self._paused.discard(source)
+
     def extend(self, deliveries: Sequence[Delivery]) -> None:
         with self._lock:
             if not self._settler.holds(deliveries):
                 raise self._held.ownership_lost()
+
+    def deletes_after(self, source: str) -> float | None:
+        """By the TTL of its queue, if the management API tells that, else by `message_ttl`. What expires in a queue that unpoison
+        has made becomes a dead letter."""
+        try:
+            return expires_after(Management(self._address, MANAGEMENT_WITHIN), source)
+        except Unanswered:
+            return self._address.message_ttl
 
     def depth(self, source: str) -> Depth:
         with self._lock:
@@ -244,38 +244,26 @@ class RabbitMQBroker:
         dead, _ = topology.count(dlq_of(source))
         return Depth(ready + alone + here, delayed, held + max(0, busy), dead)
 
-    def _give_back_unfetched(self) -> None:
-        with suppress(UnpoisonError), self._lock:
-            self._give_back(left_alone=GIVE_BACK_AFTER)
+    def _look_at_unfetched(self) -> None:
+        """In the connection's thread, which must not wait."""
+        if self._handing_back.is_due():
+            threading.Thread(target=self._hand_back, name="unpoison-rabbitmq-giving-back", daemon=True).start()
 
-    def _give_back(self, left_alone: float = 0.0) -> None:
-        """Have others get what waits here, as it was: a plain return would be counted against messages that never started."""
-        for source, subscription in self._held.subscriptions.items():
-            if not subscription.alive or (left_alone and not subscription.is_left_alone(left_alone)):
-                continue
-            subscription.cancel()
-            waiting = self._admitted(source, subscription, subscription.take(len(subscription.buffer)))
-            self._settler.give_back(waiting)
-            self._held.unmark_if_idle()
-            subscription.wait_until_let_go()
-
-    def _give_back_suspects(self) -> None:
-        """Those that were taken and could not be started: put back as they are, they would be counted as started."""
-        for source, channel in self._held.suspects_channels.items():
-            if channel.alive and channel.kept is not None:
-                known = envelope.opened_safely(channel.kept)
-                losses = known.counters.losses + max(0, known.returns)
-                counters = msgspec.structs.replace(known.counters, alone=True, losses=losses)
-                copy = Copy("", suspects_of(source), envelope.copied(known, counters), channel.kept.body)
-                if self.connections.store([copy]).stored(0):
-                    channel.acknowledge([channel.kept.tag])
+    def _hand_back(self) -> None:
+        if self._lock.acquire(blocking=False):  # who has it is at work; the next look comes soon
+            try:
+                with suppress(UnpoisonError):
+                    self._handing_back.what_is_due()
+            finally:
+                self._lock.release()
 
     def close(self) -> None:
         with self._lock:
             if self.connections.is_pushing:
                 with suppress(UnpoisonError):
-                    self._give_back()
+                    self._handing_back.everything()
             with suppress(UnpoisonError):
-                self._give_back_suspects()
+                self._handing_back.suspects()
+            self._paused.clear()
             self._held.let_all_go()
             self.connections.close()

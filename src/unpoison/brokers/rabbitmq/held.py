@@ -1,16 +1,16 @@
 """Keep what a consumer holds, and let other consumers know that it holds something.
 
-For each source there is a subscription, whose buffer fills by itself, and a channel from which suspects are pulled. What waits
-in a buffer and is not fetched goes back to others after a while. Suspects wait in `<queue>.suspects`: the server counts for each
-message how often it was handed out and came back, and there that is how often a start never ended, since nothing else takes
-messages from that queue. Who started one is noted in `<queue>.starts`.
+For each source there is a subscription, whose buffer fills by itself, and a channel from which suspects are pulled; a source that
+is paused has another one from which its messages are pulled. What waits in a buffer and is not fetched goes back to others after
+a while. Suspects wait in `<queue>.suspects`: the server counts for each message how often it was handed out and came back, and
+there that is how often a start never ended, since nothing else takes messages from that queue. Who started one is noted in
+`<queue>.starts`.
 
 The server does not tell whether messages of a source are held by anyone. So a consumer that holds some is a consumer of the empty
 queue `<queue>.busy` too: the server tells everyone how many consumers a queue has, and forgets those whose connection ends. A run
 that ends when nothing is left does not end while another consumer is at work, on whatever host.
 """
 
-import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -20,16 +20,14 @@ from unpoison.brokers.rabbitmq.connection import Connection
 from unpoison.brokers.rabbitmq.connections import Connections
 from unpoison.brokers.rabbitmq.errors import IN_USE, Refused
 from unpoison.brokers.rabbitmq.names import busy_of, starts_of, suspects_of
+from unpoison.brokers.rabbitmq.pulled_queue import PulledQueue
 from unpoison.brokers.rabbitmq.queue_pass import taken_and_put_back
-from unpoison.brokers.rabbitmq.subscription import PulledQueue, Subscription
+from unpoison.brokers.rabbitmq.subscription import Subscription
 from unpoison.brokers.rabbitmq.wire import cancel_frame, consume_frame
 from unpoison.brokers.rabbitmq.writing import Copy
 from unpoison.errors import OwnershipLost, UnpoisonError
 from unpoison.port.broker import Ring
 from unpoison.port.copying.suspects import read_starts
-
-GIVE_BACK_AFTER = 2.0
-"""Seconds that a message waits here unfetched before others may have it."""
 
 TICK = 0.25
 """Seconds between two looks at what waits here unfetched."""
@@ -62,13 +60,14 @@ class BusyMark:
 
 
 class Held:
-    """What one consumer holds. `give_back` is called, in a thread of its own, when messages wait here and nobody fetches them;
-    `on_lost` when the loss of messages is reported."""
+    """What one consumer holds. `look` is called now and then, in the connection's thread; `on_lost` when the loss of messages is
+    reported."""
 
-    def __init__(self, connections: Connections, ring: Ring, give_back: Callable[[], None], on_lost: Callable[[], None]) -> None:
-        self._connections, self._ring, self._give_back, self._on_lost = connections, ring, give_back, on_lost
+    def __init__(self, connections: Connections, ring: Ring, look: Callable[[], None], on_lost: Callable[[], None]) -> None:
+        self._connections, self._ring, self._look, self._on_lost = connections, ring, look, on_lost
         self.subscriptions: dict[str, Subscription] = {}
         self.suspects_channels: dict[str, PulledQueue] = {}
+        self.pulled_channels: dict[str, PulledQueue] = {}
         self._marks: dict[str, BusyMark] = {}
         self._pushing: Connection | None = None
 
@@ -77,8 +76,8 @@ class Held:
         old = self.subscriptions.get(source)
         if old is not None and old.alive:
             return old
-        suspects = self.suspects_channels.get(source)
-        if (old is not None and old.tags) or (suspects is not None and not suspects.alive and suspects.tags):
+        ended = [each for each in self._pulling(source) if not each.alive]
+        if (old is not None and old.tags) or any(each.tags for each in ended):
             raise self.ownership_lost()
         if old is not None:
             old.close()
@@ -89,19 +88,26 @@ class Held:
         return made
 
     def suspects_channel(self, source: str) -> PulledQueue:
-        suspects = self.suspects_channels.get(source)
-        if suspects is None or not suspects.alive:
+        return self._pulled(self.suspects_channels, source, suspects_of(source))
+
+    def pulled_channel(self, source: str) -> PulledQueue:
+        """From which its messages are taken one by one."""
+        return self._pulled(self.pulled_channels, source, source)
+
+    def _pulled(self, channels: dict[str, PulledQueue], source: str, queue: str) -> PulledQueue:
+        if source not in channels or not channels[source].alive:
             topology = self._connections.topology()
             topology.ensure(source)
             mark_soon, lost = self._mark(source).mark_soon, self._connections.part_lost
-            suspects = PulledQueue(topology.connection, suspects_of(source), mark_soon, lost)
-            self.suspects_channels[source] = suspects
-        return suspects
+            channels[source] = PulledQueue(topology.connection, queue, mark_soon, lost)
+        return channels[source]
 
-    def has_kept(self, source: str) -> bool:
-        """Whether a suspect is held here that could not be started."""
-        suspects = self.suspects_channels.get(source)
-        return suspects is not None and suspects.alive and suspects.kept is not None
+    def has_kept(self, channels: dict[str, PulledQueue], source: str) -> bool:
+        """Whether a message is held on this channel of the source that could not be started."""
+        return source in channels and channels[source].alive and channels[source].kept is not None
+
+    def _pulling(self, source: str) -> list[PulledQueue]:
+        return [channels[source] for channels in (self.suspects_channels, self.pulled_channels) if source in channels]
 
     def unmark_if_idle(self) -> None:
         """Take all marks away at once if nothing is held any more; else `_tick` does it for each source."""
@@ -110,8 +116,8 @@ class Held:
 
     def count(self, source: str) -> tuple[int, int]:
         """How many messages wait in the buffer here, and how many are held beyond that."""
-        own, suspects = self.subscriptions.get(source), self.suspects_channels.get(source)
-        held = (0 if own is None else len(own.tags)) + (0 if suspects is None else len(suspects.tags))
+        own = self.subscriptions.get(source)
+        held = (0 if own is None else len(own.tags)) + sum(len(each.tags) for each in self._pulling(source))
         return (0 if own is None else len(own.buffer)), held
 
     def is_marked(self, source: str) -> bool:
@@ -119,8 +125,9 @@ class Held:
 
     def let_all_go(self) -> None:
         """Hold nothing any more: the server hands out again all that was held."""
-        channels: list[Subscription | PulledQueue] = [*self.subscriptions.values(), *self.suspects_channels.values()]
-        self.subscriptions, self.suspects_channels = {}, {}
+        pulled = [*self.suspects_channels.values(), *self.pulled_channels.values()]
+        channels: list[Subscription | PulledQueue] = [*self.subscriptions.values(), *pulled]
+        self.subscriptions, self.suspects_channels, self.pulled_channels = {}, {}, {}
         for channel in channels:
             with suppress(UnpoisonError):
                 channel.close()
@@ -129,6 +136,7 @@ class Held:
         """The error for messages that the server took back. It is raised once; the next fetch begins with new channels."""
         self.subscriptions = {source: each for source, each in self.subscriptions.items() if each.alive}
         self.suspects_channels = {source: each for source, each in self.suspects_channels.items() if each.alive}
+        self.pulled_channels = {source: each for source, each in self.pulled_channels.items() if each.alive}
         self._on_lost()
         return OwnershipLost(
             "RabbitMQ took back the messages that this consumer held: its connection or channel ended. "
@@ -146,13 +154,12 @@ class Held:
         return self._marks[source]
 
     def _tick(self, connection: Connection) -> None:
-        """Now and then, in the connection's thread: take marks away that no longer hold, and give back what nobody fetches."""
+        """Now and then, in the connection's thread: take marks away that no longer hold, and look what nobody fetches."""
         if not connection.is_open or connection is not self._pushing:
             return
         connection.wire.stay_alive()
         self._unmark_idle()
-        if any(each.alive and each.is_left_alone(GIVE_BACK_AFTER) for each in list(self.subscriptions.values())):
-            threading.Thread(target=self._give_back, name="unpoison-rabbitmq-giving-back", daemon=True).start()
+        self._look()
         connection.later(TICK, lambda: self._tick(connection))
 
     def _unmark_idle(self) -> None:
@@ -161,8 +168,8 @@ class Held:
                 mark.unmark()
 
     def _is_holding(self, source: str) -> bool:
-        holders = (self.subscriptions.get(source), self.suspects_channels.get(source))
-        return any(each is not None and each.alive and each.is_holding for each in holders)
+        own = self.subscriptions.get(source)
+        return any(each.alive and each.is_holding for each in (*self._pulling(source), *([own] if own else ())))
 
 
 class StartNotes:

@@ -214,6 +214,16 @@ class VirtualHost(NamedTuple):
         return self.management.of_vhost("exchanges", exchange, "/bindings/source") or ()
 
 
+def expires_after(management: Management, queue: str) -> float | None:
+    """Seconds after which a message that waits in this queue expires, by its arguments and its policies; None: never."""
+    found = management.of_vhost("queues", queue)
+    if found is None:
+        raise Unanswered(f"{management.shown} knows no queue {queue!r}.")
+    policy, arguments = found.get("effective_policy_definition") or {}, found.get("arguments") or {}
+    given = (policy.get("message-ttl"), arguments.get("x-message-ttl"))
+    return min((each / 1000 for each in given if isinstance(each, int)), default=None)
+
+
 def queues_of(management: Management) -> dict[str, FoundQueue]:
     """All queues of the virtual host, with what applies to them."""
     policies = _policies(management, "policies")

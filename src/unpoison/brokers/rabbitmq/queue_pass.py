@@ -20,7 +20,7 @@ from contextlib import suppress
 
 from unpoison.brokers.rabbitmq.connection import Connection
 from unpoison.brokers.rabbitmq.errors import Refused
-from unpoison.brokers.rabbitmq.subscription import PulledQueue
+from unpoison.brokers.rabbitmq.pulled_queue import PulledQueue
 from unpoison.brokers.rabbitmq.wire import AckRanges, Arrived, Tap, ack_frames
 from unpoison.errors import BrokerUnavailable, UnpoisonError
 from unpoison.model.wording import counted

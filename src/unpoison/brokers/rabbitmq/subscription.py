@@ -12,94 +12,27 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import count, islice
+from typing import Any
 
-from unpoison.brokers.rabbitmq.connection import ANSWER_TIMEOUT, Connection
-from unpoison.brokers.rabbitmq.errors import Unanswered
-from unpoison.brokers.rabbitmq.wire import HOLE_LASTS, AckRanges, Arrived, Tap, ack_frames, get_frame
+from unpoison.brokers.rabbitmq.connection import Connection
+from unpoison.brokers.rabbitmq.errors import Refused, Unanswered
+from unpoison.brokers.rabbitmq.wire import HOLE_LASTS, AckRanges, Arrived, Tap, ack_frames
 from unpoison.errors import BrokerUnavailable
 from unpoison.port.copying.settling import ALL_LET_GO, LetGo, Receipt
+
+ABSORBED = 64
+"""So many messages may come, without harm, while consumers that have credit are cancelled."""
+
+MOMENT = 0.1
+"""Seconds for which it is watched how many messages come. A server takes a tenth of that, at most, to cancel a consumer."""
+
+SOON = 0.02
+"""Seconds within which the server has heeded what it has read."""
 
 LOOKS = 50
 MAX_CREDIT = 65535
 FULL = 32 * 1024 * 1024
 """Bytes of bodies in the buffer beyond which nothing more is read."""
-
-
-class PulledQueue(Tap):
-    """A channel on which one message at a time is asked for. A message is held while it runs."""
-
-    def __init__(
-        self,
-        connection: Connection,
-        queue: str,
-        on_arrival: Callable[[], None] = lambda: None,
-        on_void: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._queue, self._on_arrival, self._on_void = queue, on_arrival, on_void
-        self.tags: set[int] = set()
-        self.alive = True
-        self._answered = threading.Event()
-        self._found: Arrived | None = None
-        self.kept: Arrived | None = None
-        """One that was taken and could not be started: handed out again at the next call. Put back, it would be counted as
-        started."""
-        self._channel = connection.channel(self, self._void)
-
-    def take(self) -> Arrived | None:
-        """The next one, if there is one."""
-        if self.kept is not None and self.alive:
-            taken, self.kept = self.kept, None
-            return taken
-        self._found = None
-        self._answered.clear()
-        self._channel.send(get_frame(self._channel.number, self._queue))
-        if not self._answered.wait(ANSWER_TIMEOUT) or not self.alive:
-            refused = self._channel.closed
-            self.close()
-            if refused is not None and refused.code:
-                raise refused
-            raise BrokerUnavailable(f"RabbitMQ did not say whether there are messages in {self._queue!r}.")
-        return self._found
-
-    def keep(self, arrived: Arrived) -> None:
-        self.kept = arrived
-
-    @property
-    def is_holding(self) -> bool:
-        return bool(self.tags)
-
-    def held(self, receipts: Sequence[Receipt]) -> Sequence[Receipt]:
-        return [receipt for receipt in receipts if receipt.handle in self.tags] if self.alive else ()
-
-    def let_go(self, receipts: Sequence[Receipt]) -> LetGo:
-        self.acknowledge([receipt.handle for receipt in receipts])
-        return ALL_LET_GO
-
-    def acknowledge(self, tags: Sequence[int]) -> None:
-        self.tags.difference_update(tags)
-        self._channel.send(ack_frames(self._channel.number, [(tag, False) for tag in tags]))
-
-    def close(self) -> None:
-        self.alive = False
-        self._channel.close()
-
-    # Called in the connection's thread.
-
-    def arrived(self, message: Arrived) -> None:
-        self._found = message
-        self.tags.add(message.tag)
-        self._on_arrival()
-        self._answered.set()
-
-    def nothing_there(self) -> None:
-        self._answered.set()
-
-    def _void(self) -> None:
-        if self.alive:
-            self.alive = False
-            if self.tags:  # else nothing is lost, and what is held elsewhere need not be lost either
-                self._on_void()
-        self._answered.set()
 
 
 class Subscription(Tap):
@@ -126,6 +59,11 @@ class Subscription(Tap):
         self._consumers: list[str] = []
         self._names = count()
         self._credit = 0
+        self._watched, self._watched_credit, self._came = b"", 0, 0
+        """The consumer that absorbs what comes while others are cancelled, its credit, and how many messages it got."""
+        self._is_absorbed = threading.Event()
+        self.is_wound_down = False
+        """Nothing is wanted any more: what comes all the same is not to wait here."""
         self._bytes_in = self._bytes_out = 0  # each is changed by one thread only
         self._rung = False
         self._timer = False
@@ -140,6 +78,10 @@ class Subscription(Tap):
         self.buffer.append(message)
         self._bytes_in += len(message.body)
         self._rung = True
+        if message.consumer == self._watched:
+            self._came += 1
+            if self._came >= self._watched_credit:
+                self._is_absorbed.set()
 
     def drained(self) -> None:
         if self._rung:
@@ -174,6 +116,7 @@ class Subscription(Tap):
     def want(self, limit: int) -> bool:
         """Have credit for so many beyond those held. True if more had to be asked for."""
         self._taken_at = time.monotonic()
+        self.is_wound_down, self._watched = False, b""
         if self.is_full:
             return False
         target = min(MAX_CREDIT, len(self.tags) + limit)
@@ -186,17 +129,22 @@ class Subscription(Tap):
 
     def _consume(self, credit: int) -> bool:
         """Have another consumer, with this credit. False if it is no use to wait for the answer."""
-        if self.is_holding:
-            self._check()  # a refusal here would end the channel, and all that is held on it would come back
-        name = f"unpoison-{next(self._names)}"
+        self._check_if_holding()
         try:
-            self._channel.set_credit(credit)
-            self._consumers.append(name)
-            self._credit += credit
-            self._channel.consume(self._queue, consumer_tag=name)
+            self._join(f"unpoison-{next(self._names)}", credit)
         except Unanswered:
             return False
         return True
+
+    def _check_if_holding(self) -> None:
+        if self.is_holding:
+            self._check()  # a refusal here would end the channel, and all that is held on it would come back
+
+    def _join(self, name: str, credit: int, **options: Any) -> None:
+        self._channel.set_credit(credit)
+        self._consumers.append(name)
+        self._credit += credit
+        self._channel.consume(self._queue, consumer_tag=name, **options)
 
     def settle_down(self, limit: int) -> None:
         """Return once what was ready on the server has arrived, up to this limit."""
@@ -234,8 +182,8 @@ class Subscription(Tap):
         self.connection.post(self._read_or_wait)
 
     def is_left_alone(self, after: float) -> bool:
-        """Whether messages wait here and nobody has fetched any for so long."""
-        return bool(self.buffer) and time.monotonic() - self._taken_at > after
+        """Whether messages wait here and nobody has fetched any for so long, or will."""
+        return bool(self.buffer) and (self.is_wound_down or time.monotonic() - self._taken_at > after)
 
     def held(self, receipts: Sequence[Receipt]) -> Sequence[Receipt]:
         tags = self.tags
@@ -283,10 +231,81 @@ class Subscription(Tap):
         if self._consumers:
             self.ready()
             self.ready()
-        tags, self._consumers, self._credit = self._consumers, [], 0
-        for tag in tags:
-            self._channel.cancel(tag)
+        self._leave(self._consumers)
         self._pauses = True
+
+    def _leave(self, consumers: Sequence[str]) -> None:
+        """Cancel these."""
+        self._consumers = [each for each in self._consumers if each not in consumers]
+        self._credit = self._watched_credit if self._consumers else 0
+        for each in consumers:
+            self._channel.cancel(each)
+
+    def wind_down(self) -> None:
+        """As `cancel`, and nothing is counted as returned, however much arrives in the queue meanwhile.
+
+        A quorum queue hands what arrives to any consumer with credit. If that consumer is just being cancelled, its channel puts
+        the message back, counted as if a consumer had vanished: ten of them, at a thousand a second. So a consumer is cancelled
+        only once its credit is used up, or while another one with a higher priority has credit for what comes. That one is
+        replaced by one with credit for as many as came in a moment, and so on: soon one is used up. In a queue where nothing
+        comes, the last one, with credit for one message, stays until that has come.
+        """
+        self._read_on()
+        self.is_wound_down = True
+        try:
+            if self._consumers:
+                self._check_if_holding()
+                self._flush()  # what is acknowledged later would make room for other messages
+                self._replace_until_full()
+        except Refused as refused:
+            if not refused.is_forbidden:
+                raise
+            self._leave(self._consumers)  # no other consumer may join
+        finally:
+            self._pauses = True
+
+    def _replace_until_full(self) -> None:
+        absorbs = ABSORBED
+        while not (self._is_watched_full if self._is_watched_alone else self._has_ready()):
+            if self._is_watched_alone and self._watched_credit == 1:
+                return
+            others = list(self._consumers)
+            self._absorb(absorbs)
+            self._leave(others)
+            self._is_absorbed.wait(MOMENT)
+            absorbs = max(1, self._came)
+        self._leave(self._consumers)
+
+    def _absorb(self, credit: int) -> None:
+        """Have a consumer to which messages go before all others here."""
+        number = next(self._names)
+        name = f"unpoison-{number}"
+        self._is_absorbed.clear()
+        self._watched, self._watched_credit, self._came = name.encode(), credit, 0
+        self._join(name, credit, arguments={"x-priority": number + 1})
+
+    @property
+    def _is_watched_alone(self) -> bool:
+        return [each.encode() for each in self._consumers] == [self._watched]
+
+    @property
+    def _is_watched_full(self) -> bool:
+        return self._came >= self._watched_credit
+
+    def _has_ready(self) -> bool:
+        """Whether messages wait in the queue: then no consumer of it has credit left."""
+        if self.ready() == 0:
+            return False
+        time.sleep(SOON)
+        return self.ready() > 0
+
+    def push_one(self) -> None:
+        """Have at most one message here, from a queue that none can be pulled from."""
+        if not self._consumers:
+            self._check_if_holding()
+            self._absorb(1)
+            self._is_absorbed.wait(MOMENT)
+        self.wind_down()
 
     def close(self) -> None:
         self._read_on()

@@ -34,6 +34,8 @@ class Arrived(NamedTuple):
     body: bytes
     route: bytes = b""
     """Exchange and routing key that it was published with, each with its length before it."""
+    consumer: bytes = b""
+    """To which consumer of the channel it was pushed; none if it was pulled."""
 
 
 class Tap:
@@ -89,12 +91,12 @@ class _Reader:
             return False
         start += 4
         if method == DELIVER:
-            start += 1 + data[start]
-            tag, redelivered = _TAG.unpack_from(data, start)
-            self._meta, self._answer = (tag, redelivered == 1, data[start + 9 : end]), DELIVER
+            at = start + 1 + data[start]
+            tag, redelivered = _TAG.unpack_from(data, at)
+            self._meta, self._answer = (tag, redelivered == 1, data[at + 9 : end], data[start + 1 : at]), DELIVER
         elif method == GET_OK:
             tag, redelivered = _TAG.unpack_from(data, start)
-            self._meta, self._answer = (tag, redelivered == 1, data[start + 9 : end - 4]), DELIVER
+            self._meta, self._answer = (tag, redelivered == 1, data[start + 9 : end - 4], b""), DELIVER
         elif method == RETURN:
             text, at = _short(data, start + 2)
             exchange, at = _short(data, at)
@@ -113,9 +115,9 @@ class _Reader:
         if self._answer == RETURN:
             self.tap.returned(*self._meta)
             return
-        tag, redelivered, route = self._meta
+        tag, redelivered, route, consumer = self._meta
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
-        self.tap.arrived(Arrived(tag, redelivered, self._properties, body, route))
+        self.tap.arrived(Arrived(tag, redelivered, self._properties, body, route, consumer))
 
 
 class Wire(SelectConnection):  # type: ignore[misc]  # the client comes without types

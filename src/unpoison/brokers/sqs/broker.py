@@ -55,18 +55,30 @@ class SQSBroker(LeasedBroker[Client, Source]):
 
     def _give_back_in_place(self, kept: Sequence[Kept]) -> list[Receipt]:
         """What a FIFO queue gets back unchanged returns to its place, which a copy would lose. So does what has no room for its
-        counters."""
+        counters. Each time it would count as received once more, so it stays with us while its source is paused."""
         back: dict[tuple[Subscription, float], list[Receipt]] = {}
+        staying: list[Receipt] = []
         for each in kept:
             receipt: Receipt = each.delivery.receipt
             topic = self.client.topic(each.delivery.source)
             is_unchanged = not each.after and each.counters == each.delivery.counters
             keeps_place = topic.is_fifo and is_unchanged and receipt.holder.url == topic.work
-            if keeps_place or not has_room(topic, receipt.envelope):
+            if not (keeps_place or not has_room(topic, receipt.envelope)):
+                continue
+            known = self.known.get(each.delivery.source)
+            if is_unchanged and known is not None and known.keep_paused(receipt):
+                staying.append(receipt)
+            else:
                 back.setdefault((receipt.holder, each.after), []).append(receipt)
         for (holder, after), receipts in back.items():
             holder.give_back([receipt.handle for receipt in receipts], after)
-        return [receipt for receipts in back.values() for receipt in receipts]
+        return [*staying, *(receipt for receipts in back.values() for receipt in receipts)]
+
+    def deletes_after(self, source: str) -> float | None:
+        """By `MessageRetentionPeriod` of the queues in which its messages wait. SQS always has one."""
+        with self._calling(source):
+            topic = self.client.topic(source)
+            return min(map(self.client.retention, (topic.work, *([topic.later] if topic.later else ()))))
 
     def depth(self, source: str) -> Depth:
         with self._calling(source):

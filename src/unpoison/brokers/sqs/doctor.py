@@ -61,7 +61,8 @@ def known_sources(url: str) -> Sequence[str]:
         try:
             return sorted(_sources(_queues(connection), where.prefix))
         except Denied as denied:
-            raise ConfigError(f"{denied} Without that right, name the source with --source NAME.") from None
+            name = "name the source with --source NAME (with unpoison status: as its argument)"
+            raise ConfigError(f"{denied} Without that right, {name}.") from None
 
 
 def _queues(connection: Connection) -> dict[str, str]:

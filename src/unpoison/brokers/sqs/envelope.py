@@ -34,7 +34,8 @@ PLAIN = '{"id":"'
 
 RECEIVED, SENT_AT, RECEIVED_AT = "ApproximateReceiveCount", "SentTimestamp", "ApproximateFirstReceiveTimestamp"
 GROUP, TRACE = "MessageGroupId", "AWSTraceHeader"
-OF_FIFO = ["MessageDeduplicationId", "SequenceNumber"]
+SEQUENCE = "SequenceNumber"
+OF_FIFO = ["MessageDeduplicationId", SEQUENCE]
 SYSTEM_ATTRIBUTES = [RECEIVED, SENT_AT, RECEIVED_AT, GROUP, TRACE, *OF_FIFO]
 """Those that cost nothing where they are not set. SenderId, which every message has, is not asked for."""
 
@@ -93,6 +94,11 @@ def plain(source: str, raw: Raw, holder: object) -> Delivery:
 def sent_at(raw: Raw) -> int:
     """When it was sent, in milliseconds, by the server's clock."""
     return int(raw["Attributes"].get(SENT_AT, 0))
+
+
+def sequence(raw: Raw) -> int:
+    """Its place in a FIFO queue."""
+    return int(raw["Attributes"].get(SEQUENCE, 0))
 
 
 def received(raw: Raw) -> int:

@@ -5,27 +5,28 @@ often it handed a message out: here that is how often it was started. Notes of w
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import msgspec
 
 from unpoison.brokers.sqs import copies, envelope
-from unpoison.brokers.sqs.copies import Found
 from unpoison.brokers.sqs.envelope import Envelope, Raw, Seen
+from unpoison.brokers.sqs.mover import Mover
 from unpoison.brokers.sqs.queue_pass import look_through
 from unpoison.brokers.sqs.subscription import Subscription
 from unpoison.brokers.sqs.topology import Client, Topic
-from unpoison.brokers.sqs.writing import Copy, No
+from unpoison.brokers.sqs.writing import Copy
 from unpoison.errors import BrokerUnavailable, UnpoisonError
 from unpoison.model.message import Counters, Delivery
-from unpoison.port.copying.leased_broker import LeasedSource, returned
+from unpoison.port.copying.leased_source import LeasedSource, returned
 from unpoison.port.copying.settling import Receipt
 from unpoison.port.copying.suspects import Suspect, start_alone
 from unpoison.port.reading import Unreadable, read_one
 
-HELPER_BEAT = 0.5
-AT_ONCE = 100
+LAST_SECONDS = 5.0
+"""Seconds before the end of the twelve hours at which messages that wait here go back."""
+
 LOOK_EVERY = 1.0
 """Seconds between two looks: each is a request that costs time and money."""
 
@@ -81,94 +82,6 @@ class Suspects:
         return [raw["Body"] for raw in look_through(self._client, self._topic.starts, MOST_NOTES)]
 
 
-class Mover:
-    """Moves messages on whose time has come, or that a person has sent again.
-
-    Each consumer of the source does so: a copy is stored where it belongs, then the original is let go. A letter that is sent
-    again comes from the replays; once it is moved, the history tells what became of the letter. A message whose delay was longer
-    than SQS lets one wait is sent on to wait again.
-    """
-
-    def __init__(self, topic: Topic, client: Client, ring: Callable[[], None]) -> None:
-        self._topic, self._client = topic, client
-        # No request waits at the server there: a stop would have to wait for each such request to end.
-        beat = max(HELPER_BEAT, client.address.wait)
-        self.replays = Subscription(topic.replays, client.connection, ring, wait=0, beat=beat)
-        self.later = None if topic.later is None else Subscription(topic.later, client.connection, ring, wait=0, beat=HELPER_BEAT)
-
-    @property
-    def subscriptions(self) -> list[Subscription]:
-        return [self.replays] if self.later is None else [self.replays, self.later]
-
-    def move(self) -> bool:
-        """Move what has come. True if something was moved."""
-        moved = False
-        for subscription in self.subscriptions:
-            if not subscription.buffer and subscription.is_listening:
-                continue
-            if not subscription.is_listening:
-                subscription.pull(AT_ONCE)
-            found = subscription.take(AT_ONCE)
-            if subscription is self.replays:
-                self._send_again(found)
-            else:
-                self.send_on(subscription, found, [self._due(raw) for raw in found])
-            moved = moved or bool(found)
-            subscription.listen()
-        return moved
-
-    def give_back(self) -> None:
-        """Let others move what waits here. How often it was received means nothing in these queues."""
-        for subscription in self.subscriptions:
-            subscription.cancel()
-            handles = [raw["ReceiptHandle"] for raw in subscription.take(len(subscription.buffer))]
-            try:
-                subscription.give_back(handles)
-            finally:
-                subscription.leases.forget(handles)  # if it failed SQS takes them back by itself
-
-    def send_on(self, subscription: Subscription, found: Sequence[Raw], made: Sequence[Copy]) -> None:
-        """Store a copy of each, then let the originals go. One that is refused does not hold up the others."""
-        handles = [raw["ReceiptHandle"] for raw in found]
-        try:
-            refused = self._client.store(made)
-            subscription.delete([handle for number, handle in enumerate(handles) if number not in refused])
-        finally:
-            subscription.leases.forget(handles)  # if it failed they come again
-        _tell(refused, len(found))
-
-    def _send_again(self, found: Sequence[Raw]) -> None:
-        """The history first: where that is refused the letter stays, and is not sent a second time when it comes again."""
-        read = [copies.read(self._topic.names.source, raw, "replayed", "replayed") for raw in found]
-        try:
-            refused = self._client.store([copies.noted(self._topic.history, each) for each in read])
-            noted = [each for number, each in enumerate(read) if number not in refused]
-            self.send_on(self.replays, [each.raw for each in noted], [self._again(each) for each in noted])
-        finally:
-            self.replays.leases.forget([raw["ReceiptHandle"] for raw in found])
-        _tell(refused, len(found))
-
-    def _again(self, found: Found) -> Copy:
-        return copies.again(self._topic, found.seen, found.raw, found.letter.replayed(), once=found.raw["MessageId"])
-
-    def _due(self, raw: Raw) -> Copy:
-        seen = envelope.look_safely(raw)
-        return self.sent_on(raw, seen, max(0.0, copies.remaining(raw, seen.envelope)))
-
-    def sent_on(self, raw: Raw, seen: Seen, wait: float) -> Copy:
-        """The message as it is, where it is to be after so long."""
-        return copies.again(self._topic, seen, raw, seen.counters, wait, once=raw["MessageId"])
-
-
-def _tell(refused: Mapping[int, No], count: int) -> None:
-    if refused:
-        why = next(iter(refused.values()))
-        raise BrokerUnavailable(
-            f"SQS refuses {len(refused)} of {count} messages that are to be moved: {why.text} ({why.code}). They stay where they "
-            f"are, and are tried again."
-        )
-
-
 class Source(LeasedSource):
     def __init__(self, topic: Topic, client: Client, ring: Callable[[], None]) -> None:
         super().__init__(topic.names.source, client.address.visibility)
@@ -178,6 +91,11 @@ class Source(LeasedSource):
         self.mover = Mover(topic, client, ring)
         self.filled = False
         """Whether we have stored something ourselves since we last looked."""
+        self._is_handing_back = False
+        self._told: set[str] = set()
+        """Receipts of what waits here again: it was told of before that these came back."""
+        self._roomless: set[str] = set()
+        """Receipts of what waits here and has no room for a copy: to find that out takes long."""
 
     @property
     def subscriptions(self) -> tuple[Subscription, ...]:
@@ -188,7 +106,37 @@ class Source(LeasedSource):
         return self.work.leases.is_late or self.suspects.subscription.leases.is_late
 
     def is_left_alone(self, after: float) -> bool:
-        return any(each.is_left_alone(after) for each in (self.work, *self.mover.subscriptions))
+        if any(each.is_left_alone(after) for each in self.mover.subscriptions):
+            return True
+        if not self.is_paused:
+            return self.work.is_left_alone(after)
+        waiting = list(self.work.buffer)
+        return self._is_ending(waiting) or not all(map(self._stays, waiting))
+
+    def _is_ending(self, waiting: Sequence[Raw]) -> bool:
+        """Whether the twelve hours are over for some of these."""
+        return any(self.work.leases.is_ending(raw["ReceiptHandle"], LAST_SECONDS) for raw in waiting)
+
+    def _stays(self, raw: Raw) -> bool:
+        """Whether it stays here while the source is paused. A copy would lose its place or has no room; handed back as it is, SQS
+        would count it as received again."""
+        if self.topic.is_fifo or raw["ReceiptHandle"] in self._roomless:
+            return True
+        if copies.has_room(self.topic, raw):
+            return False
+        self._roomless.add(raw["ReceiptHandle"])
+        return True
+
+    def keep_paused(self, receipt: Receipt) -> bool:
+        """Have a message wait here again, if the source is paused. False if it has to go back."""
+        raw: Raw = receipt.envelope
+        stays = self.is_paused and not self._is_handing_back and receipt.holder is self.work and not self._is_ending([raw])
+        if stays:
+            self._roomless.add(raw["ReceiptHandle"])
+            if envelope.received(raw) > 1:
+                self._told.add(raw["ReceiptHandle"])
+            self.work.hold([raw])
+        return stays
 
     def has_published(self) -> None:
         self.filled = True
@@ -203,6 +151,7 @@ class Source(LeasedSource):
 
     def fetch(self, limit: int) -> list[Delivery]:
         """What is ready, once what belongs here was moved here."""
+        self._roomless.clear()
         if self.mover.move():
             self.has_stored()
         deliveries = self._admitted(self._taken(limit))
@@ -210,6 +159,20 @@ class Source(LeasedSource):
             self.work.read_ahead(limit)
         elif len(deliveries) < limit and not self.work.buffer:
             self.work.listen()
+        self.tell_due()
+        return deliveries
+
+    def fetch_paused(self, limit: int) -> list[Delivery]:
+        """What waits here, or else what is ready. No request is left waiting at the server."""
+        was_filled, self.filled = self.filled, False
+        work = self.work
+        if len(work.buffer) < limit:
+            work.pull(limit)
+        if was_filled and not work.buffer:
+            work.settle_down()
+        if not work.buffer and (self.mover.move(listens=False) or was_filled):
+            work.pull(limit)
+        deliveries = self._admitted(work.take(limit))
         self.tell_due()
         return deliveries
 
@@ -271,7 +234,9 @@ class Source(LeasedSource):
         """Counters of a message with the times that it came back. For one that is retried in place each was an attempt."""
         times = envelope.received(raw) - 1
         if not times or copies.has_room(self.topic, raw):
-            self.came_back.note(self.name, int(times > 0))
+            was_told = raw["ReceiptHandle"] in self._told
+            self._told.discard(raw["ReceiptHandle"])
+            self.came_back.note(self.name, int(times > 0 and not was_told))
             return returned(seen.counters, times)
         return msgspec.structs.replace(seen.counters, attempts=seen.counters.attempts + times)
 
@@ -301,9 +266,22 @@ class Source(LeasedSource):
         self.work.cancel()
 
     def unfetched(self) -> Iterator[list[Delivery]]:
+        """While the source is paused, what would be counted stays here, until SQS lets nobody hold it for longer. Then all goes:
+        what comes first in its group must not come last."""
         self.work.cancel()
-        while self.work.buffer:
-            yield self._admitted(self.work.take(len(self.work.buffer)))
+        self.work.collect()
+        everything = not self.is_paused or self._is_ending(list(self.work.buffer))
+        staying: list[Raw] = []
+        self._is_handing_back = True
+        try:
+            while self.work.buffer:
+                back: list[Raw] = []
+                for raw in self.work.take(len(self.work.buffer)):
+                    (back if everything or not self._stays(raw) else staying).append(raw)
+                yield self._admitted(back)
+        finally:
+            self._is_handing_back = False
+            self.work.hold(staying)
         self.mover.give_back()
 
     def close(self) -> None:

@@ -77,6 +77,13 @@ class Subscription:
         """Have these wait here again, as the first."""
         self.buffer.extendleft(reversed(messages))
 
+    def hold(self, messages: Sequence[Raw]) -> None:
+        """Have these wait here again, in the order of the queue."""
+        if not messages:
+            return
+        waiting = [*messages, *(self.buffer.popleft() for _ in range(len(self.buffer)))]
+        self.put_back(sorted(waiting, key=envelope.sent_at if self._sort else envelope.sequence))
+
     def pull(self, limit: int) -> None:
         """Receive until so many wait here, or nothing more comes. Never more: what waits here, others cannot have. Nor for long:
         from a slow server it would come faster than it can be renewed. Nor too much for the memory."""

@@ -274,6 +274,12 @@ class Client:
         ready, delayed, held = (int(found.get(name, 0)) for name in wanted)
         return ready, delayed, held
 
+    def retention(self, url: str) -> float:
+        """Seconds after which SQS deletes the messages of a queue."""
+        wanted = ["MessageRetentionPeriod"]
+        found = self.connection.ask("get_queue_attributes", QueueUrl=url, AttributeNames=wanted).get("Attributes", {})
+        return float(found.get(wanted[0], 4 * DAY))
+
     def close(self) -> None:
         self.is_open = False
         self.connection.close()

@@ -5,7 +5,6 @@ fetches them, and settled by copies. An adapter adds what only its server knows:
 a `LeasedSource`, which takes its messages; and how copies are stored.
 """
 
-import logging
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -14,14 +13,11 @@ from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 from unpoison.errors import BrokerUnavailable, ConfigError, OwnershipLost, PayloadError, Refusal, UnpoisonError
-from unpoison.model.message import Counters, Delivery, Outgoing
-from unpoison.port import serialization
+from unpoison.model.message import Delivery, Outgoing
 from unpoison.port.broker import STORED, Finding, Kept, Published, Refused, Ring, Settlement, not_sent, without_source
-from unpoison.port.copying.leases import Keeper, Leases, all_in_turn
+from unpoison.port.copying.leased_source import LeasedSource
+from unpoison.port.copying.leases import Keeper, all_in_turn
 from unpoison.port.copying.settling import Copies, Item, Receipt, Settler, Stored, by_holder, handed_back
-from unpoison.port.takeovers import CameBack
-
-log = logging.getLogger("unpoison")
 
 GIVE_BACK_AFTER = 2.0
 """Seconds that a message waits here unfetched before others may have it."""
@@ -55,89 +51,6 @@ class Client(Protocol[T_co]):
         """Give the connection up."""
 
 
-class Leased(Protocol):
-    """One queue, as far as this process takes its messages: a `Holder`, too, or behind one."""
-
-    @property
-    def leases(self) -> "Leases[bytes] | Leases[str]": ...
-
-    def renew(self) -> None:
-        """Keep what is held for another while."""
-
-    def give_up(self) -> None:
-        """Return what is still ours at once, as from a consumer that vanished."""
-
-
-class LeasedSource(ABC):
-    """One source, as far as this process consumes it. `promised` is how many seconds the server leaves a message to a consumer of
-    which it hears nothing."""
-
-    def __init__(self, name: str, promised: float) -> None:
-        self.name, self.promised = name, promised
-        self.came_back, self.moved_back = CameBack(), CameBack(tell=serialization.tell)
-        self._told_foreign = False
-
-    @property
-    @abstractmethod
-    def subscriptions(self) -> Sequence[Leased]:
-        """All queues of it from which messages are held here."""
-
-    @abstractmethod
-    def fetch(self, limit: int) -> list[Delivery]:
-        """What is ready now, at most so many."""
-
-    @abstractmethod
-    def has_suspect(self) -> bool: ...
-
-    @abstractmethod
-    def take_suspect(self, by: str) -> Delivery | None: ...
-
-    @property
-    def is_late(self) -> bool:
-        """Whether something was held for longer than the server has promised."""
-        return any(each.leases.is_late for each in self.subscriptions)
-
-    def is_left_alone(self, after: float) -> bool:
-        """Whether messages wait here and none was fetched for so long."""
-        return False
-
-    def verify(self) -> None:  # noqa: B027 - most servers forget nothing
-        """Find out whether the server still knows that we hold what we hold."""
-
-    def renew(self) -> None:
-        """Keep what is held for another while. Called by a thread of its own, also while the consumer settles."""
-        all_in_turn(each.renew for each in self.subscriptions)
-
-    def has_published(self) -> None:  # noqa: B027 - for servers that hand out late what was stored just now
-        """We have stored something in the source ourselves, and the next fetch should find it."""
-
-    def stop_listening(self) -> None:  # noqa: B027 - for sources to which messages come by themselves
-        """Take no more messages until the next fetch."""
-
-    def unfetched(self) -> Iterator[Sequence[Delivery]]:
-        """What waits here and was not fetched, in batches. Nothing more comes until the next fetch."""
-        return iter(())
-
-    def give_up(self) -> None:
-        """Return what is still ours at once, as from a consumer that vanished, and leave the rest alone."""
-        for each in self.subscriptions:
-            each.give_up()
-
-    def close(self) -> None:  # noqa: B027 - for sources with threads
-        """Ask for nothing any more."""
-
-    def tell_due(self) -> None:
-        """To be called at the end of each fetch."""
-        self.came_back.tell_due()
-        self.moved_back.tell_due()
-
-    def tell_foreign(self, warning: str, message_id: str) -> None:
-        """Once for each source: a program that writes counters of our name does so on every message."""
-        if not self._told_foreign:
-            self._told_foreign = True
-            log.warning(warning, self.name, message_id, extra={"event": "foreign-attempts", "source": self.name})
-
-
 C = TypeVar("C", bound=Client[object])
 S = TypeVar("S", bound=LeasedSource)
 
@@ -156,6 +69,7 @@ class LeasedBroker(ABC, Generic[C, S]):
         self._ring: Ring = lambda: None
         self.known: dict[str, S] = {}
         self._published: set[str] = set()
+        self._paused: set[str] = set()
         self._unreturned: dict[str, Sequence[Delivery]] = {}
         """By source: what was taken to be given back, which failed. It is renewed, and nobody else knows of it."""
         self._keeper: Keeper | None = None
@@ -221,7 +135,21 @@ class LeasedBroker(ABC, Generic[C, S]):
             if source in self._published:
                 self._published.discard(source)
                 known.has_published()
-            return known.fetch(limit)
+            return known.fetch_paused(limit) if known.is_paused else known.fetch(limit)
+
+    def pause(self, source: str) -> None:
+        """What cannot be handed back now is handed back later, as anything that nobody fetches."""
+        with self._calling(source):
+            self._paused.add(source)
+            if (known := self.known.get(source)) is not None:
+                known.is_paused = True
+                self._give_back(known)
+
+    def resume(self, source: str) -> None:
+        with self._lock:
+            self._paused.discard(source)
+            if (known := self.known.get(source)) is not None:
+                known.is_paused = False
 
     def has_suspect(self, source: str) -> bool:
         with self._calling(source):
@@ -255,7 +183,9 @@ class LeasedBroker(ABC, Generic[C, S]):
         if keeper is not None:
             keeper.close()  # without the lock: it may be waiting for it
         with self._lock:
+            self._paused.clear()
             for known in self.known.values():
+                known.is_paused = False
                 known.close()
                 with suppress(UnpoisonError):
                     self._give_back(known)
@@ -275,6 +205,7 @@ class LeasedBroker(ABC, Generic[C, S]):
         self.client.topic(name)  # over a new connection it is looked for again
         if name not in self.known:
             self.known[name] = self._source(name)
+            self.known[name].is_paused = name in self._paused
         if self._keeper is None:
             shortest = min(known.promised for known in self.known.values())
             self._keeper = Keeper(shortest / 4, self._renew, self._look_after)
@@ -294,13 +225,14 @@ class LeasedBroker(ABC, Generic[C, S]):
     def _look_at(self, known: S) -> None:
         if known.is_late:
             self.wake()
-        if not (known.name in self._unreturned or known.is_left_alone(GIVE_BACK_AFTER)):
+        after = 0.0 if known.is_paused else GIVE_BACK_AFTER
+        if not (known.name in self._unreturned or known.is_left_alone(after)):
             return
         if self._lock.acquire(blocking=False):  # who has it is at work; to wait for it would keep us from renewing
             try:
                 if self._keeper is not None:
                     self._return_rest(known)
-                    if known.is_left_alone(GIVE_BACK_AFTER):
+                    if known.is_left_alone(after):
                         self._give_back(known)
             finally:
                 self._lock.release()
@@ -375,10 +307,3 @@ def publish(
 
 def _is(no: Refused | str, *refusals: Refusal) -> bool:
     return isinstance(no, Refused) and no.refusal in refusals
-
-
-def returned(counters: Counters, times: int) -> Counters:
-    """As they are if the message came back so often from consumers that vanished. More than twice tells no more."""
-    for _ in range(min(2, times)):
-        counters = counters.returned()
-    return counters

@@ -83,6 +83,12 @@ class Leases(Generic[H]):
             due = [(until, handle) for until, handle in due if self._ends.get(handle, 0.0) > now + self.lasts / SURE]
         return [handle for _, handle in sorted(due, key=lambda each: each[0])]
 
+    def is_ending(self, handle: H, within: float) -> bool:
+        """Whether this cannot be kept for longer, and is ours for less than so many seconds."""
+        now = self._clock()
+        is_last = self._longest is not None and self._ends.get(handle, 0.0) <= now + self.lasts / SURE
+        return is_last and self.until.get(handle, 0.0) < now + within
+
     def left(self, handles: Iterable[H]) -> float:
         """Seconds for which all of these could still be held."""
         return min((self._ends[handle] for handle in handles if handle in self._ends), default=float("inf")) - self._clock()

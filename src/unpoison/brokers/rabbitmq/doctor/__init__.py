@@ -93,7 +93,7 @@ def known_sources(url: str) -> Sequence[str]:
             told = _cannot_ask(management, str(why), ())
             raise ConfigError(
                 f"Which sources there are, only RabbitMQ's management API can tell, and it cannot be asked: {why} Name the "
-                f"source with --source NAME. Or let the API be asked. {told.fix}"
+                f"source with --source NAME (with unpoison status: as its argument). Or let the API be asked. {told.fix}"
             ) from None
 
 
