@@ -1,5 +1,6 @@
 """Runs unpoison as a person does: as a process of its own, in a pipe or on a terminal."""
 
+import io
 import json
 import os
 import pty
@@ -7,14 +8,17 @@ import re
 import subprocess
 import sys
 import termios
+import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from unpoison import App
 from unpoison.brokers import broker_for
+from unpoison.cli.main import main
 from unpoison.model.message import Delivery
 
 UNPOISON = [sys.executable, "-m", "unpoison"]
@@ -57,6 +61,23 @@ def unpoison(*arguments: str, cwd: Path, stdin: bytes = b"", **variables: str) -
         check=False,
     )
     return Ended(ended.returncode, ended.stdout, ended.stderr.decode())
+
+
+def in_this_process(*arguments: str, cwd: Path, **variables: str) -> Ended:
+    """The command in a pipe, without a process of its own: much faster. For commands that import no app."""
+    out, err = (io.TextIOWrapper(io.BytesIO(), write_through=True) for _ in range(2))
+    with (
+        chdir(cwd),
+        patch.dict(os.environ, environment(**variables), clear=True),
+        redirect_stdout(out),
+        redirect_stderr(err),
+        warnings.catch_warnings(),
+    ):
+        try:
+            main(arguments)
+        except SystemExit as ended:
+            return Ended(ended.code, out.buffer.getvalue(), err.buffer.getvalue().decode())
+    raise AssertionError
 
 
 def on_terminal(
@@ -115,7 +136,7 @@ def dead_letters(folder: Path, *bodies: bytes, source: str = "orders", error: Ba
     url = f"sqlite:///{folder / 'shop.db'}"
     app = App(url)
 
-    @app.consumer(source, isolation="inline")
+    @app.consumer(source, isolation="inline", admission=None)
     def fail(_: bytes) -> None:
         raise error or KeyError("piano")
 

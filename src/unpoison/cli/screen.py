@@ -93,10 +93,14 @@ def error_line(letter: DeadLetter) -> str:
 
 
 def ago(seconds: float) -> str:
+    return f"{age(seconds)} ago"
+
+
+def age(seconds: float) -> str:
     for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
         if seconds >= size:
-            return f"{seconds / size:.0f} {unit} ago"
-    return f"{max(0.0, seconds):.0f} s ago"
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"
 
 
 def moment(timestamp: float) -> str:

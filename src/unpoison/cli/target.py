@@ -7,6 +7,7 @@ and what to do.
 import functools
 import os
 import re
+import shlex
 import sys
 import traceback as tracebacks
 from collections.abc import Callable, Iterator, Sequence
@@ -29,6 +30,7 @@ from unpoison.port.broker import Capability, DeadLetters, one_look
 from unpoison.port.broker_url import masked
 from unpoison.programs.importing import import_app
 from unpoison.reporting.log_lines import LogStyle, settle
+from unpoison.store.choice import store_url
 from unpoison.workers.template_client import ImportFailed
 
 _PLACE = re.compile(r'^ +File "(?P<file>[^"\n]+)", line (?P<line>\d+)[^\n]*(?:\n +(?P<code>[^\n]*))?', re.MULTILINE)
@@ -117,6 +119,9 @@ def _is_foreign(file: str) -> bool:
 @functools.cache
 def _not_the_users() -> tuple[Path, Path]:
     return Path(__file__).parents[1], Path(tracebacks.__file__).parent
+
+
+# Commands that work on dead letters
 
 
 class DLQ(NamedTuple):
@@ -224,3 +229,50 @@ def _opened(url: str, sources: Sequence[str] | None, known: Any) -> Target:
     # A source that the app consumes may not have been used yet; any other source that does not exist is a typing mistake.
     opened = [(source, dead_letters_for(url, source, create=source in known)) for source in sources]
     return Target([DLQ(source, letters, DLQManager(letters, source)) for source, letters in opened])
+
+
+# Commands that work on consumers
+
+
+class Fleet(NamedTuple):
+    """The consumers of a broker that share a store, as a command was told of them."""
+
+    url: str
+    store: str
+    """Its URL; empty if there is none."""
+    consumed: Sequence[str]
+    """The sources of the app; none where only a URL was given."""
+    named: str
+    """The options that name the same for another command."""
+
+    @property
+    def shown(self) -> str:
+        return masked(self.url)
+
+
+def fleet_options(command: Function) -> Function:
+    """The options from which `fleet` makes a Fleet."""
+    app = click.option("--app", metavar="MODULE:APP", help="The app, for its broker, its sources and its store.")
+    url = click.option("--url", metavar="URL", help="The broker, in place of --app.  [default: UNPOISON_URL]")
+    store = click.option("--store", metavar="URL", help="The store.  [default: that of the app, UNPOISON_STORE, or the broker]")
+    return app(url(store(command)))
+
+
+def fleet(app: str | None, url: str | None, store: str | None) -> Fleet:
+    if app is not None and url is not None:
+        raise click.UsageError("--app and --url both name a broker. Give one of them.")
+    given = (("--app", app), ("--url", url and masked(url)), ("--store", store and masked(store)))
+    named = "".join(f" {option} {shlex.quote(one_line(value))}" for option, value in given if value)
+    if app is not None:
+        loaded = load(app)
+        address, default, consumed = loaded.settings.url, loaded.settings.store, list(consumers_of(loaded))
+    else:
+        address = target_or_url(url, "Name the app or the broker: add --app module:app or --url URL")
+        default, consumed = os.environ.get("UNPOISON_STORE"), []
+    found = Fleet(address, store_url(address, default if store is None else store), consumed, named)
+    if Capability.SHARED not in broker_for(found.url).capabilities:
+        raise CapabilityError(
+            f"{found.shown!r} lives in one process, so this one sees neither its messages nor its consumers. Use a broker that "
+            f"processes can share."
+        )
+    return found

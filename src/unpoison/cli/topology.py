@@ -18,6 +18,9 @@ from unpoison.model.wording import counted, one_line
 from unpoison.port.broker import Finding, Leftovers
 from unpoison.port.broker_url import masked, masked_text
 from unpoison.port.provisioning import Needs, Step
+from unpoison.store.choice import needs_for as store_needs_for
+from unpoison.store.choice import statements_for as store_statements_for
+from unpoison.store.choice import store_for, store_url
 
 # The shell script, to be read before it is run.
 
@@ -40,11 +43,12 @@ _CREATES = (
 
 
 class Apps(msgspec.Struct):
-    """The apps and sources at one URL."""
+    """The apps and sources at one URL, and the stores of these apps."""
 
     url: str
     named: list[str] = []
     sources: list[str] = []
+    stores: list[str] = []
     creates: bool = False
     """Whether an app creates what is missing itself."""
 
@@ -141,7 +145,7 @@ def plan_topology(targets: Sequence[str], sources: Sequence[str], user: str | No
     itself changes nothing. Without an argument it takes UNPOISON_URL.
     """
     targets = targets or [target_or_url(None, "Name an app: give module:app, or a URL with --source NAME")]
-    parts = [_part(apps, user) for apps in _merged(targets, sources).values()]
+    parts = [part for apps in _merged(targets, sources).values() for part in _parts(apps, user)]
     if as_json:
         print_json({"brokers": [_document(part, everything) for part in parts]})
     else:
@@ -162,15 +166,16 @@ def _merged(targets: Sequence[str], sources: Sequence[str]) -> dict[str, Apps]:
         if is_url(text):
             if not sources:
                 raise click.UsageError(f"Name the sources of {masked(text)} with --source NAME, or give module:app.")
-            url, mine, creates = text, list(sources), False
+            url, store, mine, creates = text, store_url(text, None), list(sources), False
         else:
             app = load(text)
-            url, creates = app.settings.url, app.settings.create
+            url, store, creates = app.settings.url, app.settings.store or "", app.settings.create
             consumed = list(consumers_of(app))
             known += consumed
             mine = [name for name in consumed if not sources or name in sources]
         target = found.setdefault(url, Apps(url))
         target.named.append(masked(text))
+        target.stores += [store] if store and store not in target.stores else []
         target.sources += [name for name in mine if name not in target.sources]
         target.creates |= creates
     unknown = [name for name in sources if not any(name in target.sources for target in found.values())]
@@ -181,8 +186,18 @@ def _merged(targets: Sequence[str], sources: Sequence[str]) -> dict[str, Apps]:
     return found
 
 
+def _parts(apps: Apps, user: str | None) -> Iterator[Part]:
+    """What is needed at the broker, and at stores elsewhere."""
+    yield _part(apps, user)
+    for url in apps.stores:
+        if url != apps.url and (needs := store_needs_for(url, user)):
+            yield Part(apps, needs)
+
+
 def _part(apps: Apps, user: str | None) -> Part:
     needs = needs_for(apps.url, apps.sources, user)
+    if apps.url in apps.stores and (store := store_needs_for(apps.url, user)):
+        needs = msgspec.structs.replace(needs, steps=[*needs.steps, *store.steps])
     losing = () if needs.unseen else [each for source in apps.sources for each in _losses(apps.url, source)]
     return Part(apps, needs, list(dict.fromkeys(losing)))
 
@@ -220,17 +235,20 @@ def _document(part: Part, everything: bool) -> dict[str, object]:
 @click.argument("url")
 @click.option("--sql", is_flag=True, help="Only print the statements, for your own migrations. Connects to nothing.")
 def migrate(url: str, sql: bool) -> None:
-    """Create the tables that unpoison needs in this database, or upgrade them to this version.
+    """Create the tables that unpoison needs in this database, or upgrade them to this version: those of the broker, and those
+    of the store.
 
     Consuming and publishing do that too, unless the app says create=False. Safe to run again, and several times at once.
     """
+    statements = statements_for(url)  # raises for brokers that have no tables
     if sql:
-        click.echo(statements_for(url))
+        click.echo(f"{statements}\n{store_statements_for(url)}")
         return
-    statements_for(url)  # raises for brokers that have no tables
-    broker = broker_for(url)
+    broker, store = broker_for(url), store_for(url)
     broker.open([])
     broker.close()
+    store.open()
+    store.close()
     click.echo(f"The tables in {masked(url)} are up to date.")
 
 

@@ -291,10 +291,19 @@ class ReadsAhead(Protocol):
 
 @runtime_checkable
 class Forgets(Protocol):
-    """A broker that may delete what waits for too long, by a setting of its own."""
+    """A broker that may take away what waits for too long, by a setting of its own."""
 
     def deletes_after(self, source: str) -> float | None:
-        """Seconds after its publish at which a waiting message of this source is deleted; None: never. Asks the server."""
+        """Seconds after its publish at which a waiting message of this source is deleted, or made a dead letter because it has
+        expired; None: never. Asks the server."""
+
+
+@runtime_checkable
+class TellsOldest(Protocol):
+    """A broker that knows without a search how long its messages wait."""
+
+    def oldest(self, source: str) -> float | None:
+        """For how many seconds the message that waits longest has been ready, by the server's clock; None if none is."""
 
 
 @runtime_checkable

@@ -154,6 +154,11 @@ class PostgreSQLBroker:
         with self.connection.use() as run:
             return rows.depth_of(run, number)
 
+    def oldest(self, source: str) -> float | None:
+        number = self.numbers[source]
+        with self.connection.use() as run:
+            return rows.oldest_of(run, number)
+
     def waits(self, source: str) -> Waits:
         number = self.numbers[source]
         with self.connection.use() as run:

@@ -260,6 +260,21 @@ def depth_of(run: PGConnection, source: int) -> Depth:
     return Depth(ready=line - leased + due, delayed=delayed, leased=leased + taken, dead=dead)
 
 
+_OLDEST = """
+select extract(epoch from statement_timestamp() - least(
+    (select published from unpoison_line where source = %(source)s and position >
+        (select upto from unpoison_handed where source = %(source)s order by no desc limit 1) order by position limit 1),
+    (select min(due) from unpoison_waiting where source = %(source)s and owner is null and due <= statement_timestamp())
+))::float8
+"""
+
+
+def oldest_of(run: PGConnection, source: int) -> float | None:
+    """For how long the message that waits longest has been ready. One that is committed late is not looked for."""
+    (age,) = run.execute(_OLDEST, {"source": source}).fetchone() or (None,)
+    return None if age is None else max(0.0, age)
+
+
 _NEXT_DUE = """
 select extract(epoch from min(due))::float8 from unpoison_waiting
 where source = %(source)s and owner is null and due > statement_timestamp()

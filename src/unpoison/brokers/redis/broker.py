@@ -80,6 +80,8 @@ class RedisBroker:
         self._take_over_vanished(source)
         if limit < 1:
             return ()
+        if source in self._fetcher.paused:
+            self._hand_back(source)
         try:
             return self._fetcher.fetch(source, owner, limit)
         except NotOurs as error:
@@ -144,6 +146,23 @@ class RedisBroker:
             if not all(self.connection.ask(source, *commands)):
                 raise self._lost(source, owner)
 
+    def pause(self, source: str) -> None:
+        self._fetcher.paused.add(source)
+        self._hand_back(source)
+
+    def resume(self, source: str) -> None:
+        self._fetcher.paused.discard(source)
+
+    def _hand_back(self, source: str) -> None:
+        """What was read ahead goes back as it was. If that fails, the next fetch tries it again."""
+        with suppress(OwnershipLost, NotOurs):  # others have it; who settles what was handed out is told
+            back = self._fetcher.stock(source)
+            try:
+                self.settle(Settlement(kept=[Kept(delivery, delivery.counters) for delivery in back]))
+            except BrokerUnavailable:
+                self._fetcher.put_back(source, back)
+                raise
+
     def depth(self, source: str) -> Depth:
         self._check(source)
         keys = self._keys[source]
@@ -153,6 +172,11 @@ class RedisBroker:
         ready, delayed, leased = counted
         return Depth(ready=ready, delayed=delayed, leased=leased, dead=dead if isinstance(dead, int) else 0)
 
+    def oldest(self, source: str) -> float | None:
+        self._check(source)
+        age = self._ask(source, scripts.OLDEST(self._keys[source], self.address.group))
+        return None if age < 0 else age / 1000
+
     def waits(self, source: str) -> Waits:
         self._check(source)
         own = self._owners[source].name if source in self._owners else ""
@@ -161,9 +185,8 @@ class RedisBroker:
     def close(self) -> None:
         for source, owner in self._owners.items():
             if owner.name:
-                with suppress(BrokerUnavailable, OwnershipLost, NotOurs):
-                    back = [Kept(delivery, delivery.counters) for delivery in self._fetcher.stock(source)]
-                    self.settle(Settlement(kept=back))
+                with suppress(BrokerUnavailable):
+                    self._hand_back(source)
                     self._ask(source, scripts.LEAVE(self._keys[source], self.address.group, owner.name))
             owner.close()
         self._owners.clear()

@@ -77,6 +77,8 @@ class Fetcher:
         self._connection, self._keys = connection, keys
         self._group, self._lists = connection.address.group, connection.address.lists
         self.create = True
+        self.paused: set[str] = set()
+        """Sources of which nothing is read ahead."""
         self.has_waiting: set[str] = set()
         self._received: dict[str, Received] = {}
         self._flowing: set[str] = set()
@@ -118,7 +120,7 @@ class Fetcher:
         if received is None or received.owner != owner or not received.is_complete or received.stock or finished < FULL_BATCH:
             return ()
         is_plain = source not in self.has_waiting and source not in self._lists and not self._connection.finder.is_cluster
-        if source not in self._flowing or not is_plain:
+        if source not in self._flowing or source in self.paused or not is_plain:
             return ()
         received.ahead, received.is_complete = min(finished, self._at_once.get(source, READ_AT_ONCE)), False
         return self._reading(source, owner, received.ahead)
@@ -132,6 +134,11 @@ class Fetcher:
             self._read_ahead(source, received)
         back, received.stock = received.stock, []
         return back
+
+    def put_back(self, source: str, deliveries: Sequence[Delivery]) -> None:
+        """As if these had not been taken."""
+        if deliveries:
+            self._received[source].stock = [*deliveries, *self._received[source].stock]
 
     def _complete_received(self, source: str, owner: str) -> Received:
         """What this owner received, after giving back what it missed."""

@@ -169,6 +169,11 @@ class SQLiteBroker:
             finally:
                 run.execute("commit")
 
+    def oldest(self, source: str) -> float | None:
+        number = self.numbers[source]
+        with self.reading() as run:
+            return rows.oldest_of(run, number, self._clock())
+
     def waits(self, source: str) -> Waits:
         number = self.numbers[source]
         with self.reading() as run:

@@ -12,6 +12,7 @@ from urllib.parse import quote, unquote
 from unpoison.brokers.sqlite import errors
 from unpoison.errors import ConfigError
 from unpoison.port.broker_url import masked
+from unpoison.port.sql import NotCreated
 
 LOG_LIMIT = 64 * 2**20
 """Bytes to which the log is truncated once all of it has been moved to the file."""
@@ -109,7 +110,7 @@ def _prepare(connection: sqlite3.Connection, path: str) -> None:
 
 def must_exist(path: str) -> None:
     if not Path(path).exists():
-        raise ConfigError(
+        raise NotCreated(
             f"The SQLite file {path!r} does not exist (the current folder is {str(Path.cwd())!r}), and must not be created here. "
             f"Check the path; the first publish or run creates the file."
         )

@@ -182,6 +182,18 @@ def depth_of(run: sqlite3.Connection, source: int, now: float) -> Depth:
     )
 
 
+def oldest_of(run: sqlite3.Connection, source: int, now: float) -> float | None:
+    """For how long the message that waits longest has been ready. A look at the head of the line, and one at what is due."""
+    head = (
+        "select published from unpoison_line where position > :source * :size + (select handed from unpoison_sources "
+        "where no = :source) and position < (:source + 1) * :size order by position limit 1"
+    )
+    due = "select min(due) from unpoison_waiting where source = :source and owner is null and due <= :now"
+    values = {"source": source, "size": POSITIONS, "now": now}
+    since = [row[0] for query in (head, due) for row in run.execute(query, values) if row[0] is not None]
+    return max(0.0, now - min(since)) if since else None
+
+
 def waits_of(run: sqlite3.Connection, source: int, now: float, but_owner: int) -> Waits:
     """When the next delayed message is due, and which other owners hold messages of the source."""
     next_due = "select min(due) from unpoison_waiting where source = ? and owner is null and due > ?"

@@ -1,0 +1,87 @@
+"""`unpoison status`: what waits at the broker, who consumes it, and what stands in the way."""
+
+import time
+from collections.abc import Sequence
+from contextlib import closing
+
+import click
+
+from unpoison.cli.fleet import check_exists
+from unpoison.cli.input_output import print_json
+from unpoison.cli.screen import console
+from unpoison.cli.source_status import InStore, SourceStatus, known_sources, look, statuses
+from unpoison.cli.status_text import MOST_CONSUMERS, NEEDS_STORE, show
+from unpoison.cli.target import NO_SOURCES, Fleet, fleet, fleet_options
+from unpoison.errors import StoreUnavailable
+from unpoison.port.broker_url import masked, masked_text
+from unpoison.port.sql import NotCreated
+from unpoison.store.choice import store_for
+
+
+@click.command(
+    "status",
+    epilog="\b\nExamples:\n"
+    "  unpoison status --app shop:app\n"
+    "  unpoison status orders emails --url postgresql://db/shop\n"
+    "  unpoison status --app shop:app --json",
+)
+@click.argument("sources", metavar="[SOURCE]...", nargs=-1)
+@fleet_options
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def command(sources: Sequence[str], app: str | None, url: str | None, store: str | None, as_json: bool) -> None:
+    """Show what waits at the broker, what is paused or down and why, and which consumers live. Changes nothing.
+
+    Without SOURCE: all sources of the app or of the broker. OLDEST is for how long the message that waits longest has been ready;
+    some brokers cannot tell. Without a store only the broker is asked. A source that is paused is not a failure: the exit code is
+    1 only if the broker or the store cannot be asked.
+    """
+    chosen = fleet(app, url, store)
+    known, trouble = _in_store(chosen, is_given=store is not None)
+    for source in sources:
+        check_exists(chosen.url, source, {*chosen.consumed, *(() if known is None else known.sources())})
+    found = statuses(chosen.url, sources or chosen.consumed or known_sources(chosen.url, known), known, time.time())
+    if as_json:
+        _print_json(chosen, found, trouble)
+    else:
+        _print(chosen, found)
+    if trouble is not None:
+        raise trouble
+
+
+def _in_store(chosen: Fleet, *, is_given: bool) -> tuple[InStore | None, StoreUnavailable | None]:
+    """What the store knows, or why it cannot be asked: then the broker still can. `is_given`: by an option of this command."""
+    if not chosen.store:
+        return None, None
+    try:
+        with closing(store_for(chosen.store)) as store:
+            store.open(create=False)
+            return look(store), None
+    except NotCreated:  # no consumer has used it yet
+        if is_given:
+            raise
+        return InStore(), None
+    except StoreUnavailable as error:
+        return None, error
+
+
+def _print(chosen: Fleet, found: Sequence[SourceStatus]) -> None:
+    if not found:
+        click.echo(f"No sources: {NO_SOURCES}")
+        return
+    show(console(), found, chosen.named)
+    if not chosen.store:
+        click.echo(f"\n{NEEDS_STORE}")
+    consumers = sum(len(status.store.consumers) for status in found if status.store is not None)
+    if consumers > MOST_CONSUMERS:
+        click.echo(f"Showing {MOST_CONSUMERS} of {consumers:,} consumers. To see all: --json", err=True)
+
+
+def _print_json(chosen: Fleet, found: Sequence[SourceStatus], trouble: StoreUnavailable | None) -> None:
+    print_json(
+        {
+            "broker": chosen.shown,
+            "store": masked(chosen.store) or None,
+            "sources": [status.as_json() for status in found],
+            "problem": None if trouble is None else masked_text(str(trouble)),
+        }
+    )

@@ -1,0 +1,233 @@
+"""How does `unpoison status` look: one table, then what a person must know, then the consumers.
+
+Sentences about pauses and outages are shared with `unpoison pause` and `unpoison resume`.
+"""
+
+import shlex
+import textwrap
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from unpoison.cli.fleet import STORE_EXAMPLE
+from unpoison.cli.screen import GAP, age, ago, moment
+from unpoison.cli.source_status import SourceStatus
+from unpoison.control.admission import TooManyDead
+from unpoison.control.evidence import Evidence
+from unpoison.model.wording import counted, one_line
+from unpoison.reporting.control_lines import explained
+from unpoison.store.port import OPERATOR, PAUSING, ConsumerSign, Pause, SharedCircuit
+
+WIDEST = 110
+"""Longer lines are hard to read, however wide the screen is."""
+MOST_CONSUMERS = 50
+NEEDS_STORE = (
+    f"Pauses, outages and consumers are not known here: that needs a store that all consumers share, as in {STORE_EXAMPLE}."
+)
+UNKNOWN, NONE = "unknown", "–"
+
+_COLOURS = {"paused": "bold yellow", "outage": "bold red", "no consumer": "yellow", "running": "green"}
+_LOUD, _BAD, _PLAIN = "bold red", "yellow", ""
+
+
+def show(screen: Console, found: Sequence[SourceStatus], named: str) -> None:
+    """`named` are the options that another command needs to name the same fleet."""
+    screen.print(_table(found, screen.width))
+    told = [paragraph for status in found for paragraph in _paragraphs(status, named)]
+    for each in (*told, *_kept(found)):
+        screen.print(Text("\n" + _wrapped(one_line(each.text), screen), style=each.style), soft_wrap=True)
+        if each.command:  # on a line of its own, to be copied
+            screen.print(Text(f"      {each.command}", style="cyan"), soft_wrap=True)
+    consumers = [each for status in found if status.store is not None for each in status.store.consumers]
+    if consumers:
+        screen.print()
+        screen.print(_consumers(consumers[:MOST_CONSUMERS], found[0].now))
+
+
+def _wrapped(text: str, screen: Console) -> str:
+    """As wide as the screen, up to WIDEST; in a pipe each text is one line."""
+    width = min(screen.width, WIDEST) if screen.is_terminal else len(text) + GAP
+    return textwrap.fill(text, width, subsequent_indent=" " * GAP, break_on_hyphens=False, break_long_words=False)
+
+
+# The table
+
+
+def _table(found: Sequence[SourceStatus], width: int) -> Table | Text:
+    rows = [_row(status) for status in found]
+    needed = sum(max(map(cell_len, (title, *(row[title].plain for row in rows)))) + GAP for title in _TITLES) - GAP
+    if needed > width:
+        return Text("\n").join(_line(row) for row in rows)
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, GAP, 0, 0))
+    for title in _TITLES:
+        table.add_column(title, no_wrap=True, justify="left" if title in ("SOURCE", "STATE") else "right")
+    for row in rows:
+        table.add_row(*row.values())
+    return table
+
+
+_TITLES = ("SOURCE", "STATE", "READY", "DELAYED", "RUNNING", "DEAD", "OLDEST")
+
+
+def _row(status: SourceStatus) -> dict[str, Text]:
+    depth = None if status.broker is None else status.broker.depth
+    counts = (None,) * 4 if depth is None else (depth.ready, depth.delayed, depth.leased, depth.dead)
+    cells = [Text(UNKNOWN if count is None else f"{count:,}") for count in counts]
+    if depth is not None and depth.dead:
+        cells[-1].stylize("red")
+    oldest = Text(_oldest(status), style="bold red" if status.deleted_in is not None else "")
+    return dict(zip(_TITLES, (Text(one_line(status.source)), _state(status), *cells, oldest), strict=True))
+
+
+def _state(status: SourceStatus) -> Text:
+    state = Text(status.state, style=_COLOURS.get(status.state, "dim"))
+    circuits = () if status.store is None or status.is_outage else status.store.circuits
+    return state.append(f", {counted(len(circuits), 'outage')}", style="bold red") if circuits else state
+
+
+def _oldest(status: SourceStatus) -> str:
+    if status.broker is None or (status.broker.oldest is None and status.ready):
+        return UNKNOWN
+    return NONE if status.broker.oldest is None else age(status.broker.oldest)
+
+
+def _line(row: Mapping[str, Text]) -> Text:
+    """A row where the screen is too narrow for the table."""
+    source, state, *counts = row.values()
+    numbers = ", ".join(f"{count.plain} {title.lower()}" for title, count in zip(_TITLES[2:-1], counts, strict=False))
+    return Text.assemble(source, ": ", state, f"\n{' ' * GAP}{numbers}, oldest {counts[-1].plain}")
+
+
+# What a person must know
+
+
+class Paragraph(NamedTuple):
+    style: str
+    text: str
+    command: str = ""
+
+
+def _paragraphs(status: SourceStatus, named: str) -> Iterator[Paragraph]:
+    if status.problem:
+        yield Paragraph(_BAD, f"{status.source!r}: {status.problem}")
+    if status.broker is not None and status.broker.deleted_after is not None and status.deleted_in is not None:
+        yield Paragraph(_LOUD, _warning(status, status.broker.oldest, status.broker.deleted_after, status.deleted_in))
+    if status.store is None:
+        return
+    for pause in status.store.pauses:
+        yield Paragraph(_BAD, _paused(pause, status.now), resume_command(pause.source, named))
+    for circuit in status.store.circuits:
+        yield Paragraph(_LOUD, f"{circuit.source!r}: {outage_words(circuit, status.now)} {_meaning(status, circuit)}")
+    depth = None if status.broker is None else status.broker.depth
+    if depth is not None and not status.store.consumers and (waiting := depth.ready + depth.delayed):
+        wait = f"{counted(waiting, 'message')} {'waits' if waiting == 1 else 'wait'}"
+        yield Paragraph(_BAD, f"{status.source!r}: no consumer gives a sign of life, and {wait}.")
+
+
+def _warning(status: SourceStatus, oldest: float | None, limit: float, left: float) -> str:
+    when = f"in {age(left)}" if left else "now"
+    if oldest is not None:
+        told = f"the oldest has waited for {age(oldest)}. It is deleted {when}"
+    else:
+        told = f"{status.source!r} has been paused for {age(status.paused_for)}. What waits since then is deleted {when}"
+    return (
+        f"WARNING: the broker deletes messages of {status.source!r} {age(limit)} after their publish, and {told}, without a dead "
+        f"letter."
+    )
+
+
+def said_by(pause: Pause, now: float) -> str:
+    """By whom and since when."""
+    version = f" (version {one_line(pause.code_version)})" if pause.code_version else ""
+    return f"{one_line(pause.by)}{version} since {moment(pause.since)} ({ago(now - pause.since)})"
+
+
+def _paused(pause: Pause, now: float) -> str:
+    """All about a pause that lasts, up to the command that ends it."""
+    said = f"{pause.source!r} is paused by {said_by(pause, now)}"
+    if pause.kind == OPERATOR:
+        return f"{said}: {pause.reason.rstrip('.')}. Nothing starts until someone runs:"
+    letters = _letters(pause)
+    why = f". {pause.reason}" if letters is None else explained(pause.source, letters, now)
+    return f"{said}{why.partition(' To resume it now:')[0]} To resume it now:"
+
+
+def pause_ended(pause: Pause, now: float) -> str:
+    """The same of a pause that is over."""
+    if pause.kind == OPERATOR:
+        return f"by {said_by(pause, now)}: {one_line(pause.reason)}"
+    letters = _letters(pause)
+    counts = "" if letters is None else f": of {counted(letters.ended, 'message')}, {letters.dead} were to become dead letters"
+    samples = "" if letters is None or not letters.samples else f" ({'; '.join(letters.samples)})"
+    return one_line(f"because of too many dead letters, by {said_by(pause, now)}{counts}{samples}")
+
+
+def _letters(pause: Pause) -> TooManyDead | None:
+    try:
+        return msgspec.convert({"since": pause.since, **pause.evidence}, TooManyDead)
+    except msgspec.ValidationError:  # anything may stand in a database
+        return None
+
+
+def resume_command(source: str, named: str) -> str:
+    return f"unpoison resume {shlex.quote(one_line(source))}{named}"
+
+
+def outage_words(circuit: SharedCircuit, now: float) -> str:
+    """What is down, since when, and how that is known."""
+    evidence = Evidence(circuit.dependency, circuit.since, circuit.messages, circuit.samples, circuit.is_named)
+    return one_line(f"{evidence.problem} since {_since(circuit, now)}. {_failed(circuit)}.")
+
+
+def outage_ended(circuit: SharedCircuit, now: float) -> str:
+    """The same of an outage that is over."""
+    return one_line(f"of {circuit.dependency} since {_since(circuit, now)}: {_failed(circuit)}")
+
+
+def _since(circuit: SharedCircuit, now: float) -> str:
+    return f"{moment(circuit.since)} ({ago(now - circuit.since)})"
+
+
+def _failed(circuit: SharedCircuit) -> str:
+    samples = f" ({'; '.join(circuit.samples)})" if circuit.samples else ""
+    return f"{counted(circuit.messages, 'different message')} failed on it{samples}"
+
+
+def _meaning(status: SourceStatus, circuit: SharedCircuit) -> str:
+    others = (
+        "Hardly anything else succeeds, so nothing but probes starts, and no message is charged."
+        if circuit.state == PAUSING
+        else "Messages that fail on it wait and are not charged; the others go on."
+    )
+    due = circuit.next_probe_at - status.now
+    return f"{others} The next probe is due {f'in {age(due)}' if due >= 1 else 'now'}; one that succeeds ends the outage."
+
+
+def _kept(found: Sequence[SourceStatus]) -> Iterator[Paragraph]:
+    """For how long waiting messages are kept. Sources with one setting share a line."""
+    sources = defaultdict(list)
+    for status in found:
+        if status.broker is not None and status.broker.deleted_after is not None:
+            sources[status.broker.deleted_after].append(status.source)
+    for limit, names in sources.items():
+        yield Paragraph(_PLAIN, f"The broker deletes waiting messages {age(limit)} after their publish: {', '.join(names)}")
+
+
+# The consumers
+
+
+def _consumers(consumers: Sequence[ConsumerSign], now: float) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, GAP, 0, 0))
+    for title in ("CONSUMER", "SOURCE", "VERSION", "STATE", "SEEN", "STARTED"):
+        table.add_column(title, overflow="fold")
+    for each in consumers:
+        version = NONE if each.code_version is None else one_line(each.code_version)
+        times = (ago(now - each.seen_at), ago(now - each.started_at))
+        table.add_row(*map(Text, (one_line(each.consumer), one_line(each.source), version, one_line(each.state), *times)))
+    return table
