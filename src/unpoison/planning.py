@@ -1,4 +1,4 @@
-"""Computes what retry settings do, on an ordinary day and in an outage.
+"""Computes what retry settings do, on an ordinary day and in an outage, if nothing else holds retries back.
 
 The delays are those of the real Backoff. Under jitter the time of a start is a sum of random delays, so messages are
 simulated; the same seed gives the same answer. Times are seconds after the first failure, without the running time of the
@@ -247,7 +247,8 @@ def described(backoff: Backoff) -> str:
 
 
 ADVISED_SHARE = 0.20
-"""Retries should add no more than this to the traffic. Only advice: nothing enforces it."""
+"""Retries should add no more than this to the traffic. It is the retry budget of a consumer too, unless that is changed; what is
+computed here knows neither budget nor breaker."""
 
 INSTANT = 0.1
 """Seconds: starts within this time hit a dependency all at once."""
@@ -271,7 +272,7 @@ def _in_outage(plan: Plan) -> Iterator[Warned]:
         yield Warned(
             "outage",
             f"In a full outage of {lasting(plan.scenario.outage)} retries come to {per_second(load.retries)}, "
-            f"+{percent(load.amplification)}, against something that is down already; {percent(ADVISED_SHARE)} is a good limit. "
+            f"+{percent(load.amplification)}, against something that is down already, unless the breaker stops them. "
             "A longer base and max carry retries past the outage, and fewer messages become dead letters. "
             "Fewer attempts make fewer retries too, and more dead letters.",
         )
@@ -289,7 +290,7 @@ def _failing(plan: Plan) -> Iterator[Warned]:
     yield Warned(
         "failing",
         f"With {percent(failing)} failing, retries may come to +{percent(plan.worst.amplification)} of the traffic, "
-        f"over the {percent(ADVISED_SHARE)} that is a good limit. {remedy}",
+        f"over the {percent(ADVISED_SHARE)} that the retry budget starts by default: the others wait. {remedy}",
     )
 
 

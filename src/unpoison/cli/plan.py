@@ -1,4 +1,7 @@
-"""`unpoison plan`: shows what retries will add to the traffic, and when they will come."""
+"""`unpoison plan`: shows what retries will add to the traffic, and when they will come.
+
+With --simulate it shows what becomes of a source in an outage and the like: `cli/simulate.py`.
+"""
 
 import math
 import re
@@ -8,23 +11,29 @@ from typing import Any
 
 import click
 import msgspec
+from click.core import ParameterSource
 
 from unpoison.app import consumers_of
+from unpoison.cli.bars import chart_width
 from unpoison.cli.input_output import DURATION, Duration, print_json
-from unpoison.cli.plan_chart import Subject, chart, chart_width, subject
+from unpoison.cli.plan_chart import Subject, chart, subject
 from unpoison.cli.plan_svg import svg
 from unpoison.cli.screen import console
+from unpoison.cli.simulate import Asked, Planned, print_simulations, simulations
+from unpoison.cli.simulation_svg import svg as simulation_svg
 from unpoison.cli.target import load
+from unpoison.decide.options import ConsumerOptions
 from unpoison.model.backoff import MAX_AGE, MAX_ATTEMPTS, Backoff, Limits
 from unpoison.planning import INSTANT, TOGETHER, Load, Percentiles, Plan, Times, Traffic, busiest
+from unpoison.simulation.scenario import Kind, Scenario
 
 KINDS = ("exponential", "fixed", "immediate", "delays")
 
 _SHARE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(%?)", re.ASCII)
 
 
-def rate(ctx: click.Context, param: click.Parameter, value: float) -> float:
-    if not 0 < value < math.inf:
+def rate(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
+    if value is not None and not 0 < value < math.inf:
         raise click.BadParameter(f"{value:g} is not a rate. Write messages per second, more than 0, such as 1000.", ctx, param)
     return value
 
@@ -36,6 +45,14 @@ def share(ctx: click.Context, param: click.Parameter, value: str) -> float:
     if not 0 <= part <= 1:
         raise click.BadParameter(f"{value!r} is not a share of the traffic. Write 5% or 0.05, up to 100% or 1.", ctx, param)
     return part
+
+
+def part(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
+    """A share that is more than nothing."""
+    found = None if value is None else share(ctx, param, value)
+    if found == 0:
+        raise click.BadParameter(f"{value!r} is nobody. Write a share above 0, such as 30% or 0.001.", ctx, param)
+    return found
 
 
 def durations(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[float, ...]:
@@ -136,10 +153,17 @@ PICTURE = click.Path(dir_okay=False, path_type=Path)
     "plan",
     epilog="\b\nExamples:\n"
     "  unpoison plan --rate 1000 --failing 5% --retries 3\n"
-    "  unpoison plan --attempts 6 --base 5s --max 10m --outage 5m --svg plan.svg\n"
-    "  unpoison plan --app shop:app --rate 200 --json",
+    "  unpoison plan --app shop:app --rate 200 --svg plan.svg\n"
+    "  unpoison plan --simulate partial-outage --share 30% --length 10m",
 )
-@click.option("--rate", type=float, callback=rate, default=1000, show_default=True, metavar="N", help="Messages per second.")
+@click.option(
+    "--rate",
+    type=float,
+    callback=rate,
+    default=1000,
+    metavar="N",
+    help="Messages per second.  [default: 1000; throttling, partial-outage and --each 100]",
+)
 @click.option(
     "--failing", callback=share, default="5%", show_default=True, metavar="SHARE", help="Share of messages that fail: 5%, 0.05."
 )
@@ -161,6 +185,28 @@ PICTURE = click.Path(dir_okay=False, path_type=Path)
 )
 @click.option("--app", metavar="MODULE:APP", help="Take attempts and delays from the consumers of this app.")
 @click.option("--source", metavar="NAME", help="With --app: this consumer only.")
+@click.option(
+    "--simulate",
+    type=click.Choice([str(kind) for kind in Kind]),
+    is_flag=False,
+    flag_value="outage",
+    help="Run the real state machines against a scenario, with and without them.",
+)
+@click.option(
+    "--length", type=Duration(above_zero=True), help="With --simulate: how long it lasts.  [default: 10m; throttling 5m]"
+)
+@click.option(
+    "--share",
+    "part",
+    callback=part,
+    metavar="SHARE",
+    help="With --simulate: of the messages, how many are concerned, or how many a throttling dependency takes.",
+)
+@click.option(
+    "--capacity", type=float, callback=rate, metavar="N", help="With --simulate: messages per second that the workers can handle."
+)
+@click.option("--unnamed", is_flag=True, help="With --simulate: errors do not tell what they failed on.")
+@click.option("--each", is_flag=True, help="With --simulate: leave out each state machine in turn, too.")
 @click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="The same seed draws the same delays.")
 @click.option("--svg", "picture", type=PICTURE, metavar="FILE", help="Also draw the charts into FILE, as SVG.")
 @click.option("--force", is_flag=True, help="Overwrite FILE if it exists.")
@@ -168,6 +214,7 @@ PICTURE = click.Path(dir_okay=False, path_type=Path)
 @click.pass_context
 def command(
     ctx: click.Context,
+    /,
     *,
     rate: float,
     failing: float,
@@ -185,37 +232,63 @@ def command(
     picture: Path | None,
     force: bool,
     as_json: bool,
+    **simulation: Any,
 ) -> None:
     """Show what retries add to the traffic, and when they come.
 
     Computes, for a rate of messages and a share that fails: retries, dead letters, the effect of an outage, and when each
-    attempt starts. Nothing is sent or run; --app imports the app to read its settings.
+    attempt starts. With --simulate: what becomes of a source in trouble, with and without breaker, retry budget and admission.
+    Nothing is sent or run; --app imports the app to read its settings.
     """
+    asked = Asked(**simulation)
+    asked.check({f"--{name}": _is_given(ctx, name) for name in ("failing", "outage")})
+    planned: Planned
     if app is not None:
         _refuse_with_app(ctx)
-        planned = _limits_of(app, source)
+        planned = _options_of(app, source)
     elif source is not None:
         raise click.UsageError("--source names a consumer of an app. Give --app module:app too.")
     else:
         planned = {None: Limits(attempts_from(attempts, retries), MAX_AGE, backoff_from(backoff, base, longest, delays, jitter))}
-    subjects = [subject(name, limits, Traffic(rate, failing), outage, seed) for name, limits in planned.items()]
+    if asked.simulate is not None:
+        scenario = asked.scenario(rate if _is_given(ctx, "rate") else None, seed)
+        _simulate(scenario, planned, each=asked.each, picture=picture, force=force, as_json=as_json)
+        return
+    subjects = [subject(name, _limits(options), Traffic(rate, failing), outage, seed) for name, options in planned.items()]
     if picture is not None:
-        _draw(picture, subjects, force=force)
+        _draw(picture, svg(subjects), force=force)
     if as_json:
         print_json({"plans": [document(each) for each in subjects]})
     else:
         _print(subjects)
 
 
-def _limits_of(reference: str, source: str | None) -> dict[str | None, Limits]:
-    """The limits of an app's consumers, or of one of them. The app is imported, not run."""
+def _simulate(scenario: Scenario, planned: Planned, *, each: bool, picture: Path | None, force: bool, as_json: bool) -> None:
+    if picture is not None and picture.exists() and not force:
+        raise _exists(picture)  # before the work, not after it
+    shown = simulations(scenario, planned, each=each)
+    if picture is not None:
+        _draw(picture, simulation_svg(shown), force=force)
+    print_simulations(shown, as_json=as_json)
+
+
+def _is_given(ctx: click.Context, name: str) -> bool:
+    return ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+
+def _limits(options: ConsumerOptions | Limits) -> Limits:
+    return options.limits if isinstance(options, ConsumerOptions) else options
+
+
+def _options_of(reference: str, source: str | None) -> Planned:
+    """The options of an app's consumers, or of one of them. The app is imported, not run."""
     consumers = consumers_of(load(reference))
     if not consumers:
         raise click.UsageError(f"{reference!r} has no consumer, so there is nothing to plan. Plan with --attempts and --base.")
     if source is not None and source not in consumers:
         known = ", ".join(map(repr, consumers))
         raise click.UsageError(f"{reference!r} has no consumer of {source!r}. Its sources are {known}.")
-    return {name: each.options.limits for name, each in consumers.items() if source in (None, name)}
+    return {name: each.options for name, each in consumers.items() if source in (None, name)}
 
 
 def _refuse_with_app(ctx: click.Context) -> None:
@@ -227,16 +300,20 @@ def _refuse_with_app(ctx: click.Context) -> None:
             raise click.UsageError(f"--app takes attempts and delays from the app's consumers. Leave out {option}, or --app.")
 
 
-def _draw(file: Path, subjects: Sequence[Subject], *, force: bool) -> None:
+def _draw(file: Path, drawing: str, *, force: bool) -> None:
     try:
         with file.open("w" if force else "x", encoding="utf-8") as stream:
-            stream.write(svg(subjects))
+            stream.write(drawing)
     except FileExistsError:
-        said = f"{str(file)!r} exists and was not changed. Add --force to overwrite it, or name another file."
-        raise click.ClickException(said) from None
+        raise _exists(file) from None
     except OSError as error:
         raise click.ClickException(f"{str(file)!r} cannot be written: {error.strerror}. Name another file for --svg.") from None
     click.echo(f"Drew {file}", err=True)
+
+
+def _exists(file: Path) -> click.ClickException:
+    said = f"{str(file)!r} exists and was not changed. Add --force to overwrite it, or name another file."
+    return click.ClickException(said)
 
 
 def _print(subjects: Sequence[Subject]) -> None:

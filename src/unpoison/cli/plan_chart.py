@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from rich.console import Console, Group, RenderableType
-from rich.padding import Padding
-from rich.table import Table
+from rich.console import Group, RenderableType
 from rich.text import Text
 
+from unpoison.cli.bars import FEW, bar, notes, room_for_bars, sparks, table
 from unpoison.model.backoff import Limits
 from unpoison.model.wording import counted, one_line
 from unpoison.planning import (
@@ -85,6 +84,7 @@ def load_notes(plan: Plan) -> list[str]:
         f"Same rate: each retry fails at {percent(plan.scenario.traffic.failing)} too.",
         f"Outage: all fail for {outage}; retries at its end, dead letters on average.",
         f"Of the messages that arrive in an outage of {outage}, {percent(share)} become dead letters.",
+        "All this without breaker and retry budget. With them: unpoison plan --simulate",
     ]
 
 
@@ -169,21 +169,7 @@ def _policies(limits: Limits, attempts: int) -> list[Warned]:
     ]
 
 
-# How does a plan look in a terminal? The same text goes into a pipe, without colours and 80 columns wide.
-
-
-WIDEST = 120
-IN_A_PIPE = 80
-GAP = 2
-FEW, FEWEST = 8, 4
-"""Characters of a bar below which headings give way to it, and below which it is left out."""
-
-_EIGHTHS = " ▏▎▍▌▋▊▉"
-_LEVELS = " ▁▂▃▄▅▆▇█"
-
-
-def chart_width(screen: Console) -> int:
-    return min(screen.width, WIDEST) if screen.is_terminal else IN_A_PIPE
+# How does a plan look in a terminal?
 
 
 def chart(subject: Subject, width: int) -> RenderableType:
@@ -207,23 +193,22 @@ def _traffic(plan: Plan, width: int) -> list[RenderableType]:
     cells = [(row.label, row.rate, row.added, row.dead) for row in rows]
     longest = max(row.length for row in rows)
     header = ("", "rate", "added", "dead letters")
-    if _room(width, cells, header) < FEW:
+    if room_for_bars(width, cells, header) < FEW:
         header = ("", "rate", "added", "dead")
-    room = _room(width, cells, header)
+    room = room_for_bars(width, cells, header)
     colours = ("blue", "yellow", "yellow", "red")
-    bars = [_bar(row.length / longest, room, colour) for row, colour in zip(rows, colours, strict=True)]
-    table = _table(header, cells, bars)
-    return [Text("Retry traffic", style="bold"), table, *_notes(load_notes(plan))]
+    bars = [bar(row.length / longest, room, colour) for row, colour in zip(rows, colours, strict=True)]
+    return [Text("Retry traffic", style="bold"), table(header, cells, bars), *notes(load_notes(plan))]
 
 
 def _schedule(plan: Plan, width: int) -> list[RenderableType]:
     header = ("attempt", "delay", "p50", "p90", "p99", "max")
     steps = steps_shown(plan)
     cells = [(f"{step.attempt:,}", delay_text(step), *_times(step, plan)) for step in steps]
-    room = _room(width, cells, header)
+    room = room_for_bars(width, cells, header)
     bars = [_layers(step, plan.schedule.last.max, room) for step in steps]
     legend = ["Bars: █ half have started by then, ▓ 90 %, ░ all."] if plan.scenario.backoff.jitter and room else []
-    return [Text(backoff_line(plan), style="bold"), _table(header, cells, bars), *_notes([*schedule_notes(plan), *legend])]
+    return [Text(backoff_line(plan), style="bold"), table(header, cells, bars), *notes([*schedule_notes(plan), *legend])]
 
 
 def _burst(plan: Plan, width: int) -> list[RenderableType]:
@@ -231,45 +216,16 @@ def _burst(plan: Plan, width: int) -> list[RenderableType]:
     until = plan.schedule.last.max
     header = ("", "most in 1 s", f"in {lasting(INSTANT)}")
     cells = [(row.label, f"{row.second:,}", f"{row.instant:,}") for row in rows]
-    buckets = _room(width, cells, header)
+    buckets = room_for_bars(width, cells, header)
     histograms = [histogram(row.burst, max(buckets, 1), until) for row in rows]
     highest = max(map(max, histograms))
-    bars = [Text(_sparks(counts, highest) if buckets else "", style="cyan") for counts in histograms]
-    return [Text(BURST_TITLE, style="bold"), _table(header, cells, bars), *_notes(burst_notes(plan))]
+    bars = [Text(sparks(counts, highest) if buckets else "", style="cyan") for counts in histograms]
+    return [Text(BURST_TITLE, style="bold"), table(header, cells, bars), *notes(burst_notes(plan))]
 
 
 def _times(step: Step, plan: Plan) -> list[str]:
     start = step.start
     return [*(start_text(time, plan) for time in (start.p50, start.p90, start.p99)), lasting(start.max)]
-
-
-def _table(header: Sequence[str], cells: Sequence[Sequence[str]], bars: Sequence[Text]) -> Table:
-    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, GAP, 0, 0))
-    for place, name in enumerate(header):
-        table.add_column(name, no_wrap=True, justify="left" if place == 0 else "right")
-    if any(bars):
-        table.add_column("", no_wrap=True)
-    for row, bar in zip(cells, bars, strict=True):
-        table.add_row(*row, bar) if any(bars) else table.add_row(*row)
-    return table
-
-
-def _room(width: int, cells: Sequence[Sequence[str]], header: Sequence[str]) -> int:
-    """What is left for the bars beside the widest cell of each column. 0, and so no bars, where that shows nothing."""
-    used = sum(max(map(len, column)) + GAP for column in zip(header, *cells, strict=True))
-    return width - used if width - used >= FEWEST else 0
-
-
-def _notes(texts: Sequence[str]) -> list[RenderableType]:
-    return [Padding(Text(text, style="dim"), (0, 0, 0, GAP), expand=False) for text in texts]
-
-
-def _bar(share: float, room: int, colour: str) -> Text:
-    """What is more than nothing can be seen."""
-    if not room:
-        return Text()
-    eighths = max(round(share * room * 8), 1 if share > 0 else 0)
-    return Text(("█" * (eighths // 8) + _EIGHTHS[eighths % 8]).rstrip(), style=colour)
 
 
 def _layers(step: Step, longest: float, room: int) -> Text:
@@ -279,9 +235,3 @@ def _layers(step: Step, longest: float, room: int) -> Text:
         round(time / longest * room) if longest else 0 for time in (step.start.p50, step.start.p90, step.start.max)
     )
     return Text("█" * half + "▓" * (most - half) + "░" * (all_of_them - most) or "▏", style="cyan")
-
-
-def _sparks(counts: Sequence[int], highest: int) -> str:
-    """Zero is a blank, and a single start can be seen."""
-    levels = (0 if not count else max(1, round(count / highest * (len(_LEVELS) - 1))) for count in counts)
-    return "".join(_LEVELS[level] for level in levels).rstrip()
