@@ -25,10 +25,14 @@ from unpoison.testing import Lab, contract
 from unpoison.testing.contract import (
     dead_letters,
     delivering,
+    fleet,
+    flow_control,
+    isolation_flow_control,
     isolation_kills,
     isolation_suspects,
     killing,
     ownership,
+    pausing,
     publishing,
     retrying,
     sharing,
@@ -57,6 +61,15 @@ depend on the broker little, so on slow servers they are long."""
 HEART = frozenset({isolation_kills.test_a_message_that_kills_every_process_of_its_consumer_is_dead_lettered_as_lost})
 """RabbitMQ 4 and classic queues count and return messages in their own ways; who is charged does not depend on it."""
 
+CONTROL_ALONE = promises(flow_control, fleet) - {
+    flow_control.test_an_outage_dead_letters_nothing_and_is_probed_one_message_at_a_time_until_it_ends,
+    flow_control.test_in_a_partial_outage_the_others_go_on_and_a_killed_consumer_charges_nobody,
+    flow_control.test_a_bad_deploy_dead_letters_sixty_messages_at_most_and_the_next_one_handles_the_rest,
+    flow_control.test_a_throttled_message_waits_alone_and_several_slow_their_source,
+    flow_control.test_retries_beyond_the_budget_wait_for_their_turn_and_are_not_charged_for_it,
+}
+"""Promises about flow control in which the broker has no part that it has not in those few: on servers they are long."""
+
 ORDERED = frozenset(promise for promise in CONTRACT if Trait.ORDERED in traits_of(promise))
 
 MANY_REQUESTS_ON_SQS = frozenset(
@@ -71,6 +84,18 @@ MANY_REQUESTS_ON_SQS = frozenset(
     }
 )
 """Each takes hundreds of requests, and each request costs milliseconds of a processor here and at the server."""
+
+LONG_EVERYWHERE = frozenset(
+    {
+        isolation_flow_control.test_ten_minutes_of_outage_end_with_twice_the_earlier_rate_until_the_backlog_is_gone,
+        isolation_flow_control.test_a_bad_deploy_of_five_thousand_messages_dead_letters_sixty_at_most,
+        isolation_flow_control.test_a_thousand_undecodable_messages_pause_nothing,
+        pausing.test_a_pause_longer_than_a_lease_takes_nothing_from_its_owner_and_charges_nobody,
+        pausing.test_a_source_that_is_paused_twenty_times_makes_nobody_returned_and_charges_nobody,
+        pausing.test_twenty_pauses_while_messages_arrive_make_nobody_returned,
+    }
+)
+"""They take seconds or minutes. Another promise is the same in short."""
 
 MINUTES_ON_MOTO = frozenset(
     {
@@ -138,7 +163,7 @@ class Row:
         return promise in self.everyday or promise in self.long
 
     def marks(self, promise: Promise) -> Iterator[pytest.MarkDecorator]:
-        if promise not in self.everyday:
+        if promise not in self.everyday or promise in LONG_EVERYWHERE:
             yield pytest.mark.long
         if promise in KILLS and self.kills_take is not None:
             yield pytest.mark.timeout(self.kills_take)
@@ -197,8 +222,9 @@ def _folder(wanted: Wanted) -> Lab:
     return FolderLab(wanted.folder, 1.0 if wanted.takeover_is_near else 30.0)
 
 
-FOLDER_EVERYDAY = frozenset(each for each in promises(retrying, dead_letters) if Trait.TAKEOVER not in traits_of(each))
-KAFKA_EVERYDAY = promises(delivering, publishing, ownership, retrying)
+FOLDER_EVERYDAY = frozenset(each for each in promises(retrying, dead_letters, pausing) if Trait.TAKEOVER not in traits_of(each))
+ON_SERVERS = CONTRACT - CONTROL_ALONE
+KAFKA_EVERYDAY = promises(delivering, publishing, ownership, pausing, retrying, flow_control) - CONTROL_ALONE
 
 ROWS = (
     Row("sqlite", lambda wanted: SQLiteLab(wanted.folder), EVERY, kills_take=None),
@@ -207,21 +233,28 @@ ROWS = (
     Row(
         "postgresql",
         lambda wanted: PostgreSQLLab(wanted.folder, wanted.server("postgresql").url),
-        CONTRACT | BROKERS_PART,
-        KILLS | ISOLATION,
+        ON_SERVERS | BROKERS_PART,
+        EVERY,
         ("postgresql",),
     ),
-    Row("rabbitmq 3.10 quorum", _rabbitmq("rabbitmq", RabbitMQLab), CONTRACT | BROKERS_PART, KILLS | ISOLATION, ("rabbitmq",)),
+    Row("rabbitmq 3.10 quorum", _rabbitmq("rabbitmq", RabbitMQLab), ON_SERVERS | BROKERS_PART, EVERY, ("rabbitmq",)),
     Row("rabbitmq 3.10 classic", _rabbitmq("rabbitmq", ClassicLab), NONE, EVERY, ("rabbitmq",)),
     Row("rabbitmq 4.3 quorum", _rabbitmq("rabbitmq-4", RabbitMQLab), HEART, EVERY, ("rabbitmq-4",)),
     Row("rabbitmq 4.3 classic", _rabbitmq("rabbitmq-4", ClassicLab), HEART, EVERY, ("rabbitmq-4",)),
-    Row("redis", _redis("redis"), CONTRACT, KILLS | ISOLATION, ("redis",)),
+    Row("redis", _redis("redis"), ON_SERVERS, EVERY, ("redis",)),
     Row("redis 8", _redis("redis-8"), NONE, CONTRACT | promises(isolation_suspects), ("redis-8",)),
-    Row("nats", _nats("nats"), CONTRACT, KILLS | ISOLATION, ("nats",), kill_parts=3),
+    Row("nats", _nats("nats"), ON_SERVERS, EVERY, ("nats",), kill_parts=3),
     # It delivers nothing at its time by itself, and counts in its own way.
     Row("nats 2.9", _nats("nats-2.9"), NONE, EVERY, ("nats-2.9",), kill_parts=3),
     Row("kafka", _kafka, KAFKA_EVERYDAY, EVERY, ("kafka",), kill_parts=3),
-    Row("sqs", _sqs_by_order, CONTRACT - MANY_REQUESTS_ON_SQS, KILLS | ISOLATION, ("elasticmq", "moto"), kill_parts=6),
+    Row(
+        "sqs",
+        _sqs_by_order,
+        ON_SERVERS - MANY_REQUESTS_ON_SQS,
+        KILLS | ISOLATION | CONTROL_ALONE,
+        ("elasticmq", "moto"),
+        kill_parts=6,
+    ),
     Row("sqs elasticmq long polling", _sqs("elasticmq", wait=1), NONE, CONTRACT - ORDERED, ("elasticmq",)),
     # The adapter that CONTRIBUTING shows how to write.
     Row("folder", _folder, FOLDER_EVERYDAY, CONTRACT | KILLS),
@@ -256,7 +289,8 @@ def table() -> list[str]:
 
 
 def _cell(row: Row, topic: Promises) -> str:
-    day, long = len(topic & row.everyday), len(topic & (row.long - row.everyday))
+    everyday = row.everyday - LONG_EVERYWHERE
+    day, long = len(topic & everyday), len(topic & ((row.long | row.everyday) - everyday))
     whole = {(len(topic), 0): "day", (0, len(topic)): "long", (0, 0): "-"}.get((day, long))
     return whole or " ".join(text for count, text in ((day, f"{day}d"), (long, f"{long}l")) if count)
 

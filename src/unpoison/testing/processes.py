@@ -71,6 +71,9 @@ class Child:
         self.send(signal.SIGKILL)
         self.wait()
 
+    def is_running(self) -> bool:
+        return self._status is None and not _readable(self._alive, 0)
+
     def wait(self) -> int:
         """Its exit code; below zero the signal that ended it."""
         if self._status is None:

@@ -11,7 +11,7 @@ from unpoison.flow.run import Run
 from unpoison.reporting.report import Tally
 from unpoison.testing.processes import PATIENCE
 
-NOTHING_WRONG = ("retry", "dead", "discard", "finding", "takeover", "foreign-attempts")
+NOTHING_WRONG = ("retry", "dead", "discard", "finding", "takeover", "foreign-attempts", "budget")
 """Events about messages, about how a broker is set up, or about another consumer."""
 
 

@@ -259,14 +259,20 @@ class Supervisor(threading.Thread):
 # python -m unpoison.testing.isolation.processes [--until-empty]
 
 
-class _Lines(logging.Handler):
+class LogLines(logging.Handler):
+    """Writes what is logged as JSON lines."""
+
+    def __init__(self, descriptor: int = 2) -> None:
+        super().__init__()
+        self._descriptor = descriptor
+
     def emit(self, record: logging.LogRecord) -> None:
         line = LogLine(record.levelname, getattr(record, "event", ""), record.getMessage(), os.getpid())
-        os.write(2, msgspec.json.encode(line) + b"\n")
+        os.write(self._descriptor, msgspec.json.encode(line) + b"\n")
 
 
 def main() -> int:
-    logging.basicConfig(level=logging.DEBUG, handlers=[_Lines()])
+    logging.basicConfig(level=logging.DEBUG, handlers=[LogLines()])
     scene = current_plan()
     for _ in range(scene.also.get("descriptors", 0)):
         os.open(os.devnull, os.O_RDONLY)
