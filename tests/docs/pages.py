@@ -2,7 +2,8 @@
 
 - ```python is a program. It is saved as shop.py and run; after <!-- file: name.py --> it is saved under that name and imported.
 - ```console shows a session: commands after "$ ", and below each what it writes. "…" stands for anything, within a line or as
-  a line of its own; "^C" is Ctrl-C. <!-- exit: 1 --> before the block says that its last command fails.
+  a line of its own; "^C" is Ctrl-C. A command that ends in "&" runs in the background until the page ends.
+  <!-- exit: 1 --> before the block says that its last command fails. A free port stands for 8099.
 - ```shell has a command in each line. So has a block that is only indented, as README has them.
 - ```text and other data are shown only; after <!-- file: name --> they are saved. So is ```sql: it is for a person at a
   server, and what unpoison does to a server is tested with that server.

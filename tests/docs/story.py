@@ -7,14 +7,21 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
+from servers.ports import free_port
 from tests.docs.pages import KNOWN, SHOWN_ONLY, Block, Command, commands
 
 LIMIT = 100
 ENDED_BY_CTRL_C = 130
 ANYTHING = "…"
 CTRL_C = "^C"
+PORT = "8099"
+"""The port of a service that a page starts. A free one stands for it: other runs may share the machine."""
 
 STAND_INS = Path(__file__).parent / "stand_ins"
 """Programs that pages use and a machine may not have; they come last, so that the real one is used where it is."""
@@ -37,16 +44,31 @@ def why_not(command: str) -> str | None:
 
 
 class Story:
-    """One page, in one folder."""
+    """One page, in one folder. At its end, what it has started in the background is ended."""
 
     def __init__(self, page: str, folder: Path) -> None:
         self.page, self.folder = page, folder
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("UNPOISON_", "PYTEST_", "COV_"))}
         path = os.pathsep.join([str(Path(sys.executable).parent), kept.get("PATH", ""), str(STAND_INS)])
         self._environment = kept | {"PATH": path, "COLUMNS": "100", "TERM": "dumb", "PYTHONDONTWRITEBYTECODE": "1"}
+        self._background: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for process in self._background:
+            os.killpg(process.pid, signal.SIGKILL)  # it has not been waited for, so its number is still its own
+            process.wait()
+
+    @cached_property
+    def _port(self) -> str:
+        return str(free_port(set()))
 
     def tell(self, block: Block) -> None:
         """Do what the block says, and compare."""
+        if any(PORT in line for line in block.lines):
+            block = replace(block, lines=[line.replace(PORT, self._port) for line in block.lines])
         where = f"{self.page}:{block.line}"
         if block.language not in KNOWN:
             raise Differs(f"{where}: a block of {block.language or 'no language'!r}. Name one of {', '.join(KNOWN)}.")
@@ -73,17 +95,35 @@ class Story:
         if why_not(command.text):
             return
         text = command.text
+        if text.endswith("&"):
+            self._start(text.removesuffix("&"))
+            return
         where, shown = f"{self.page}:{command.line}: {text}", list(command.shown)
         serves = re.match(r"unpoison run (?!.*--(until-empty|help))", text)
         if serves and CTRL_C not in shown:
             shown = [*(shown or [ANYTHING, f"{ANYTHING} Consuming {ANYTHING}"]), CTRL_C, ANYTHING]
         code, lines = self._run(text, shown)
-        wanted = ENDED_BY_CTRL_C if CTRL_C in shown and text.startswith("unpoison ") else command.exit_code
+        wanted = ENDED_BY_CTRL_C if CTRL_C in shown and text.startswith(("unpoison ", "tail ")) else command.exit_code
         if code != wanted:
             raise Differs(f"{where}\nended with {code}, not {wanted}, and wrote:\n" + "\n".join(lines))
         difference = compare([line for line in shown if line != CTRL_C], lines)
         if difference:
             raise Differs(f"{where}\n{difference}")
+
+    def _start(self, text: str) -> None:
+        """In the background, as "&" says."""
+        quiet = subprocess.DEVNULL
+        self._background.append(
+            subprocess.Popen(
+                ["bash", "-c", text],
+                cwd=self.folder,
+                env=self._environment,
+                stdin=quiet,
+                stdout=quiet,
+                stderr=quiet,
+                start_new_session=True,
+            )
+        )
 
     def _run(self, text: str, shown: Sequence[str]) -> tuple[int, list[str]]:
         """Runs until it ends; where Ctrl-C is shown, until it has written what is shown before that."""
@@ -108,7 +148,8 @@ class Story:
                     awaited = None
             process.wait()
             overdue.cancel()
-        return process.returncode, lines
+        code = process.returncode
+        return (code if code >= 0 else 128 - code), lines  # as a shell says that a signal has ended it
 
 
 def compare(shown: Sequence[str], lines: Sequence[str]) -> str:

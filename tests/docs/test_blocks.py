@@ -1,5 +1,6 @@
 """Does everything that README and docs show happen as they show it?"""
 
+import os
 import re
 from pathlib import Path
 
@@ -10,16 +11,16 @@ from tests.docs.story import NOT_RUN, Differs, Story, compare, why_not
 
 
 def told(text, folder):
-    story = Story("page.md", folder)
-    for block in blocks(text):
-        story.tell(block)
+    with Story("page.md", folder) as story:
+        for block in blocks(text):
+            story.tell(block)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_a_page_happens_as_it_is_written(page: Path, tmp_path):
-    story = Story(str(page.relative_to(ROOT)), tmp_path)
-    for block in blocks(page.read_text()):
-        story.tell(block)
+    with Story(str(page.relative_to(ROOT)), tmp_path) as story:
+        for block in blocks(page.read_text()):
+            story.tell(block)
 
 
 def test_every_exception_from_being_run_is_needed():
@@ -67,6 +68,26 @@ def test_a_page_is_one_story(tmp_path):
 
 def test_a_command_that_serves_is_stopped_once_it_has_shown_what_is_shown(tmp_path):
     told("```console\n$ sh -c 'trap \"echo bye; exit 0\" INT; echo up; while :; do sleep 0.1; done'\nup\n^C\nbye\n```", tmp_path)
+
+
+def test_what_runs_in_the_background_is_ended_with_the_page(tmp_path):
+    told(
+        "```console\n$ echo $$ > it.pid; while :; do echo up; sleep 0.1; done > it.log &\n"
+        "$ tail -F -n +1 it.log\nup\nup\n…\n^C\n```",
+        tmp_path,
+    )
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "it.pid").read_text()), 0)
+
+
+def test_a_service_of_a_page_has_a_port_of_its_own_in_each_run(tmp_path):
+    page = "<!-- file: a.txt -->\n```text\n127.0.0.1:8099\n```\n```console\n$ cat a.txt\n127.0.0.1:8099\n```"
+    ports = set()
+    for folder in ("one", "other"):
+        (tmp_path / folder).mkdir()
+        told(page, tmp_path / folder)
+        ports.add((tmp_path / folder / "a.txt").read_text())
+    assert len(ports) == 2
 
 
 def test_a_difference_is_found_whatever_the_order():

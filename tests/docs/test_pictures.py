@@ -65,8 +65,8 @@ def test_the_smallest_letter_can_be_read_on_a_phone(picture):
     assert smallest * shown / width >= SMALLEST
 
 
-def test_the_picture_of_a_plan_is_what_the_command_draws(tmp_path):
-    words = re.search(r"\$ unpoison (plan .*--svg) \S+\n", (ROOT / "docs" / "plan.md").read_text())[1].split()
-    made = tmp_path / "plan.svg"
-    subprocess.run([sys.executable, "-m", "unpoison", *words, str(made)], check=True, capture_output=True)
-    assert made.read_text() == (ROOT / "docs" / "images" / "plan.svg").read_text(), "To draw it anew: make docs"
+@pytest.mark.parametrize("name", ["plan.svg", "simulation.svg"])
+def test_the_picture_of_a_plan_is_what_the_command_draws(name, tmp_path):
+    words = re.search(rf"\$ unpoison (plan .*--svg) {name}\n", (ROOT / "docs" / "plan.md").read_text())[1].split()
+    subprocess.run([sys.executable, "-m", "unpoison", *words, str(tmp_path / name)], check=True, capture_output=True)
+    assert (tmp_path / name).read_text() == (ROOT / "docs" / "images" / name).read_text(), "To draw it anew: make docs"

@@ -17,6 +17,8 @@ from unpoison.body.json_text import Unfit
 from unpoison.brokers import ADAPTERS
 from unpoison.brokers.rabbitmq import letters
 from unpoison.cli import doctor as doctor_settings
+from unpoison.control.admission import Admission
+from unpoison.control.breaker import Breaker
 from unpoison.decide.options import Settings, check_isolation
 from unpoison.errors import RemoteFailure, Steering, UnpoisonError
 from unpoison.flow.registration import ASYNC_CONCURRENCY
@@ -43,11 +45,11 @@ def shown(name: str, value: object) -> str:
         return f"`Backoff.exponential(base={value.base:g}, max={value.max:g})`"
     if isinstance(value, timedelta):
         return f"{value.total_seconds() / 3600:g} h"
-    if name in ("timeout", "grace", "start_timeout", "delay"):
+    if name in ("timeout", "grace", "start_timeout", "delay", "within", "first_probe", "longest_probe"):
         return f"{value:g} s"
-    if name == "max_body":
-        return f"{value / 2**20:g} MiB"
-    return f"`{value}`" if isinstance(value, bool) else str(value)
+    if isinstance(value, bool | Breaker | Admission):
+        return f"`{value}`" if isinstance(value, bool) else f"`{type(value).__name__}()`"
+    return f"{value / 2**20:g} MiB" if name == "max_body" else str(value)
 
 
 def parameters(function) -> dict[str, object]:
@@ -87,6 +89,12 @@ def test_every_option_of_a_consumer_is_there_with_its_default():
         "handler": "made from the options",
     }
     assert table("options.md", "A consumer") == expected
+
+
+def test_every_field_of_flow_control_is_there_with_its_default():
+    for nth, usual in enumerate((Breaker(), Admission()), 1):
+        fields = {name: shown(name, getattr(usual, name)) for name in usual.__struct_fields__}
+        assert table("options.md", "Flow control", nth) == fields
 
 
 def test_every_option_of_publish_run_and_the_handler_is_there_with_its_default():
@@ -130,9 +138,10 @@ def test_every_rule_is_there():
     judge = inspect.getsource(unpoison.decide.policy)
     rules = set(re.findall(r'dead\("([\w-]+)"', judge)) | set(re.findall(r'"(backoff|retry-after)"', inspect.getsource(backoff)))
     rules |= set(letters._ENDS)
-    rules |= set(re.findall(r'rule = f"([\w-]+): {why}', inspect.getsource(unpoison.flow.settling)))
+    settling = inspect.getsource(unpoison.flow.settling)
+    rules |= set(re.findall(r'rule = f"([\w-]+): {why}', settling)) | set(re.findall(r'_waiting\(.*, f"([\w-]+): ', settling))
     rules |= {"discard", *map(str, unpoison.decide.policy._NEVER_RETRIED)}
-    assert {"max-attempts", "max-age", "should-retry", "backoff", "retry-after", "in-doubt"} <= rules
+    assert {"max-attempts", "max-age", "should-retry", "backoff", "retry-after", "in-doubt", "outage", "admission"} <= rules
     listed = table("errors.md", "What is in a dead letter", 2)
     assert {name.strip("`") for name in listed} == rules
 
