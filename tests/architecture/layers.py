@@ -30,6 +30,7 @@ EVERYTHING = (
     "reporting",
     "worker",
     "workers",
+    "store",
     "deadletters",
     "flow",
     "app",
@@ -51,14 +52,18 @@ LAYERS = (
     Layer("reporting", ("model", "decide", "control", "port")),
     Layer("worker", ("model", "classify", "body", "decide", "reporting")),
     Layer("workers", ("model", "decide", "reporting", "worker")),
+    Layer("store", ("model", "port", "brokers", "registry")),
     Layer("deadletters", ("model", "port"), ("deadletters",)),
-    Layer("flow", ("model", "body", "decide", "control", "port", "registry", "reporting", "worker", "workers")),
+    Layer("flow", ("model", "body", "decide", "control", "port", "registry", "reporting", "worker", "workers", "store")),
     Layer(
-        "app", ("model", "body", "decide", "control", "port", "registry", "reporting", "worker", "deadletters", "flow"), ("app",)
+        "app",
+        ("model", "body", "decide", "control", "port", "registry", "reporting", "worker", "store", "deadletters", "flow"),
+        ("app",),
     ),
+    Layer("simulation", ("model", "decide", "control", "port", "reporting", "workers", "flow")),
     Layer("programs", ("model", "decide", "reporting", "worker", "flow", "app")),
     Layer("package", ("model", "decide", "control", "reporting", "deadletters", "app"), ("",)),
-    Layer("cli", (*EVERYTHING, "planning", "registry"), ("cli", "cli.*", "__main__")),
+    Layer("cli", (*EVERYTHING, "planning", "registry", "simulation"), ("cli", "cli.*", "__main__")),
     Layer("testing", (*EVERYTHING, "brokers", "registry")),
 )
 
@@ -70,17 +75,18 @@ PACKAGES = {
     "click": ("cli", "cli.*"),
     "rich": ("cli", "cli.*"),
     "pytest": ("testing", "testing.*"),
+    "requests": ("testing.dependency",),
     "pydantic": ("body.guard",),
     "jsonschema": ("body.guard",),
     "referencing": ("body.guard",),
-    "psycopg": ("brokers.postgresql", "brokers.postgresql.*"),
+    "psycopg": ("brokers.postgresql", "brokers.postgresql.*", "store.postgresql", "store.provisioning"),
     "nats": ("brokers.nats.*",),
     "redis": ("brokers.redis.*",),
     "hiredis": ("brokers.redis.*",),
     "pika": ("brokers.rabbitmq.*",),
     "confluent_kafka": ("brokers.kafka.*",),
     "botocore": ("brokers.sqs.*",),
-    "sqlite3": ("brokers.sqlite", "brokers.sqlite.*"),
+    "sqlite3": ("brokers.sqlite", "brokers.sqlite.*", "store.sqlite", "testing.contract.fleet"),
 }
 """Who may import a package that is not ours. Not named: nobody may; the rest of the standard library: everybody."""
 

@@ -8,7 +8,8 @@ import pytest
 from unpoison.errors import BrokerUnavailable, ConfigError, OwnershipLost, PayloadError, Refusal
 from unpoison.model.message import UNTRIED, Counters, Delivery, Outgoing
 from unpoison.port.broker import STORED, Finding, Kept, Published, Refused, Settlement
-from unpoison.port.copying.leased_broker import LeasedBroker, LeasedSource, publish, returned
+from unpoison.port.copying.leased_broker import LeasedBroker, publish
+from unpoison.port.copying.leased_source import LeasedSource, returned
 from unpoison.port.copying.leases import Leases
 from unpoison.port.copying.settling import ALL_LET_GO, Item, LetGo, Receipt, Stored
 
@@ -98,6 +99,10 @@ class Source(LeasedSource):
         if self.trouble is not None:
             raise self.trouble
         return [self.delivery("one")]
+
+    def fetch_paused(self, limit: int) -> list[Delivery]:
+        self._check()
+        return [self.delivery("probe")]
 
     def has_suspect(self) -> bool:
         self._check()
@@ -299,6 +304,59 @@ def test_a_close_returns_what_is_held_though_it_cannot_be_given_back_as_it_was(b
     source.unread = [source.delivery("three")]
     broker.close()
     assert broker.log == ["closed", "give up one", "give up two", "give up three"]
+
+
+def test_a_pause_hands_back_what_nobody_has_fetched_and_from_then_on_no_more_is_fetched_than_is_asked_for(broker: Broker) -> None:
+    (running,) = broker.fetch("orders", 1)
+    source = broker.known["orders"]
+    source.unread = [source.delivery("two")]
+    broker.pause("orders")
+    assert broker.log == ["copy two", "let go two"]
+    assert [each.id for each in broker.fetch("orders", 1)] == ["probe"]
+    broker.settle(Settlement(gone=[running]))
+    broker.pause("orders")
+    broker.resume("orders")
+    assert [each.id for each in broker.fetch("orders", 1)] == ["one"]
+
+
+def test_a_source_that_was_paused_before_its_first_message_is_paused(broker: Broker) -> None:
+    broker.pause("orders")
+    assert [each.id for each in broker.fetch("orders", 1)] == ["probe"]
+    assert [each.id for each in broker.fetch("other", 1)] == ["one"]
+
+
+def test_what_comes_late_to_a_paused_source_goes_back_at_once(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker.fetch("orders", 1)
+    broker._keeper.close()  # the tests do what it does
+    source, asked = broker.known["orders"], []
+    monkeypatch.setattr(source, "is_left_alone", lambda after: asked.append(after) or False)
+    broker._look_after()
+    broker.pause("orders")
+    broker._look_after()
+    assert (asked[0] > 0, asked[1]) == (True, 0.0)
+
+
+def test_a_source_that_is_paused_in_vain_is_paused_and_hands_back_later(broker: Broker) -> None:
+    broker.fetch("orders", 1)
+    broker._keeper.close()
+    source = broker.known["orders"]
+    source.unread, broker.full = [source.delivery("two")], BrokerUnavailable("It is full.")
+    with pytest.raises(BrokerUnavailable, match="It is full"):
+        broker.pause("orders")
+    assert [each.id for each in broker.fetch("orders", 1)] == ["probe"]
+    broker.full = None
+    broker._look_after()
+    assert broker.log == ["copy two", "let go two"]
+
+
+def test_a_close_gives_back_what_a_paused_source_would_have_kept(broker: Broker) -> None:
+    broker.fetch("orders", 1)
+    source, paused = broker.known["orders"], []
+    source.close = lambda: paused.append(source.is_paused)
+    broker.pause("orders")
+    assert source.is_paused
+    broker.close()
+    assert paused == [False]
 
 
 def test_a_queue_that_cannot_be_renewed_does_not_keep_others_from_it(broker: Broker) -> None:
