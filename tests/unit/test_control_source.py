@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from unpoison import App
 from unpoison.control.admission import PROBE_INTERVAL, Admission, TooManyDead
-from unpoison.control.breaker import Breaker, CircuitState
+from unpoison.control.breaker import Breaker
 from unpoison.control.changes import BudgetUsedUp, Closed, Opened, OperatorPause, Paused, Resumed, Slowed, StillDown
 from unpoison.control.circuits import HARDLY_ANY_FOR, MAX_CIRCUITS
 from unpoison.control.evidence import Evidence
@@ -536,15 +536,16 @@ def test_an_operator_pauses_and_resumes():
     assert [control.paused_for(age, 165.0) for age in (200.0, 160.0, 130.0, 100.0, 1.0)] == [60.0, 60.0, 30.0, 0.0, 0.0]
 
 
-def test_a_person_who_resumes_ends_outages_and_forgets_dead_letters():
+def test_what_a_person_has_resumed_forgets_the_outage_and_the_dead_letters():
     control = down()
     bug = failure("", ErrorClassification.BUG, is_dependency_named=False)
     for number in range(60):
         control.refuses_letter(message(number), bug, 0.5)
-    control.resume(2.0)
+    control.resume_letters(2.0)
+    control.circuits.close("billing:443", 2.0)
     assert control.pause is None
     assert control.refuses_letter(message("next"), bug, 2.0) is None
-    assert all(circuit.state is CircuitState.CLOSED for circuit in control.circuits)
+    assert fail(control, "next", 2.0).wait is None
 
 
 def test_messages_that_are_taken_from_the_consumer_block_no_probe():
@@ -594,7 +595,7 @@ def _happens(control, what, delivery, now):
         "dead": lambda: (control.weigh(delivery, bug, now), control.refuses_letter(delivery, bug, now)),
         "retry": lambda: control.admit([retried(f"r{delivery.id}", waits_for="billing:443", put_off=1)], now),
         "pause": lambda: control.pause_by_operator(paused, now),
-        "resume": lambda: control.resume(now),
+        "resume": lambda: (control.pause_by_operator(None, now), control.resume_letters(now)),
         "drop": lambda: control.dropped(now),
     }
     steps[what]()

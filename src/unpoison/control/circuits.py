@@ -261,11 +261,6 @@ class Circuits:
             circuit.close()
             self._note_closed(circuit, evidence, now)
 
-    def close_all(self, now: float) -> None:
-        """A person says that all dependencies work."""
-        for dependency in list(self._known):
-            self.close(dependency, now)
-
     def follow_fleet(self, evidence: Evidence, interval: float, probe_in: float, now: float, *, is_pausing: bool = False) -> None:
         """A consumer of the fleet knows of an outage, and probes at this interval. `is_pausing`: hardly anything succeeds."""
         circuit = self._known.get(evidence.dependency) or self._new(evidence.dependency, now, is_named=evidence.is_named)

@@ -231,14 +231,6 @@ class SourceControl:
             self._operator = pause
             self._follow(now)
 
-    def resume(self, now: float) -> None:
-        """A person says that all is well: outages and dead letters so far no longer count."""
-        self._operator = None
-        self.resume_letters(now)
-        if self.circuits is not None:
-            self.circuits.close_all(now)
-        self._follow(now)
-
     def resume_letters(self, now: float) -> None:
         """Dead letters are admitted again."""
         if self.admission is not None and self.admission.pause is not None:
