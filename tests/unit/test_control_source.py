@@ -389,6 +389,20 @@ def test_those_that_waited_for_a_partial_outage_do_not_fall_on_what_has_just_rec
     assert not control.is_paused
 
 
+def test_a_consumer_that_saw_little_of_the_outage_starts_what_waited_within_seconds():
+    control, started = SourceControl(ControlOptions()), 0
+    evidence = Evidence("billing:443", 0.0, 100, ("refused",))
+    control.circuits.follow_fleet(evidence, 15.0, 0.0, 600.0)
+    waiting = [retried(number, waits_for="billing:443", put_off=5) for number in range(3000)]
+    for step in range(200):
+        now = 600.0 + step / 10
+        some, put_off = control.admit(waiting, now)
+        control.ended(some, 0, now)
+        started += len(some)
+        waiting = [each.delivery for each in put_off]
+    assert (started, waiting) == (3000, [])
+
+
 def test_a_bad_deploy_is_paused_after_fifty_dead_letters_and_a_probe_a_minute_follows():
     control = SourceControl(ControlOptions())
     bug = failure("", ErrorClassification.BUG, is_dependency_named=False)

@@ -143,13 +143,17 @@ class Circuit:
                 self._failing.recovered(message)
             case CircuitState.OPEN:
                 self.state, self._level, self._succeeded, self._ramp_since = CircuitState.RAMP, 1, 0, now
-                self.recovery = Recovery(max(LEAST_RATE, self._new_while_open / max(1.0, now - self._opened_at)))
+                self.recovery = self._recovery(now)
             case CircuitState.RAMP:
                 self._succeeded += 1
                 if self._succeeded >= self._level:
                     self._level, self._succeeded = 2 * self._level, 0
                 if self._level > RAMP_ENDS:
                     self.close()
+
+    def _recovery(self, now: float) -> Recovery:
+        rate = self._new_while_open / max(1.0, now - self._opened_at)
+        return Recovery(max(LEAST_RATE, rate), now, is_known=self._new_while_open >= self._options.messages)
 
     def ended_otherwise(self, message: str, now: float) -> None:
         """A probe has failed for another reason, or was cut off: it decides nothing, and another one may be tried."""

@@ -30,19 +30,24 @@ class Turns:
 
 class Recovery:
     """Those that waited for a dependency which has just recovered: together with new messages they are at most twice as many as
-    it had before."""
+    it had before: as many start each second as failed on it for the first time while it was down. Where too few did (`is_known`)
+    they begin slowly, and double each second."""
 
-    def __init__(self, rate: float) -> None:
-        self._seconds_each = 1.0 / rate
+    def __init__(self, rate: float, since: float, *, is_known: bool = True) -> None:
+        self._rate, self._since, self._is_known = rate, since, is_known
         self._turns, self._free_at = Turns(), 0.0
 
     def wait(self, times: int, spread: float, now: float) -> float | None:
         """None if this one may start now, else for how many seconds it is put off."""
         if self._free_at > now:
             return self.turn(times, spread, now)
-        self._free_at = max(self._free_at, now - BURST) + self._seconds_each
+        self._free_at = max(self._free_at, now - BURST) + self._seconds_each(now)
         return None
 
     def turn(self, times: int, spread: float, now: float) -> float:
         """For how many seconds one that must not start now is put off."""
-        return self._turns.wait(times, spread, self._seconds_each, now)
+        return self._turns.wait(times, spread, self._seconds_each(now), now)
+
+    def _seconds_each(self, now: float) -> float:
+        growth = 1.0 if self._is_known else math.exp2(min(40.0, max(0.0, now - self._since)))
+        return 1.0 / (self._rate * growth)
