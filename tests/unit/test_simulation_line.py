@@ -3,6 +3,8 @@
 import msgspec
 import pytest
 
+from unpoison.control.source import DEFAULT_CONTROL
+from unpoison.model.backoff import Limits
 from unpoison.model.dead_letter import DeadLetter
 from unpoison.model.message import UNTRIED, Counters
 from unpoison.port.broker import Dead, Kept, Settlement
@@ -10,8 +12,8 @@ from unpoison.simulation.crew import Crew
 from unpoison.simulation.ledger import Ledger
 from unpoison.simulation.line import Line
 from unpoison.simulation.run import most_in_a_second
-from unpoison.simulation.scenario import BEFORE, Kind, usual
-from unpoison.simulation.trouble import Drawn, Ran
+from unpoison.simulation.scenario import BEFORE, Kind, Variant, usual
+from unpoison.simulation.trouble import Drawn, Ran, trouble
 
 
 class Clock:
@@ -178,6 +180,19 @@ def test_a_share_is_drawn_whatever_is_asked_first():
     assert [number for number in reversed(range(5_000)) if number in again] == found[::-1]
     other = Drawn(0.2, 4)
     assert found != [number for number in range(5_000) if number in other]
+
+
+@pytest.mark.parametrize("kind", [Kind.PARTIAL_OUTAGE, Kind.POISON])
+def test_the_seed_draws_which_messages_fail(kind, line, clock):
+    clock.now = BEFORE + 60
+    messages = line.fetch("orders", 10_000)[-300:]
+    failing = []
+    for seed in (1, 1, 2):
+        scenario = usual(kind, rate=10.0, length=60.0, share=0.2, seed=seed)
+        meets = trouble(scenario, Variant("all on", DEFAULT_CONTROL, Limits()), 1.0)
+        failing.append(meets.run(messages, BEFORE + 30).failures.keys())
+    assert failing[0] == failing[1] != failing[2]
+    assert len(failing[0]) == pytest.approx(60, rel=0.5)
 
 
 def test_the_most_within_a_second_is_found_wherever_it_begins():

@@ -46,7 +46,7 @@ def test_ten_minutes_of_outage_at_a_thousand_a_second_cost_nothing():
     assert found.works_again <= 15.5
     assert found.peak_after <= 2_000
     assert found.caught_up == pytest.approx(600, rel=0.1)
-    assert max(found.waiting) == pytest.approx(600_000, rel=0.01)
+    assert max(found.waiting) == pytest.approx(600_000, rel=0.05)
 
 
 def test_ten_minutes_of_outage_at_one_a_second_cost_nothing():

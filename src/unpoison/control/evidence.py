@@ -68,15 +68,13 @@ class FailingMessages:
         self._is_named, self._needed_by_all = is_named, needed_by_all
         self._failing: dict[str, _Failing] = {}
         """The one that failed last is the last."""
-        self._failures, self._newly_failing = RecentCount(within), RecentCount(within)
-        self._newly_failing_lately = RecentCount(within * LATELY)
+        self._newly_failing, self._newly_failing_lately = RecentCount(within), RecentCount(within * LATELY)
         self._doubted_since: float | None = None
         """Since when other messages fail on it too: from then on, failures are evidence rather than charged."""
         self._samples: list[str] = []
 
     def add(self, message: str, error: str, now: float, ended: Ended, *, is_first: bool) -> None:
         """A message has failed; `is_first`: it had never failed before."""
-        self._failures.add(1, now)
         self._newly_failing.add(is_first, now)
         self._newly_failing_lately.add(is_first, now)
         while self._failing and self._failing[first := next(iter(self._failing))].last <= now - self._within:
@@ -152,8 +150,8 @@ class FailingMessages:
             self._doubted_since = now
 
     def _are_half(self, ended: Ended, now: float) -> bool:
-        """Whether half of all starts that ended failed on it. Of the latest, only first starts count: a few are retried often."""
-        if 2 * self._failures.total(now) >= ended.within:
+        """Whether half of all that ended failed on it, or half of the latest. Only messages count: a few are retried often."""
+        if 2 * max(len(self._failing), self._newly_failing.total(now)) >= ended.within:
             return True
         new = self._newly_failing_lately.total(now)
         return new >= self._messages and 2 * new >= ended.lately

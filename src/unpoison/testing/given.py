@@ -23,6 +23,7 @@ from unpoison.testing.processes import PATIENCE
 from unpoison.testing.running import drained
 from unpoison.workers.interface import Bell
 
+WITHOUT_CONTROL = {"breaker": None, "budget": None, "admission": None}
 PLAIN_ID = "plain"
 """Of messages that a lab makes: nothing is the matter with it."""
 
@@ -38,8 +39,9 @@ def messages(source: str, count: int, *, first: int = 0, delay: float = 0.0) -> 
 
 
 def consumer(app: App, source: str, handle: Callable[..., Any], **options: Any) -> App:
-    """The app, with this handler for the source in the consumer's own thread: the plainest way to run it."""
-    app.consumer(source, **{"isolation": "inline", **options})(handle)
+    """The app, with this handler for the source in the consumer's own thread and without flow control: the plainest way to run
+    it. Promises are often about many messages that fail alike."""
+    app.consumer(source, **{"isolation": "inline", **WITHOUT_CONTROL, **options})(handle)
     return app
 
 
@@ -77,6 +79,6 @@ def dead_letters(lab: Lab, source: str, bodies: Sequence[bytes]) -> None:
     def give_up(body: bytes) -> None:
         raise Permanent("given")
 
-    app = consumer(lab.app(), source, give_up, admission=None)
+    app = consumer(lab.app(), source, give_up)
     app.publish_many(source, bodies)
     drained(app)

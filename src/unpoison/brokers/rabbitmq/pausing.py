@@ -8,6 +8,7 @@ from unpoison.brokers.rabbitmq.connections import Connections
 from unpoison.brokers.rabbitmq.errors import LOCKED, Refused
 from unpoison.brokers.rabbitmq.held import Held
 from unpoison.brokers.rabbitmq.subscription import Subscription
+from unpoison.errors import UnpoisonError
 from unpoison.model.message import Delivery
 
 SEARCH = 1.0
@@ -43,7 +44,7 @@ class PausedSources:
         while len(found) < limit and time.monotonic() < ends:
             try:
                 pulled = self._pulled(source, subscription)
-            except BaseException:
+            except UnpoisonError:
                 if found:  # they are held: the next fetch meets the trouble again
                     break
                 raise

@@ -89,7 +89,7 @@ def test_in_async_a_time_limit_that_only_cancelled_a_task_costs_no_worker(lab: L
 
 
 def test_a_worker_in_which_one_message_after_the_other_fails_is_replaced_but_not_for_ever(lab: Lab) -> None:
-    with Scene(lab, max_attempts=1, concurrency=1, admission=None) as scene:
+    with Scene(lab, max_attempts=1, concurrency=1) as scene:
         scene.publish({f"failing-{n}": {"do": "give_up"} for n in range(200)})
         consumer = scene.drained()
         assert len(scene.letters()) == 200
@@ -152,7 +152,7 @@ def test_a_gibibyte_of_large_bodies_stays_within_the_memory_budget(lab: Lab) -> 
 
 
 def test_hundreds_of_dead_workers_leave_no_descriptor_and_no_zombie(lab: Lab) -> None:
-    with Scene(lab, max_attempts=1, concurrency=2, admission=None) as scene:
+    with Scene(lab, max_attempts=1, concurrency=2) as scene:
         first = scene.healthy(20, "first")
         with scene.consumer() as consumer:
             scene.diary.wait_for_done(first)

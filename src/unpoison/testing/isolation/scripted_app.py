@@ -75,7 +75,8 @@ HANDLERS: dict[str, Callable[..., Any]] = {
     "raw": handle_raw,
     "beside thread": handle_beside_thread,
 }
-options: dict[str, Any] = {"backoff": Backoff.fixed(scene.also.get("delay", 0.0)), **scene.options}
+without_control = {"breaker": None, "budget": None, "admission": None}  # scenes are often about many messages that fail alike
+options: dict[str, Any] = {"backoff": Backoff.fixed(scene.also.get("delay", 0.0)), **without_control, **scene.options}
 for source in scene.also.get("sources", [SOURCE]):
     app.consumer(source, **options)(HANDLERS[scene.style])
 if scene.style == "beside thread":
