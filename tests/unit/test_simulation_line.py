@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from unpoison.control.source import DEFAULT_CONTROL
+from unpoison.control.options import DEFAULT_CONTROL
 from unpoison.model.backoff import Limits
 from unpoison.model.dead_letter import DeadLetter
 from unpoison.model.message import UNTRIED, Counters
