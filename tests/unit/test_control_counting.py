@@ -28,6 +28,17 @@ def test_a_clock_that_is_set_back_loses_nothing():
     assert counter.total(1000) == 7
 
 
+def test_what_is_taken_back_no_longer_counts_and_no_more_than_was_there_can_be():
+    counter = RecentCount(SECONDS)
+    counter.take(1, 0)
+    counter.add(3, 0)
+    counter.add(4, 10)
+    counter.take(1, 10)
+    assert counter.total(10) == 6
+    counter.take(9, 10)
+    assert (counter.total(10), counter.total(10 + SECONDS)) == (3, 0)
+
+
 def test_a_million_cost_no_more_than_one():
     counter = RecentCount(SECONDS)
     for number in range(10_000):

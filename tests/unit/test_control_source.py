@@ -326,6 +326,17 @@ def test_an_outage_of_something_without_a_name_is_noticed_within_seconds_after_a
     assert now - begin < 4
 
 
+def test_an_outage_of_something_without_a_name_is_noticed_though_each_message_is_retried_often():
+    control = SourceControl(ControlOptions())
+    for second in range(20):
+        fail(control, second, second, "OSError in shop.py:charge", is_dependency_named=False)
+        for earlier in range(max(0, second - 4), second):
+            control.admit([retried(earlier)], second)
+            control.ended([], 1, second)
+            control.weigh(retried(earlier), failure("OSError in shop.py:charge", is_dependency_named=False), second)
+    assert [type(change) for change in control.changes if not isinstance(change, BudgetUsedUp)] == [Opened, Paused]
+
+
 def test_a_few_poison_messages_among_others_that_fail_alike_are_no_outage():
     control, now = SourceControl(ControlOptions()), 0.0
     for second in range(60):

@@ -44,7 +44,7 @@ class Circuits:
         self._is_shared = False
         self._paused_by_fleet: set[str] = set()
         """Dependencies of which the fleet has said that hardly anything succeeds without them."""
-        self._ended, self._ended_lately = RecentCount(options.within), RecentCount(options.within * LATELY)
+        self._ended = RecentCount(options.within), RecentCount(options.within * LATELY)
         self._successes = self._successes_before = 0
         self._said_at: dict[str, float] = {}
         """By open circuit: when it was last said that it is open."""
@@ -99,8 +99,8 @@ class Circuits:
         """So many messages have ended. To be told before the failures of the same batch are weighed."""
         self._successes_before = self._successes
         self._successes += len(good)
-        self._ended.add(len(good) + failed, now)
-        self._ended_lately.add(len(good) + failed, now)
+        for count in self._ended:
+            count.add(len(good) + failed, now)
         if self._tried:
             for delivery in good:
                 circuit = self._known.get(self._tried.pop(delivery.id, ""))
@@ -130,6 +130,9 @@ class Circuits:
         """What the failure of a message means in the light of all others."""
         dependency = self._evidence_against(failure)
         self._ended_otherwise(delivery, dependency, now)
+        if delivery.counters.history:
+            for count in self._ended:
+                count.take(1, now)
         if not dependency:
             return Meaning(failure)
         circuit = self._circuit(dependency, failure, now)
@@ -138,7 +141,7 @@ class Circuits:
             delivery.id,
             sample_of(failure),
             now,
-            Ended(self._ended.total(now), self._ended_lately.total(now), self._successes_before),
+            Ended(self._ended[0].total(now), self._ended[1].total(now), self._successes_before),
             is_charged=failure.charged,
             is_first=not delivery.counters.history,
         )

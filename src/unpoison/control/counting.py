@@ -25,6 +25,15 @@ class RecentCount:
         self._total += count
         self._forget(now)
 
+    def take(self, count: int, now: float) -> None:
+        """So many of those that were just added do not count after all."""
+        self._forget(now)
+        if self._buckets:
+            last, there = self._buckets.pop()
+            taken = min(count, there)
+            self._buckets.append((last, there - taken))
+            self._total -= taken
+
     def total(self, now: float) -> int:
         self._forget(now)
         return self._total

@@ -40,8 +40,8 @@ class Evidence(msgspec.Struct, frozen=True):
 
 
 class Ended(NamedTuple):
-    """How many messages of the source ended: within the breaker's time, within the latest part of it; and how many succeeded
-    ever, before the batch that is being judged."""
+    """How many messages of the source ended, without those that failed once more: within the breaker's time, within the latest
+    part of it; and how many succeeded ever, before the batch that is being judged."""
 
     within: int = 0
     lately: int = 0
@@ -150,8 +150,8 @@ class FailingMessages:
             self._doubted_since = now
 
     def _are_half(self, ended: Ended, now: float) -> bool:
-        """Whether half of all that ended failed on it, or half of the latest. Only messages count: a few are retried often."""
+        """Whether half of all messages failed on it, or half of the latest. Retries do not count: a few are retried often."""
         if 2 * max(len(self._failing), self._newly_failing.total(now)) >= ended.within:
             return True
         new = self._newly_failing_lately.total(now)
-        return new >= self._messages and 2 * new >= ended.lately
+        return 2 * new >= max(self._messages, ended.lately)
