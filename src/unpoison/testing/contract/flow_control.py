@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 
 from unpoison.model.backoff import Backoff
-from unpoison.testing.isolation.diary import wait_until
+from unpoison.testing.isolation.diary import PATIENCE, wait_until
 from unpoison.testing.isolation.flow_scene import BREAKER, SHORTER, FlowScene, Traffic, moment
 from unpoison.testing.isolation.processes import ConsumerProcess
 from unpoison.testing.lab import Lab, Trait, trait
@@ -79,21 +79,19 @@ def test_in_a_partial_outage_the_others_go_on_and_a_killed_consumer_charges_nobo
     with FlowScene(lab) as scene:
         scene.dependency.refuse()
         with scene.consumer() as consumer:
-            traffic = expect_the_others_to_go_on(scene, consumer)
+            before = expect_the_others_to_go_on(scene, consumer, "before")
             scene.kill(consumer)
         with scene.consumer() as consumer:
-            after = scene.healthy(10, "after", calls=False)
-            scene.diary.wait_for_done(after)
-            assert not set(scene.diary.done()) & set(traffic.needing())
+            after = expect_the_others_to_go_on(scene, consumer, "after")
+            assert not set(scene.diary.done()) & {*before.needing(), *after.needing()}
             scene.dependency.work()
-            scene.diary.wait_for_done(traffic.needing())
-            scene.wait_until_empty()
-        expect_nobody_paid(scene, [*traffic.ids, *after])
+            scene.wait_until_empty(2 * PATIENCE)
+        expect_nobody_paid(scene, [*before.ids, *after.ids])
 
 
-def expect_the_others_to_go_on(scene: FlowScene, consumer: ConsumerProcess) -> Traffic:
+def expect_the_others_to_go_on(scene: FlowScene, consumer: ConsumerProcess, name: str) -> Traffic:
     """Of ten messages that come in, three need what is down. Returns them all."""
-    with scene.traffic(40, needing=3) as traffic:
+    with scene.traffic(40, needing=3, name=name) as traffic:
         consumer.wait_for_line(f"{scene.dependency.address} is down")
         traffic.wait(1.5)
     scene.diary.wait_for_done(traffic.others())
@@ -105,10 +103,9 @@ def test_what_hangs_holds_only_the_messages_that_need_it(lab: Lab) -> None:
     with FlowScene(lab, also={"client_timeout": 0.2}) as scene:
         scene.dependency.hang()
         with scene.consumer() as consumer:
-            traffic = expect_the_others_to_go_on(scene, consumer)
+            traffic = expect_the_others_to_go_on(scene, consumer, "traffic")
             scene.dependency.work()
-            scene.diary.wait_for_done(traffic.needing())
-            scene.wait_until_empty()
+            scene.wait_until_empty(2 * PATIENCE)
         expect_nobody_paid(scene, traffic.ids)
 
 

@@ -45,9 +45,9 @@ class FlowScene(Scene):
             **{name: msgspec.to_builtins(value) for name, value in options.items()},
         )
 
-    def traffic(self, rate: float, needing: int = 10) -> "Traffic":
+    def traffic(self, rate: float, needing: int = 10, name: str = "traffic") -> "Traffic":
         """Messages come in at this rate while the block lasts. Of ten, so many need the dependency."""
-        return Traffic(self._lab, rate, needing)
+        return Traffic(self._lab, rate, needing, name)
 
     def redeployed(self, version: str, *, is_broken: bool = False) -> None:
         """From the next consumer on: another version of the code."""
@@ -93,8 +93,8 @@ class FlowScene(Scene):
     def wait_for_dead(self, count: int, patience: float = PATIENCE) -> None:
         self.wait_for_depth(lambda depth: depth.dead >= count, patience)
 
-    def wait_until_empty(self) -> None:
-        self.wait_for_depth(lambda depth: depth.empty, PATIENCE)
+    def wait_until_empty(self, patience: float = PATIENCE) -> None:
+        self.wait_for_depth(lambda depth: depth.empty, patience)
 
     def wait_for_depth(self, is_so: Callable[[Depth], bool], patience: float) -> None:
         """Over one connection, and asked a few times a second only: some servers have much to do to answer."""
@@ -123,8 +123,8 @@ class FlowScene(Scene):
 class Traffic(threading.Thread):
     """Publishes messages in a thread of its own, over one connection, until the block ends or so many were published."""
 
-    def __init__(self, lab: Lab, rate: float, needing: int) -> None:
-        super().__init__(name="traffic", daemon=True)
+    def __init__(self, lab: Lab, rate: float, needing: int, name: str) -> None:
+        super().__init__(name=name, daemon=True)
         self._lab, self._rate, self._needing = lab, rate, needing
         self._is_over = threading.Event()
         self._problem: BaseException | None = None
@@ -149,7 +149,7 @@ class Traffic(threading.Thread):
 
     def _message(self, number: int) -> Outgoing:
         needs = number % 10 < self._needing
-        return Outgoing(f"{'needing' if needs else 'other'}-{number}", SOURCE, b"{}" if needs else b'{"calls":false}')
+        return Outgoing(f"{'needing' if needs else 'other'}-{self.name}-{number}", SOURCE, b"{}" if needs else b'{"calls":false}')
 
     def needing(self) -> list[str]:
         return [id_ for id_ in self.ids if id_.startswith("needing")]
