@@ -320,6 +320,8 @@ def test_an_exchange_without_news_waits_for_no_lock_of_the_file(tmp_path, clock)
 def test_a_file_that_another_program_locks_is_a_store_that_is_away(tmp_path, clock, monkeypatch):
     monkeypatch.setattr(sqlite, "BUSY_TIMEOUT", 0.01)
     store = opened(f"sqlite:///{tmp_path}/fleet.db", clock)
+    with store._database.reading() as run:
+        assert run("pragma busy_timeout", ()).fetchall() == [(10,)]
     with closing(sqlite3.connect(tmp_path / "fleet.db", isolation_level=None)) as other:
         other.execute("begin immediate")
         with pytest.raises(StoreUnavailable, match=r"database is locked.*held a write transaction for more than 0.01 s"):

@@ -6,6 +6,7 @@ import pytest
 
 from tests.unit.stores import Clock, opened, paused
 from unpoison.control.admission import PROBE_INTERVAL
+from unpoison.control.breaker import RAMP_LASTS
 from unpoison.control.budget import FLOOR
 from unpoison.control.changes import OperatorPause
 from unpoison.control.options import ControlOptions
@@ -13,7 +14,7 @@ from unpoison.control.source import SourceControl
 from unpoison.errors import ConfigError, StoreUnavailable
 from unpoison.flow.store_link import EXCHANGE_BUSY, EXCHANGE_EVERY, SILENT_FOR, StoreLink
 from unpoison.model.failure import Failure
-from unpoison.model.message import Delivery
+from unpoison.model.message import Counters, Delivery, PastAttempt
 from unpoison.model.verdict import ErrorClassification
 from unpoison.store.port import ADMISSION, OPEN, PAUSING
 from unpoison.store.sql_store import ALIVE
@@ -74,6 +75,10 @@ class Member:
     @property
     def open_circuits(self):
         return sorted(each.dependency for each in self.control.circuits if each.evidence is not None)
+
+
+def _waits_for(dependency):
+    return Counters(attempts=1, history=(PastAttempt(1, 0.0, "transient", "refused"),), waits_for=dependency, put_off=1)
 
 
 def _refused(dependency):
@@ -223,15 +228,13 @@ def test_an_outage_survives_a_restart(member, clock):
     assert again.turn() == 1
 
 
-def test_an_outage_that_is_over_is_not_brought_back_by_an_answer_that_is_late(member, clock):
+def test_an_outage_that_is_over_is_not_brought_back_by_a_consumer_that_hears_it_late(member, clock):
     first, second = member("a:1"), member("b:2")
     down(first)
     second.exchange()
     second.link.step()  # its answer still has the outage, and is taken over later
     clock.now += 2
-    first.exchange()
-    first.succeeds()
-    first.control.resume(clock.now)
+    first.control.circuits.close(BILLING, clock.now)
     first.exchange()
     second.turn()
     second.link.step()
@@ -241,15 +244,85 @@ def test_an_outage_that_is_over_is_not_brought_back_by_an_answer_that_is_late(me
     assert list(first.store.circuits()) == []
 
 
+def test_a_consumer_that_is_busy_for_long_does_not_tell_the_same_outage_twice(member):
+    busy = member("a:1")
+    busy.fails(10)
+    busy.turn()
+    busy.link.step()
+    busy.store.close_circuit("orders", BILLING)
+    busy.link.step()  # though its own thread has not yet heard that the store has it
+    assert list(busy.store.circuits()) == []
+
+
 def test_what_a_consumer_has_found_out_is_not_undone_by_an_answer_that_is_older(member, clock):
     first = member("a:1")
     down(first)
     first.link.step()  # the answer has the outage
-    first.control.resume(clock.now)
+    first.control.circuits.close(BILLING, clock.now)
     first.turn()
     assert first.open_circuits == []
     first.exchange()
     assert list(first.store.circuits()) == []
+
+
+def test_that_others_succeed_again_is_not_undone_by_an_answer_that_is_older(member, clock):
+    first = member("a:1")
+    down(first)
+    first.link.step()  # the answer says that hardly anything succeeds
+    first.control.circuits.pausing = None
+    first.turn()
+    assert first.control.circuits.pausing is None
+    first.exchange()
+    assert [each.state for each in first.store.circuits()] == [OPEN]
+
+
+def test_once_a_probe_has_succeeded_its_consumer_asks_for_no_other(member, clock):
+    first = member("a:1")
+    down(first)
+    clock.now += 2
+    first.exchange()
+    assert first.turn() == 1
+    probe = first.start()
+    first.exchange()
+    (before,) = first.store.circuits()
+    first.succeeds(probe)
+    clock.now += 20
+    first.exchange()
+    assert [each.next_probe_at for each in first.store.circuits()] == [before.next_probe_at]
+
+
+def test_an_outage_in_which_others_go_on_ends_for_all_though_no_more_messages_wait_for_it(member, clock):
+    first, second = member("a:1"), member("b:2")
+    first.fails(10)
+    first.exchange()
+    second.exchange()
+    clock.now += 2
+    first.exchange()
+    waiting = Delivery(None, "orders", "waiting", b"", counters=_waits_for(BILLING))
+    started, _ = first.control.admit([waiting], clock.now)
+    assert started == [waiting]
+    first.succeeds(waiting)
+    clock.now += RAMP_LASTS + 1
+    first.exchange()
+    first.exchange()
+    second.exchange()
+    assert (first.open_circuits, second.open_circuits, list(first.store.circuits())) == ([], [], [])
+
+
+def test_who_only_hears_of_an_outage_does_not_forget_it_while_others_find_it_there(member, clock):
+    first, second = member("a:1"), member("b:2")
+    first.fails(10)
+    for _ in range(30):
+        first.exchange()
+        second.exchange()
+        clock.now += 60
+        first.fails()
+    assert second.open_circuits == [BILLING]
+    for _ in range(30):
+        first.exchange()
+        second.exchange()
+        clock.now += 60
+    assert (first.open_circuits, second.open_circuits) == ([], []), "nobody has heard of it for 20 minutes"
 
 
 def test_a_person_who_ends_an_outage_in_the_store_ends_it_for_all(member):
