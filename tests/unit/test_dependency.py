@@ -1,15 +1,19 @@
 """A failure is attributed to the server that its client names, or else to its type and the last place in the user's code."""
 
 import asyncio
+import smtplib
 import socket
 import threading
+import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import aiohttp
+import asyncpg
 import botocore.session
 import httpx
 import psycopg
 import pymongo
+import pymysql
 import pytest
 import redis
 import requests
@@ -118,9 +122,54 @@ def test_what_was_handled_when_another_error_was_raised_on_purpose_is_not_looked
     assert dependency_of(raised(ship)) == ("RuntimeError in test_dependency.py:ship", False)
 
 
+def with_a_socket(port):
+    socket.create_connection(("127.0.0.1", port), timeout=5)
+
+
+def with_smtplib(port):
+    smtplib.SMTP("127.0.0.1", port, timeout=5)
+
+
+def with_urllib(port):
+    urllib.request.urlopen(f"http://127.0.0.1:{port}/orders/7", timeout=5)
+
+
+def with_asyncio(port):
+    asyncio.run(asyncio.open_connection("127.0.0.1", port))
+
+
+def with_asyncpg(port):
+    asyncio.run(asyncpg.connect(f"postgresql://shop:secret@127.0.0.1:{port}/shop"))
+
+
+def with_pymysql(port):
+    pymysql.connect(host="127.0.0.1", port=port, user="shop", password="secret")
+
+
+SILENT = [with_a_socket, with_smtplib, with_urllib, with_asyncio, with_asyncpg, with_pymysql]
+
+
+@pytest.mark.parametrize("client", SILENT)
+def test_where_an_exception_does_not_name_the_server_the_attempt_to_connect_does(closed_port, client):
+    assert dependency_of(raised(client, closed_port)) == (f"127.0.0.1:{closed_port}", True)
+
+
+def test_a_unix_socket_and_a_function_of_the_same_name_are_not_taken_for_an_address():
+    def create_connection(host, port):
+        raise OSError("no")
+
+    def connect():
+        with socket.socket(socket.AF_UNIX) as one:
+            one.connect("/nowhere")
+
+    assert dependency_of(raised(create_connection, "billing", 80)) == ("OSError in test_dependency.py:create_connection", False)
+    assert dependency_of(raised(connect)) == ("FileNotFoundError in test_dependency.py:connect", False)
+
+
 def test_a_bare_error_is_attributed_to_its_type_and_the_last_place_in_the_users_code(closed_port):
     def connect():
-        socket.create_connection(("127.0.0.1", closed_port))
+        with socket.socket() as one:
+            one.connect(("127.0.0.1", closed_port))
 
     assert dependency_of(raised(connect)) == ("ConnectionRefusedError in test_dependency.py:connect", False)
 

@@ -1,13 +1,14 @@
 """On what did an attempt fail: which server, or which place in the user's code?
 
 Clients tell the address of the server in their exceptions, each in its own way, or in an exception that theirs was raised from.
-Where none does, failures are alike if their type and the last line of the user's own code are. Nothing is imported for it, and
-what an attribute holds is not trusted.
+Where none does, the attempt to connect may be in a traceback. Else failures are alike if their type and the last line of the
+user's own code are. No client is imported for it, and what an attribute holds is not trusted.
 """
 
 import re
+import socket
 import sysconfig
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePath
 from types import FrameType
 from typing import Any, NamedTuple
@@ -22,6 +23,8 @@ from unpoison.model.message import DEPENDENCY_LIMIT
 _PORTS = {"http": 80, "https": 443}
 _OURS = Path(__file__).resolve().parent.parent
 _INSTALLED = tuple({path for name in ("stdlib", "platstdlib", "purelib", "platlib") if (path := sysconfig.get_path(name))})
+
+_ASYNCIO = str(Path("asyncio", "base_events.py"))
 
 _CONNECTING = re.compile(r"connecting to ([^\s:]+):(\d+)")
 _SERVER_AT = re.compile(r'server at "([^"]+)"(?: \([^)]*\))?, port (\d+)')
@@ -43,7 +46,8 @@ def dependency_of(error: BaseException) -> Dependency:
     try:
         if given := named_by_handler(error):
             return Dependency(given, True)
-        found = next(filter(None, map(_address, chain_of(error))), None)
+        chain = chain_of(error)
+        found = next(filter(None, map(_address, chain)), None) or next(filter(None, map(_dialled, chain)), None)
         return Dependency(_short(found), True) if found else Dependency(_place(error), False)
     except BaseException:  # user code may raise anything, even from an attribute
         return Dependency(_short(type_name(type(error))), False)
@@ -116,6 +120,25 @@ _READERS: Mapping[str, Callable[[BaseException], str | None]] = {
 """By the package of the exception's class."""
 
 
+def _dialled(error: BaseException) -> str | None:
+    """Where the standard library was connecting to: what smtplib, PyMySQL or asyncpg raise does not say it."""
+    for frame in _frames(error):
+        code, local = frame.f_code, frame.f_locals
+        if code is socket.create_connection.__code__:
+            address = local.get("address")
+            return _joined(*address[:2]) if isinstance(address, tuple) and len(address) > 1 else None
+        if code.co_name == "create_connection" and code.co_filename.endswith(_ASYNCIO):
+            return _joined(local.get("host"), local.get("port"))
+    return None
+
+
+def _frames(error: BaseException) -> Iterator[FrameType]:
+    trace = trace_of(error)
+    while trace is not None:
+        yield trace.tb_frame
+        trace = trace.tb_next
+
+
 def _of_url(url: object) -> str | None:
     """Host and port alone: a URL may hold a password, and its path is another one for each message."""
     try:
@@ -132,11 +155,9 @@ def _joined(host: Any, port: Any) -> str | None:
 def _place(error: BaseException) -> str:
     """Type, file and function. No line number: it changes with each release."""
     last = None
-    trace = trace_of(error)
-    while trace is not None:
-        if _is_users(trace.tb_frame):
-            last = trace.tb_frame
-        trace = trace.tb_next
+    for frame in _frames(error):
+        if _is_users(frame):
+            last = frame
     name = type_name(type(error))
     return _short(f"{name} in {PurePath(last.f_code.co_filename).name}:{last.f_code.co_name}" if last else name)
 
