@@ -121,7 +121,7 @@ def filled(_: Path, url: str, count: int) -> int:
     logging.disable(logging.CRITICAL)
     app = App(url)
 
-    @app.consumer("orders", isolation="inline")
+    @app.consumer("orders", isolation="inline", admission=None)
     def fail(order: dict[str, Any]) -> None:
         raise ValueError(f"order {order['id']} has no total")
 

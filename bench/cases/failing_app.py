@@ -10,7 +10,8 @@ from unpoison import App, Backoff
 
 app = App(os.environ.get("BENCH_URL", "sqlite:///unused.db"))
 LEDGER = Path(os.environ.get("BENCH_LEDGER", os.devnull))
-AT_ONCE = Backoff.fixed(0.0)
+FAILS = {"max_attempts": 2, "backoff": Backoff.fixed(0.0), "breaker": None, "budget": None, "admission": None}
+"""Every message is to be run to its last attempt at full speed, which flow control would prevent."""
 
 
 def note(word: str) -> None:
@@ -24,19 +25,19 @@ def note_start() -> None:
     note("worker")
 
 
-@app.consumer("one-attempt", max_attempts=2, backoff=AT_ONCE)
+@app.consumer("one-attempt", **FAILS)
 def refuse(order: dict[str, Any]) -> None:
     """No retry can cure it: one start, then a dead letter."""
     raise ValueError(order["id"])
 
 
-@app.consumer("two-attempts", max_attempts=2, backoff=AT_ONCE)
+@app.consumer("two-attempts", **FAILS)
 def lose_connection(order: dict[str, Any]) -> None:
     """A retry might: two starts, then a dead letter."""
     raise ConnectionError(order["id"])
 
 
-@app.consumer("async", max_attempts=2, backoff=AT_ONCE, concurrency=32)
+@app.consumer("async", **FAILS, concurrency=32)
 async def wait_and_fail(order: dict[str, Any]) -> None:
     if order.get("probe"):
         note(f"probe-{order['id']}")

@@ -39,7 +39,7 @@ def handle(order: dict[str, Any]) -> None:
     deque(map(zlib.crc32, repeat(BLOCK, TURNS)), 0)
 
 
-@app.consumer("deaths", concurrency=1, max_attempts=1)
+@app.consumer("deaths", concurrency=1, max_attempts=1, admission=None)
 def die(order: dict[str, Any]) -> None:
     """Every other message kills its worker; the one behind it says when it was started."""
     if order["id"] % 2 == 0:
