@@ -110,8 +110,11 @@ def test_its_numbers_are_those_of_the_code():
         == (1, 15),
         "(three at most run at once)": breaker.MAX_PROBES == 3,
         "after twenty failures and a second": (circuits.FAILURES_TO_PAUSE * usual.messages, circuits.HARDLY_ANY_FOR) == (20, 1),
-        "1, 2, 4 … 64 messages": breaker.RAMP_ENDS == 64,
-        "or after 30 seconds": breaker.RAMP_LASTS == 30,
+        "1, 2, 4 … 64 of those that waited": breaker.RAMP_ENDS == 64,
+        "If the first three fail on the dependency, or later ten in a row": (breaker.RAMP_FAILS, usual.messages) == (3, 10),
+        "when none of them has failed for 30 seconds": breaker.RAMP_LASTS == 30,
+        "run again in the last three seconds": evidence.LATELY * usual.within == 3,
+        "if only nine still fail on it, for twenty minutes": (usual.messages - 1, breaker.FORGET_AFTER) == (9, 1200),
         "Told again every ten minutes": circuits.SAY_AGAIN_EVERY == 600,
         "**three different messages** are throttled on one dependency within 10 seconds": (throttle.MESSAGES, throttle.WITHIN)
         == (3, 10),

@@ -1,5 +1,7 @@
 """Many messages that fail on one dependency are an outage; one that fails often is poison. Nothing else opens a circuit."""
 
+from random import Random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -97,6 +99,15 @@ def test_for_each_of_the_next_probes_one_comes_back_and_the_others_later_and_lat
     assert turns == [3, 7, *range(15, 301, 15), *[450] * 3], "as far ahead as the outage has lasted"
 
 
+def test_a_ramp_does_not_end_by_itself_while_messages_fail():
+    found = in_ramp()
+    for now in (40, 60):
+        found.started([f"bad-{now}"], now)
+        found.failed(f"bad-{now}", "refused", now)
+        found.expire(now + 20)
+    assert found.state is CircuitState.RAMP
+
+
 def test_a_ramp_in_which_few_messages_come_ends_by_itself():
     found = opened()
     found.started(["probe"], 1)
@@ -191,15 +202,88 @@ def test_after_a_probe_that_succeeds_1_2_4_and_more_may_run_until_it_is_closed()
     assert (found.state, found.room(3), found.evidence) == (CircuitState.CLOSED, None, None)
 
 
-def test_a_failure_during_the_ramp_opens_it_again_and_probes_go_on_at_the_interval_they_had():
+def in_ramp(*, succeeded=0):
+    """A circuit whose probe, and so many after it, have succeeded."""
     found = opened()
     for now in (1, 3, 7):
         found.started([f"p{now}"], now)
         found.failed(f"p{now}", "refused", now)
-    found.started(["p15"], 15)
-    found.recovered("p15", 15)
-    assert found.failed("m99", "refused", 16).charge is Charge.OUTAGE
-    assert (found.state, found.next_probe_in(16)) == (CircuitState.OPEN, 15)
+    for number in range(1 + succeeded):
+        found.started([f"good-{number}"], 15)
+        found.recovered(f"good-{number}", 15)
+    assert found.state is CircuitState.RAMP
+    return found
+
+
+def test_if_three_fail_in_a_row_after_the_probe_it_opens_again_and_probes_go_on_at_the_interval_they_had():
+    found, states = in_ramp(), []
+    for number in range(3):
+        found.started([f"bad-{number}"], 16)
+        assert found.failed(f"bad-{number}", "refused", 16).charge is Charge.OUTAGE
+        states.append(found.state)
+    assert states == [CircuitState.RAMP, CircuitState.RAMP, CircuitState.OPEN]
+    assert found.next_probe_in(16) == 15
+
+
+def test_a_failure_of_what_was_not_let_through_decides_nothing_in_a_ramp():
+    found = in_ramp()
+    assert {found.failed(f"new-{number}", "refused", 16).charge for number in range(100)} == {Charge.OUTAGE}
+    assert found.state is CircuitState.RAMP
+
+
+@pytest.mark.parametrize(("in_a_row", "state"), [(9, CircuitState.RAMP), (10, CircuitState.OPEN)])
+def test_later_in_a_ramp_so_many_must_fail_in_a_row(in_a_row, state):
+    found = in_ramp(succeeded=1)
+    for number in range(in_a_row):
+        found.started([f"bad-{number}"], 16)
+        found.failed(f"bad-{number}", "refused", 16)
+    assert found.state is state
+
+
+def _flaky_for_two_minutes(random, share):
+    """Each second a hundred messages call it, and what failed is run again. In how many of the last sixty is it not closed?"""
+    found, again, not_closed = circuit(), list[str](), 0
+    for now in range(120):
+        room, new = found.room(now), [f"{now}-{each}" for each in range(100)]
+        let_through, again = (again, []) if room is None else (again[:room], again[room:])
+        found.started(let_through if room is not None else (), now)
+        for each in (*new, *let_through):
+            is_first = each in new
+            if random.random() < share:
+                found.failed(each, "refused", now, Ended(3000, 300), is_first=is_first)
+                again.append(each)
+            elif not is_first:
+                found.recovered(each, now)
+        found.expire(now)
+        not_closed += now >= 60 and found.state is not CircuitState.CLOSED
+    return not_closed
+
+
+@pytest.mark.parametrize(("share", "least", "most"), [(0.3, 0, 0.01), (0.5, 0, 0.05), (1.0, 1.0, 1.0)])
+def test_a_dependency_on_which_every_other_call_fails_is_flaky_and_not_down(share, least, most):
+    not_closed = sum(_flaky_for_two_minutes(Random(seed), share) for seed in range(20)) / (20 * 60)
+    assert least <= not_closed <= most
+
+
+def test_a_few_poison_messages_keep_no_circuit_open():
+    """Nine is one fewer than make an outage."""
+    found, now = opened(), 0.0
+    while found.state is not CircuitState.CLOSED:
+        now += 15
+        assert now <= 1_400
+        found.started([f"m{now / 15 % 9}"], now)
+        found.failed(f"m{now / 15 % 9}", "refused", now)
+        found.expire(now)
+    assert found.failed("m1", "refused", now).charge is Charge.CHARGED
+
+
+def test_ten_messages_that_still_fail_in_turn_keep_it_open():
+    found = opened()
+    for now in range(0, 10_000, 15):
+        found.started([f"m{now / 15 % 10}"], now)
+        found.failed(f"m{now / 15 % 10}", "refused", now)
+        found.expire(now)
+    assert found.state is CircuitState.OPEN
 
 
 EVENTS = st.lists(

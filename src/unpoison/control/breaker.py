@@ -2,7 +2,7 @@
 
     closed ── many different messages fail on it, and hardly any of them succeeds when run again ──► open
     open   ── one probe at a time, after 1 s, 2 s, 4 s … 15 s; one succeeds ──► ramp
-    ramp   ── 1, 2, 4 … messages at a time; one fails on it again ──► open
+    ramp   ── 1, 2, 4 … messages at a time; several in a row fail on it again ──► open
     ramp   ── enough at a time have succeeded, or none has failed for a while ──► closed
 
 `Circuit` is that for one dependency. One message that fails often is never evidence: that is poison.
@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from unpoison.control.evidence import Ended, Evidence, FailingMessages
+from unpoison.control.counting import RecentCount
+from unpoison.control.evidence import LATELY, MAX_RECOVERED, Ended, Evidence, FailingMessages
 from unpoison.control.turns import LONGEST_WAIT, Recovery
 from unpoison.errors import ConfigError
 
@@ -23,9 +24,12 @@ MAX_PROBES = 3
 """Probes that run at the same time: one that outlasts its interval does not block the next."""
 RAMP_ENDS = 64
 RAMP_LASTS = 30.0
-"""Seconds after which a ramp ends though few messages came."""
+"""Seconds without a failure after which a ramp ends though few messages came."""
+RAMP_FAILS = 3
+"""Failures in a row by which a ramp ends in which nothing has succeeded yet but its probe."""
 FORGET_AFTER = 1_200.0
-"""Seconds without any failure or probe after which an open circuit closes: every message that waits for it has come due."""
+"""Seconds after which an open circuit closes if too few different messages failed on it: each that waits for it has come due. So
+poison that fails on what works again is not kept waiting for ever."""
 TURNS_AHEAD = 4
 """Probes at the longest interval for which a message is told to come back, however short the outage has been so far."""
 NONE_ENDED = Ended()
@@ -95,7 +99,7 @@ class Circuit:
             dependency, options.messages, options.within, is_named=is_named, needed_by_all=needed_by_all
         )
         self._interval = options.first_probe
-        self._probe_at = self._ramp_since = self._heard_at = 0.0
+        self._probe_at = self._ramp_quiet_since = self._heard_at = 0.0
         self._turn_at = self._turn_step = 0.0
         """When the last message comes back that was told when its turn to probe comes, and how far it is from the one before."""
         self._others_until = 0.0
@@ -104,7 +108,11 @@ class Circuit:
         """After an outage: how fast those that waited for it may start."""
         self._opened_at, self._new_while_open = 0.0, 0
         self._running: set[str] = set()
-        self._level = self._succeeded = 0
+        self._level = self._succeeded = self._failed_in_a_row = 0
+        self._latest: dict[str, None] = {}
+        """The different messages that failed last while it was open: one fewer than make an outage."""
+        self._good_again, self._bad_again = RecentCount(options.within * LATELY), RecentCount(options.within * LATELY)
+        """How many of those that were run again succeeded lately. Kept while it opens and closes."""
         self.needs_grant, self._granted_until = False, 0.0
         """With a fleet, a probe needs a grant: one consumer's probe serves all."""
 
@@ -119,37 +127,69 @@ class Circuit:
         is_first: bool = True,
     ) -> Weighed:
         """A message has failed on the dependency. `is_first`: it had never failed before."""
-        self._running.discard(message)
-        self._heard_at = now
+        self._bad_again.add(not is_first, now)
         if self.state is CircuitState.RAMP:
-            self._open_again(now)
-        if self.state is CircuitState.OPEN:
+            self._failed_in_ramp(message, now)
+        self._running.discard(message)
+        if self.state is not CircuitState.OPEN or self._is_news(message):
+            self._heard_at = now
+        if self.state is not CircuitState.CLOSED:
             self._new_while_open += is_first
             return Weighed(Charge.OUTAGE, self._failing.refund(message))
         self._failing.add(message, error, now, ended, is_first=is_first)
-        if self._failing.are_outage(ended, now):
+        if self._failing.are_outage(ended, now) and not self._is_flaky(now):
             self._open(now)
             return Weighed(Charge.OUTAGE, self._failing.refund(message))
         if self._failing.is_charged(message, now, is_charged=is_charged):
             return Weighed(Charge.CHARGED)
         return Weighed(Charge.UNCHARGED, self._failing.refund(message))
 
+    def _failed_in_ramp(self, message: str, now: float) -> None:
+        """Only what was let through decides, and not one failure: what is flaky works, and waiting does not make it better."""
+        if message not in self._running:
+            return
+        self._failed_in_a_row += 1
+        self._ramp_quiet_since = now
+        has_only_probed = self._level == 1 and not self._succeeded
+        if self._failed_in_a_row >= (min(RAMP_FAILS, self._options.messages) if has_only_probed else self._options.messages):
+            self._open_again(now)
+
+    def _is_news(self, message: str) -> bool:
+        """Whether so many other messages have failed since this one did that it takes more than them to make an outage."""
+        is_news = message not in self._latest
+        self._latest.pop(message, None)
+        self._latest[message] = None
+        if len(self._latest) >= self._options.messages:
+            del self._latest[next(iter(self._latest))]
+        return is_news
+
+    def _is_flaky(self, now: float) -> bool:
+        """Whether enough of those that were run again succeeded lately: then retries help, and waiting does not."""
+        good = self._good_again.total(now)
+        return good > MAX_RECOVERED * max(self._options.messages, good + self._bad_again.total(now))
+
     def recovered(self, message: str, now: float) -> None:
         """A message that had failed on the dependency, or was let through to try it, has succeeded."""
         self._running.discard(message)
         self._heard_at = now
+        self._good_again.add(1, now)
         match self.state:
             case CircuitState.CLOSED:
                 self._failing.recovered(message)
             case CircuitState.OPEN:
-                self.state, self._level, self._succeeded, self._ramp_since = CircuitState.RAMP, 1, 0, now
-                self.recovery = self._recovery(now)
+                self._begin_ramp(now)
             case CircuitState.RAMP:
                 self._succeeded += 1
+                self._failed_in_a_row = 0
                 if self._succeeded >= self._level:
                     self._level, self._succeeded = 2 * self._level, 0
                 if self._level > RAMP_ENDS:
                     self.close()
+
+    def _begin_ramp(self, now: float) -> None:
+        self.state, self._ramp_quiet_since = CircuitState.RAMP, now
+        self._level, self._succeeded, self._failed_in_a_row = 1, 0, 0
+        self.recovery = self._recovery(now)
 
     def _recovery(self, now: float) -> Recovery:
         rate = self._new_while_open / max(1.0, now - self._opened_at)
@@ -234,7 +274,9 @@ class Circuit:
         over when the fleet says so."""
         if self.needs_grant and self.state is CircuitState.OPEN:
             return
-        since, longest = (self._ramp_since, RAMP_LASTS) if self.state is CircuitState.RAMP else (self._heard_at, FORGET_AFTER)
+        since, longest = (
+            (self._ramp_quiet_since, RAMP_LASTS) if self.state is CircuitState.RAMP else (self._heard_at, FORGET_AFTER)
+        )
         if self.state is not CircuitState.CLOSED and now - since > longest:
             self.close()
 
@@ -264,6 +306,7 @@ class Circuit:
         self.state, self.evidence = CircuitState.CLOSED, None
         self._failing.clear()
         self._running.clear()
+        self._latest.clear()
         self._interval, self._turn_at = self._options.first_probe, 0.0
 
     def successes_before(self) -> int:

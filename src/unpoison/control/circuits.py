@@ -136,6 +136,7 @@ class Circuits:
         if not dependency:
             return Meaning(failure)
         circuit = self._circuit(dependency, failure, now)
+        self._expire(circuit, now)
         was_closed = circuit.state is CircuitState.CLOSED
         charge, refund = circuit.failed(
             delivery.id,
