@@ -134,6 +134,38 @@ def test_after_an_outage_the_source_has_at_most_twice_its_rate_until_the_backlog
         assert sum(begin <= at < begin + 1 for at in starts) <= 2.2 * rate + 1
 
 
+def test_a_source_with_far_more_traffic_than_before_its_pause_is_not_held_back_for_ever():
+    control, now, minute = SourceControl(ControlOptions()), 0.0, []
+    while now < 60:
+        succeed(control, [now], now)
+        now += 0.1
+    down(control, now)
+    now += 1.0
+    while control.room(now) is not None:
+        room = control.room(now)
+        succeed(control, [f"{now}-{each}" for each in range(min(room, 100))], now)
+        control.fetched(room, room, now)
+        minute.append(min(room, 100))
+        now += 0.5
+        assert now < 1800
+    early, late = minute[20:120], minute[-120:]
+    assert sum(early) / len(early) <= 11, "twice ten a second at first"
+    assert sum(late) / len(late) == 100
+
+
+def test_those_that_waited_are_not_held_back_for_ever_where_too_few_new_ones_came():
+    control, now, started = down(), 1.0, 0
+    control.circuits.pausing = None
+    waiting = [retried(number, waits_for="billing:443", put_off=1) for number in range(100_000)]
+    while waiting and now < 1800:
+        room = control.circuits.get("billing:443").room(now)
+        asking = waiting[: 1000 if room is None else max(room, 1)]
+        some, _ = control.admit(asking, now)
+        control.ended(some, 0, now)
+        started, waiting, now = started + len(some), waiting[len(some) :], now + 1.0
+    assert not waiting
+
+
 def test_in_a_partial_outage_the_others_go_on_and_the_source_is_not_paused():
     control, now = SourceControl(ControlOptions()), 0.0
     for number in range(1000):
@@ -440,6 +472,24 @@ def test_a_bad_deploy_is_paused_after_fifty_dead_letters_and_a_probe_a_minute_fo
     assert control.pause is None
 
 
+def test_a_message_that_its_handler_discards_is_no_dead_letter_and_as_a_probe_it_resumes():
+    control = SourceControl(ControlOptions())
+    bug = failure("", ErrorClassification.BUG, is_dependency_named=False)
+    discard = failure("", ErrorClassification.PERMANENT, is_dependency_named=False, discard=True)
+    for number in range(1000):
+        control.ended([], 5, 0.0)
+        for each in range(4):
+            control.weigh(message(f"{number}-{each}"), discard, 0.0)
+        assert control.refuses_letter(message(number), bug, 0.0) is None, "a fifth"
+    while control.refuses_letter(message("dead"), bug, 0.0) is None:
+        pass
+    probe = message("probe")
+    control.admit([probe], PROBE_INTERVAL + 1)
+    control.ended([], 1, PROBE_INTERVAL + 1)
+    control.weigh(probe, discard, PROBE_INTERVAL + 1)
+    assert control.pause is None
+
+
 @pytest.mark.parametrize("rule", sorted(GARBAGE))
 def test_garbage_pauses_nothing(rule):
     control = SourceControl(ControlOptions())
@@ -510,6 +560,21 @@ def test_with_depends_on_a_source_on_which_most_succeed_is_not_paused():
         succeed(control, [f"{number}-{each}" for each in range(7)], number / 10)
         fail(control, number, number / 10, dependency="billing")
     assert not control.is_paused
+
+
+def test_a_handler_that_asks_for_a_later_start_is_not_started_earlier_because_of_an_outage():
+    control = down(messages=11)
+    waits = [fail(control, f"later-{number}", 0.5, retry_after=30.0, charged=False).wait for number in range(10)]
+    assert min(waits) >= 30.0
+    assert fail(control, "soon", 0.5).wait < 30.0, "others have not lost their turn"
+    assert fail(control, "much later", 0.5, retry_after=1e300, charged=False).wait < 1e10
+
+
+def test_what_waited_for_the_budget_once_is_soon_forgotten():
+    control = SourceControl(ControlOptions())
+    control.admit([retried(number) for number in range(100_000)], 0.0)
+    _, put_off = control.admit([retried(f"late-{number}") for number in range(100)], 605.0)
+    assert max(each.after for each in put_off) < 20
 
 
 def test_retries_beyond_the_budget_wait_for_their_turn_uncharged():

@@ -75,6 +75,23 @@ def test_then_it_goes_on_at_half_its_rate_and_a_tenth_more_each_second_until_the
     assert throttle.room(now + 10) is None
 
 
+def test_throttles_of_what_had_started_before_do_not_slow_it_down_further():
+    throttle = slowed(rate=100, retry_after=30)
+    for number in range(30):
+        throttle.throttled(f"late-{number}", "billing", 30, 20.0 + number / 10)
+    begin = 9.5 + throttle.next_start_in(9.5)
+    throttle.room(begin)
+    assert 45 <= throttle.room(begin + 1) <= 55
+
+
+def test_a_source_that_is_throttled_while_it_is_slowed_goes_on_at_half_of_what_it_was_allowed():
+    throttle = slowed(rate=100, retry_after=None)
+    throttle.room(12.5)
+    assert [throttle.throttled(each, "billing", None, 12.5) for each in "xyz"] == [False, False, True]
+    throttle.room(12.5)
+    assert 30 <= throttle.room(13.5) <= 36, "100 / 2 · 1.1³ / 2"
+
+
 def test_a_source_that_was_slow_is_not_stopped_for_ever():
     throttle = Throttle()
     for each in "abc":

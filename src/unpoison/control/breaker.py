@@ -193,7 +193,8 @@ class Circuit:
 
     def _recovery(self, now: float) -> Recovery:
         rate = self._new_while_open / max(1.0, now - self._opened_at)
-        return Recovery(max(LEAST_RATE, rate), now, is_known=self._new_while_open >= self._options.messages)
+        lasted, is_known = now - self._opened_at, self._new_while_open >= self._options.messages
+        return Recovery(max(LEAST_RATE, rate), now, lasted, is_known=is_known)
 
     def ended_otherwise(self, message: str, now: float) -> None:
         """A probe has failed for another reason, or was cut off: it decides nothing, and another one may be tried."""
@@ -243,23 +244,24 @@ class Circuit:
         """This consumer may make one probe for the whole fleet. Then the turn of others comes."""
         self._granted_until = until
 
-    def wait(self, times: int, spread: float, now: float, *, was_probe: bool = False) -> float:
+    def wait(self, times: int, spread: float, now: float, *, was_probe: bool = False, asked: float = 0.0) -> float:
         """Seconds for which a message that waits for the dependency is put off; it was put off so many times before.
 
         For each of the next probes one message comes back, in the order in which they were put off: a failed probe goes behind
         the others. The rest are put off for longer and longer, since each return may cost the broker a copy. `spread`, from 0 up
-        to 1, keeps them apart. None is put off for much longer than the outage has lasted: it may be over soon.
+        to 1, keeps them apart. None is put off for much longer than the outage has lasted: it may be over soon. `asked` are the
+        seconds for which the handler asked.
         """
         if self.state is not CircuitState.OPEN:
-            return self._options.first_probe * (1 + spread)
+            return max(asked, self._options.first_probe * (1 + spread))
         longest = max(LONGEST_WAIT, self._options.longest_probe)
         turn, step = self._next_turn(now)
-        is_near = turn - now <= min(longest, max(TURNS_AHEAD * self._options.longest_probe, now - self._opened_at))
+        is_near = asked <= turn - now <= min(longest, max(TURNS_AHEAD * self._options.longest_probe, now - self._opened_at))
         if is_near and not (was_probe and self._others_until > now and self._turn_at > now + step):
             self._turn_at, self._turn_step = turn, step
             return turn - now
-        wait = min(longest, 4 * self._options.longest_probe * math.exp2(min(times, 32))) * (1 + spread) / 2
-        self._others_until = max(self._others_until, now + wait)
+        wait = max(asked, min(longest, 4 * self._options.longest_probe * math.exp2(min(times, 32))) * (1 + spread) / 2)
+        self._others_until = max(self._others_until, now + min(wait, longest))
         return wait
 
     def _next_turn(self, now: float) -> tuple[float, float]:

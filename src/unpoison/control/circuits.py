@@ -8,6 +8,7 @@ from unpoison.control.breaker import Breaker, Charge, Circuit, CircuitState
 from unpoison.control.changes import Change, Closed, Meaning, Opened, PutOff, StillDown, sample_of, spread_of
 from unpoison.control.counting import RecentCount
 from unpoison.control.evidence import LATELY, MAX_RECOVERED, Ended, Evidence
+from unpoison.model.backoff import bounded
 from unpoison.model.failure import Failure
 from unpoison.model.message import DEPENDENCY_LIMIT, Delivery
 from unpoison.model.verdict import ErrorClassification
@@ -154,7 +155,8 @@ class Circuits:
         self._note_outage(circuit, now, was_closed=was_closed)
         self._say_still_down(circuit, now)
         times = delivery.counters.put_off
-        wait = circuit.wait(times, spread_of(delivery.id, now), now, was_probe=times > 0)
+        asked = bounded(failure.retry_after or 0.0).total_seconds()
+        wait = circuit.wait(times, spread_of(delivery.id, now), now, was_probe=times > 0, asked=asked)
         problem = dependency if circuit.evidence is None else circuit.evidence.problem
         rule = f"{problem}, {failure.rule}"
         outage = msgspec.structs.replace(failure, classification=ErrorClassification.OUTAGE, charged=False, rule=rule)

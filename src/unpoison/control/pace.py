@@ -1,12 +1,13 @@
 """Brings a source back to its speed after a pause, so that its backlog does not fall on what has only just recovered.
 
 The source begins slowly and doubles each second, up to twice the rate that it had before the pause. That limit ends when the
-backlog is gone.
+backlog is gone, and grows if the backlog lasts for so long that there must be more traffic than before.
 """
 
 import math
 
 from unpoison.control.counting import RecentCount
+from unpoison.control.turns import growth_of_traffic
 
 MEASURED_OVER = 60.0
 """Seconds over which the rate before a pause is measured."""
@@ -27,6 +28,8 @@ class Pace:
     def __init__(self) -> None:
         self._starts = RecentCount(MEASURED_OVER)
         self._earlier: float | None = None
+        self._paused_at = self._waited = 0.0
+        """When the first of the pauses began from which it has not recovered yet, and how long ago that was when it went on."""
         self._since: float | None = None
         """When the source began again; None while there is no limit."""
         self._tokens = self._counted_at = 0.0
@@ -44,12 +47,13 @@ class Pace:
     def measure(self, now: float) -> None:
         """The source is paused: this was its rate. What is started from now on, as probes, is not part of it."""
         if self._since is None:
-            self._earlier = self._starts.rate_while_busy(now)
+            self._earlier, self._paused_at = self._starts.rate_while_busy(now), now
         self._since = None
 
     def begin(self, now: float) -> None:
         """The pause is over."""
         self._since = self._counted_at = now
+        self._waited = now - self._paused_at
         self._starts.clear()
         self._tokens, self._short_since = 1.0, None
 
@@ -83,4 +87,5 @@ class Pace:
         growth = math.exp2(min(40.0, max(0.0, now - self._since)))
         if self._earlier is None:
             return LEAST_RATE * growth
-        return min(AT_MOST * self._earlier, max(LEAST_RATE, FIRST_RATE * self._earlier) * growth)
+        most = AT_MOST * self._earlier * growth_of_traffic(self._since, self._waited, now)
+        return min(most, max(LEAST_RATE, FIRST_RATE * self._earlier) * growth)

@@ -174,9 +174,13 @@ class SourceControl:
         """These have succeeded, and so many have failed. To be told before the failures of the same batch are weighed."""
         if self.circuits is not None:
             self.circuits.ended(good, failed, now)
+        self._handled(good, now)
+
+    def _handled(self, deliveries: Sequence[Delivery], now: float) -> None:
+        """So many became no dead letters. If one of them was a probe, dead letters are admitted again."""
         if self.admission is not None:
-            self.admission.succeeded(len(good), now)
-            if self._probes and not self._probes.isdisjoint([delivery.id for delivery in good]):
+            self.admission.succeeded(len(deliveries), now)
+            if self._probes and not self._probes.isdisjoint([delivery.id for delivery in deliveries]):
                 self._probes.clear()
                 self.admission.resume()
         if self._paused_since is not None:
@@ -184,6 +188,8 @@ class SourceControl:
 
     def weigh(self, delivery: Delivery, failure: Failure, now: float) -> Meaning:
         """What the failure of a message means in the light of all others."""
+        if failure.discard:
+            self._handled([delivery], now)  # the handler has looked at it, and says that it is done with
         self._probes.discard(delivery.id)
         if failure.classification is ErrorClassification.THROTTLED:
             self._throttled(delivery, failure, now)

@@ -47,7 +47,7 @@ class Throttle:
             return False
         del self._asked[dependency]
         wait = min(LONGEST, max(0.0, retry_after or 0.0))
-        self._measured = max(LEAST_RATE, self._rate_of_starts(now))
+        self._measured = max(LEAST_RATE, self._rate_until(now))
         self._not_before = max(self._not_before, now + wait)
         self._since = self._counted_at = self._not_before
         self._tokens = 1.0
@@ -83,5 +83,12 @@ class Throttle:
         assert self._since is not None  # noqa: S101 - asked only while the source is slowed
         return self._measured / 2 * math.pow(GROWTH, min(60.0, now - self._since))
 
-    def _rate_of_starts(self, now: float) -> float:
-        return self._starts.total(now) / WITHIN
+    def _rate_until(self, now: float) -> float:
+        """Starts per second, measured; of a source that is slowed already, those that it was allowed."""
+        started = self._starts.total(now) / WITHIN
+        if self._since is None:
+            return started
+        if now < self._since:
+            return self._measured  # nothing starts: those that were throttled just now had started before
+        allowed = self._rate(now)
+        return allowed if now - self._since < WITHIN else min(allowed, started)

@@ -9,6 +9,18 @@ LONGEST_WAIT = 600.0
 """Seconds for which a message is put off at most, before its turn is looked at again."""
 BURST = 1.0
 """Seconds whose starts may be saved up and used at once."""
+MORE_AFTER = 60.0
+"""Seconds, and half as long again as was waited: a backlog that is not gone by then is larger than the earlier traffic."""
+
+
+def growth_of_traffic(since: float, waited: float, now: float) -> float:
+    """By how much more may be started than the earlier traffic explains, for a backlog that grew for so long until `since`.
+
+    At twice the earlier rate a backlog is gone after as long as it grew. If it is not, more comes now than before: then it
+    doubles each minute, so that no source is held back for ever by what it did before.
+    """
+    late = now - since - (MORE_AFTER + 1.5 * waited)
+    return math.exp2(min(40.0, max(0.0, late / 60.0)))
 
 
 class Turns:
@@ -22,7 +34,7 @@ class Turns:
 
         `spread`, from 0 up to 1, keeps those apart whose turn is too far away.
         """
-        self._last = max(self._last, now) + seconds_each
+        self._last = min(max(self._last, now) + seconds_each, now + LONGEST_WAIT)
         spread = (1 + spread) / 2
         least = min(LONGEST_WAIT, math.exp2(min(times, 32))) * spread
         return max(least, min(LONGEST_WAIT * spread, self._last - now))
@@ -31,10 +43,10 @@ class Turns:
 class Recovery:
     """Those that waited for a dependency which has just recovered: together with new messages they are at most twice as many as
     it had before: as many start each second as failed on it for the first time while it was down. Where too few did (`is_known`)
-    they begin slowly, and double each second."""
+    they begin slowly, and double each second. `lasted` is how long it was down."""
 
-    def __init__(self, rate: float, since: float, *, is_known: bool = True) -> None:
-        self._rate, self._since, self._is_known = rate, since, is_known
+    def __init__(self, rate: float, since: float, lasted: float, *, is_known: bool = True) -> None:
+        self._rate, self._since, self._lasted, self._is_known = rate, since, lasted, is_known
         self._turns, self._free_at = Turns(), 0.0
 
     def wait(self, times: int, spread: float, now: float) -> float | None:
@@ -49,5 +61,6 @@ class Recovery:
         return self._turns.wait(times, spread, self._seconds_each(now), now)
 
     def _seconds_each(self, now: float) -> float:
-        growth = 1.0 if self._is_known else math.exp2(min(40.0, max(0.0, now - self._since)))
+        since = self._since
+        growth = growth_of_traffic(since, self._lasted, now) if self._is_known else math.exp2(min(40.0, max(0.0, now - since)))
         return 1.0 / (self._rate * growth)
