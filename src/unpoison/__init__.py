@@ -1,8 +1,7 @@
 """unpoison makes message consumers poison-proof."""
 
 from unpoison.app import App
-from unpoison.control.admission import Admission
-from unpoison.control.breaker import Breaker
+from unpoison.control.options import Admission, Breaker
 from unpoison.deadletters import DLQManager, PurgeResult, ReplayResult
 from unpoison.decide.policy import PoisonPillHandler, Policy
 from unpoison.errors import (

@@ -13,9 +13,7 @@ from typing import Any, TypeVar
 from unpoison.body.payload import check_several, check_text, encode, new_id, new_ids
 from unpoison.body.signature import check_not_generator
 from unpoison.brokers import broker_for, check_sources, dead_letters_for, resolved
-from unpoison.control.admission import Admission
-from unpoison.control.breaker import Breaker
-from unpoison.control.options import DEFAULT_CONTROL
+from unpoison.control.options import DEFAULT_CONTROL, Admission, Breaker
 from unpoison.deadletters import DLQManager
 from unpoison.decide.options import DEFAULTS, Settings, settings_from
 from unpoison.decide.policy import ErrorClassifier, OnDLQ, OnRetry, PoisonPillHandler, Policy

@@ -8,10 +8,10 @@ import pytest
 
 from tests.docs.pages import ROOT, blocks
 from unpoison.control import admission, breaker, budget, circuits, evidence, options, throttle
-from unpoison.control.admission import Admission, TooManyDead
-from unpoison.control.breaker import Breaker
+from unpoison.control.admission import TooManyDead
 from unpoison.control.changes import BudgetUsedUp, Change, Closed, Opened, OperatorPause, Paused, Resumed, Slowed, StillDown
 from unpoison.control.evidence import Evidence
+from unpoison.control.options import Admission, Breaker
 from unpoison.flow import settling, store_link
 from unpoison.reporting.control_lines import lines
 

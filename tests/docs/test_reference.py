@@ -17,8 +17,7 @@ from unpoison.body.json_text import Unfit
 from unpoison.brokers import ADAPTERS
 from unpoison.brokers.rabbitmq import letters
 from unpoison.cli import doctor as doctor_settings
-from unpoison.control.admission import Admission
-from unpoison.control.breaker import Breaker
+from unpoison.control.options import Admission, Breaker
 from unpoison.decide.options import Settings, check_isolation
 from unpoison.errors import RemoteFailure, Steering, UnpoisonError
 from unpoison.flow.registration import ASYNC_CONCURRENCY

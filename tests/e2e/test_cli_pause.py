@@ -147,7 +147,7 @@ def test_a_consumer_that_starts_while_its_source_is_paused_starts_no_message(sho
 FAILING = """
 import os
 from unpoison import App
-from unpoison.control.breaker import Breaker
+from unpoison.control.options import Breaker
 
 app = App({url!r})
 

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unpoison.control.admission import PROBE_INTERVAL, Admission, DeadLetterAdmission
+from unpoison.control.admission import PROBE_INTERVAL, DeadLetterAdmission
+from unpoison.control.options import Admission
 from unpoison.errors import ConfigError
 
 OPTIONS = Admission()

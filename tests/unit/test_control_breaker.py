@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unpoison.control.breaker import Breaker, Charge, Circuit, CircuitState
+from unpoison.control.breaker import Charge, Circuit, CircuitState
 from unpoison.control.evidence import Ended
+from unpoison.control.options import Breaker
 from unpoison.errors import ConfigError
 
 OPTIONS = Breaker()

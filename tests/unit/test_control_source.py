@@ -8,12 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unpoison import App
-from unpoison.control.admission import PROBE_INTERVAL, Admission, TooManyDead
-from unpoison.control.breaker import Breaker
+from unpoison.control.admission import PROBE_INTERVAL, TooManyDead
 from unpoison.control.changes import BudgetUsedUp, Closed, Opened, OperatorPause, Paused, Resumed, Slowed, StillDown
 from unpoison.control.circuits import HARDLY_ANY_FOR, MAX_CIRCUITS
 from unpoison.control.evidence import Evidence
-from unpoison.control.options import NO_CONTROL, ControlOptions
+from unpoison.control.options import NO_CONTROL, Admission, Breaker, ControlOptions
 from unpoison.control.source import GARBAGE, SourceControl
 from unpoison.control.turns import LONGEST_WAIT
 from unpoison.errors import ConfigError

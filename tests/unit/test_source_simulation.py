@@ -10,9 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unpoison.control.admission import Admission
-from unpoison.control.breaker import Breaker
-from unpoison.control.options import DEFAULT_CONTROL, NO_CONTROL
+from unpoison.control.options import DEFAULT_CONTROL, NO_CONTROL, Admission, Breaker
 from unpoison.control.source import SourceControl
 from unpoison.model.backoff import Backoff, Limits
 from unpoison.simulation import run

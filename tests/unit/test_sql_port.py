@@ -1,4 +1,4 @@
-"""What the brokers with SQL tables share: numbers of sources, ids of dead letters, publishing in one transaction."""
+"""What the brokers with SQL tables share: numbers of sources, ids of letters, versions of tables, one transaction to publish."""
 
 from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
@@ -12,14 +12,12 @@ from unpoison.port.serialization import counters_text, read_counters
 from unpoison.port.sql import (
     LetterIds,
     SourceNumbers,
-    check_version,
-    migrate,
-    migration_script,
     no_source,
     publish,
     returned_counters,
     split_by_delay,
 )
+from unpoison.port.table_versions import check_version, migrate, migration_script
 
 ORDERS = Outgoing("1", "orders", b"x")
 

@@ -14,7 +14,7 @@ from unpoison.cli.status_text import MOST_CONSUMERS, NEEDS_STORE, show
 from unpoison.cli.target import NO_SOURCES, Fleet, fleet, fleet_options
 from unpoison.errors import StoreUnavailable
 from unpoison.port.broker_url import masked, masked_text
-from unpoison.port.sql import NotCreated
+from unpoison.port.table_versions import NotCreated
 from unpoison.store.choice import store_for
 
 

@@ -18,9 +18,8 @@ from unpoison.model.wording import counted, one_line
 from unpoison.port.broker import Finding, Leftovers
 from unpoison.port.broker_url import masked, masked_text
 from unpoison.port.provisioning import Needs, Step
-from unpoison.store.choice import needs_for as store_needs_for
+from unpoison.store.choice import has_needs, store_for, store_url
 from unpoison.store.choice import statements_for as store_statements_for
-from unpoison.store.choice import store_for, store_url
 
 # The shell script, to be read before it is run.
 
@@ -190,16 +189,24 @@ def _parts(apps: Apps, user: str | None) -> Iterator[Part]:
     """What is needed at the broker, and at stores elsewhere."""
     yield _part(apps, user)
     for url in apps.stores:
-        if url != apps.url and (needs := store_needs_for(url, user)):
+        if url != apps.url and (needs := _needs_of_store(url, user)):
             yield Part(apps, needs)
 
 
 def _part(apps: Apps, user: str | None) -> Part:
     needs = needs_for(apps.url, apps.sources, user)
-    if apps.url in apps.stores and (store := store_needs_for(apps.url, user)):
+    if apps.url in apps.stores and (store := _needs_of_store(apps.url, user)):
         needs = msgspec.structs.replace(needs, steps=[*needs.steps, *store.steps])
     losing = () if needs.unseen else [each for source in apps.sources for each in _losses(apps.url, source)]
     return Part(apps, needs, list(dict.fromkeys(losing)))
+
+
+def _needs_of_store(url: str, user: str | None) -> Needs | None:
+    if not has_needs(url):
+        return None
+    from unpoison.store import provisioning  # noqa: PLC0415 - psycopg is an extra
+
+    return provisioning.needs(url, user)
 
 
 def _losses(url: str, source: str) -> Sequence[Finding]:

@@ -7,29 +7,12 @@ is kept, uncharged. A probe a minute finds out whether the cause is gone; a new 
 import msgspec
 
 from unpoison.control.counting import RecentCount
-from unpoison.errors import ConfigError
+from unpoison.control.options import Admission
 
 PROBE_INTERVAL = 60.0
 LATELY = 0.1
 """The part of the time that is looked at by itself too: successes of the minute before would hide that now everything fails."""
 SAMPLES = 3
-
-
-class Admission(msgspec.Struct, frozen=True):
-    """How many dead letters are too many: more than `share` of the messages that ended within `within` seconds, or within the
-    last tenth of that time, and more than `at_least` of them."""
-
-    share: float = 0.2
-    at_least: int = 50
-    within: float = 60.0
-
-    def __post_init__(self) -> None:
-        if not 0 < self.share <= 1:
-            raise ConfigError(f"Admission share must be above 0 and at most 1, got {self.share!r}. A fifth is 0.2.")
-        if self.at_least < 1:
-            raise ConfigError(f"Admission at_least must be 1 or more, got {self.at_least!r}. To turn it off use admission=None.")
-        if not 0 < self.within < float("inf"):
-            raise ConfigError(f"Admission within must be a number of seconds above 0, got {self.within!r}.")
 
 
 class TooManyDead(msgspec.Struct, frozen=True):

@@ -13,12 +13,10 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
-import msgspec
-
 from unpoison.control.counting import RecentCount
 from unpoison.control.evidence import LATELY, MAX_RECOVERED, Ended, Evidence, FailingMessages
+from unpoison.control.options import Breaker
 from unpoison.control.turns import LONGEST_WAIT, Recovery
-from unpoison.errors import ConfigError
 
 MAX_PROBES = 3
 """Probes that run at the same time: one that outlasts its interval does not block the next."""
@@ -36,28 +34,6 @@ NONE_ENDED = Ended()
 GRANT_TAKES = 0.5
 LEAST_RATE = 1.0
 """Messages a second that waited for a dependency and may start once it has recovered, however few needed it before."""
-
-
-class Breaker(msgspec.Struct, frozen=True):
-    """What counts as an outage: `messages` different messages that failed on one dependency within `within` seconds. While it
-    lasts, a message is tried after `first_probe` seconds, and then at intervals that double up to `longest_probe`."""
-
-    messages: int = 10
-    within: float = 30.0
-    first_probe: float = 1.0
-    longest_probe: float = 15.0
-
-    def __post_init__(self) -> None:
-        if self.messages < 2:
-            raise ConfigError(
-                f"Breaker messages must be 2 or more, got {self.messages!r}: one message that fails is poison, not an outage. "
-                f"To turn the breaker off use breaker=None."
-            )
-        if not 0 < self.within < float("inf"):
-            raise ConfigError(f"Breaker within must be a number of seconds above 0, got {self.within!r}.")
-        if not 0 < self.first_probe <= self.longest_probe < float("inf"):
-            given = f"{self.first_probe!r} and {self.longest_probe!r}"
-            raise ConfigError(f"Breaker first_probe must be above 0 and at most longest_probe, got {given}.")
 
 
 class CircuitState(enum.StrEnum):

@@ -4,10 +4,11 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from unpoison.control.breaker import Breaker, Charge, Circuit, CircuitState
+from unpoison.control.breaker import Charge, Circuit, CircuitState
 from unpoison.control.changes import Change, Closed, Meaning, Opened, PutOff, StillDown, sample_of, spread_of
 from unpoison.control.counting import RecentCount
 from unpoison.control.evidence import LATELY, MAX_RECOVERED, Ended, Evidence
+from unpoison.control.options import Breaker
 from unpoison.model.backoff import bounded
 from unpoison.model.failure import Failure
 from unpoison.model.message import DEPENDENCY_LIMIT, Delivery

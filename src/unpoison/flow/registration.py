@@ -9,9 +9,7 @@ from typing import Any
 
 from unpoison.body.guard import decoder, key_reader
 from unpoison.body.signature import check_not_generator, is_coroutine_function, name_of, payload_annotation
-from unpoison.control.admission import Admission
-from unpoison.control.breaker import Breaker
-from unpoison.control.options import ControlOptions
+from unpoison.control.options import Admission, Breaker, ControlOptions
 from unpoison.decide.options import ConsumerOptions, Default, Settings, check_isolation, check_tombstones
 from unpoison.decide.policy import ErrorClassifier, OnDLQ, OnRetry, PoisonPillHandler, Policy, check_backoff
 from unpoison.errors import ConfigError, seconds

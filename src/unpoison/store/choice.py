@@ -3,7 +3,6 @@
 from unpoison.brokers import resolved
 from unpoison.errors import ConfigError, MissingExtra
 from unpoison.port.broker_url import masked, scheme_of
-from unpoison.port.provisioning import Needs
 from unpoison.store.port import Store
 from unpoison.store.schema import statements
 from unpoison.store.sql_store import SQLStore
@@ -47,14 +46,10 @@ def statements_for(url: str) -> str:
     return statements()
 
 
-def needs_for(url: str, user: str | None = None) -> Needs | None:
-    """What an administrator must create for a store, and grant to the user (without one: that of the URL). None: nothing."""
-    if scheme_of(url) in _SQLITE:
-        return None
-    store_for(url)  # says what is missing to use it
-    from unpoison.store.provisioning import needs  # noqa: PLC0415 - only where it is used
-
-    return needs(url, user)
+def has_needs(url: str) -> bool:
+    """Whether an administrator must create or grant anything for this store. Raises MissingExtra if it cannot be used here."""
+    store_for(url)
+    return scheme_of(url) not in _SQLITE
 
 
 def _check(url: str) -> None:

@@ -9,7 +9,7 @@ import psycopg
 from unpoison.brokers.postgresql.connection import Connection, parameters
 from unpoison.brokers.postgresql.schema import PGConnection
 from unpoison.errors import BrokerUnavailable, StoreUnavailable
-from unpoison.port import sql
+from unpoison.port import table_versions
 from unpoison.port.broker_url import masked, without_secrets
 from unpoison.store.rows import Execute, Rows, storable
 from unpoison.store.schema import MIGRATIONS, OURS
@@ -29,7 +29,7 @@ class PostgreSQLDatabase:
             self._connection.open()
             try:
                 with self._connection.use() as run:
-                    sql.migrate(run, version, _alone, MIGRATIONS, masked(self._url), create=create, tables=OURS)
+                    table_versions.migrate(run, version, _alone, MIGRATIONS, masked(self._url), create=create, tables=OURS)
             except BaseException:
                 self._connection.close()
                 raise

@@ -11,7 +11,7 @@ seconds since 1970.
 
 import re
 
-from unpoison.port import sql
+from unpoison.port import table_versions
 
 _V1 = """
 create table unpoison_pauses (
@@ -32,11 +32,11 @@ create table unpoison_code_versions (
 MIGRATIONS: tuple[str, ...] = (_V1,)
 """Entry n takes a database from version n to n + 1. Entries are only ever added."""
 
-OURS = sql.Tables("store tables", "unpoison_store_version")
+OURS = table_versions.Tables("store tables", "unpoison_store_version")
 
 TABLES = (*re.findall(r"create table (\w+)", "".join(MIGRATIONS)), OURS.version_in)
 
 
 def statements(since: int = 0) -> str:
     """The statements for people's own migrations, from version `since`."""
-    return sql.migration_script(MIGRATIONS, since, OURS)
+    return table_versions.migration_script(MIGRATIONS, since, OURS)

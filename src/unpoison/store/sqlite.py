@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from unpoison.brokers.sqlite.file import connect, path_of
 from unpoison.errors import BrokerUnavailable, StoreUnavailable
-from unpoison.port import sql
+from unpoison.port import table_versions
 from unpoison.store.rows import Execute, storable
 from unpoison.store.schema import MIGRATIONS, OURS
 
@@ -31,7 +31,7 @@ class SQLiteDatabase:
             connection = connect(self._path, create=create)
             try:
                 connection.execute(f"pragma busy_timeout = {BUSY_TIMEOUT * 1000:.0f}")
-                sql.migrate(connection, version, _alone, MIGRATIONS, self._path, create=create, tables=OURS)
+                table_versions.migrate(connection, version, _alone, MIGRATIONS, self._path, create=create, tables=OURS)
             except BaseException:
                 connection.close()
                 raise

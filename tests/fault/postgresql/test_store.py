@@ -17,7 +17,7 @@ from unpoison.cli.topology import Apps, Part, script
 from unpoison.errors import StoreUnavailable
 from unpoison.flow import store_link
 from unpoison.flow.run import Run
-from unpoison.store.choice import needs_for
+from unpoison.store.provisioning import needs as needs_of
 from unpoison.testing import given
 from unpoison.testing.processes import PATIENCE
 
@@ -110,14 +110,14 @@ def test_a_role_with_exactly_the_printed_rights_can_use_the_store_and_no_other(p
         connection.execute(f"create role \"{role}\" login password 'secret'")
     url = f"{owners}{'&' if '?' in owners else '?'}user={role.replace(' ', '%20')}&password=secret"
     try:
-        assert [step.kind for step in needs_for(owners, role).missing()] == ["tables", "rights"]
+        assert [step.kind for step in needs_of(owners, role).missing()] == ["tables", "rights"]
         opened(owners).close()
         with pytest.raises(StoreUnavailable, match=r"permission denied.*Grant this user the rights"):
             opened(url)
-        needs, parts = needs_for(owners, role), urlsplit(owners)
+        needs, parts = needs_of(owners, role), urlsplit(owners)
         login = {"PGUSER": parts.username} | ({"PGPASSWORD": parts.password} if parts.password else {})
         run_script(script([Part(Apps(owners, ["the fleet"]), needs)]), tmp_path, **login)
-        assert needs_for(owners, role).missing() == []
+        assert needs_of(owners, role).missing() == []
         _use(opened(url, clock := Clock(), create=False), clock)
     finally:
         with psycopg.connect(owners, autocommit=True) as connection:

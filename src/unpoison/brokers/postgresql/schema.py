@@ -25,7 +25,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from unpoison.port import sql as port
+from unpoison.port import table_versions
 
 PGConnection = psycopg.Connection[tuple[Any, ...]]
 
@@ -95,7 +95,7 @@ def migrate(
     """Bring the database to this version, or refuse it. The error names the statements that create the sources too."""
     lines = "".join(f"\n{source_statement(source)}" for source in sources)
     more = f"\nThen create the sources {', '.join(map(repr, sources))}:{lines}" if lines else ""
-    port.migrate(connection, version, _alone, migrations, where, create=create, more=more)
+    table_versions.migrate(connection, version, _alone, migrations, where, create=create, more=more)
 
 
 @contextmanager
@@ -123,4 +123,4 @@ def lacking(connection: PGConnection, role: str) -> list[str]:
 
 def statements(since: int = 0) -> str:
     """The statements for people's own migrations, from version `since`."""
-    return port.migration_script(MIGRATIONS, since)
+    return table_versions.migration_script(MIGRATIONS, since)

@@ -12,7 +12,7 @@ from urllib.parse import quote, unquote
 from unpoison.brokers.sqlite import errors
 from unpoison.errors import ConfigError
 from unpoison.port.broker_url import masked
-from unpoison.port.sql import NotCreated
+from unpoison.port.table_versions import NotCreated
 
 LOG_LIMIT = 64 * 2**20
 """Bytes to which the log is truncated once all of it has been moved to the file."""

@@ -18,7 +18,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from unpoison.port import sql
+from unpoison.port import table_versions
 
 POSITIONS = 2**40
 
@@ -49,7 +49,7 @@ MIGRATIONS: tuple[str, ...] = (_V1,)
 
 def migrate(connection: sqlite3.Connection, path: str, *, create: bool, migrations: tuple[str, ...] = MIGRATIONS) -> None:
     """Bring the file to this version, or refuse it."""
-    sql.migrate(connection, version, _alone, migrations, path, create=create)
+    table_versions.migrate(connection, version, _alone, migrations, path, create=create)
 
 
 @contextmanager
@@ -72,4 +72,4 @@ def version(connection: sqlite3.Connection) -> int:
 
 def statements() -> str:
     """The statements for people's own migrations."""
-    return sql.migration_script(MIGRATIONS)
+    return table_versions.migration_script(MIGRATIONS)

@@ -12,8 +12,7 @@ from typing import Any
 import msgspec
 
 from unpoison.app import App
-from unpoison.control.admission import Admission
-from unpoison.control.breaker import Breaker
+from unpoison.control.options import Admission, Breaker
 from unpoison.model.backoff import Backoff
 from unpoison.model.message import Delivery
 from unpoison.testing.dependency import call

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import msgspec
 
-from unpoison.control.breaker import Breaker
+from unpoison.control.options import Breaker
 from unpoison.flow.sending import check
 from unpoison.model.backoff import Backoff
 from unpoison.model.message import Outgoing
