@@ -3,9 +3,11 @@
 import itertools
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import quote
 
 import psycopg
+import pytest
 
 from unpoison.store.choice import store_for
 from unpoison.store.port import OPEN, OPERATOR, ConsumerSign, Pause, SharedCircuit
@@ -31,6 +33,13 @@ def in_new_schema(database: str) -> str:
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute(f"create schema {schema}")
     return f"{database}?options={quote(f'-c search_path={schema}')}"
+
+
+def new_store(request: pytest.FixtureRequest, folder: Path) -> str:
+    """The URL of a database of the kind that the test asks for by its parameter, with nothing in it."""
+    if request.param == "sqlite":
+        return f"sqlite:///{folder}/fleet.db"
+    return in_new_schema(request.getfixturevalue("database"))
 
 
 def opened(url: str, clock: Clock | None = None, *, create: bool = True) -> SQLStore:

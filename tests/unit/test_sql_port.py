@@ -60,7 +60,14 @@ def test_a_missing_source_names_the_known_ones_and_the_statement_that_creates_it
 def test_what_another_process_has_migrated_since_is_not_migrated_again():
     versions, done = iter([0, 1]), []
     run = SimpleNamespace(execute=done.append)
-    migrate(run, lambda _: next(versions), nullcontext, ("create table a (b)", "create table c (d)"), "shop.db", create=True)
+    migrate(
+        run,
+        lambda *_: next(versions),
+        nullcontext,
+        ("create table a (b)", "create table c (d)"),
+        "shop.db",
+        create=True,
+    )
     assert "create table a (b)" not in done
     assert "create table c (d)" in done
 

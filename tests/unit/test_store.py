@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from tests.unit.stores import Clock, in_new_schema, opened, outage, paused, sign
+from tests.unit.stores import Clock, new_store, opened, outage, paused, sign
 from unpoison.errors import ConfigError, StoreUnavailable
 from unpoison.store import sqlite
 from unpoison.store.choice import store_for, store_url
@@ -23,9 +23,7 @@ def database(postgresql):
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request, tmp_path):
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/fleet.db"
-    return in_new_schema(request.getfixturevalue("database"))
+    return new_store(request, tmp_path)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from tests.unit import sqlite_files
-from tests.unit.stores import in_new_schema, opened, paused
+from tests.unit.stores import new_store, opened, paused
 from unpoison.errors import ConfigError
 from unpoison.store import choice, schema
 from unpoison.testing.processes import Child, Gate
@@ -24,9 +24,7 @@ def database(postgresql):
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request, tmp_path):
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/fleet.db"
-    return in_new_schema(request.getfixturevalue("database"))
+    return new_store(request, tmp_path)
 
 
 def query(url, statement):

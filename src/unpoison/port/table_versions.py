@@ -54,7 +54,7 @@ R = TypeVar("R", bound=Runs)
 
 def migrate(
     run: R,
-    version: Callable[[R], int],
+    version: Callable[[R, Tables], int],
     alone: Callable[[R], AbstractContextManager[R]],
     migrations: Sequence[str],
     where: str,
@@ -67,12 +67,12 @@ def migrate(
 
     `alone` is a transaction in which no other process migrates. `more` ends the advice where there are no tables.
     """
-    found, newest = version(run), len(migrations)
+    found, newest = version(run, tables), len(migrations)
     if found == newest:
         return
     check_version(found, newest, where, create=create, more="" if found else more, tables=tables)
     with alone(run):
-        found = version(run)  # again: another process may have migrated since
+        found = version(run, tables)  # again: another process may have migrated since
         check_version(found, newest, where, create=create, tables=tables)
         for statement in migration_script(migrations, found, tables).split(";\n"):
             run.execute(statement)

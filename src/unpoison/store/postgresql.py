@@ -2,19 +2,21 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 
 import psycopg
 
 from unpoison.brokers.postgresql.connection import Connection, parameters
-from unpoison.brokers.postgresql.schema import PGConnection
+from unpoison.brokers.postgresql.schema import PGConnection, alone, version
 from unpoison.errors import BrokerUnavailable, StoreUnavailable
-from unpoison.port import table_versions
 from unpoison.port.broker_url import masked, without_secrets
+from unpoison.port.table_versions import migrate
 from unpoison.store.rows import Execute, Rows, storable
 from unpoison.store.schema import MIGRATIONS, OURS
 
 ASKING = "asking the store"
+
+alone_in_store = partial(alone, tables=OURS)
 
 
 class PostgreSQLDatabase:
@@ -29,7 +31,7 @@ class PostgreSQLDatabase:
             self._connection.open()
             try:
                 with self._connection.use() as run:
-                    table_versions.migrate(run, version, _alone, MIGRATIONS, masked(self._url), create=create, tables=OURS)
+                    migrate(run, version, alone_in_store, MIGRATIONS, masked(self._url), create=create, tables=OURS)
             except BaseException:
                 self._connection.close()
                 raise
@@ -91,20 +93,3 @@ def _meaning(error: BaseException) -> str:
             return " Check that the server runs and can be reached."
         case _:
             return ""
-
-
-@contextmanager
-def _alone(connection: PGConnection) -> Iterator[PGConnection]:
-    with connection.transaction():
-        connection.execute("select pg_advisory_xact_lock(hashtext('unpoison_store_version'))")
-        yield connection
-
-
-def version(connection: PGConnection) -> int:
-    """The version of the store's tables; 0 where there are none."""
-    # Not to_regclass: its cache may not know yet what another session has just committed.
-    there = "select from pg_catalog.pg_class where relname = %s and pg_catalog.pg_table_is_visible(oid)"
-    if connection.execute(there, (OURS.version_in,)).fetchone() is None:
-        return 0
-    row = connection.execute("select version from unpoison_store_version").fetchone()
-    return int(row[0]) if row else 0

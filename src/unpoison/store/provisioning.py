@@ -3,12 +3,13 @@
 import psycopg
 from psycopg import sql
 
+from unpoison.brokers.postgresql import schema
 from unpoison.brokers.postgresql.connection import connect, parameters
 from unpoison.brokers.postgresql.provisioning import in_psql, setup
 from unpoison.errors import ConfigError
 from unpoison.port.broker_url import masked
 from unpoison.port.provisioning import Needs, Step, no_user
-from unpoison.store.postgresql import explained, version
+from unpoison.store.postgresql import explained
 from unpoison.store.schema import MIGRATIONS, OURS, TABLES, statements
 
 _WRITTEN = ", ".join(name for name in TABLES if name != OURS.version_in)
@@ -55,7 +56,7 @@ def _look(url: str, user: str | None) -> tuple[int, bool, str]:
     """The version of the tables, whether the role may use them, and why that cannot be seen if it cannot."""
     try:
         with connect(url) as run:
-            found = version(run)
+            found = schema.version(run, OURS)
             values = {"role": user, "tables": list(TABLES), "version": OURS.version_in}
             is_allowed = bool(user) and found > 0 and run.execute(_IS_ALLOWED, values).fetchone() == (True,)
             return found, is_allowed, ""

@@ -5,12 +5,13 @@ It has a connection of its own. A transaction takes well under a millisecond; no
 
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from unpoison.brokers.sqlite.file import connect, path_of
+from unpoison.brokers.sqlite.file import connect, path_of, transaction
+from unpoison.brokers.sqlite.schema import alone, version
 from unpoison.errors import BrokerUnavailable, StoreUnavailable
-from unpoison.port import table_versions
+from unpoison.port.table_versions import migrate
 from unpoison.store.rows import Execute, storable
 from unpoison.store.schema import MIGRATIONS, OURS
 
@@ -31,7 +32,7 @@ class SQLiteDatabase:
             connection = connect(self._path, create=create)
             try:
                 connection.execute(f"pragma busy_timeout = {BUSY_TIMEOUT * 1000:.0f}")
-                table_versions.migrate(connection, version, _alone, MIGRATIONS, self._path, create=create, tables=OURS)
+                migrate(connection, version, alone, MIGRATIONS, self._path, create=create, tables=OURS)
             except BaseException:
                 connection.close()
                 raise
@@ -61,14 +62,8 @@ class SQLiteDatabase:
     def _transaction(self, begin: str) -> Iterator[Execute]:
         with self._explained():
             connection = self._connected()
-            connection.execute(begin)
-            try:
+            with transaction(connection, begin):
                 yield lambda statement, values: connection.execute(statement, storable(values))
-                connection.execute("commit")
-            except BaseException:
-                if connection.in_transaction:  # some errors, such as a full disk, have already rolled it back
-                    connection.execute("rollback")
-                raise
 
     def _connected(self) -> sqlite3.Connection:
         if self._connection is None:
@@ -96,19 +91,3 @@ def _meaning(error: Exception) -> str:
     if "readonly" in text:
         return " This user may not write the file or its folder: check owner, mode and mount."
     return ""
-
-
-@contextmanager
-def _alone(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
-    connection.execute("begin immediate")
-    with connection:
-        yield connection
-
-
-def version(connection: sqlite3.Connection) -> int:
-    """The version of the store's tables in the file; 0 where there are none."""
-    there = "select 1 from sqlite_master where type = 'table' and name = ?"
-    if connection.execute(there, (OURS.version_in,)).fetchone() is None:
-        return 0
-    row: Sequence[int] | None = connection.execute(f"select version from {OURS.version_in}").fetchone()
-    return int(row[0]) if row else 0

@@ -5,6 +5,10 @@ from contextlib import contextmanager
 import redis as client
 
 from unpoison.brokers.redis.broker import RedisBroker
+from unpoison.port.broker import Depth, Settlement
+from unpoison.testing import given
+
+MESSAGES, BATCH = 300, 100
 
 
 @contextmanager
@@ -16,6 +20,16 @@ def opened(url, *sources, **how):
         yield broker
     finally:
         broker.close()
+
+
+@contextmanager
+def reading_ahead(url):
+    """A consumer that has finished a batch, and for which the next one was read already."""
+    with opened(url) as broker:
+        broker.publish(given.messages("orders", MESSAGES))
+        broker.settle(Settlement(gone=broker.fetch("orders", BATCH)))
+        assert broker.depth("orders") == Depth(ready=MESSAGES - 2 * BATCH, leased=BATCH)
+        yield broker
 
 
 @contextmanager

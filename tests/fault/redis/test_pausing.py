@@ -2,13 +2,10 @@
 
 import pytest
 
-from tests.fault.redis.redis_parts import bodies, opened
+from tests.fault.redis.redis_parts import BATCH, MESSAGES, bodies, opened, reading_ahead
 from unpoison.errors import BrokerUnavailable
 from unpoison.model.message import UNTRIED
 from unpoison.port.broker import Depth, Settlement
-from unpoison.testing import given
-
-MESSAGES, BATCH = 300, 100
 
 
 @pytest.fixture
@@ -18,11 +15,7 @@ def url(redis):
 
 @pytest.fixture
 def flowing(url):
-    """A consumer that has finished a batch, and for which the next one was read already."""
-    with opened(url) as broker:
-        broker.publish(given.messages("orders", MESSAGES))
-        broker.settle(Settlement(gone=broker.fetch("orders", BATCH)))
-        assert broker.depth("orders") == Depth(ready=MESSAGES - 2 * BATCH, leased=BATCH)
+    with reading_ahead(url) as broker:
         yield broker
 
 

@@ -3,16 +3,13 @@
 import pytest
 
 from tests.contract.redis_lab import RedisLab
-from tests.fault.redis.redis_parts import bodies, opened, raw
+from tests.fault.redis.redis_parts import BATCH, MESSAGES, bodies, opened, raw, reading_ahead
 from tests.servers_plugin import private_or_skip
 from unpoison.errors import BrokerUnavailable, OwnershipLost
 from unpoison.model.message import UNTRIED
 from unpoison.port.broker import Depth, Settlement
 from unpoison.testing import given
 from unpoison.testing.isolation.diary import wait_until
-
-MESSAGES = 300
-BATCH = 100
 
 
 @pytest.fixture(scope="module")
@@ -29,11 +26,7 @@ def url(server):
 
 @pytest.fixture
 def flowing(url):
-    """A consumer that has finished a batch, and for which the next one was read already."""
-    with opened(url) as broker:
-        broker.publish(given.messages("orders", MESSAGES))
-        broker.settle(Settlement(gone=broker.fetch("orders", BATCH)))
-        assert broker.depth("orders") == Depth(ready=MESSAGES - 2 * BATCH, leased=BATCH)
+    with reading_ahead(url) as broker:
         yield broker
 
 

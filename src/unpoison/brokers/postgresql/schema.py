@@ -26,6 +26,7 @@ import psycopg
 from psycopg import sql
 
 from unpoison.port import table_versions
+from unpoison.port.table_versions import BROKERS_TABLES, Tables
 
 PGConnection = psycopg.Connection[tuple[Any, ...]]
 
@@ -95,23 +96,24 @@ def migrate(
     """Bring the database to this version, or refuse it. The error names the statements that create the sources too."""
     lines = "".join(f"\n{source_statement(source)}" for source in sources)
     more = f"\nThen create the sources {', '.join(map(repr, sources))}:{lines}" if lines else ""
-    table_versions.migrate(connection, version, _alone, migrations, where, create=create, more=more)
+    table_versions.migrate(connection, version, alone, migrations, where, create=create, more=more)
 
 
 @contextmanager
-def _alone(connection: PGConnection) -> Iterator[PGConnection]:
+def alone(connection: PGConnection, tables: Tables = BROKERS_TABLES) -> Iterator[PGConnection]:
+    """A transaction in which nobody else migrates these tables."""
     with connection.transaction():
-        connection.execute("select pg_advisory_xact_lock(hashtext('unpoison_version'))")
+        connection.execute("select pg_advisory_xact_lock(hashtext(%s))", (tables.version_in,))
         yield connection
 
 
-def version(connection: PGConnection) -> int:
-    """The version of the tables; 0 where there are none."""
+def version(connection: PGConnection, tables: Tables = BROKERS_TABLES) -> int:
+    """The version of these tables; 0 where there are none."""
     # Not to_regclass: its cache may not know yet what another session has just committed.
-    there = "select from pg_catalog.pg_class where relname = 'unpoison_version' and pg_catalog.pg_table_is_visible(oid)"
-    if connection.execute(there).fetchone() is None:
+    there = "select from pg_catalog.pg_class where relname = %s and pg_catalog.pg_table_is_visible(oid)"
+    if connection.execute(there, (tables.version_in,)).fetchone() is None:
         return 0
-    row = connection.execute("select version from unpoison_version").fetchone()
+    row = connection.execute(sql.SQL("select version from {}").format(sql.Identifier(tables.version_in))).fetchone()
     return int(row[0]) if row else 0
 
 

@@ -17,7 +17,7 @@ from functools import partial
 from unpoison.brokers.sqlite import errors, rows
 from unpoison.brokers.sqlite.bell import Bell
 from unpoison.brokers.sqlite.errors import explained
-from unpoison.brokers.sqlite.file import connect, path_of
+from unpoison.brokers.sqlite.file import connect, path_of, transaction
 from unpoison.brokers.sqlite.owner import Leases, Owner, take_over
 from unpoison.brokers.sqlite.schema import POSITIONS, migrate
 from unpoison.errors import BrokerUnavailable
@@ -203,14 +203,8 @@ class SQLiteBroker:
             if durable != self._durable:
                 connection.execute("pragma synchronous=full" if durable else "pragma synchronous=normal")
                 self._durable = durable
-            connection.execute("begin immediate")
-            try:
+            with transaction(connection):
                 yield connection
-                connection.execute("commit")
-            except BaseException:
-                if connection.in_transaction:  # some errors, such as a full disk, have already rolled it back
-                    connection.execute("rollback")
-                raise
 
     def _connected(self) -> sqlite3.Connection:
         if self._connection is None:

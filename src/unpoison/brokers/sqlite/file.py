@@ -5,7 +5,8 @@ import re
 import sqlite3
 import stat
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import quote, unquote
 
@@ -85,6 +86,19 @@ def connect(path: str, *, create: bool = True) -> sqlite3.Connection:
             connection.close()
             raise
     return connection
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection, begin: str = "begin immediate") -> Iterator[None]:
+    """It is committed when the block ends, and rolled back if the block raises."""
+    connection.execute(begin)
+    try:
+        yield
+        connection.execute("commit")
+    except BaseException:
+        if connection.in_transaction:  # some errors, such as a full disk, have already rolled it back
+            connection.execute("rollback")
+        raise
 
 
 def _make_private(path: str) -> None:

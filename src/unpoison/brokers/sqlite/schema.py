@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from unpoison.port import table_versions
+from unpoison.port.table_versions import BROKERS_TABLES, Tables
 
 POSITIONS = 2**40
 
@@ -49,20 +50,21 @@ MIGRATIONS: tuple[str, ...] = (_V1,)
 
 def migrate(connection: sqlite3.Connection, path: str, *, create: bool, migrations: tuple[str, ...] = MIGRATIONS) -> None:
     """Bring the file to this version, or refuse it."""
-    table_versions.migrate(connection, version, _alone, migrations, path, create=create)
+    table_versions.migrate(connection, version, alone, migrations, path, create=create)
 
 
 @contextmanager
-def _alone(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+def alone(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+    """A transaction in which nobody else changes the file."""
     connection.execute("begin immediate")
     with connection:
         yield connection
 
 
-def version(connection: sqlite3.Connection) -> int:
-    """The version of the tables in the file; 0 where there are none."""
+def version(connection: sqlite3.Connection, tables: Tables = BROKERS_TABLES) -> int:
+    """The version of these tables in the file; 0 where there are none."""
     try:
-        row = connection.execute("select version from unpoison_version").fetchone()
+        row = connection.execute(f"select version from {tables.version_in}").fetchone()
     except sqlite3.OperationalError as error:
         if "no such table" in str(error):
             return 0
