@@ -36,14 +36,10 @@ class FlowScene(Scene):
     run`."""
 
     def __init__(self, lab: Lab, *, isolated: bool = False, also: dict[str, Any] | None = None, **options: Any) -> None:
-        self.dependency, self._is_isolated = Dependency(), isolated
         options = {"breaker": BREAKER, "backoff": BACKOFF, "concurrency": 4} | options
-        super().__init__(
-            lab,
-            app=CALLING_APP,
-            also={"dependency": self.dependency.url, **(also or {})},
-            **{name: msgspec.to_builtins(value) for name, value in options.items()},
-        )
+        super().__init__(lab, app=CALLING_APP, **{name: msgspec.to_builtins(value) for name, value in options.items()})
+        self.dependency, self._is_isolated = Dependency(), isolated
+        self.plan = msgspec.structs.replace(self.plan, also={"dependency": self.dependency.url, **(also or {})})
 
     def traffic(self, rate: float, needing: int = 10, name: str = "traffic") -> "Traffic":
         """Messages come in at this rate while the block lasts. Of ten, so many need the dependency."""

@@ -51,14 +51,15 @@ def workers_of(consumer: int) -> list[int]:
 def template_of(consumer: int) -> int:
     """It shares the session of its consumer. 0 if there is none.
 
-    So does a worker that has just been forked. The oldest one counts: process ids begin again at the bottom after the highest.
+    So does a worker that has just been forked. The oldest one counts: process ids begin again at the bottom after the highest. Of
+    two that were started in one tick it is the lower id.
     """
     candidates = [
         child
         for child in children(consumer)
         if b"unpoison.programs.template" in _read(child, "cmdline") and _session(child) != child and state(child) != "Z"
     ]
-    return min(candidates, key=_started_at, default=0)
+    return min(sorted(candidates), key=_started_at, default=0)
 
 
 def zombies_of(pid: int) -> list[int]:
