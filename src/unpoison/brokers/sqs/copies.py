@@ -48,7 +48,9 @@ MOST_GROWTH = 8
 """No copy has so many times the bytes of its original; attributes that have to travel as JSON have up to three times as many,
 and what is small has room anyway."""
 
-MOST_COUNTED = Counters(999_999, 2, 999_999, True, True, 999_999, 999_999, 1_234_567_890.123_456_7)
+MOST_COUNTED = Counters(
+    999_999, 2, 999_999, True, True, 999_999, 999_999, 1_234_567_890.123_456_7, put_off=999_999, waited=1_234_567_890.123_456_7
+)
 MOST_DELAY = 123_456_789.123_456_78
 
 MOST_RECORD = 32 * 1024
@@ -162,14 +164,14 @@ def again(topic: Topic, seen: Seen, raw: Raw, counters: Counters, after: float =
     told = envelope.copied(seen, counters)
     where = _where(topic, raw, key=seen.key, delay=after, once=once, alone=counters.alone)
     made = copy(body=seen.body, told=told, raw=raw, limit=topic.limit, **where)
-    if made.size > topic.limit:  # better without its history than not at all
-        told.counters.pop("history", None)
-        made = copy(body=seen.body, told=told, raw=raw, limit=topic.limit, **where)
+    for less in ("history", "waits_for"):  # better without these than not at all
+        if made.size > topic.limit and told.counters.pop(less, None) is not None:
+            made = copy(body=seen.body, told=told, raw=raw, limit=topic.limit, **where)
     return made if made.size <= topic.limit else unchanged(raw=raw, **where)
 
 
 def has_room(topic: Topic, raw: Raw) -> bool:
-    """Whether a retry of this message can carry whatever there will be to tell, but for its history."""
+    """Whether a retry of this message can carry all that is counted. What it waits for and its history may have to stay away."""
     if MOST_GROWTH * size_as_it_is(raw) < topic.limit:
         return True
     seen = envelope.look_safely(raw)
