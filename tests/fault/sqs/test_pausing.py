@@ -10,6 +10,7 @@ from unpoison.brokers.sqs.broker import SQSBroker
 from unpoison.errors import BrokerUnavailable
 from unpoison.model.message import UNTRIED, Counters, Outgoing
 from unpoison.port.broker import Depth, Kept, Settlement
+from unpoison.port.copying import leased_broker
 from unpoison.port.copying.leases import Leases
 from unpoison.port.takeovers import CameBack
 from unpoison.testing import given
@@ -92,6 +93,40 @@ def test_a_probe_that_is_handed_back_goes_before_the_others_of_its_key(lab):
     broker.settle(Settlement(kept=[Kept(probe, probe.counters)]))
     broker.resume(FIFO)
     assert [each.body for each in drained(broker, FIFO, 3)] == [b"0", b"1", b"2"]
+
+
+def test_what_was_kept_in_a_pause_waits_for_its_fetch_however_slowly_the_source_begins_again(lab, monkeypatch):
+    """Handed back meanwhile, as what nobody fetches is, it would be counted as received once more."""
+    monkeypatch.setattr(leased_broker, "GIVE_BACK_AFTER", 0.0)
+    broker = lab.broker(FIFO)
+    given.publish(broker, numbered(FIFO, 6))
+    pause(broker, FIFO, broker.fetch(FIFO, 6))
+    broker.resume(FIFO)
+    done = []
+    for _ in range(6):
+        broker._look_after()
+        (delivery,) = broker.fetch(FIFO, 1)
+        broker.settle(Settlement(gone=[delivery]))
+        done.append(delivery)
+    expect_in_order(done, 6)
+    assert {receives_of(each) for each in done} == {"1"}
+    assert broker.depth(FIFO).empty
+
+
+def test_what_comes_after_a_pause_and_is_not_fetched_goes_back_and_what_was_kept_stays(lab, monkeypatch):
+    monkeypatch.setattr(leased_broker, "GIVE_BACK_AFTER", 0.0)
+    broker = lab.broker(FIFO)
+    given.publish(broker, numbered(FIFO, 3))
+    pause(broker, FIFO, broker.fetch(FIFO, 3))
+    broker.resume(FIFO)
+    given.publish(broker, [Outgoing("late", FIFO, b"late", "another")])
+    broker.known[FIFO].work.pull(4)
+    broker._look_after()
+    assert len(broker.known[FIFO].work.buffer) == 3
+    (late,) = lab.broker(FIFO).fetch(FIFO, 10)
+    assert late.body == b"late"
+    broker.close()
+    expect_in_order(drained(lab.broker(FIFO), FIFO, 3), 3)
 
 
 @pytest.mark.long

@@ -94,8 +94,8 @@ class Source(LeasedSource):
         self._is_handing_back = False
         self._told: set[str] = set()
         """Receipts of what waits here again: it was told of before that these came back."""
-        self._roomless: set[str] = set()
-        """Receipts of what waits here and has no room for a copy: to find that out takes long."""
+        self._kept: set[str] = set()
+        """Receipts of what was kept here in a pause. It waits until it is fetched, also once the pause is over."""
 
     @property
     def subscriptions(self) -> tuple[Subscription, ...]:
@@ -108,31 +108,32 @@ class Source(LeasedSource):
     def is_left_alone(self, after: float) -> bool:
         if any(each.is_left_alone(after) for each in self.mover.subscriptions):
             return True
-        if not self.is_paused:
-            return self.work.is_left_alone(after)
         waiting = list(self.work.buffer)
-        return self._is_ending(waiting) or not all(map(self._stays, waiting))
+        is_due = self.is_paused or self.work.is_left_alone(after)
+        return self._is_ending(waiting) or (is_due and not all(map(self._stays, waiting)))
 
     def _is_ending(self, waiting: Sequence[Raw]) -> bool:
         """Whether the twelve hours are over for some of these."""
         return any(self.work.leases.is_ending(raw["ReceiptHandle"], LAST_SECONDS) for raw in waiting)
 
     def _stays(self, raw: Raw) -> bool:
-        """Whether it stays here while the source is paused. A copy would lose its place or has no room; handed back as it is, SQS
-        would count it as received again."""
-        if self.topic.is_fifo or raw["ReceiptHandle"] in self._roomless:
-            return True
-        if copies.has_room(self.topic, raw):
-            return False
-        self._roomless.add(raw["ReceiptHandle"])
-        return True
+        """Whether it stays here until it is fetched. While the source is paused, that is what a copy has no room for, or would
+        lose its place: handed back as it is, SQS would count it as received again."""
+        handle = raw["ReceiptHandle"]
+        if self.is_paused and handle not in self._kept and (self.topic.is_fifo or not copies.has_room(self.topic, raw)):
+            self._kept.add(handle)
+        return handle in self._kept
+
+    def _forget_fetched(self) -> None:
+        if self._kept:
+            self._kept.intersection_update([raw["ReceiptHandle"] for raw in list(self.work.buffer)])
 
     def keep_paused(self, receipt: Receipt) -> bool:
         """Have a message wait here again, if the source is paused. False if it has to go back."""
         raw: Raw = receipt.envelope
         stays = self.is_paused and not self._is_handing_back and receipt.holder is self.work and not self._is_ending([raw])
         if stays:
-            self._roomless.add(raw["ReceiptHandle"])
+            self._kept.add(raw["ReceiptHandle"])
             if envelope.received(raw) > 1:
                 self._told.add(raw["ReceiptHandle"])
             self.work.hold([raw])
@@ -151,10 +152,10 @@ class Source(LeasedSource):
 
     def fetch(self, limit: int) -> list[Delivery]:
         """What is ready, once what belongs here was moved here."""
-        self._roomless.clear()
         if self.mover.move():
             self.has_stored()
         deliveries = self._admitted(self._taken(limit))
+        self._forget_fetched()
         if len(deliveries) >= MUCH and sum(len(each.body) for each in deliveries) < SMALL:
             self.work.read_ahead(limit)
         elif len(deliveries) < limit and not self.work.buffer:
@@ -173,6 +174,7 @@ class Source(LeasedSource):
         if not work.buffer and (self.mover.move(listens=False) or was_filled):
             work.pull(limit)
         deliveries = self._admitted(work.take(limit))
+        self._forget_fetched()
         self.tell_due()
         return deliveries
 
@@ -266,11 +268,11 @@ class Source(LeasedSource):
         self.work.cancel()
 
     def unfetched(self) -> Iterator[list[Delivery]]:
-        """While the source is paused, what would be counted stays here, until SQS lets nobody hold it for longer. Then all goes:
-        what comes first in its group must not come last."""
+        """What was kept in a pause stays here, until SQS lets nobody hold it for longer. Then all goes: what comes first in its
+        group must not come last."""
         self.work.cancel()
         self.work.collect()
-        everything = not self.is_paused or self._is_ending(list(self.work.buffer))
+        everything = self._is_ending(list(self.work.buffer))
         staying: list[Raw] = []
         self._is_handing_back = True
         try:
@@ -286,6 +288,7 @@ class Source(LeasedSource):
 
     def close(self) -> None:
         """No request is under way any more when this returns."""
+        self._kept.clear()
         for each in self.subscriptions:
             each.cancel()
         for each in self.subscriptions:
