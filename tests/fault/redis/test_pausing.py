@@ -52,5 +52,26 @@ def test_what_cannot_go_back_for_now_goes_back_with_the_next_probe(flowing, monk
     assert flowing.depth("orders") == Depth(ready=MESSAGES - BATCH - 2, leased=2)
 
 
+def test_what_went_back_without_an_answer_is_not_handed_out_here_when_the_pause_is_over(flowing, url, monkeypatch):
+    """The connection may break after the server has heeded it: then others may have these messages."""
+    flowing.fetch("orders", 1)
+    settle = flowing.settle
+
+    def heeded_without_an_answer(settlement):
+        settle(settlement)
+        _fails(settlement)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(flowing, "settle", heeded_without_an_answer)
+        with pytest.raises(BrokerUnavailable):
+            flowing.pause("orders")
+    flowing.resume("orders")
+    with opened(url) as other:
+        taken = bodies(other.fetch("orders", MESSAGES))
+        found = bodies(flowing.fetch("orders", MESSAGES))
+    assert set(taken).isdisjoint(found)
+    assert len(taken) + len(found) == MESSAGES - BATCH - 1
+
+
 def _fails(_):
     raise BrokerUnavailable("Not now.")

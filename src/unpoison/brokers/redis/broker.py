@@ -49,6 +49,8 @@ class RedisBroker:
         """Sources created by publishing that the caller of `publish` does not know of yet."""
         self._fetcher = Fetcher(self.connection, self._keys)
         self._looked_for_vanished: dict[str, float] = {}
+        self._unreturned: set[str] = set()
+        """Sources that were to hand back what was read ahead, and did not hear that it is done."""
 
     def open(self, sources: Sequence[str], *, create: bool = True, ring: Ring | None = None) -> Sequence[Finding]:
         self._create = self._fetcher.create = create
@@ -80,7 +82,7 @@ class RedisBroker:
         self._take_over_vanished(source)
         if limit < 1:
             return ()
-        if source in self._fetcher.paused:
+        if source in self._fetcher.paused or source in self._unreturned:
             self._hand_back(source)
         try:
             return self._fetcher.fetch(source, owner, limit)
@@ -154,7 +156,9 @@ class RedisBroker:
         self._fetcher.paused.discard(source)
 
     def _hand_back(self, source: str) -> None:
-        """What was read ahead goes back as it was. If that fails, the next fetch tries it again."""
+        """What was read ahead goes back as it was. If that fails, the next fetch tries it again before it hands out anything: the
+        server may have heeded it without an answer."""
+        self._unreturned.add(source)
         with suppress(OwnershipLost, NotOurs):  # others have it; who settles what was handed out is told
             back = self._fetcher.stock(source)
             try:
@@ -162,6 +166,7 @@ class RedisBroker:
             except BrokerUnavailable:
                 self._fetcher.put_back(source, back)
                 raise
+        self._unreturned.discard(source)
 
     def depth(self, source: str) -> Depth:
         self._check(source)
