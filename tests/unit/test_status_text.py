@@ -163,6 +163,14 @@ def test_where_the_broker_cannot_tell_the_age_a_long_pause_is_the_warning():
     assert a_status(oldest=None, deleted_after=7 * DAY).deleted_in is None
 
 
+def test_an_outage_that_pauses_the_source_counts_as_a_pause_and_one_beside_which_others_go_on_does_not():
+    def since(state):
+        return a_status(circuits=[a_circuit(state=state, since=NOW - 4 * DAY)], oldest=None, deleted_after=7 * DAY)
+
+    assert "'orders' has been paused for 4 d. What waits since then is deleted in 3 d" in in_one_line(since(PAUSING))
+    assert since(OPEN).deleted_in is None
+
+
 def test_nothing_is_deleted_where_nothing_waits():
     empty = a_status([a_pause(since=NOW - 9 * DAY)], oldest=None, deleted_after=7 * DAY, depth=Depth(dead=5))
     assert empty.deleted_in is None

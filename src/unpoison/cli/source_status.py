@@ -84,9 +84,12 @@ class SourceStatus(msgspec.Struct, frozen=True):
 
     @property
     def paused_for(self) -> float:
-        """Seconds since the oldest pause began; 0 if there is none."""
-        pauses = () if self.store is None else self.store.pauses
-        return max((self.now - each.since for each in pauses), default=0.0)
+        """Seconds since the oldest pause began, or the oldest outage that lets nothing but probes start; 0 if there is none."""
+        if self.store is None:
+            return 0.0
+        begun = [each.since for each in self.store.pauses]
+        begun += [each.since for each in self.store.circuits if each.state == PAUSING]
+        return max((self.now - since for since in begun), default=0.0)
 
     @property
     def deleted_in(self) -> float | None:
