@@ -206,6 +206,19 @@ def test_a_probe_may_be_made_when_it_is_due_and_by_one_consumer(store, clock):
     assert not store.claim_probe("orders", "search:9200", 2.0, "a:1")
 
 
+def test_a_clock_that_is_set_back_keeps_no_probe_waiting(store, clock):
+    store.exchange(sign("a:1"), [outage(clock, next_probe_at=clock.now)])
+    assert store.claim_probe("orders", "billing:443", 15.0, "a:1")
+    clock.now -= 10
+    assert not store.claim_probe("orders", "billing:443", 15.0, "a:1"), "it may come from a clock that differs a little"
+    clock.now -= 3600
+    (known,) = store.circuits()
+    assert known.due_in(clock.now) == 0
+    assert store.claim_probe("orders", "billing:443", 15.0, "a:1")
+    (known,) = store.circuits()
+    assert known.due_in(clock.now) == 15
+
+
 def test_of_many_that_race_for_a_probe_one_gets_it(store, url, clock):
     store.exchange(sign(), [outage(clock, next_probe_at=clock.now)])
     stores = [opened(url, clock) for _ in range(6)]

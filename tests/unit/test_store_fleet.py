@@ -217,6 +217,21 @@ def test_a_permission_to_probe_that_is_not_used_goes_to_another_consumer(member,
     assert (busy.turn(), free.turn()) == (0, 1)
 
 
+def test_where_the_clock_of_the_store_is_set_back_probes_go_on(member, clock):
+    one, back = member("a:1"), 0.0
+    one.store._database.now = lambda run: clock() - back
+    down(one)
+    began, probes = clock.now, []
+    while clock.now < began + 120:
+        back = 3600.0 if clock.now >= began + 20 else 0.0
+        one.exchange()
+        if one.turn():
+            probes.append(clock.now)
+            one.fails()
+        clock.now += 0.5
+    assert max(later - earlier for earlier, later in pairwise([*probes, clock.now])) <= 16
+
+
 def test_an_outage_survives_a_restart(member, clock):
     first = member("a:1")
     down(first)

@@ -127,7 +127,7 @@ class FleetMember:
         for dependency in self._known.keys() - there:
             circuits.close(dependency, now)
         for each in there.values():
-            ago, later = answer.shared.now - each.since, each.next_probe_at - answer.shared.now
+            ago, later = answer.shared.now - each.since, each.due_in(answer.shared.now)
             evidence = Evidence(each.dependency, answer.at - max(0.0, ago), each.messages, each.samples, each.is_named)
             probe_in = max(0.0, answer.at + later - now)
             circuits.follow_fleet(evidence, each.interval, probe_in, now, is_pausing=each.state == PAUSING)

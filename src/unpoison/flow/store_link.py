@@ -198,7 +198,7 @@ class StoreLink:
         granted = {}
         for ours in snapshot.circuits:
             theirs = known.get(ours.dependency)
-            if theirs is None or ours.dependency not in snapshot.probing or theirs.next_probe_at > shared.now:
+            if theirs is None or ours.dependency not in snapshot.probing or theirs.due_in(shared.now) > 0:
                 continue
             interval = max(theirs.interval, min(snapshot.longest_probe, 2 * theirs.interval))
             if self._store.claim_probe(self._source, ours.dependency, interval, self._consumer):
@@ -232,6 +232,6 @@ def _what_matters(shared: Shared) -> tuple[object, ...]:
 
 def _next_in(snapshot: Snapshot, shared: Shared, passed: float) -> float:
     """Soon while something is wrong, and when the next probe is due."""
-    due = [circuit.next_probe_at - shared.now - passed for circuit in shared.circuits]
+    due = [circuit.due_in(shared.now) - passed for circuit in shared.circuits]
     soon = EXCHANGE_BUSY if snapshot.circuits or snapshot.is_paused or shared.circuits else EXCHANGE_EVERY
     return min([soon, *(each for each in due if each > 0)])

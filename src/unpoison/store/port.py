@@ -19,6 +19,9 @@ OPEN = "open"
 PAUSING = "pausing"
 """The same, and hardly any other message succeeds: only probes are started."""
 
+MOST_INTERVALS = 2
+"""Intervals for which a probe is planned ahead at most: one, and some room for clocks that differ a little."""
+
 
 class Pause(msgspec.Struct, frozen=True):
     """A source that is paused: by whom, why, since when (the store says when). `code_version` is the version of the consumer
@@ -53,6 +56,12 @@ class SharedCircuit(msgspec.Struct, frozen=True):
     by: str
     revision: int = 0
     heard_at: float = 0.0
+
+    def due_in(self, now: float) -> float:
+        """Seconds until the next probe is due; below 0 if it is late. A time that is further away than any probe is planned was
+        set by a clock that has been set back since: then it is due now."""
+        ahead = self.next_probe_at - now
+        return ahead if ahead <= MOST_INTERVALS * self.interval else 0.0
 
 
 class ConsumerSign(msgspec.Struct, frozen=True):

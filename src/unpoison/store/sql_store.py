@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from unpoison.store import rows
-from unpoison.store.port import ADMISSION, OPERATOR, ConsumerSign, Pause, Shared, SharedCircuit
+from unpoison.store.port import ADMISSION, MOST_INTERVALS, OPERATOR, ConsumerSign, Pause, Shared, SharedCircuit
 from unpoison.store.rows import Execute
 
 log = logging.getLogger("unpoison")
@@ -27,9 +27,9 @@ FORGOTTEN = 1_200.0
 """Seconds after which an outage is over of which nothing was heard: whatever waited for it has come due by then."""
 
 _HEARD = "update unpoison_circuits set heard_at = ? where source = ? and dependency = ? and heard_at < ?"
-_CLAIM = """
+_CLAIM = f"""
 update unpoison_circuits set next_probe_at = ?, probe_interval = ?, told_by = ?
-where source = ? and dependency = ? and next_probe_at <= ?
+where source = ? and dependency = ? and (next_probe_at <= ? or next_probe_at > ? + {MOST_INTERVALS} * probe_interval)
 """
 _CHANGE = """
 update unpoison_circuits set state = ?, revision = revision + 1 where source = ? and dependency = ? and revision = ?
@@ -123,7 +123,7 @@ class SQLStore:
     def claim_probe(self, source: str, dependency: str, interval: float, consumer: str) -> bool:
         with self._database.writing(durable=False) as run:
             now = self._database.now(run)
-            return run(_CLAIM, (now + interval, interval, consumer, source, dependency, now)).rowcount == 1
+            return run(_CLAIM, (now + interval, interval, consumer, source, dependency, now, now)).rowcount == 1
 
     def close_circuit(self, source: str, dependency: str, since: float | None = None) -> None:
         with self._database.writing(durable=False) as run:
