@@ -306,6 +306,25 @@ def test_once_a_probe_has_succeeded_its_consumer_asks_for_no_other(member, clock
     assert [each.next_probe_at for each in first.store.circuits()] == [before.next_probe_at]
 
 
+def test_what_waited_does_not_start_all_at_once_where_another_consumer_has_found_that_the_outage_is_over(member, clock):
+    first, second = member("a:1"), member("b:2")
+    first.fails(10)
+    first.exchange()
+    second.exchange()
+    for _ in range(60):
+        second.succeeds()
+        second.fails(5)
+        clock.now += 1
+    first.control.circuits.close(BILLING, clock.now)
+    first.exchange()
+    second.exchange()
+    assert second.open_circuits == []
+    waiting = [Delivery(None, "orders", f"w{number}", b"", counters=_waits_for(BILLING)) for number in range(300)]
+    started, put_off = second.control.admit(waiting, clock.now)
+    assert 1 <= len(started) <= 6, "as many a second as failed a second"
+    assert 55 < max(each.after for each in put_off) < 65
+
+
 def test_an_outage_in_which_others_go_on_ends_for_all_though_no_more_messages_wait_for_it(member, clock):
     first, second = member("a:1"), member("b:2")
     first.fails(10)

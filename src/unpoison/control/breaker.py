@@ -279,8 +279,14 @@ class Circuit:
         """When a message last failed on the dependency, or tried it, here."""
         return self._heard_at
 
+    def ended_elsewhere(self, now: float) -> None:
+        """Another consumer has found that the dependency works, or a person says so. What waited here has not started yet."""
+        if self.state is CircuitState.OPEN:
+            self.recovery = self._recovery(now)
+        self.close()
+
     def close(self) -> None:
-        """The dependency works again, or a person says so."""
+        """The dependency works again."""
         self.state, self.evidence = CircuitState.CLOSED, None
         self._failing.clear()
         self._running.clear()

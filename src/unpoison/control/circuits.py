@@ -265,7 +265,7 @@ class Circuits:
         """Another consumer of the fleet has found that the dependency works."""
         if (circuit := self._known.get(dependency)) is not None:
             evidence = circuit.evidence
-            circuit.close()
+            circuit.ended_elsewhere(now)
             self._note_closed(circuit, evidence, now)
 
     def follow_fleet(self, evidence: Evidence, interval: float, probe_in: float, now: float, *, is_pausing: bool = False) -> None:
