@@ -107,6 +107,28 @@ def test_a_store_that_does_not_answer_at_the_start_is_not_waited_for_long(url, l
     slow.let_go.set()
 
 
+def test_a_database_of_which_it_is_known_too_late_that_it_cannot_be_the_store_is_one_that_is_away(link_to, monkeypatch, caplog):
+    monkeypatch.setattr(store_link, "FIRST_WITHIN", 0.01)
+    monkeypatch.setattr(store_link, "EXCHANGE_EVERY", 0.01)
+
+    class Newer:
+        def open(self, *, create=True):
+            raise ConfigError("The tables were made by a newer unpoison.")
+
+        def close(self):
+            """It was never open."""
+
+    slow = Slow(Newer(), "open")
+    link = link_to(slow)
+    link.start()
+    slow.let_go.set()
+    assert link._first.wait(PATIENCE)
+    link.close()
+    link._thread.join(PATIENCE)
+    assert [record.event for record in caplog.records] == ["store-away"]
+    assert "made by a newer unpoison" in caplog.text
+
+
 def test_a_consumer_does_not_wait_for_a_store_that_hangs_when_it_ends(url, link_to, monkeypatch):
     monkeypatch.setattr(store_link, "EXCHANGE_EVERY", 0.01)
     monkeypatch.setattr(store_link, "LEAVE_WITHIN", 0.01)

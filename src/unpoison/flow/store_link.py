@@ -62,6 +62,8 @@ class StoreLink:
         self._told, self._offset = 0, 0.0
         """Up to which number the store has our news; what the store's clock is ahead of ours."""
         self._last: Shared | None = None
+        self._is_starting = True
+        """Somebody waits for the first answer, and can be told that the database cannot be the store."""
         self._refused: ConfigError | None = None
         self._wake, self._closed, self._first = threading.Event(), threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"unpoison-store-{source}", daemon=True)
@@ -73,6 +75,8 @@ class StoreLink:
         """
         self._thread.start()
         self._first.wait(FIRST_WITHIN)
+        with self._lock:
+            self._is_starting = False
         if self._refused is not None:
             raise self._refused
 
@@ -120,8 +124,7 @@ class StoreLink:
             self._wake.clear()
             try:
                 pause = self.step()
-            except ConfigError as error:
-                self._refused = error
+            except ConfigError:
                 self._first.set()
                 return
             self._first.set()
@@ -137,7 +140,7 @@ class StoreLink:
                 self._store.open(create=self._create)
             return self._exchange()
         except UnpoisonError as error:
-            if isinstance(error, ConfigError) and not self._first.is_set():
+            if isinstance(error, ConfigError) and self._refuses(error):
                 raise
             self._goes_away(str(error))
         except Exception as error:  # whatever is wrong, the consumer must not wait for grants that never come
@@ -146,6 +149,13 @@ class StoreLink:
         finally:
             self._asking_since = float("inf")
         return EXCHANGE_EVERY
+
+    def _refuses(self, error: ConfigError) -> bool:
+        """Whether this error ends the start. One that comes too late for that is a store that is away."""
+        with self._lock:
+            if self._is_starting and not self._first.is_set():
+                self._refused = error
+            return self._refused is not None
 
     def _exchange(self) -> float:
         with self._lock:
