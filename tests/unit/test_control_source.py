@@ -623,6 +623,18 @@ def test_an_operator_pauses_and_resumes():
     assert [control.paused_for(age, 165.0) for age in (200.0, 160.0, 130.0, 100.0, 1.0)] == [60.0, 60.0, 30.0, 0.0, 0.0]
 
 
+def test_each_reason_of_a_pause_is_told_when_it_begins_to_count_and_the_end_once():
+    control, pause = down(), OperatorPause("ana@desk", "migration", 1.0)
+    outage = control.pause
+    control.pause_by_operator(pause, 5.0)
+    control.pause_by_operator(None, 65.0)
+    assert control.changes == [Opened(outage), Paused(outage), Paused(pause), Paused(outage)]
+    assert control.room(66.0) == 1
+    control.admit([message("probe")], 66.0)
+    control.ended([message("probe")], 0, 66.0)
+    assert control.changes[4:] == [Resumed(66.0)]
+
+
 def test_what_a_person_has_resumed_forgets_the_outage_and_the_dead_letters():
     control = down()
     bug = failure("", ErrorClassification.BUG, is_dependency_named=False)

@@ -2,6 +2,8 @@ import logging
 
 import pytest
 
+from unpoison.control.changes import OperatorPause, Paused, Resumed
+from unpoison.control.evidence import Evidence
 from unpoison.errors import BrokerUnavailable
 from unpoison.flow.settling import SettlementBuilder
 from unpoison.model.backoff import Limits
@@ -30,6 +32,20 @@ def test_a_pause_and_its_end_are_logged_in_plain_words(caplog):
     first, last = [record.getMessage() for record in caplog.records]
     assert first == "'orders' is paused; no message is lost. Retrying. The server does not answer."
     assert last == "'orders' resumed after 0.0 s."
+
+
+def test_a_pause_whose_reason_changes_is_as_long_as_it_was_and_tells_its_present_reason(monkeypatch):
+    clock, report = 100.0, Report()
+    monkeypatch.setattr("time.monotonic", lambda: clock)
+    report.controlled("orders", [Paused(Evidence("billing:443", 99.0, 10, ("refused",)))], clock)
+    clock = 150.0
+    report.controlled("orders", [Paused(OperatorPause("ana@desk", "migration", 1.0))], clock)
+    clock = 160.0
+    source, seconds, why = report.longest_pause()
+    assert (source, seconds) == ("orders", 60.0)
+    assert "by ana@desk" in why
+    report.controlled("orders", [Resumed(60.0)], clock)
+    assert report.longest_pause() is None
 
 
 @pytest.mark.parametrize(

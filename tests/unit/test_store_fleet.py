@@ -8,7 +8,7 @@ from tests.unit.stores import Clock, opened, paused
 from unpoison.control.admission import PROBE_INTERVAL
 from unpoison.control.breaker import RAMP_LASTS
 from unpoison.control.budget import FLOOR
-from unpoison.control.changes import OperatorPause
+from unpoison.control.changes import Closed, OperatorPause, Resumed
 from unpoison.control.options import ControlOptions
 from unpoison.control.source import SourceControl
 from unpoison.errors import ConfigError, StoreUnavailable
@@ -390,6 +390,18 @@ def test_an_operators_pause_is_heard_and_so_is_its_end(member):
     one.store.resume("orders", "ada@desk")
     one.exchange()
     assert one.control.pause is None
+
+
+def test_a_person_who_resumes_a_source_that_has_two_reasons_to_be_paused_is_told_of_no_third(member):
+    one = member()
+    down(one)
+    one.store.pause(paused())
+    one.exchange()
+    one.store.resume("orders", "ada@desk")
+    one.store.close_circuit("orders", BILLING)
+    one.told.clear()
+    one.exchange()
+    assert [type(change) for change in one.told] == [Closed, Resumed]
 
 
 def test_too_many_dead_letters_in_one_consumer_pause_the_others(member):

@@ -61,6 +61,8 @@ class SourceControl:
         self._turns = Turns()
         self._put_off, self._said_budget_at = 0, float("-inf")
         self._paused_since: float | None = None
+        self._told: PauseReason | None = None
+        """Why it is paused, as was told last."""
         self._pauses: deque[tuple[float, float]] = deque(maxlen=PAUSES_KNOWN)
 
     @property
@@ -256,12 +258,14 @@ class SourceControl:
             self._budget.divide_floor(consumers)
 
     def _follow(self, now: float) -> None:
-        """Note whether the source is paused now."""
+        """Note whether the source is paused now, and why: a second reason may outlast the first."""
         reason = self.pause
+        if reason is not None and reason != self._told:
+            self.changes.append(Paused(reason))
+        self._told = reason
         if reason is not None and self._paused_since is None:
             self._pace.measure(now)
             self._paused_since = now
-            self.changes.append(Paused(reason))
         elif reason is None and self._paused_since is not None:
             self._pauses.append((self._paused_since, now))
             self.changes.append(Resumed(now - self._paused_since))

@@ -105,13 +105,13 @@ class FleetMember:
         """Follow what the fleet has decided."""
         self._news = {matter: each for matter, each in self._news.items() if each[0] > answer.told}
         shared = answer.shared
-        operator = next((pause for pause in shared.pauses if pause.kind == OPERATOR), None)
-        control.pause_by_operator(None if operator is None else OperatorPause(operator.by, operator.reason, operator.since), now)
         control.share_budget(shared.consumers)
         if not self._news:
             self._follow_letters(control, shared, now)
             if control.circuits is not None:
                 self._follow_outages(control.circuits, answer, now)
+        operator = next((pause for pause in shared.pauses if pause.kind == OPERATOR), None)  # last: it hides the others
+        control.pause_by_operator(None if operator is None else OperatorPause(operator.by, operator.reason, operator.since), now)
 
     def _follow_letters(self, control: SourceControl, shared: Shared, now: float) -> None:
         """A pause holds for consumers of the version that it is about, and for older ones: a newer one may be the cure."""

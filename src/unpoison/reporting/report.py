@@ -80,7 +80,7 @@ class Report:
         self._broken_since: dict[str, tuple[float, float]] = {}
         self._broken_by: dict[str, str] = {}
         self._paused_since: dict[str, tuple[float, str]] = {}
-        """Sources that flow control has paused: since when, and why."""
+        """Sources that flow control has paused: since when, and why at present."""
         self._skipping: set[str] = set()
 
     def tallies(self) -> dict[str, Tally]:
@@ -198,7 +198,8 @@ class Report:
                 match change:
                     case Paused(reason):
                         why = f"It is paused{control_lines.explained(self._name(source), reason, now)}."
-                        self._paused_since[source] = (time.monotonic(), why)
+                        since, _ = self._paused_since.get(source, (time.monotonic(), ""))
+                        self._paused_since[source] = (since, why)
                     case Resumed():
                         self._paused_since.pop(source, None)
 
