@@ -16,7 +16,7 @@ from unpoison.flow.store_link import EXCHANGE_BUSY, EXCHANGE_EVERY, SILENT_FOR, 
 from unpoison.model.failure import Failure
 from unpoison.model.message import Counters, Delivery, PastAttempt
 from unpoison.model.verdict import ErrorClassification
-from unpoison.store.port import ADMISSION, OPEN, PAUSING
+from unpoison.store.port import ADMISSION, OPEN, OPERATOR, PAUSING
 from unpoison.store.sql_store import ALIVE
 
 BILLING = "billing:443"
@@ -402,6 +402,21 @@ def test_a_person_who_resumes_a_source_that_has_two_reasons_to_be_paused_is_told
     one.told.clear()
     one.exchange()
     assert [type(change) for change in one.told] == [Closed, Resumed]
+
+
+@pytest.mark.parametrize("kind", [OPERATOR, ADMISSION])
+def test_the_time_of_a_pause_before_a_restart_makes_no_message_older_either(member, clock, kind):
+    first = member("a:1")
+    first.store.pause(paused(kind))
+    clock.now += 60 * 3600
+    again = member("a:2")
+    assert again.control.is_paused
+    clock.now += 3600
+    first.store.resume("orders", "ada@desk")
+    again.exchange()
+    assert [again.control.paused_for(hours * 3600, clock.now) / 3600 for hours in (1, 50, 100)] == [1, 50, 61]
+    (resumed,) = (change for change in again.told if isinstance(change, Resumed))
+    assert resumed.seconds == 61 * 3600
 
 
 def test_too_many_dead_letters_in_one_consumer_pause_the_others(member):

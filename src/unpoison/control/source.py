@@ -233,11 +233,11 @@ class SourceControl:
         if self._throttle.throttled(delivery.id, dependency, failure.retry_after, now):
             self.changes.append(Slowed(dependency, self._throttle.next_start_in(now)))
 
-    def pause_by_operator(self, pause: OperatorPause | None, now: float) -> None:
-        """A person has paused the source, or resumed it (None)."""
+    def pause_by_operator(self, pause: OperatorPause | None, now: float, since: float | None = None) -> None:
+        """A person has paused the source, or resumed it (None). `since`: before this process began, by its clock."""
         if pause != self._operator:
             self._operator = pause
-            self._follow(now)
+            self._follow(now, since)
 
     def resume_letters(self, now: float) -> None:
         """Dead letters are admitted again."""
@@ -250,14 +250,14 @@ class SourceControl:
         """Another consumer of the fleet has paused the source."""
         if self.admission is not None:
             self.admission.adopt(pause, now)
-            self._follow(now)
+            self._follow(now, pause.since)
 
     def share_budget(self, consumers: int) -> None:
         """So many consumers of the fleet share what is always allowed."""
         if self._budget is not None:
             self._budget.divide_floor(consumers)
 
-    def _follow(self, now: float) -> None:
+    def _follow(self, now: float, since: float | None = None) -> None:
         """Note whether the source is paused now, and why: a second reason may outlast the first."""
         reason = self.pause
         if reason is not None and reason != self._told:
@@ -265,7 +265,8 @@ class SourceControl:
         self._told = reason
         if reason is not None and self._paused_since is None:
             self._pace.measure(now)
-            self._paused_since = now
+            ended = self._pauses[-1][1] if self._pauses else float("-inf")
+            self._paused_since = now if since is None else min(now, max(since, ended))
         elif reason is None and self._paused_since is not None:
             self._pauses.append((self._paused_since, now))
             self.changes.append(Resumed(now - self._paused_since))

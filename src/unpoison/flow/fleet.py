@@ -66,6 +66,10 @@ class Answer(NamedTuple):
     at: float
     told: int
 
+    def here(self, past: float) -> float:
+        """A time of the past, which the store tells, by the consumer's own clock."""
+        return self.at - max(0.0, self.shared.now - past)
+
 
 class FleetMember:
     """One consumer of a fleet, as the others see it."""
@@ -107,19 +111,26 @@ class FleetMember:
         shared = answer.shared
         control.share_budget(shared.consumers)
         if not self._news:
-            self._follow_letters(control, shared, now)
+            self._follow_letters(control, answer, now)
             if control.circuits is not None:
                 self._follow_outages(control.circuits, answer, now)
-        operator = next((pause for pause in shared.pauses if pause.kind == OPERATOR), None)  # last: it hides the others
-        control.pause_by_operator(None if operator is None else OperatorPause(operator.by, operator.reason, operator.since), now)
+        self._follow_operator(control, answer, now)  # last: it hides the others
 
-    def _follow_letters(self, control: SourceControl, shared: Shared, now: float) -> None:
+    def _follow_operator(self, control: SourceControl, answer: Answer, now: float) -> None:
+        pause = next((pause for pause in answer.shared.pauses if pause.kind == OPERATOR), None)
+        if pause is None:
+            control.pause_by_operator(None, now)
+        else:
+            since = answer.here(pause.since)
+            control.pause_by_operator(OperatorPause(pause.by, pause.reason, pause.since), now, since)
+
+    def _follow_letters(self, control: SourceControl, answer: Answer, now: float) -> None:
         """A pause holds for consumers of the version that it is about, and for older ones: a newer one may be the cure."""
-        pause = next((pause for pause in shared.pauses if pause.kind == ADMISSION), None)
-        if pause is None or self._version in shared.newer_versions:
+        pause = next((pause for pause in answer.shared.pauses if pause.kind == ADMISSION), None)
+        if pause is None or self._version in answer.shared.newer_versions:
             control.resume_letters(now)
         else:
-            control.adopt_letters_pause(_too_many(pause, now), now)
+            control.adopt_letters_pause(_too_many(pause, answer.here(pause.since)), now)
         self._letters = None if control.admission is None else control.admission.pause
 
     def _follow_outages(self, circuits: Circuits, answer: Answer, now: float) -> None:
@@ -127,9 +138,8 @@ class FleetMember:
         for dependency in self._known.keys() - there:
             circuits.close(dependency, now)
         for each in there.values():
-            ago, later = answer.shared.now - each.since, each.due_in(answer.shared.now)
-            evidence = Evidence(each.dependency, answer.at - max(0.0, ago), each.messages, each.samples, each.is_named)
-            probe_in = max(0.0, answer.at + later - now)
+            evidence = Evidence(each.dependency, answer.here(each.since), each.messages, each.samples, each.is_named)
+            probe_in = max(0.0, answer.at + each.due_in(answer.shared.now) - now)
             circuits.follow_fleet(evidence, each.interval, probe_in, now, is_pausing=each.state == PAUSING)
         self._known = there
 
@@ -174,13 +184,13 @@ def evidence_of(letters: TooManyDead) -> Mapping[str, Any]:
     return {"dead": letters.dead, "ended": letters.ended, "within": letters.within, "samples": list(letters.samples)}
 
 
-def _too_many(pause: Pause, now: float) -> TooManyDead:
+def _too_many(pause: Pause, since: float) -> TooManyDead:
     """What another consumer has told. Anything may stand in a database, so nothing of it is relied on."""
     try:
         found = msgspec.convert(dict(pause.evidence), _Evidence)
     except msgspec.ValidationError:
         found = _Evidence()
-    return TooManyDead(now, found.dead, found.ended, found.within, found.samples)
+    return TooManyDead(since, found.dead, found.ended, found.within, found.samples)
 
 
 class _Evidence(msgspec.Struct):
