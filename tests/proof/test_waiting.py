@@ -26,17 +26,20 @@ PAGE = 1_000
 
 
 class Copies:
-    """How often each message was put off, by a consumer whose broker is `counted`."""
+    """How often each message was put off within ten minutes of the first time, by a consumer whose broker is `counted`."""
 
     def __init__(self) -> None:
         self.of: Counter[str] = Counter()
+        self._since: dict[str, float] = {}
 
     def counted(self, url: str) -> Broker:
         broker = broker_for(url)
         settle = broker.settle
 
         def counting(settlement: Settlement):
-            self.of.update(kept.delivery.id for kept in settlement.kept if kept.after > 0)
+            now = time.monotonic()
+            put_off = [kept.delivery.id for kept in settlement.kept if kept.after > 0]
+            self.of.update(each for each in put_off if now - self._since.setdefault(each, now) <= MINUTES * 60)
             return settle(settlement)
 
         broker.settle = counting
