@@ -17,14 +17,17 @@ PLACE = ("orders", 0)
 
 
 class Admin:
-    """A client that knows a leader which is no more, or the one that leads now."""
+    """A client that knows a leader which is no more, or the one that leads now. `refusals` come before it answers."""
 
-    def __init__(self, offset):
-        self.offset = offset
+    def __init__(self, offset, refusals=()):
+        self.offset, self.refusals = offset, list(refusals)
 
     def list_offsets(self, asked, **options):
         answer = Future()
-        answer.set_result(SimpleNamespace(offset=self.offset))
+        if self.refusals:
+            answer.set_exception(KafkaException(KafkaError(self.refusals.pop(0))))
+        else:
+            answer.set_result(SimpleNamespace(offset=self.offset))
         return dict.fromkeys(asked, answer)
 
 
@@ -42,6 +45,12 @@ def clients(connection, *offsets):
 
 def test_another_client_is_asked_where_a_partition_ends_if_the_leader_does_not_answer(connection):
     clients(connection, NO_ANSWER, 7)
+    assert connection.queries.ends([PLACE]) == {PLACE: 7}
+
+
+def test_a_new_leader_that_does_not_know_yet_where_a_partition_ends_is_asked_again(connection):
+    admin = Admin(7, refusals=[KafkaError.OFFSET_NOT_AVAILABLE, KafkaError.LEADER_NOT_AVAILABLE])
+    connection.state.admin = lambda settings: admin
     assert connection.queries.ends([PLACE]) == {PLACE: 7}
 
 

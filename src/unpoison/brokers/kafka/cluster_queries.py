@@ -44,6 +44,7 @@ STALE_METADATA = (
 ASKED_AGAIN = (
     *STALE_METADATA,
     KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.OFFSET_NOT_AVAILABLE,  # the new leader does not know yet where the partition ends
     KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError.NOT_COORDINATOR,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
