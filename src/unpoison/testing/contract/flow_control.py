@@ -59,7 +59,8 @@ def expect_one_probe_at_a_time(scene: FlowScene, opened: float, recovered: float
     assert fit / 2 <= len(probes) <= fit + doublings, probes
     late = probes[doublings:]
     gaps = [after - before for (before, _), (after, _) in itertools.pairwise(late)]
-    assert min(gaps, default=1.0) >= 0.9 * BREAKER.longest_probe, gaps
+    # A probe that a busy machine starts late does not delay the next one; two at once would be no gap at all.
+    assert min(gaps, default=1.0) >= 0.5 * BREAKER.longest_probe, gaps
     assert all(one != other for (_, one), (_, other) in itertools.pairwise(probes)), "the same one again"
 
 
