@@ -136,6 +136,32 @@ def test_workers_run_so_many_at_once_and_take_as_many_again(crew, line, clock):
     assert (crew.running(), crew.room()) == (3, 3)
 
 
+@pytest.mark.parametrize(
+    ("per_step", "steps", "run"), [(0.03, 400, 12), (0.5, 10, 5), (1.0, 10, 10), (4.5, 10, 45), (2.25, 8, 18)]
+)
+def test_parts_of_a_message_add_up_over_the_steps(per_step, steps, run, line, clock, ledger):
+    clock.now = 100.0
+    crew = Crew(per_step, AllWell(), clock, ledger)
+    for _ in range(steps):
+        crew.start(line.fetch("orders", crew.room()))
+        crew.step()
+    crew.step()
+    assert sum(len(ended.deliveries) for ended in crew.ended()) == pytest.approx(run, abs=1)
+
+
+@pytest.mark.parametrize("per_step", [0.25, 4.5])
+def test_idle_workers_save_up_less_than_a_message_beside_those_of_a_step(per_step, line, clock, ledger):
+    clock.now = 100.0
+    crew = Crew(per_step, AllWell(), clock, ledger)
+    for _ in range(100):
+        crew.step()
+    crew.start(line.fetch("orders", 100))
+    crew.step()
+    crew.step()
+    (ended,) = crew.ended()
+    assert len(ended.deliveries) <= per_step + 1
+
+
 def test_what_has_not_begun_can_be_taken_back(crew, line, clock):
     clock.now = 1.0
     crew.start(line.fetch("orders", 5))

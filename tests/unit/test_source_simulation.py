@@ -220,6 +220,17 @@ def test_a_simulation_ends_though_the_backlog_never_does(monkeypatch):
     assert found.outcome().left > 0
 
 
+@pytest.mark.parametrize(("rate", "capacity"), [(4.0, 5.0), (20.0, 25.0), (100.0, 130.0)])
+def test_workers_handle_as_many_messages_as_was_said(rate, capacity):
+    found = simulate(usual(Kind.OUTAGE, rate=rate, length=60.0, capacity=capacity), ALL_OFF)
+    assert 0.9 * capacity <= found.peak <= capacity + 1
+
+
+def test_without_a_word_workers_have_room_however_slow_the_source_is():
+    assert usual(Kind.OUTAGE, rate=0.1).capacity == 20.0
+    assert usual(Kind.OUTAGE, rate=100.0).capacity == 600.0
+
+
 def test_each_machine_is_left_out_in_turn_where_that_is_asked_for():
     names = {kind: [each.name for each in variants(kind, ALL_ON)] for kind in Kind}
     assert names[Kind.OUTAGE] == ["all on", "all off"]

@@ -15,12 +15,17 @@ from unpoison.control.options import DEFAULT_CONTROL
 from unpoison.decide.options import ConsumerOptions
 from unpoison.model.backoff import Limits
 from unpoison.model.wording import counted
+from unpoison.planning import lasting, number
 from unpoison.simulation.run import Outcome, simulate
 from unpoison.simulation.scenario import BEFORE, USUAL, Kind, Scenario, Variant, usual, variants
 
 MOST_MESSAGES = 3_000_000
 """Messages of one simulation, and of those which are judged one by one."""
 MOST_JUDGED = 300_000
+LONGEST = 86_400.0
+"""Seconds of trouble that are simulated at most: each of them is lived through, however little happens."""
+LEGIBLE = 1e15
+"""Larger numbers are not written out."""
 SHOW_AFTER = 2.0
 """Seconds after which progress is shown."""
 SERIES_EACH = 10
@@ -55,9 +60,9 @@ class Asked(msgspec.Struct, frozen=True):
                 raise click.UsageError(f"--simulate has no {name}. Leave it out; a simulation takes --length and --share.")
         kind = Kind(self.simulate)
         if self.part is not None and USUAL[kind].share is None:
-            raise click.UsageError(f"In {kind} all messages are concerned, so it has no --share. Leave it out.")
+            raise click.UsageError(f"--simulate {kind} concerns all messages, so it has no --share. Leave it out.")
         if self.unnamed and kind in (Kind.BAD_DEPLOY, Kind.THROTTLING):
-            raise click.UsageError(f"In {kind} no dependency is down, so it has no --unnamed. Leave it out.")
+            raise click.UsageError(f"In --simulate {kind} no dependency is down, so it has no --unnamed. Leave it out.")
 
     def scenario(self, rate: float | None, seed: int) -> Scenario:
         assert self.simulate is not None  # noqa: S101 - asked only then
@@ -71,14 +76,27 @@ class Asked(msgspec.Struct, frozen=True):
             seed=seed,
             each=self.each,
         )
-        messages = found.rate * (BEFORE + found.length)
-        judged = messages * found.share if found.kind in (Kind.PARTIAL_OUTAGE, Kind.THROTTLING, Kind.POISON) else 0
-        if messages > MOST_MESSAGES or judged > MOST_JUDGED:
-            most = f"{counted(MOST_MESSAGES, 'message')}, or {MOST_JUDGED:,} that fail one by one"
-            come = counted(round(messages), "message")
-            said = f"{come} would arrive, and a simulation takes at most {most}. Lower --rate or --length."
-            raise click.UsageError(said)
+        _check_size(found)
         return found
+
+
+def _check_size(scenario: Scenario) -> None:
+    """Refuse what would take for ever, and what would show nothing."""
+    rate, lasts = f"{number(scenario.rate)} msg/s", lasting(scenario.length)
+    if scenario.length > LONGEST:
+        raise click.UsageError(f"{lasts} is too long: a simulation takes at most {lasting(LONGEST)}. Lower --length.")
+    if scenario.rate * scenario.length < 1:
+        raise click.UsageError(f"At {rate} no message comes in {lasts}, so nothing would happen. Raise --rate or --length.")
+    if scenario.capacity < scenario.rate:
+        able = f"Workers that can handle {number(scenario.capacity)} msg/s fall behind at {rate} though nothing is wrong"
+        raise click.UsageError(f"{able}. Raise --capacity, or lower --rate.")
+    messages = scenario.rate * (BEFORE + scenario.length)
+    judged = messages * scenario.share if scenario.kind in (Kind.PARTIAL_OUTAGE, Kind.THROTTLING, Kind.POISON) else 0
+    if messages > MOST_MESSAGES or judged > MOST_JUDGED:
+        most = f"{counted(MOST_MESSAGES, 'message')}, or {MOST_JUDGED:,} that fail one by one"
+        come = counted(round(messages), "message") if messages < LEGIBLE else f"{messages:.0e} messages"
+        said = f"{come} would arrive, and a simulation takes at most {most}. Lower --rate or --length."
+        raise click.UsageError(said)
 
 
 def simulations(scenario: Scenario, consumers: Planned, *, each: bool) -> Sequence[Simulated]:

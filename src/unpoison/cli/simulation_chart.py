@@ -91,11 +91,12 @@ def _caught_up(outcome: Outcome) -> str:
 
 def fate_notes(shown: Simulated) -> list[str]:
     found = [
-        "charged: attempts that count; put off: times that a message was put back",
-        "uncharged, each a copy on RabbitMQ and SQS; of the message that has most.",
+        "charged: attempts that count, of the message that has most.",
+        "put off: how often a message was put back uncharged, of the one put back most;",
+        "on RabbitMQ and SQS each time is a copy.",
     ]
     if shown.scenario.kind is not Kind.POISON:
-        found.append("caught up: so long after the end no more messages wait than usual.")
+        found.append("caught up: time from the end until no more messages wait than usual.")
     found.append(f"The workers can handle {number(shown.scenario.capacity)} msg/s.")
     sampled = [each for each in shown.outcomes if each.weight > 1]
     found += [f"{each.variant.name}: one message in {number(each.weight)} is simulated." for each in sampled]

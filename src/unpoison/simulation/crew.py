@@ -1,5 +1,6 @@
 """The workers of a simulation: so many messages a second, each for one step of the clock."""
 
+import math
 from collections.abc import Callable, Sequence
 
 from unpoison.model.message import Delivery
@@ -9,10 +10,13 @@ from unpoison.workers.interface import Ended, Interrupted
 
 
 class Crew:
-    """Takes as many again as it runs, so that there is something to take back."""
+    """Runs `per_step` messages in each step of the clock; of half a message, one in every other step. Takes as many again as it
+    runs, so that there is something to take back."""
 
-    def __init__(self, at_once: int, trouble: Trouble, clock: Callable[[], float], ledger: Ledger) -> None:
-        self._at_once, self._trouble, self._clock, self._ledger = at_once, trouble, clock, ledger
+    def __init__(self, per_step: float, trouble: Trouble, clock: Callable[[], float], ledger: Ledger) -> None:
+        self._per_step, self._trouble, self._clock, self._ledger = per_step, trouble, clock, ledger
+        self._spare = 0.0
+        """The part of a message that the steps before had room for."""
         self._queue: list[Delivery] = []
         self._runs: Sequence[Delivery] = ()
         self._results: list[Ended] = []
@@ -22,7 +26,10 @@ class Crew:
         """What runs has ended, and the next messages begin."""
         if self._next is not None:
             self._results.append(self._next)
-        self._runs, self._queue = self._queue[: self._at_once], self._queue[self._at_once :]
+        allowed = self._spare + self._per_step
+        self._runs, self._queue = self._queue[: int(allowed)], self._queue[int(allowed) :]
+        spare = allowed - len(self._runs)
+        self._spare = spare % 1.0 if self._per_step >= 1 else min(spare, 1.0)
         self._next = self._begin(self._runs) if self._runs else None
 
     def _begin(self, deliveries: Sequence[Delivery]) -> Ended:
@@ -32,7 +39,7 @@ class Crew:
         return Ended(deliveries, failures)
 
     def room(self) -> int:
-        return 2 * self._at_once - self.running()
+        return 2 * max(1, math.ceil(self._per_step)) - self.running()
 
     def start(self, deliveries: Sequence[Delivery], fresh: Sequence[Delivery] = ()) -> None:
         self._queue += fresh

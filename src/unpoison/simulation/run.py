@@ -90,11 +90,11 @@ class Simulation:
     def __init__(self, scenario: Scenario, variant: Variant) -> None:
         self.scenario, self.variant, self._weight = scenario, variant, _weight(scenario, variant)
         self._step, self._now = 0, 0.0
-        rate, at_once = scenario.rate / self._weight, scenario.capacity / self._weight / STEPS_PER_SECOND
+        rate, per_step = scenario.rate / self._weight, scenario.capacity / self._weight / STEPS_PER_SECOND
         self.ledger = Ledger(scenario)
         self._line = Line(rate, scenario.seed, self._clock, self.ledger)
         meets = trouble(scenario, variant, self._weight)
-        self._crew = Crew(max(1, math.ceil(at_once)), meets, self._clock, self.ledger)
+        self._crew = Crew(per_step, meets, self._clock, self.ledger)
         self._consumer = self._started()
         self._usual_backlog, self._calm_since = 0, 0
 

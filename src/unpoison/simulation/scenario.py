@@ -14,8 +14,8 @@ BEFORE = 60.0
 """Seconds of ordinary traffic before it begins."""
 PATIENCE, LEAST_PATIENCE = 4.0, 1_200.0
 """How long a simulation waits for the backlog to go: so many times the length, and at least so many seconds."""
-HEADROOM = 6.0
-"""The workers can handle so many times the rate, unless said otherwise."""
+HEADROOM, LEAST_CAPACITY = 6.0, 20.0
+"""The workers can handle so many times the rate, and at least so many messages a second, unless said otherwise."""
 
 
 class Kind(enum.StrEnum):
@@ -98,7 +98,7 @@ def usual(
     rate = (min(default.rate, JUDGED_RATE) if each else default.rate) if rate is None else rate
     length = default.length if length is None else length
     share = default.share if share is None else share
-    capacity = HEADROOM * rate if capacity is None else capacity
+    capacity = max(LEAST_CAPACITY, HEADROOM * rate) if capacity is None else capacity
     return Scenario(kind, rate, length, 1.0 if share is None else share, capacity, is_named, seed)
 
 
