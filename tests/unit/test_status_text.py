@@ -75,7 +75,7 @@ def test_a_pause_by_a_person_says_who_since_when_why_and_what_ends_it():
 def test_a_pause_because_of_dead_letters_shows_its_evidence_and_one_command():
     paused = a_status([a_pause(ADMISSION, "told otherwise", "web-1:4711", evidence=MANY_DEAD)])
     text = in_one_line(paused)
-    assert "is paused by web-1:4711 (version 1.4.2) since" in text
+    assert "is paused by consumer web-1:4711 (version 1.4.2) since" in text
     assert "of 251 messages that ended within 60 s, 51 were to become dead letters (KeyError: 'vat')" in text
     assert "told otherwise" not in text
     assert text.count("unpoison resume orders") == text.count("To resume it now:") == 1
@@ -88,12 +88,45 @@ def test_evidence_that_cannot_be_read_is_replaced_by_the_words_that_came_with_it
 
 
 def test_an_outage_that_pauses_the_source_is_its_state():
-    outage = a_status([], [a_circuit(state=PAUSING), a_circuit("smtp:25")])
+    outage = a_status([], [a_circuit(state=PAUSING), a_circuit("smtp:25")], [a_consumer(state="paused")])
     assert row(outage).split()[1] == "outage"
     text = in_one_line(outage)
     assert "'orders': billing:443 is down since 2027-01-15" in text
     assert "57 different messages failed on it (ConnectionRefusedError: [Errno 111] Connection refused)." in text
     assert "nothing but probes starts, and no message is charged. The next probe is due in 4 s" in text
+
+
+def test_after_a_probe_that_succeeded_the_source_runs_again_and_nothing_is_said_of_the_next_probe():
+    ramp = a_status([], [a_circuit(state=PAUSING)], [a_consumer(), a_consumer("web-2:7", state="paused")])
+    assert "running, 1 outage" in row(ramp)
+    text = in_one_line(ramp)
+    assert "A probe has succeeded: messages are started again, slowly at first. Once enough" in text
+    assert "next probe" not in text
+    others = a_status([], [a_circuit(state=PAUSING)], [a_consumer(state="paused"), a_consumer("web-2:7")])
+    assert row(others).split()[1] == "outage"
+
+
+def test_while_a_person_has_paused_the_source_nothing_is_said_to_be_tried():
+    pauses = [a_pause(ADMISSION, by="web-1:4711", evidence=MANY_DEAD), a_pause()]
+    text = in_one_line(a_status(pauses, [a_circuit(state=PAUSING)], [a_consumer(state="paused")]))
+    assert text.index("paused by eva@web-1") < text.index("paused by consumer web-1:4711")
+    assert "restart with the new version. The command above ends this pause too." in text
+    assert "While a person has paused the source, nothing is tried." in text
+    assert "probe is due" not in text
+    assert "is tried, and the first that succeeds" not in text
+    assert text.count("unpoison resume orders") == 1
+
+
+def test_without_a_consumer_no_probe_is_promised():
+    text = in_one_line(a_status([], [a_circuit()], []))
+    assert "No consumer is alive that could try whether it works again." in text
+    assert "probe is due" not in text
+
+
+def test_a_problem_of_several_sources_is_told_once():
+    found = [SourceStatus(name, NOW, None, "There is nothing.", InStore()) for name in ("orders", "emails")]
+    assert printed(*found).count("There is nothing.") == 1
+    assert "'orders', 'emails': There is nothing." in printed(*found)
 
 
 def test_in_a_partial_outage_the_source_runs_and_the_row_says_so():
@@ -114,8 +147,8 @@ def test_an_outage_during_a_pause_is_told_with_it():
 def test_without_a_consumer_what_waits_is_told():
     lonely = a_status(consumers=[], depth=Depth(ready=1))
     assert "no consumer" in row(lonely)
-    assert "no consumer gives a sign of life, and 1 message waits." in in_one_line(lonely)
-    assert "sign of life" not in printed(a_status(consumers=[], depth=Depth()))
+    assert "no consumer that has this store is alive, and 1 message waits." in in_one_line(lonely)
+    assert "is alive" not in printed(a_status(consumers=[], depth=Depth()))
 
 
 def test_without_a_store_the_state_is_unknown():
@@ -150,10 +183,16 @@ def test_at_half_of_its_time_the_oldest_message_is_a_loud_warning():
     assert "WARNING: the broker deletes messages of 'orders' 7 d after their publish, and the oldest has waited for 4 d." in (
         in_one_line(late)
     )
-    assert "It is deleted in 3 d, without a dead letter." in in_one_line(late)
+    assert "It is deleted in 3 d; only a RabbitMQ queue that unpoison made keeps it, as a dead letter." in in_one_line(late)
+    assert "Have it consumed before that, or raise the time at the broker." in in_one_line(late)
     assert late.deleted_in == 3 * DAY
     assert a_status(oldest=3.4 * DAY, deleted_after=7 * DAY).deleted_in is None
     assert "It is deleted now" in in_one_line(a_status(oldest=8 * DAY, deleted_after=7 * DAY))
+
+
+def test_the_times_of_the_warning_add_up():
+    text = in_one_line(a_status(oldest=1.6 * DAY, deleted_after=3 * DAY))
+    assert "3 d after their publish, and the oldest has waited for 1.6 d. It is deleted in 1.4 d" in text
 
 
 def test_where_the_broker_cannot_tell_the_age_a_long_pause_is_the_warning():

@@ -14,10 +14,12 @@ from unpoison.cli.fleet import opened_broker
 from unpoison.errors import ConfigError, UnpoisonError
 from unpoison.model.dead_letter import iso
 from unpoison.port.broker import Broker, Depth, Forgets, TellsOldest
-from unpoison.port.broker_url import masked_text
-from unpoison.store.port import PAUSING, ConsumerSign, Pause, SharedCircuit, Store
+from unpoison.port.broker_url import masked, masked_text
+from unpoison.port.sql import NotCreated
+from unpoison.store.port import OPERATOR, PAUSING, ConsumerSign, Pause, SharedCircuit, Store
 
 Answer = TypeVar("Answer")
+RUNNING = "running"
 
 
 class AtBroker(msgspec.Struct, frozen=True):
@@ -71,12 +73,24 @@ class SourceStatus(msgspec.Struct, frozen=True):
             return "paused"
         if self.is_outage:
             return "outage"
-        return "running" if self.store.consumers else "no consumer"
+        return RUNNING if self.store.consumers else "no consumer"
 
     @property
     def is_outage(self) -> bool:
         """Whether an outage pauses the source. Otherwise only the messages that need what is down wait."""
-        return self.store is not None and any(each.state == PAUSING for each in self.store.circuits)
+        circuits = () if self.store is None else self.store.circuits
+        return any(each.state == PAUSING and not self.is_recovering(each) for each in circuits)
+
+    def is_recovering(self, circuit: SharedCircuit) -> bool:
+        """Whether a probe has succeeded in an outage that pauses the source: the consumer that made it starts messages again. The
+        store hears that the outage is over when enough of them have succeeded."""
+        consumers = () if self.store is None else self.store.consumers
+        return circuit.state == PAUSING and any(each.consumer == circuit.by and each.state == RUNNING for each in consumers)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether a person has paused it: then nothing is tried either."""
+        return self.store is not None and any(each.kind == OPERATOR for each in self.store.pauses)
 
     @property
     def ready(self) -> int:
@@ -165,6 +179,8 @@ def _ask_alone(url: str, source: str) -> AtBroker | str:
     try:
         with opened_broker(url, [source]) as broker:
             return _ask(broker, source)
+    except NotCreated:
+        return f"There is nothing of unpoison at {masked(url)!r} yet; the first publish or run creates it. Check the URL."
     except ConfigError as error:
         return str(error)
 

@@ -21,6 +21,7 @@ from unpoison.cli.source_status import SourceStatus
 from unpoison.control.admission import TooManyDead
 from unpoison.control.evidence import Evidence
 from unpoison.model.wording import counted, one_line
+from unpoison.planning import lasting
 from unpoison.reporting.control_lines import explained
 from unpoison.store.port import OPERATOR, PAUSING, ConsumerSign, Pause, SharedCircuit
 
@@ -40,7 +41,7 @@ def show(screen: Console, found: Sequence[SourceStatus], named: str) -> None:
     """`named` are the options that another command needs to name the same fleet."""
     screen.print(_table(found, screen.width))
     told = [paragraph for status in found for paragraph in _paragraphs(status, named)]
-    for each in (*told, *_kept(found)):
+    for each in (*_problems(found), *told, *_kept(found)):
         screen.print(Text("\n" + _wrapped(one_line(each.text), screen), style=each.style), soft_wrap=True)
         if each.command:  # on a line of its own, to be copied
             screen.print(Text(f"      {each.command}", style="cyan"), soft_wrap=True)
@@ -113,39 +114,54 @@ class Paragraph(NamedTuple):
     command: str = ""
 
 
+def _problems(found: Sequence[SourceStatus]) -> Iterator[Paragraph]:
+    """Why the broker says nothing about a source. Sources with the same problem share a line."""
+    sources = defaultdict(list)
+    for status in found:
+        if status.problem:
+            sources[status.problem].append(repr(status.source))
+    for problem, names in sources.items():
+        yield Paragraph(_BAD, f"{', '.join(names)}: {problem}")
+
+
 def _paragraphs(status: SourceStatus, named: str) -> Iterator[Paragraph]:
-    if status.problem:
-        yield Paragraph(_BAD, f"{status.source!r}: {status.problem}")
     if status.broker is not None and status.broker.deleted_after is not None and status.deleted_in is not None:
         yield Paragraph(_LOUD, _warning(status, status.broker.oldest, status.broker.deleted_after, status.deleted_in))
     if status.store is None:
         return
-    for pause in status.store.pauses:
-        yield Paragraph(_BAD, _paused(pause, status.now), resume_command(pause.source, named))
+    for place, pause in enumerate(sorted(status.store.pauses, key=lambda each: each.kind != OPERATOR)):
+        said = _paused(pause, status.now)
+        if place == 0:
+            yield Paragraph(_BAD, said, resume_command(pause.source, named))
+        else:
+            said = said.partition(" Meanwhile ")[0].removesuffix(" To resume it now:")
+            yield Paragraph(_BAD, f"{said} The command above ends this pause too.")
     for circuit in status.store.circuits:
         yield Paragraph(_LOUD, f"{circuit.source!r}: {outage_words(circuit, status.now)} {_meaning(status, circuit)}")
     depth = None if status.broker is None else status.broker.depth
     if depth is not None and not status.store.consumers and (waiting := depth.ready + depth.delayed):
         wait = f"{counted(waiting, 'message')} {'waits' if waiting == 1 else 'wait'}"
-        yield Paragraph(_BAD, f"{status.source!r}: no consumer gives a sign of life, and {wait}.")
+        yield Paragraph(_BAD, f"{status.source!r}: no consumer that has this store is alive, and {wait}.")
 
 
 def _warning(status: SourceStatus, oldest: float | None, limit: float, left: float) -> str:
-    when = f"in {age(left)}" if left else "now"
+    when = f"in {lasting(left, 2)}" if left else "now"
     if oldest is not None:
-        told = f"the oldest has waited for {age(oldest)}. It is deleted {when}"
+        told = f"the oldest has waited for {lasting(oldest, 2)}. It is deleted {when}"
     else:
-        told = f"{status.source!r} has been paused for {age(status.paused_for)}. What waits since then is deleted {when}"
+        told = f"{status.source!r} has been paused for {lasting(status.paused_for, 2)}. What waits since then is deleted {when}"
     return (
-        f"WARNING: the broker deletes messages of {status.source!r} {age(limit)} after their publish, and {told}, without a dead "
-        f"letter."
+        f"WARNING: the broker deletes messages of {status.source!r} {lasting(limit, 2)} after their publish, and {told}; only a "
+        f"RabbitMQ queue that unpoison made keeps it, as a dead letter. Have it consumed before that, or raise the time at the "
+        f"broker."
     )
 
 
 def said_by(pause: Pause, now: float) -> str:
     """By whom and since when."""
     version = f" (version {one_line(pause.code_version)})" if pause.code_version else ""
-    return f"{one_line(pause.by)}{version} since {moment(pause.since)} ({ago(now - pause.since)})"
+    who = one_line(pause.by) if pause.kind == OPERATOR else f"consumer {one_line(pause.by)}"
+    return f"{who}{version} since {moment(pause.since)} ({ago(now - pause.since)})"
 
 
 def _paused(pause: Pause, now: float) -> str:
@@ -200,13 +216,26 @@ def _failed(circuit: SharedCircuit) -> str:
 
 
 def _meaning(status: SourceStatus, circuit: SharedCircuit) -> str:
+    if status.is_recovering(circuit):
+        return (
+            "A probe has succeeded: messages are started again, slowly at first. Once enough of them have succeeded, the outage "
+            "is over."
+        )
     others = (
         "Hardly anything else succeeds, so nothing but probes starts, and no message is charged."
         if circuit.state == PAUSING
         else "Messages that fail on it wait and are not charged; the others go on."
     )
-    due = circuit.due_in(status.now)
-    return f"{others} The next probe is due {f'in {age(due)}' if due >= 1 else 'now'}; one that succeeds ends the outage."
+    return f"{others} {_next_probe(status, circuit)}"
+
+
+def _next_probe(status: SourceStatus, circuit: SharedCircuit) -> str:
+    if status.is_held:
+        return "While a person has paused the source, nothing is tried."
+    if status.store is None or not status.store.consumers:
+        return "No consumer is alive that could try whether it works again."
+    due = circuit.next_probe_at - status.now
+    return f"The next probe is due {f'in {age(due)}' if due >= 1 else 'now'}; one that succeeds ends the outage."
 
 
 def _kept(found: Sequence[SourceStatus]) -> Iterator[Paragraph]:
@@ -216,7 +245,9 @@ def _kept(found: Sequence[SourceStatus]) -> Iterator[Paragraph]:
         if status.broker is not None and status.broker.deleted_after is not None:
             sources[status.broker.deleted_after].append(status.source)
     for limit, names in sources.items():
-        yield Paragraph(_PLAIN, f"The broker deletes waiting messages {age(limit)} after their publish: {', '.join(names)}")
+        yield Paragraph(
+            _PLAIN, f"The broker deletes waiting messages {lasting(limit, 2)} after their publish: {', '.join(names)}"
+        )
 
 
 # The consumers
