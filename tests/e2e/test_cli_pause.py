@@ -135,7 +135,9 @@ def test_a_pause_on_a_server_is_obeyed_through_a_store_beside_it(tmp_path, redis
 def test_a_consumer_that_starts_while_its_source_is_paused_starts_no_message(shop):
     (shop / "shop.py").write_text(APP.format(url=URL, store=None))
     paused = in_this_process("pause", "orders", *ON, "--reason", "migration", cwd=shop)
-    assert "No consumer that has this store is alive. One that is started later starts no message." in paused.text
+    assert (
+        "No consumer that has this store is alive. One that is started later starts no message. If consumers run" in paused.text
+    )
     with consumer(shop) as running:
         running.until("is paused by")
         assert in_this_process("resume", "orders", *ON, cwd=shop).code == 0
@@ -241,6 +243,43 @@ def test_a_mistyped_source_is_refused_with_the_closest_name(shop):
         assert store.pauses() == []
 
 
+@pytest.mark.parametrize("command", [("pause", "--reason", "migration"), ("resume",)])
+def test_a_mistyped_file_is_refused_and_not_created(shop, command):
+    ended = in_this_process(*command, "orders", "--url", "sqlite:///shp.db", cwd=shop)
+    assert (ended.code, ended.text) == (1, "")
+    said = "Nobody consumes 'orders', and there is nothing of unpoison at 'sqlite:///shp.db'. Check the URL."
+    assert ended.err == f"Error: {said}\n"
+    assert sorted(file.name for file in shop.iterdir() if file.suffix == ".db") == ["shop.db"]
+
+
+def test_a_mistyped_source_is_not_said_to_be_resumed(shop):
+    with the_store(shop) as store:
+        store.pause(Pause("orders", OPERATOR, "migration", "eva@web-1"))
+    ended = in_this_process("resume", "ordres", *ON, cwd=shop)
+    assert (ended.code, ended.text) == (1, "")
+    assert ended.err == f"Error: Nobody consumes 'ordres', and it does not exist at {URL}. Did you mean 'orders'?\n"
+
+
+def test_a_source_that_is_paused_can_be_resumed_while_the_broker_is_away(shop):
+    away = ("--url", "redis://127.0.0.1:1/0", "--store", URL)
+    with the_store(shop) as store:
+        store.pause(Pause("orders", OPERATOR, "migration", "eva@web-1"))
+    assert in_this_process("resume", "orders", *away, cwd=shop).code == 0
+    again = in_this_process("resume", "orders", *away, cwd=shop)
+    assert (again.code, again.err) == (0, "")
+    assert again.text.startswith("'orders' is not paused")
+
+
+def test_before_the_first_run_a_pause_is_shown_and_nobody_is_told_of_tables(tmp_path):
+    (tmp_path / "shop.py").write_text(APP.format(url=URL, store=None))
+    assert unpoison("pause", "orders", "--app", "shop:app", "--reason", "migration", cwd=tmp_path).code == 0
+    shown = unpoison("status", "--app", "shop:app", cwd=tmp_path)
+    assert shown.code == 0
+    assert "'orders': There is nothing of unpoison at" in shown.text
+    assert "is paused by" in shown.text
+    assert "create=False" not in shown.text
+
+
 def test_a_source_that_somebody_consumes_need_not_exist_yet(shop):
     (shop / "shop.py").write_text(APP.format(url="sqlite:///new.db", store=None))
     assert unpoison("pause", "orders", "--app", "shop:app", "--reason", "migration", cwd=shop).code == 0
@@ -298,7 +337,7 @@ def test_resume_ends_every_pause_and_every_outage_of_the_source(shop):
     assert first == "'orders' is resumed. 1 consumer hears it within about 2 s, and starts slowly at first."
     counts = "of 251 messages, 51 were to become dead letters"
     assert [re.sub(r" since [^)]*\)", "", line) for line in rest] == [
-        f"Ended the pause because of too many dead letters, by web-1:7 (version 1.4.2): {counts} (KeyError)",
+        f"Ended the pause because of too many dead letters, by consumer web-1:7 (version 1.4.2): {counts} (KeyError)",
         "Ended the pause by eva@web-1: migration",
         "Ended the outage of billing: 12 different messages failed on it (Timeout)",
         "Messages that were put off because of it start when their time comes; that may take some minutes.",

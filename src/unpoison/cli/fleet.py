@@ -4,13 +4,14 @@ import difflib
 import getpass
 import os
 import socket
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 
 from unpoison.brokers import broker_for, sources_for
 from unpoison.errors import ConfigError, UnpoisonError
 from unpoison.port.broker import Broker
 from unpoison.port.broker_url import masked
+from unpoison.port.sql import NotCreated
 from unpoison.store.choice import store_for
 from unpoison.store.port import Store
 
@@ -27,15 +28,20 @@ def operator() -> str:
 
 
 @contextmanager
-def opened_store(url: str, broker: str, verb: str) -> Iterator[Store]:
-    """The store, to change something in it. `verb` says what needs one."""
+def opened_store(url: str, broker: str, verb: str, may_create: Callable[[], None]) -> Iterator[Store]:
+    """The store, to change something in it. `verb` says what needs one. Where it does not exist yet, it is created if
+    `may_create` raises nothing: a mistyped path leaves no file behind."""
     if not url:
         raise ConfigError(
             f"{verb} needs a store that all consumers share, and {masked(broker)!r} has none: give the app one, as in "
             f"{STORE_EXAMPLE}."
         )
     with closing(store_for(url)) as store:
-        store.open()
+        try:
+            store.open(create=False)
+        except NotCreated:
+            may_create()
+            store.open()
         yield store
 
 
@@ -47,6 +53,10 @@ def check_exists(url: str, source: str, consumed: Collection[str]) -> None:
     try:
         with opened_broker(url, [source]):
             return
+    except NotCreated as error:
+        raise ConfigError(
+            f"Nobody consumes {source!r}, and there is nothing of unpoison at {masked(url)!r}. Check the URL."
+        ) from error
     except ConfigError as error:
         with suppress(UnpoisonError):  # not every broker can list them
             known.update(sources_for(url))

@@ -1,7 +1,8 @@
 """`unpoison pause` and `unpoison resume`: a person stops a source for the whole fleet, and lets it go on."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 
 import click
 
@@ -9,12 +10,15 @@ from unpoison.cli.fleet import check_exists, opened_store, operator
 from unpoison.cli.input_output import print_json
 from unpoison.cli.source_status import InStore, dated, look
 from unpoison.cli.status_text import outage_ended, pause_ended, resume_command, said_by
-from unpoison.cli.target import fleet, fleet_options
+from unpoison.cli.target import Fleet, fleet, fleet_options
+from unpoison.errors import BrokerUnavailable
 from unpoison.flow.store_link import EXCHANGE_EVERY
 from unpoison.model.wording import counted, one_line
 from unpoison.store.port import OPERATOR, Pause, SharedCircuit, Store
 
 REASON_LIMIT = 500
+NOBODY = "No consumer that has this store is alive."
+OTHER_STORE = "If consumers run, their store is another one: name it with --app or --store."
 
 
 def a_reason(ctx: click.Context, param: click.Parameter, value: str) -> str:
@@ -41,7 +45,7 @@ def pause(source: str, app: str | None, url: str | None, store: str | None, reas
     wait at the broker; none is charged, and consumers keep their membership. If the source is paused already, nothing changes.
     """
     chosen = fleet(app, url, store)
-    with opened_store(chosen.store, chosen.url, "Pausing") as opened:
+    with opened_store(chosen.store, chosen.url, "Pausing", lambda: check_exists(chosen.url, source, chosen.consumed)) as opened:
         before = _by_person(opened, source)
         if before is None:
             check_exists(chosen.url, source, {*chosen.consumed, *(sign.source for sign in opened.consumers())})
@@ -64,7 +68,7 @@ def _paused(pause: Pause, alive: int, named: str) -> str:
     heard = (
         f"{_heard(alive)}. What runs then ends as usual, and nothing more starts: messages wait at the broker, uncharged."
         if alive
-        else "No consumer that has this store is alive. One that is started later starts no message."
+        else f"{NOBODY} One that is started later starts no message. {OTHER_STORE}"
     )
     return (
         f"{pause.source!r} is paused by {one_line(pause.by)}: {one_line(pause.reason)}\n{heard}\n"
@@ -97,7 +101,9 @@ def resume(source: str, app: str | None, url: str | None, store: str | None, as_
     this source. What is still wrong is noticed again. All consumers hear it within about 2 seconds, and start slowly at first.
     """
     chosen = fleet(app, url, store)
-    with opened_store(chosen.store, chosen.url, "Resuming") as opened:
+    with opened_store(chosen.store, chosen.url, "Resuming", lambda: check_exists(chosen.url, source, chosen.consumed)) as opened:
+        if source not in (known := look(opened).sources()):
+            _refuse_typo(chosen, source, known)
         closed = opened.circuits(source)
         ended = opened.resume(source, operator())
         for circuit in closed:
@@ -113,6 +119,12 @@ def resume(source: str, app: str | None, url: str | None, store: str | None, as_
         click.echo(f"{source!r} is not paused, and no outage of it is known. Nothing was changed.{_meant(source, others)}")
 
 
+def _refuse_typo(chosen: Fleet, source: str, known: Collection[str]) -> None:
+    """Nothing is known of this source. A broker that is away cannot say whether it exists; then it is not paused, that is all."""
+    with suppress(BrokerUnavailable):
+        check_exists(chosen.url, source, {*chosen.consumed, *known})
+
+
 def _meant(source: str, others: InStore) -> str:
     """Which sources could be resumed, if there are any."""
     names = sorted({each.source for each in others.pauses} | {each.source for each in others.circuits})
@@ -120,7 +132,7 @@ def _meant(source: str, others: InStore) -> str:
 
 
 def _resumed(source: str, ended: Sequence[Pause], closed: Sequence[SharedCircuit], alive: int) -> str:
-    heard = f"{_heard(alive)}, and {'starts' if alive == 1 else 'start'} slowly at first." if alive else "No consumer is alive."
+    heard = f"{_heard(alive)}, and {'starts' if alive == 1 else 'start'} slowly at first." if alive else f"{NOBODY} {OTHER_STORE}"
     now = time.time()
     lines = [f"Ended the pause {pause_ended(each, now)}" for each in ended]
     lines += [f"Ended the outage {outage_ended(each, now)}" for each in closed]
