@@ -65,13 +65,17 @@ def _line(name: str, change: Change, now: float) -> Line:
 def _slower(name: str, change: Slowed | BudgetUsedUp) -> Line:
     match change:
         case Slowed(dependency, wait):
-            begin = f"Nothing of {name!r} starts for {in_words(wait)}; then" if wait else f"From now on {name!r}"
-            text = f"{dependency} throttles several messages. {begin} starts at half the rate, a tenth more each second."
+            begin = f"Nothing of {name!r} starts for {in_words(wait)}; then it" if wait else f"From now on {name!r}"
+            text = (
+                f"{dependency} throttles several messages. {begin} starts at half its rate, and a tenth faster each second. What "
+                f"is throttled is not charged."
+            )
             return Line(logging.WARNING, "throttled", text, {"dependency": dependency, "wait": wait})
         case BudgetUsedUp(retries, share):
             text = (
-                f"The retry budget of {name!r} is used up ({share:.0%} of first starts, at least {FLOOR:g} a second): "
-                f"{counted(retries, 'retry', 'retries')} wait for their turn and are not charged. This is logged once a minute."
+                f"The retry budget of {name!r} is used up ({share:.0%} of first starts, at least {FLOOR:g} a second). Retries "
+                f"beyond it are put off and not charged, {counted(retries, 'time')} since this was last logged. It is logged "
+                f"once a minute."
             )
             return Line(logging.WARNING, "budget", text, {"count": retries, "share": share})
 
@@ -98,8 +102,9 @@ def explained(name: str, reason: PauseReason, now: float) -> str:
 
 
 def _failed(evidence: Evidence, now: float) -> str:
-    within = in_words(max(0.01, now - evidence.since))
-    return f"{evidence.messages} different messages failed within {within} ({'; '.join(evidence.samples)})"
+    """Also true when it is told later than it was found out: of a pause, or by another consumer."""
+    ago = in_words(max(0.01, now - evidence.since))
+    return f"{evidence.messages} different messages failed, the first {ago} ago ({'; '.join(evidence.samples)})"
 
 
 def evidence_of(reason: PauseReason, now: float) -> dict[str, Any]:
