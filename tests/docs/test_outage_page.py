@@ -7,6 +7,7 @@ from typing import get_args
 import pytest
 
 from tests.docs.pages import ROOT, blocks
+from unpoison.cli.source_status import InStore, SourceStatus
 from unpoison.control import admission, breaker, budget, circuits, evidence, options, throttle
 from unpoison.control.admission import TooManyDead
 from unpoison.control.changes import BudgetUsedUp, Change, Closed, Opened, OperatorPause, Paused, Resumed, Slowed, StillDown
@@ -14,6 +15,7 @@ from unpoison.control.evidence import Evidence
 from unpoison.control.options import Admission, Breaker
 from unpoison.flow import settling, store_link
 from unpoison.reporting.control_lines import lines
+from unpoison.store.port import ConsumerSign, Pause, SharedCircuit
 
 PAGE = (ROOT / "docs" / "outage.md").read_text()
 WORDS = " ".join(PAGE.split())
@@ -94,6 +96,17 @@ def test_every_event_is_there_with_its_fields():
     assert listed == events
     away = re.findall(r'"event": "(store-(?:away|back))"', inspect.getsource(store_link))
     assert set(away) == {"store-away", "store-back"}
+
+
+def test_every_field_of_status_as_json_is_there():
+    pause, circuit = Pause("orders", "operator", "why", "eva"), SharedCircuit("orders", "x", True, "open", 0, 1, (), 0, 0, "eva")
+    consumer = ConsumerSign("web-1:7", "orders", None, 0, 0, "running")
+    status = SourceStatus("orders", 0.0, store=InStore([pause], [circuit], [consumer])).as_json()
+    section = PAGE.partition("### What status shows")[2].partition("\n###")[0]
+    shown = set(re.findall(r"`(\w+)`", section))
+    assert status.keys() <= shown
+    assert status["pauses"][0].keys() | status["consumers"][0].keys() <= shown
+    assert shown & status["outages"][0].keys() >= {"dependency", "since", "messages", "samples", "next_probe_at", "state"}
 
 
 def test_its_numbers_are_those_of_the_code():

@@ -111,8 +111,8 @@ def test_while_a_person_has_paused_the_source_nothing_is_said_to_be_tried():
     text = in_one_line(a_status(pauses, [a_circuit(state=PAUSING)], [a_consumer(state="paused")]))
     assert text.index("paused by eva@web-1") < text.index("paused by consumer web-1:4711")
     assert "restart with the new version. The command above ends this pause too." in text
-    assert "While a person has paused the source, nothing is tried." in text
-    assert "probe is due" not in text
+    assert "While a person has paused the source, nothing is tried, and no message is charged." in text
+    assert "probe" not in text
     assert "is tried, and the first that succeeds" not in text
     assert text.count("unpoison resume orders") == 1
 

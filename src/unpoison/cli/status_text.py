@@ -221,21 +221,17 @@ def _meaning(status: SourceStatus, circuit: SharedCircuit) -> str:
             "A probe has succeeded: messages are started again, slowly at first. Once enough of them have succeeded, the outage "
             "is over."
         )
+    if status.is_held:
+        return "While a person has paused the source, nothing is tried, and no message is charged."
+    if status.store is None or not status.store.consumers:
+        return "No consumer is alive that could try whether it works again."
     others = (
         "Hardly anything else succeeds, so nothing but probes starts, and no message is charged."
         if circuit.state == PAUSING
         else "Messages that fail on it wait and are not charged; the others go on."
     )
-    return f"{others} {_next_probe(status, circuit)}"
-
-
-def _next_probe(status: SourceStatus, circuit: SharedCircuit) -> str:
-    if status.is_held:
-        return "While a person has paused the source, nothing is tried."
-    if status.store is None or not status.store.consumers:
-        return "No consumer is alive that could try whether it works again."
     due = circuit.next_probe_at - status.now
-    return f"The next probe is due {f'in {age(due)}' if due >= 1 else 'now'}; one that succeeds ends the outage."
+    return f"{others} The next probe is due {f'in {age(due)}' if due >= 1 else 'now'}; one that succeeds ends the outage."
 
 
 def _kept(found: Sequence[SourceStatus]) -> Iterator[Paragraph]:
