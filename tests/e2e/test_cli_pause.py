@@ -260,6 +260,15 @@ def test_a_mistyped_source_is_not_said_to_be_resumed(shop):
     assert ended.err == f"Error: Nobody consumes 'ordres', and it does not exist at {URL}. Did you mean 'orders'?\n"
 
 
+@pytest.mark.long
+def test_a_source_that_a_server_lacks_is_told_without_the_commands_that_would_create_it(nats, tmp_path):
+    shop = ("--url", nats.fresh(), "--store", "sqlite:///fleet.db")
+    ended = in_this_process("pause", "orders", *shop, "--reason", "migration", cwd=tmp_path)
+    assert (ended.code, ended.text, ended.err.count("\n")) == (1, "", 1)
+    assert ended.err.startswith("Error: Nobody consumes 'orders', and it cannot be looked at: Source 'orders' lacks")
+    assert ended.err.endswith("Check the name.\n")
+
+
 def test_a_source_that_is_paused_can_be_resumed_while_the_broker_is_away(shop):
     away = ("--url", "redis://127.0.0.1:1/0", "--store", URL)
     with the_store(shop) as store:

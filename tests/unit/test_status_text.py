@@ -202,12 +202,17 @@ def test_where_the_broker_cannot_tell_the_age_a_long_pause_is_the_warning():
     assert a_status(oldest=None, deleted_after=7 * DAY).deleted_in is None
 
 
-def test_an_outage_that_pauses_the_source_counts_as_a_pause_and_one_beside_which_others_go_on_does_not():
-    def since(state):
-        return a_status(circuits=[a_circuit(state=state, since=NOW - 4 * DAY)], oldest=None, deleted_after=7 * DAY)
+def test_an_outage_that_pauses_the_source_for_long_is_the_warning_too():
+    down = a_circuit(state=PAUSING, since=NOW - 4 * DAY)
+    late = a_status([], [down], [a_consumer(state="paused")], oldest=None, deleted_after=7 * DAY)
+    assert "'orders' has been paused for 4 d. What waits since then is deleted in 3 d" in in_one_line(late)
+    partial = a_status([], [a_circuit(since=NOW - 4 * DAY)], oldest=None, deleted_after=7 * DAY)
+    assert partial.deleted_in is None
 
-    assert "'orders' has been paused for 4 d. What waits since then is deleted in 3 d" in in_one_line(since(PAUSING))
-    assert since(OPEN).deleted_in is None
+
+def test_a_command_in_which_a_password_is_hidden_says_so():
+    lines = printed(a_status([a_pause()]), named=" --url 'amqp://shop:***@mq/shop'").splitlines()
+    assert "      unpoison resume orders --url 'amqp://shop:***@mq/shop'  # *** is the password" in lines
 
 
 def test_nothing_is_deleted_where_nothing_waits():

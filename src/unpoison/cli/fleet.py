@@ -61,8 +61,14 @@ def check_exists(url: str, source: str, consumed: Collection[str]) -> None:
         with suppress(UnpoisonError):  # not every broker can list them
             known.update(sources_for(url))
         if source in known or not known:  # then the broker knows better what is wrong
-            raise ConfigError(f"Nobody consumes {source!r}, and it cannot be looked at: {error}") from error
+            raise ConfigError(f"Nobody consumes {source!r}, and it cannot be looked at: {_without_script(error)}") from error
     raise ConfigError(f"Nobody consumes {source!r}, and it does not exist at {masked(url)}. {did_you_mean(source, known)}")
+
+
+def _without_script(error: ConfigError) -> str:
+    """What a broker says, without the commands that would create what a mistyped name lacks."""
+    said, _, script = str(error).partition("\n")
+    return f"{said.rpartition('; to ')[0] or said.rstrip(':')}." if script else said
 
 
 def did_you_mean(name: str, known: Collection[str]) -> str:

@@ -98,12 +98,12 @@ class SourceStatus(msgspec.Struct, frozen=True):
 
     @property
     def paused_for(self) -> float:
-        """Seconds since the oldest pause began, or the oldest outage that lets nothing but probes start; 0 if there is none."""
+        """Seconds since the oldest pause began, or the oldest outage that pauses the source; 0 if there is none."""
         if self.store is None:
             return 0.0
-        begun = [each.since for each in self.store.pauses]
-        begun += [each.since for each in self.store.circuits if each.state == PAUSING]
-        return max((self.now - since for since in begun), default=0.0)
+        began = [each.since for each in self.store.pauses]
+        began += [each.since for each in self.store.circuits if each.state == PAUSING]
+        return self.now - min(began) if began else 0.0
 
     @property
     def deleted_in(self) -> float | None:

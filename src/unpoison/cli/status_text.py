@@ -22,6 +22,7 @@ from unpoison.control.admission import TooManyDead
 from unpoison.control.evidence import Evidence
 from unpoison.model.wording import counted, one_line
 from unpoison.planning import lasting
+from unpoison.port.broker_url import HIDDEN
 from unpoison.reporting.control_lines import explained
 from unpoison.store.port import OPERATOR, PAUSING, ConsumerSign, Pause, SharedCircuit
 
@@ -32,6 +33,7 @@ NEEDS_STORE = (
     f"Pauses, outages and consumers are not known here: that needs a store that all consumers share, as in {STORE_EXAMPLE}."
 )
 UNKNOWN, NONE = "unknown", "–"
+SECRET_LEFT_OUT = f"  # {HIDDEN} is the password"
 
 _COLOURS = {"paused": "bold yellow", "outage": "bold red", "no consumer": "yellow", "running": "green"}
 _LOUD, _BAD, _PLAIN = "bold red", "yellow", ""
@@ -192,7 +194,8 @@ def _letters(pause: Pause) -> TooManyDead | None:
 
 
 def resume_command(source: str, named: str) -> str:
-    return f"unpoison resume {shlex.quote(one_line(source))}{named}"
+    """To be copied. A password is not shown, so it must be written in."""
+    return f"unpoison resume {shlex.quote(one_line(source))}{named}{SECRET_LEFT_OUT if HIDDEN in named else ''}"
 
 
 def outage_words(circuit: SharedCircuit, now: float) -> str:
