@@ -1,10 +1,12 @@
 """`unpoison status` on real files and servers."""
 
+import signal
+import subprocess
 import time
 
 import pytest
 
-from tests.e2e.command_line import COLOUR, dead_letters, in_this_process, on_terminal, unpoison
+from tests.e2e.command_line import COLOUR, UNPOISON, dead_letters, environment, in_this_process, on_terminal, unpoison
 from unpoison import App
 from unpoison.brokers import broker_for
 from unpoison.brokers.redis.broker import RedisBroker
@@ -180,6 +182,48 @@ def test_a_broker_that_lives_in_one_process_cannot_be_seen(tmp_path):
 def test_what_is_missing_is_wrong_usage(tmp_path):
     assert in_this_process("status", cwd=tmp_path).code == 2
     assert "Give one of them" in in_this_process("status", "--app", "a:b", "--url", URL, cwd=tmp_path).err
+
+
+def test_it_can_be_watched_until_ctrl_c(known):
+    command = [*UNPOISON, "status", "emails", "--url", URL, "--watch"]
+    process = subprocess.Popen(command, cwd=known, stdout=subprocess.PIPE, text=True, env=environment())
+    rows = (line.split()[1] for line in process.stdout if line.startswith("emails "))
+    assert next(rows) == "running,"
+    store = store_for(f"sqlite:///{known / 'shop.db'}")
+    store.open()
+    store.pause(Pause("emails", OPERATOR, "migration", "eva@web-1"))
+    store.close()
+    assert "paused," in (next(rows), next(rows))
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+
+
+def test_a_store_that_goes_away_while_it_is_watched_is_told_and_asked_again(known, monkeypatch):
+    looks = []
+
+    def wait(seconds):
+        looks.append(seconds)
+        if len(looks) == 1:
+            (known / "shop.db").rename(known / "gone.db")
+        elif len(looks) == 2:
+            (known / "gone.db").rename(known / "shop.db")
+        else:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("unpoison.cli.status.time.sleep", wait)
+    ended = in_this_process("status", "orders", "--url", URL, "--watch", cwd=known)
+    first, second, third = ended.text.split(" until Ctrl-C\n")[1:]
+    assert (ended.code, looks) == (0, [2.0] * 3)
+    assert "orders" in first
+    assert second.strip().startswith("Error: ")
+    assert "eva@web-1" in third
+
+
+def test_watching_never_ends_so_it_is_no_document(known):
+    ended = in_this_process("status", "--url", URL, "--watch", "--json", cwd=known)
+    assert ended.code == 2
+    assert "--json prints one document, and --watch never ends. Leave out one of them." in " ".join(ended.err.split())
 
 
 # Brokers that know how long the oldest message waits

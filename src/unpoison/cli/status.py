@@ -2,50 +2,87 @@
 
 import time
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 
 import click
 
 from unpoison.cli.fleet import check_exists
 from unpoison.cli.input_output import print_json
-from unpoison.cli.screen import console
+from unpoison.cli.screen import console, moment
 from unpoison.cli.source_status import InStore, SourceStatus, known_sources, look, statuses
 from unpoison.cli.status_text import MOST_CONSUMERS, NEEDS_STORE, show
 from unpoison.cli.target import NO_SOURCES, Fleet, fleet, fleet_options
-from unpoison.errors import StoreUnavailable
+from unpoison.errors import StoreUnavailable, UnpoisonError
+from unpoison.model.wording import visible
 from unpoison.port.broker_url import masked, masked_text
 from unpoison.port.table_versions import NotCreated
 from unpoison.store.choice import store_for
+
+WATCH_EVERY = 2.0
+"""Seconds between two looks: consumers exchange with the store as often."""
 
 
 @click.command(
     "status",
     epilog="\b\nExamples:\n"
-    "  unpoison status --app shop:app\n"
+    "  unpoison status --app shop:app --watch\n"
     "  unpoison status orders emails --url postgresql://db/shop\n"
     "  unpoison status --app shop:app --json",
 )
 @click.argument("sources", metavar="[SOURCE]...", nargs=-1)
 @fleet_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def command(sources: Sequence[str], app: str | None, url: str | None, store: str | None, as_json: bool) -> None:
+@click.option("--watch", is_flag=True, help="Show it again every 2 seconds, until Ctrl-C.")
+def command(sources: Sequence[str], app: str | None, url: str | None, store: str | None, as_json: bool, watch: bool) -> None:
     """Show what waits at the broker, what is paused or down and why, and which consumers live. Changes nothing.
 
     Without SOURCE: all sources of the app or of the broker. OLDEST is for how long the message that waits longest has been ready;
     some brokers cannot tell. Without a store only the broker is asked. A source that is paused is not a failure: the exit code is
     1 only if the broker or the store cannot be asked.
     """
+    if watch and as_json:
+        raise click.UsageError("--json prints one document, and --watch never ends. Leave out one of them.")
     chosen = fleet(app, url, store)
-    known, trouble = _in_store(chosen, is_given=store is not None)
-    for source in sources:
-        check_exists(chosen.url, source, {*chosen.consumed, *(() if known is None else known.sources())})
-    found = statuses(chosen.url, sources or chosen.consumed or known_sources(chosen.url, known), known, time.time())
+    found, trouble = _seen(chosen, sources, is_given=store is not None)
+    if watch:
+        _watch(chosen, sources, is_given=store is not None)
+        return
     if as_json:
         _print_json(chosen, found, trouble)
     else:
         _print(chosen, found)
     if trouble is not None:
         raise trouble
+
+
+def _seen(chosen: Fleet, sources: Sequence[str], *, is_given: bool) -> tuple[list[SourceStatus], StoreUnavailable | None]:
+    """How the sources are, and why the store does not say more if it is away. `is_given`: the store, by an option."""
+    known, trouble = _in_store(chosen, is_given=is_given)
+    for source in sources:
+        check_exists(chosen.url, source, {*chosen.consumed, *(() if known is None else known.sources())})
+    named = sources or chosen.consumed or known_sources(chosen.url, known)
+    return statuses(chosen.url, named, known, time.time()), trouble
+
+
+def _watch(chosen: Fleet, sources: Sequence[str], *, is_given: bool) -> None:
+    """Until Ctrl-C. A broker or a store that goes away is told, and asked again: it may be what is being watched for."""
+    screen = console()
+    with suppress(KeyboardInterrupt):
+        while True:
+            trouble: UnpoisonError | None
+            try:
+                found, trouble = _seen(chosen, sources, is_given=is_given)
+            except UnpoisonError as error:
+                found, trouble = [], error
+            if screen.is_terminal:
+                screen.clear()
+            click.echo(f"{moment(time.time())}, again every {WATCH_EVERY:g} s until Ctrl-C\n")
+            if found or trouble is None:
+                _print(chosen, found)
+            if trouble is not None:
+                click.echo(f"\nError: {visible(masked_text(str(trouble)))}")
+            click.echo()
+            time.sleep(WATCH_EVERY)
 
 
 def _in_store(chosen: Fleet, *, is_given: bool) -> tuple[InStore | None, StoreUnavailable | None]:
