@@ -100,8 +100,11 @@ def test_after_a_probe_that_succeeded_the_source_runs_again_and_nothing_is_said_
     ramp = a_status([], [a_circuit(state=PAUSING)], [a_consumer(), a_consumer("web-2:7", state="paused")])
     assert "running, 1 outage" in row(ramp)
     text = in_one_line(ramp)
-    assert "A probe has succeeded: messages are started again, slowly at first. Once enough" in text
+    assert "'orders': a probe has succeeded, and messages start again, slowly at first." in text
+    assert "that ends the outage of billing:443 since 2027-01-15 " in text
+    assert "57 different messages failed on it" in text
     assert "next probe" not in text
+    assert "is down" not in text
     others = a_status([], [a_circuit(state=PAUSING)], [a_consumer(state="paused"), a_consumer("web-2:7")])
     assert row(others).split()[1] == "outage"
 

@@ -139,7 +139,7 @@ def _paragraphs(status: SourceStatus, named: str) -> Iterator[Paragraph]:
             said = said.partition(" Meanwhile ")[0].removesuffix(" To resume it now:")
             yield Paragraph(_BAD, f"{said} The command above ends this pause too.")
     for circuit in status.store.circuits:
-        yield Paragraph(_LOUD, f"{circuit.source!r}: {outage_words(circuit, status.now)} {_meaning(status, circuit)}")
+        yield _recovering(status, circuit) if status.is_recovering(circuit) else _down(status, circuit)
     depth = None if status.broker is None else status.broker.depth
     if depth is not None and not status.store.consumers and (waiting := depth.ready + depth.delayed):
         wait = f"{counted(waiting, 'message')} {'waits' if waiting == 1 else 'wait'}"
@@ -218,12 +218,16 @@ def _failed(circuit: SharedCircuit) -> str:
     return f"{counted(circuit.messages, 'different message')} failed on it{samples}"
 
 
+def _recovering(status: SourceStatus, circuit: SharedCircuit) -> Paragraph:
+    begins = "a probe has succeeded, and messages start again, slowly at first. Once enough of them have succeeded, that ends"
+    return Paragraph(_BAD, f"{circuit.source!r}: {begins} the outage {outage_ended(circuit, status.now)}.")
+
+
+def _down(status: SourceStatus, circuit: SharedCircuit) -> Paragraph:
+    return Paragraph(_LOUD, f"{circuit.source!r}: {outage_words(circuit, status.now)} {_meaning(status, circuit)}")
+
+
 def _meaning(status: SourceStatus, circuit: SharedCircuit) -> str:
-    if status.is_recovering(circuit):
-        return (
-            "A probe has succeeded: messages are started again, slowly at first. Once enough of them have succeeded, the outage "
-            "is over."
-        )
     if status.is_held:
         return "While a person has paused the source, nothing is tried, and no message is charged."
     if status.store is None or not status.store.consumers:
