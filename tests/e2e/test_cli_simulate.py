@@ -87,6 +87,14 @@ def test_on_a_terminal_it_has_colours_and_uses_the_width(tmp_path):
     assert "\x1b[" in ended.text
 
 
+def test_on_a_narrow_terminal_no_figure_is_cut_off(tmp_path):
+    shown = COLOUR.sub("", on_terminal("plan", "--simulate", "partial-outage", *SHORT, cwd=tmp_path, columns=60).text)
+    lines = shown.splitlines()
+    assert max(map(len, lines)) <= 60
+    assert "…" not in shown
+    assert lines[lines.index("without breaker") + 1].startswith("  dead letters ")
+
+
 def test_each_state_machine_can_be_left_out_in_turn(tmp_path):
     found = simulated("outage", *SHORT, "--each", cwd=tmp_path)
     names = [each["name"] for each in found["variants"]]

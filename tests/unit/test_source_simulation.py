@@ -226,6 +226,11 @@ def test_workers_handle_as_many_messages_as_was_said(rate, capacity):
     assert 0.9 * capacity <= found.peak <= capacity + 1
 
 
+@pytest.mark.parametrize(("rate", "weight"), [(20.0, 1.0), (29.0, 1.0), (30.0, 2.0), (1_500.0, 100.0)])
+def test_a_sample_is_taken_where_it_saves_half_of_the_work(rate, weight):
+    assert simulate(usual(Kind.OUTAGE, rate=rate, length=5.0), ALL_OFF).weight == weight
+
+
 def test_without_a_word_workers_have_room_however_slow_the_source_is():
     assert usual(Kind.OUTAGE, rate=0.1).capacity == 20.0
     assert usual(Kind.OUTAGE, rate=100.0).capacity == 600.0

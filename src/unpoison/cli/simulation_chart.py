@@ -190,13 +190,24 @@ def chart(shown: Simulated, width: int) -> RenderableType:
     parts: list[RenderableType] = []
     if shown.source is not None:
         parts.append(Text(one_line(shown.source), style="bold"))
-    cells = [tuple(row) for row in fates(shown)]
-    parts += [Text(headline(shown), style="bold"), Text(), table(FATE_HEADER, cells, [Text()] * len(cells))]
+    parts += [Text(headline(shown), style="bold"), Text(), _fates(fates(shown), width)]
     parts += notes(fate_notes(shown))
     parts += _courses(shown, width)
     if shown.outcomes[0].changes:
         parts += [Text(), Text(told_title(shown), style="bold"), *_told(shown)]
     return Group(*parts)
+
+
+def _fates(rows: Sequence[Fate], width: int) -> RenderableType:
+    """A table, or where the screen is too narrow for it a few words a row: a figure that is cut off would be a wrong one."""
+    needed = sum(max(map(len, column)) + GAP for column in zip(FATE_HEADER, *rows, strict=True)) - GAP
+    if needed <= width:
+        return table(FATE_HEADER, rows, [Text()] * len(rows))
+    told = (zip(FATE_HEADER[1:], row[1:], strict=True) for row in rows)
+    return Text("\n").join(
+        Text(f"{row.name}\n{' ' * GAP}" + ", ".join(f"{name} {figure}" for name, figure in pairs))
+        for row, pairs in zip(rows, told, strict=True)
+    )
 
 
 def _courses(shown: Simulated, width: int) -> list[RenderableType]:

@@ -25,6 +25,8 @@ SETTLED = 10
 """Seconds for which no more may wait than usual: then the backlog is gone."""
 SAMPLED_RATE = 15.0
 """Messages a second that are simulated of a consumer without any state machine: its messages do not affect each other."""
+LEAST_WEIGHT = 2.0
+"""Below that all are simulated: it takes no longer."""
 SMOOTHED = 20
 """Seconds over which the calls of a sample are averaged: what they vary by more than that, they vary because they are few."""
 
@@ -199,7 +201,8 @@ def _as_long(outcome: Outcome, missing: int, calls: float) -> Outcome:
 def _weight(scenario: Scenario, variant: Variant) -> float:
     """How many messages a simulated one stands for."""
     alone = variant.is_off and scenario.kind in (Kind.OUTAGE, Kind.BAD_DEPLOY, Kind.PARTIAL_OUTAGE)
-    return max(1.0, scenario.rate / SAMPLED_RATE) if alone else 1.0
+    weight = scenario.rate / SAMPLED_RATE
+    return weight if alone and weight >= LEAST_WEIGHT else 1.0
 
 
 def _smoothed(calls: Sequence[int], weight: float) -> list[float]:
