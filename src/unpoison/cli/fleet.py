@@ -11,7 +11,7 @@ from unpoison.brokers import broker_for, sources_for
 from unpoison.errors import ConfigError, UnpoisonError
 from unpoison.port.broker import Broker
 from unpoison.port.broker_url import masked
-from unpoison.port.sql import NotCreated
+from unpoison.port.table_versions import NotCreated
 from unpoison.store.choice import store_for
 from unpoison.store.port import Store
 

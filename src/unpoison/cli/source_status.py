@@ -15,7 +15,7 @@ from unpoison.errors import ConfigError, UnpoisonError
 from unpoison.model.dead_letter import iso
 from unpoison.port.broker import Broker, Depth, Forgets, TellsOldest
 from unpoison.port.broker_url import masked, masked_text
-from unpoison.port.sql import NotCreated
+from unpoison.port.table_versions import NotCreated
 from unpoison.store.port import OPERATOR, PAUSING, ConsumerSign, Pause, SharedCircuit, Store
 
 Answer = TypeVar("Answer")
