@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -82,6 +83,34 @@ def test_throttles_of_what_had_started_before_do_not_slow_it_down_further():
     begin = 9.5 + throttle.next_start_in(9.5)
     throttle.room(begin)
     assert 45 <= throttle.room(begin + 1) <= 55
+
+
+@pytest.mark.parametrize("retry_after", [None, 0.0, 5.0])
+def test_many_that_run_at_once_and_are_throttled_slow_it_once_to_half_its_rate(retry_after):
+    throttle = running(100)
+    told = [throttle.throttled(f"m{number}", "billing", retry_after, 9.5 + number / 100) for number in range(90)]
+    assert sum(told) == 1
+    begin = 10.4 + throttle.next_start_in(10.4)
+    throttle.room(begin)
+    assert 45 <= throttle.room(begin + 1) <= 60
+
+
+def test_that_it_must_wait_for_much_longer_is_told_again():
+    throttle = slowed(retry_after=5)
+    assert [throttle.throttled(each, "billing", 30, 9.6) for each in "def"] == [False, False, True]
+    assert throttle.next_start_in(9.6) == 30
+
+
+def test_a_source_that_is_throttled_all_the_time_slows_down_further_each_second():
+    throttle, now, starts = slowed(rate=100, retry_after=None), 9.5, []
+    for number in range(60):
+        now += 0.1
+        room = throttle.room(now) or 0
+        throttle.started(room, now)
+        starts.append(room)
+        for each in range(min(room, 3)):
+            throttle.throttled(f"{number}-{each}", "billing", None, now)
+    assert sum(starts[:10]) > 2 * sum(starts[-10:])
 
 
 def test_a_source_that_is_throttled_while_it_is_slowed_goes_on_at_half_of_what_it_was_allowed():

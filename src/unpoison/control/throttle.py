@@ -15,6 +15,8 @@ LONGEST = 60.0
 GROWTH = 1.1
 LEAST_RATE = 0.1
 """Starts per second, however slow the source was."""
+SETTLES = 1.0
+"""Seconds after a source was slowed in which what is throttled had started before. It says nothing about the new pace."""
 
 
 class Throttle:
@@ -28,6 +30,8 @@ class Throttle:
         self._not_before = 0.0
         self._since: float | None = None
         """When the slow start begins or began; None while there is no limit."""
+        self._slowed_at = self._told_until = float("-inf")
+        """When it was slowed last, and until when it was told that nothing starts."""
         self._counted_at = self._tokens = 0.0
 
     @property
@@ -35,7 +39,7 @@ class Throttle:
         return self._since is not None
 
     def throttled(self, message: str, dependency: str, retry_after: float | None, now: float) -> bool:
-        """A message was throttled. True if the source slows down because of it."""
+        """A message was throttled. True if the source slows down because of it, or must wait for longer than was told."""
         asked = self._asked.pop(dependency, {})
         if len(self._asked) >= MAX_DEPENDENCIES:
             del self._asked[next(iter(self._asked))]  # the one that throttled longest ago
@@ -46,11 +50,16 @@ class Throttle:
         if len(asked) < MESSAGES:
             return False
         del self._asked[dependency]
+        is_new = self._since is None or now >= max(self._since, self._slowed_at + SETTLES)
+        if is_new:
+            self._measured, self._slowed_at = max(LEAST_RATE, self._rate_until(now)), now
         wait = min(LONGEST, max(0.0, retry_after or 0.0))
-        self._measured = max(LEAST_RATE, self._rate_until(now))
         self._not_before = max(self._not_before, now + wait)
         self._since = self._counted_at = self._not_before
         self._tokens = 1.0
+        if not is_new and self._not_before < self._told_until + SETTLES:
+            return False
+        self._told_until = self._not_before
         return True
 
     def started(self, count: int, now: float) -> None:
@@ -88,7 +97,5 @@ class Throttle:
         started = self._starts.total(now) / WITHIN
         if self._since is None:
             return started
-        if now < self._since:
-            return self._measured  # nothing starts: those that were throttled just now had started before
         allowed = self._rate(now)
         return allowed if now - self._since < WITHIN else min(allowed, started)
