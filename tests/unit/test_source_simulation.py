@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from unpoison.control.breaker import RAMP_LASTS
 from unpoison.control.options import DEFAULT_CONTROL, NO_CONTROL, Admission, Breaker
 from unpoison.control.source import SourceControl
 from unpoison.model.backoff import Backoff, Limits
 from unpoison.simulation import run
-from unpoison.simulation.run import Simulation, alike, simulate
+from unpoison.simulation.run import STEPS_PER_SECOND, Simulation, alike, simulate
 from unpoison.simulation.scenario import BEFORE, Kind, Variant, usual, variants
 
 LIMITS = Limits()
@@ -131,6 +132,15 @@ def test_the_others_go_on_while_a_third_waits_for_what_is_down():
     assert found.times_the_traffic < 1.1
     assert off.dead > 500
     assert off.times_the_traffic > 3.5
+
+
+def test_that_an_outage_is_over_is_told_though_nothing_asks_for_what_was_down_any_more():
+    """All that waited are done soon, and then nothing fails."""
+    quick = msgspec.structs.replace(DEFAULT_CONTROL, breaker=Breaker(longest_probe=1.0))
+    simulation = Simulation(usual(Kind.PARTIAL_OUTAGE, rate=5.0, length=15.0), Variant("as set", quick, LIMITS))
+    for _ in range(round((BEFORE + 15 + 2 * RAMP_LASTS) * STEPS_PER_SECOND)):
+        simulation._advance()
+    assert [each.event for each in simulation.ledger.told] == ["outage", "outage-over"]
 
 
 def test_a_throttling_dependency_gets_no_more_than_it_takes_and_nobody_is_charged():

@@ -48,6 +48,8 @@ class Circuits:
         """Dependencies of which the fleet has said that hardly anything succeeds without them."""
         self._ended = RecentCount(options.within), RecentCount(options.within * LATELY)
         self._successes = self._successes_before = 0
+        self._open: dict[str, Circuit] = {}
+        """Those that are not closed."""
         self._said_at: dict[str, float] = {}
         """By open circuit: when it was last said that it is open."""
         self._beside: dict[str, _Beside] = {}
@@ -190,6 +192,7 @@ class Circuits:
         closed = [each for each in self if each.state is CircuitState.CLOSED]
         gone = next((each for each in closed if each.is_idle(now)), None) or next(iter(closed or self))
         del self._known[gone.dependency]
+        self._open.pop(gone.dependency, None)
         self._beside.pop(gone.dependency, None)
         self._said_at.pop(gone.dependency, None)
         if self.pausing is gone:
@@ -198,6 +201,7 @@ class Circuits:
     def _note_outage(self, circuit: Circuit, now: float, *, was_closed: bool) -> None:
         if was_closed and circuit.evidence is not None:
             evidence = circuit.evidence
+            self._open[circuit.dependency] = circuit
             self._beside[circuit.dependency] = _Beside(circuit.successes_before(), evidence.since, evidence.messages - 1)
             self._changes.append(Opened(circuit.evidence))
         beside = self._beside.setdefault(circuit.dependency, _Beside(self._successes_before, now))
@@ -231,6 +235,7 @@ class Circuits:
     def _note_closed(self, circuit: Circuit, evidence: Evidence | None, now: float) -> None:
         if evidence is None or circuit.state is not CircuitState.CLOSED:
             return
+        self._open.pop(circuit.dependency, None)
         self._beside.pop(circuit.dependency, None)
         self._said_at.pop(circuit.dependency, None)
         self._paused_by_fleet.discard(circuit.dependency)
@@ -249,7 +254,7 @@ class Circuits:
 
     def expire(self, now: float) -> None:
         """Close those whose time is over, though no message asks for them."""
-        for circuit in self:
+        for circuit in list(self._open.values()):
             self._expire(circuit, now)
 
     def share(self, *, is_shared: bool) -> None:
@@ -274,6 +279,7 @@ class Circuits:
         was_closed = circuit.state is CircuitState.CLOSED
         circuit.follow_fleet(evidence, interval, probe_in, now)
         if was_closed:
+            self._open[circuit.dependency] = circuit
             self._changes.append(Opened(evidence))
         if is_pausing or circuit.needed_by_all:
             self._paused_by_fleet.add(circuit.dependency)

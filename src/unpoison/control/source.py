@@ -97,6 +97,11 @@ class SourceControl:
         limits = (self._throttle.room(now), self._pace.room(now), circuit)
         return min((limit for limit in limits if limit is not None), default=None)
 
+    def expire(self, now: float) -> None:
+        """End outages whose time is over, though no message asks for what was down."""
+        if self.circuits is not None:
+            self.circuits.expire(now)
+
     def next_look_in(self, now: float) -> float:
         """Seconds until `room` may be larger without anything having ended."""
         if self.is_calm or self._operator is not None:

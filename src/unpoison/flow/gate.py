@@ -47,6 +47,7 @@ class Gate:
         """Carry out what the control and the fleet have decided since this was last called."""
         if self._link is not None:
             self._link.sync(self._control)
+        self._control.expire(self._monotonic())
         if self._control.changes:
             changes = list(self._control.changes)
             self._control.changes.clear()
