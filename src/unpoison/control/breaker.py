@@ -220,6 +220,11 @@ class Circuit:
         """This consumer may make one probe for the whole fleet. Then the turn of others comes."""
         self._granted_until = until
 
+    @property
+    def has_grant(self) -> bool:
+        """Whether the last grant was not used, be it still valid or not."""
+        return self._granted_until > 0
+
     def wait(self, times: int, spread: float, now: float, *, was_probe: bool = False, asked: float = 0.0) -> float:
         """Seconds for which a message that waits for the dependency is put off; it was put off so many times before.
 
@@ -291,7 +296,7 @@ class Circuit:
         self._failing.clear()
         self._running.clear()
         self._latest.clear()
-        self._interval, self._turn_at = self._options.first_probe, 0.0
+        self._interval, self._turn_at, self._granted_until = self._options.first_probe, 0.0, 0.0
 
     def successes_before(self) -> int:
         """How many messages of the source had succeeded when the earliest of the latest failures came."""

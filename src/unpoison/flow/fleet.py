@@ -54,6 +54,8 @@ class Snapshot(NamedTuple):
     """Numbered in the order in which they came."""
     probing: frozenset[str] = frozenset()
     """Dependencies that are to be probed; of others a probe has just succeeded."""
+    idle: frozenset[str] = frozenset()
+    """Dependencies that this consumer was allowed to probe, and has not: it has had nothing to probe with."""
     is_paused: bool = False
     longest_probe: float = 0.0
     now: float = 0.0
@@ -150,7 +152,8 @@ class FleetMember:
         there = list(control.circuits)
         circuits = [self._told_of(control.circuits, each, each.evidence, now) for each in there if each.evidence is not None]
         probing = frozenset(each.dependency for each in there if each.state is CircuitState.OPEN)
-        return Snapshot(circuits, news, probing, control.is_paused, control.options.breaker.longest_probe, now)
+        idle = frozenset(each.dependency for each in there if each.has_grant)
+        return Snapshot(circuits, news, probing, idle, control.is_paused, control.options.breaker.longest_probe, now)
 
     def _told_of(self, circuits: Circuits, circuit: Circuit, evidence: Evidence, now: float) -> SharedCircuit:
         known = self._known.get(circuit.dependency)

@@ -25,6 +25,8 @@ EXCHANGE_EVERY = 2.0
 """Seconds between two exchanges with the store; this is how soon `unpoison pause` is heard."""
 EXCHANGE_BUSY = 0.5
 """The same while the source is paused or a dependency is down."""
+YIELDS = EXCHANGE_BUSY
+"""Seconds for which a consumer that had nothing to probe with leaves the next probe to others."""
 LEAST = 0.05
 """Seconds between two exchanges at least: changes come in groups."""
 FIRST_WITHIN = 2.0
@@ -208,7 +210,8 @@ class StoreLink:
         granted = {}
         for ours in snapshot.circuits:
             theirs = known.get(ours.dependency)
-            if theirs is None or ours.dependency not in snapshot.probing or theirs.due_in(shared.now) > 0:
+            others_first = YIELDS if shared.consumers > 1 and ours.dependency in snapshot.idle else 0.0
+            if theirs is None or ours.dependency not in snapshot.probing or theirs.due_in(shared.now) > -others_first:
                 continue
             interval = max(theirs.interval, min(snapshot.longest_probe, 2 * theirs.interval))
             if self._store.claim_probe(self._source, ours.dependency, interval, self._consumer):

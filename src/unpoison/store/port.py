@@ -59,9 +59,9 @@ class SharedCircuit(msgspec.Struct, frozen=True):
 
     def due_in(self, now: float) -> float:
         """Seconds until the next probe is due; below 0 if it is late. A time that is further away than any probe is planned was
-        set by a clock that has been set back since: then it is due now."""
+        set by a clock that has been set back since: then it is long overdue."""
         ahead = self.next_probe_at - now
-        return ahead if ahead <= MOST_INTERVALS * self.interval else 0.0
+        return ahead if ahead <= MOST_INTERVALS * self.interval else float("-inf")
 
 
 class ConsumerSign(msgspec.Struct, frozen=True):
