@@ -726,6 +726,9 @@ def test_options_that_cannot_be_meant_are_refused_by_the_consumer():
         {"admission": True},
         {"depends_on": ""},
         {"depends_on": "x" * 201},
+        {"depends_on": " " + "x" * 200},
+        {"depends_on": "billing\0"},
+        {"depends_on": "billing  api"},
     ):
         with pytest.raises(ConfigError, match=next(iter(wrong))):
             app.consumer("orders", **wrong)(print)

@@ -22,7 +22,9 @@ from botocore.config import Config
 
 from tests.unit import classifying
 from tests.unit.classifying import raised
+from unpoison import RetryLater
 from unpoison.classify.dependency import dependency_of
+from unpoison.store.rows import storable
 
 closed_port = pytest.fixture(classifying.closed_port)
 
@@ -176,6 +178,14 @@ def test_a_bare_error_is_attributed_to_its_type_and_the_last_place_in_the_users_
 
 def test_an_error_that_was_never_raised_has_only_its_type():
     assert dependency_of(TimeoutError()) == ("TimeoutError", False)
+
+
+@pytest.mark.parametrize(
+    ("given", "name"), [(" mail  of\nada ", "mail of ada"), ("a\0b", "a\ufffdb"), ("\ud800", "?"), ("x" * 999, "x" * 200)]
+)
+def test_what_the_handler_names_is_one_line_that_every_store_takes_as_it_is(given, name):
+    assert dependency_of(RetryLater(after=1, dependency=given)) == (name, True)
+    assert storable([name]) == [name], "or the fleet would know it by another name"
 
 
 def test_an_exception_that_raises_when_it_is_looked_at_does_no_harm():

@@ -61,7 +61,7 @@ def named_by_handler(error: BaseException) -> str:
 
 def _short(name: str) -> str:
     """One line, that can be stored and sent with a message."""
-    return " ".join(name.encode("utf-8", "replace").decode().split())[:DEPENDENCY_LIMIT]
+    return " ".join(name.encode("utf-8", "replace").decode().replace("\0", "\ufffd").split())[:DEPENDENCY_LIMIT]
 
 
 def _address(error: BaseException) -> str | None:

@@ -84,10 +84,10 @@ def register(
 
 def _control(source: str, depends_on: object, breaker: object, budget: object, admission: object) -> ControlOptions:
     """What tells an outage, a throttle or a bad deploy from poison. None turns one of them off."""
-    if depends_on is not None and not (isinstance(depends_on, str) and 0 < len(depends_on.strip()) <= DEPENDENCY_LIMIT):
+    if depends_on is not None and not (isinstance(depends_on, str) and _is_one_line(depends_on)):
         raise ConfigError(
             f"Consumer {source!r}: depends_on must be the name of what every message needs, of {DEPENDENCY_LIMIT} characters at "
-            f"most, got {depends_on!r}. For example depends_on='billing'."
+            f"most and without spaces around it, got {depends_on!r}. For example depends_on='billing'."
         )
     if breaker is not None and not isinstance(breaker, Breaker):
         raise ConfigError(f"Consumer {source!r}: breaker must be Breaker(…), or None to turn it off, got {breaker!r}.")
@@ -99,6 +99,11 @@ def _control(source: str, depends_on: object, breaker: object, budget: object, a
             f"turns it off."
         )
     return ControlOptions(breaker, budget, admission, depends_on)
+
+
+def _is_one_line(name: str) -> bool:
+    """Whether it is as a dependency is called wherever one is found: else an outage of it would have two names."""
+    return 0 < len(name) <= DEPENDENCY_LIMIT and name.isprintable() and " ".join(name.split()) == name
 
 
 def _policy(source: str, handler: PoisonPillHandler | None, **given: Any) -> PoisonPillHandler:
