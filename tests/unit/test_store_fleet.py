@@ -491,6 +491,56 @@ def test_a_new_code_version_is_not_paused_and_ends_the_pause_once_the_old_one_is
     assert list(new.store.pauses()) == []
 
 
+@pytest.fixture
+def rolling_out(member, clock):
+    """Consumers with the old version, which works, and the new one, which has paused the source."""
+    old = member("a:1", "1.0")
+    clock.now += 1
+    new = member("b:2", "1.1")
+    new.too_many_dead()
+    new.exchange()
+    old.exchange()
+    assert old.control.is_paused, "it may be the messages that are new"
+    clock.now += PROBE_INTERVAL
+    new.exchange()
+    assert old.turn() == 1
+    old.succeeds()
+    return old, new
+
+
+def test_a_message_that_succeeds_with_the_old_version_does_not_resume_the_new_one_that_is_broken(rolling_out, clock):
+    old, new = rolling_out
+    for _ in range(10):
+        old.exchange()
+        new.exchange()
+        clock.now += 1
+    assert not old.control.is_paused, "it works"
+    assert new.control.is_paused
+    assert [each.code_version for each in new.store.pauses()] == ["1.1"]
+
+
+def test_after_a_rollback_the_pause_of_the_version_that_is_gone_ends(rolling_out, clock):
+    old, new = rolling_out
+    old.exchange()
+    new.store.leave("b:2", "orders")
+    old.exchange()
+    old.exchange()
+    assert list(old.store.pauses()) == []
+    assert not old.control.is_paused
+
+
+def test_a_version_that_was_found_to_work_is_paused_by_the_next_pause_all_the_same(rolling_out, clock):
+    old, new = rolling_out
+    old.exchange()
+    new.store.resume("orders", "ada@desk")
+    new.exchange()
+    clock.now += 1
+    new.too_many_dead()
+    new.exchange()
+    old.exchange()
+    assert old.control.is_paused
+
+
 def test_a_new_process_with_the_same_version_stays_paused(member, clock):
     old = member("a:1", "1.0")
     old.too_many_dead()

@@ -26,7 +26,9 @@ class LettersPaused(NamedTuple):
 
 
 class LettersResumed(NamedTuple):
-    """It is over, as this consumer has found out."""
+    """It is over, as this consumer has found out. `since` is what the store says of the pause, if it was the store's."""
+
+    since: float | None = None
 
 
 class OutageOver(NamedTuple):
@@ -82,6 +84,10 @@ class FleetMember:
         """The latest of each matter."""
         self._said = 0
         self._letters: TooManyDead | None = None
+        self._followed: Pause | None = None
+        """The pause of the store because of dead letters, if this consumer is paused by it."""
+        self._found_over: float | None = None
+        """When the pause of the store began during which messages have succeeded here."""
         self._known: dict[str, SharedCircuit] = {}
         """Outages that the store has, and that this consumer has followed."""
 
@@ -92,7 +98,7 @@ class FleetMember:
         letters = None if control.admission is None else control.admission.pause
         if letters is not self._letters:
             self._letters = letters
-            self._say("letters", LettersResumed() if letters is None else LettersPaused(letters))
+            self._say("letters", self._resumed() if letters is None else LettersPaused(letters))
         for each in list(self._known.values()):
             circuit = _open(control.circuits, each.dependency)
             if circuit is None:
@@ -101,6 +107,10 @@ class FleetMember:
             elif (state := _state(control.circuits, circuit)) != each.state:
                 self._say(f"outage of {each.dependency}", OutageChanged(each.dependency, state))
         return bool(self._news)
+
+    def _resumed(self) -> LettersResumed:
+        self._found_over = None if self._followed is None else self._followed.since
+        return LettersResumed(self._found_over)
 
     def _say(self, matter: str, news: News) -> None:
         if matter not in self._news or self._news[matter][1] != news:
@@ -127,9 +137,12 @@ class FleetMember:
             control.pause_by_operator(OperatorPause(pause.by, pause.reason, pause.since), now, since)
 
     def _follow_letters(self, control: SourceControl, answer: Answer, now: float) -> None:
-        """A pause holds for consumers of the version that it is about, and for older ones: a newer one may be the cure."""
+        """A pause holds for consumers of the version that it is about, and for older ones until a message succeeds there: a newer
+        one may be the cure."""
         pause = next((pause for pause in answer.shared.pauses if pause.kind == ADMISSION), None)
-        if pause is None or self._version in answer.shared.newer_versions:
+        is_free = pause is None or self._version in answer.shared.newer_versions or pause.since == self._found_over
+        self._followed = None if is_free else pause
+        if pause is None or is_free:
             control.resume_letters(now)
         else:
             control.adopt_letters_pause(_too_many(pause, answer.here(pause.since)), now)

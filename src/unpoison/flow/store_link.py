@@ -63,6 +63,8 @@ class StoreLink:
         self._asking_since = float("inf")
         self._told, self._offset = 0, 0.0
         """Up to which number the store has our news; what the store's clock is ahead of ours."""
+        self._found_over: float | None = None
+        """When the pause because of dead letters began during which messages have succeeded here."""
         self._last: Shared | None = None
         self._is_starting = True
         """Somebody waits for the first answer, and can be told that the database cannot be the store."""
@@ -171,7 +173,7 @@ class StoreLink:
         state = "paused" if snapshot.is_paused else "running"
         shared = self._store.exchange(ConsumerSign(self._consumer, self._source, self._version, 0.0, 0.0, state), ours)
         at, self._told = self._monotonic(), max([self._told, *(number for number, _ in snapshot.news)])
-        self._end_outdated(shared)
+        self._end_letters(shared)
         granted = self._claim(snapshot, shared, at)
         is_news = bool(granted) or self._last is None or _what_matters(shared) != _what_matters(self._last)
         with self._lock:
@@ -188,8 +190,8 @@ class StoreLink:
                 reason = f"{self._source!r} is paused{explained(self._source, letters, now)}"
                 evidence = evidence_of(letters)
                 self._store.pause(Pause(self._source, ADMISSION, reason, self._consumer, 0.0, self._version, evidence))
-            case LettersResumed():
-                self._store.resume(self._source, self._consumer, [ADMISSION])
+            case LettersResumed(since):
+                self._found_over = since
             case OutageOver(dependency, since):
                 self._store.close_circuit(self._source, dependency, since)
 
@@ -198,11 +200,16 @@ class StoreLink:
         times = {name: getattr(circuit, name) + self._offset for name in ("since", "next_probe_at", "heard_at")}
         return msgspec.structs.replace(circuit, **times)
 
-    def _end_outdated(self, shared: Shared) -> None:
-        """A pause because of dead letters is over once no consumer has the version that made them, and a newer one is here."""
-        for pause in shared.pauses if self._version in shared.newer_versions else ():
-            if pause.kind == ADMISSION and pause.code_version not in shared.living_versions:
-                self._store.resume(self._source, f"{self._consumer}, version {self._version}", [ADMISSION])
+    def _end_letters(self, shared: Shared) -> None:
+        """A pause because of dead letters is over once messages succeed again with the version that made them, or once no
+        consumer has that version, and one that works is here."""
+        for pause in shared.pauses:
+            works, is_gone = pause.since == self._found_over, pause.code_version not in shared.living_versions
+            is_cured = works and pause.code_version == self._version
+            is_left_behind = is_gone and (works or self._version in shared.newer_versions)
+            if pause.kind == ADMISSION and (is_cured or is_left_behind):
+                by = self._consumer if self._version is None else f"{self._consumer}, version {self._version}"
+                self._store.resume(self._source, by, [ADMISSION])
 
     def _claim(self, snapshot: Snapshot, shared: Shared, at: float) -> Mapping[str, float]:
         """The dependencies that this consumer may probe for the whole fleet, and until when."""
