@@ -45,9 +45,9 @@ class Gate:
 
     def follow(self) -> None:
         """Carry out what the control and the fleet have decided since this was last called."""
+        self._control.expire(self._monotonic())
         if self._link is not None:
             self._link.sync(self._control)
-        self._control.expire(self._monotonic())
         if self._control.changes:
             changes = list(self._control.changes)
             self._control.changes.clear()
