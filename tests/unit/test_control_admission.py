@@ -78,7 +78,7 @@ def test_after_it_is_resumed_what_was_counted_before_does_not_count():
     assert admission.pause.samples == ("new",)
 
 
-@pytest.mark.parametrize("wrong", [{"share": 0}, {"share": 1.1}, {"at_least": 0}, {"within": 0}, {"within": float("inf")}])
+@pytest.mark.parametrize("wrong", [{"share": 0}, {"share": 1}, {"at_least": 0}, {"within": 0}, {"within": float("inf")}])
 def test_options_that_cannot_be_meant_are_refused(wrong):
     with pytest.raises(ConfigError, match="Admission"):
         Admission(**wrong)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unpoison.control.breaker import Charge, Circuit, CircuitState
-from unpoison.control.evidence import Ended
+from unpoison.control.evidence import MAX_KNOWN, Ended
 from unpoison.control.options import Breaker
 from unpoison.errors import ConfigError
 
@@ -41,6 +41,15 @@ def test_so_many_different_messages_within_the_window_are_an_outage(number):
     for each in range(number):
         found.failed(f"m{each}", "refused", each)
     assert (found.state is CircuitState.OPEN) == (number == OPTIONS.messages)
+
+
+@pytest.mark.parametrize("messages", [2, MAX_KNOWN, 3 * MAX_KNOWN])
+def test_an_outage_is_noticed_however_many_messages_make_one(messages):
+    found, states = Circuit("billing:443", Breaker(messages=messages), is_named=True), []
+    for each in range(messages):
+        states.append(found.state)
+        found.failed(f"m{each}", "refused", each / 1000)
+    assert (set(states), found.state) == ({CircuitState.CLOSED}, CircuitState.OPEN)
 
 
 def test_failures_that_are_too_far_apart_are_no_outage():

@@ -20,7 +20,7 @@ LATELY = 0.1
 """The part of the time within which evidence counts that is looked at by itself too: a source that was healthy until a moment ago
 would hide that now everything fails."""
 MAX_KNOWN = 200
-"""Failing messages that are remembered. More would not make the evidence stronger."""
+"""Failing messages that are remembered, unless more make an outage. More would not make the evidence stronger."""
 SAMPLES = 3
 
 
@@ -66,6 +66,7 @@ class FailingMessages:
     def __init__(self, dependency: str, messages: int, within: float, *, is_named: bool, needed_by_all: bool) -> None:
         self._dependency, self._messages, self._within = dependency, messages, within
         self._is_named, self._needed_by_all = is_named, needed_by_all
+        self._most_known = max(MAX_KNOWN, messages)
         self._failing: dict[str, _Failing] = {}
         """The one that failed last is the last."""
         self._newly_failing, self._newly_failing_lately = RecentCount(within), RecentCount(within * LATELY)
@@ -82,7 +83,7 @@ class FailingMessages:
         seen = self._failing.pop(message, None)
         if seen is None:
             seen = _Failing(now, now, ended.successes_before)
-            if len(self._failing) >= MAX_KNOWN:
+            if len(self._failing) >= self._most_known:
                 del self._failing[next(iter(self._failing))]
         seen.last, seen.successes, seen.has_recovered = now, ended.successes_before, False
         self._failing[message] = seen

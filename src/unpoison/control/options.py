@@ -36,8 +36,11 @@ class Admission(msgspec.Struct, frozen=True):
     within: float = 60.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.share <= 1:
-            raise ConfigError(f"Admission share must be above 0 and at most 1, got {self.share!r}. A fifth is 0.2.")
+        if not 0 < self.share < 1:  # of more than all messages nothing ever is
+            raise ConfigError(
+                f"Admission share must be above 0 and below 1, got {self.share!r}. A fifth is 0.2; to turn it off use "
+                f"admission=None."
+            )
         if self.at_least < 1:
             raise ConfigError(f"Admission at_least must be 1 or more, got {self.at_least!r}. To turn it off use admission=None.")
         if not 0 < self.within < float("inf"):
