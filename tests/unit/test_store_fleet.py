@@ -529,6 +529,17 @@ def test_after_a_rollback_the_pause_of_the_version_that_is_gone_ends(rolling_out
     assert not old.control.is_paused
 
 
+def test_a_version_that_was_found_to_work_and_then_breaks_is_paused_though_the_other_one_still_is(rolling_out, clock):
+    old, new = rolling_out
+    old.exchange()
+    assert not old.control.is_paused
+    old.too_many_dead()
+    for _ in range(5):
+        old.exchange()
+        new.exchange()
+        assert old.control.is_paused
+
+
 def test_a_version_that_was_found_to_work_is_paused_by_the_next_pause_all_the_same(rolling_out, clock):
     old, new = rolling_out
     old.exchange()

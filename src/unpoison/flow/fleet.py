@@ -98,7 +98,8 @@ class FleetMember:
         letters = None if control.admission is None else control.admission.pause
         if letters is not self._letters:
             self._letters = letters
-            self._say("letters", self._resumed() if letters is None else LettersPaused(letters))
+            self._found_over = None if letters is not None or self._followed is None else self._followed.since
+            self._say("letters", LettersResumed(self._found_over) if letters is None else LettersPaused(letters))
         for each in list(self._known.values()):
             circuit = _open(control.circuits, each.dependency)
             if circuit is None:
@@ -107,10 +108,6 @@ class FleetMember:
             elif (state := _state(control.circuits, circuit)) != each.state:
                 self._say(f"outage of {each.dependency}", OutageChanged(each.dependency, state))
         return bool(self._news)
-
-    def _resumed(self) -> LettersResumed:
-        self._found_over = None if self._followed is None else self._followed.since
-        return LettersResumed(self._found_over)
 
     def _say(self, matter: str, news: News) -> None:
         if matter not in self._news or self._news[matter][1] != news:

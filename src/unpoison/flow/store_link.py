@@ -187,6 +187,7 @@ class StoreLink:
     def _tell(self, news: News, now: float) -> None:
         match news:
             case LettersPaused(letters):
+                self._found_over = None
                 reason = f"{self._source!r} is paused{explained(self._source, letters, now)}"
                 evidence = evidence_of(letters)
                 self._store.pause(Pause(self._source, ADMISSION, reason, self._consumer, 0.0, self._version, evidence))
