@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from tests.e2e.command_line import COLOUR, SHOP, UNPOISON, environment, on_terminal, ready, unpoison
+from tests.unit.stores import opened, paused
 from unpoison import App
 from unpoison.brokers import broker_for
 
@@ -390,3 +391,19 @@ def test_until_empty_ends_with_1_and_one_sentence_if_a_source_stays_paused(tmp_p
     assert last.startswith("Error: Source 'orders' has been paused for ")
     assert "no message is lost" in last
     assert last.endswith("Fix that and run it again.")
+
+
+def test_until_empty_ends_with_1_and_says_who_has_paused_the_source(tmp_path):
+    app_file(tmp_path, "shop.py", "print('started')")
+    publish(tmp_path, b"1")
+    store = opened(f"sqlite:///{tmp_path}/shop.db")
+    store.pause(paused(reason="billing moves", by="ada@desk"))
+    store.close()
+    command = [sys.executable, "-c", IMPATIENT, "run", "shop:app", "--until-empty"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 1
+    last = ended.stderr.splitlines()[-1]
+    assert last.startswith("Error: Source 'orders' has been paused for ")
+    assert "It is paused by ada@desk since " in last
+    assert "billing moves" in last
+    assert "started" not in ended.stdout
