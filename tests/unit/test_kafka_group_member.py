@@ -4,6 +4,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from tests.unit.kafka_records import Read
+from unpoison.brokers.kafka.commit_metadata import decode
 from unpoison.brokers.kafka.committing import Commits
 from unpoison.brokers.kafka.errors import ConnectionState
 from unpoison.brokers.kafka.group_member import GroupMember
@@ -63,6 +64,26 @@ def test_a_partition_that_was_read_to_its_end_is_done_up_to_there():
     here.commits.take_over(client, here.waiting.arrive)
     here.commits.take_over(client, here.waiting.arrive)
     assert here.assignment.partitions[0].first_unfinished == 4
+
+
+class Server:
+    """Keeps what is committed, and answers later."""
+
+    def commit(self, *, offsets, asynchronous):
+        (place,) = offsets
+        self.started = decode(place.offset, place.metadata).started
+
+
+def test_what_was_only_about_to_start_is_not_left_as_started_to_the_next_owner_by_a_commit_on_its_way():
+    here, server = member(), Server()
+    part = here.assignment.partitions[0]
+    part.take_over(0, "unpoison/1 ")
+    part.fresh.extend(part.arrive([Read(0), Read(1)]))
+    here.commits.marking = True
+    here.commits.send(server)
+    assert server.started == {0, 1}
+    here._on_revoke(server, [TopicPartition("orders", 0)])
+    assert server.started == set()
 
 
 def test_a_keeper_that_breaks_does_not_let_everybody_wait():

@@ -99,6 +99,10 @@ class Commits:
             if partition.is_known and (position := partition.position())
         )
 
+    def is_last_word(self, partition: Partition, position: tuple[int, str]) -> bool:
+        """Whether the server has confirmed this, and no commit that says something else is on its way."""
+        return partition.confirmed == position and not any(each is partition for each, _ in self._sent)
+
     # In the keeper.
 
     def reset(self) -> None:

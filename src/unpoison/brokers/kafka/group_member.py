@@ -302,7 +302,7 @@ class GroupMember:
         self._hand_over_running(partitions)
         with here.changed:
             positions = [(each, position) for each in partitions if each.is_known and (position := each.position())]
-            new = [each.to_commit(position) for each, position in positions if position != each.confirmed]
+            new = [each.to_commit(position) for each, position in positions if not self.commits.is_last_word(each, position)]
         if new:
             try:
                 consumer.commit(offsets=new, asynchronous=False)
