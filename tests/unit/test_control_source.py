@@ -728,6 +728,7 @@ def test_options_that_cannot_be_meant_are_refused_by_the_consumer():
         {"depends_on": "x" * 201},
         {"depends_on": " " + "x" * 200},
         {"depends_on": "billing\0"},
+        {"depends_on": "\ud800"},
         {"depends_on": "billing  api"},
     ):
         with pytest.raises(ConfigError, match=next(iter(wrong))):
