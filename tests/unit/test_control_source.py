@@ -151,6 +151,24 @@ def test_a_source_with_far_more_traffic_than_before_its_pause_is_not_held_back_f
     assert sum(late) / len(late) == 100
 
 
+def test_a_source_that_was_paused_for_a_day_is_back_at_full_speed_within_two_hours():
+    control, now, day = SourceControl(ControlOptions()), 0.0, 86_400.0
+    while now < 60:
+        succeed(control, [now], now)
+        now += 1.0
+    control.pause_by_operator(OperatorPause("ana@desk", "migration", 1.0), now)
+    now += day
+    control.pause_by_operator(None, now)
+    resumed = now
+    while (room := control.room(now)) is not None and now < resumed + day:
+        succeed(control, [f"{now}-{each}" for each in range(min(room, 1_000))], now)
+        control.fetched(room, room, now)
+        if now < resumed + 3_600:
+            assert room <= 3
+        now += 1.0
+    assert now - resumed < 2 * 3_600
+
+
 def test_those_that_waited_are_not_held_back_for_ever_where_too_few_new_ones_came():
     control, now, started = down(), 1.0, 0
     control.circuits.pausing = None

@@ -237,7 +237,7 @@ def _meaning(status: SourceStatus, circuit: SharedCircuit) -> str:
         if circuit.state == PAUSING
         else "Messages that fail on it wait and are not charged; the others go on."
     )
-    due = circuit.next_probe_at - status.now
+    due = circuit.due_in(status.now)
     return f"{others} The next probe is due {f'in {age(due)}' if due >= 1 else 'now'}; one that succeeds ends the outage."
 
 

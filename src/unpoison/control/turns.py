@@ -12,14 +12,18 @@ BURST = 1.0
 MORE_AFTER = 60.0
 """Seconds, and half as long again as was waited: a backlog that is not gone by then is larger than the earlier traffic."""
 
+MOST_WAITED = 3_600.0
+"""Seconds of waiting that count: what has worked for an hour and a half again can take more, however long it was down."""
+
 
 def growth_of_traffic(since: float, waited: float, now: float) -> float:
     """By how much more may be started than the earlier traffic explains, for a backlog that grew for so long until `since`.
 
     At twice the earlier rate a backlog is gone after as long as it grew. If it is not, more comes now than before: then it
-    doubles each minute, so that no source is held back for ever by what it did before.
+    doubles each minute, so that no source is held back for ever by what it did before. It does so too once an hour and a half
+    is over: nobody wants to wait a day because a source was paused for one.
     """
-    late = now - since - (MORE_AFTER + 1.5 * waited)
+    late = now - since - (MORE_AFTER + 1.5 * min(waited, MOST_WAITED))
     return math.exp2(min(40.0, max(0.0, late / 60.0)))
 
 
