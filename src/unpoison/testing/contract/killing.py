@@ -6,8 +6,9 @@ from unpoison.app import App
 from unpoison.errors import Discard
 from unpoison.model.backoff import Backoff
 from unpoison.model.message import Delivery, Outgoing
-from unpoison.port.broker import Capability, Depth
+from unpoison.port.broker import Capability, Depth, Kept, Settlement
 from unpoison.testing import given
+from unpoison.testing.contract import pausing
 from unpoison.testing.kill_points import sweep
 from unpoison.testing.lab import Lab
 from unpoison.testing.processes import Effects
@@ -43,6 +44,44 @@ def test_a_consumer_killed_at_any_line_loses_nothing_and_writes_no_letter_twice(
         assert depth.empty, f"something is left: {depth}"
 
     sweep(lab, "consume", prepare, consume, check)
+
+
+def test_a_consumer_killed_at_any_line_of_a_pause_loses_nothing_and_charges_nobody(lab: Lab) -> None:
+    lab.needs(SURVIVES)
+    effects, messages = Effects(lab.folder), 6
+
+    def prepare(source: str) -> None:
+        effects.clear()
+        given.publish(lab.broker(source), given.messages(source, messages))
+
+    def pause_for_a_probe(source: str) -> None:
+        broker = lab.broker(source)
+        first, running, *unstarted = pausing.taken(broker, 4, source=source)
+        effects.add(f"done {first.id}")
+        broker.settle(Settlement(gone=[first]))  # from now on another one is read ahead in its place
+        pausing.pause(broker, unstarted, source)
+        (probe,) = pausing.taken(broker, 1, source=source)
+        effects.add(f"done {running.id}")
+        broker.settle(Settlement(gone=[running], kept=[Kept(probe, probe.counters)]))
+        pausing.resume(broker, source)
+        broker.close()
+
+    def check(source: str) -> None:
+        attempts: list[int] = []
+
+        def handle(payload: object, delivery: Delivery) -> None:
+            effects.add(f"done {delivery.id}")
+            attempts.append(delivery.attempt)
+
+        drained(given.consumer(lab.app(), source, handle))
+        counted = effects.counted()
+        assert len(counted) == messages, f"Lost: {counted}"
+        assert max(counted.values()) <= 2, "without atomic steps a kill leaves a message and its copy, and no more"
+        assert set(attempts) <= {1}
+        assert lab.dlq(source).count() == 0
+        assert lab.broker(source).depth(source).empty
+
+    sweep(lab, "pause", prepare, pause_for_a_probe, check)
 
 
 def test_a_publisher_killed_at_any_line_has_sent_all_of_a_batch_or_nothing(lab: Lab) -> None:

@@ -31,16 +31,16 @@ LONGER_THAN_A_LEASE = 4.0
 """Seconds, where the lab lets a takeover take two."""
 
 
-def pause(broker: Broker, unstarted: Sequence[Delivery] = ()) -> None:
+def pause(broker: Broker, unstarted: Sequence[Delivery] = (), source: str = "orders") -> None:
     if isinstance(broker, ReadsAhead):
-        broker.pause("orders")
+        broker.pause(source)
     if unstarted:
         broker.settle(Settlement(kept=[Kept(delivery, delivery.counters) for delivery in unstarted]))
 
 
-def resume(broker: Broker) -> None:
+def resume(broker: Broker, source: str = "orders") -> None:
     if isinstance(broker, ReadsAhead):
-        broker.resume("orders")
+        broker.resume(source)
 
 
 def pause_and_resume(broker: Broker, unstarted: Sequence[Delivery] = ()) -> None:
@@ -48,12 +48,12 @@ def pause_and_resume(broker: Broker, unstarted: Sequence[Delivery] = ()) -> None
     resume(broker)
 
 
-def taken(broker: Broker, count: int, at_once: int = 10) -> list[Delivery]:
+def taken(broker: Broker, count: int, at_once: int = 10, source: str = "orders") -> list[Delivery]:
     """So many messages, once they have come."""
     found: list[Delivery] = []
 
     def all_came() -> bool:
-        found.extend(broker.fetch("orders", min(at_once, count - len(found))))
+        found.extend(broker.fetch(source, min(at_once, count - len(found))))
         return len(found) == count
 
     wait_until(all_came, lambda: f"Only {len(found)} of {count} came")
