@@ -176,6 +176,16 @@ def test_a_bare_error_is_attributed_to_its_type_and_the_last_place_in_the_users_
     assert dependency_of(raised(connect)) == ("ConnectionRefusedError in test_dependency.py:connect", False)
 
 
+def test_an_app_that_is_installed_as_a_package_has_places_too():
+    site = "/app/.venv/lib/python3.12/site-packages"
+    library, app = {}, {}
+    exec(compile("def post(): raise TimeoutError", f"{site}/client/api.py", "exec"), library)
+    exec(compile("def ship(post): post()", f"{site}/shop/orders.py", "exec"), app)
+    error = raised(app["ship"], library["post"])
+    error.__traceback__ = error.__traceback__.tb_next  # without the frame of the test
+    assert dependency_of(error) == ("TimeoutError in orders.py:ship", False)
+
+
 def test_an_error_that_was_never_raised_has_only_its_type():
     assert dependency_of(TimeoutError()) == ("TimeoutError", False)
 

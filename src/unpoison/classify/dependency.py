@@ -7,7 +7,6 @@ user's own code are. No client is imported for it, and what an attribute holds i
 
 import re
 import socket
-import sysconfig
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePath
 from types import FrameType
@@ -18,12 +17,10 @@ from unpoison.classify.asked_waits import call
 from unpoison.classify.server_replies import read
 from unpoison.errors import Steering
 from unpoison.model.failure import chain_of, trace_of, type_name
+from unpoison.model.frames import of_user
 from unpoison.model.message import DEPENDENCY_LIMIT
 
 _PORTS = {"http": 80, "https": 443}
-_OURS = Path(__file__).resolve().parent.parent
-_INSTALLED = tuple({path for name in ("stdlib", "platstdlib", "purelib", "platlib") if (path := sysconfig.get_path(name))})
-
 _ASYNCIO = str(Path("asyncio", "base_events.py"))
 
 _CONNECTING = re.compile(r"connecting to ([^\s:]+):(\d+)")
@@ -154,16 +151,7 @@ def _joined(host: Any, port: Any) -> str | None:
 
 def _place(error: BaseException) -> str:
     """Type, file and function. No line number: it changes with each release."""
-    last = None
-    for frame in _frames(error):
-        if _is_users(frame):
-            last = frame
+    codes = [frame.f_code for frame in _frames(error)]
+    users = of_user([code.co_filename for code in codes])
     name = type_name(type(error))
-    return _short(f"{name} in {PurePath(last.f_code.co_filename).name}:{last.f_code.co_name}" if last else name)
-
-
-def _is_users(frame: FrameType) -> bool:
-    file = frame.f_code.co_filename
-    if file.startswith(("<frozen ", "<string>")):
-        return False
-    return not (file.startswith(_INSTALLED) or Path(file).is_relative_to(_OURS))
+    return _short(f"{name} in {PurePath(codes[users[-1]].co_filename).name}:{codes[users[-1]].co_name}" if users else name)
