@@ -269,7 +269,7 @@ class Crew:
             if not death.is_ambiguous or self.floor.now - death.at > TOGETHER:
                 self.unjudged.remove(death)
                 together = may_be_one_event(death, self.floor.deaths)
-                self.results += judge_death(death, "source", together=together)
+                self.results += judge_death(death, together=together)
 
     def take_back(self) -> Sequence[Delivery]:
         taken = [*self.fresh, *self.queue, *(each for worker in self.workers for each in worker.waiting)]

@@ -25,7 +25,7 @@ def death(*names, culprit=None, late=None, crash=KILLED, solo=False, sound=True,
 def judged(death, *, together=False):
     """(who is charged, with what), and who was a bystander: True for those that must run alone now."""
     charged, bystanders = [], {}
-    for result in judge_death(death, "orders", together=together):
+    for result in judge_death(death, together=together):
         if isinstance(result, Ended):
             assert not result.good()
             charged += [(result.deliveries[n].id, str(failure.classification)) for n, failure in result.failures.items()]

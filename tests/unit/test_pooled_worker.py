@@ -63,7 +63,7 @@ def worker(monkeypatch):
 def test_a_message_that_begins_while_its_idle_worker_is_killed_is_not_charged(worker):
     assert worker.is_over()
     death = Deaths().note(worker, worker.post_mortem())
-    assert judge_death(death, "orders", together=False) == [Bystanders([NEXT.delivery], must_run_alone=False)]
+    assert judge_death(death, together=False) == [Bystanders([NEXT.delivery], must_run_alone=False)]
 
 
 def test_a_dying_worker_that_overwrote_its_marks_is_not_taken_for_an_idle_one(worker):
@@ -78,7 +78,7 @@ def test_a_worker_that_closed_its_line_is_not_over_while_a_message_runs_in_it(wo
     worker.process.alive = False
     assert worker.is_over()
     death = Deaths().note(worker, worker.post_mortem())
-    (ended,) = judge_death(death, "orders", together=False)
+    (ended,) = judge_death(death, together=False)
     assert [str(failure.classification) for failure in ended.failures.values()] == ["crash"]
 
 

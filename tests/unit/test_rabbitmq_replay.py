@@ -6,6 +6,7 @@ from unpoison.brokers.rabbitmq import envelope, letters, properties
 from unpoison.brokers.rabbitmq.properties import Header
 from unpoison.brokers.rabbitmq.wire import Arrived
 from unpoison.model.dead_letter import DeadLetter
+from unpoison.model.fingerprint import renewed
 from unpoison.model.message import Counters, Message, PastAttempt
 
 HISTORY = "orders.dlq.history"
@@ -43,7 +44,7 @@ def letter_in_the_dlq():
             "last_failed_at": 2.0,
             "history": (PastAttempt(1, 1.0, "transient", "ConnectionError: gone"),),
         } | fields
-        letter = DeadLetter(message=Message(message_id, "orders", b"{}"), **known)
+        letter = renewed(DeadLetter(message=Message(message_id, "orders", b"{}"), **known))
         written = properties.read(letters.written(letter, original, "orders-1"))
         return Arrived(1, True, properties.write(written.id, [*written.headers.entries, *extra], written), b"{}")
 

@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from unpoison.model.backoff import Limits
-from unpoison.model.failure import Failure, fingerprint
+from unpoison.model.failure import Failure
 from unpoison.model.message import MOST_COUNTED, MOST_MOMENT, Counters, PastAttempt, with_past
 from unpoison.model.verdict import DeadLetter, ErrorClassification, Verdict
 from unpoison.model.wording import counted
@@ -147,7 +147,6 @@ def cut_off(counters: Counters) -> Failure:
         rule=rule,
         type_name="unpoison.Interrupted",
         text="a planned stop cut it off",
-        fingerprint=fingerprint("interrupted"),
         charged=False,
     )
 
@@ -165,7 +164,6 @@ def _used_up(counters: Counters, limit: int) -> Failure:
         rule=f"it came with {counted(counters.charged, 'attempt')} behind it and the limit is {limit}, so it was not started",
         type_name="unpoison.AttemptsUsedUp",
         text=counters.history[-1].error if counters.history else "",
-        fingerprint=fingerprint("used-up"),
         started=False,
     )
 
@@ -177,6 +175,5 @@ def _lost(counters: Counters) -> Failure:
         rule=f"its consumer vanished {counted(counters.losses, 'time')} while it ran alone in it",
         type_name="unpoison.ConsumerVanished",
         text="; ".join(past.error for past in counters.history[-5:]),
-        fingerprint=fingerprint("lost"),
         started=False,
     )

@@ -19,7 +19,7 @@ from unpoison.classify.dependency import NO_DEPENDENCY, dependency_of
 from unpoison.errors import ConfigError, Steering, seconds
 from unpoison.model import verdict
 from unpoison.model.backoff import DEFAULT_BACKOFF, MAX_AGE, MAX_ATTEMPTS, Backoff, Limits, bounded, charged_wait, uncharged_wait
-from unpoison.model.failure import TEXT_LIMIT, Failure, cap, describe, fingerprint, text_of, trace_of, type_name
+from unpoison.model.failure import TEXT_LIMIT, Failure, cap, describe, text_of, type_name
 from unpoison.model.message import Message
 from unpoison.model.message import MessageMetadata as MessageMetadata  # noqa: PLC0414 - those who use the handler need it too
 from unpoison.model.verdict import ErrorClassification, Ruling
@@ -117,7 +117,6 @@ class PoisonPillHandler:
             rule=facts.rule + note,
             text=text,
             traceback=traceback,
-            fingerprint=fingerprint(facts.type_name, trace_of(exc)),
             refused=refused,
             dependency=dependency.name,
             is_dependency_named=dependency.is_named,

@@ -79,7 +79,7 @@ def register(
         is_async=is_async,
         takes_delivery=wants_delivery,
     )
-    return Registration(options, Call(function, decode, wants_delivery, policy, limit, depends_on))
+    return Registration(options, Call(function, decode, wants_delivery, policy, source, limit, depends_on))
 
 
 def _control(source: str, depends_on: object, breaker: object, budget: object, admission: object) -> ControlOptions:

@@ -20,6 +20,7 @@ from unpoison.model import verdict
 from unpoison.model.backoff import Limits
 from unpoison.model.dead_letter import DeadLetter
 from unpoison.model.failure import Failure
+from unpoison.model.fingerprint import marked
 from unpoison.model.message import Counters, Delivery, MessageMetadata, metadata_of
 from unpoison.model.verdict import Ruling
 from unpoison.port.broker import Broker, Dead, Kept, Settlement
@@ -179,7 +180,7 @@ class SettlementBuilder:
     def _event(
         self, delivery: Delivery, failure: Failure, exception: BaseException | None = None, in_used_worker: bool = False
     ) -> Event:
-        now = self.clock()
+        now, failure = self.clock(), marked(failure, delivery.source)
         metadata = metadata_of(delivery, failure)
         ruling = judge(self.limits, delivery.id, self._aged(metadata, delivery, now), failure, datetime.fromtimestamp(now, UTC))
         if in_used_worker and (why := attempts.doubt(failure, ruling.verdict, self.limits)):
@@ -240,7 +241,7 @@ def letter(
         error_type=failure.type_name,
         error=failure.text,
         traceback=failure.traceback,
-        fingerprint=failure.fingerprint,
+        fingerprint=marked(failure, delivery.source).fingerprint,
         first_failed_at=now if counters.first_failed_at is None else counters.first_failed_at,
         last_failed_at=now,
         consumer=consumer,

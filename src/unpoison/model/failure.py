@@ -4,11 +4,10 @@ A Failure is made where the exception still exists (in the worker) and travels a
 exceptions are never pickled, since unpickling one runs user code in the consumer.
 """
 
-import hashlib
 import traceback as tracebacks
-from collections.abc import Iterable
-from pathlib import PurePath
-from types import CodeType, TracebackType
+from itertools import islice
+from types import TracebackType
+from typing import Any
 
 import msgspec
 
@@ -18,6 +17,8 @@ from unpoison.model.verdict import ErrorClassification
 NAME_LIMIT = 300
 TEXT_LIMIT = 4_000
 TRACEBACK_LIMIT = 16_000
+OUTER_FRAMES, INNER_FRAMES = 10, 20
+"""Frames of a traceback that are kept: those of the handler, and those where it went wrong."""
 CHAIN_LIMIT = 10
 
 
@@ -44,6 +45,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     `blames_process` marks evidence against the worker's process (a crash, a time limit that ended the worker, memory or
     descriptors used up): in a worker that others used it convicts no message. `worker_damage` says what a check of the worker
     found changed right after this failure, which another message may then have caused.
+
+    `fingerprint` is equal for failures alike (`model.fingerprint`); it is made where it is needed first.
 
     `dependency` is what it failed on, as far as is known; `is_dependency_named` if by a name or an address and not by a guess.
     """
@@ -91,11 +94,29 @@ def text_of(error: BaseException) -> str:
 
 
 def traceback_of(error: BaseException) -> str:
+    trace = trace_of(error)
     try:
-        lines = tracebacks.format_exception(type(error), error, trace_of(error), limit=-30)
-        return cap("".join(lines), TRACEBACK_LIMIT)
+        shown = tracebacks.TracebackException(type(error), error, trace, limit=-INNER_FRAMES, compact=True)
+        shown.stack = _Ends(shown.stack, trace)
+        return cap("".join(shown.format()), TRACEBACK_LIMIT)
     except BaseException:  # formatting reads attributes of the exception and of every cause; frames are safe
-        return cap("".join(tracebacks.format_tb(trace_of(error), limit=-30)), TRACEBACK_LIMIT)
+        return cap("".join(tracebacks.format_tb(trace, limit=-INNER_FRAMES)), TRACEBACK_LIMIT)
+
+
+class _Ends(tracebacks.StackSummary):
+    """The frames at both ends of a long traceback: a deep recursion still shows which handler it began in."""
+
+    def __init__(self, inner: tracebacks.StackSummary, trace: TracebackType | None) -> None:
+        super().__init__(inner)
+        self._left_out = max(0, sum(1 for _ in tracebacks.walk_tb(trace)) - OUTER_FRAMES - INNER_FRAMES)
+        frames = islice(tracebacks.walk_tb(trace), OUTER_FRAMES)
+        self._outer = tracebacks.StackSummary.extract(frames) if self._left_out else None
+
+    def format(self, **options: Any) -> list[str]:
+        inner = super().format(**options)
+        if self._outer is None:
+            return inner
+        return [*self._outer.format(**options), f"  … {self._left_out} frames left out …\n", *inner]
 
 
 def trace_of(error: BaseException) -> TracebackType | None:
@@ -123,19 +144,3 @@ def cap(text: str, limit: int) -> str:
         return text
     half = limit // 2
     return f"{text[:half]}\n… {len(text) - 2 * half} characters left out …\n{text[len(text) - half :]}"
-
-
-def fingerprint(kind: str, trace: TracebackType | None = None, places: Iterable[str] = ()) -> str:
-    """A short key that is equal for failures alike: the type and where it was raised, without line numbers.
-
-    Texts are left out: they hold ids and values of one message. Line numbers too, or each release of the
-    user's code would start new groups.
-    """
-    frames = [f"{PurePath(code.co_filename).name}:{code.co_name}" for code in _codes(trace)][-5:]
-    return hashlib.blake2b("|".join([kind, *places, *frames]).encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
-
-
-def _codes(trace: TracebackType | None) -> Iterable[CodeType]:
-    while trace is not None:
-        yield trace.tb_frame.f_code
-        trace = trace.tb_next

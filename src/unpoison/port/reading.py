@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import TypeVar
 
 from unpoison.model.dead_letter import DeadLetter
-from unpoison.model.failure import Failure, cap, describe, fingerprint
+from unpoison.model.failure import Failure, cap, describe
 from unpoison.model.message import Counters, Delivery, Message, Native, native_of_text
 from unpoison.model.message import as_text as as_text  # noqa: PLC0414 - adapters that read messages need it
 from unpoison.model.verdict import ErrorClassification
@@ -103,7 +103,6 @@ def unreadable_letter(letter_id: str, state: str, message: Message, error: Excep
         error_type="unpoison.Unreadable",
         error=f"Reading the letter raised {name}: {text}",
         traceback=traceback,
-        fingerprint=fingerprint("unreadable letter"),
         first_failed_at=0.0,
         last_failed_at=0.0,
     )
@@ -130,7 +129,6 @@ def failure_of(error: Exception, doing: str = "reading its envelope") -> Failure
         type_name="unpoison.Unreadable",
         text=f"It was not started: {doing} raised {name}: {text}",
         traceback=traceback,
-        fingerprint=fingerprint("unreadable", error.__traceback__),
         charged=False,
         started=False,
     )

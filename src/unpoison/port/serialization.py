@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from unpoison.model.dead_letter import DeadLetter
-from unpoison.model.failure import fingerprint
+from unpoison.model.fingerprint import renewed
 from unpoison.model.message import HISTORY_LIMIT, MOST_COUNTED, NO_HEADERS, UNTRIED, Counters, Message
 from unpoison.model.verdict import ErrorClassification
 from unpoison.model.wording import counted
@@ -85,7 +85,7 @@ def letter(source: str, row: Sequence[Any]) -> DeadLetter:
         message = Message(as_text(id_), source, as_bytes(body), None if key is None else as_text(key))
         return unreadable_letter(f"{source}-{no}", as_text(state), message, error)
 
-    return read_one(row, lambda row: _letter(source, row), bare)
+    return renewed(read_one(row, lambda row: _letter(source, row), bare))
 
 
 def _letter(source: str, row: Sequence[Any]) -> DeadLetter:
@@ -165,7 +165,7 @@ def letter_of(
         lambda record: read_letter(record, message.source) or otherwise(),
         lambda _, error: unreadable_letter("", state, message, error),
     )
-    return msgspec.structs.replace(letter, id=id_, state=state, message=message)
+    return renewed(msgspec.structs.replace(letter, id=id_, state=state, message=message))
 
 
 def foreign_letter(
@@ -178,10 +178,9 @@ def foreign_letter(
     reason: str = "",
     error: str = "",
     traceback: str = "",
-    alike: str = "",
     original: Mapping[str, str | int] = {},
 ) -> DeadLetter:
-    """A dead letter that the server itself or another program wrote. `alike` is equal for those of one kind."""
+    """A dead letter that the server itself or another program wrote."""
     return DeadLetter(
         message=message,
         attempts=counters.charged,
@@ -191,7 +190,6 @@ def foreign_letter(
         error_type=error_type,
         error=error or rule,
         traceback=traceback,
-        fingerprint=fingerprint(alike or rule),
         first_failed_at=counters.first_failed_at or at,
         last_failed_at=at,
         history=counters.history,

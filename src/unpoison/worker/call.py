@@ -19,7 +19,8 @@ from unpoison.body.json_text import Unfit
 from unpoison.body.signature import name_of
 from unpoison.classify.dependency import named_by_handler
 from unpoison.errors import RemoteFailure, UnfinishedHandler
-from unpoison.model.failure import Failure, describe, fingerprint
+from unpoison.model.failure import Failure, describe
+from unpoison.model.fingerprint import marked
 from unpoison.model.message import Delivery, metadata_of
 from unpoison.model.verdict import ErrorClassification
 
@@ -40,6 +41,7 @@ class Call:
     decode: "Decode"
     wants_delivery: bool
     handler: "PoisonPillHandler"
+    source: str
     timeout: float | None = None
     depends_on: str | None = None
 
@@ -71,8 +73,18 @@ class Call:
 
     def failed(self, delivery: Delivery, error: BaseException) -> Failure:
         """What happened, as data. User code that is asked about it may fail as well."""
-        if isinstance(error, Unfit):
-            return unfit(error)
+        return marked(unfit(error) if isinstance(error, Unfit) else self._raised(delivery, error), self.source)
+
+    def timed_out(self) -> Failure:
+        failure = Failure(
+            classification=ErrorClassification.TIMEOUT,
+            rule="timeout",
+            type_name="unpoison.Timeout",
+            text=f"still running after {self.timeout:g} s",
+        )
+        return marked(failure, self.source)
+
+    def _raised(self, delivery: Delivery, error: BaseException) -> Failure:
         error.__traceback__ = None if isinstance(error, UnfinishedHandler) else without_our_frames(error.__traceback__)
         try:
             failure = self.handler.failure(error, metadata_of(delivery))
@@ -87,7 +99,6 @@ class Call:
                 type_name=name,
                 text=text,
                 traceback=traceback,
-                fingerprint=fingerprint(name, error.__traceback__),
             )
 
 
@@ -106,20 +117,8 @@ def unfit(error: Unfit) -> Failure:
         rule=error.rule,
         type_name="unpoison.Unfit",
         text=error.text,
-        fingerprint=fingerprint("invalid", places=(error.rule,)),
         charged=False,
         started=False,
-    )
-
-
-def timed_out(call: Call) -> Failure:
-    function: Any = call.function
-    return Failure(
-        classification=ErrorClassification.TIMEOUT,
-        rule="timeout",
-        type_name="unpoison.Timeout",
-        text=f"still running after {call.timeout:g} s",
-        fingerprint=fingerprint("timeout", places=(getattr(function, "__qualname__", repr(function)),)),
     )
 
 

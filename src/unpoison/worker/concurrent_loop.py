@@ -21,7 +21,7 @@ from unpoison.model.failure import Failure
 from unpoison.model.message import Delivery
 from unpoison.worker import wire
 from unpoison.worker.batch_loop import peak_memory
-from unpoison.worker.call import Call, end_copy, leave, timed_out
+from unpoison.worker.call import Call, end_copy, leave
 from unpoison.worker.health import Health
 from unpoison.worker.marks import BATCH, FAILED, IDLE, Marks
 
@@ -152,7 +152,7 @@ class _Tasks:
                 self._limits.running.add(limit)
                 self._call.check_result(await self._run(delivery))
         except BaseException as error:  # whatever it raises is this message's failure, never the loop's
-            failure = timed_out(self._call) if limit.expired() else self._call.failed(delivery, error)
+            failure = self._call.timed_out() if limit.expired() else self._call.failed(delivery, error)
         finally:
             self._limits.running.discard(limit)
         end_copy()

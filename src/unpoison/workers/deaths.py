@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from unpoison.model.failure import Crash, Failure, fingerprint
+from unpoison.model.failure import Crash, Failure
 from unpoison.model.verdict import ErrorClassification
 from unpoison.workers.interface import Bystanders, Ended, Result
 
@@ -85,7 +85,7 @@ def may_be_one_event(death: Death, others: Sequence[Death]) -> bool:
     return death.is_ambiguous and any(other is not death and abs(other.at - death.at) <= TOGETHER for other in others)
 
 
-def judge_death(death: Death, source: str, *, together: bool) -> Sequence[Result]:
+def judge_death(death: Death, *, together: bool) -> Sequence[Result]:
     """Charge the culprit; note for the others that were running in the worker that they were there."""
     found = death.post_mortem
     running = [one.delivery for one in found.running]
@@ -95,13 +95,13 @@ def judge_death(death: Death, source: str, *, together: bool) -> Sequence[Result
     culprit = death.late or only or found.culprit
     if together or culprit is None or not (found.is_sound or only):
         return [Bystanders(running, must_run_alone=True)]
-    failure = _timed_out(death, source) if death.late else _crashed(death, source)
+    failure = _timed_out(death) if death.late else _crashed(death)
     charged = Ended([culprit.delivery], {0: failure}, in_used_worker=not death.was_solo)
     others = [delivery for delivery in running if delivery is not culprit.delivery]
     return [charged, Bystanders(others, must_run_alone=False)] if others else [charged]
 
 
-def _crashed(death: Death, source: str) -> Failure:
+def _crashed(death: Death) -> Failure:
     crash = death.crash
     how = f"was killed by {crash.signal}" if crash.signal else f"ended with exit code {crash.exit_code}"
     text = f"the worker {how} {crash.elapsed or 0:.3g} s after this message was started in it"
@@ -111,20 +111,18 @@ def _crashed(death: Death, source: str) -> Failure:
         type_name="unpoison.WorkerDied",
         text=text,
         traceback=crash.stack,
-        fingerprint=fingerprint("crash", places=(source, how)),
         crash=crash,
         blames_process=True,
     )
 
 
-def _timed_out(death: Death, source: str) -> Failure:
+def _timed_out(death: Death) -> Failure:
     return Failure(
         classification=ErrorClassification.TIMEOUT,
         rule="it was over its time limit and its worker was ended",
         type_name="unpoison.Timeout",
         text=f"still running after {death.crash.elapsed or 0:.3g} s",
         traceback=death.crash.stack,
-        fingerprint=fingerprint("timeout", places=(source,)),
         crash=death.crash,
         blames_process=True,
     )

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from unpoison.errors import ConfigError
 from unpoison.model.failure import Failure, describe
 from unpoison.model.message import Delivery
-from unpoison.worker.call import CLOSING, Call, WorkerHooks, timed_out
+from unpoison.worker.call import CLOSING, Call, WorkerHooks
 from unpoison.workers.interface import Bell, Ended, Interrupted
 
 if TYPE_CHECKING:
@@ -213,7 +213,7 @@ class TaskWorkers(_Here):
             async with limit:
                 self._call.check_result(await self._call.prepared()(delivery))
         except BaseException as raised:  # whatever it raises is this message's failure, never the loop's
-            failure = timed_out(self._call) if limit.expired() else self._call.failed(delivery, raised)
+            failure = self._call.timed_out() if limit.expired() else self._call.failed(delivery, raised)
             error = raised
         self._results.append((delivery, failure, error))
         self._bell.ring()

@@ -256,7 +256,7 @@ class IsolatedWorkers:
         for death in list(self._unjudged):
             if self._deaths.is_settled(death):
                 self._unjudged.remove(death)
-                self._results += judge_death(death, self._consumer.options.source, together=self._deaths.together(death))
+                self._results += judge_death(death, together=self._deaths.together(death))
 
     def _tail_of(self, worker: PooledWorker) -> Sequence[Delivery]:
         try:

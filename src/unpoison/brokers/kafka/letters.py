@@ -112,7 +112,6 @@ def _of_others(message: Message, record: Record) -> DeadLetter:
         record.timestamp()[1] / 1000,
         error=why[:2_000],
         traceback=trace[-8_000:],
-        alike=f"{rule}\0{error}",
         original={name: value for name, value in original.items() if value not in ("", -1)},
     )
 

@@ -305,4 +305,4 @@ def _foreign(message: Message, seen: Seen, raw: Raw) -> DeadLetter:
         f"reason; it was received {counted(envelope.received(raw), 'time')}"
     )
     at = int(raw["Attributes"].get(envelope.RECEIVED_AT, raw["Attributes"].get(envelope.SENT_AT, 0))) / 1000
-    return foreign_letter(message, rule, "sqs.Redriven", at, seen.counters, alike="sqs.Redriven")
+    return foreign_letter(message, rule, "sqs.Redriven", at, seen.counters)
