@@ -80,6 +80,9 @@ APART = {
         of(refuse, f"billing answered {status} to order 17") for status in (401, 403, 500, 503)
     ],
     "statuses in other words": lambda: [of(refuse, f"unexpected status code: {status}") for status in (400, 502)],
+    "statuses that an exception shows as its first argument": lambda: [
+        of(refuse, f"ConflictError({status}, 'conflict', {{'took': 17}})") for status in (404, 409)
+    ],
     "statuses in a repr": lambda: [of(refuse, f"<Response [{status}]>") for status in (401, 503)],
     "SQLSTATEs": lambda: [of(refuse, f"ERROR: no (SQLSTATE {code})") for code in ("40001", "23505")],
     "codes of Oracle": lambda: [of(refuse, f"ORA-{code}: no") for code in ("00001", "12154")],

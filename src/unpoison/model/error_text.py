@@ -45,7 +45,9 @@ _PHRASE = re.compile(
     r"Gateway Time-?out|message=)",
     re.IGNORECASE,
 )
-_SAYS_STATUS = re.compile(r"(?:\bhttp(?:/[0-9.]{1,3})?|\bstatus|code|<Response)['\"]?[ \t:=(\[]{1,3}$", re.IGNORECASE)
+_SAYS_STATUS = re.compile(
+    r"(?:\bhttp(?:/[0-9.]{1,3})?|\bstatus|code|<Response|[a-z](?:Error|Exception))['\"]?[ \t:=(\[]{1,3}$", re.IGNORECASE
+)
 _ANSWERS = re.compile(
     r"\b(?:error|occurred|response|answer(?:ed|s)?|repli(?:ed|es)|respond(?:ed|s)?|return(?:ed|s)|got)(?: with)?[ \t:=(\[]{1,3}$",
     re.IGNORECASE,

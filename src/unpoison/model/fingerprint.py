@@ -41,6 +41,8 @@ _BY_SOURCE = {
     "unpoison.AttemptsUsedUp": "used-up",
     "unpoison.Interrupted": "interrupted",
 }
+_ABOUT_BODIES = words("too-large encoding not-json too-deep integer-range float-range")
+"""Rules whose texts say no more than where in the body, and how much."""
 _COMPLAINT = re.compile(r"at (\$[^\s:]*+): (.*)", re.DOTALL)
 _OF_JSON_SCHEMA = re.compile(
     r" (?:is not of type|is a required property|is less than|is greater than|does not match|is too short|is too long"
@@ -157,8 +159,8 @@ def _of_pydantic(text: str) -> str:
 
 def _misfit(text: str, rule: str) -> Sequence[str]:
     """Which rule it breaks, and if that is a schema, at which field and in what way."""
-    if rule not in ("schema", "tombstone", ""):
-        return [rule] if rule != "invalid" else [error_text.gist(text)]
+    if rule in _ABOUT_BODIES:
+        return [rule]
     function, refused, error = text.partition(" refused it: ")
     if refused:
         kind, _, said = error.partition(": ")
