@@ -4,6 +4,7 @@ import sys
 
 import pymysql
 import pytest
+import sqlalchemy
 
 from tests.unit.failing_code import (
     GRPC,
@@ -71,6 +72,10 @@ APART = {
     "unique columns in SQLite": lambda: [of(directly, insert, "a"), of(directly, insert_mail, "a")],
     "keys in MySQL": lambda: [of(duplicate, 1, key) for key in ("orders.PRIMARY", "orders.mail")],
     "error codes of MySQL": lambda: [of(raises, pymysql.err.OperationalError(code, "no")) for code in (1205, 1213)],
+    "error codes of MySQL through SQLAlchemy": lambda: [
+        of(raises, sqlalchemy.exc.DBAPIError("select 1", {"id": 17}, pymysql.err.OperationalError(code, "it's gone")))
+        for code in (1205, 1213)
+    ],
     "error codes of AWS": lambda: [
         of(aws, code, "PutItem") for code in ("ThrottlingException", "AccessDeniedException", "404", "403")
     ],

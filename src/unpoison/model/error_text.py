@@ -61,7 +61,7 @@ _CODES = tuple(
         ("exit ", r"\bexit (?:status|code)[ \t:=]{0,2}(-?\d{1,5})(?!\w|\.\d)"),
         ("signal ", r"\bsignal[ \t:=]{1,2}(\d{1,2})(?!\w|\.\d)"),
         ("err_code", r"\berr_code=(\d{1,6})(?!\w)"),
-        ("(", r"^\((\d{3,5})\)"),
+        ("(", r"^(?:\([\w.]{1,100}\) )?\((\d{3,5})\)"),
         (" (", r"^(\d{4} \([0-9A-Z]{5}\)):"),
     )
 )
@@ -71,8 +71,8 @@ _DETAILS = re.compile(r"\n(?:DETAIL:|CONTEXT:|LINE \d+:|QUERY:|\[parameters:|[ \
 _BACKGROUND = "(Background on this error at:"
 _HINTS = re.compile(r"[.?]?\s(?:Or did you|Did you (?:mean|forget)|\(consider renaming).*", re.DOTALL)
 _COMMAND = re.compile(r"^Command '.*' (?=returned|timed out|died)", re.DOTALL)
-_CODE_AND_TEXT = re.compile(r"^\((\d{3,5}), b?(['\"])(.*)\2\)$", re.DOTALL)
-"""MySQL, AMQP, SMTP: the exception was made of a code and a text."""
+_CODE_AND_TEXT = re.compile(r"^(\([\w.]{1,100}\) )?\((\d{3,5}), b?(['\"])([^\n]*)\3\)(?=\n|\Z)")
+"""MySQL, AMQP, SMTP: the exception was made of a code and a text. SQLAlchemy puts the type before it."""
 _PARTS = re.compile(r"\s\(\d+ sub-exceptions?\)")
 _UNHASHABLE = re.compile(r"cannot use '[^']*' as an? [\w ]{1,30} \((unhashable type: '[^']*')\)")
 _ONLY_A_MEMBER = re.compile(r"\)=\([^()]*\)")
@@ -143,7 +143,7 @@ def _prepared(text: str) -> str:
     """Without what clients and Python add to a message for the reader of one error."""
     text = _DETAILS.sub("", text.partition(_BACKGROUND)[0])
     text = _HINTS.sub("", text)
-    text = _CODE_AND_TEXT.sub(r"(\1) \3", text)
+    text = _CODE_AND_TEXT.sub(r"\1(\2) \4", text)
     text = _COMMAND.sub("Command * ", text)
     text = _PARTS.sub("", text)
     return _UNHASHABLE.sub(r"\1", text)
