@@ -112,10 +112,20 @@ def test_a_stored_letter_gets_the_fingerprint_that_its_failure_had(name):
 
 @given(kinds, texts, pieces, crashes, texts)
 def test_a_failure_and_its_letter_have_one_fingerprint_and_nothing_makes_it_raise(kind, text, traceback, crash, rule):
+    list(fingerprint._key("orders", kind, text, traceback, crash, rule))
     failure = Failure(classification=UNKNOWN, rule=rule, type_name=kind, text=text, traceback=traceback, crash=crash)
     found = of_letter(letter(kind, text, traceback, crash, rule))
     assert found == of_failure(failure, "orders")
     assert re.fullmatch(r"2-[0-9a-f]{12}", found)
+
+
+def test_a_fault_in_reading_a_traceback_leaves_type_and_source(monkeypatch):
+    monkeypatch.setattr(traceback_text, "read", raises_a_fault)
+    assert of_letter(letter("ValueError", "a")) == of_letter(letter("ValueError", "b")) != of_letter(letter("KeyError", "a"))
+
+
+def raises_a_fault(_):
+    raise IndexError
 
 
 def test_one_of_a_newer_version_stays_and_any_other_is_made_anew():

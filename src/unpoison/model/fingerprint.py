@@ -75,7 +75,11 @@ def renewed(letter: DeadLetter) -> DeadLetter:
 
 
 def _of(source: str, kind: str, text: str, traceback: str, crash: Crash | None, rule: str) -> str:
-    key = "\x1f".join(_key(source, kind, text, traceback, crash, rule))
+    """Never raises: a fault in here must cost neither a worker nor a look at a DLQ."""
+    try:
+        key = "\x1f".join(_key(source, kind, text, traceback, crash, rule))
+    except Exception:
+        key = f"{kind}\x1f{source}"
     return f"{VERSION}-{hashlib.blake2b(key.encode('utf-8', 'surrogatepass'), digest_size=6).hexdigest()}"
 
 
