@@ -12,7 +12,7 @@ from unpoison.cli.input_output import DURATION
 from unpoison.cli.publish import batches, json_lines, raw_lines
 from unpoison.cli.screen import DUMP_LIMIT, TEXT_LIMIT, ago, body_shown
 from unpoison.cli.target import said_gone
-from unpoison.model.wording import acts_on_terminals, json_text, one_line, visible
+from unpoison.model.wording import acts_on_terminals, first_line, json_text, one_line, visible
 from unpoison.reporting.log_lines import JSONLines, PlainLines
 
 
@@ -32,6 +32,21 @@ from unpoison.reporting.log_lines import JSONLines, PlainLines
 )
 def test_what_a_terminal_would_act_on_is_written_out(text, shown):
     assert visible(text) == shown
+
+
+def test_of_a_long_error_both_ends_are_kept_since_clients_put_the_reason_last():
+    refused = (
+        "HTTPConnectionPool(host='billing.example.com', port=443): Max retries exceeded with url: /charges (Caused by "
+        "NewConnectionError('<urllib3.connection.HTTPConnection object at 0x7f2f5c0d1e50>: Failed to establish a new connection: "
+        "[Errno 111] Connection refused'))\nand more"
+    )
+    line = first_line(refused)
+    assert line.startswith("HTTPConnectionPool(host='billing.example.com', port=443): Max")
+    assert line.endswith("[Errno 111] Connection refused'))")
+    assert 190 <= len(line) <= 200
+    assert first_line("  short\nsecond line") == "short"
+    assert first_line("x" * 200) == "x" * 200
+    assert len(first_line("x" * 201)) == 200
 
 
 def test_one_line_is_one_line_and_no_longer_than_asked():

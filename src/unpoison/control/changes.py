@@ -9,6 +9,7 @@ from unpoison.control.admission import TooManyDead
 from unpoison.control.evidence import Evidence
 from unpoison.model.failure import Failure
 from unpoison.model.message import Delivery
+from unpoison.model.wording import first_line
 
 
 class OperatorPause(msgspec.Struct, frozen=True):
@@ -93,7 +94,7 @@ class Meaning(NamedTuple):
 
 def sample_of(failure: Failure) -> str:
     """A failure as people see it among the evidence."""
-    return f"{failure.type_name}: {failure.text.strip().partition(chr(10))[0]}"[:200]
+    return first_line(f"{failure.type_name}: {failure.text.strip()}")
 
 
 def spread_of(message: str, now: float) -> float:

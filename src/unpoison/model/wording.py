@@ -35,6 +35,16 @@ def one_line(text: str, limit: int | None = None) -> str:
     return visible(text).translate(_LAYOUT)
 
 
+def first_line(text: str, limit: int = 200) -> str:
+    """The first line of an error's text. Of a longer one both ends: clients put what happened last, as in "[Errno 111] Connection
+    refused"."""
+    line = text.strip().partition("\n")[0]
+    if len(line) <= limit:
+        return line
+    head = limit // 2
+    return f"{line[:head].rstrip()} … {line[head + 3 - limit :].lstrip()}"
+
+
 def acts_on_terminals(body: bytes) -> bool:
     """Whether a terminal would do more with these bytes than show them."""
     try:

@@ -18,7 +18,7 @@ from unpoison.model import verdict
 from unpoison.model.failure import Failure, describe
 from unpoison.model.message import Counters, Delivery, MessageMetadata
 from unpoison.model.verdict import Ruling
-from unpoison.model.wording import counted, in_words
+from unpoison.model.wording import counted, first_line, in_words
 from unpoison.reporting import control_lines
 
 log = logging.getLogger("unpoison")
@@ -121,13 +121,13 @@ class Report:
         """Log what happens to the message now, and why. `letter_id` is that of its dead letter, if the broker gave one."""
         delivery, failure = event.delivery, event.failure
         where = f"Message {delivery.id!r} on {self._name(delivery.source)!r}"
-        error = ": ".join(filter(None, (failure.type_name, _first_line(failure.text))))
+        error = ": ".join(filter(None, (failure.type_name, first_line(failure.text))))
         with self._lock:
             tally = self._tallies[delivery.source]
             match event.ruling.verdict:
                 case verdict.Retry(after, charged):
                     tally.retried += 1
-                    soon, rule = after.total_seconds(), _first_line(event.ruling.rule)
+                    soon, rule = after.total_seconds(), first_line(event.ruling.rule)
                     failed = f"{where} failed in attempt {delivery.attempt} ({event.ruling.classification}: {error})."
                     again = f"Next attempt in {in_words(soon)}"
                     text = f"{failed} {again} ({rule})." if charged else f"{failed} It is not charged ({rule}). {again}."
@@ -266,9 +266,4 @@ def _why(ruling: Ruling) -> str:
     """The classification, and the limit that ended it where that is what decided."""
     name, _, why = ruling.rule.partition(": ")
     kind = str(ruling.classification)
-    return kind if name == kind else f"{kind}; {_first_line(why)}"
-
-
-def _first_line(text: str) -> str:
-    line = text.strip().partition("\n")[0]
-    return line if len(line) <= 200 else line[:200] + "…"
+    return kind if name == kind else f"{kind}; {first_line(why)}"
