@@ -10,6 +10,7 @@ from unpoison.errors import (
     CapabilityError,
     ConfigError,
     Discard,
+    FilterError,
     LetterNotFound,
     MissingExtra,
     OwnershipLost,
@@ -25,6 +26,7 @@ from unpoison.errors import (
     UnfinishedHandler,
     UnpoisonError,
 )
+from unpoison.filters.filter import Filter
 from unpoison.model.backoff import Backoff
 from unpoison.model.dead_letter import DeadLetter
 from unpoison.model.message import Delivery, Message, MessageMetadata, Native
@@ -45,6 +47,8 @@ __all__ = [
     "Delivery",
     "Discard",
     "ErrorClassification",
+    "Filter",
+    "FilterError",
     "LetterNotFound",
     "Message",
     "MessageMetadata",

@@ -10,6 +10,7 @@ UnpoisonError
 ├── StoreUnavailable       the store does not answer: consumers go on as if there were none
 ├── OwnershipLost          another consumer has the message now; nothing was settled
 ├── PayloadError           a payload that cannot be sent
+├── FilterError            a filter that cannot be read; it points at the place
 ├── UnfinishedHandler      a handler returned a coroutine or generator instead of running it
 └── LetterNotFound         no such dead letter, or it was already replayed, discarded or purged
 
@@ -184,6 +185,17 @@ class OwnershipLost(UnpoisonError):
 
 class PayloadError(UnpoisonError, ValueError):
     """A payload that cannot be sent: it is refused before anything is written."""
+
+
+class FilterError(UnpoisonError, ValueError):
+    """A filter that cannot be read. `problem` says why, `start` and `end` where in `text`; `picture` shows that."""
+
+    def __init__(self, problem: str, text: str = "", start: int = 0, end: int = 0, picture: str = "") -> None:
+        self.problem, self.text, self.start, self.end, self.picture = problem, text, start, end, picture
+        super().__init__(f"{problem}\n{picture}".rstrip("\n"))
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        return type(self), (self.problem, self.text, self.start, self.end, self.picture)
 
 
 class UnfinishedHandler(UnpoisonError):

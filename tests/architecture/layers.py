@@ -24,6 +24,7 @@ class Layer:
 EVERYTHING = (
     "model",
     "body",
+    "filters",
     "decide",
     "control",
     "port",
@@ -43,6 +44,7 @@ LAYERS = (
     Layer("model", (), ("model", "model.*", "errors")),
     Layer("classify", ("model",)),
     Layer("body", ("model",)),
+    Layer("filters", ("model",)),
     Layer("planning", ("model",), ("planning",)),
     Layer("control", ("model",)),
     Layer("decide", ("model", "classify", "body", "control")),
@@ -53,7 +55,7 @@ LAYERS = (
     Layer("worker", ("model", "classify", "body", "decide", "reporting")),
     Layer("workers", ("model", "decide", "reporting", "worker")),
     Layer("store", ("model", "port", "brokers", "registry")),
-    Layer("deadletters", ("model", "port"), ("deadletters",)),
+    Layer("deadletters", ("model", "filters", "port"), ("deadletters",)),
     Layer("flow", ("model", "body", "decide", "control", "port", "registry", "reporting", "worker", "workers", "store")),
     Layer(
         "app",
@@ -62,7 +64,7 @@ LAYERS = (
     ),
     Layer("simulation", ("model", "decide", "control", "port", "reporting", "workers", "flow")),
     Layer("programs", ("model", "decide", "reporting", "worker", "flow", "app")),
-    Layer("package", ("model", "decide", "control", "reporting", "deadletters", "app"), ("",)),
+    Layer("package", ("model", "filters", "decide", "control", "reporting", "deadletters", "app"), ("",)),
     Layer("cli", (*EVERYTHING, "planning", "registry", "simulation"), ("cli", "cli.*", "__main__")),
     Layer("testing", (*EVERYTHING, "brokers", "registry")),
 )

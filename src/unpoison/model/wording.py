@@ -7,6 +7,7 @@ would act on as `\\x1b` and the like, so that it can be seen and does nothing.
 
 import json
 import re
+import unicodedata
 from typing import Any
 
 
@@ -43,6 +44,26 @@ def first_line(text: str, limit: int = 200) -> str:
         return line
     head = limit // 2
     return f"{line[:head].rstrip()} … {line[head + 3 - limit :].lstrip()}"
+
+
+def pointed_at(text: str, start: int, end: int) -> str:
+    """Two lines, indented: the text around the place, and below it what points at the place."""
+    before, marked, after = text[:start], text[start:end], text[end:]
+    if len(before) > _AROUND:
+        before = "…" + before[1 - _AROUND :]
+    marked, after = one_line(marked, _AROUND), one_line(after, _AROUND)
+    before = one_line(before)
+    return f"  {before}{marked}{after}".rstrip() + f"\n  {' ' * _cells(before)}{'^' * max(1, _cells(marked))}"
+
+
+_AROUND = 60
+"""Characters that are shown before, at and after a place in a long text."""
+
+
+def _cells(text: str) -> int:
+    """How many columns of a terminal the text takes."""
+    wide = sum(1 for character in text if unicodedata.east_asian_width(character) in "WF")
+    return len(text) + wide - sum(1 for character in text if unicodedata.combining(character))
 
 
 def acts_on_terminals(body: bytes) -> bool:

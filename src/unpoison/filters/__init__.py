@@ -1,0 +1,1 @@
+"""One language to choose dead letters by, for Python, the command line, rules and the console."""
