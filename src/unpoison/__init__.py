@@ -2,7 +2,7 @@
 
 from unpoison.app import App
 from unpoison.control.options import Admission, Breaker
-from unpoison.deadletters import DLQManager, PurgeResult, ReplayResult
+from unpoison.deadletters import DiscardResult, DLQManager, PurgeResult, ReplayResult, Selection
 from unpoison.decide.policy import PoisonPillHandler, Policy
 from unpoison.errors import (
     BrokerUnavailable,
@@ -46,6 +46,7 @@ __all__ = [
     "DeadLetter",
     "Delivery",
     "Discard",
+    "DiscardResult",
     "ErrorClassification",
     "Filter",
     "FilterError",
@@ -67,6 +68,7 @@ __all__ = [
     "ReplayResult",
     "RetryLater",
     "RunResult",
+    "Selection",
     "StoreUnavailable",
     "Tally",
     "Throttled",

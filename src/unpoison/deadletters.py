@@ -1,24 +1,27 @@
 """Looks at dead letters, replays, discards and purges them.
 
 `DLQManager` works on the broker's own DLQ. A crash cannot cut any step in half: a letter is still there, or was sent, or
-was removed. A replay works on the set frozen at its start, so it ends even if all of it fails again.
+was removed. A replay works on the set frozen at its start, so it ends even if all of it fails again. With a filter that set is
+chosen first, by one reading of the DLQ, and then worked on by its ids: what changes meanwhile does not join it.
 """
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Self
+from itertools import islice
+from typing import Self, TypeAlias
 
 from unpoison.errors import BulkStopped, ConfigError, LetterNotFound, UnpoisonError
-from unpoison.model.dead_letter import DeadLetter
-from unpoison.port.broker import DeadLetters, ListsIds, Progress, PurgesHistory, SizesPages, one_look
+from unpoison.filters.filter import Filter
+from unpoison.model.dead_letter import STATES, DeadLetter
+from unpoison.port.broker import DeadLetters, ListsIds, Progress, PurgesHistory, ReadAsAWhole, SizesPages, one_look
 from unpoison.port.broker_url import masked_text
 
 PAGE = 1_000
 """How many letters are sent or removed at once, unless the adapter says another number."""
 LOOK = 250
 """How many are read at once, bodies included."""
-STATES = ("dead", "replayed", "discarded")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +40,49 @@ class ReplayResult:
 
 
 @dataclass(frozen=True, slots=True)
+class DiscardResult:
+    """What a bulk discard did. `gone` letters were replayed, discarded or purged by others in the meantime."""
+
+    discarded: tuple[str, ...] = ()
+    gone: tuple[str, ...] = ()
+
+    @property
+    def count(self) -> int:
+        return len(self.discarded)
+
+    def __bool__(self) -> bool:
+        return bool(self.discarded)
+
+
+@dataclass(frozen=True, slots=True)
 class PurgeResult:
     """How many waiting letters were deleted, and how many that had been dealt with before."""
 
     purged: int = 0
     history: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The letters that matched a filter when it was made, by their state. What is done to it is done to no others."""
+
+    where: Filter
+    by_state: Mapping[str, tuple[str, ...]]
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        return tuple(id_ for ids in self.by_state.values() for id_ in ids)
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, self.by_state.values()))
+
+    def __bool__(self) -> bool:
+        return bool(self.count)
+
+
+Where: TypeAlias = Filter | Selection | str
+"""Which letters are meant: those that match now, or those that matched before."""
 
 
 @dataclass(slots=True)
@@ -63,13 +104,13 @@ class _Tally:
 class DLQManager:
     """The dead letters of one source. `app.dlq("orders")` makes it."""
 
-    def __init__(self, letters: DeadLetters, source: str = "") -> None:
+    def __init__(self, letters: DeadLetters, source: str = "", clock: Callable[[], float] = time.time) -> None:
         if not hasattr(letters, "browse"):
             shown = masked_text(repr(letters))
             raise ConfigError(
                 f"DLQManager cannot be made from {shown}. Ask the app for it: App('sqlite:///shop.db') has app.dlq('orders')."
             )
-        self._letters, self.source = letters, source
+        self._letters, self.source, self._clock = letters, source, clock
         self.page = letters.page if isinstance(letters, SizesPages) else PAGE
         """How many letters of a whole DLQ are sent or removed at once."""
         self.is_closed = False
@@ -85,23 +126,64 @@ class DLQManager:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def count(self) -> int:
-        """How many letters wait."""
-        return self._letters.count()
+    def count(self, where: Filter | str | None = None, progress: Progress | None = None) -> int:
+        """How many letters wait, or match."""
+        return self._letters.count() if where is None else self.select(where, progress=progress).count
 
     def peek(self, limit: int = 10) -> list[DeadLetter]:
         """The oldest letters. Looking changes nothing."""
         return list(self._letters.browse(limit=limit))
 
-    def letters(self, state: str | None = "dead", limit: int | None = None) -> Iterator[DeadLetter]:
-        """Every letter there is now, or the oldest of them, page by page."""
-        if limit is not None and limit <= PAGE:
-            yield from self._letters.browse(limit=limit, state=state)
-            return
+    def letters(
+        self,
+        state: str | None = "dead",
+        limit: int | None = None,
+        where: Filter | str | None = None,
+        progress: Progress | None = None,
+    ) -> Iterator[DeadLetter]:
+        """Every letter there is now, or the oldest of them, page by page; with a filter those that match.
+
+        A filter that names a state decides itself which states are meant, unless `state` is not "dead".
+        """
+        if where is not None:
+            return islice(self._matching(Filter.parse(where), state, progress), limit)
+        return iter(self._letters.browse(limit=limit, state=state)) if limit is not None and limit <= PAGE else self._every(state)
+
+    def _every(self, state: str | None) -> Iterator[DeadLetter]:
         until, after = self._letters.freeze(), ""
         while page := self._letters.browse(after=after, until=until, limit=LOOK, state=state):
             yield from page
             after = page[-1].id
+
+    def _matching(self, where: Filter, state: str | None, progress: Progress | None) -> Iterator[DeadLetter]:
+        """Those that match now, of the states that can match at all."""
+        known = {"source": self.source} if self.source else {}
+        possible = [each for each in STATES if where.can_match(state=each, **known)]
+        if state is not None and not (state == "dead" and "state" in where.fields):
+            possible = [each for each in possible if each == state]
+        if not possible:
+            return
+        if isinstance(self._letters, ReadAsAWhole):
+            progress = None  # the reading is told by `one_look`, and what follows takes no time
+        now, asked, read = self._clock(), possible[0] if len(possible) == 1 else None, 0
+        with one_look(self._letters):  # where a count reads the DLQ, both come from one reading
+            until, after = self._letters.freeze(), ""
+            total = sum(self._letters.count(each) for each in ([asked] if asked else STATES)) if progress else 0
+        while page := self._letters.browse(after=after, until=until, limit=LOOK, state=asked):
+            for letter in page:
+                if where.matches(letter, now):
+                    yield letter
+            after, read = page[-1].id, read + len(page)
+            if progress:
+                progress(read, total)
+
+    def select(self, where: Filter | str, state: str | None = "dead", progress: Progress | None = None) -> Selection:
+        """The letters that match now, as a set that stays what it is: count it, then have it replayed, discarded or purged."""
+        chosen, found = Filter.parse(where), dict[str, list[str]]()
+        with one_look(self._letters, progress):
+            for letter in self._matching(chosen, state, progress):
+                found.setdefault(letter.state, []).append(letter.id)
+        return Selection(chosen, {state: tuple(ids) for state, ids in found.items()})
 
     def get(self, id: str) -> DeadLetter:  # noqa: A002 - the word users write
         """One letter, by its own id or by its message's id where only one letter has it."""
@@ -132,17 +214,9 @@ class DLQManager:
                 return ReplayResult(tuple(sent))
         return ReplayResult()
 
-    def replay_all(self, progress: Progress | None = None) -> ReplayResult:
-        """Send every letter that waits now. What fails again becomes a new letter and is not part of this replay."""
-        sent: list[str] = []
-        gone: list[str] = []
-        with one_look(self._letters, progress), self._counted("replayed", ("dead",), progress) as tally:
-            for page in self._pages("dead"):
-                replayed = set(self._letters.replay(page))
-                sent += [id_ for id_ in page if id_ in replayed]
-                gone += [id_ for id_ in page if id_ not in replayed]
-                tally.add("dead", len(page), len(replayed))
-        return ReplayResult(tuple(sent), tuple(gone))
+    def replay_all(self, progress: Progress | None = None, where: Where | None = None) -> ReplayResult:
+        """Send every letter that waits now, or that matches. What fails again becomes a new letter and is no part of this."""
+        return ReplayResult(*self._changed("replayed", self._letters.replay, progress, where))
 
     def discard(self, id: str) -> DeadLetter:  # noqa: A002
         """Mark one letter as discarded. It stays visible until the DLQ is purged."""
@@ -152,22 +226,54 @@ class DLQManager:
                 raise LetterNotFound(id, self.source, self.get(letter.id).state)
             return letter
 
-    def purge(self, progress: Progress | None = None) -> PurgeResult:
-        """Delete every letter that is there now, for good: those that wait, and those dealt with before."""
-        with one_look(self._letters, progress), self._counted("purged", STATES, progress) as tally:
-            in_pages: Sequence[str] = STATES
-            if isinstance(self._letters, PurgesHistory):
-                in_pages = STATES[:1]
-                tally.add("history", deleted := self._letters.purge_history(), deleted)
-            for state in in_pages:
-                for page in self._pages(state):
-                    tally.add(state if state == "dead" else "history", len(page), len(self._letters.remove(page, state=state)))
+    def discard_all(self, progress: Progress | None = None, where: Where | None = None) -> DiscardResult:
+        """Mark every letter that waits now, or that matches, as discarded."""
+
+        def discard(ids: Sequence[str]) -> Sequence[str]:
+            return self._letters.remove(ids, keep_as="discarded")
+
+        return DiscardResult(*self._changed("discarded", discard, progress, where))
+
+    def _changed(
+        self, verb: str, change: Callable[[Sequence[str]], Sequence[str]], progress: Progress | None, where: Where | None
+    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The ids of waiting letters that were changed, and of those that somebody else changed first."""
+        done: list[str] = []
+        gone: list[str] = []
+        with one_look(self._letters, progress):
+            chosen = self._chosen(where, "dead", progress)
+            with self._counted(verb, ("dead",), chosen, progress) as tally:
+                for page in self._pages("dead", chosen):
+                    changed = set(change(page))
+                    done += [id_ for id_ in page if id_ in changed]
+                    gone += [id_ for id_ in page if id_ not in changed]
+                    tally.add("dead", len(page), len(changed))
+        return tuple(done), tuple(gone)
+
+    def purge(self, progress: Progress | None = None, where: Where | None = None) -> PurgeResult:
+        """Delete letters for good, whether they wait or were dealt with before: all that are there now, or those that match."""
+        with one_look(self._letters, progress):
+            chosen = self._chosen(where, None, progress)
+            with self._counted("purged", STATES, chosen, progress) as tally:
+                in_pages: Sequence[str] = STATES
+                if chosen is None and isinstance(self._letters, PurgesHistory):
+                    in_pages = STATES[:1]
+                    tally.add("history", deleted := self._letters.purge_history(), deleted)
+                for state in in_pages:
+                    for page in self._pages(state, chosen):
+                        removed = len(self._letters.remove(page, state=state))
+                        tally.add(state if state == "dead" else "history", len(page), removed)
         return PurgeResult(tally.done.get("dead", 0), tally.done.get("history", 0))
 
+    def _chosen(self, where: Where | None, state: str | None, progress: Progress | None) -> Selection | None:
+        """The letters that are meant; None if all are."""
+        return where if where is None or isinstance(where, Selection) else self.select(where, state, progress)
+
     @contextmanager
-    def _counted(self, verb: str, states: Sequence[str], progress: Progress | None) -> Iterator[_Tally]:
+    def _counted(self, verb: str, states: Sequence[str], chosen: Selection | None, progress: Progress | None) -> Iterator[_Tally]:
         """Count what is done inside. An error that stops it early says how far it came."""
-        tally = _Tally(sum(self._letters.count(state) for state in states), progress)
+        of_state = self._letters.count if chosen is None else lambda state: len(chosen.by_state.get(state, ()))
+        tally = _Tally(sum(map(of_state, states)), progress)
         try:
             yield tally
         except UnpoisonError as error:
@@ -175,8 +281,12 @@ class DLQManager:
                 raise
             raise BulkStopped(self.source, verb, sum(tally.done.values()), tally.total, self.page, error) from error
 
-    def _pages(self, state: str) -> Iterator[Sequence[str]]:
-        """The ids of the letters in this state now, page by page."""
+    def _pages(self, state: str, chosen: Selection | None) -> Iterator[Sequence[str]]:
+        """The ids of the letters in this state now, or of the chosen ones, page by page."""
+        if chosen is not None:
+            ids = chosen.by_state.get(state, ())
+            yield from (ids[start : start + self.page] for start in range(0, len(ids), self.page))
+            return
         until, after = self._letters.freeze(), ""
         while page := self._ids(after, until, state):
             yield page

@@ -7,8 +7,9 @@ import msgspec
 
 from tests.docs.pages import ROOT
 from tests.docs.test_reference import table
-from unpoison import App
-from unpoison.deadletters import DLQManager, PurgeResult, ReplayResult
+from unpoison import App, Filter
+from unpoison.deadletters import DiscardResult, DLQManager, PurgeResult, ReplayResult, Selection
+from unpoison.filters.fields import FIELDS, Kind
 from unpoison.model.dead_letter import DeadLetter
 from unpoison.reporting.report import Tally
 
@@ -38,9 +39,20 @@ def test_every_attribute_of_the_manager_is_there():
 
 
 def test_everything_that_the_results_hold_is_there():
-    for nth, result in enumerate((ReplayResult, PurgeResult), 1):
+    for nth, result in enumerate((ReplayResult, DiscardResult, PurgeResult, Selection), 1):
         assert set(table("dead-letters.md", "What the results hold", nth)) == public(dir(result))
         assert f"attribute of `{result.__name__}`" in PAGE
+
+
+def test_every_field_of_a_filter_is_there_with_its_operators_and_an_example_that_the_code_has():
+    rows = re.findall(r"(?m)^\| `([\w.]+)` \| (.+) \| ((?:`[^`]+` ?)+) \| `(.+)` \|$", PAGE.partition("\n### Fields")[2])
+    listed = {name: (about, tuple(re.findall("`(.+?)`", operators)), example) for name, about, operators, example in rows}
+    shown = {name + ".NAME" * (field.kind is Kind.HEADER): field for name, field in FIELDS.items()}
+    expected = {name: (field.about, field.kind.operators, field.example) for name, field in shown.items()}
+    _, operators, example = listed.pop("body.PATH")
+    assert operators == Kind.JSON.operators
+    assert Filter.parse(example).term.kind is Kind.JSON
+    assert listed == expected
 
 
 def test_every_attribute_of_a_letter_is_there():

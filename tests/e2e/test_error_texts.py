@@ -57,7 +57,10 @@ USAGE = [
     ("dlq ls --app good:app --url sqlite:///shop.db", "Give one of them"),
     ("dlq ls --app empty:app", "its sources are unknown. Add --source NAME"),
     ("dlq show --app good:app", "Missing argument 'ID'"),
-    ("dlq replay --app good:app", "Give the ids of the letters to replay, or --all"),
+    ("dlq replay --app good:app", "Give the ids of the letters to replay, or --where FILTER, or --all"),
+    ("dlq replay --where sorce:x --app good:app", "There is no field 'sorce'. Did you mean 'source'?"),
+    ("dlq replay --all --dry-run --app good:app", "--dry-run says which letters a filter means. Add --where FILTER"),
+    ("dlq discard --app good:app", "Give the ids of the letters to discard, or --where FILTER"),
     ("dlq replay --all --app good:app", "Add --source NAME. Sources here: orders, emails"),
     ("completion tcsh", "is not one of 'bash', 'zsh', 'fish'"),
 ]

@@ -18,12 +18,14 @@ from unpoison import (
     Discard,
     DLQManager,
     ErrorClassification,
+    Filter,
     Message,
     MessageMetadata,
     Permanent,
     PoisonPillHandler,
     RetryLater,
     RunResult,
+    Selection,
     Tally,
     Throttled,
 )
@@ -117,6 +119,24 @@ def dead_letters() -> None:
     assert_type(dlq.discard(letters[0].id), DeadLetter)
     assert_type(dlq.purge().purged, int)
     letters[0].state = "replayed"  # type: ignore[misc]
+
+
+def dead_letters_by_a_filter() -> None:
+    dlq = app.dlq("orders")
+    old = Filter.parse("error:timeout age>1h")
+    assert_type(old.matches(dlq.peek()[0]), bool)
+    for letter in dlq.letters(where=old, limit=5):
+        assert_type(letter, DeadLetter)
+    chosen = dlq.select("body.total>100", state=None)
+    assert_type(chosen, Selection)
+    assert_type(chosen.ids, tuple[str, ...])
+    assert_type(chosen.where, Filter)
+    assert_type(dlq.count("class:crash"), int)
+    assert_type(dlq.replay_all(where=chosen).replayed, tuple[str, ...])
+    assert_type(dlq.discard_all(where=old).discarded, tuple[str, ...])
+    assert_type(dlq.purge(where="-state:dead").history, int)
+    dlq.replay_all(where=lambda letter: True)  # type: ignore[arg-type]
+    dlq.select(chosen)  # type: ignore[arg-type]
 
 
 def telling(message: Message, metadata: MessageMetadata, exc: BaseException) -> None: ...

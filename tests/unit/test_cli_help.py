@@ -1,5 +1,6 @@
 """What can be learnt from `--help`, and is it true?"""
 
+import os
 import re
 import shlex
 import subprocess
@@ -89,7 +90,13 @@ def test_wrong_usage_ends_with_2_and_names_what_is_wrong(arguments):
         ["show", "orders-1", "--json", "--body", "--url", "sqlite:///shop.db", "--source", "orders"],
         ["replay", "--url", "sqlite:///shop.db", "--source", "orders"],
         ["replay", "orders-1", "--all", "--url", "sqlite:///shop.db", "--source", "orders"],
+        ["replay", "--where", "class:crash", "--all", "--url", "sqlite:///shop.db", "--source", "orders"],
+        ["replay", "orders-1", "--where", "class:crash", "--url", "sqlite:///shop.db", "--source", "orders"],
+        ["replay", "--all", "--dry-run", "--url", "sqlite:///shop.db", "--source", "orders"],
+        ["ls", "--where", "sorce:orders", "--url", "sqlite:///shop.db", "--source", "orders"],
         ["discard", "--url", "sqlite:///shop.db", "--source", "orders"],
+        ["discard", "orders-1", "--where", "class:crash", "--url", "sqlite:///shop.db", "--source", "orders"],
+        ["purge", "--dry-run", "--url", "sqlite:///shop.db", "--source", "orders"],
         ["purge", "orders-1", "--url", "sqlite:///shop.db", "--source", "orders"],
     ],
     ids=" ".join,
@@ -141,13 +148,21 @@ def test_commands_and_options_are_completed():
             "COMP_CWORD": str(len(words)),
         }
         ended = subprocess.run(
-            [sys.executable, "-m", "unpoison"], env=environment, capture_output=True, text=True, timeout=60, check=False
+            [sys.executable, "-m", "unpoison"],
+            env=os.environ | environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
         )
         return [line.partition(",")[2] for line in ended.stdout.splitlines()]
 
     assert completed("d") == ["demo", "dlq", "doctor"]
     assert completed("dlq", "re") == ["replay"]
     assert completed("run", "shop:app", "--until") == ["--until-empty"]
+    assert completed("dlq", "ls", "--where", "re") == ["reason:", "replays>"]
+    assert completed("dlq", "ls", "--where", "state:d") == ["state:dead", "state:discarded"]
+    assert completed("dlq", "ls", "--where", "'not(he") == ["not(header."]
 
 
 @pytest.mark.parametrize("module", ["unpoison.cli.main", "unpoison.cli.run"])

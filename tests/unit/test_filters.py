@@ -156,6 +156,10 @@ failed<=2027-01-15
 not failed<2027-01-15
 failed>2027-01-14
 failed!=2027-01-14
+failed:2027-01-15T05:30-01:00
+not failed:2027-01-15T06:29
+not failed:2027-01-15T06:29:59
+not failed:2027-01-15T06:29:59.5
 first_failed:2027-01-13
 first_failed<2027-01-15
 attempts:5
@@ -288,6 +292,19 @@ def test_filters_that_say_the_same_are_equal(text, same):
     assert repr(Filter.parse(text)) == f"Filter.parse({str(Filter.parse(same))!r})"
 
 
+@pytest.mark.parametrize(
+    "text", ['"and"', '"Not"', 'body.n:"7"', "body.n:7", 'body.n:"true"', 'key:"or"', r'"a\\b\"c"', r"error:a\ \-\(*", "age>90m"]
+)
+def test_quotes_and_backslashes_are_printed_where_they_are_needed(text):
+    assert str(Filter.parse(text)) == text
+    assert Filter.parse(str(Filter.parse(text))) == Filter.parse(text)
+
+
+def test_a_filter_that_was_read_is_not_read_again():
+    found = Filter.parse("timeout")
+    assert Filter.parse(found) is found
+
+
 def test_not_binds_before_and_and_that_before_or():
     a, b, c = (Word(Pattern((text,))) for text in "abc")
     assert Filter.parse("not a b or c").term == Or((And((Not(a), b)), c))
@@ -341,6 +358,8 @@ ERRORS = [
     ('error:"a', "The quotes are not closed", '"a'),
     ("a\\", "A backslash takes the next character as it is, and there is none", "\\"),
     ("f(x)", "This opening parenthesis stands right behind a word. Put a space before it", "("),
+    ("error:f(x)", "This opening parenthesis stands right behind a word", "("),
+    ('error:"a"b', "This character stands right behind a word", "b"),
     ('"a"b', "This character stands right behind a word", "b"),
     ("- a", "stands right before what it excludes", "-"),
     ("error=*x", "'=' compares with the text as it is. With stars write error:", "*x"),

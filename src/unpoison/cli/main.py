@@ -73,13 +73,28 @@ COMMANDS = {
     "completion": ("unpoison.cli.main:completion", "Print the completion script for bash, zsh or fish."),
 }
 
+LANGUAGE = """
+\b
+Filters, for --where:
+  timeout "timed out"         in error, traceback, body, ids or key
+  error:timeout               in the error; traceback: reason: rule: body:
+  class:crash source:orders   state: key: id: version: consumer: header.NAME:
+  group:3f9a                  fingerprints that begin so
+  body.items[].sku:A-1*       a member of a JSON body; * stands for anything
+  body.total>100 attempts>=3  numbers; also replays
+  age>1h                      since the last failure: s m h d w
+  failed:2026-08-01           the day, or a time, in UTC; also first_failed
+  a b   a or b   not a   -a   and ( ) around several
+  key=x   key!=x   "a b"      exactly this; quotes take a text as it is
+"""
+
 DLQ_COMMANDS = {
     "ls": ("unpoison.cli.dlq:ls", "List dead letters, oldest first."),
     "count": ("unpoison.cli.dlq:count", "Count dead letters by source and state."),
     "show": ("unpoison.cli.dlq:show", "Show everything known about one dead letter."),
-    "replay": ("unpoison.cli.dlq:replay", "Send dead letters to their source again."),
-    "discard": ("unpoison.cli.dlq:discard", "Mark dead letters as discarded."),
-    "purge": ("unpoison.cli.dlq:purge", "Delete all dead letters of a source for good."),
+    "replay": ("unpoison.cli.dlq_changes:replay", "Send dead letters to their source again."),
+    "discard": ("unpoison.cli.dlq_changes:discard", "Mark dead letters as discarded."),
+    "purge": ("unpoison.cli.dlq_changes:purge", "Delete all dead letters of a source for good."),
 }
 
 cli = LazyGroup(
@@ -107,7 +122,7 @@ dlq = LazyGroup(
     callback=_collect_rarely,
     help="List, show, replay, discard or delete dead letters.\n\n"
     "Each command takes --app module:app, which knows the broker and the sources, or --url URL. replay --all and purge take one "
-    "source: add --source NAME where there are several.",
+    f"source: add --source NAME where there are several.\n\n{LANGUAGE}",
     epilog="\b\nExamples:\n"
     "  unpoison dlq ls --app shop:app\n"
     "  unpoison dlq show orders-12 --app shop:app\n"

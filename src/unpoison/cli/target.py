@@ -19,13 +19,14 @@ import click
 
 from unpoison.app import App, consumers_of, worker_hooks_of
 from unpoison.brokers import broker_for, dead_letters_for, sources_for
-from unpoison.deadletters import STATES, DLQManager
+from unpoison.deadletters import DLQManager, Selection
 from unpoison.decide.options import settings_from
 from unpoison.errors import CapabilityError, ConfigError, LetterNotFound
+from unpoison.filters.filter import Filter
 from unpoison.flow.runnable import RunnableApp
-from unpoison.model.dead_letter import DeadLetter
+from unpoison.model.dead_letter import STATES, DeadLetter
 from unpoison.model.failure import describe
-from unpoison.model.wording import one_line
+from unpoison.model.wording import counted, one_line
 from unpoison.port.broker import Capability, DeadLetters, one_look
 from unpoison.port.broker_url import masked
 from unpoison.programs.importing import import_app
@@ -229,6 +230,51 @@ def _opened(url: str, sources: Sequence[str] | None, known: Any) -> Target:
     # A source that the app consumes may not have been used yet; any other source that does not exist is a typing mistake.
     opened = [(source, dead_letters_for(url, source, create=source in known)) for source in sources]
     return Target([DLQ(source, letters, DLQManager(letters, source)) for source, letters in opened])
+
+
+class Meant(NamedTuple):
+    """The letters of one DLQ that a filter means, and how many of it wait."""
+
+    dlq: DLQ
+    selection: Selection
+    waiting: int
+
+    @property
+    def ids(self) -> Sequence[str]:
+        return self.selection.by_state.get("dead", ())
+
+
+class Choice(NamedTuple):
+    """What a filter means in all DLQs of a command."""
+
+    where: Filter
+    each: Sequence[Meant]
+
+    @property
+    def ids(self) -> list[str]:
+        return [id_ for meant in self.each for id_ in meant.ids]
+
+    def __str__(self) -> str:
+        """As in: 312 of 40,000 dead letters of 'orders' that match error:timeout."""
+        of = counted(sum(meant.waiting for meant in self.each), "dead letter")
+        names = ", ".join(repr(meant.dlq.source) for meant in self.each)
+        return f"{len(self.ids):,} of {of} of {names} that match {one_line(str(self.where))}"
+
+
+@contextmanager
+def chosen_by(where: Filter, target: Target, state: str | None = "dead") -> Iterator[tuple[Choice, ExitStack]]:
+    """Choose the letters by one reading of each DLQ. Nobody else works on one that can only be read as a whole until this ends or
+    the stack is closed: close it before a question to a person, who may take an hour to answer."""
+    from unpoison.cli.screen import progress  # noqa: PLC0415 - as in `one_look`
+
+    with ExitStack() as look:
+        with progress("Reading") as advance:
+            each: list[Meant] = []
+            for dlq in target.dlqs:
+                look.enter_context(one_look(dlq.letters, advance))
+                waiting = dlq.manager.count()
+                each.append(Meant(dlq, dlq.manager.select(where, state, advance), waiting))
+        yield Choice(where, each), look
 
 
 # Commands that work on consumers

@@ -122,7 +122,7 @@ class _Parser:
             return step["plain"] if step["quoted"] is None else _unescaped(step["quoted"])
         if step["number"] in ("", "*"):
             return None
-        if not re.fullmatch("[0-9]{1,9}", step["number"]):
+        if not re.fullmatch("[0-9]+", step["number"]):
             self._fail(token, f"{step[0]!r} is no place in a list. Write [0] for the first element, [] for any.")
         return int(step["number"])
 
