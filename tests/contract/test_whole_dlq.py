@@ -1,6 +1,7 @@
 """Thousands of dead letters where a DLQ can only be read as a whole: every command reads it once, and puts it back as it was."""
 
 import json
+import re
 from collections import Counter
 
 import click.testing
@@ -107,6 +108,19 @@ def test_each_command_of_rabbitmq_takes_each_letter_once_and_puts_them_back_in_o
     assert sorted(received(lab)) == [number for number in range(LETTERS) if number != 8]
     assert dlq(lab, monkeypatch, "purge", "--yes") == {"purged": LETTERS - 1, "history": LETTERS}
     assert dlq(lab, monkeypatch, "count")["orders"] == {"dead": 0, "replayed": 0, "discarded": 0}
+
+
+def test_with_a_filter_each_letter_of_rabbitmq_is_taken_once(lab, monkeypatch, taken):
+    where = ("--where", "id:message-25*")  # 25, 250 to 259, 2500 to 2599
+    assert dlq(lab, monkeypatch, "count", *where)["orders"]["dead"] == 111
+    assert taken["orders.dlq"] == LETTERS
+    taken.clear()
+    assert len(dlq(lab, monkeypatch, "replay", *where, "--yes")["replayed"]) == 111
+    assert taken["orders.dlq"] == LETTERS
+    taken.clear()
+    left = [n for n in range(LETTERS) if re.fullmatch("2.*9", str(n)) and not str(n).startswith("25")]
+    assert numbers(dlq(lab, monkeypatch, "ls", "--where", "id:message-2*9")) == left
+    assert taken["orders.dlq"] == LETTERS - 111
 
 
 def test_a_purge_of_rabbitmq_leaves_what_came_after_it_began(lab, monkeypatch, taken):

@@ -51,6 +51,19 @@ def test_equal_messages_are_two_dead_letters(lab: Lab) -> None:
     assert len({letter.id for letter in letters}) == 4
 
 
+def test_a_filter_chooses_what_is_replayed_discarded_and_purged(lab: Lab) -> None:
+    given.dead_letters(lab, "orders", [f'{{"n": {n}}}'.encode() for n in range(6)])
+    dlq = lab.dlq("orders")
+    chosen = dlq.select("body.n<2 -class:crash")
+    assert dlq.replay_all(where=chosen).replayed == chosen.ids
+    assert dlq.discard_all(where="body.n:2").count == 1
+    assert [letter.body for letter in dlq.letters(where="body.n:*")] == [b'{"n": 3}', b'{"n": 4}', b'{"n": 5}']
+    assert sorted(letter.state for letter in dlq.letters(where="-state:dead")) == ["discarded", "replayed", "replayed"]
+    purged = dlq.purge(where="body.n:3 or state:discarded")
+    assert (purged.purged, purged.history) == (1, 1)
+    assert (dlq.count(), dlq.count("state:replayed"), dlq.count("state:discarded")) == (2, 2, 0)
+
+
 def test_the_broker_tells_which_sources_there_are(lab: Lab) -> None:
     lab.needs(Capability.SHARED)
     for source in ("orders", "emails"):
