@@ -145,43 +145,41 @@ class DLQManager:
 
         A filter that names a state decides itself which states are meant, unless `state` is not "dead".
         """
+        if where is None and limit is not None and limit <= PAGE:
+            return iter(self._letters.browse(limit=limit, state=state))
+        return islice(self._read(None if where is None else Filter.parse(where), state, progress), limit)
+
+    def _read(self, where: Filter | None, state: str | None, progress: Progress | None) -> Iterator[DeadLetter]:
+        """Those that there are now, or that match now."""
+        states: Sequence[str] = STATES if state is None else (state,)
         if where is not None:
-            return islice(self._matching(Filter.parse(where), state, progress), limit)
-        return iter(self._letters.browse(limit=limit, state=state)) if limit is not None and limit <= PAGE else self._every(state)
-
-    def _every(self, state: str | None) -> Iterator[DeadLetter]:
-        until, after = self._letters.freeze(), ""
-        while page := self._letters.browse(after=after, until=until, limit=LOOK, state=state):
-            yield from page
-            after = page[-1].id
-
-    def _matching(self, where: Filter, state: str | None, progress: Progress | None) -> Iterator[DeadLetter]:
-        """Those that match now, of the states that can match at all."""
-        known = {"source": self.source} if self.source else {}
-        possible = [each for each in STATES if where.can_match(state=each, **known)]
-        if state is not None and not (state == "dead" and "state" in where.fields):
-            possible = [each for each in possible if each == state]
-        if not possible:
-            return
+            states = self._possible(where, state)
+            if not states:
+                return
+        now, asked, read = self._clock(), states[0] if len(states) == 1 else None, 0
         if isinstance(self._letters, ReadAsAWhole):
             progress = None  # the reading is told by `one_look`, and what follows takes no time
-        now, asked, read = self._clock(), possible[0] if len(possible) == 1 else None, 0
         with one_look(self._letters):  # where a count reads the DLQ, both come from one reading
             until, after = self._letters.freeze(), ""
             total = sum(self._letters.count(each) for each in ([asked] if asked else STATES)) if progress else 0
         while page := self._letters.browse(after=after, until=until, limit=LOOK, state=asked):
-            for letter in page:
-                if where.matches(letter, now):
-                    yield letter
+            yield from (letter for letter in page if where is None or where.matches(letter, now))
             after, read = page[-1].id, read + len(page)
             if progress:
                 progress(read, total)
+
+    def _possible(self, where: Filter, state: str | None) -> Sequence[str]:
+        """The states in which letters can match."""
+        known = {"source": self.source} if self.source else {}
+        possible = [each for each in STATES if where.can_match(state=each, **known)]
+        named = "state" in where.fields and state == "dead"
+        return possible if state is None or named else [each for each in possible if each == state]
 
     def select(self, where: Filter | str, state: str | None = "dead", progress: Progress | None = None) -> Selection:
         """The letters that match now, as a set that stays what it is: count it, then have it replayed, discarded or purged."""
         chosen, found = Filter.parse(where), dict[str, list[str]]()
         with one_look(self._letters, progress):
-            for letter in self._matching(chosen, state, progress):
+            for letter in self._read(chosen, state, progress):
                 found.setdefault(letter.state, []).append(letter.id)
         return Selection(chosen, {state: tuple(ids) for state, ids in found.items()})
 

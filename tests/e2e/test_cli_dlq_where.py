@@ -54,6 +54,21 @@ def test_count_counts_what_matches_in_each_state(url, tmp_path):
     assert as_json.json == {"orders": {"dead": 1, "replayed": 0, "discarded": 1}}
 
 
+def test_groups_counts_by_what_failed(tmp_path):
+    url = dead_letters(tmp_path, *PIANOS, DRUM)
+    dead_letters(tmp_path, b"{}", source="emails", error=ValueError("no"))
+    (first, second) = in_this_process("dlq", "groups", "--url", url, "--json", cwd=tmp_path).json
+    assert (first["count"], first["sources"], first["error_type"]) == (3, {"orders": 3}, "KeyError")
+    assert (second["count"], second["sources"], second["example"]) == (1, {"emails": 1}, "emails-4")
+    (only,) = in_this_process("dlq", "groups", "--url", url, "--where", "body.n>1", "--json", cwd=tmp_path).json
+    assert (only["group"], only["count"]) == (first["group"], 2)
+    table = in_this_process("dlq", "groups", "--url", url, cwd=tmp_path).text.splitlines()
+    assert table[1].split()[:2] == [first["group"], "3"]
+    assert ids(url, tmp_path, "--where", f"group:{first['group'][:6]}") == ["orders-1", "orders-2", "orders-3"]
+    none = in_this_process("dlq", "groups", *on(url), "--where", "class:crash", cwd=tmp_path)
+    assert none.text == "No dead letters in 'orders' match class:crash\n"
+
+
 def test_a_replay_says_how_many_of_how_many_and_asks(url, tmp_path):
     arguments = ("dlq", "replay", "--where", "body.item:piano age<1h", *on(url))
     question = "Replay 2 of 3 dead letters of 'orders' that match body.item:piano age<1h?"

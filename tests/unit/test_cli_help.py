@@ -36,7 +36,7 @@ PATHS = pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
 
 
 def test_these_are_the_commands():
-    dlq = "dlq, dlq ls, dlq count, dlq show, dlq replay, dlq discard, dlq purge"
+    dlq = "dlq, dlq ls, dlq count, dlq groups, dlq show, dlq replay, dlq discard, dlq purge"
     named = f"demo, run, publish, {dlq}, status, pause, resume, plan, plan-topology, migrate, doctor, leave, completion"
     assert ", ".join(" ".join(path) for path in COMMANDS if path) == named
 

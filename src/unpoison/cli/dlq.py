@@ -1,4 +1,4 @@
-"""`unpoison dlq ls`, `count` and `show`: what is in the DLQs? Nothing is changed."""
+"""`unpoison dlq ls`, `count`, `groups` and `show`: what is in the DLQs? Nothing is changed."""
 
 import heapq
 import itertools
@@ -8,11 +8,12 @@ from collections.abc import Iterator, Sequence
 import click
 
 from unpoison.cli.input_output import print_json, print_json_array
-from unpoison.cli.screen import console, letter_table, print_letter, progress
+from unpoison.cli.screen import console, group_table, letter_table, print_letter, progress
 from unpoison.cli.target import NO_SOURCES, Target, chosen_by, target, target_options
 from unpoison.cli.where import where_option
 from unpoison.filters.filter import Filter
 from unpoison.model.dead_letter import STATES, DeadLetter
+from unpoison.model.letter_group import grouped
 from unpoison.model.wording import acts_on_terminals, one_line
 from unpoison.port.broker import Progress
 
@@ -140,6 +141,30 @@ def count(app: str | None, url: str | None, source: str | None, where: Filter | 
         click.echo(f"No dead letters: {NO_SOURCES}")
     for name, by_state in counts.items():
         click.echo(f"{one_line(name)}: " + ", ".join(f"{number:,} {state}" for state, number in by_state.items()))
+
+
+@click.command(
+    "groups",
+    epilog="\b\nExamples:\n  unpoison dlq groups --app shop:app\n  unpoison dlq groups --app shop:app --where 'age<1h' --json",
+)
+@target_options
+@where_option("Only letters that match.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON array of groups.")
+def groups(app: str | None, url: str | None, source: str | None, where: Filter | None, as_json: bool) -> None:
+    """Count the dead letters that wait by what failed: one group for each fingerprint, the largest first.
+
+    Each group shows the error of the letter that failed last. To see the letters: unpoison dlq ls --where group:3f9a
+    """
+    chosen = target(app, url, source)
+    with progress("Reading") as advance, chosen.one_look():
+        found = grouped(_letters(chosen, "dead", ALL, where, advance))
+    if as_json:
+        print_json([group.as_json() for group in found])
+    elif found:
+        screen = console()
+        screen.print(group_table(found, screen.width))
+    else:
+        _print_table(chosen, "dead", where, [])
 
 
 @click.command(

@@ -91,6 +91,7 @@ Filters, for --where:
 DLQ_COMMANDS = {
     "ls": ("unpoison.cli.dlq:ls", "List dead letters, oldest first."),
     "count": ("unpoison.cli.dlq:count", "Count dead letters by source and state."),
+    "groups": ("unpoison.cli.dlq:groups", "Count dead letters by what failed."),
     "show": ("unpoison.cli.dlq:show", "Show everything known about one dead letter."),
     "replay": ("unpoison.cli.dlq_changes:replay", "Send dead letters to their source again."),
     "discard": ("unpoison.cli.dlq_changes:discard", "Mark dead letters as discarded."),

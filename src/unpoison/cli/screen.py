@@ -7,9 +7,10 @@ are as wide as they need to be, so that grep finds what it looks for.
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from typing import TypeAlias
 
 import msgspec
 from rich.cells import cell_len
@@ -20,6 +21,7 @@ from rich.text import Text
 
 from unpoison.model.dead_letter import DeadLetter
 from unpoison.model.failure import Crash
+from unpoison.model.letter_group import LetterGroup
 from unpoison.model.wording import counted, one_line, visible
 
 ERROR_LIMIT = 300
@@ -44,18 +46,48 @@ def letter_table(letters: Sequence[DeadLetter], width: int, now: float | None = 
     The error always stays; where that is still too wide it gets a line of its own."""
     moment = time.time() if now is None else now
     columns = {name: [column(letter, moment) for letter in letters] for name, column in _COLUMNS.items()}
-    titles = {name: name if width >= WIDE else _SHORT.get(name, name) for name in columns}
-    needed = {name: max(map(cell_len, [titles[name], *map(str, cells)])) for name, cells in columns.items()}
+    shown = _that_fit(columns, ("SOURCE", "FINGERPRINT", "ATTEMPTS", "WHEN"), width)
+    return _table(columns, shown, width) or _stacked([columns["ID"], columns["CLASSIFICATION"]], columns["ERROR"], width)
+
+
+def group_table(groups: Sequence[LetterGroup], width: int, now: float | None = None) -> Table | Text:
+    """One line for each group, as `letter_table` has one for each letter."""
+    moment = time.time() if now is None else now
+    columns = {name: [column(group, moment) for group in groups] for name, column in _GROUP_COLUMNS.items()}
+    shown = _that_fit(columns, ("SOURCES", "FIRST", "CLASSIFICATION", "LAST"), width)
+    return _table(columns, shown, width) or _stacked([columns["GROUP"], columns["COUNT"]], columns["ERROR"], width)
+
+
+Columns: TypeAlias = Mapping[str, Sequence[Text]]
+
+
+def _that_fit(columns: Columns, first_to_go: Sequence[str], width: int) -> list[str]:
+    """The columns that have room, with those left out that can be spared."""
+    shown = list(columns)
+    for name in first_to_go:
+        if _width(columns, shown, width) > width or (name in ("SOURCE", "SOURCES") and width < WIDE):
+            shown.remove(name)
+    return shown
+
+
+def _width(columns: Columns, shown: Sequence[str], width: int) -> int:
+    needed = {name: max(map(cell_len, [_title(name, width), *map(str, columns[name])])) for name in shown}
     needed["ERROR"] = min(needed["ERROR"], ERROR_LEAST)
-    shown = dict.fromkeys(columns)
-    for name in _FIRST_TO_GO:
-        if sum(needed[each] + GAP for each in shown) - GAP > width or (name == "SOURCE" and width < WIDE):
-            del shown[name]
-    if sum(needed[each] + GAP for each in shown) - GAP > width:
-        return _stacked([columns["ID"], columns["CLASSIFICATION"]], columns["ERROR"], width)
+    return sum(cells + GAP for cells in needed.values()) - GAP
+
+
+def _title(name: str, width: int) -> str:
+    return name if width >= WIDE else _SHORT.get(name, name)
+
+
+def _table(columns: Columns, shown: Sequence[str], width: int) -> Table | None:
+    """None if it would be too wide."""
+    if _width(columns, shown, width) > width:
+        return None
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, GAP, 0, 0))
     for name in shown:
-        table.add_column(titles[name], no_wrap=name != "ERROR", justify="right" if name == "ATTEMPTS" else "left")
+        right = name in ("ATTEMPTS", "COUNT")
+        table.add_column(_title(name, width), no_wrap=name != "ERROR", justify="right" if right else "left")
     for row in zip(*(columns[name] for name in shown), strict=True):
         table.add_row(*row)
     return table
@@ -74,20 +106,35 @@ ERROR_LEAST = 24
 """Columns that the error needs to say anything."""
 
 _SHORT = {"CLASSIFICATION": "CLASS", "ATTEMPTS": "ATT"}
-_FIRST_TO_GO = ("SOURCE", "FINGERPRINT", "ATTEMPTS", "WHEN")
 _COLUMNS: dict[str, Callable[[DeadLetter, float], Text]] = {
     "ID": lambda letter, _: Text(one_line(letter.id)),
     "WHEN": lambda letter, now: Text(ago(now - letter.last_failed_at), style="dim"),
     "SOURCE": lambda letter, _: Text(one_line(letter.source)),
     "CLASSIFICATION": lambda letter, _: Text(one_line(letter.classification), style=_COLOURS.get(letter.classification, "red")),
     # The only column that may shrink; its cells are cut, not wrapped.
-    "ERROR": lambda letter, _: Text(error_line(letter), no_wrap=True, overflow="ellipsis"),
+    "ERROR": lambda letter, _: _error(letter),
     "ATTEMPTS": lambda letter, _: Text(str(letter.attempts)),
     "FINGERPRINT": lambda letter, _: Text(one_line(letter.fingerprint), style="dim"),
 }
 
 
-def error_line(letter: DeadLetter) -> str:
+_GROUP_COLUMNS: dict[str, Callable[[LetterGroup, float], Text]] = {
+    "GROUP": lambda group, _: Text(one_line(group.fingerprint) or "-"),
+    "COUNT": lambda group, _: Text(f"{group.count:,}"),
+    "LAST": lambda group, now: Text(ago(now - group.last_failed_at), style="dim"),
+    "FIRST": lambda group, now: Text(ago(now - group.first_failed_at), style="dim"),
+    "SOURCES": lambda group, _: Text(one_line(", ".join(group.sources), SOURCES_LIMIT)),
+    "CLASSIFICATION": lambda group, _: Text(one_line(group.classification), style=_COLOURS.get(group.classification, "red")),
+    "ERROR": lambda group, _: _error(group),
+}
+SOURCES_LIMIT = 40
+
+
+def _error(about: DeadLetter | LetterGroup) -> Text:
+    return Text(error_line(about), no_wrap=True, overflow="ellipsis")
+
+
+def error_line(letter: DeadLetter | LetterGroup) -> str:
     """Type and text of the error in one line, without the module of the type."""
     return one_line(f"{letter.error_type.rpartition('.')[2]}: {letter.error.strip()}".removesuffix(": "), ERROR_LIMIT)
 
