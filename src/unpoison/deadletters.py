@@ -158,10 +158,9 @@ class DLQManager:
                 return
         now, asked, read = self._clock(), states[0] if len(states) == 1 else None, 0
         if isinstance(self._letters, ReadAsAWhole):
-            progress = None  # the reading is told by `one_look`, and what follows takes no time
-        with one_look(self._letters):  # where a count reads the DLQ, both come from one reading
-            until, after = self._letters.freeze(), ""
-            total = sum(self._letters.count(each) for each in ([asked] if asked else STATES)) if progress else 0
+            progress = None  # `one_look` tells how far the reading is; what follows takes no time, and a count may be a reading
+        until, after = self._letters.freeze(), ""
+        total = sum(self._letters.count(each) for each in ([asked] if asked else STATES)) if progress else 0
         while page := self._letters.browse(after=after, until=until, limit=LOOK, state=asked):
             yield from (letter for letter in page if where is None or where.matches(letter, now))
             after, read = page[-1].id, read + len(page)

@@ -330,7 +330,7 @@ ERRORS = [
     ("  ", "The filter is empty", ""),
     ("sorce:orders age>1h", "There is no field 'sorce'. Did you mean 'source'?", "sorce"),
     ("fingerprint:3f", "Did you mean 'group'?", "fingerprint"),
-    ("Error:x", "Did you mean 'error'?", "Error"),
+    ("ERROR:x", "Did you mean 'error'?", "ERROR"),
     ("first-failed:x", "Did you mean 'first_failed'?", "first-failed"),
     ("http://x", 'The fields are error, traceback, .* put it into quotes: "http://x"', "http"),
     ("1e5:x", "'1e5' is no field", "1e5"),

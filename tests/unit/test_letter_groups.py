@@ -14,7 +14,7 @@ LETTERS = [
     letter(id="emails-2", fingerprint="aa", error="'last'", source="emails", classification="bug", last_failed_at=NOW - 7),
     letter(id="orders-3", fingerprint="bb", last_failed_at=NOW - 9),
     letter(id="orders-4", fingerprint="aa", error="'middle'", last_failed_at=NOW - 20),
-    letter(id="orders-5", fingerprint="cc", last_failed_at=NOW - 8),
+    letter(id="orders-5", fingerprint="cc", last_failed_at=NOW - 3),
     letter(id="orders-6", fingerprint="", last_failed_at=NOW - 80),
 ]
 

@@ -95,7 +95,7 @@ DLQ_COMMANDS = {
     "show": ("unpoison.cli.dlq:show", "Show everything known about one dead letter."),
     "replay": ("unpoison.cli.dlq_changes:replay", "Send dead letters to their source again."),
     "discard": ("unpoison.cli.dlq_changes:discard", "Mark dead letters as discarded."),
-    "purge": ("unpoison.cli.dlq_changes:purge", "Delete all dead letters of a source for good."),
+    "purge": ("unpoison.cli.dlq_changes:purge", "Delete dead letters of a source for good."),
 }
 
 cli = LazyGroup(

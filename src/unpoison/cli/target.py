@@ -232,6 +232,10 @@ def _opened(url: str, sources: Sequence[str] | None, known: Any) -> Target:
     return Target([DLQ(source, letters, DLQManager(letters, source)) for source, letters in opened])
 
 
+FILTER_LIMIT = 300
+"""Characters of a filter that a question repeats."""
+
+
 class Meant(NamedTuple):
     """The letters of one DLQ that a filter means, and how many of it wait."""
 
@@ -258,7 +262,7 @@ class Choice(NamedTuple):
         """As in: 312 of 40,000 dead letters of 'orders' that match error:timeout."""
         of = counted(sum(meant.waiting for meant in self.each), "dead letter")
         names = ", ".join(repr(meant.dlq.source) for meant in self.each)
-        return f"{len(self.ids):,} of {of} of {names} that match {one_line(str(self.where))}"
+        return f"{len(self.ids):,} of {of} of {names} that match {one_line(str(self.where), FILTER_LIMIT)}"
 
 
 @contextmanager
