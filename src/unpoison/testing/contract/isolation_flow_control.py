@@ -20,6 +20,8 @@ from unpoison.testing.isolation.flow_scene import BREAKER, SHORTER, FlowScene
 from unpoison.testing.lab import Lab
 
 OUTAGE = 600 / SHORTER
+IN_HAND = 16
+"""Messages in the hands of workers."""
 MEASURED = 35.0
 """Seconds of steady traffic after which the rate of a source is known."""
 
@@ -68,7 +70,7 @@ def test_ten_minutes_of_outage_end_with_twice_the_earlier_rate_until_the_backlog
             assert first - recovered <= BREAKER.longest_probe + SLACK
             scene.wait_for_depth(lambda depth: depth.ready + depth.delayed + depth.leased <= rate, 4 * OUTAGE)
         scene.wait_until_empty()
-        expect_one_probe_at_a_time(scene, opened, recovered)
+        expect_one_probe_at_a_time(scene, opened, recovered, in_hand=IN_HAND)
         starts = [at for at, _ in scene.starts_between(first, time.monotonic())]
         assert most_within(5.0, starts) <= 5 * 2 * rate * 1.1
         expect_nobody_paid(scene, traffic.ids)
