@@ -106,7 +106,7 @@ class Circuits:
         for count in self._ended:
             count.add(len(good) + failed, now)
         if self._tried:
-            for delivery in good:
+            for delivery in [each for each in good if each.id in self._tried]:
                 circuit = self._known.get(self._tried.pop(delivery.id, ""))
                 if circuit is not None:
                     evidence = circuit.evidence

@@ -120,20 +120,13 @@ class SourceControl:
 
     def admit(self, deliveries: Sequence[Delivery], now: float) -> tuple[Sequence[Delivery], Sequence[PutOff]]:
         """Those of these messages that may start now, which counts as a start, and those that are put off."""
-        if not any(delivery.counters.history for delivery in deliveries):
-            self.started(deliveries, len(deliveries), now)
-            return deliveries, ()
-        started: list[Delivery] = []
-        put_off: list[PutOff] = []
-        firsts = 0
-        for delivery in deliveries:
-            if not delivery.counters.history:
-                firsts += 1
-            elif (refused := self._refused(delivery, now)) is not None:
-                put_off.append(refused)
-                continue
-            started.append(delivery)
-        self.started(started, firsts, now)
+        retried = [delivery for delivery in deliveries if delivery.counters.history]
+        put_off = [refused for delivery in retried if (refused := self._refused(delivery, now)) is not None]
+        started = deliveries
+        if put_off:
+            waiting = {id(each.delivery) for each in put_off}  # what senders call their messages need not be unique
+            started = [delivery for delivery in deliveries if id(delivery) not in waiting]
+        self.started(started, len(deliveries) - len(retried), now)
         return started, put_off
 
     def started(self, deliveries: Sequence[Delivery], firsts: int, now: float) -> None:
