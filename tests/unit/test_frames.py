@@ -23,7 +23,7 @@ from unpoison.model.frames import Whose, of_user, whose
         ("/app/.venv/lib/python3.12/site-packages/requests/api.py", Whose.LIBRARYS),
         ("/usr/lib/python3/dist-packages/requests/api.py", Whose.LIBRARYS),
         ("C:\\app\\venv\\Lib\\site-packages\\requests\\api.py", Whose.LIBRARYS),
-        ("/root/.pex/installed_wheels/ab/requests-2.32-py3-none-any.whl/requests/api.py", Whose.LIBRARYS),
+        ("/home/app/.pex/installed_wheels/ab/requests-2.32-py3-none-any.whl/requests/api.py", Whose.LIBRARYS),
         ("/app/__pypackages__/3.12/lib/requests/api.py", Whose.LIBRARYS),
         ("asyncpg/protocol/protocol.pyx", Whose.LIBRARYS),
         ("/usr/lib/python3.11/json/decoder.py", Whose.PYTHONS),
