@@ -16,7 +16,7 @@ TRACEBACKS = Path(__file__).parent / "tracebacks"
 RECORDED = {file.stem: json.loads(file.read_text()) for file in sorted(TRACEBACKS.glob("*.json"))}
 
 
-def letter(kind, error="", traceback="", crash=None, rule="permanent: given", source="orders"):
+def letter(kind="ValueError", error="", traceback="", crash=None, rule="permanent: given", source="orders", mark=""):
     return DeadLetter(
         message=Message("id", source, b"{}"),
         attempts=1,
@@ -27,6 +27,7 @@ def letter(kind, error="", traceback="", crash=None, rule="permanent: given", so
         error=error,
         traceback=traceback,
         crash=crash,
+        fingerprint=mark,
         first_failed_at=0.0,
         last_failed_at=0.0,
     )

@@ -9,15 +9,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.unit.classifying import UNKNOWN, raised
+from tests.unit.fingerprinting import letter
 from unpoison.body.json_text import Unfit
 from unpoison.decide.policy import PoisonPillHandler
 from unpoison.flow.settling import letter as letter_of_failure
 from unpoison.model import error_text, fingerprint, frames, traceback_text, verdict
-from unpoison.model.dead_letter import DeadLetter
 from unpoison.model.error_text import READ, gist
 from unpoison.model.failure import TEXT_LIMIT, TRACEBACK_LIMIT, Crash, Failure, cap, describe
 from unpoison.model.fingerprint import of_failure, of_letter, renewed
-from unpoison.model.message import Counters, Delivery, Message
+from unpoison.model.message import Counters, Delivery
 from unpoison.model.verdict import Ruling
 from unpoison.port import serialization
 from unpoison.worker.call import Call
@@ -51,23 +51,6 @@ kinds = st.one_of(
     texts, st.sampled_from(["KeyError", "RecursionError", "unpoison.Unfit", "unpoison.WorkerDied", fingerprint._PYDANTIC])
 )
 crashes = st.none() | st.builds(Crash, signal=st.none() | texts, exit_code=st.none() | st.integers(-(2**40), 2**40), stack=pieces)
-
-
-def letter(kind="ValueError", error="", traceback="", crash=None, rule="permanent: given", source="orders", mark=""):
-    return DeadLetter(
-        message=Message("id", source, b"{}"),
-        attempts=1,
-        classification="permanent",
-        rule=rule,
-        reason="given",
-        error_type=kind,
-        error=error,
-        traceback=traceback,
-        crash=crash,
-        fingerprint=mark,
-        first_failed_at=0.0,
-        last_failed_at=0.0,
-    )
 
 
 def ship(order):
