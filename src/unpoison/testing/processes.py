@@ -1,5 +1,7 @@
 """How does a promise use real processes, wait for them without sleeping, and know what they did?"""
 
+import faulthandler
+import gc
 import os
 import select
 import signal
@@ -47,10 +49,7 @@ class Child:
         sys.stdout.flush()
         sys.stderr.flush()
         self._alive, held = os.pipe()  # only the child holds the other end, so it closes when the child is gone
-        with warnings.catch_warnings():
-            # The test runner may have threads. None of them holds a lock that the work needs.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            self.pid = os.fork()
+        self.pid = _fork()
         if self.pid == 0:
             _work_and_end(work)
         os.close(held)
@@ -87,9 +86,28 @@ class Child:
         return self._status
 
 
+def _fork() -> int:
+    """Garbage of the test runner is never collected in the child. A client of a broker that is ended there waits for threads
+    which the child does not have, or ends the process."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        with warnings.catch_warnings():
+            # The test runner may have threads. None of them holds a lock that the work needs.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            pid = os.fork()
+        if pid == 0:
+            gc.freeze()
+    finally:
+        if was_enabled:
+            gc.enable()
+    return pid
+
+
 def _work_and_end(work: Callable[[], object]) -> None:
     """Nothing of the test runner may run in the child, so it ends here whatever happens."""
     code = 1
+    faulthandler.dump_traceback_later(PATIENCE * 0.9, file=2)  # whoever waits for it is about to give up: say where it hangs
     try:
         work()
         code = 0
