@@ -16,6 +16,7 @@ from unpoison.errors import BrokerUnavailable, ConfigError, OwnershipLost, Publi
 from unpoison.model.message import Outgoing
 from unpoison.port.broker import Depth, Kept, Settlement
 from unpoison.testing import given
+from unpoison.testing.isolation.diary import wait_until
 
 WRITE = "insert into unpoison_line (source, id, body) values (1, %s, '{}')"
 
@@ -299,10 +300,19 @@ def test_what_a_closed_consumer_leaves_is_free_before_the_server_has_ended_its_s
     session = first._owner._connection.info.backend_pid
     os.kill(session, signal.SIGSTOP)
     try:
+        os.write(first._owner._wake_writer, b"x")
+        wait_until(lambda: is_asking(first._owner), lambda: "its thread does not ask the server")
         first.close()
         assert ids(open_broker().fetch("orders", 10)) == ["one"]
     finally:
         os.kill(session, signal.SIGCONT)
+
+
+def is_asking(owner):
+    if not owner._guard.acquire(blocking=False):
+        return True
+    owner._guard.release()
+    return False
 
 
 def test_a_consumer_says_again_and_again_that_it_is_alive(open_broker, monkeypatch):

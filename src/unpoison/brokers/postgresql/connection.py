@@ -65,6 +65,12 @@ def is_pooled(connection: PGConnection) -> bool:
     return row is None or row[0] != connection.info.backend_pid
 
 
+def interrupt(connection: PGConnection) -> None:
+    """End a connection whose server does not answer. A thread that waits for the answer gets an error."""
+    with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as line:
+        line.shutdown(socket.SHUT_RDWR)
+
+
 class Connection:
     """One connection that any thread may use. It reconnects when it was lost."""
 
@@ -109,8 +115,7 @@ class Connection:
 
         def give_up(connection: PGConnection) -> None:
             is_late.set()
-            with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as line:
-                line.shutdown(socket.SHUT_RDWR)
+            interrupt(connection)
 
         with self.use() as connection:
             timer = threading.Timer(ANSWER_WITHIN, give_up, [connection])

@@ -17,7 +17,7 @@ from contextlib import suppress
 
 import psycopg
 
-from unpoison.brokers.postgresql.connection import connect, is_pooled
+from unpoison.brokers.postgresql.connection import connect, interrupt, is_pooled
 from unpoison.brokers.postgresql.errors import explained
 from unpoison.brokers.postgresql.schema import PGConnection
 from unpoison.errors import UnpoisonError
@@ -38,6 +38,9 @@ LOOK_EVERY_POOLED = 0.1
 
 RECOVERY = 1.0
 """Seconds before reconnecting."""
+
+ANSWER_WITHIN = 2.0
+"""Seconds that closing waits for a server that is being asked."""
 
 CHANNEL = "unpoison"
 
@@ -109,15 +112,13 @@ class Owner:
         self._closed.set()
         if self._thread is not None:
             os.write(self._wake_writer, b"x")
-            self._thread.join(timeout=5)
+            self._thread.join(ANSWER_WITHIN)
+            if self._thread.is_alive() and self._connection is not None:
+                interrupt(self._connection)
+                self._thread.join(ANSWER_WITHIN)
             self._thread = None
             os.close(self._wake_reader)
             os.close(self._wake_writer)
-        with self._guard:
-            if self._connection is not None:
-                with suppress(psycopg.Error):
-                    self._connection.close()
-                self._connection = None
         self.no = 0
 
     def _start(self) -> None:
@@ -161,6 +162,10 @@ class Owner:
             except (UnpoisonError, psycopg.Error, OSError):  # the consumer's own connection fails too and reports it
                 self._notify()
                 self._closed.wait(RECOVERY)
+        with self._guard, suppress(psycopg.Error):
+            if self._connection is not None:
+                self._connection.close()
+            self._connection = None
 
     def _retake_lock(self, connection: PGConnection) -> None:
         """Try it without waiting: while the server thinks that the lost session lives, no other consumer gets the lock either."""
