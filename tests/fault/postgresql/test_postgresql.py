@@ -84,6 +84,18 @@ def test_settling_a_stretch_does_not_take_a_late_one_inside_it_along(open_broker
     assert ids(everything(broker)) == ["late"]
 
 
+@pytest.mark.parametrize("words", ["hello", "", "1 ", "\N{ROMAN NUMERAL ONE}"])
+def test_what_another_program_says_on_our_channel_is_not_for_us(open_broker, url, words):
+    rang = threading.Event()
+    broker = open_broker(ring=rang.set)
+    assert broker.fetch("orders", 1) == []
+    with psycopg.connect(url, autocommit=True) as others:
+        others.execute("select pg_notify('unpoison', %s)", (words,))
+        others.execute("select pg_notify('unpoison', '1')")
+    assert rang.wait(30)
+    assert broker._owner._thread.is_alive()
+
+
 def test_a_takeover_does_not_take_a_late_one_for_started(open_broker, url):
     gone, broker = open_broker(), open_broker()
     publish(gone, "first")

@@ -215,7 +215,9 @@ class Owner:
                     self._on_notification(found.extra)
 
     def _on_notification(self, payload: bytes | str) -> None:
-        if int(payload) in self._numbers():
+        """Any program may send one, with anything in it."""
+        told = payload if isinstance(payload, str) else payload.decode(errors="replace")
+        if told in map(str, self._numbers()):
             self._notify()
 
     def _notify(self) -> None:
