@@ -1,11 +1,14 @@
 """What ended an attempt badly, as plain data?"""
 
+import traceback as tracebacks
+
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.classifying import UNKNOWN, raised
+from unpoison.model import failure
 from unpoison.model.failure import (
     NAME_LIMIT,
     TEXT_LIMIT,
@@ -118,6 +121,55 @@ def test_a_failure_with_any_text_survives_the_way_to_the_consumer(text):
     name, said, traceback = describe(raised(throw, odd(text)))
     failure = Failure(classification=UNKNOWN, rule="r", type_name=name, text=said, traceback=traceback)
     assert msgspec.json.decode(msgspec.json.encode(failure), type=Failure).text == said
+
+
+def fail_in_many_ways(kind):
+    try:
+        if kind == "group":
+            inner = ExceptionGroup("inner", [raised(throw, KeyError("deep"))])
+            raise ExceptionGroup("both", [raised(ship, {}), raised(throw, inner)])
+        ship({})
+    except KeyError as error:
+        if kind == "cause":
+            raise ValueError("no total") from error
+        if kind == "context":
+            throw(ValueError("while handling"))
+        raise
+    finally:
+        kind = "done"
+
+
+@pytest.mark.parametrize("kind", ["plain", "cause", "context", "group"])
+def test_a_short_traceback_is_what_python_prints_the_first_time_and_ever_after(kind):
+    for _ in range(3):
+        error = raised(fail_in_many_ways, kind)
+        assert traceback_of(error) == "".join(tracebacks.format_exception(error))
+
+
+def test_failures_in_the_same_place_keep_their_own_words():
+    first, second = (traceback_of(raised(throw, ValueError(words))) for words in ("first", "second"))
+    assert first.endswith("ValueError: first\n")
+    assert second.endswith("ValueError: second\n")
+
+
+def test_a_function_that_took_the_place_of_another_has_its_own_traceback():
+    for number in range(50):  # each is gone before the next is made, so that several have the same address in memory
+        made: dict[str, object] = {}
+        exec(compile("\n" * number + "def fail(_): 1 / 0", f"made_{number}.py", "exec"), made)
+        assert f'File "made_{number}.py", line {number + 1}, in fail' in traceback_of(raised(made.pop("fail"), None))
+
+
+def test_the_tracebacks_that_are_kept_are_few_and_short(monkeypatch):
+    known: dict[object, object] = {}
+    monkeypatch.setattr(failure, "_known_frames", known)
+    for depth in range(failure.DEEPEST_KNOWN + 20):
+        traceback_of(raised(descend, depth))
+        assert len(known) <= failure.DEEPEST_KNOWN
+    known.clear()
+    monkeypatch.setattr(failure, "MOST_KNOWN", 10)
+    for depth in range(50):
+        traceback_of(raised(descend, depth))
+        assert 0 < len(known) <= 10
 
 
 def descend(depth):

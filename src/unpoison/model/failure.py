@@ -5,8 +5,8 @@ exceptions are never pickled, since unpickling one runs user code in the consume
 """
 
 import traceback as tracebacks
-from itertools import islice
-from types import TracebackType
+from collections.abc import Iterator
+from types import CodeType, TracebackType
 from typing import Any
 
 import msgspec
@@ -20,6 +20,8 @@ TRACEBACK_LIMIT = 16_000
 OUTER_FRAMES, INNER_FRAMES = 10, 20
 """Frames of a traceback that are kept: those of the handler, and those where it went wrong."""
 CHAIN_LIMIT = 10
+MOST_KNOWN, DEEPEST_KNOWN = 200, 100
+"""Tracebacks whose text is kept, and the most frames that one of them has."""
 
 
 class Crash(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,27 +98,66 @@ def text_of(error: BaseException) -> str:
 def traceback_of(error: BaseException) -> str:
     trace = trace_of(error)
     try:
-        shown = tracebacks.TracebackException(type(error), error, trace, limit=-INNER_FRAMES, compact=True)
-        shown.stack = _Ends(shown.stack, trace)
+        shown = tracebacks.TracebackException(type(error), error, trace, limit=0, compact=True)
+        _give_frames(shown, error)
         return cap("".join(shown.format()), TRACEBACK_LIMIT)
     except BaseException:  # formatting reads attributes of the exception and of every cause; frames are safe
         return cap("".join(tracebacks.format_tb(trace, limit=-INNER_FRAMES)), TRACEBACK_LIMIT)
 
 
-class _Ends(tracebacks.StackSummary):
-    """The frames at both ends of a long traceback: a deep recursion still shows which handler it began in."""
+def _give_frames(shown: tracebacks.TracebackException, error: BaseException) -> None:
+    """Also to what it was raised from or while handling, and to the exceptions of a group."""
+    left: list[tuple[tracebacks.TracebackException | None, BaseException | None]] = [(shown, error)]
+    while left:
+        one, raised = left.pop()
+        if one is None or raised is None:
+            continue
+        one.stack = _frames(raised.__traceback__)
+        left += [(one.__cause__, raised.__cause__), (one.__context__, raised.__context__)]
+        if one.exceptions and isinstance(raised, BaseExceptionGroup):
+            left += zip(one.exceptions, raised.exceptions, strict=True)
 
-    def __init__(self, inner: tracebacks.StackSummary, trace: TracebackType | None) -> None:
-        super().__init__(inner)
-        self._left_out = max(0, sum(1 for _ in tracebacks.walk_tb(trace)) - OUTER_FRAMES - INNER_FRAMES)
-        frames = islice(tracebacks.walk_tb(trace), OUTER_FRAMES)
-        self._outer = tracebacks.StackSummary.extract(frames) if self._left_out else None
 
-    def format(self, **options: Any) -> list[str]:
-        inner = super().format(**options)
-        if self._outer is None:
-            return inner
-        return [*self._outer.format(**options), f"  … {self._left_out} frames left out …\n", *inner]
+_known_frames: dict[tuple[tuple[int, int], ...], "_Frames"] = {}
+"""By the code and the place in it of each frame: in an outage thousands of messages fail in the same places, and the lines of
+source are the dear part."""
+
+
+def _frames(trace: TracebackType | None) -> "_Frames":
+    places = [(each.tb_frame.f_code, each.tb_lasti) for each in _walk(trace)]
+    key = tuple((id(code), at) for code, at in places)
+    found = _known_frames.get(key)
+    if found is None:
+        found = _Frames(trace, [code for code, _ in places])
+        if len(_known_frames) >= MOST_KNOWN:
+            _known_frames.clear()
+        if len(places) <= DEEPEST_KNOWN:
+            _known_frames[key] = found
+    return found
+
+
+def _walk(trace: TracebackType | None) -> Iterator[TracebackType]:
+    while trace is not None:
+        yield trace
+        trace = trace.tb_next
+
+
+class _Frames(tracebacks.StackSummary):
+    """The frames at both ends of a traceback: a deep recursion still shows which handler it began in."""
+
+    def __init__(self, trace: TracebackType | None, codes: list[CodeType]) -> None:
+        super().__init__()
+        self._codes = codes  # while these exist, no other code has their ids
+        left_out = max(0, len(codes) - OUTER_FRAMES - INNER_FRAMES)
+        inner = tracebacks.format_tb(trace, limit=-INNER_FRAMES)
+        outer = tracebacks.format_tb(trace, limit=OUTER_FRAMES) if left_out else []
+        self._lines = [*outer, f"  … {left_out} frames left out …\n", *inner] if left_out else inner
+
+    def __bool__(self) -> bool:
+        return bool(self._lines)
+
+    def format(self, **_: Any) -> list[str]:
+        return self._lines
 
 
 def trace_of(error: BaseException) -> TracebackType | None:

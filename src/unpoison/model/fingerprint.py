@@ -8,6 +8,7 @@ letter gets its fingerprint as a new failure does. docs/dead-letters.md says wha
 import hashlib
 import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 import msgspec
 
@@ -53,7 +54,8 @@ _REQUIRED = re.compile(r"'([^']{1,80})' is a required property")
 
 
 def of_failure(failure: Failure, source: str) -> str:
-    return _of(source, failure.type_name, failure.text, failure.traceback, failure.crash, failure.rule)
+    of = _of if failure.crash is not None else _of_one_of_many
+    return of(source, failure.type_name, failure.text, failure.traceback, failure.crash, failure.rule)
 
 
 def of_letter(letter: DeadLetter) -> str:
@@ -81,6 +83,10 @@ def _of(source: str, kind: str, text: str, traceback: str, crash: Crash | None, 
     except Exception:
         key = f"{kind}\x1f{source}"
     return f"{VERSION}-{hashlib.blake2b(key.encode('utf-8', 'surrogatepass'), digest_size=6).hexdigest()}"
+
+
+_of_one_of_many = lru_cache(maxsize=100)(_of)
+"""In an outage thousands of messages fail with the same text in the same place."""
 
 
 def _key(source: str, kind: str, text: str, traceback: str, crash: Crash | None, rule: str) -> Iterable[str]:
