@@ -153,6 +153,18 @@ class Counters(msgspec.Struct, frozen=True, omit_defaults=True):
         """Starts held against the message; its limit is compared with this."""
         return self.attempts + self.losses + max(0, self.vanished - 1)
 
+    def counts_more(self, before: "Counters") -> bool:
+        """Whether it has failed, been lost or been doubted since, and not only waited."""
+        return (self.attempts, self.vanished, self.losses, self.alone, self.fresh, self.interrupted, self.replays) != (
+            before.attempts,
+            before.vanished,
+            before.losses,
+            before.alone,
+            before.fresh,
+            before.interrupted,
+            before.replays,
+        )
+
     def returned(self) -> "Counters":
         """As they are when the message came back from a consumer that vanished.
 

@@ -162,6 +162,11 @@ class Settlement(msgspec.Struct, frozen=True):
     kept: Sequence[Kept] = ()
     dead: Sequence[Dead] = ()
 
+    def counts_more(self) -> bool:
+        """Whether more is held against a message than before, or one is given up. If a power cut undid that, a message would
+        get more attempts than allowed; undoing the rest only makes some run once more."""
+        return bool(self.dead) or any(kept.counters.counts_more(kept.delivery.counters) for kept in self.kept)
+
 
 class Leftovers(msgspec.Struct, frozen=True):
     """What unpoison has at a broker for one source and group, for users who stop using it."""

@@ -136,11 +136,10 @@ class SQLiteBroker:
 
     def _settle(self, settlement: Settlement) -> Sequence[str]:
         """Returns the ids of the dead letters."""
-        copies = bool(settlement.kept or settlement.dead)
         gone = sorted([delivery.receipt for delivery in settlement.gone])
         moved = [kept.delivery.receipt for kept in settlement.kept] + [dead.delivery.receipt for dead in settlement.dead]
         remaining = self._leases.after(sorted(gone + moved) if moved else gone)
-        with self.writing(durable=copies) as run:
+        with self.writing(durable=settlement.counts_more()) as run:
             self._check_ownership(run)
             owner, now = self._owner.no, self._clock()
             settled = sum(rows.keep(run, kept, owner, now) for kept in settlement.kept)
