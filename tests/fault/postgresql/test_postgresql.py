@@ -13,8 +13,9 @@ from unpoison.brokers.postgresql.broker import PostgreSQLBroker
 from unpoison.brokers.postgresql.owner import take_over
 from unpoison.brokers.postgresql.schema import MIGRATIONS, migrate, statements
 from unpoison.errors import BrokerUnavailable, ConfigError, OwnershipLost, PublishFailed, Refusal
-from unpoison.model.message import Outgoing
+from unpoison.model.message import UNTRIED, Counters, Outgoing
 from unpoison.port.broker import Depth, Kept, Settlement
+from unpoison.port.serialization import read_counters
 from unpoison.testing import given
 from unpoison.testing.isolation.diary import wait_until
 
@@ -82,6 +83,68 @@ def test_settling_a_stretch_does_not_take_a_late_one_inside_it_along(open_broker
         late.commit()
     broker.settle(Settlement(stretch))
     assert ids(everything(broker)) == ["late"]
+
+
+def waiting(url):
+    with psycopg.connect(url) as run:
+        found = run.execute("select id, alone, round(extract(epoch from due - now())), counters, owner from unpoison_waiting")
+        return {id_: (alone, int(due), counters and read_counters(counters), owner) for id_, alone, due, counters, owner in found}
+
+
+def test_messages_that_are_kept_together_each_wait_for_their_own_time_with_their_own_counters(open_broker, url):
+    broker = open_broker("orders", "mails")
+    publish(broker, *"abcd")
+    given.publish(broker, [Outgoing("other", "mails", b"{}")])
+    (a, b, c, d), (other,) = broker.fetch("orders", 4), broker.fetch("mails", 1)
+    kept = [
+        Kept(a, Counters(attempts=1)),
+        Kept(other, Counters(attempts=3), 7_200),
+        Kept(b, Counters(vanished=2, alone=True), 3_600),
+        Kept(d, UNTRIED, 60),
+    ]
+    broker.settle(Settlement(gone=[c], kept=kept))
+    (again,) = broker.fetch("orders", 4)
+    assert (again.id, again.counters) == ("a", Counters(attempts=1))
+    publish(broker, "e")
+    (e,) = broker.fetch("orders", 4)
+    broker.settle(Settlement(kept=[Kept(e, Counters(attempts=1), 30), Kept(again, Counters(attempts=2), 600)]))
+    assert waiting(url) == {
+        "a": (False, 600, Counters(attempts=2), None),
+        "b": (True, 3_600, Counters(vanished=2, alone=True), None),
+        "d": (False, 60, None, None),
+        "e": (False, 30, Counters(attempts=1), None),
+        "other": (False, 7_200, Counters(attempts=3), None),
+    }
+    assert (broker.depth("orders"), broker.depth("mails")) == (Depth(delayed=4), Depth(delayed=1))
+
+
+def test_of_messages_that_are_kept_together_those_that_others_took_are_left_alone(open_broker, url):
+    broker = open_broker()
+    publish(broker, *"ab")
+    broker.settle(Settlement(kept=[Kept(each, Counters(attempts=1)) for each in broker.fetch("orders", 2)]))
+    publish(broker, *"cd")
+    held = [*broker.fetch("orders", 2), *broker.fetch("orders", 2)]
+    with psycopg.connect(url) as others:
+        others.execute("delete from unpoison_line where id = 'c'")
+        others.execute("update unpoison_waiting set owner = owner + 1 where id = 'a'")
+    with pytest.raises(OwnershipLost):
+        broker.settle(Settlement(kept=[Kept(each, Counters(attempts=5), 60) for each in held]))
+    found = {id_: (due, counters.attempts) for id_, (_, due, counters, _) in waiting(url).items() if id_ != "a"}
+    assert found == {"b": (60, 5), "d": (60, 5)}
+    assert waiting(url)["a"][2] == Counters(attempts=1)
+
+
+@pytest.mark.parametrize(("after", "told"), [((60, 90), []), ((60, 0.1), ["1"]), ((0, 60), ["1"])])
+def test_others_are_told_of_what_is_kept_only_if_it_is_due_before_they_look_anyway(open_broker, url, after, told):
+    broker = open_broker()
+    publish(broker, *"ab")
+    held = broker.fetch("orders", 2)
+    with psycopg.connect(url, autocommit=True) as hears:
+        hears.execute("listen unpoison")
+        broker.settle(Settlement(kept=[Kept(*each) for each in zip(held, [Counters(attempts=1)] * 2, after, strict=True)]))
+        hears.execute("notify unpoison, 'end'")
+        heard = [each.payload for each in hears.notifies(timeout=30, stop_after=len(told) + 1)]
+    assert heard == [*told, "end"]
 
 
 @pytest.mark.parametrize("words", ["hello", "", "1 ", "\N{ROMAN NUMERAL ONE}"])

@@ -10,12 +10,13 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import groupby
 from operator import attrgetter
 
 from unpoison.brokers.postgresql import rows
 from unpoison.brokers.postgresql.connection import Connection, parameters
 from unpoison.brokers.postgresql.errors import failed
-from unpoison.brokers.postgresql.owner import Owner, take_over, vanished
+from unpoison.brokers.postgresql.owner import LOOK_EVERY, Owner, take_over, vanished
 from unpoison.brokers.postgresql.schema import NEW_SOURCE, PGConnection, migrate, source_statement
 from unpoison.errors import BrokerUnavailable
 from unpoison.model.message import Delivery, Outgoing
@@ -221,10 +222,13 @@ class PostgreSQLBroker:
     def _move(self, run: PGConnection, settlement: Settlement) -> tuple[int, list[int | None]]:
         """How many were kept, and the number of each dead letter."""
         owner = self._owner.no
-        settled = sum(rows.keep(run, kept, owner, self.numbers[kept.delivery.source]) for kept in settlement.kept)
+        settled = 0
+        for source, together in groupby(settlement.kept, lambda kept: kept.delivery.source):
+            kept, number = list(together), self.numbers[source]
+            settled += rows.keep(run, kept, owner, number)
+            if any(each.after < LOOK_EVERY for each in kept):  # the others look that often for what is due
+                run.execute(rows.NOTIFY, (number,))
         letters = [rows.move_to_dlq(run, dead, owner, self.numbers[dead.delivery.source]) for dead in settlement.dead]
-        for source in {kept.delivery.source for kept in settlement.kept}:
-            run.execute(rows.NOTIFY, (self.numbers[source],))
         return settled, letters
 
     def _remove(self, run: PGConnection, gone: Sequence[Delivery], ended: Sequence[int]) -> int:

@@ -120,17 +120,27 @@ where owner = %(owner)s and unpoison_settled.lease = wanted.lease and unpoison_s
 """
 """Messages that handlers settled in their own transactions: see `settle` in __init__.py."""
 
+_WANTED = """wanted as materialized (
+    select * from unnest(%(ats)s::bigint[], %(afters)s::float8[], %(alones)s::boolean[], %(counters)s::text[])
+    as each (at, after, alone, counters))"""
+
 KEEP_LINE = f"""
-with taken as (
-    delete from unpoison_line where {_AT} returning id, key, headers, body, published)
+with {_WANTED},
+taken as materialized (
+    delete from unpoison_line where ctid = any (array(
+        select found from wanted cross join lateral (
+            select ctid as found from unpoison_line
+            where source = %(source)s and position between at and at order by position limit 1) as by_position))
+    returning position, id, key, headers, body, published)
 insert into unpoison_waiting (source, due, alone, counters, id, key, headers, body, published)
-select %(source)s, statement_timestamp() + %(after)s * interval '1 second', %(alone)s, %(counters)s,
-    id, key, headers, body, published from taken
+select %(source)s, statement_timestamp() + after * interval '1 second', alone, counters, id, key, headers, body, published
+from taken join wanted on position = at
 """
 
-KEEP_WAITING = """
-update unpoison_waiting set owner = null, due = statement_timestamp() + %(after)s * interval '1 second', alone = %(alone)s,
-    counters = %(counters)s where no = %(at)s and owner = %(owner)s
+KEEP_WAITING = f"""
+with {_WANTED}
+update unpoison_waiting set owner = null, due = statement_timestamp() + wanted.after * interval '1 second', alone = wanted.alone,
+    counters = wanted.counters from wanted where no = wanted.at and owner = %(owner)s
 """
 
 _DEAD_LETTER = """
@@ -192,12 +202,20 @@ def _unreadable(source: str, lease: int, owner: int, row: Row, error: Exception)
     return unreadable((lease, at, owner), source, id_, body, native, error)
 
 
-def keep(run: PGConnection, kept: Kept, owner: int, source: int) -> int:
-    """Keep it for another start. Returns 0 if this owner no longer holds it."""
-    (lease, at, _), counters = kept.delivery.receipt, kept.counters
-    values = {"source": source, "at": at, "owner": owner, "after": kept.after, "alone": counters.alone}
-    change = KEEP_LINE if lease else KEEP_WAITING
-    return run.execute(change, values | {"counters": counters_text(counters)}).rowcount
+def keep(run: PGConnection, together: Sequence[Kept], owner: int, source: int) -> int:
+    """Keep messages of one source for another start. Returns how many of them this owner still held."""
+    held, in_line = 0, [kept for kept in together if kept.delivery.receipt[0]]
+    waiting = [kept for kept in together if not kept.delivery.receipt[0]]
+    for change, chosen in ((KEEP_LINE, in_line), (KEEP_WAITING, waiting)):
+        if chosen:
+            values = {
+                "ats": [kept.delivery.receipt[1] for kept in chosen],
+                "afters": [float(kept.after) for kept in chosen],
+                "alones": [kept.counters.alone for kept in chosen],
+                "counters": [counters_text(kept.counters) for kept in chosen],
+            }
+            held += run.execute(change, values | {"source": source, "owner": owner}).rowcount
+    return held
 
 
 def move_to_dlq(run: PGConnection, dead: Dead, owner: int, source: int) -> int | None:
