@@ -9,6 +9,10 @@ from urllib.parse import quote
 import psycopg
 import pytest
 
+from unpoison.control.source import SourceControl
+from unpoison.model.failure import Failure
+from unpoison.model.message import Delivery
+from unpoison.model.verdict import ErrorClassification
 from unpoison.store.choice import store_for
 from unpoison.store.port import OPEN, OPERATOR, ConsumerSign, Pause, SharedCircuit
 from unpoison.store.sql_store import SQLStore
@@ -63,3 +67,13 @@ def outage(clock: Clock, dependency: str = "billing:443", **facts) -> SharedCirc
     known = {"is_named": True, "state": OPEN, "messages": 10, "samples": ("refused",), "by": "a:1", "interval": 1.0}
     times = {"since": clock.now - 2, "next_probe_at": clock.now + 1, "heard_at": clock.now}
     return SharedCircuit(**{"source": "orders", "dependency": dependency, **known, **times, **facts})
+
+
+def too_many_dead(control: SourceControl, now: float) -> None:
+    """A bad deploy: everything is to become a dead letter."""
+    bug = Failure(classification=ErrorClassification.BUG, rule="bug", type_name="KeyError", text="total")
+    for number in range(60):
+        dying = Delivery(None, "orders", f"dying-{number}", b"")
+        control.admit([dying], now)
+        control.ended([], 1, now)
+        control.refuses_letter(dying, bug, now)

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from tests.unit.stores import Clock, opened, paused
+from tests.unit.stores import Clock, opened, paused, too_many_dead
 from unpoison.control.admission import PROBE_INTERVAL
 from unpoison.control.breaker import RAMP_LASTS
 from unpoison.control.budget import FLOOR
@@ -65,12 +65,7 @@ class Member:
         self.control.ended([delivery or self.start()], 0, self.clock())
 
     def too_many_dead(self):
-        """A bad deploy: everything is to become a dead letter."""
-        for _ in range(60):
-            dying = self.start()
-            self.control.ended([], 1, self.clock())
-            bug = Failure(classification=ErrorClassification.BUG, rule="bug", type_name="KeyError", text="total")
-            self.control.refuses_letter(dying, bug, self.clock())
+        too_many_dead(self.control, self.clock())
 
     @property
     def open_circuits(self):

@@ -4,13 +4,14 @@ import threading
 
 import pytest
 
-from tests.unit.stores import opened, paused
+from tests.unit.stores import opened, paused, too_many_dead
 from unpoison.control.options import ControlOptions
 from unpoison.control.source import SourceControl
 from unpoison.errors import ConfigError, StoreUnavailable
 from unpoison.flow import store_link
 from unpoison.flow.store_link import StoreLink
 from unpoison.store.choice import store_for
+from unpoison.store.port import ADMISSION
 from unpoison.testing.processes import PATIENCE
 
 
@@ -76,6 +77,19 @@ def test_a_consumer_that_ends_takes_its_leave(url, link_to):
     link.start()
     assert [each.consumer for each in operators.consumers("orders")] == ["a:1"]
     link.close()
+    assert list(operators.consumers()) == []
+    operators.close()
+
+
+def test_the_fleet_hears_of_what_a_consumer_found_right_before_its_end(url, link_to, monkeypatch):
+    monkeypatch.setattr(store_link, "LEAVE_WITHIN", PATIENCE)
+    operators, link, control = opened(url), link_to(opened(url)), SourceControl(ControlOptions())
+    link.start()
+    link.sync(control)
+    too_many_dead(control, 0.0)
+    link.sync(control)
+    link.close()
+    assert [(each.kind, each.by, each.code_version) for each in operators.pauses("orders")] == [(ADMISSION, "a:1", "1.0")]
     assert list(operators.consumers()) == []
     operators.close()
 

@@ -217,6 +217,7 @@ class Consumer:
             cut = self._workers.interrupt()
             self._settler.settle([ended for ended in cut.ended if ended.deliveries])
             self._settler.release(cut.unstarted, cut.running)
+        self._gate.tell_changes()
         self._workers.close()
         self._hooks.close()
         if self._workers.running():

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from unpoison.control.changes import Slowed
+from unpoison.control.changes import Change, Slowed
 from unpoison.control.source import SourceControl
 from unpoison.errors import PAUSES
 from unpoison.flow.settling import Settler, Waiting
@@ -46,17 +46,22 @@ class Gate:
     def follow(self) -> None:
         """Carry out what the control and the fleet have decided since this was last called."""
         self._control.expire(self._monotonic())
-        if self._link is not None:
-            self._link.sync(self._control)
-        if self._control.changes:
-            changes = list(self._control.changes)
-            self._control.changes.clear()
-            self._report.controlled(self._source, changes, self._monotonic())
-            if any(isinstance(change, Slowed) for change in changes):
-                self._held = [*self._held, *self._take_back()]
+        changes = self.tell_changes()
+        if any(isinstance(change, Slowed) for change in changes):
+            self._held = [*self._held, *self._take_back()]
         if self._control.is_paused != self._is_paused:
             self._is_paused = not self._is_paused
             self._pause() if self._is_paused else self._resume()
+
+    def tell_changes(self) -> Sequence[Change]:
+        """Have the log and the fleet hear of what has changed, and hear from the fleet."""
+        if self._link is not None:
+            self._link.sync(self._control)
+        changes = list(self._control.changes)
+        if changes:
+            self._control.changes.clear()
+            self._report.controlled(self._source, changes, self._monotonic())
+        return changes
 
     def room(self) -> int:
         """How many messages may be started now."""

@@ -33,8 +33,9 @@ FIRST_WITHIN = 2.0
 """Seconds that a consumer waits, before its first message, for what the fleet knows."""
 SILENT_FOR = 5.0
 """Seconds after which a store that does not answer counts as away, so that probes do not wait for it."""
-LEAVE_WITHIN = 0.5
-"""Seconds that the end of a consumer waits at most for the store: its sign of life would grow old by itself."""
+LEAVE_WITHIN = 2.0
+"""Seconds that the end of a consumer waits at most for the store to hear what was found last. Its sign of life would grow old by
+itself."""
 
 
 class StoreLink:
@@ -85,7 +86,7 @@ class StoreLink:
             raise self._refused
 
     def close(self) -> None:
-        """Take leave of the fleet. A store that is away or slow is not waited for."""
+        """Take leave of the fleet, once it has heard what was found last. A store that is away is not waited for."""
         self._closed.set()
         self._wake.set()
         if self._thread.is_alive() and not self._is_away:
@@ -162,6 +163,19 @@ class StoreLink:
             return self._refused is not None
 
     def _exchange(self) -> float:
+        snapshot, shared, at = self._tell_and_ask()
+        granted = self._claim(snapshot, shared, at)
+        is_news = bool(granted) or self._last is None or _what_matters(shared) != _what_matters(self._last)
+        with self._lock:
+            self._answer, self._granted = Answer(shared, at, self._told), {**self._granted, **granted}
+            self._offset, self._last = shared.now - at, shared
+        self._comes_back()
+        if is_news:
+            self._ring()
+        return _next_in(snapshot, shared, self._monotonic() - at)
+
+    def _tell_and_ask(self) -> tuple[Snapshot, Shared, float]:
+        """What this consumer has to say, and what the store answered when."""
         with self._lock:
             snapshot, is_taken_over = self._snapshot, self._answer is None
         for number, news in snapshot.news:
@@ -174,15 +188,7 @@ class StoreLink:
         shared = self._store.exchange(ConsumerSign(self._consumer, self._source, self._version, 0.0, 0.0, state), ours)
         at, self._told = self._monotonic(), max([self._told, *(number for number, _ in snapshot.news)])
         self._end_letters(shared)
-        granted = self._claim(snapshot, shared, at)
-        is_news = bool(granted) or self._last is None or _what_matters(shared) != _what_matters(self._last)
-        with self._lock:
-            self._answer, self._granted = Answer(shared, at, self._told), {**self._granted, **granted}
-            self._offset, self._last = shared.now - at, shared
-        self._comes_back()
-        if is_news:
-            self._ring()
-        return _next_in(snapshot, shared, self._monotonic() - at)
+        return snapshot, shared, at
 
     def _tell(self, news: News, now: float) -> None:
         match news:
@@ -243,6 +249,7 @@ class StoreLink:
     def _leave(self) -> None:
         with suppress(UnpoisonError):  # then the sign of life grows old by itself
             if not self._is_away:
+                self._tell_and_ask()
                 self._store.leave(self._consumer, self._source)
             self._store.close()
 
