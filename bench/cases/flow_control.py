@@ -1,8 +1,9 @@
 """What does flow control cost while all is well, and how fast are messages beside others whose dependency is down?
 
 The first drains the same messages with and without it, one poison message in a thousand among them, and compares CPU per
-message. In the second three of ten messages call a dependency that refuses connections: how many of the others are done each
-second, beside a run in which it works?
+message. In the others three of ten messages call a dependency that refuses connections: how many of the rest are done each
+second, beside a run in which it works? Once all messages wait in the source, so that the machine is the limit, and once they come
+in at a rate that it can handle.
 """
 
 import logging
@@ -32,6 +33,10 @@ POISON_EVERY = 1_000
 CALLING = 3
 """Of ten messages, so many call the dependency."""
 AT_ONCE = 1_000
+ARRIVING, PUBLISH_EVERY = 1_000, 0.05
+"""How many come in each second, and how many seconds lie between two publishes."""
+WARM, MEASURED = 3.0, 15.0
+"""Seconds before it is counted what is done, and for which that is counted."""
 PATIENCE = 300.0
 BROKERS = {
     "SQLite": ("", 40_000),
@@ -66,15 +71,36 @@ def flow_control(rounds: Rounds) -> Sequence[Row]:
     "partial-outage", "Three of ten messages need what refuses connections: the others, beside a run in which it works", rounds=3
 )
 def partial_outage(rounds: Rounds) -> Sequence[Row]:
-    asked = os.environ.get("BENCH_BROKERS", "")
-    chosen = {name: each for name, each in BROKERS.items() if not asked or name.lower() in asked.split(",")}
     rows: list[Row] = []
-    for name, (server, count) in chosen.items():
+    for name, (server, count) in _chosen().items():
         with _url_of(server) as fresh:
             works, down = f"{name}: it works", f"{name}: it refuses connections"
             sides = {works: partial(_side, fresh, count, works=True), down: partial(_side, fresh, count, works=False)}
             rows += compared(rounds.interleaved(sides), works, {down: Goal("ratio", "≥", 0.9)})
     return rows
+
+
+@benchmark(
+    "partial-outage-arriving",
+    "A thousand messages come in each second, and three of ten need what refuses connections: the others",
+    rounds=3,
+)
+def partial_outage_arriving(rounds: Rounds) -> Sequence[Row]:
+    rows: list[Row] = []
+    for name, (server, _) in _chosen().items():
+        with _url_of(server) as fresh:
+            works, down = f"{name}: it works", f"{name}: it refuses connections"
+            sides = {
+                works: lambda fresh=fresh: child.run("flow_control:arriving", Sample, url=fresh(), works=True),
+                down: lambda fresh=fresh: child.run("flow_control:arriving", Sample, url=fresh(), works=False),
+            }
+            rows += compared(rounds.interleaved(sides), works, {down: Goal("ratio", "≥", 0.9)})
+    return rows
+
+
+def _chosen() -> dict[str, tuple[str, int]]:
+    asked = os.environ.get("BENCH_BROKERS", "")
+    return {name: each for name, each in BROKERS.items() if not asked or name.lower() in asked.split(",")}
 
 
 def _side(fresh: Callable[[], str], count: int, *, works: bool) -> Sample:
@@ -108,13 +134,53 @@ def drained(folder: Path, source: str) -> Sample:
 
 def others(folder: Path, url: str, count: int, works: bool) -> Sample:
     """Those that do not call it, from the worker's start until the last of them is done; they stand all along the queue."""
+    with _dependency(works=works):
+        return _others(folder, url, count, works=works)
+
+
+@contextmanager
+def _dependency(*, works: bool) -> Iterator[None]:
+    """Named to the app by its port."""
     with socket.create_server(("127.0.0.1", 0), backlog=128) as listening:
         os.environ["BENCH_DEPENDENCY"] = str(listening.getsockname()[1])
         if works:
             threading.Thread(target=_accept, args=(listening,), daemon=True).start()
         else:
             listening.close()
-        return _others(folder, url, count, works=works)
+        yield
+
+
+def arriving(folder: Path, url: str, works: bool) -> Sample:
+    """Those that do not call it, while messages come in."""
+    with _dependency(works=works):
+        app, over = _app(folder, url), threading.Event()
+        run = _run(app, "partial")
+        threads = [threading.Thread(target=run.serve), threading.Thread(target=_publish, args=(app, over))]
+        for thread in threads:
+            thread.start()
+        time.sleep(WARM)
+        before, share = _done(run), (1 - CALLING / 10) if works else 1
+        with child.Stopwatch() as watch:
+            time.sleep(MEASURED)
+            done = _done(run) - before
+        over.set()
+        run.stop(0)
+        for thread in threads:
+            thread.join()
+        return watch.sample(round(done * share))
+
+
+def _publish(app: Any, over: threading.Event) -> None:
+    """In even steps, however long each of them takes."""
+    published, began = 0, time.monotonic()
+    while not over.wait(PUBLISH_EVERY):
+        due = int((time.monotonic() - began) * ARRIVING)
+        app.publish_many("partial", [{"id": n, "calls": n % 10 < CALLING} for n in range(published, due)])
+        published = due
+
+
+def _done(run: Run) -> int:
+    return run.tallies().get("partial", Tally()).done
 
 
 def _accept(listening: socket.socket) -> None:
