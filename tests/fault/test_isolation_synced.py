@@ -1,7 +1,7 @@
 """The start of a suspect is on the disk before its handler runs, or a message that takes the machine down leaves no trace."""
 
 import sqlite3
-from contextlib import closing, contextmanager
+from contextlib import closing
 
 import msgspec
 import pytest
@@ -26,43 +26,14 @@ def test_taking_a_suspect_is_synced(tmp_path):
     (delivery,) = broker.fetch("orders", 1)
     broker.settle(Settlement(kept=[Kept(delivery, Counters(vanished=2, alone=True))]))
     broker.fetch("orders", 1)  # an ordinary step, after which the connection does not sync any more
-    with levels_of(broker) as levels:
-        assert broker.take_suspect("orders", "host:1") is not None
-    assert levels[-1:] == ["full"]
-    broker.close()
-
-
-@pytest.mark.parametrize(
-    ("counters", "is_synced"),
-    [
-        (Counters(attempts=1), True),
-        (Counters(vanished=1), True),
-        (Counters(fresh=True), True),
-        (Counters(interrupted=1), True),
-        (Counters(waits_for="billing:443", put_off=3, waited=12.0), False),
-    ],
-)
-def test_only_what_counts_against_a_message_is_synced_and_not_that_it_waits(tmp_path, counters, is_synced):
-    broker = opened(tmp_path / "shop.db", "orders")
-    broker.publish(given.messages("orders", 2))
-    settled, kept = broker.fetch("orders", 2)
-    broker.settle(Settlement(gone=[settled]))
-    with levels_of(broker) as levels:
-        broker.settle(Settlement(kept=[Kept(kept, counters, 5.0)]))
-    assert levels == (["full"] if is_synced else [])
-    broker.close()
-
-
-@contextmanager
-def levels_of(broker):
-    """To what `synchronous` is set inside, before the first commit."""
-    statements, levels = [], []
+    statements = []
     broker._connection.set_trace_callback(lambda text: statements.append(text.lower().replace(" ", "")))
-    yield levels
-    broker._connection.set_trace_callback(None)
-    levels += [
+    assert broker.take_suspect("orders", "host:1") is not None
+    levels = [
         text.partition("=")[2] for text in statements[: statements.index("commit")] if text.startswith("pragmasynchronous=")
     ]
+    assert levels[-1:] == ["full"]
+    broker.close()
 
 
 def test_the_start_of_a_suspect_is_in_the_file_before_its_handler_does_anything(lab):

@@ -53,11 +53,29 @@ def test_taking_and_finishing_messages_is_not_synced(broker, levels):
 
 def test_a_retry_is_synced(broker, levels):
     broker.publish(given.messages("orders", 1))
-    for _ in range(2):
+    for attempts in (1, 2):
         (delivery,) = broker.fetch("orders", 10)
         levels.clear()
-        broker.settle(Settlement(kept=[Kept(delivery, Counters(attempts=1))]))
+        broker.settle(Settlement(kept=[Kept(delivery, Counters(attempts=attempts))]))
         assert levels == ["full"]
+
+
+@pytest.mark.parametrize("counters", [Counters(vanished=1), Counters(fresh=True), Counters(alone=True), Counters(interrupted=1)])
+def test_whatever_counts_against_a_message_is_synced(broker, levels, counters):
+    broker.publish(given.messages("orders", 1))
+    delivered = broker.fetch("orders", 1)
+    levels.clear()
+    broker.settle(Settlement(kept=[Kept(delivered[0], counters)]))
+    assert levels == ["full"]
+
+
+def test_that_a_message_only_waits_is_not_synced(broker, levels):
+    broker.publish(given.messages("orders", 1))
+    for put_off in (1, 2):
+        (delivery,) = broker.fetch("orders", 1)
+        levels.clear()
+        broker.settle(Settlement(kept=[Kept(delivery, Counters(waits_for="billing:443", put_off=put_off, waited=12.0))]))
+        assert levels == ["normal"]
 
 
 def test_a_dead_letter_is_synced_with_everything_in_its_batch(broker, levels):

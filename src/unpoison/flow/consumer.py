@@ -26,7 +26,7 @@ from unpoison.model.message import UNTRIED, Delivery
 from unpoison.port.broker import Broker, TellsNative
 from unpoison.port.reading import Unreadable, failure_of, read_one, with_native
 from unpoison.reporting.report import Report
-from unpoison.workers.interface import Result, Workers
+from unpoison.workers.interface import Workers
 
 if TYPE_CHECKING:
     from unpoison.flow.store_link import StoreLink
@@ -77,7 +77,6 @@ class Consumer:
         self._with_key = None if options.key_from is None else key_reader(options.key_from, options.source)
         self._is_draining = False
         self._fetched: Sequence[Delivery] = ()
-        self._ended: Sequence[Result] = ()
 
     def run(self, *, until_empty: bool = False) -> None:
         """Consume until stopped, or until nothing is ready, delayed or held by anyone.
@@ -115,12 +114,11 @@ class Consumer:
     def turn(self) -> bool:
         """One round of the flow. True if there was anything to do."""
         self._gate.follow()
-        self._ended = self._workers.ended()  # first, so that their workers have new messages while these are settled
         deliveries = self._fetched = self._fetch()
         runnable, fresh, not_started = self._admit(deliveries)
         self._workers.start(runnable, fresh)  # guard and run, in the workers; never raises, however badly it ends
         self._settler.settle_unstarted(not_started)
-        results, self._ended = [*self._ended, *self._workers.ended()], ()
+        results = self._workers.ended()
         self._settler.settle(results)  # judge, settle, report
         self._gate.release(self._workers.surplus())
         if not self._workers.running():
@@ -201,7 +199,6 @@ class Consumer:
         """Another consumer runs the messages by now: end them here, and drop what came of them."""
         self._report.ownership_lost(self._options.source, error)
         self._workers.interrupt()
-        self._ended = ()
         self._gate.dropped()
 
     def _drain(self) -> float | None:
