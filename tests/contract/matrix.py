@@ -99,6 +99,7 @@ LONG_EVERYWHERE = frozenset(
 
 MINUTES_ON_MOTO = frozenset(
     {
+        flow_control.test_one_poison_in_a_thousand_moves_nothing,
         sharing.test_a_letter_that_two_processes_replay_and_purge_is_either_sent_or_purged,
         sharing.test_a_letter_that_two_threads_replay_and_purge_is_either_sent_or_purged,
         sharing.test_several_processes_handle_each_message_of_a_source_once,
