@@ -8,7 +8,7 @@ import pytest
 
 from tests.docs.pages import ROOT, blocks
 from unpoison.cli.source_status import InStore, SourceStatus
-from unpoison.control import admission, breaker, budget, circuits, evidence, options, throttle
+from unpoison.control import admission, breaker, budget, circuits, evidence, options, throttle, turns
 from unpoison.control.admission import TooManyDead
 from unpoison.control.changes import BudgetUsedUp, Change, Closed, Opened, OperatorPause, Paused, Resumed, Slowed, StillDown
 from unpoison.control.evidence import Evidence
@@ -41,6 +41,7 @@ CHANGES: list[tuple[Change, float]] = [
     (Opened(BILLING), 0.35),
     (Opened(GUESS), 1.7),
     (Resumed(720.0), 0.0),
+    (Resumed(60.0, True), 0.0),
     (Closed("billing.example.com:443", 720.0), 0.0),
     (StillDown(BROKEN, 1_800.0), 1_800.0),
     (Slowed("api.example.com:443", 30.0), 0.0),
@@ -139,6 +140,11 @@ def test_its_numbers_are_those_of_the_code():
         == (0.2, 50, 60),
         "within 60 seconds or within the last 6": letters.within * admission.LATELY == 6,
         "one message a minute is tried meanwhile": admission.PROBE_INTERVAL == 60,
+        "for the first minute": letters.within == 60,
+        "most messages fail (more than 5 of them)": (admission.MOST, admission.FEW * letters.at_least) == (0.5, 5),
+        "once 200 have failed that are more than a fifth": admission.MANY * letters.at_least == 200,
+        "up to 15 minutes": admission.LONGEST_INTERVAL == 900,
+        "comes back after five to ten minutes": turns.LONGEST_WAIT == 600,
     }
     assert [words for words in said if words not in WORDS] == []
     assert [words for words, is_true in said.items() if not is_true] == []

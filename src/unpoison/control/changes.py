@@ -30,9 +30,10 @@ class Paused(NamedTuple):
 
 
 class Resumed(NamedTuple):
-    """The pause is over after so many seconds."""
+    """The pause is over after so many seconds. `is_on_probation`: dead letters are not admitted yet."""
 
     seconds: float
+    is_on_probation: bool = False
 
 
 class Opened(NamedTuple):

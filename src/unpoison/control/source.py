@@ -10,7 +10,7 @@ one by one.
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from unpoison.control.admission import DeadLetterAdmission, TooManyDead
+from unpoison.control.admission import PROBE_INTERVAL, DeadLetterAdmission, TooManyDead
 from unpoison.control.budget import RetryBudget
 from unpoison.control.changes import (
     BudgetUsedUp,
@@ -29,7 +29,7 @@ from unpoison.control.circuits import Circuits
 from unpoison.control.options import NO_CONTROL, ControlOptions
 from unpoison.control.pace import Pace
 from unpoison.control.throttle import Throttle
-from unpoison.control.turns import Turns
+from unpoison.control.turns import LONGEST_WAIT, Turns
 from unpoison.model.failure import Failure
 from unpoison.model.message import Delivery
 from unpoison.model.verdict import ErrorClassification
@@ -37,7 +37,7 @@ from unpoison.model.verdict import ErrorClassification
 LEAST_LOOK = 0.02
 """Seconds between two looks at least: what has ended is noticed without a look."""
 KEPT_WAIT = 1.0
-"""Seconds for which a refused dead letter is put off. Its source is paused: being due early costs nothing."""
+"""Seconds for which the first refused dead letters are put off. Their source is paused: being due early costs nothing."""
 SAY_EVERY = 60.0
 PAUSES_KNOWN = 20
 GARBAGE = frozenset({"too-large", "encoding", "not-json", "too-deep", "integer-range", "float-range"})
@@ -146,6 +146,9 @@ class SourceControl:
     def _refused(self, delivery: Delivery, now: float) -> PutOff | None:
         """A message that has failed before is put off while its dependency is down or the retry budget is used up."""
         counters = delivery.counters
+        was_kept = bool(counters.put_off and not counters.waits_for)
+        if was_kept and self.admission is not None and not self.admission.tries_kept(now):
+            return PutOff(delivery, _long_wait(delivery, now))
         if self.circuits is not None:
             if (waits := self.circuits.refused(delivery, now)) is not None:
                 return waits
@@ -182,7 +185,7 @@ class SourceControl:
             self.admission.succeeded(len(deliveries), now)
             if self._probes and not self._probes.isdisjoint([delivery.id for delivery in deliveries]):
                 self._probes.clear()
-                self.admission.resume()
+                self.admission.try_again(now)
         if self._paused_since is not None:
             self._follow(now)
 
@@ -205,7 +208,10 @@ class SourceControl:
         if self.admission is None or not _counts(failure) or self.admission.admits(sample_of(failure), now):
             return None
         self._follow(now)
-        return KEPT_WAIT * (1 + spread_of(delivery.id, now))
+        is_first = self.admission.pause is not None and self.admission.pause.interval == PROBE_INTERVAL
+        if is_first and not delivery.counters.put_off:
+            return KEPT_WAIT * (1 + spread_of(delivery.id, now))
+        return _long_wait(delivery, now)  # the next probes are others: this one is known to fail
 
     def forget(self, deliveries: Iterable[Delivery], now: float) -> None:
         """These were started and did not end here: they say nothing."""
@@ -238,11 +244,23 @@ class SourceControl:
             self._follow(now, since)
 
     def resume_letters(self, now: float) -> None:
-        """Dead letters are admitted again."""
-        if self.admission is not None and self.admission.pause is not None:
+        """Dead letters are admitted again: the code is new, or a person says so. That ends a probation too."""
+        if self.admission is not None:
             self._probes.clear()
             self.admission.resume()
             self._follow(now)
+
+    def letters_paused_no_longer(self, now: float, *, on_probation: bool) -> None:
+        """The pause because of dead letters, if there is one here, is over for this consumer. `on_probation`: because messages
+        have succeeded in another one."""
+        if self.admission is None or self.admission.pause is None:
+            return
+        if not on_probation:
+            self.resume_letters(now)
+            return
+        self._probes.clear()
+        self.admission.try_again(now)
+        self._follow(now)
 
     def adopt_letters_pause(self, pause: TooManyDead, now: float) -> None:
         """Another consumer of the fleet has paused the source."""
@@ -267,9 +285,14 @@ class SourceControl:
             self._paused_since = now if since is None else min(now, max(since, ended))
         elif reason is None and self._paused_since is not None:
             self._pauses.append((self._paused_since, now))
-            self.changes.append(Resumed(now - self._paused_since))
+            is_on_probation = self.admission is not None and self.admission.is_on_probation
+            self.changes.append(Resumed(now - self._paused_since, is_on_probation))
             self._paused_since = None
             self._pace.begin(now)
+
+
+def _long_wait(delivery: Delivery, now: float) -> float:
+    return LONGEST_WAIT * (1 + spread_of(delivery.id, now)) / 2
 
 
 def _counts(failure: Failure) -> bool:

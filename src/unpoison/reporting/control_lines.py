@@ -40,8 +40,9 @@ def _line(name: str, change: Change, now: float) -> Line:
     match change:
         case Paused(reason):
             return Line(logging.ERROR, "pause", f"{name!r} is paused{explained(name, reason, now)}", evidence_of(reason, now))
-        case Resumed(seconds):
-            return Line(logging.WARNING, "resume", f"{name!r} resumed after {in_words(seconds)}, slowly at first.")
+        case Resumed(seconds, is_on_probation):
+            said = " Dead letters are not admitted until messages have succeeded for a while." if is_on_probation else ""
+            return Line(logging.WARNING, "resume", f"{name!r} resumed after {in_words(seconds)}, slowly at first.{said}")
         case Opened(evidence):
             text = (
                 f"{name!r}: {evidence.problem}. {_failed(evidence, now)}. Messages that fail on it wait and are not charged; the "
@@ -91,8 +92,9 @@ def explained(name: str, reason: PauseReason, now: float) -> str:
             return (
                 f": of {counted(reason.ended, 'message')} that ended within {in_words(reason.within)}, {reason.dead} were to "
                 f"become dead letters ({'; '.join(reason.samples)}). From now on they are kept and not charged. A bad deploy or "
-                f"a changed schema does this: fix it and restart with the new version. Meanwhile one message a minute is tried, "
-                f"and the first that succeeds resumes the source. To resume it now: unpoison resume {name}"
+                f"a changed schema does this: fix it and restart with the new version. Meanwhile each consumer tries one message "
+                f"every {in_words(reason.interval)}, and the first that succeeds resumes the source. To resume it now: unpoison "
+                f"resume {name}"
             )
         case Evidence():
             return (
@@ -119,6 +121,7 @@ def evidence_of(reason: PauseReason, now: float) -> dict[str, Any]:
                 "ended": reason.ended,
                 "within": reason.within,
                 "samples": list(reason.samples),
+                "interval": reason.interval,
             }
         case Evidence():
             return {
