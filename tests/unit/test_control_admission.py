@@ -163,6 +163,16 @@ def test_messages_that_were_kept_are_not_the_first_to_show_whether_others_succee
     assert [admission.tries_kept(now) for now in (0.0, 59.0, 60.0)] == [False, False, True]
 
 
+def test_on_probation_those_that_were_kept_before_are_no_further_evidence():
+    admission = DeadLetterAdmission(OPTIONS)
+    admission.try_again(0.0)
+    assert not any(admission.admits("kept", 1.0, was_kept=True) for _ in range(1_000))
+    assert admission.pause is None
+    admission.succeeded(1, 60.0)
+    assert sum(admission.admits("kept", 61.0, was_kept=True) for _ in range(1_000)) == 5
+    assert admission.pause is None
+
+
 def test_a_person_gives_all_letters_back_at_once():
     admission = DeadLetterAdmission(OPTIONS)
     relapsed(admission, 0.0)

@@ -81,12 +81,15 @@ class DeadLetterAdmission:
             self._probation.has_successes = True
             self._extend(self._probation, now)
 
-    def admits(self, error: str, now: float) -> bool:
-        """A message is to become a dead letter. False if it must be kept instead: the source is paused, or on probation."""
+    def admits(self, error: str, now: float, *, was_kept: bool = False) -> bool:
+        """A message is to become a dead letter. False if it must be kept instead: the source is paused, or on probation. There a
+        message that `was_kept` before is no further evidence."""
         if self.pause is not None:
             return False
         if self._probation is not None:
             self._extend(self._probation, now)
+        if self._probation is not None and was_kept:
+            return self._is_allowed(self._probation)
         if self._windows[0].dead.total(now) == 0:
             self._samples.clear()
         if error not in self._samples and len(self._samples) < SAMPLES:
@@ -99,10 +102,11 @@ class DeadLetterAdmission:
         for window in self._windows:
             window.dead.add(1, now)
             window.ended.add(1, now)
-        if self._probation is None:
-            return True
-        self._probation.letters += 1
-        return self._probation.letters <= self._probation.allowed
+        return self._probation is None or self._is_allowed(self._probation)
+
+    def _is_allowed(self, probation: _Probation) -> bool:
+        probation.letters += 1
+        return probation.letters <= probation.allowed
 
     def _are_too_many(self, dead: int, ended: int) -> bool:
         least, share = self._options.at_least, self._options.share

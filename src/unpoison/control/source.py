@@ -40,8 +40,8 @@ KEPT_WAIT = 1.0
 """Seconds for which the first refused dead letters are put off. Their source is paused: being due early costs nothing."""
 SAY_EVERY = 60.0
 PAUSES_KNOWN = 20
-GARBAGE = frozenset({"too-large", "encoding", "not-json", "too-deep", "integer-range", "float-range"})
-"""Rules by which a body is refused whatever the code is like: no deploy cures them, so they say nothing about one."""
+GARBAGE = frozenset({"unreadable", "too-large", "encoding", "not-json", "too-deep", "integer-range", "float-range"})
+"""Rules by which a message is refused whatever the code is like: no deploy cures them, so they say nothing about one."""
 
 
 class SourceControl:
@@ -146,8 +146,7 @@ class SourceControl:
     def _refused(self, delivery: Delivery, now: float) -> PutOff | None:
         """A message that has failed before is put off while its dependency is down or the retry budget is used up."""
         counters = delivery.counters
-        was_kept = bool(counters.put_off and not counters.waits_for)
-        if was_kept and self.admission is not None and not self.admission.tries_kept(now):
+        if self.admission is not None and _was_kept(delivery) and not self.admission.tries_kept(now):
             return PutOff(delivery, _long_wait(delivery, now))
         if self.circuits is not None:
             if (waits := self.circuits.refused(delivery, now)) is not None:
@@ -205,11 +204,13 @@ class SourceControl:
 
     def refuses_letter(self, delivery: Delivery, failure: Failure, now: float) -> float | None:
         """A message is to become a dead letter. None if it may; else for how many seconds it is kept instead."""
-        if self.admission is None or not _counts(failure) or self.admission.admits(sample_of(failure), now):
+        if self.admission is None or not _counts(failure):
+            return None
+        if self.admission.admits(sample_of(failure), now, was_kept=_was_kept(delivery)):
             return None
         self._follow(now)
         is_first = self.admission.pause is not None and self.admission.pause.interval == PROBE_INTERVAL
-        if is_first and not delivery.counters.put_off:
+        if is_first and failure.started and not delivery.counters.put_off:
             return KEPT_WAIT * (1 + spread_of(delivery.id, now))
         return _long_wait(delivery, now)  # the next probes are others: this one is known to fail
 
@@ -289,6 +290,11 @@ class SourceControl:
             self.changes.append(Resumed(now - self._paused_since, is_on_probation))
             self._paused_since = None
             self._pace.begin(now)
+
+
+def _was_kept(delivery: Delivery) -> bool:
+    """Whether it was put off, and not because of an outage. Where the retry budget was the reason, little is lost by that."""
+    return bool(delivery.counters.put_off and not delivery.counters.waits_for)
 
 
 def _long_wait(delivery: Delivery, now: float) -> float:

@@ -128,7 +128,8 @@ class Report:
                 case verdict.Retry(after, charged):
                     tally.retried += 1
                     soon, rule = after.total_seconds(), first_line(event.ruling.rule)
-                    failed = f"{where} failed in attempt {delivery.attempt} ({event.ruling.classification}: {error})."
+                    how = f"failed in attempt {delivery.attempt}" if failure.started else "was not started"
+                    failed = f"{where} {how} ({event.ruling.classification}: {error})."
                     again = f"Next attempt in {in_words(soon)}"
                     text = f"{failed} {again} ({rule})." if charged else f"{failed} It is not charged ({rule}). {again}."
                     log.warning("%s", text, extra=self._of("retry", event, delay=soon, charged=charged))
