@@ -107,7 +107,7 @@ class SettlementBuilder:
                     self.control.forget(deliveries, self.monotonic())
                     kept += [Kept(each, attempts.bystander(each.counters, alone=must_run_alone)) for each in deliveries]
                 case Waiting(deliveries, after, waits_for):
-                    kept += [Kept(each, attempts.put_off(each.counters, after, waits_for), after) for each in deliveries]
+                    kept += [Kept(each, self._put_off(each.counters, after, waits_for), after) for each in deliveries]
                 case NewSuspects(deliveries):
                     kept += [Kept(each, attempts.set_aside(each.counters, self.limits)) for each in deliveries]
                 case Skipped(deliveries):
@@ -162,7 +162,7 @@ class SettlementBuilder:
         event = self._event(delivery, meaning.failure, exception, in_used_worker)
         match event.ruling.verdict:
             case verdict.Retry() if meaning.wait is not None:
-                event = _waiting(event, meaning.wait, meaning.waits_for, f"outage: {event.failure.rule}")
+                event = self._waiting(event, meaning.wait, meaning.waits_for, f"outage: {event.failure.rule}")
             case verdict.DeadLetter():
                 event = self._admitted(event, now)
             case _ if event.failure.started:
@@ -184,7 +184,16 @@ class SettlementBuilder:
             failure = msgspec.structs.replace(failure, charged=False)
             event = replace(event, failure=failure, counters=attempts.failed(delivery.counters, failure, self.clock()))
         rule = f"admission: not made a dead letter, since too many are ({ruling.verdict.reason})"
-        return _waiting(event, wait, "", rule, charged=failure.started and failure.charged)
+        return self._waiting(event, wait, "", rule, charged=failure.started and failure.charged)
+
+    def _waiting(self, event: Event, wait: float, waits_for: str, rule: str, *, charged: bool = False) -> Event:
+        """Not given up: it is put off for so many seconds."""
+        ruling = Ruling(verdict.Retry(timedelta(seconds=wait), charged), event.ruling.classification, rule)
+        return replace(event, ruling=ruling, counters=self._put_off(event.counters, wait, waits_for))
+
+    def _put_off(self, counters: Counters, wait: float, waits_for: str) -> Counters:
+        """The time of a pause is left out of every message's age (`_aged`), so no wait in it is noted beside that."""
+        return attempts.put_off(counters, 0.0 if self.control.is_paused else wait, waits_for)
 
     def _event(
         self, delivery: Delivery, failure: Failure, exception: BaseException | None = None, in_used_worker: bool = False
@@ -260,12 +269,6 @@ def letter(
         history=counters.history,
         replays=counters.replays,
     )
-
-
-def _waiting(event: Event, wait: float, waits_for: str, rule: str, *, charged: bool = False) -> Event:
-    """Not given up: it is put off for so many seconds."""
-    ruling = Ruling(verdict.Retry(timedelta(seconds=wait), charged), event.ruling.classification, rule)
-    return replace(event, ruling=ruling, counters=attempts.put_off(event.counters, wait, waits_for))
 
 
 def _in_doubt(ruling: Ruling, why: str) -> Ruling:
