@@ -135,6 +135,24 @@ def test_a_source_that_was_slow_is_not_stopped_for_ever():
     raise AssertionError(f"It is still slowed; {started} were started")
 
 
+def test_what_was_handed_out_and_taken_back_is_no_part_of_the_earlier_rate():
+    throttle = Throttle()
+    throttle.started(1_000, 0.0)  # read ahead; a hundred of them have started since
+    assert [throttle.throttled(each, "billing", None, 9.5) for each in "abc"] == [False, False, True]
+    throttle.not_started(900, 9.5)
+    throttle.room(9.5)
+    assert 5 <= throttle.room(10.5) <= 6, "half of ten a second"
+
+
+def test_what_is_taken_back_later_does_not_change_a_rate_that_was_allowed():
+    throttle = slowed(rate=100, retry_after=None)
+    throttle.room(12.5)
+    assert [throttle.throttled(each, "billing", None, 12.5) for each in "xyz"] == [False, False, True]
+    throttle.not_started(1_000, 12.5)
+    throttle.room(12.5)
+    assert 30 <= throttle.room(13.5) <= 36
+
+
 @given(st.lists(st.tuples(st.integers(0, 50), st.floats(0, 3), st.booleans()), max_size=80))
 def test_whatever_comes_the_room_is_never_negative_and_the_wait_is_bounded(steps):
     throttle, now = Throttle(), 0.0

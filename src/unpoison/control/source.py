@@ -221,6 +221,16 @@ class SourceControl:
         if self.circuits is not None:
             self.circuits.forget(deliveries, now)
 
+    def taken_back(self, deliveries: Sequence[Delivery], now: float) -> None:
+        """These were to start and have not: each counts as a start when it does."""
+        if not deliveries:
+            return
+        self.forget(deliveries, now)
+        self._pace.not_started(len(deliveries), now)
+        self._throttle.not_started(len(deliveries), now)
+        if self._budget is not None:
+            self._budget.not_started(sum(not delivery.counters.history for delivery in deliveries))
+
     def dropped(self, now: float) -> None:
         """Nothing that was started is ours any more."""
         self._probes.clear()

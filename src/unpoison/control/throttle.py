@@ -26,7 +26,8 @@ class Throttle:
         self._asked: dict[str, dict[str, float]] = {}
         """By dependency, the messages that were throttled on it lately, and when."""
         self._starts = RecentCount(WITHIN)
-        self._measured = 0.0
+        self._measured, self._is_measured = 0.0, False
+        """Starts per second before it was slowed; whether all of them were counted rather than allowed."""
         self._not_before = 0.0
         self._since: float | None = None
         """When the slow start begins or began; None while there is no limit."""
@@ -52,6 +53,7 @@ class Throttle:
         del self._asked[dependency]
         is_new = self._since is None or now >= max(self._since, self._slowed_at + SETTLES)
         if is_new:
+            self._is_measured = self._since is None
             self._measured, self._slowed_at = max(LEAST_RATE, self._rate_until(now)), now
         wait = min(LONGEST, max(0.0, retry_after or 0.0))
         self._not_before = max(self._not_before, now + wait)
@@ -65,6 +67,12 @@ class Throttle:
     def started(self, count: int, now: float) -> None:
         self._starts.add(count, now)
         self._tokens -= count
+
+    def not_started(self, count: int, now: float) -> None:
+        """So many of those that were to start did not: they were taken back because the source was slowed."""
+        self._starts.take(count, now)
+        if self._is_measured and now - self._slowed_at < SETTLES:
+            self._measured = max(LEAST_RATE, self._starts.total(now) / WITHIN)
 
     def room(self, now: float) -> int | None:
         """How many messages may start now; None if there is no limit."""

@@ -107,7 +107,7 @@ class Gate:
     def release(self, deliveries: Sequence[Delivery]) -> None:
         """Hand these back, which were not started."""
         if deliveries:
-            self._control.forget(deliveries, self._monotonic())
+            self._control.taken_back(deliveries, self._monotonic())
             self._settler.release(deliveries)
 
     def take_back_all(self) -> Sequence[Delivery]:
@@ -122,7 +122,7 @@ class Gate:
 
     def _take_back(self) -> Sequence[Delivery]:
         taken = self._workers.take_back()
-        self._control.forget(taken, self._monotonic())
+        self._control.taken_back(taken, self._monotonic())
         return taken
 
     def _pause(self) -> None:
