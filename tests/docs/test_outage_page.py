@@ -139,7 +139,7 @@ def test_its_numbers_are_those_of_the_code():
         "`admission=Admission(share=0.2, at_least=50, within=60)`": (letters.share, letters.at_least, letters.within)
         == (0.2, 50, 60),
         "within 60 seconds or within the last 6": letters.within * admission.LATELY == 6,
-        "one message a minute is tried meanwhile": admission.PROBE_INTERVAL == 60,
+        "each consumer tries one message a minute meanwhile": admission.PROBE_INTERVAL == 60,
         "for the first minute": letters.within == 60,
         "most messages fail (more than 5 of them)": (admission.MOST, admission.FEW * letters.at_least) == (0.5, 5),
         "once 200 have failed that are more than a fifth": admission.MANY * letters.at_least == 200,

@@ -484,6 +484,17 @@ def test_after_a_probe_all_consumers_are_on_probation_and_probe_less_often_once_
     assert member("c:3").control.admission.next_probe_in(clock.now) == 2 * PROBE_INTERVAL, "also after a restart"
 
 
+def test_after_too_many_dead_letters_each_consumer_probes_by_itself_and_the_reason_says_so(member, clock):
+    members = [member(f"{name}:1") for name in "abcde"]
+    members[0].too_many_dead()
+    for each in members:
+        each.exchange()
+    clock.now += PROBE_INTERVAL
+    assert [each.turn() for each in members[1:]] == [1] * 4
+    (pause,) = members[0].store.pauses()
+    assert "each consumer tries one message every 60 s" in pause.reason
+
+
 def test_a_person_gives_the_letters_back_to_all_consumers(member, clock):
     first, second = member("a:1"), member("b:2")
     first.too_many_dead()

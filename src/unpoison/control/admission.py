@@ -1,7 +1,8 @@
 """Keeps a bad deploy from draining its source into the DLQ.
 
 When an unusual share of the messages that end become dead letters, the source is paused: what would have become a dead letter
-is kept, uncharged. A probe a minute finds out whether the cause is gone; a new version of the code, or a person, resumes it too.
+is kept, uncharged. A probe a minute by each consumer finds out whether the cause is gone; a new version of the code, or a
+person, resumes it too.
 
 One probe that succeeds shows little where only a part of the messages fails. So the source is then on probation: at first nothing
 becomes a dead letter, and it is paused again sooner than before. Each time that happens, the next probe comes later.
