@@ -31,6 +31,7 @@ GUESS = Evidence(
     ("ConnectionRefusedError: [Errno 111] Connection refused",),
     is_named=False,
 )
+QUOTA = Evidence("api.example.com:443", 0.0, 3, ("httpx.HTTPStatusError: Client error '429 Too Many Requests'",))
 DEPLOY = TooManyDead(0.0, 51, 240, 6.0, ("AttributeError: 'Order' object has no attribute 'total'",))
 EVA = OperatorPause("eva@web-1", "billing moves", 1_772_334_720.0)
 
@@ -40,12 +41,12 @@ CHANGES: list[tuple[Change, float]] = [
     (Paused(EVA), 0.0),
     (Opened(BILLING), 0.35),
     (Opened(GUESS), 1.7),
-    (Resumed(720.0), 0.0),
-    (Resumed(60.0, True), 0.0),
+    (Resumed(720.0, BILLING), 0.0),
+    (Resumed(60.0, DEPLOY, True), 0.0),
     (Closed("billing.example.com:443", 720.0), 0.0),
     (StillDown(BROKEN, 1_800.0), 1_800.0),
-    (Slowed("api.example.com:443", 30.0), 0.0),
-    (Slowed("api.example.com:443", 0.0), 0.0),
+    (Slowed(QUOTA, 30.0), 0.8),
+    (Slowed(QUOTA, 0.0), 0.8),
     (BudgetUsedUp(1_234, 0.2), 0.0),
 ]
 
@@ -93,6 +94,8 @@ def test_every_event_is_there_with_its_fields():
         events.setdefault(line.event, set()).update(line.fields)
     events["outage"].discard("reason")  # of a pause
     events["outage-lasts"].discard("reason")
+    events["resume"] -= events["pause"] - {"reason", "seconds"}  # "those of its pause"
+    listed["resume"].discard("pause")
     events["pause"] |= {"outage", "admission", "operator"}
     assert listed == events
     away = re.findall(r'"event": "(store-(?:away|back))"', inspect.getsource(store_link))

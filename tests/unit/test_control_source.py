@@ -626,7 +626,8 @@ def test_one_throttled_message_waits_by_itself_and_three_slow_the_source():
     for name, room in (("a", None), ("b", None), ("c", 0)):
         fail(control, name, 10.0, kind=ErrorClassification.THROTTLED, retry_after=5.0, charged=False)
         assert control.room(10.0) == room
-    assert control.changes == [Slowed("billing:443", 5.0)]
+    evidence = Evidence("billing:443", 10.0, 3, ("ConnectionError: refused",))
+    assert control.changes == [Slowed(evidence, 5.0)]
     assert control.room(14.9) == 0
     assert 0 < control.room(15.1) < 10
     assert not control.is_paused
@@ -638,7 +639,7 @@ def test_an_operator_pauses_and_resumes():
     control.pause_by_operator(pause, 6.0)
     assert (control.pause, control.room(1000.0), control.next_look_in(1000.0)) == (pause, 0, float("inf"))
     control.pause_by_operator(None, 65.0)
-    assert control.changes == [Paused(pause), Resumed(60.0)]
+    assert control.changes == [Paused(pause), Resumed(60.0, pause)]
     assert [control.paused_for(age, 165.0) for age in (200.0, 160.0, 130.0, 100.0, 1.0)] == [60.0, 60.0, 30.0, 0.0, 0.0]
 
 
@@ -651,7 +652,7 @@ def test_each_reason_of_a_pause_is_told_when_it_begins_to_count_and_the_end_once
     assert control.room(66.0) == 1
     control.admit([message("probe")], 66.0)
     control.ended([message("probe")], 0, 66.0)
-    assert control.changes[4:] == [Resumed(66.0)]
+    assert control.changes[4:] == [Resumed(66.0, outage)]
 
 
 def test_what_a_person_has_resumed_forgets_the_outage_and_the_dead_letters():

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from unpoison.control.evidence import Evidence
 from unpoison.control.throttle import LONGEST, MAX_DEPENDENCIES, Throttle
 
 
@@ -29,6 +30,13 @@ def test_two_messages_never_slow_a_source_however_often_they_are_throttled(steps
         now += pause
         assert not throttle.throttled(message, "billing", 60, now)
     assert throttle.room(now) is None
+
+
+def test_that_a_source_is_slowed_comes_with_its_evidence():
+    throttle, told = running(10), [("a", "429"), ("b", "429"), ("a", "quota"), ("c", "slow down")]
+    for number, (message, error) in enumerate(told):
+        throttle.throttled(message, "billing", 5.0, 10.0 + number, error)
+    assert throttle.evidence == Evidence("billing", 11.0, 3, ("quota", "429", "slow down"))
 
 
 def test_throttles_of_different_dependencies_or_far_apart_do_not_add_up():

@@ -30,9 +30,11 @@ class Paused(NamedTuple):
 
 
 class Resumed(NamedTuple):
-    """The pause is over after so many seconds. `is_on_probation`: dead letters are not admitted yet."""
+    """The pause is over after so many seconds; `reason` is why it was paused last. `is_on_probation`: dead letters are not
+    admitted yet."""
 
     seconds: float
+    reason: PauseReason
     is_on_probation: bool = False
 
 
@@ -57,9 +59,9 @@ class StillDown(NamedTuple):
 
 
 class Slowed(NamedTuple):
-    """A dependency throttles: nothing starts for so many seconds, and then the source is slow for a while."""
+    """A dependency throttles so many messages: nothing starts for so many seconds, and then the source is slow for a while."""
 
-    dependency: str
+    evidence: Evidence
     wait: float
 
 

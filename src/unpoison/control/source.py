@@ -245,8 +245,9 @@ class SourceControl:
 
     def _throttled(self, delivery: Delivery, failure: Failure, now: float) -> None:
         dependency = failure.dependency or self.options.depends_on or failure.type_name
-        if self._throttle.throttled(delivery.id, dependency, failure.retry_after, now):
-            self.changes.append(Slowed(dependency, self._throttle.next_start_in(now)))
+        is_slowed = self._throttle.throttled(delivery.id, dependency, failure.retry_after, now, sample_of(failure))
+        if is_slowed and self._throttle.evidence is not None:
+            self.changes.append(Slowed(self._throttle.evidence, self._throttle.next_start_in(now)))
 
     def pause_by_operator(self, pause: OperatorPause | None, now: float, since: float | None = None) -> None:
         """A person has paused the source, or resumed it (None). `since`: before this process began, by its clock."""
@@ -286,18 +287,18 @@ class SourceControl:
 
     def _follow(self, now: float, since: float | None = None) -> None:
         """Note whether the source is paused now, and why: a second reason may outlast the first."""
-        reason = self.pause
-        if reason is not None and reason != self._told:
+        reason, before = self.pause, self._told
+        if reason is not None and reason != before:
             self.changes.append(Paused(reason))
         self._told = reason
         if reason is not None and self._paused_since is None:
             self._pace.measure(now)
             ended = self._pauses[-1][1] if self._pauses else float("-inf")
             self._paused_since = now if since is None else min(now, max(since, ended))
-        elif reason is None and self._paused_since is not None:
+        elif reason is None and self._paused_since is not None and before is not None:
             self._pauses.append((self._paused_since, now))
             is_on_probation = self.admission is not None and self.admission.is_on_probation
-            self.changes.append(Resumed(now - self._paused_since, is_on_probation))
+            self.changes.append(Resumed(now - self._paused_since, before, is_on_probation))
             self._paused_since = None
             self._pace.begin(now)
 

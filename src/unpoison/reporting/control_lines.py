@@ -40,9 +40,10 @@ def _line(name: str, change: Change, now: float) -> Line:
     match change:
         case Paused(reason):
             return Line(logging.ERROR, "pause", f"{name!r} is paused{explained(name, reason, now)}", evidence_of(reason, now))
-        case Resumed(seconds, is_on_probation):
+        case Resumed(seconds, reason, is_on_probation):
             said = " Dead letters are not admitted until messages have succeeded for a while." if is_on_probation else ""
-            return Line(logging.WARNING, "resume", f"{name!r} resumed after {in_words(seconds)}, slowly at first.{said}")
+            fields = evidence_of(reason, now) | {"seconds": round(seconds, 3), "probation": is_on_probation}
+            return Line(logging.WARNING, "resume", f"{name!r} resumed after {in_words(seconds)}, slowly at first.{said}", fields)
         case Opened(evidence):
             text = (
                 f"{name!r}: {evidence.problem}. {_failed(evidence, now)}. Messages that fail on it wait and are not charged; the "
@@ -60,18 +61,18 @@ def _line(name: str, change: Change, now: float) -> Line:
             )
             return Line(logging.ERROR, "outage-lasts", text, evidence_of(evidence, now))
         case Slowed() | BudgetUsedUp():
-            return _slower(name, change)
+            return _slower(name, change, now)
 
 
-def _slower(name: str, change: Slowed | BudgetUsedUp) -> Line:
+def _slower(name: str, change: Slowed | BudgetUsedUp, now: float) -> Line:
     match change:
-        case Slowed(dependency, wait):
+        case Slowed(evidence, wait):
             begin = f"Nothing of {name!r} starts for {in_words(wait)}; then it" if wait else f"From now on {name!r}"
             text = (
-                f"{dependency} throttles several messages. {begin} starts at half its rate, and a tenth faster each second. What "
-                f"is throttled is not charged."
+                f"{evidence.dependency} throttles several messages. {_failed(evidence, now, 'were throttled')}. {begin} starts "
+                f"at half its rate, and a tenth faster each second. What is throttled is not charged."
             )
-            return Line(logging.WARNING, "throttled", text, {"dependency": dependency, "wait": wait})
+            return Line(logging.WARNING, "throttled", text, _facts(evidence, now) | {"wait": wait})
         case BudgetUsedUp(retries, share):
             text = (
                 f"The retry budget of {name!r} is used up ({share:.0%} of first starts, at least {FLOOR:g} a second). Retries "
@@ -103,10 +104,10 @@ def explained(name: str, reason: PauseReason, now: float) -> str:
             )
 
 
-def _failed(evidence: Evidence, now: float) -> str:
+def _failed(evidence: Evidence, now: float, did: str = "failed") -> str:
     """Also true when it is told later than it was found out: of a pause, or by another consumer."""
     ago = in_words(max(0.01, now - evidence.since))
-    return f"{evidence.messages} different messages failed, the first {ago} ago ({'; '.join(evidence.samples)})"
+    return f"{evidence.messages} different messages {did}, the first {ago} ago ({'; '.join(evidence.samples)})"
 
 
 def evidence_of(reason: PauseReason, now: float) -> dict[str, Any]:
@@ -124,10 +125,13 @@ def evidence_of(reason: PauseReason, now: float) -> dict[str, Any]:
                 "interval": reason.interval,
             }
         case Evidence():
-            return {
-                "reason": "outage",
-                "dependency": reason.dependency,
-                "messages": reason.messages,
-                "seconds": round(max(0.0, now - reason.since), 3),
-                "samples": list(reason.samples),
-            }
+            return {"reason": "outage"} | _facts(reason, now)
+
+
+def _facts(evidence: Evidence, now: float) -> dict[str, Any]:
+    return {
+        "dependency": evidence.dependency,
+        "messages": evidence.messages,
+        "seconds": round(max(0.0, now - evidence.since), 3),
+        "samples": list(evidence.samples),
+    }

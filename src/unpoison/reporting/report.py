@@ -214,7 +214,8 @@ class Report:
         with self._lock:
             broken = self._broken_since.pop(source, None)
         if broken is not None:
-            lasted, extra = time.monotonic() - broken[0], self._fields("resume", source)
+            lasted = time.monotonic() - broken[0]
+            extra = self._fields("resume", source, seconds=round(lasted, 3))
             log.warning("%r resumed after %.1f s.", self._name(source), lasted, extra=extra)
 
     def started(self, source: str, url: str, where: str) -> None:
