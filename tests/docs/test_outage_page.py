@@ -10,7 +10,18 @@ from tests.docs.pages import ROOT, blocks
 from unpoison.cli.source_status import InStore, SourceStatus
 from unpoison.control import admission, breaker, budget, circuits, evidence, options, throttle, turns
 from unpoison.control.admission import TooManyDead
-from unpoison.control.changes import BudgetUsedUp, Change, Closed, Opened, OperatorPause, Paused, Resumed, Slowed, StillDown
+from unpoison.control.changes import (
+    BudgetUsedUp,
+    Change,
+    Closed,
+    Expiring,
+    Opened,
+    OperatorPause,
+    Paused,
+    Resumed,
+    Slowed,
+    StillDown,
+)
 from unpoison.control.evidence import Evidence
 from unpoison.control.options import Admission, Breaker
 from unpoison.flow import settling, store_link
@@ -48,6 +59,7 @@ CHANGES: list[tuple[Change, float]] = [
     (Slowed(QUOTA, 30.0), 0.8),
     (Slowed(QUOTA, 0.0), 0.8),
     (BudgetUsedUp(1_234, 0.2), 0.0),
+    (Expiring(172_800.0, 345_600.0), 0.0),
 ]
 
 

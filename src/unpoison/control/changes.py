@@ -72,7 +72,14 @@ class BudgetUsedUp(NamedTuple):
     share: float
 
 
-Change: TypeAlias = Paused | Resumed | Opened | Closed | StillDown | Slowed | BudgetUsedUp
+class Expiring(NamedTuple):
+    """What waits has waited for so many seconds, at least half of the time after which the broker deletes it."""
+
+    waited: float
+    limit: float
+
+
+Change: TypeAlias = Paused | Resumed | Opened | Closed | StillDown | Slowed | BudgetUsedUp | Expiring
 
 
 class PutOff(NamedTuple):

@@ -243,6 +243,10 @@ class SourceControl:
         over = sum(max(0.0, end - max(begin, since)) for begin, end in self._pauses)
         return over if self._paused_since is None else over + now - max(self._paused_since, since)
 
+    def paused_so_far(self, now: float) -> float:
+        """For how many seconds the source has been paused; 0 if it is not."""
+        return 0.0 if self._paused_since is None else max(0.0, now - self._paused_since)
+
     def _throttled(self, delivery: Delivery, failure: Failure, now: float) -> None:
         dependency = failure.dependency or self.options.depends_on or failure.type_name
         is_slowed = self._throttle.throttled(delivery.id, dependency, failure.retry_after, now, sample_of(failure))

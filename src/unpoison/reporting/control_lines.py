@@ -11,6 +11,7 @@ from unpoison.control.changes import (
     BudgetUsedUp,
     Change,
     Closed,
+    Expiring,
     Opened,
     OperatorPause,
     Paused,
@@ -60,11 +61,11 @@ def _line(name: str, change: Change, now: float) -> Line:
                 f"them dead letters. To try them all now: unpoison resume {name}"
             )
             return Line(logging.ERROR, "outage-lasts", text, evidence_of(evidence, now))
-        case Slowed() | BudgetUsedUp():
-            return _slower(name, change, now)
+        case Slowed() | BudgetUsedUp() | Expiring():
+            return _warning(name, change, now)
 
 
-def _slower(name: str, change: Slowed | BudgetUsedUp, now: float) -> Line:
+def _warning(name: str, change: Slowed | BudgetUsedUp | Expiring, now: float) -> Line:
     match change:
         case Slowed(evidence, wait):
             begin = f"Nothing of {name!r} starts for {in_words(wait)}; then it" if wait else f"From now on {name!r}"
@@ -80,6 +81,15 @@ def _slower(name: str, change: Slowed | BudgetUsedUp, now: float) -> Line:
                 f"once a minute."
             )
             return Line(logging.WARNING, "budget", text, {"count": retries, "share": share})
+        case Expiring(waited, limit):
+            left = max(0.0, limit - waited)
+            when = f"in {in_words(left)}" if left else "now"
+            text = (
+                f"Messages of {name!r} have waited for {in_words(waited)}, and the broker deletes them {in_words(limit)} after "
+                f"their publish, the first {when}. Only a RabbitMQ queue that unpoison made keeps them, as dead letters. Have "
+                f"them consumed before that, or raise the time at the broker."
+            )
+            return Line(logging.ERROR, "retention", text, {"waited": round(waited), "limit": limit, "left": round(left)})
 
 
 def explained(name: str, reason: PauseReason, now: float) -> str:
