@@ -8,9 +8,20 @@ import pytest
 
 from tests.docs.pages import ROOT, blocks
 from unpoison.cli.source_status import InStore, SourceStatus
-from unpoison.control import admission, breaker, budget, circuits, evidence, options, throttle
+from unpoison.control import admission, breaker, budget, circuits, evidence, options, throttle, turns
 from unpoison.control.admission import TooManyDead
-from unpoison.control.changes import BudgetUsedUp, Change, Closed, Opened, OperatorPause, Paused, Resumed, Slowed, StillDown
+from unpoison.control.changes import (
+    BudgetUsedUp,
+    Change,
+    Closed,
+    Expiring,
+    Opened,
+    OperatorPause,
+    Paused,
+    Resumed,
+    Slowed,
+    StillDown,
+)
 from unpoison.control.evidence import Evidence
 from unpoison.control.options import Admission, Breaker
 from unpoison.flow import settling, store_link
@@ -31,6 +42,7 @@ GUESS = Evidence(
     ("ConnectionRefusedError: [Errno 111] Connection refused",),
     is_named=False,
 )
+QUOTA = Evidence("api.example.com:443", 0.0, 3, ("httpx.HTTPStatusError: Client error '429 Too Many Requests'",))
 DEPLOY = TooManyDead(0.0, 51, 240, 6.0, ("AttributeError: 'Order' object has no attribute 'total'",))
 EVA = OperatorPause("eva@web-1", "billing moves", 1_772_334_720.0)
 
@@ -40,12 +52,14 @@ CHANGES: list[tuple[Change, float]] = [
     (Paused(EVA), 0.0),
     (Opened(BILLING), 0.35),
     (Opened(GUESS), 1.7),
-    (Resumed(720.0), 0.0),
+    (Resumed(720.0, BILLING), 0.0),
+    (Resumed(60.0, DEPLOY, True), 0.0),
     (Closed("billing.example.com:443", 720.0), 0.0),
     (StillDown(BROKEN, 1_800.0), 1_800.0),
-    (Slowed("api.example.com:443", 30.0), 0.0),
-    (Slowed("api.example.com:443", 0.0), 0.0),
+    (Slowed(QUOTA, 30.0), 0.8),
+    (Slowed(QUOTA, 0.0), 0.8),
     (BudgetUsedUp(1_234, 0.2), 0.0),
+    (Expiring(172_800.0, 345_600.0), 0.0),
 ]
 
 
@@ -92,6 +106,8 @@ def test_every_event_is_there_with_its_fields():
         events.setdefault(line.event, set()).update(line.fields)
     events["outage"].discard("reason")  # of a pause
     events["outage-lasts"].discard("reason")
+    events["resume"] -= events["pause"] - {"reason", "seconds"}  # "those of its pause"
+    listed["resume"].discard("pause")
     events["pause"] |= {"outage", "admission", "operator"}
     assert listed == events
     away = re.findall(r'"event": "(store-(?:away|back))"', inspect.getsource(store_link))
@@ -138,7 +154,12 @@ def test_its_numbers_are_those_of_the_code():
         "`admission=Admission(share=0.2, at_least=50, within=60)`": (letters.share, letters.at_least, letters.within)
         == (0.2, 50, 60),
         "within 60 seconds or within the last 6": letters.within * admission.LATELY == 6,
-        "one message a minute is tried meanwhile": admission.PROBE_INTERVAL == 60,
+        "each consumer tries one message a minute meanwhile": admission.PROBE_INTERVAL == 60,
+        "for the first minute": letters.within == 60,
+        "most messages fail (more than 5 of them)": (admission.MOST, admission.FEW * letters.at_least) == (0.5, 5),
+        "once 200 have failed that are more than a fifth": admission.MANY * letters.at_least == 200,
+        "up to 15 minutes": admission.LONGEST_INTERVAL == 900,
+        "comes back after five to ten minutes": turns.LONGEST_WAIT == 600,
     }
     assert [words for words in said if words not in WORDS] == []
     assert [words for words, is_true in said.items() if not is_true] == []

@@ -37,6 +37,17 @@ def test_whatever_comes_retries_stay_below_share_and_floor(steps):
     assert granted <= earned
 
 
+def test_first_starts_that_did_not_happen_allow_no_retries():
+    budget = RetryBudget(0.2)
+    budget.grant(10, 0)
+    budget.first_starts(1000)
+    budget.not_started(1000)
+    assert budget.grant(1000, 1.0) == FLOOR
+    budget.not_started(5)
+    budget.first_starts(500)
+    assert budget.grant(1000, 2.0) == 100, "no more can be taken back than there were"
+
+
 def test_what_was_not_used_is_saved_for_a_second_at_most():
     budget = RetryBudget(0.2)
     budget.grant(0, 0)

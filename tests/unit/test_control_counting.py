@@ -35,8 +35,10 @@ def test_what_is_taken_back_no_longer_counts_and_no_more_than_was_there_can_be()
     counter.add(4, 10)
     counter.take(1, 10)
     assert counter.total(10) == 6
+    counter.take(4, 10)
+    assert (counter.total(10), counter.total(10 + SECONDS)) == (2, 0)
     counter.take(9, 10)
-    assert (counter.total(10), counter.total(10 + SECONDS)) == (3, 0)
+    assert (counter.total(10), counter.total(10 + SECONDS)) == (0, 0)
 
 
 def test_a_million_cost_no_more_than_one():

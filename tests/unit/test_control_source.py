@@ -1,6 +1,7 @@
 """What one source may start, and what a failure means for it, with all state machines together. Times are passed in."""
 
 import heapq
+import random
 from itertools import pairwise
 
 import pytest
@@ -625,7 +626,8 @@ def test_one_throttled_message_waits_by_itself_and_three_slow_the_source():
     for name, room in (("a", None), ("b", None), ("c", 0)):
         fail(control, name, 10.0, kind=ErrorClassification.THROTTLED, retry_after=5.0, charged=False)
         assert control.room(10.0) == room
-    assert control.changes == [Slowed("billing:443", 5.0)]
+    evidence = Evidence("billing:443", 10.0, 3, ("ConnectionError: refused",))
+    assert control.changes == [Slowed(evidence, 5.0)]
     assert control.room(14.9) == 0
     assert 0 < control.room(15.1) < 10
     assert not control.is_paused
@@ -637,7 +639,7 @@ def test_an_operator_pauses_and_resumes():
     control.pause_by_operator(pause, 6.0)
     assert (control.pause, control.room(1000.0), control.next_look_in(1000.0)) == (pause, 0, float("inf"))
     control.pause_by_operator(None, 65.0)
-    assert control.changes == [Paused(pause), Resumed(60.0)]
+    assert control.changes == [Paused(pause), Resumed(60.0, pause)]
     assert [control.paused_for(age, 165.0) for age in (200.0, 160.0, 130.0, 100.0, 1.0)] == [60.0, 60.0, 30.0, 0.0, 0.0]
 
 
@@ -650,7 +652,7 @@ def test_each_reason_of_a_pause_is_told_when_it_begins_to_count_and_the_end_once
     assert control.room(66.0) == 1
     control.admit([message("probe")], 66.0)
     control.ended([message("probe")], 0, 66.0)
-    assert control.changes[4:] == [Resumed(66.0)]
+    assert control.changes[4:] == [Resumed(66.0, outage)]
 
 
 def test_what_a_person_has_resumed_forgets_the_outage_and_the_dead_letters():
@@ -663,6 +665,65 @@ def test_what_a_person_has_resumed_forgets_the_outage_and_the_dead_letters():
     assert control.pause is None
     assert control.refuses_letter(message("next"), bug, 2.0) is None
     assert fail(control, "next", 2.0).wait is None
+
+
+BUG = Failure(classification=ErrorClassification.BUG, rule="bug", type_name="KeyError", text="total")
+
+
+def hours_of_a_source(control, bad, seconds, begin=0.0):
+    """A hundred messages a second, of which this share fails. Returns the dead letters, and how many have succeeded."""
+    chance, now, letters, done = random.Random(7), begin, 0, 0
+    while now < begin + seconds:
+        room = control.room(now)
+        deliveries = [message(f"{now}-{each}") for each in range(10 if room is None else min(10, room))]
+        failing = [delivery for delivery in deliveries if chance.random() < bad]
+        good = [delivery for delivery in deliveries if delivery not in failing]
+        control.admit(deliveries, now)
+        control.ended(good, len(failing), now)
+        done += len(good)
+        for delivery in failing:
+            control.weigh(delivery, BUG, now)
+            letters += control.refuses_letter(delivery, BUG, now) is None
+        control.fetched(10, len(deliveries), now)
+        now += 0.1
+    return letters, done
+
+
+@pytest.mark.parametrize(("bad", "least"), [(0.25, 1_000), (0.5, 50), (0.9, 5)])
+def test_a_deploy_that_breaks_a_part_of_the_messages_costs_sixty_letters_an_hour_and_heals_by_itself(bad, least):
+    control = SourceControl(ControlOptions())
+    letters, done = hours_of_a_source(control, bad, 3_600)
+    assert 50 <= letters <= 60
+    assert done >= least
+    assert hours_of_a_source(control, 0.0, 1_500, begin=3_600)[0] == 0
+    assert control.is_calm
+    assert not control.admission.is_on_probation
+
+
+def test_poison_below_the_share_stops_nothing_though_a_source_is_on_probation():
+    control = SourceControl(ControlOptions())
+    while control.refuses_letter(message("dead"), BUG, 0.0) is None:
+        pass
+    control.admission.try_again(60.0)
+    letters, done = hours_of_a_source(control, 0.05, 600, begin=60.0)
+    assert control.pause is None
+    assert letters > 1_000
+    assert done > 40_000
+
+
+def test_a_message_that_was_kept_waits_until_others_have_shown_whether_the_cause_is_gone():
+    control = SourceControl(ControlOptions())
+    while control.refuses_letter(message("dead"), BUG, 0.0) is None:
+        pass
+    kept = message("kept", history=(PAST,), put_off=1)
+    assert control.refuses_letter(message("first"), BUG, 0.0) < 2.1, "a new version finds those at once"
+    assert control.refuses_letter(kept, BUG, 60.0) >= 300, "a probe that fails goes behind the others"
+    control.admission.try_again(60.0)
+    started, put_off = control.admit([kept, message("new")], 61.0)
+    assert [delivery.id for delivery in started] == ["new"]
+    assert [each.delivery.id for each in put_off] == ["kept"]
+    assert put_off[0].after >= 300
+    assert control.admit([kept], 121.0)[0] == [kept]
 
 
 def test_messages_that_are_taken_from_the_consumer_block_no_probe():

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from unpoison.control.evidence import Evidence
 from unpoison.control.throttle import LONGEST, MAX_DEPENDENCIES, Throttle
 
 
@@ -29,6 +30,13 @@ def test_two_messages_never_slow_a_source_however_often_they_are_throttled(steps
         now += pause
         assert not throttle.throttled(message, "billing", 60, now)
     assert throttle.room(now) is None
+
+
+def test_that_a_source_is_slowed_comes_with_its_evidence():
+    throttle, told = running(10), [("a", "429"), ("b", "429"), ("a", "quota"), ("c", "slow down")]
+    for number, (message, error) in enumerate(told):
+        throttle.throttled(message, "billing", 5.0, 10.0 + number, error)
+    assert throttle.evidence == Evidence("billing", 11.0, 3, ("quota", "429", "slow down"))
 
 
 def test_throttles_of_different_dependencies_or_far_apart_do_not_add_up():
@@ -133,6 +141,24 @@ def test_a_source_that_was_slow_is_not_stopped_for_ever():
         throttle.started(room, float(now))
         started += room
     raise AssertionError(f"It is still slowed; {started} were started")
+
+
+def test_what_was_handed_out_and_taken_back_is_no_part_of_the_earlier_rate():
+    throttle = Throttle()
+    throttle.started(1_000, 0.0)  # read ahead; a hundred of them have started since
+    assert [throttle.throttled(each, "billing", None, 9.5) for each in "abc"] == [False, False, True]
+    throttle.not_started(900, 9.5)
+    throttle.room(9.5)
+    assert 5 <= throttle.room(10.5) <= 6, "half of ten a second"
+
+
+def test_what_is_taken_back_later_does_not_change_a_rate_that_was_allowed():
+    throttle = slowed(rate=100, retry_after=None)
+    throttle.room(12.5)
+    assert [throttle.throttled(each, "billing", None, 12.5) for each in "xyz"] == [False, False, True]
+    throttle.not_started(1_000, 12.5)
+    throttle.room(12.5)
+    assert 30 <= throttle.room(13.5) <= 36
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.floats(0, 3), st.booleans()), max_size=80))

@@ -44,7 +44,7 @@ def test_a_pause_whose_reason_changes_is_as_long_as_it_was_and_tells_its_present
     source, seconds, why = report.longest_pause()
     assert (source, seconds) == ("orders", 60.0)
     assert "by ana@desk" in why
-    report.controlled("orders", [Resumed(60.0)], clock)
+    report.controlled("orders", [Resumed(60.0, OperatorPause("ana@desk", "migration", 1.0))], clock)
     assert report.longest_pause() is None
 
 

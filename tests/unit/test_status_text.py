@@ -81,6 +81,27 @@ def test_a_pause_because_of_dead_letters_shows_its_evidence_and_one_command():
     assert text.count("unpoison resume orders") == text.count("To resume it now:") == 1
 
 
+def test_where_a_new_version_goes_on_the_source_runs_though_the_old_one_is_paused():
+    pause = a_pause(ADMISSION, by="web-1:4711", evidence=MANY_DEAD)
+    old, new = a_consumer(state="paused"), a_consumer("web-2:9", version="1.5.0")
+    assert a_status([pause], consumers=[old, new]).state == "running"
+    assert a_status([pause], consumers=[old, a_consumer("web-2:9", version="1.5.0", state="paused")]).state == "paused"
+    assert a_status([pause], consumers=[old]).state == "paused"
+    assert a_status([pause], consumers=[]).state == "paused"
+    assert a_status([pause, a_pause()], consumers=[old, new]).state == "paused", "a person pauses all versions"
+    said = in_one_line(a_status([pause], consumers=[old, new]))
+    assert (
+        "'orders': consumers with version 1.4.2 are paused, those with another one go on. It was paused by consumer web-1" in said
+    )
+    assert "51 were to become dead letters (KeyError: 'vat')" in said
+
+
+def test_nothing_that_a_new_version_handles_is_about_to_be_deleted_because_an_old_one_is_paused():
+    pause, new = a_pause(ADMISSION, since=NOW - 3 * DAY), a_consumer(version="1.5.0")
+    assert a_status([pause], consumers=[new], oldest=None, deleted_after=4 * DAY).deleted_in is None
+    assert a_status([pause], oldest=None, deleted_after=4 * DAY, consumers=[]).deleted_in == DAY
+
+
 @pytest.mark.parametrize("evidence", [{"dead": "many"}, {}, {"dead": 1, "ended": None}])
 def test_evidence_that_cannot_be_read_is_replaced_by_the_words_that_came_with_it(evidence):
     text = in_one_line(a_status([a_pause(ADMISSION, "too many dead letters", evidence=evidence)]))

@@ -458,6 +458,68 @@ def test_the_first_message_that_succeeds_again_resumes_all(member, clock):
     assert list(first.store.pauses()) == []
 
 
+def letters_until_paused(member):
+    """How many messages of a member that fails at everything become dead letters."""
+    bug = Failure(classification=ErrorClassification.BUG, rule="bug", type_name="KeyError", text="total")
+    letters = 0
+    while member.control.pause is None:
+        letters += member.control.refuses_letter(member.start(), bug, member.clock()) is None
+    return letters
+
+
+def test_after_a_probe_all_consumers_are_on_probation_and_probe_less_often_once_one_relapses(member, clock):
+    first, second = member("a:1"), member("b:2")
+    first.too_many_dead()
+    first.exchange()
+    second.exchange()
+    clock.now += PROBE_INTERVAL
+    assert second.turn() == 1
+    second.succeeds()
+    second.exchange()
+    first.exchange()
+    assert (first.control.pause, letters_until_paused(first)) == (None, 0)
+    first.exchange()
+    second.exchange()
+    assert [each.control.admission.next_probe_in(clock.now) for each in (first, second)] == [2 * PROBE_INTERVAL] * 2
+    assert member("c:3").control.admission.next_probe_in(clock.now) == 2 * PROBE_INTERVAL, "also after a restart"
+
+
+def test_after_too_many_dead_letters_each_consumer_probes_by_itself_and_the_reason_says_so(member, clock):
+    members = [member(f"{name}:1") for name in "abcde"]
+    members[0].too_many_dead()
+    for each in members:
+        each.exchange()
+    clock.now += PROBE_INTERVAL
+    assert [each.turn() for each in members[1:]] == [1] * 4
+    (pause,) = members[0].store.pauses()
+    assert "each consumer tries one message every 60 s" in pause.reason
+
+
+def test_a_person_gives_the_letters_back_to_all_consumers(member, clock):
+    first, second = member("a:1"), member("b:2")
+    first.too_many_dead()
+    first.exchange()
+    second.exchange()
+    for _ in range(2):
+        clock.now += 1
+        first.store.resume("orders", "ada@desk")
+        first.exchange()
+        second.exchange()
+        assert [letters_until_paused(each) for each in (first, second)] == [50, 50]
+        first.exchange()
+        second.exchange()
+
+
+def test_a_new_code_version_has_all_its_letters(member, clock):
+    old = member("a:1", "1.0")
+    old.too_many_dead()
+    old.exchange()
+    clock.now += 1
+    new = member("b:2", "1.1")
+    new.exchange()
+    assert letters_until_paused(new) == 50
+
+
 def test_a_person_resumes_all(member):
     first, second = member("a:1"), member("b:2")
     first.too_many_dead()

@@ -69,11 +69,18 @@ class SourceStatus(msgspec.Struct, frozen=True):
     def state(self) -> str:
         if self.store is None:
             return "unknown"
-        if self.store.pauses:
+        if any(self.holds(each) for each in self.store.pauses):
             return "paused"
         if self.is_outage:
             return "outage"
         return RUNNING if self.store.consumers else "no consumer"
+
+    def holds(self, pause: Pause) -> bool:
+        """Whether a pause stops the source. One because of dead letters is about one version of the code, and lasts while
+        consumers of that version live: those of another one may go on."""
+        consumers = () if self.store is None else self.store.consumers
+        others = [each for each in consumers if each.code_version != pause.code_version]
+        return pause.kind == OPERATOR or not any(each.state == RUNNING for each in others)
 
     @property
     def is_outage(self) -> bool:
@@ -98,10 +105,10 @@ class SourceStatus(msgspec.Struct, frozen=True):
 
     @property
     def paused_for(self) -> float:
-        """Seconds since the oldest pause began, or the oldest outage that pauses the source; 0 if there is none."""
+        """Seconds since the oldest pause began that stops the source, or the oldest outage that pauses it; 0 if there is none."""
         if self.store is None:
             return 0.0
-        began = [each.since for each in self.store.pauses]
+        began = [each.since for each in self.store.pauses if self.holds(each)]
         began += [each.since for each in self.store.circuits if each.state == PAUSING]
         return self.now - min(began) if began else 0.0
 

@@ -132,7 +132,7 @@ def _paragraphs(status: SourceStatus, named: str) -> Iterator[Paragraph]:
     if status.store is None:
         return
     for place, pause in enumerate(sorted(status.store.pauses, key=lambda each: each.kind != OPERATOR)):
-        said = _paused(pause, status.now)
+        said = _paused(pause, status.now, holds=status.holds(pause))
         if place == 0:
             yield Paragraph(_BAD, said, resume_command(pause.source, named))
         else:
@@ -166,9 +166,13 @@ def said_by(pause: Pause, now: float) -> str:
     return f"{who}{version} since {moment(pause.since)} ({ago(now - pause.since)})"
 
 
-def _paused(pause: Pause, now: float) -> str:
-    """All about a pause that lasts, up to the command that ends it."""
+def _paused(pause: Pause, now: float, *, holds: bool) -> str:
+    """All about a pause that lasts, up to the command that ends it. `holds`: it stops the source, and not only old consumers."""
     said = f"{pause.source!r} is paused by {said_by(pause, now)}"
+    if not holds:
+        which = "without a version" if pause.code_version is None else f"with version {one_line(pause.code_version)}"
+        others = f"consumers {which} are paused, those with another one go on"
+        said = f"{pause.source!r}: {others}. It was paused by {said_by(pause, now)}"
     if pause.kind == OPERATOR:
         return f"{said}: {pause.reason.rstrip('.')}. Nothing starts until someone runs:"
     letters = _letters(pause)

@@ -19,6 +19,10 @@ class RetryBudget:
     def first_starts(self, count: int) -> None:
         self._firsts += count
 
+    def not_started(self, count: int) -> None:
+        """So many first starts did not happen after all."""
+        self._firsts = max(0, self._firsts - count)
+
     def grant(self, wanted: int, now: float) -> int:
         """How many of these retries may start now."""
         self._accrue(now)

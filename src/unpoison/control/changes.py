@@ -30,9 +30,12 @@ class Paused(NamedTuple):
 
 
 class Resumed(NamedTuple):
-    """The pause is over after so many seconds."""
+    """The pause is over after so many seconds; `reason` is why it was paused last. `is_on_probation`: dead letters are not
+    admitted yet."""
 
     seconds: float
+    reason: PauseReason
+    is_on_probation: bool = False
 
 
 class Opened(NamedTuple):
@@ -56,9 +59,9 @@ class StillDown(NamedTuple):
 
 
 class Slowed(NamedTuple):
-    """A dependency throttles: nothing starts for so many seconds, and then the source is slow for a while."""
+    """A dependency throttles so many messages: nothing starts for so many seconds, and then the source is slow for a while."""
 
-    dependency: str
+    evidence: Evidence
     wait: float
 
 
@@ -69,7 +72,14 @@ class BudgetUsedUp(NamedTuple):
     share: float
 
 
-Change: TypeAlias = Paused | Resumed | Opened | Closed | StillDown | Slowed | BudgetUsedUp
+class Expiring(NamedTuple):
+    """What waits has waited for so many seconds, at least half of the time after which the broker deletes it."""
+
+    waited: float
+    limit: float
+
+
+Change: TypeAlias = Paused | Resumed | Opened | Closed | StillDown | Slowed | BudgetUsedUp | Expiring
 
 
 class PutOff(NamedTuple):

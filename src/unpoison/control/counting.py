@@ -26,13 +26,15 @@ class RecentCount:
         self._forget(now)
 
     def take(self, count: int, now: float) -> None:
-        """So many of those that were just added do not count after all."""
+        """So many of those that were added last do not count after all."""
         self._forget(now)
-        if self._buckets:
+        while count > 0 and self._buckets:
             last, there = self._buckets.pop()
+            if there > count:
+                self._buckets.append((last, there - count))
             taken = min(count, there)
-            self._buckets.append((last, there - taken))
             self._total -= taken
+            count -= taken
 
     def total(self, now: float) -> int:
         self._forget(now)

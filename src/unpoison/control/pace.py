@@ -44,6 +44,10 @@ class Pace:
         self._starts.add(count, now)
         self._tokens -= count
 
+    def not_started(self, count: int, now: float) -> None:
+        """So many of those that were to start did not."""
+        self._starts.take(count, now)
+
     def measure(self, now: float) -> None:
         """The source is paused: this was its rate. What is started from now on, as probes, is not part of it."""
         if self._since is None:

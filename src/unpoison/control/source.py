@@ -10,7 +10,7 @@ one by one.
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from unpoison.control.admission import DeadLetterAdmission, TooManyDead
+from unpoison.control.admission import PROBE_INTERVAL, DeadLetterAdmission, TooManyDead
 from unpoison.control.budget import RetryBudget
 from unpoison.control.changes import (
     BudgetUsedUp,
@@ -29,7 +29,7 @@ from unpoison.control.circuits import Circuits
 from unpoison.control.options import NO_CONTROL, ControlOptions
 from unpoison.control.pace import Pace
 from unpoison.control.throttle import Throttle
-from unpoison.control.turns import Turns
+from unpoison.control.turns import LONGEST_WAIT, Turns
 from unpoison.model.failure import Failure
 from unpoison.model.message import Delivery
 from unpoison.model.verdict import ErrorClassification
@@ -37,11 +37,11 @@ from unpoison.model.verdict import ErrorClassification
 LEAST_LOOK = 0.02
 """Seconds between two looks at least: what has ended is noticed without a look."""
 KEPT_WAIT = 1.0
-"""Seconds for which a refused dead letter is put off. Its source is paused: being due early costs nothing."""
+"""Seconds for which the first refused dead letters are put off. Their source is paused: being due early costs nothing."""
 SAY_EVERY = 60.0
 PAUSES_KNOWN = 20
-GARBAGE = frozenset({"too-large", "encoding", "not-json", "too-deep", "integer-range", "float-range"})
-"""Rules by which a body is refused whatever the code is like: no deploy cures them, so they say nothing about one."""
+GARBAGE = frozenset({"unreadable", "too-large", "encoding", "not-json", "too-deep", "integer-range", "float-range"})
+"""Rules by which a message is refused whatever the code is like: no deploy cures them, so they say nothing about one."""
 
 
 class SourceControl:
@@ -146,6 +146,8 @@ class SourceControl:
     def _refused(self, delivery: Delivery, now: float) -> PutOff | None:
         """A message that has failed before is put off while its dependency is down or the retry budget is used up."""
         counters = delivery.counters
+        if self.admission is not None and _was_kept(delivery) and not self.admission.tries_kept(now):
+            return PutOff(delivery, _long_wait(delivery, now))
         if self.circuits is not None:
             if (waits := self.circuits.refused(delivery, now)) is not None:
                 return waits
@@ -182,7 +184,7 @@ class SourceControl:
             self.admission.succeeded(len(deliveries), now)
             if self._probes and not self._probes.isdisjoint([delivery.id for delivery in deliveries]):
                 self._probes.clear()
-                self.admission.resume()
+                self.admission.try_again(now)
         if self._paused_since is not None:
             self._follow(now)
 
@@ -202,10 +204,15 @@ class SourceControl:
 
     def refuses_letter(self, delivery: Delivery, failure: Failure, now: float) -> float | None:
         """A message is to become a dead letter. None if it may; else for how many seconds it is kept instead."""
-        if self.admission is None or not _counts(failure) or self.admission.admits(sample_of(failure), now):
+        if self.admission is None or not _counts(failure):
+            return None
+        if self.admission.admits(sample_of(failure), now, was_kept=_was_kept(delivery)):
             return None
         self._follow(now)
-        return KEPT_WAIT * (1 + spread_of(delivery.id, now))
+        is_first = self.admission.pause is not None and self.admission.pause.interval == PROBE_INTERVAL
+        if is_first and failure.started and not delivery.counters.put_off:
+            return KEPT_WAIT * (1 + spread_of(delivery.id, now))
+        return _long_wait(delivery, now)  # the next probes are others: this one is known to fail
 
     def forget(self, deliveries: Iterable[Delivery], now: float) -> None:
         """These were started and did not end here: they say nothing."""
@@ -213,6 +220,16 @@ class SourceControl:
             self._probes -= {delivery.id for delivery in deliveries}
         if self.circuits is not None:
             self.circuits.forget(deliveries, now)
+
+    def taken_back(self, deliveries: Sequence[Delivery], now: float) -> None:
+        """These were to start and have not: each counts as a start when it does."""
+        if not deliveries:
+            return
+        self.forget(deliveries, now)
+        self._pace.not_started(len(deliveries), now)
+        self._throttle.not_started(len(deliveries), now)
+        if self._budget is not None:
+            self._budget.not_started(sum(not delivery.counters.history for delivery in deliveries))
 
     def dropped(self, now: float) -> None:
         """Nothing that was started is ours any more."""
@@ -226,10 +243,15 @@ class SourceControl:
         over = sum(max(0.0, end - max(begin, since)) for begin, end in self._pauses)
         return over if self._paused_since is None else over + now - max(self._paused_since, since)
 
+    def paused_so_far(self, now: float) -> float:
+        """For how many seconds the source has been paused; 0 if it is not."""
+        return 0.0 if self._paused_since is None else max(0.0, now - self._paused_since)
+
     def _throttled(self, delivery: Delivery, failure: Failure, now: float) -> None:
         dependency = failure.dependency or self.options.depends_on or failure.type_name
-        if self._throttle.throttled(delivery.id, dependency, failure.retry_after, now):
-            self.changes.append(Slowed(dependency, self._throttle.next_start_in(now)))
+        is_slowed = self._throttle.throttled(delivery.id, dependency, failure.retry_after, now, sample_of(failure))
+        if is_slowed and self._throttle.evidence is not None:
+            self.changes.append(Slowed(self._throttle.evidence, self._throttle.next_start_in(now)))
 
     def pause_by_operator(self, pause: OperatorPause | None, now: float, since: float | None = None) -> None:
         """A person has paused the source, or resumed it (None). `since`: before this process began, by its clock."""
@@ -238,11 +260,23 @@ class SourceControl:
             self._follow(now, since)
 
     def resume_letters(self, now: float) -> None:
-        """Dead letters are admitted again."""
-        if self.admission is not None and self.admission.pause is not None:
+        """Dead letters are admitted again: the code is new, or a person says so. That ends a probation too."""
+        if self.admission is not None:
             self._probes.clear()
             self.admission.resume()
             self._follow(now)
+
+    def letters_paused_no_longer(self, now: float, *, on_probation: bool) -> None:
+        """The pause because of dead letters, if there is one here, is over for this consumer. `on_probation`: because messages
+        have succeeded in another one."""
+        if self.admission is None or self.admission.pause is None:
+            return
+        if not on_probation:
+            self.resume_letters(now)
+            return
+        self._probes.clear()
+        self.admission.try_again(now)
+        self._follow(now)
 
     def adopt_letters_pause(self, pause: TooManyDead, now: float) -> None:
         """Another consumer of the fleet has paused the source."""
@@ -257,19 +291,29 @@ class SourceControl:
 
     def _follow(self, now: float, since: float | None = None) -> None:
         """Note whether the source is paused now, and why: a second reason may outlast the first."""
-        reason = self.pause
-        if reason is not None and reason != self._told:
+        reason, before = self.pause, self._told
+        if reason is not None and reason != before:
             self.changes.append(Paused(reason))
         self._told = reason
         if reason is not None and self._paused_since is None:
             self._pace.measure(now)
             ended = self._pauses[-1][1] if self._pauses else float("-inf")
             self._paused_since = now if since is None else min(now, max(since, ended))
-        elif reason is None and self._paused_since is not None:
+        elif reason is None and self._paused_since is not None and before is not None:
             self._pauses.append((self._paused_since, now))
-            self.changes.append(Resumed(now - self._paused_since))
+            is_on_probation = self.admission is not None and self.admission.is_on_probation
+            self.changes.append(Resumed(now - self._paused_since, before, is_on_probation))
             self._paused_since = None
             self._pace.begin(now)
+
+
+def _was_kept(delivery: Delivery) -> bool:
+    """Whether it was put off, and not because of an outage. Where the retry budget was the reason, little is lost by that."""
+    return bool(delivery.counters.put_off and not delivery.counters.waits_for)
+
+
+def _long_wait(delivery: Delivery, now: float) -> float:
+    return LONGEST_WAIT * (1 + spread_of(delivery.id, now)) / 2
 
 
 def _counts(failure: Failure) -> bool:

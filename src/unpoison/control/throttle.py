@@ -6,8 +6,10 @@ its rate and grows by a tenth each second.
 """
 
 import math
+from typing import NamedTuple
 
 from unpoison.control.counting import RecentCount
+from unpoison.control.evidence import SAMPLES, Evidence
 
 MESSAGES, WITHIN = 3, 10.0
 MAX_DEPENDENCIES = 1_000
@@ -19,14 +21,24 @@ SETTLES = 1.0
 """Seconds after a source was slowed in which what is throttled had started before. It says nothing about the new pace."""
 
 
+class _Throttled(NamedTuple):
+    """When a message was throttled last, and how the dependency said so."""
+
+    at: float
+    error: str
+
+
 class Throttle:
     """The pace of one source."""
 
     def __init__(self) -> None:
-        self._asked: dict[str, dict[str, float]] = {}
-        """By dependency, the messages that were throttled on it lately, and when."""
+        self._asked: dict[str, dict[str, _Throttled]] = {}
+        """By dependency, the messages that were throttled on it lately."""
+        self.evidence: Evidence | None = None
+        """Why it was slowed last."""
         self._starts = RecentCount(WITHIN)
-        self._measured = 0.0
+        self._measured, self._is_measured = 0.0, False
+        """Starts per second before it was slowed; whether all of them were counted rather than allowed."""
         self._not_before = 0.0
         self._since: float | None = None
         """When the slow start begins or began; None while there is no limit."""
@@ -38,20 +50,23 @@ class Throttle:
     def is_slowed(self) -> bool:
         return self._since is not None
 
-    def throttled(self, message: str, dependency: str, retry_after: float | None, now: float) -> bool:
+    def throttled(self, message: str, dependency: str, retry_after: float | None, now: float, error: str = "") -> bool:
         """A message was throttled. True if the source slows down because of it, or must wait for longer than was told."""
         asked = self._asked.pop(dependency, {})
         if len(self._asked) >= MAX_DEPENDENCIES:
             del self._asked[next(iter(self._asked))]  # the one that throttled longest ago
         self._asked[dependency] = asked
-        asked[message] = now
-        for each in [each for each, at in asked.items() if at <= now - WITHIN]:
+        asked[message] = _Throttled(now, error)
+        for each in [each for each, (at, _) in asked.items() if at <= now - WITHIN]:
             del asked[each]
         if len(asked) < MESSAGES:
             return False
         del self._asked[dependency]
+        errors = tuple(dict.fromkeys(each.error for each in asked.values()))[:SAMPLES]
+        self.evidence = Evidence(dependency, min(each.at for each in asked.values()), len(asked), errors)
         is_new = self._since is None or now >= max(self._since, self._slowed_at + SETTLES)
         if is_new:
+            self._is_measured = self._since is None
             self._measured, self._slowed_at = max(LEAST_RATE, self._rate_until(now)), now
         wait = min(LONGEST, max(0.0, retry_after or 0.0))
         self._not_before = max(self._not_before, now + wait)
@@ -65,6 +80,12 @@ class Throttle:
     def started(self, count: int, now: float) -> None:
         self._starts.add(count, now)
         self._tokens -= count
+
+    def not_started(self, count: int, now: float) -> None:
+        """So many of those that were to start did not: they were taken back because the source was slowed."""
+        self._starts.take(count, now)
+        if self._is_measured and now - self._slowed_at < SETTLES:
+            self._measured = max(LEAST_RATE, self._starts.total(now) / WITHIN)
 
     def room(self, now: float) -> int | None:
         """How many messages may start now; None if there is no limit."""

@@ -142,7 +142,7 @@ class Consumer:
             self._stop.wait_for_broker()
             return ()
         self._report.resumed(self._options.source)
-        self._gate.fetched(room, len(deliveries))
+        self._gate.fetched(room, deliveries)
         return self._completed(deliveries)
 
     def _completed(self, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:

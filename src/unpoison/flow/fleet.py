@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from unpoison.control.admission import TooManyDead
+from unpoison.control.admission import PROBE_INTERVAL, TooManyDead
 from unpoison.control.breaker import Circuit, CircuitState
 from unpoison.control.changes import OperatorPause
 from unpoison.control.circuits import Circuits
@@ -88,6 +88,8 @@ class FleetMember:
         """The pause of the store because of dead letters, if this consumer is paused by it."""
         self._found_over: float | None = None
         """When the pause of the store began during which messages have succeeded here."""
+        self._resumed_at: float | None = None
+        """When a person last ended a pause because of dead letters, as was heard last."""
         self._known: dict[str, SharedCircuit] = {}
         """Outages that the store has, and that this consumer has followed."""
 
@@ -137,12 +139,16 @@ class FleetMember:
         """A pause holds for consumers of the version that it is about, and for older ones until a message succeeds there: a newer
         one may be the cure."""
         pause = next((pause for pause in answer.shared.pauses if pause.kind == ADMISSION), None)
-        is_free = pause is None or self._version in answer.shared.newer_versions or pause.since == self._found_over
+        is_newer = self._version in answer.shared.newer_versions
+        is_by_person, self._resumed_at = answer.shared.resumed_at != self._resumed_at, answer.shared.resumed_at
+        is_free = pause is None or is_newer or pause.since == self._found_over
         self._followed = None if is_free else pause
-        if pause is None or is_free:
-            control.resume_letters(now)
-        else:
+        if pause is not None and not is_free:
             control.adopt_letters_pause(_too_many(pause, answer.here(pause.since)), now)
+        elif is_by_person:
+            control.resume_letters(now)
+        else:  # unless its code is new, messages have succeeded in another consumer
+            control.letters_paused_no_longer(now, on_probation=not is_newer)
         self._letters = None if control.admission is None else control.admission.pause
 
     def _follow_outages(self, circuits: Circuits, answer: Answer, now: float) -> None:
@@ -194,7 +200,9 @@ def _state(circuits: Circuits | None, circuit: Circuit) -> str:
 
 def evidence_of(letters: TooManyDead) -> Mapping[str, Any]:
     """The evidence of a pause as the store has it."""
-    return {"dead": letters.dead, "ended": letters.ended, "within": letters.within, "samples": list(letters.samples)}
+    return {"dead": letters.dead, "ended": letters.ended, "within": letters.within, "samples": list(letters.samples)} | {
+        "interval": letters.interval
+    }
 
 
 def _too_many(pause: Pause, since: float) -> TooManyDead:
@@ -203,7 +211,7 @@ def _too_many(pause: Pause, since: float) -> TooManyDead:
         found = msgspec.convert(dict(pause.evidence), _Evidence)
     except msgspec.ValidationError:
         found = _Evidence()
-    return TooManyDead(since, found.dead, found.ended, found.within, found.samples)
+    return TooManyDead(since, found.dead, found.ended, found.within, found.samples, found.interval)
 
 
 class _Evidence(msgspec.Struct):
@@ -211,3 +219,4 @@ class _Evidence(msgspec.Struct):
     ended: int = 0
     within: float = 0.0
     samples: tuple[str, ...] = ()
+    interval: float = PROBE_INTERVAL

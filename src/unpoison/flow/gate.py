@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from unpoison.control.changes import Change, Slowed
 from unpoison.control.source import SourceControl
 from unpoison.errors import PAUSES
+from unpoison.flow.retention import Retention
 from unpoison.flow.settling import Settler, Waiting
 from unpoison.model.message import Delivery
 from unpoison.port.broker import Broker, ReadsAhead
@@ -39,13 +40,16 @@ class Gate:
     ) -> None:
         self._source, self._control, self._broker, self._workers = source, control, broker, workers
         self._settler, self._report, self._monotonic, self._link = settler, report, monotonic, link
+        self._retention = Retention(source, broker)
         self._is_paused = False
         self._held: Sequence[Delivery] = ()
         """Fetched, and taken back from the workers: they wait here while a dependency throttles, which is a minute or so."""
 
     def follow(self) -> None:
         """Carry out what the control and the fleet have decided since this was last called."""
-        self._control.expire(self._monotonic())
+        now = self._monotonic()
+        self._control.expire(now)
+        self._retention.look(self._control, now)
         changes = self.tell_changes()
         if any(isinstance(change, Slowed) for change in changes):
             self._held = [*self._held, *self._take_back()]
@@ -77,8 +81,10 @@ class Gate:
         taken, self._held = self._held[:room], self._held[room:]
         return taken
 
-    def fetched(self, asked: int, got: int) -> None:
-        self._control.fetched(asked, got, self._monotonic())
+    def fetched(self, asked: int, deliveries: Sequence[Delivery]) -> None:
+        now = self._monotonic()
+        self._control.fetched(asked, len(deliveries), now)
+        self._retention.fetched(deliveries, now)
 
     def started_first(self, deliveries: Sequence[Delivery]) -> None:
         """Messages that were never tried start now."""
@@ -107,7 +113,7 @@ class Gate:
     def release(self, deliveries: Sequence[Delivery]) -> None:
         """Hand these back, which were not started."""
         if deliveries:
-            self._control.forget(deliveries, self._monotonic())
+            self._control.taken_back(deliveries, self._monotonic())
             self._settler.release(deliveries)
 
     def take_back_all(self) -> Sequence[Delivery]:
@@ -122,7 +128,7 @@ class Gate:
 
     def _take_back(self) -> Sequence[Delivery]:
         taken = self._workers.take_back()
-        self._control.forget(taken, self._monotonic())
+        self._control.taken_back(taken, self._monotonic())
         return taken
 
     def _pause(self) -> None:

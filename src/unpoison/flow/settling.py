@@ -107,13 +107,13 @@ class SettlementBuilder:
                     self.control.forget(deliveries, self.monotonic())
                     kept += [Kept(each, attempts.bystander(each.counters, alone=must_run_alone)) for each in deliveries]
                 case Waiting(deliveries, after, waits_for):
-                    kept += [Kept(each, attempts.put_off(each.counters, after, waits_for), after) for each in deliveries]
+                    kept += [Kept(each, self._put_off(each.counters, after, waits_for), after) for each in deliveries]
                 case NewSuspects(deliveries):
                     kept += [Kept(each, attempts.set_aside(each.counters, self.limits)) for each in deliveries]
                 case Skipped(deliveries):
                     gone += deliveries
                 case GivenUp(deliveries, failure):
-                    events += [self._event(each, failure) for each in deliveries]
+                    events += [self._admitted(self._event(each, failure), self.monotonic()) for each in deliveries]
         return self._judged(gone, kept, events)
 
     def _judged(self, gone: list[Delivery], kept: list[Kept], events: Sequence[Event]) -> Judged:
@@ -162,20 +162,38 @@ class SettlementBuilder:
         event = self._event(delivery, meaning.failure, exception, in_used_worker)
         match event.ruling.verdict:
             case verdict.Retry() if meaning.wait is not None:
-                event = _waiting(event, meaning.wait, meaning.waits_for, f"outage: {event.failure.rule}")
-            case verdict.DeadLetter(reason):
-                wait = self.control.refuses_letter(delivery, event.failure, now)
-                if wait is not None:
-                    event = self._kept_back(event, wait, reason)
+                event = self._waiting(event, meaning.wait, meaning.waits_for, f"outage: {event.failure.rule}")
+            case verdict.DeadLetter():
+                event = self._admitted(event, now)
             case _ if event.failure.started:
                 event = replace(event, counters=attempts.failed_on(event.counters, meaning.waits_for))
         return replace(event, counters=attempts.refunded(event.counters, meaning.refund)) if meaning.refund else event
 
-    def _kept_back(self, event: Event, wait: float, reason: str) -> Event:
-        """It would be a dead letter, but there are too many of these. The attempt does not count."""
-        failure = msgspec.structs.replace(event.failure, charged=False)
-        event = replace(event, failure=failure, counters=attempts.failed(event.delivery.counters, failure, self.clock()))
-        return _waiting(event, wait, "", f"admission: not made a dead letter, since too many are ({reason})")
+    def _admitted(self, event: Event, now: float) -> Event:
+        """What would be a dead letter is kept if there are too many of these. The attempt does not count, unless it was one that
+        ends processes: such a message is started no more often than it may be, and nothing is counted that was no start."""
+        delivery, failure, ruling = event.delivery, event.failure, event.ruling
+        if not isinstance(ruling.verdict, verdict.DeadLetter):
+            return event
+        wait = self.control.refuses_letter(delivery, failure, now)
+        if wait is None:
+            return event
+        if not failure.started:
+            event = replace(event, counters=delivery.counters)
+        elif not failure.blames_process:
+            failure = msgspec.structs.replace(failure, charged=False)
+            event = replace(event, failure=failure, counters=attempts.failed(delivery.counters, failure, self.clock()))
+        rule = f"admission: not made a dead letter, since too many are ({ruling.verdict.reason})"
+        return self._waiting(event, wait, "", rule, charged=failure.started and failure.charged)
+
+    def _waiting(self, event: Event, wait: float, waits_for: str, rule: str, *, charged: bool = False) -> Event:
+        """Not given up: it is put off for so many seconds."""
+        ruling = Ruling(verdict.Retry(timedelta(seconds=wait), charged), event.ruling.classification, rule)
+        return replace(event, ruling=ruling, counters=self._put_off(event.counters, wait, waits_for))
+
+    def _put_off(self, counters: Counters, wait: float, waits_for: str) -> Counters:
+        """The time of a pause is left out of every message's age (`_aged`), so no wait in it is noted beside that."""
+        return attempts.put_off(counters, 0.0 if self.control.is_paused else wait, waits_for)
 
     def _event(
         self, delivery: Delivery, failure: Failure, exception: BaseException | None = None, in_used_worker: bool = False
@@ -251,12 +269,6 @@ def letter(
         history=counters.history,
         replays=counters.replays,
     )
-
-
-def _waiting(event: Event, wait: float, waits_for: str, rule: str) -> Event:
-    """Neither charged nor given up: it is put off for so many seconds."""
-    ruling = Ruling(verdict.Retry(timedelta(seconds=wait), charged=False), event.ruling.classification, rule)
-    return replace(event, ruling=ruling, counters=attempts.put_off(event.counters, wait, waits_for))
 
 
 def _in_doubt(ruling: Ruling, why: str) -> Ruling:

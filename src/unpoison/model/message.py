@@ -132,7 +132,8 @@ class Counters(msgspec.Struct, frozen=True, omit_defaults=True):
     their consumer, that never ended.
 
     `waits_for` names the dependency whose outage it waits for, `put_off` is how often it was put off since it last
-    ran into anything else, and `waited` how many seconds it was told to wait for that: they do not count towards its age.
+    ran into anything else, and `waited` how many seconds it was told to wait while its source was not paused: they do not count
+    towards its age.
     """
 
     attempts: Count = 0

@@ -11,6 +11,7 @@ from unpoison.control.changes import (
     BudgetUsedUp,
     Change,
     Closed,
+    Expiring,
     Opened,
     OperatorPause,
     Paused,
@@ -40,8 +41,10 @@ def _line(name: str, change: Change, now: float) -> Line:
     match change:
         case Paused(reason):
             return Line(logging.ERROR, "pause", f"{name!r} is paused{explained(name, reason, now)}", evidence_of(reason, now))
-        case Resumed(seconds):
-            return Line(logging.WARNING, "resume", f"{name!r} resumed after {in_words(seconds)}, slowly at first.")
+        case Resumed(seconds, reason, is_on_probation):
+            said = " Dead letters are not admitted until messages have succeeded for a while." if is_on_probation else ""
+            fields = evidence_of(reason, now) | {"seconds": round(seconds, 3), "probation": is_on_probation}
+            return Line(logging.WARNING, "resume", f"{name!r} resumed after {in_words(seconds)}, slowly at first.{said}", fields)
         case Opened(evidence):
             text = (
                 f"{name!r}: {evidence.problem}. {_failed(evidence, now)}. Messages that fail on it wait and are not charged; the "
@@ -58,19 +61,19 @@ def _line(name: str, change: Change, now: float) -> Line:
                 f"them dead letters. To try them all now: unpoison resume {name}"
             )
             return Line(logging.ERROR, "outage-lasts", text, evidence_of(evidence, now))
-        case Slowed() | BudgetUsedUp():
-            return _slower(name, change)
+        case Slowed() | BudgetUsedUp() | Expiring():
+            return _warning(name, change, now)
 
 
-def _slower(name: str, change: Slowed | BudgetUsedUp) -> Line:
+def _warning(name: str, change: Slowed | BudgetUsedUp | Expiring, now: float) -> Line:
     match change:
-        case Slowed(dependency, wait):
+        case Slowed(evidence, wait):
             begin = f"Nothing of {name!r} starts for {in_words(wait)}; then it" if wait else f"From now on {name!r}"
             text = (
-                f"{dependency} throttles several messages. {begin} starts at half its rate, and a tenth faster each second. What "
-                f"is throttled is not charged."
+                f"{evidence.dependency} throttles several messages. {_failed(evidence, now, 'were throttled')}. {begin} starts "
+                f"at half its rate, and a tenth faster each second. What is throttled is not charged."
             )
-            return Line(logging.WARNING, "throttled", text, {"dependency": dependency, "wait": wait})
+            return Line(logging.WARNING, "throttled", text, _facts(evidence, now) | {"wait": wait})
         case BudgetUsedUp(retries, share):
             text = (
                 f"The retry budget of {name!r} is used up ({share:.0%} of first starts, at least {FLOOR:g} a second). Retries "
@@ -78,6 +81,15 @@ def _slower(name: str, change: Slowed | BudgetUsedUp) -> Line:
                 f"once a minute."
             )
             return Line(logging.WARNING, "budget", text, {"count": retries, "share": share})
+        case Expiring(waited, limit):
+            left = max(0.0, limit - waited)
+            when = f"in {in_words(left)}" if left else "now"
+            text = (
+                f"Messages of {name!r} have waited for {in_words(waited)}, and the broker deletes them {in_words(limit)} after "
+                f"their publish, the first {when}. Only a RabbitMQ queue that unpoison made keeps them, as dead letters. Have "
+                f"them consumed before that, or raise the time at the broker."
+            )
+            return Line(logging.ERROR, "retention", text, {"waited": round(waited), "limit": limit, "left": round(left)})
 
 
 def explained(name: str, reason: PauseReason, now: float) -> str:
@@ -91,8 +103,9 @@ def explained(name: str, reason: PauseReason, now: float) -> str:
             return (
                 f": of {counted(reason.ended, 'message')} that ended within {in_words(reason.within)}, {reason.dead} were to "
                 f"become dead letters ({'; '.join(reason.samples)}). From now on they are kept and not charged. A bad deploy or "
-                f"a changed schema does this: fix it and restart with the new version. Meanwhile one message a minute is tried, "
-                f"and the first that succeeds resumes the source. To resume it now: unpoison resume {name}"
+                f"a changed schema does this: fix it and restart with the new version. Meanwhile each consumer tries one message "
+                f"every {in_words(reason.interval)}, and the first that succeeds resumes the source. To resume it now: unpoison "
+                f"resume {name}"
             )
         case Evidence():
             return (
@@ -101,10 +114,10 @@ def explained(name: str, reason: PauseReason, now: float) -> str:
             )
 
 
-def _failed(evidence: Evidence, now: float) -> str:
+def _failed(evidence: Evidence, now: float, did: str = "failed") -> str:
     """Also true when it is told later than it was found out: of a pause, or by another consumer."""
     ago = in_words(max(0.01, now - evidence.since))
-    return f"{evidence.messages} different messages failed, the first {ago} ago ({'; '.join(evidence.samples)})"
+    return f"{evidence.messages} different messages {did}, the first {ago} ago ({'; '.join(evidence.samples)})"
 
 
 def evidence_of(reason: PauseReason, now: float) -> dict[str, Any]:
@@ -119,12 +132,16 @@ def evidence_of(reason: PauseReason, now: float) -> dict[str, Any]:
                 "ended": reason.ended,
                 "within": reason.within,
                 "samples": list(reason.samples),
+                "interval": reason.interval,
             }
         case Evidence():
-            return {
-                "reason": "outage",
-                "dependency": reason.dependency,
-                "messages": reason.messages,
-                "seconds": round(max(0.0, now - reason.since), 3),
-                "samples": list(reason.samples),
-            }
+            return {"reason": "outage"} | _facts(reason, now)
+
+
+def _facts(evidence: Evidence, now: float) -> dict[str, Any]:
+    return {
+        "dependency": evidence.dependency,
+        "messages": evidence.messages,
+        "seconds": round(max(0.0, now - evidence.since), 3),
+        "samples": list(evidence.samples),
+    }

@@ -128,7 +128,8 @@ class Report:
                 case verdict.Retry(after, charged):
                     tally.retried += 1
                     soon, rule = after.total_seconds(), first_line(event.ruling.rule)
-                    failed = f"{where} failed in attempt {delivery.attempt} ({event.ruling.classification}: {error})."
+                    how = f"failed in attempt {delivery.attempt}" if failure.started else "was not started"
+                    failed = f"{where} {how} ({event.ruling.classification}: {error})."
                     again = f"Next attempt in {in_words(soon)}"
                     text = f"{failed} {again} ({rule})." if charged else f"{failed} It is not charged ({rule}). {again}."
                     log.warning("%s", text, extra=self._of("retry", event, delay=soon, charged=charged))
@@ -213,7 +214,8 @@ class Report:
         with self._lock:
             broken = self._broken_since.pop(source, None)
         if broken is not None:
-            lasted, extra = time.monotonic() - broken[0], self._fields("resume", source)
+            lasted = time.monotonic() - broken[0]
+            extra = self._fields("resume", source, seconds=round(lasted, 3))
             log.warning("%r resumed after %.1f s.", self._name(source), lasted, extra=extra)
 
     def started(self, source: str, url: str, where: str) -> None:

@@ -13,6 +13,8 @@ OPERATOR = "operator"
 """A person has paused the source."""
 ADMISSION = "admission"
 """A consumer has paused it: too many messages were to become dead letters."""
+RESUMED = "resumed"
+"""Stands among the pauses of a source and is none: a person has ended one because of dead letters, and when."""
 
 OPEN = "open"
 """A dependency is down: what needs it waits, other messages go on."""
@@ -80,6 +82,7 @@ class Shared(msgspec.Struct, frozen=True):
 
     `newer_versions` are the code versions that the store saw for the first time later than the version that the ADMISSION pause
     is about; if that one has none, later than the pause. `consumers` is how many are alive, `living_versions` are theirs.
+    `resumed_at` is when a person last ended an ADMISSION pause; None if nobody ever did.
     """
 
     pauses: Sequence[Pause]
@@ -88,6 +91,7 @@ class Shared(msgspec.Struct, frozen=True):
     consumers: int
     now: float
     living_versions: Collection[str | None] = ()
+    resumed_at: float | None = None
 
 
 class Store(Protocol):

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from unpoison.store import rows
-from unpoison.store.port import ADMISSION, MOST_INTERVALS, OPERATOR, ConsumerSign, Pause, Shared, SharedCircuit
+from unpoison.store.port import ADMISSION, MOST_INTERVALS, OPERATOR, RESUMED, ConsumerSign, Pause, Shared, SharedCircuit
 from unpoison.store.rows import Execute
 
 log = logging.getLogger("unpoison")
@@ -84,10 +84,13 @@ class SQLStore:
         """What the fleet knows, and all signs of life."""
         with self._database.reading() as run:
             now = self._database.now(run)
-            pauses, circuits, signs = rows.pauses(run, source), rows.circuits(run, source), rows.signs(run, source)
+            found, circuits, signs = rows.pauses(run, source), rows.circuits(run, source), rows.signs(run, source)
+            pauses = _pauses(found)
             newer = {version for pause in pauses if pause.kind == ADMISSION for version in _newer(run, pause)}
         alive = _alive(signs, now)
-        return Shared(pauses, circuits, newer, len(alive), now, {each.code_version for each in alive}), signs
+        versions = {each.code_version for each in alive}
+        resumed_at = next((each.since for each in found if each.kind == RESUMED), None)
+        return Shared(pauses, circuits, newer, len(alive), now, versions, resumed_at), signs
 
     def _has_news(
         self, sign: ConsumerSign, signs: Sequence[ConsumerSign], circuits: Sequence[SharedCircuit], shared: Shared
@@ -146,6 +149,9 @@ class SQLStore:
                 for each in rows.pauses(run, source)
                 if each.kind in kinds and run(_END, (source, each.kind, each.since)).rowcount
             ]
+            if OPERATOR in kinds and any(each.kind == ADMISSION for each in ended):  # a person says that all is well
+                run("delete from unpoison_pauses where source = ? and kind = ?", (source, RESUMED))
+                rows.add_pause(run, Pause(source, RESUMED, "", by), self._database.now(run))
         for each in ended:
             log.info("%s ends the pause of %r by %s.", by, source, each.by, extra={"event": "resume", "source": source, "by": by})
         return ended
@@ -156,7 +162,7 @@ class SQLStore:
 
     def pauses(self, source: str | None = None) -> Sequence[Pause]:
         with self._database.reading() as run:
-            return rows.pauses(run, source)
+            return _pauses(rows.pauses(run, source))
 
     def circuits(self, source: str | None = None) -> Sequence[SharedCircuit]:
         with self._database.reading() as run:
@@ -165,6 +171,10 @@ class SQLStore:
     def consumers(self, source: str | None = None) -> Sequence[ConsumerSign]:
         with self._database.reading() as run:
             return _alive(rows.signs(run, source), self._database.now(run))
+
+
+def _pauses(found: Sequence[Pause]) -> Sequence[Pause]:
+    return [each for each in found if each.kind != RESUMED]
 
 
 def _newer(run: Execute, pause: Pause) -> set[str]:
