@@ -3,6 +3,7 @@
     closed ── many different messages fail on it, and hardly any of them succeeds when run again ──► open
     open   ── one probe at a time, after 1 s, 2 s, 4 s … 15 s; one succeeds ──► ramp
     ramp   ── 1, 2, 4 … messages at a time; several in a row fail on it again ──► open
+    ramp   ── nobody knows whether those that succeeded need it, and one fails on it ──► open
     ramp   ── enough at a time have succeeded, or none has failed for a while ──► closed
 
 `Circuit` is that for one dependency. One message that fails often is never evidence: that is poison.
@@ -25,6 +26,9 @@ RAMP_LASTS = 30.0
 """Seconds without a failure after which a ramp ends though few messages came."""
 RAMP_FAILS = 3
 """Failures in a row by which a ramp ends in which nothing has succeeded yet but its probe."""
+SURE_LEVEL = 8
+"""At so many at a time a ramp is no longer doubted. Where three in ten messages do not need the dependency, those before succeed
+without it once in a thousand times."""
 FORGET_AFTER = 1_200.0
 """Seconds after which an open circuit closes if too few different messages failed on it: each that waits for it has come due. So
 poison that fails on what works again is not kept waiting for ever."""
@@ -85,6 +89,8 @@ class Circuit:
         self._opened_at, self._new_while_open = 0.0, 0
         self._running: set[str] = set()
         self._level = self._succeeded = self._failed_in_a_row = 0
+        self.is_doubtful = False
+        """In a ramp: of those that have succeeded so far nobody knows whether they need it."""
         self._latest: dict[str, None] = {}
         """The different messages that failed last while it was open: one fewer than make an outage."""
         self._good_again, self._bad_again = RecentCount(options.within * LATELY), RecentCount(options.within * LATELY)
@@ -127,7 +133,8 @@ class Circuit:
         self._failed_in_a_row += 1
         self._ramp_quiet_since = now
         has_only_probed = self._level == 1 and not self._succeeded
-        if self._failed_in_a_row >= (min(RAMP_FAILS, self._options.messages) if has_only_probed else self._options.messages):
+        most = min(RAMP_FAILS, self._options.messages) if has_only_probed else self._options.messages
+        if self.is_doubtful or self._failed_in_a_row >= most:
             self._open_again(now)
 
     def _is_news(self, message: str) -> bool:
@@ -144,21 +151,23 @@ class Circuit:
         good = self._good_again.total(now)
         return good > MAX_RECOVERED * max(self._options.messages, good + self._bad_again.total(now))
 
-    def recovered(self, message: str, now: float) -> None:
-        """A message that had failed on the dependency, or was let through to try it, has succeeded."""
+    def recovered(self, message: str, now: float, *, needs_it: bool = True) -> None:
+        """A message that had failed on the dependency, or was let through to try it, has succeeded. `needs_it`: for certain."""
         self._running.discard(message)
         self._heard_at = now
-        self._good_again.add(1, now)
+        self._good_again.add(needs_it, now)
         match self.state:
             case CircuitState.CLOSED:
                 self._failing.recovered(message)
             case CircuitState.OPEN:
                 self._begin_ramp(now)
+                self.is_doubtful = not needs_it
             case CircuitState.RAMP:
                 self._succeeded += 1
                 self._failed_in_a_row = 0
                 if self._succeeded >= self._level:
                     self._level, self._succeeded = 2 * self._level, 0
+                self.is_doubtful = self.is_doubtful and not needs_it and self._level < SURE_LEVEL
                 if self._level > RAMP_ENDS:
                     self.close()
 
@@ -253,15 +262,16 @@ class Circuit:
         return self._turn_at + step, step
 
     def expire(self, now: float) -> None:
-        """Close it if nothing was heard of it for long, or if its ramp has lasted long enough. An outage of the whole fleet is
-        over when the fleet says so."""
+        """Close it if nothing was heard of it for long, or if its ramp has lasted long enough; one that is doubted shows nothing.
+        An outage of the whole fleet is over when the fleet says so."""
         if self.needs_grant and self.state is CircuitState.OPEN:
             return
         since, longest = (
             (self._ramp_quiet_since, RAMP_LASTS) if self.state is CircuitState.RAMP else (self._heard_at, FORGET_AFTER)
         )
-        if self.state is not CircuitState.CLOSED and now - since > longest:
-            self.close()
+        if self.state is CircuitState.CLOSED or now - since <= longest:
+            return
+        self._open_again(now) if self.is_doubtful else self.close()
 
     def is_idle(self, now: float) -> bool:
         """Whether there is nothing left to know about it."""
@@ -292,7 +302,7 @@ class Circuit:
 
     def close(self) -> None:
         """The dependency works again."""
-        self.state, self.evidence = CircuitState.CLOSED, None
+        self.state, self.evidence, self.is_doubtful = CircuitState.CLOSED, None, False
         self._failing.clear()
         self._running.clear()
         self._latest.clear()
@@ -311,5 +321,5 @@ class Circuit:
         self._opened_at, self._new_while_open = now, 0
 
     def _open_again(self, now: float) -> None:
-        self.state, self.recovery = CircuitState.OPEN, None
+        self.state, self.recovery, self.is_doubtful = CircuitState.OPEN, None, False
         self._probe_at = now + self._interval
