@@ -322,6 +322,27 @@ def test_ten_thousand_that_wait_cost_five_copies_each_in_ten_minutes_at_the_most
     assert len(probes) >= 600 / 15
 
 
+def test_in_each_outage_that_the_fleet_tells_of_a_message_is_put_off_five_times_in_ten_minutes_at_the_most():
+    control = SourceControl(ControlOptions())
+    control.circuits.share(is_shared=True)
+    for began, messages in ((0.0, 20_000), (7_200.0, 2_000)):
+        times, due = dict.fromkeys(range(messages), 1), []
+        for number in range(messages):
+            now = began + 60 * number / messages
+            control.circuits.follow_fleet(Evidence("billing:443", began, 10, ("refused",)), 15.0, 15 - now % 15, now)
+            succeed(control, [f"other-{number}"], now)
+            due.append((now + fail(control, number, now).wait, number))
+        heapq.heapify(due)
+        while due[0][0] < began + 600:
+            now, number = heapq.heappop(due)
+            control.circuits.follow_fleet(Evidence("billing:443", began, 10, ("refused",)), 15.0, 15 - now % 15, now)
+            _, (refused,) = control.admit([retried(number, waits_for="billing:443", put_off=times[number])], now)
+            times[number] += 1
+            heapq.heappush(due, (now + refused.after, number))
+        assert max(times.values()) <= 5
+        control.circuits.close("billing:443", began + 600)
+
+
 @pytest.mark.parametrize("waiting", [2, 5, 50, 1000])
 def test_each_probe_is_another_message_and_a_failed_one_goes_behind_the_others(waiting):
     _, probes = _ten_minutes_of_waiting(waiting)

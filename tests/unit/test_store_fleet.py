@@ -341,6 +341,39 @@ def test_what_waited_does_not_start_all_at_once_where_another_consumer_has_found
     assert 55 < max(each.after for each in put_off) < 65
 
 
+def _outage_that_another_found(first, second, clock, seconds, each_second):
+    """In which so many messages of the second consumer fail each second, and others succeed."""
+    first.fails(10)
+    first.exchange()
+    second.exchange()
+    for _ in range(seconds * each_second):
+        clock.now += 1 / each_second
+        second.succeeds()
+        failing = second.start()
+        second.control.ended([], 1, clock.now)
+        second.control.weigh(failing, _refused(BILLING), clock.now)
+
+
+def _ends(first, second, clock):
+    first.control.circuits.close(BILLING, clock.now)
+    first.exchange()
+    second.exchange()
+    assert second.open_circuits == []
+
+
+def test_after_a_second_outage_that_another_has_found_what_waited_starts_at_the_rate_of_that_one(member, clock):
+    first, second = member("a:1"), member("b:2")
+    _outage_that_another_found(first, second, clock, 600, 20)
+    _ends(first, second, clock)
+    clock.now += 3_600
+    _outage_that_another_found(first, second, clock, 60, 5)
+    _ends(first, second, clock)
+    waiting = [Delivery(None, "orders", f"w{number}", b"", counters=_waits_for(BILLING)) for number in range(300)]
+    started, put_off = second.control.admit(waiting, clock.now)
+    assert 1 <= len(started) <= 6, "five a second failed"
+    assert 55 < max(each.after for each in put_off) < 65
+
+
 def test_an_outage_in_which_others_go_on_ends_for_all_though_no_more_messages_wait_for_it(member, clock):
     first, second = member("a:1"), member("b:2")
     first.fails(10)

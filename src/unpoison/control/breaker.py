@@ -280,8 +280,8 @@ class Circuit:
     def follow_fleet(self, evidence: Evidence, interval: float, probe_in: float, now: float) -> None:
         """A consumer of the fleet knows of the outage, and probes at this interval."""
         if self.state is CircuitState.CLOSED:
-            self.state, self.evidence, self._interval = CircuitState.OPEN, evidence, self._options.first_probe
-            self._probe_at = self._opened_at = self._heard_at = now
+            self._begin(evidence, now)
+            self._probe_at = self._heard_at = now
         self._interval = min(self._options.longest_probe, max(self._interval, interval))
         self._probe_at = max(self._probe_at, now + probe_in)
 
@@ -313,10 +313,13 @@ class Circuit:
         return self._failing.successes_before()
 
     def _open(self, now: float) -> None:
-        self.evidence = self._failing.evidence()
-        self.state, self.recovery = CircuitState.OPEN, None
-        self._interval = self._options.first_probe
+        self._begin(self._failing.evidence(), now)
         self._probe_at = now + self._interval
+
+    def _begin(self, evidence: Evidence, now: float) -> None:
+        """An outage begins, whoever has found it. What was known of an earlier one no longer counts."""
+        self.state, self.evidence, self.recovery = CircuitState.OPEN, evidence, None
+        self._interval = self._options.first_probe
         self._turn_at = self._others_until = 0.0
         self._opened_at, self._new_while_open = now, 0
 
