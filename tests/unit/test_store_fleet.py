@@ -259,6 +259,24 @@ def test_an_outage_survives_a_restart(member, clock):
     assert again.turn() == 1
 
 
+def test_a_consumer_that_is_started_anew_in_an_outage_begins_afterwards_with_the_rate_from_before(member, clock):
+    first = member("a:1")
+    for _ in range(60):
+        clock.now += 1
+        for _ in range(20):
+            first.succeeds()
+    down(first)
+    again, started = member("a:2"), 0
+    again.store.close_circuit("orders", BILLING)
+    again.exchange()
+    for _ in range(100):
+        clock.now += 0.1
+        started += again.turn()
+        again.control.started([again.start()] * (again.turn() - 1), 0, clock.now)
+    assert again.control.rate(clock.now) == pytest.approx(20, rel=0.2)
+    assert 150 < started <= 10 * 2 * 21, "twice the rate, in ten seconds"
+
+
 def test_an_outage_that_is_over_is_not_brought_back_by_a_consumer_that_hears_it_late(member, clock):
     first, second = member("a:1"), member("b:2")
     down(first)

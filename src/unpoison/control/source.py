@@ -250,6 +250,14 @@ class SourceControl:
             self.admission.adopt(pause, now)
             self._follow(now, pause.since)
 
+    def rate(self, now: float) -> float | None:
+        """How many messages it starts a second, or did before it was paused, as far as is known."""
+        return self._pace.rate(now)
+
+    def learn_rate(self, rate: float) -> None:
+        """How many messages of the source a consumer started a second before a pause that has begun before this process."""
+        self._pace.learn(rate)
+
     def share_budget(self, consumers: int) -> None:
         """So many consumers of the fleet share what is always allowed."""
         if self._budget is not None:
