@@ -10,6 +10,7 @@ from tests.docs.pages import ROOT, blocks
 from unpoison.cli.source_status import InStore, SourceStatus
 from unpoison.control import admission, beside, breaker, budget, circuits, evidence, options, throttle
 from unpoison.control.admission import TooManyDead
+from unpoison.control.breaker import End
 from unpoison.control.changes import BudgetUsedUp, Change, Closed, Opened, OperatorPause, Paused, Resumed, Slowed, StillDown
 from unpoison.control.evidence import Evidence
 from unpoison.control.options import Admission, Breaker
@@ -41,7 +42,7 @@ CHANGES: list[tuple[Change, float]] = [
     (Opened(BILLING), 0.35),
     (Opened(GUESS), 1.7),
     (Resumed(720.0), 0.0),
-    (Closed("billing.example.com:443", 720.0), 0.0),
+    *((Closed("billing.example.com:443", 4_140.0 if end is End.FORGOTTEN else 720.0, end), 0.0) for end in End),
     (StillDown(BROKEN, 1_800.0), 1_800.0),
     (Slowed("api.example.com:443", 30.0), 0.0),
     (Slowed("api.example.com:443", 0.0), 0.0),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from unpoison import App
 from unpoison.control.admission import PROBE_INTERVAL, TooManyDead
 from unpoison.control.beside import HARDLY_ANY_FOR, ROW
-from unpoison.control.breaker import RAMP_LASTS, CircuitState
+from unpoison.control.breaker import FORGET_AFTER, RAMP_ENDS, RAMP_LASTS, CircuitState, End
 from unpoison.control.changes import BudgetUsedUp, Closed, Opened, OperatorPause, Paused, Resumed, Slowed, StillDown
 from unpoison.control.circuits import MAX_CIRCUITS
 from unpoison.control.evidence import Evidence
@@ -731,6 +731,47 @@ def test_what_a_person_has_resumed_forgets_the_outage_and_the_dead_letters():
     assert control.pause is None
     assert control.refuses_letter(message("next"), bug, 2.0) is None
     assert fail(control, "next", 2.0).wait is None
+
+
+def ends_of(control):
+    return [change.end for change in control.changes if isinstance(change, Closed)]
+
+
+def test_while_a_person_has_paused_the_source_no_outage_is_forgotten_and_for_a_while_after_it_neither():
+    control = down()
+    control.pause_by_operator(OperatorPause("ana@desk", "migration", 1.0), 100.0)
+    for now in range(100, 100 + 3 * int(FORGET_AFTER)):
+        control.expire(now)
+        control.room(now)
+    control.pause_by_operator(None, now)
+    assert (ends_of(control), isinstance(control.pause, Evidence), control.room(now)) == ([], True, 1)
+    for later, ends in ((FORGET_AFTER - 101, []), (FORGET_AFTER + 1, [End.FORGOTTEN])):
+        control.expire(now + later)
+        assert ends_of(control) == ends
+
+
+def test_while_a_person_has_paused_the_source_no_ramp_ends_because_nothing_fails():
+    control = down()
+    control.admit([needing := retried("needing", waits_for="billing:443", put_off=1)], 1.0)
+    control.ended([needing], 0, 1.0)
+    control.pause_by_operator(OperatorPause("ana@desk", "migration", 1.0), 2.0)
+    control.expire(100.0)
+    control.pause_by_operator(None, 100.0)
+    ends = []
+    for now in (100.0 + RAMP_LASTS - 2, 100.0 + RAMP_LASTS):
+        control.expire(now)
+        ends.append(ends_of(control))
+    assert ends == [[], [End.QUIET]]
+
+
+def test_how_an_outage_ended_is_told():
+    recovered, elsewhere = down(), down()
+    for number in range(2 * RAMP_ENDS):
+        needing = retried(number, waits_for="billing:443", put_off=1)
+        recovered.admit([needing], 1.0)
+        recovered.ended([needing], 0, 1.0)
+    elsewhere.circuits.close("billing:443", 1.0)
+    assert (ends_of(recovered), ends_of(elsewhere)) == ([End.RECOVERED], [End.TOLD])
 
 
 def test_messages_that_are_taken_from_the_consumer_block_no_probe():

@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.stores import Clock, opened, paused, too_many_dead
 from unpoison.control.admission import PROBE_INTERVAL
-from unpoison.control.breaker import RAMP_LASTS
+from unpoison.control.breaker import RAMP_LASTS, End
 from unpoison.control.budget import FLOOR
 from unpoison.control.changes import Closed, OperatorPause, Resumed
 from unpoison.control.options import ControlOptions
@@ -16,7 +16,7 @@ from unpoison.flow.store_link import EXCHANGE_BUSY, EXCHANGE_EVERY, SILENT_FOR, 
 from unpoison.model.failure import Failure
 from unpoison.model.message import Counters, Delivery, PastAttempt
 from unpoison.model.verdict import ErrorClassification
-from unpoison.store.port import ADMISSION, OPEN, OPERATOR, PAUSING
+from unpoison.store.port import ADMISSION, FORGOTTEN, OPEN, OPERATOR, PAUSING
 from unpoison.store.sql_store import ALIVE
 
 BILLING = "billing:443"
@@ -435,6 +435,36 @@ def test_a_person_who_ends_an_outage_in_the_store_ends_it_for_all(member):
     second.exchange()
     assert (first.open_circuits, second.open_circuits) == ([], [])
     assert list(first.store.circuits()) == []
+
+
+def test_how_an_outage_ended_is_told_as_far_as_it_is_known(member, clock):
+    first, second = member("a:1"), member("b:2")
+    for ends in (End.TOLD, End.FORGOTTEN):
+        first.fails(10)
+        first.exchange()
+        second.exchange()
+        if ends is End.TOLD:
+            first.store.close_circuit("orders", BILLING)
+        clock.now += FORGOTTEN + 1 if ends is End.FORGOTTEN else 1
+        for each in (first, second):
+            each.told.clear()
+            each.exchange()
+            assert [change.end for change in each.told if isinstance(change, Closed)] == [ends]
+
+
+def test_while_a_person_has_paused_the_source_no_outage_of_it_is_forgotten(member, clock):
+    one = member()
+    down(one)
+    one.store.pause(paused())
+    for _ in range(60):
+        one.exchange()
+        clock.now += 60
+    assert (one.open_circuits, len(one.store.circuits())) == ([BILLING], 1)
+    one.store.resume("orders", "ada@desk")
+    one.exchange()
+    one.exchange()
+    assert (one.open_circuits, len(one.store.circuits())) == ([BILLING], 1), "nothing could be heard of it"
+    assert not any(isinstance(change, Closed) for change in one.told)
 
 
 def test_a_consumer_without_a_breaker_follows_no_outage(member):

@@ -46,6 +46,19 @@ class CircuitState(enum.StrEnum):
     RAMP = "ramp"
 
 
+class End(enum.StrEnum):
+    """How it is known that an outage is over, if it is."""
+
+    RECOVERED = "recovered"
+    """Enough messages at a time have succeeded."""
+    QUIET = "quiet"
+    """Some have succeeded, and none has failed on it for a while."""
+    TOLD = "told"
+    """Another consumer has found it out, or a person says so."""
+    FORGOTTEN = "forgotten"
+    """Nobody knows: nothing was heard of it for too long."""
+
+
 class Charge(enum.Enum):
     """What a failure on a dependency means for its message."""
 
@@ -75,6 +88,8 @@ class Circuit:
         self.dependency, self.is_named, self.needed_by_all, self._options = dependency, is_named, needed_by_all, options
         self.state = CircuitState.CLOSED
         self.evidence: Evidence | None = None
+        self.end = End.RECOVERED
+        """Of the latest outage."""
         self._failing = FailingMessages(
             dependency, options.messages, options.within, is_named=is_named, needed_by_all=needed_by_all
         )
@@ -271,7 +286,15 @@ class Circuit:
         )
         if self.state is CircuitState.CLOSED or now - since <= longest:
             return
-        self._open_again(now) if self.is_doubtful else self.close()
+        if self.is_doubtful:
+            self._open_again(now)
+        else:
+            self.close(End.QUIET if self.state is CircuitState.RAMP else End.FORGOTTEN)
+
+    def was_held(self, seconds: float, now: float) -> None:
+        """Nothing could start for so long: that nothing was heard of it says nothing."""
+        self._heard_at = min(now, self._heard_at + seconds)
+        self._ramp_quiet_since = min(now, self._ramp_quiet_since + seconds)
 
     def is_idle(self, now: float) -> bool:
         """Whether there is nothing left to know about it."""
@@ -294,14 +317,15 @@ class Circuit:
         """When a message last failed on the dependency, or tried it, here."""
         return self._heard_at
 
-    def ended_elsewhere(self, now: float) -> None:
-        """Another consumer has found that the dependency works, or a person says so. What waited here has not started yet."""
+    def ended_elsewhere(self, end: End, now: float) -> None:
+        """It was ended for the whole fleet. What waited here has not started yet."""
         if self.state is CircuitState.OPEN:
             self.recovery = self._recovery(now)
-        self.close()
+        self.close(end)
 
-    def close(self) -> None:
-        """The dependency works again."""
+    def close(self, end: End = End.RECOVERED) -> None:
+        """The dependency works again, as far as is known."""
+        self.end = end
         self.state, self.evidence, self.is_doubtful = CircuitState.CLOSED, None, False
         self._failing.clear()
         self._running.clear()

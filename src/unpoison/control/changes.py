@@ -6,6 +6,7 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 
 from unpoison.control.admission import TooManyDead
+from unpoison.control.breaker import End
 from unpoison.control.evidence import Evidence
 from unpoison.model.failure import Failure
 from unpoison.model.message import Delivery
@@ -42,10 +43,11 @@ class Opened(NamedTuple):
 
 
 class Closed(NamedTuple):
-    """The dependency works again, so many seconds after the first message failed on it."""
+    """The outage of the dependency counts as over, so many seconds after the first message failed on it."""
 
     dependency: str
     seconds: float
+    end: End = End.RECOVERED
 
 
 class StillDown(NamedTuple):

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from unpoison.control.beside import Beside
-from unpoison.control.breaker import Charge, Circuit, CircuitState
+from unpoison.control.breaker import Charge, Circuit, CircuitState, End
 from unpoison.control.changes import Change, Closed, Meaning, Opened, PutOff, StillDown, sample_of, spread_of
 from unpoison.control.counting import RecentCount
 from unpoison.control.evidence import LATELY, Ended, Evidence
@@ -32,6 +32,7 @@ class Circuits:
         self.pausing: Circuit | None = None
         """The circuit without whose dependency hardly any message succeeds, until it is closed."""
         self._is_shared = False
+        self._held_since: float | None = None
         self._paused_by_fleet: set[str] = set()
         """Dependencies of which the fleet has said that hardly anything succeeds without them."""
         self._ended = RecentCount(options.within), RecentCount(options.within * LATELY)
@@ -244,6 +245,8 @@ class Circuits:
             self._changes.append(StillDown(circuit.evidence, now - circuit.evidence.since))
 
     def _expire(self, circuit: Circuit, now: float) -> None:
+        if self._held_since is not None:
+            return
         evidence, was_doubtful = circuit.evidence, circuit.is_doubtful
         circuit.expire(now)
         self._note_doubt(circuit, now, was_doubtful=was_doubtful)
@@ -256,7 +259,7 @@ class Circuits:
         self._beside.pop(circuit.dependency, None)
         self._said_at.pop(circuit.dependency, None)
         self._paused_by_fleet.discard(circuit.dependency)
-        self._changes.append(Closed(circuit.dependency, now - evidence.since))
+        self._changes.append(Closed(circuit.dependency, now - evidence.since, circuit.end))
         if self.pausing is circuit:
             self.pausing = circuit.recovery = None  # the pace of the whole source limits them
 
@@ -283,11 +286,22 @@ class Circuits:
     def get(self, dependency: str) -> Circuit | None:
         return self._known.get(dependency)
 
-    def close(self, dependency: str, now: float) -> None:
-        """Another consumer of the fleet has found that the dependency works."""
+    def hold(self, now: float) -> None:
+        """A person has paused the source, so nothing is tried. Until `go_on` no outage ends by itself."""
+        if self._held_since is None:
+            self._held_since = now
+
+    def go_on(self, now: float) -> None:
+        if self._held_since is not None:
+            for circuit in self:
+                circuit.was_held(now - self._held_since, now)
+            self._held_since = None
+
+    def close(self, dependency: str, now: float, end: End = End.TOLD) -> None:
+        """The fleet says that the outage is over."""
         if (circuit := self._known.get(dependency)) is not None:
             evidence = circuit.evidence
-            circuit.ended_elsewhere(now)
+            circuit.ended_elsewhere(end, now)
             self._note_closed(circuit, evidence, now)
 
     def follow_fleet(self, evidence: Evidence, interval: float, probe_in: float, now: float, *, is_pausing: bool = False) -> None:

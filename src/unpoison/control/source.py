@@ -235,6 +235,8 @@ class SourceControl:
         """A person has paused the source, or resumed it (None). `since`: before this process began, by its clock."""
         if pause != self._operator:
             self._operator = pause
+            if self.circuits is not None:
+                self.circuits.go_on(now) if pause is None else self.circuits.hold(now)
             self._follow(now, since)
 
     def resume_letters(self, now: float) -> None:

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple, TypeAlias
 import msgspec
 
 from unpoison.control.admission import TooManyDead
-from unpoison.control.breaker import Circuit, CircuitState
+from unpoison.control.breaker import Circuit, CircuitState, End
 from unpoison.control.changes import OperatorPause
 from unpoison.control.circuits import Circuits
 from unpoison.control.evidence import Evidence
 from unpoison.control.source import SourceControl
-from unpoison.store.port import ADMISSION, OPEN, OPERATOR, PAUSING, Pause, Shared, SharedCircuit
+from unpoison.store.port import ADMISSION, FORGOTTEN, OPEN, OPERATOR, PAUSING, Pause, Shared, SharedCircuit
 
 
 class LettersPaused(NamedTuple):
@@ -148,7 +148,8 @@ class FleetMember:
     def _follow_outages(self, control: SourceControl, circuits: Circuits, answer: Answer, now: float) -> None:
         there = {circuit.dependency: circuit for circuit in answer.shared.circuits}
         for dependency in self._known.keys() - there:
-            circuits.close(dependency, now)
+            was_forgotten = answer.shared.now - self._known[dependency].heard_at > FORGOTTEN
+            circuits.close(dependency, now, End.FORGOTTEN if was_forgotten else End.TOLD)
         for each in there.values():
             evidence = Evidence(each.dependency, answer.here(each.since), each.messages, each.samples, each.is_named)
             probe_in = max(0.0, answer.at + each.due_in(answer.shared.now) - now)

@@ -19,6 +19,10 @@ OPEN = "open"
 PAUSING = "pausing"
 """The same, and hardly any other message succeeds: only probes are started."""
 
+FORGOTTEN = 1_200.0
+"""Seconds after which an outage is forgotten of which nothing was heard: whatever waited for it has come due by then. One of a
+source that a person has paused is not: nothing can be heard of it."""
+
 MOST_INTERVALS = 2
 """Intervals for which a probe is planned ahead at most: one, and some room for clocks that differ a little."""
 
