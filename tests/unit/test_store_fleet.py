@@ -340,6 +340,23 @@ def test_once_a_probe_has_succeeded_its_consumer_asks_for_no_other(member, clock
     assert [each.next_probe_at for each in first.store.circuits()] == [before.next_probe_at]
 
 
+@pytest.mark.parametrize("kind", [OPERATOR, ADMISSION])
+def test_a_consumer_that_may_not_start_a_probe_asks_for_none(member, clock, kind):
+    one = member()
+    down(one)
+    one.store.pause(paused(kind))
+    one.exchange()
+    (before,) = one.store.circuits()
+    for _ in range(40):
+        clock.now += 1
+        one.exchange()
+    assert [each.next_probe_at for each in one.store.circuits()] == [before.next_probe_at]
+    one.store.resume("orders", "ada@desk")
+    one.exchange()
+    one.exchange()
+    assert one.turn() == 1, "one is overdue"
+
+
 def test_what_waited_does_not_start_all_at_once_where_another_consumer_has_found_that_the_outage_is_over(member, clock):
     first, second = member("a:1"), member("b:2")
     first.fails(10)

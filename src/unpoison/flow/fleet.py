@@ -164,7 +164,8 @@ class FleetMember:
         there = list(control.circuits)
         rate, known = control.rate(now) or 0.0, control.circuits
         circuits = [self._told_of(known, each, each.evidence, rate, now) for each in there if each.evidence is not None]
-        probing = frozenset(each.dependency for each in there if each.state is CircuitState.OPEN)
+        is_held = isinstance(control.pause, OperatorPause | TooManyDead)  # then it starts no probe of a dependency
+        probing = frozenset(each.dependency for each in there if each.state is CircuitState.OPEN and not is_held)
         idle = frozenset(each.dependency for each in there if each.has_grant)
         return Snapshot(circuits, news, probing, idle, control.is_paused, control.options.breaker.longest_probe, now)
 
