@@ -1,12 +1,12 @@
 """What the state machines answer and tell: plain values, to be carried out by the consumer and logged."""
 
+import enum
 import hashlib
 from typing import NamedTuple, TypeAlias
 
 import msgspec
 
 from unpoison.control.admission import TooManyDead
-from unpoison.control.breaker import End
 from unpoison.control.evidence import Evidence
 from unpoison.model.failure import Failure
 from unpoison.model.message import Delivery
@@ -40,6 +40,19 @@ class Opened(NamedTuple):
     """A dependency is down. Messages that fail on it wait, the others go on."""
 
     evidence: Evidence
+
+
+class End(enum.StrEnum):
+    """How it is known that an outage is over, if it is."""
+
+    RECOVERED = "recovered"
+    """Enough messages at a time have succeeded."""
+    QUIET = "quiet"
+    """Some have succeeded, and none has failed on it for a while."""
+    TOLD = "told"
+    """Another consumer has found it out, or a person says so."""
+    FORGOTTEN = "forgotten"
+    """Nobody knows: nothing was heard of it for too long."""
 
 
 class Closed(NamedTuple):

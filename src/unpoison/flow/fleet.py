@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, TypeAlias
 import msgspec
 
 from unpoison.control.admission import TooManyDead
-from unpoison.control.breaker import Circuit, CircuitState, End
-from unpoison.control.changes import OperatorPause
+from unpoison.control.breaker import Circuit, CircuitState
+from unpoison.control.changes import End, OperatorPause
 from unpoison.control.circuits import Circuits
 from unpoison.control.evidence import Evidence
 from unpoison.control.source import SourceControl

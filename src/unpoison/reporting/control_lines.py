@@ -6,12 +6,13 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from unpoison.control.admission import TooManyDead
-from unpoison.control.breaker import FORGET_AFTER, RAMP_LASTS, End
+from unpoison.control.breaker import FORGET_AFTER, RAMP_LASTS
 from unpoison.control.budget import FLOOR
 from unpoison.control.changes import (
     BudgetUsedUp,
     Change,
     Closed,
+    End,
     Opened,
     OperatorPause,
     Paused,
