@@ -8,12 +8,13 @@ import pytest
 
 from tests.docs.pages import ROOT, blocks
 from unpoison.cli.source_status import InStore, SourceStatus
-from unpoison.control import admission, breaker, budget, circuits, evidence, options, throttle, turns
+from unpoison.control import admission, beside, breaker, budget, circuits, evidence, options, throttle, turns
 from unpoison.control.admission import TooManyDead
 from unpoison.control.changes import (
     BudgetUsedUp,
     Change,
     Closed,
+    End,
     Expiring,
     Opened,
     OperatorPause,
@@ -54,7 +55,7 @@ CHANGES: list[tuple[Change, float]] = [
     (Opened(GUESS), 1.7),
     (Resumed(720.0, BILLING), 0.0),
     (Resumed(60.0, DEPLOY, True), 0.0),
-    (Closed("billing.example.com:443", 720.0), 0.0),
+    *((Closed("billing.example.com:443", 4_140.0 if end is End.FORGOTTEN else 720.0, end), 0.0) for end in End),
     (StillDown(BROKEN, 1_800.0), 1_800.0),
     (Slowed(QUOTA, 30.0), 0.8),
     (Slowed(QUOTA, 0.0), 0.8),
@@ -138,7 +139,12 @@ def test_its_numbers_are_those_of_the_code():
         "After 1 second one message is tried, then one after 2, 4, 8 and at last 15": (usual.first_probe, usual.longest_probe)
         == (1, 15),
         "(three at most run at once)": breaker.MAX_PROBES == 3,
-        "after twenty failures and a second": (circuits.FAILURES_TO_PAUSE * usual.messages, circuits.HARDLY_ANY_FOR) == (20, 1),
+        "**sixty new messages in a row** have failed on it, for at least a second": (
+            beside.ROW * usual.messages,
+            beside.HARDLY_ANY_FOR,
+        )
+        == (60, 1),
+        "the row must be longer by fifteen": beside.LONGER * usual.messages == 15,
         "1, 2, 4 … 64 of those that waited": breaker.RAMP_ENDS == 64,
         "If the first three fail on the dependency, or later ten in a row": (breaker.RAMP_FAILS, usual.messages) == (3, 10),
         "when none of them has failed for 30 seconds": breaker.RAMP_LASTS == 30,

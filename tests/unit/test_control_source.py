@@ -1,8 +1,8 @@
 """What one source may start, and what a failure means for it, with all state machines together. Times are passed in."""
 
 import heapq
-import random
-from itertools import pairwise
+from itertools import compress, pairwise
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 from unpoison import App
 from unpoison.control.admission import PROBE_INTERVAL, TooManyDead
-from unpoison.control.changes import BudgetUsedUp, Closed, Opened, OperatorPause, Paused, Resumed, Slowed, StillDown
-from unpoison.control.circuits import HARDLY_ANY_FOR, MAX_CIRCUITS
+from unpoison.control.beside import HARDLY_ANY_FOR, ROW
+from unpoison.control.breaker import FORGET_AFTER, RAMP_ENDS, RAMP_LASTS, CircuitState
+from unpoison.control.changes import BudgetUsedUp, Closed, End, Opened, OperatorPause, Paused, Resumed, Slowed, StillDown
+from unpoison.control.circuits import MAX_CIRCUITS
 from unpoison.control.evidence import Evidence
 from unpoison.control.options import NO_CONTROL, Admission, Breaker, ControlOptions
 from unpoison.control.source import GARBAGE, SourceControl
@@ -52,8 +54,12 @@ def fail(control, name, now, dependency="billing:443", **facts):
     return control.weigh(delivery, failure(dependency, **facts), now)
 
 
-def down(control=None, now=0.0, messages=20, **facts):
-    """A source on which everything fails on one dependency."""
+PAUSES = ROW * Breaker().messages
+"""So many that fail in a row, and nothing else, pause a source."""
+
+
+def down(control=None, now=0.0, messages=PAUSES, **facts):
+    """A source on which everything fails on one dependency, for so long that it is paused."""
     control = control or SourceControl(ControlOptions())
     for number in range(messages):
         fail(control, f"m{number}", now if number else now - HARDLY_ANY_FOR, **facts)
@@ -120,8 +126,10 @@ def test_after_an_outage_the_source_has_at_most_twice_its_rate_until_the_backlog
     while now < 60:
         succeed(control, [f"before-{now}-{each}" for each in range(max(1, rate // 10))], now)
         now += max(0.1, 1 / rate)
-    down(control, now, messages=max(20, rate // 5))
-    now += 1.0
+    while not control.is_paused:
+        now += 1 / rate
+        fail(control, f"m{now}", now)
+    resumed = now = now + 1.0
     for _ in range(1000):
         room = control.room(now)
         assert room is not None
@@ -130,8 +138,8 @@ def test_after_an_outage_the_source_has_at_most_twice_its_rate_until_the_backlog
         succeed(control, names, now)
         control.fetched(room, room, now)
         now += 0.05
-    for begin in range(70, 105):
-        assert sum(begin <= at < begin + 1 for at in starts) <= 2.2 * rate + 1
+    for second in range(10, 45):
+        assert sum(second <= at - resumed < second + 1 for at in starts) <= 2.2 * rate + 1
 
 
 def test_a_source_with_far_more_traffic_than_before_its_pause_is_not_held_back_for_ever():
@@ -139,6 +147,7 @@ def test_a_source_with_far_more_traffic_than_before_its_pause_is_not_held_back_f
     while now < 60:
         succeed(control, [now], now)
         now += 0.1
+    now += HARDLY_ANY_FOR
     down(control, now)
     now += 1.0
     while (room := control.room(now)) is not None:
@@ -183,29 +192,66 @@ def test_those_that_waited_are_not_held_back_for_ever_where_too_few_new_ones_cam
     assert not waiting
 
 
-def test_in_a_partial_outage_the_others_go_on_and_the_source_is_not_paused():
-    control, now = SourceControl(ControlOptions()), 0.0
-    for number in range(1000):
-        now += 0.01
-        if number % 10 < 3:
-            fail(control, number, now)
-        else:
-            succeed(control, [number], now)
-    assert not control.is_paused
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("needing", [0.3, 0.7, 0.8, 0.9])
+@pytest.mark.parametrize(("batch", "every"), [(1, 0.1), (1, 0.01), (100, 0.05), (5_000, 1.5)])
+def test_in_a_partial_outage_the_others_go_on_and_the_source_is_not_paused(needing, batch, every, seed):
+    control, now, random = SourceControl(ControlOptions()), 0.0, Random(seed)
+    for number in range(max(5, 5_000 // batch)):
+        now += every
+        deliveries = [message(f"{number}-{each}") for each in range(batch)]
+        needs = [random.random() < needing for _ in deliveries]
+        bad = list(compress(deliveries, needs))
+        control.admit(deliveries, now)
+        control.ended([delivery for delivery, it_does in zip(deliveries, needs, strict=True) if not it_does], len(bad), now)
+        for delivery in bad:
+            control.weigh(delivery, failure(), now)
     assert control.room(now) is None
     assert [type(change) for change in control.changes] == [Opened]
 
 
-def test_a_partial_outage_in_batches_pauses_nothing_either():
-    control, now = SourceControl(ControlOptions()), 0.0
-    for batch in range(20):
-        now += 0.05
-        deliveries = [message(f"{batch}-{each}") for each in range(100)]
-        control.admit(deliveries, now)
-        control.ended(deliveries[30:], 30, now)
-        for delivery in deliveries[:30]:
-            control.weigh(delivery, failure(), now)
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("needing", [0.7, 0.8, 0.9])
+def test_a_source_that_was_paused_by_chance_goes_on_once_another_message_succeeds_and_stays_so(needing, seed):
+    """Fifty messages a second come; while it is paused, probes are those that have never failed."""
+    control, random, now, paused, number = down(), Random(seed), 0.0, 0.0, 0
+    while now < 600:
+        now += 0.02
+        paused += 0.02 * control.is_paused
+        if control.room(now) != 0:
+            number += 1
+            if random.random() < needing:
+                fail(control, f"needing-{number}", now)
+            else:
+                succeed(control, [f"other-{number}"], now)
+    control.expire(now)
+    assert paused < 15 * 3 / (1 - needing)
+    assert [type(change) for change in control.changes if not isinstance(change, StillDown)] == [Opened, Paused, Resumed]
+    assert control.circuits.get("billing:443").evidence is not None, "it is still down"
+
+
+def test_a_message_that_never_failed_and_succeeds_as_a_probe_does_not_show_that_what_is_down_works_again():
+    control = down()
+    succeed(control, ["other"], 1.0)
     assert not control.is_paused
+    fail(control, "needing", 1.1)
+    assert (control.is_paused, control.circuits.get("billing:443").state) == (False, CircuitState.OPEN)
+
+
+def test_nor_does_it_if_nothing_comes_after_it():
+    control = down()
+    succeed(control, ["other"], 1.0)
+    control.expire(1.0 + RAMP_LASTS + 1)
+    assert (control.is_paused, control.circuits.get("billing:443").state) == (False, CircuitState.OPEN)
+    assert not any(isinstance(change, Closed) for change in control.changes)
+
+
+def test_with_depends_on_any_message_that_succeeds_shows_that_it_works_again():
+    control = down(SourceControl(ControlOptions(depends_on="billing:443")))
+    assert control.is_paused
+    succeed(control, ["any"], 1.0)
+    fail(control, "another", 1.1)
+    assert control.circuits.get("billing:443").state is CircuitState.RAMP, "one that fails again shows nothing yet"
 
 
 def test_a_burst_of_messages_that_need_what_is_down_does_not_hold_up_those_behind_it():
@@ -274,6 +320,27 @@ def test_ten_thousand_that_wait_cost_five_copies_each_in_ten_minutes_at_the_most
     copies, probes = _ten_minutes_of_waiting(10_000)
     assert max(copies.values()) <= 5
     assert len(probes) >= 600 / 15
+
+
+def test_in_each_outage_that_the_fleet_tells_of_a_message_is_put_off_five_times_in_ten_minutes_at_the_most():
+    control = SourceControl(ControlOptions())
+    control.circuits.share(is_shared=True)
+    for began, messages in ((0.0, 20_000), (7_200.0, 2_000)):
+        times, due = dict.fromkeys(range(messages), 1), []
+        for number in range(messages):
+            now = began + 60 * number / messages
+            control.circuits.follow_fleet(Evidence("billing:443", began, 10, ("refused",)), 15.0, 15 - now % 15, now)
+            succeed(control, [f"other-{number}"], now)
+            due.append((now + fail(control, number, now).wait, number))
+        heapq.heapify(due)
+        while due[0][0] < began + 600:
+            now, number = heapq.heappop(due)
+            control.circuits.follow_fleet(Evidence("billing:443", began, 10, ("refused",)), 15.0, 15 - now % 15, now)
+            _, (refused,) = control.admit([retried(number, waits_for="billing:443", put_off=times[number])], now)
+            times[number] += 1
+            heapq.heappush(due, (now + refused.after, number))
+        assert max(times.values()) <= 5
+        control.circuits.close("billing:443", began + 600)
 
 
 @pytest.mark.parametrize("waiting", [2, 5, 50, 1000])
@@ -368,7 +435,7 @@ def test_an_outage_of_something_without_a_name_is_noticed_within_seconds_after_a
         control.started(good, len(good), now)
         control.ended(good, 0, now)
     begin = now
-    while not control.is_paused:
+    while not control.changes:
         now += 1 / rate
         fail(control, f"m{now}", now, dependency="TimeoutError in ship.py:ship", is_dependency_named=False)
     assert now - begin < 4
@@ -376,7 +443,7 @@ def test_an_outage_of_something_without_a_name_is_noticed_within_seconds_after_a
 
 def test_an_outage_of_something_without_a_name_is_noticed_though_each_message_is_retried_often():
     control = SourceControl(ControlOptions())
-    for second in range(20):
+    for second in range(PAUSES + 10):
         fail(control, second, second, "OSError in shop.py:charge", is_dependency_named=False)
         for earlier in range(max(0, second - 4), second):
             control.admit([retried(earlier)], second)
@@ -672,7 +739,7 @@ BUG = Failure(classification=ErrorClassification.BUG, rule="bug", type_name="Key
 
 def hours_of_a_source(control, bad, seconds, begin=0.0):
     """A hundred messages a second, of which this share fails. Returns the dead letters, and how many have succeeded."""
-    chance, now, letters, done = random.Random(7), begin, 0, 0
+    chance, now, letters, done = Random(7), begin, 0, 0
     while now < begin + seconds:
         room = control.room(now)
         deliveries = [message(f"{now}-{each}") for each in range(10 if room is None else min(10, room))]
@@ -724,6 +791,47 @@ def test_a_message_that_was_kept_waits_until_others_have_shown_whether_the_cause
     assert [each.delivery.id for each in put_off] == ["kept"]
     assert put_off[0].after >= 300
     assert control.admit([kept], 121.0)[0] == [kept]
+
+
+def ends_of(control):
+    return [change.end for change in control.changes if isinstance(change, Closed)]
+
+
+def test_while_a_person_has_paused_the_source_no_outage_is_forgotten_and_for_a_while_after_it_neither():
+    control = down()
+    control.pause_by_operator(OperatorPause("ana@desk", "migration", 1.0), 100.0)
+    for now in range(100, 100 + 3 * int(FORGET_AFTER)):
+        control.expire(now)
+        control.room(now)
+    control.pause_by_operator(None, now)
+    assert (ends_of(control), isinstance(control.pause, Evidence), control.room(now)) == ([], True, 1)
+    for later, ends in ((FORGET_AFTER - 101, []), (FORGET_AFTER + 1, [End.FORGOTTEN])):
+        control.expire(now + later)
+        assert ends_of(control) == ends
+
+
+def test_while_a_person_has_paused_the_source_no_ramp_ends_because_nothing_fails():
+    control = down()
+    control.admit([needing := retried("needing", waits_for="billing:443", put_off=1)], 1.0)
+    control.ended([needing], 0, 1.0)
+    control.pause_by_operator(OperatorPause("ana@desk", "migration", 1.0), 2.0)
+    control.expire(100.0)
+    control.pause_by_operator(None, 100.0)
+    ends = []
+    for now in (100.0 + RAMP_LASTS - 2, 100.0 + RAMP_LASTS):
+        control.expire(now)
+        ends.append(ends_of(control))
+    assert ends == [[], [End.QUIET]]
+
+
+def test_how_an_outage_ended_is_told():
+    recovered, elsewhere = down(), down()
+    for number in range(2 * RAMP_ENDS):
+        needing = retried(number, waits_for="billing:443", put_off=1)
+        recovered.admit([needing], 1.0)
+        recovered.ended([needing], 0, 1.0)
+    elsewhere.circuits.close("billing:443", 1.0)
+    assert (ends_of(recovered), ends_of(elsewhere)) == ([End.RECOVERED], [End.TOLD])
 
 
 def test_messages_that_are_taken_from_the_consumer_block_no_probe():

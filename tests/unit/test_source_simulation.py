@@ -17,6 +17,7 @@ from unpoison.model.backoff import Backoff, Limits
 from unpoison.simulation import run
 from unpoison.simulation.run import STEPS_PER_SECOND, Simulation, alike, simulate
 from unpoison.simulation.scenario import BEFORE, Kind, Variant, usual, variants
+from unpoison.simulation.trouble import Drawn
 
 LIMITS = Limits()
 ALL_ON, ALL_OFF = Variant("all on", DEFAULT_CONTROL, LIMITS), Variant("all off", NO_CONTROL, LIMITS)
@@ -132,6 +133,32 @@ def test_the_others_go_on_while_a_third_waits_for_what_is_down():
     assert found.times_the_traffic < 1.1
     assert off.dead > 500
     assert off.times_the_traffic > 3.5
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(("rate", "length"), [(10.0, 180.0), (50.0, 60.0), (1_000.0, 4.0)])
+@pytest.mark.parametrize("needing", [0.7, 0.8, 0.9])
+def test_the_others_go_on_at_full_speed_though_most_wait_for_what_is_down(needing, rate, length, seed):
+    """Which message needs it is drawn, so that some stand in a row by chance."""
+    scenario = usual(Kind.PARTIAL_OUTAGE, rate=rate, length=length, share=needing, seed=seed)
+    simulation = Simulation(scenario, ALL_ON)
+    drawn, done = Drawn(needing, seed), [0]
+    for second in simulation.seconds():
+        done.append(simulation.ledger.done)
+        if second == scenario.ends:
+            break
+    others = sum(number not in drawn for number in range(int(BEFORE * rate), int(scenario.ends * rate)))
+    assert done[int(scenario.ends)] - done[int(BEFORE)] >= 0.98 * others
+    assert [each.event for each in simulation.ledger.told] == ["outage"]
+    assert (simulation.ledger.dead, simulation.ledger.most_charged <= 2) == (0, True)
+
+
+@pytest.mark.parametrize(("rate", "most"), [(1.0, 150), (10.0, 120), (100.0, 170)])
+def test_where_everything_needs_what_is_down_it_gets_few_calls_and_the_source_is_paused_once(rate, most):
+    found = outcome(Kind.OUTAGE, rate=rate)
+    assert (found.dead, found.most_charged_finally <= 2) == (0, True)
+    assert found.calls_meanwhile <= most
+    assert [each.event for each in found.told] == ["outage", "pause", "resume", "outage-over"]
 
 
 def test_that_an_outage_is_over_is_told_though_nothing_asks_for_what_was_down_any_more():

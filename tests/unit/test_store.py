@@ -11,8 +11,8 @@ from tests.unit.stores import Clock, new_store, opened, outage, paused, sign
 from unpoison.errors import ConfigError, StoreUnavailable
 from unpoison.store import sqlite
 from unpoison.store.choice import store_for, store_url
-from unpoison.store.port import ADMISSION, OPEN, OPERATOR, PAUSING
-from unpoison.store.sql_store import ALIVE, FORGOTTEN, HEARD_EVERY, KEPT, SIGN_EVERY, SQLStore
+from unpoison.store.port import ADMISSION, FORGOTTEN, OPEN, OPERATOR, PAUSING
+from unpoison.store.sql_store import ALIVE, HEARD_EVERY, KEPT, SIGN_EVERY, SQLStore
 from unpoison.testing.processes import Child, Gate
 
 

@@ -8,7 +8,7 @@ from tests.unit.stores import Clock, opened, paused, too_many_dead
 from unpoison.control.admission import PROBE_INTERVAL
 from unpoison.control.breaker import RAMP_LASTS
 from unpoison.control.budget import FLOOR
-from unpoison.control.changes import Closed, OperatorPause, Resumed
+from unpoison.control.changes import Closed, End, OperatorPause, Resumed
 from unpoison.control.options import ControlOptions
 from unpoison.control.source import SourceControl
 from unpoison.errors import ConfigError, StoreUnavailable
@@ -16,7 +16,7 @@ from unpoison.flow.store_link import EXCHANGE_BUSY, EXCHANGE_EVERY, SILENT_FOR, 
 from unpoison.model.failure import Failure
 from unpoison.model.message import Counters, Delivery, PastAttempt
 from unpoison.model.verdict import ErrorClassification
-from unpoison.store.port import ADMISSION, OPEN, OPERATOR, PAUSING
+from unpoison.store.port import ADMISSION, FORGOTTEN, OPEN, OPERATOR, PAUSING
 from unpoison.store.sql_store import ALIVE
 
 BILLING = "billing:443"
@@ -54,6 +54,12 @@ class Member:
         delivery = Delivery(None, "orders", f"m{next(self.numbers)}", b"")
         self.control.admit([delivery], self.clock())
         return delivery
+
+    def retries(self):
+        """It has failed on the dependency before."""
+        delivery = Delivery(None, "orders", f"m{next(self.numbers)}", b"", counters=_waits_for(BILLING))
+        started, _ = self.control.admit([delivery], self.clock())
+        return started[0]
 
     def fails(self, count=1, dependency=BILLING):
         for _ in range(count):
@@ -144,15 +150,12 @@ def test_that_hardly_anything_succeeds_any_more_is_heard_and_that_others_do_agai
     first.fails(10)
     first.exchange()
     second.exchange()
-    clock.now += 1.01
-    first.fails(10)
-    first.exchange()
+    down(first)
     second.exchange()
     assert [each.state for each in first.store.circuits()] == [PAUSING]
     assert second.control.is_paused
-    for _ in range(60):
-        first.succeeds()
-    first.fails(10)
+    first.succeeds()
+    first.fails()
     assert not first.control.is_paused
     first.exchange()
     second.exchange()
@@ -187,7 +190,7 @@ def test_the_probe_of_one_consumer_serves_all(member, clock):
         clock.now += 0.25
         prober.exchange()
     assert other.turn() == 0
-    prober.succeeds()
+    prober.succeeds(prober.retries())
     clock.now += 31  # few messages come, so the ramp ends by its time
     prober.turn()
     prober.exchange()
@@ -256,6 +259,24 @@ def test_an_outage_survives_a_restart(member, clock):
     assert again.turn() == 1
 
 
+def test_a_consumer_that_is_started_anew_in_an_outage_begins_afterwards_with_the_rate_from_before(member, clock):
+    first = member("a:1")
+    for _ in range(60):
+        clock.now += 1
+        for _ in range(20):
+            first.succeeds()
+    down(first)
+    again, started = member("a:2"), 0
+    again.store.close_circuit("orders", BILLING)
+    again.exchange()
+    for _ in range(100):
+        clock.now += 0.1
+        started += again.turn()
+        again.control.started([again.start()] * (again.turn() - 1), 0, clock.now)
+    assert again.control.rate(clock.now) == pytest.approx(20, rel=0.2)
+    assert 150 < started <= 10 * 2 * 21, "twice the rate, in ten seconds"
+
+
 def test_an_outage_that_is_over_is_not_brought_back_by_a_consumer_that_hears_it_late(member, clock):
     first, second = member("a:1"), member("b:2")
     down(first)
@@ -319,6 +340,23 @@ def test_once_a_probe_has_succeeded_its_consumer_asks_for_no_other(member, clock
     assert [each.next_probe_at for each in first.store.circuits()] == [before.next_probe_at]
 
 
+@pytest.mark.parametrize("kind", [OPERATOR, ADMISSION])
+def test_a_consumer_that_may_not_start_a_probe_asks_for_none(member, clock, kind):
+    one = member()
+    down(one)
+    one.store.pause(paused(kind))
+    one.exchange()
+    (before,) = one.store.circuits()
+    for _ in range(40):
+        clock.now += 1
+        one.exchange()
+    assert [each.next_probe_at for each in one.store.circuits()] == [before.next_probe_at]
+    one.store.resume("orders", "ada@desk")
+    one.exchange()
+    one.exchange()
+    assert one.turn() == 1, "one is overdue"
+
+
 def test_what_waited_does_not_start_all_at_once_where_another_consumer_has_found_that_the_outage_is_over(member, clock):
     first, second = member("a:1"), member("b:2")
     first.fails(10)
@@ -335,6 +373,39 @@ def test_what_waited_does_not_start_all_at_once_where_another_consumer_has_found
     waiting = [Delivery(None, "orders", f"w{number}", b"", counters=_waits_for(BILLING)) for number in range(300)]
     started, put_off = second.control.admit(waiting, clock.now)
     assert 1 <= len(started) <= 6, "as many a second as failed a second"
+    assert 55 < max(each.after for each in put_off) < 65
+
+
+def _outage_that_another_found(first, second, clock, seconds, each_second):
+    """In which so many messages of the second consumer fail each second, and others succeed."""
+    first.fails(10)
+    first.exchange()
+    second.exchange()
+    for _ in range(seconds * each_second):
+        clock.now += 1 / each_second
+        second.succeeds()
+        failing = second.start()
+        second.control.ended([], 1, clock.now)
+        second.control.weigh(failing, _refused(BILLING), clock.now)
+
+
+def _ends(first, second, clock):
+    first.control.circuits.close(BILLING, clock.now)
+    first.exchange()
+    second.exchange()
+    assert second.open_circuits == []
+
+
+def test_after_a_second_outage_that_another_has_found_what_waited_starts_at_the_rate_of_that_one(member, clock):
+    first, second = member("a:1"), member("b:2")
+    _outage_that_another_found(first, second, clock, 600, 20)
+    _ends(first, second, clock)
+    clock.now += 3_600
+    _outage_that_another_found(first, second, clock, 60, 5)
+    _ends(first, second, clock)
+    waiting = [Delivery(None, "orders", f"w{number}", b"", counters=_waits_for(BILLING)) for number in range(300)]
+    started, put_off = second.control.admit(waiting, clock.now)
+    assert 1 <= len(started) <= 6, "five a second failed"
     assert 55 < max(each.after for each in put_off) < 65
 
 
@@ -381,6 +452,36 @@ def test_a_person_who_ends_an_outage_in_the_store_ends_it_for_all(member):
     second.exchange()
     assert (first.open_circuits, second.open_circuits) == ([], [])
     assert list(first.store.circuits()) == []
+
+
+def test_how_an_outage_ended_is_told_as_far_as_it_is_known(member, clock):
+    first, second = member("a:1"), member("b:2")
+    for ends in (End.TOLD, End.FORGOTTEN):
+        first.fails(10)
+        first.exchange()
+        second.exchange()
+        if ends is End.TOLD:
+            first.store.close_circuit("orders", BILLING)
+        clock.now += FORGOTTEN + 1 if ends is End.FORGOTTEN else 1
+        for each in (first, second):
+            each.told.clear()
+            each.exchange()
+            assert [change.end for change in each.told if isinstance(change, Closed)] == [ends]
+
+
+def test_while_a_person_has_paused_the_source_no_outage_of_it_is_forgotten(member, clock):
+    one = member()
+    down(one)
+    one.store.pause(paused())
+    for _ in range(60):
+        one.exchange()
+        clock.now += 60
+    assert (one.open_circuits, len(one.store.circuits())) == ([BILLING], 1)
+    one.store.resume("orders", "ada@desk")
+    one.exchange()
+    one.exchange()
+    assert (one.open_circuits, len(one.store.circuits())) == ([BILLING], 1), "nothing could be heard of it"
+    assert not any(isinstance(change, Closed) for change in one.told)
 
 
 def test_a_consumer_without_a_breaker_follows_no_outage(member):

@@ -146,7 +146,7 @@ def dated(value: Pause | SharedCircuit | ConsumerSign) -> dict[str, Any]:
     """As JSON has it: times as text, and without what only consumers need."""
     found: dict[str, Any] = msgspec.to_builtins(value)
     found |= {name: iso(found[name]) for name in ("since", "next_probe_at", "heard_at", "started_at", "seen_at") if name in found}
-    return {name: each for name, each in found.items() if name not in ("source", "revision")}
+    return {name: each for name, each in found.items() if name not in ("source", "revision", "rate")}
 
 
 def look(store: Store) -> InStore:

@@ -3,6 +3,7 @@
     closed ── many different messages fail on it, and hardly any of them succeeds when run again ──► open
     open   ── one probe at a time, after 1 s, 2 s, 4 s … 15 s; one succeeds ──► ramp
     ramp   ── 1, 2, 4 … messages at a time; several in a row fail on it again ──► open
+    ramp   ── nobody knows whether those that succeeded need it, and one fails on it ──► open
     ramp   ── enough at a time have succeeded, or none has failed for a while ──► closed
 
 `Circuit` is that for one dependency. One message that fails often is never evidence: that is poison.
@@ -13,6 +14,7 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from unpoison.control.changes import End
 from unpoison.control.counting import RecentCount
 from unpoison.control.evidence import LATELY, MAX_RECOVERED, Ended, Evidence, FailingMessages
 from unpoison.control.options import Breaker
@@ -25,6 +27,9 @@ RAMP_LASTS = 30.0
 """Seconds without a failure after which a ramp ends though few messages came."""
 RAMP_FAILS = 3
 """Failures in a row by which a ramp ends in which nothing has succeeded yet but its probe."""
+SURE_LEVEL = 8
+"""At so many at a time a ramp is no longer doubted. Where three in ten messages do not need the dependency, those before succeed
+without it once in a thousand times."""
 FORGET_AFTER = 1_200.0
 """Seconds after which an open circuit closes if too few different messages failed on it: each that waits for it has come due. So
 poison that fails on what works again is not kept waiting for ever."""
@@ -71,6 +76,8 @@ class Circuit:
         self.dependency, self.is_named, self.needed_by_all, self._options = dependency, is_named, needed_by_all, options
         self.state = CircuitState.CLOSED
         self.evidence: Evidence | None = None
+        self.end = End.RECOVERED
+        """Of the latest outage."""
         self._failing = FailingMessages(
             dependency, options.messages, options.within, is_named=is_named, needed_by_all=needed_by_all
         )
@@ -85,6 +92,8 @@ class Circuit:
         self._opened_at, self._new_while_open = 0.0, 0
         self._running: set[str] = set()
         self._level = self._succeeded = self._failed_in_a_row = 0
+        self.is_doubtful = False
+        """In a ramp: of those that have succeeded so far nobody knows whether they need it."""
         self._latest: dict[str, None] = {}
         """The different messages that failed last while it was open: one fewer than make an outage."""
         self._good_again, self._bad_again = RecentCount(options.within * LATELY), RecentCount(options.within * LATELY)
@@ -127,7 +136,8 @@ class Circuit:
         self._failed_in_a_row += 1
         self._ramp_quiet_since = now
         has_only_probed = self._level == 1 and not self._succeeded
-        if self._failed_in_a_row >= (min(RAMP_FAILS, self._options.messages) if has_only_probed else self._options.messages):
+        most = min(RAMP_FAILS, self._options.messages) if has_only_probed else self._options.messages
+        if self.is_doubtful or self._failed_in_a_row >= most:
             self._open_again(now)
 
     def _is_news(self, message: str) -> bool:
@@ -144,21 +154,23 @@ class Circuit:
         good = self._good_again.total(now)
         return good > MAX_RECOVERED * max(self._options.messages, good + self._bad_again.total(now))
 
-    def recovered(self, message: str, now: float) -> None:
-        """A message that had failed on the dependency, or was let through to try it, has succeeded."""
+    def recovered(self, message: str, now: float, *, needs_it: bool = True) -> None:
+        """A message that had failed on the dependency, or was let through to try it, has succeeded. `needs_it`: for certain."""
         self._running.discard(message)
         self._heard_at = now
-        self._good_again.add(1, now)
+        self._good_again.add(needs_it, now)
         match self.state:
             case CircuitState.CLOSED:
                 self._failing.recovered(message)
             case CircuitState.OPEN:
                 self._begin_ramp(now)
+                self.is_doubtful = not needs_it
             case CircuitState.RAMP:
                 self._succeeded += 1
                 self._failed_in_a_row = 0
                 if self._succeeded >= self._level:
                     self._level, self._succeeded = 2 * self._level, 0
+                self.is_doubtful = self.is_doubtful and not needs_it and self._level < SURE_LEVEL
                 if self._level > RAMP_ENDS:
                     self.close()
 
@@ -253,15 +265,24 @@ class Circuit:
         return self._turn_at + step, step
 
     def expire(self, now: float) -> None:
-        """Close it if nothing was heard of it for long, or if its ramp has lasted long enough. An outage of the whole fleet is
-        over when the fleet says so."""
+        """Close it if nothing was heard of it for long, or if its ramp has lasted long enough; one that is doubted shows nothing.
+        An outage of the whole fleet is over when the fleet says so."""
         if self.needs_grant and self.state is CircuitState.OPEN:
             return
         since, longest = (
             (self._ramp_quiet_since, RAMP_LASTS) if self.state is CircuitState.RAMP else (self._heard_at, FORGET_AFTER)
         )
-        if self.state is not CircuitState.CLOSED and now - since > longest:
-            self.close()
+        if self.state is CircuitState.CLOSED or now - since <= longest:
+            return
+        if self.is_doubtful:
+            self._open_again(now)
+        else:
+            self.close(End.QUIET if self.state is CircuitState.RAMP else End.FORGOTTEN)
+
+    def was_held(self, seconds: float, now: float) -> None:
+        """Nothing could start for so long: that nothing was heard of it says nothing."""
+        self._heard_at = min(now, self._heard_at + seconds)
+        self._ramp_quiet_since = min(now, self._ramp_quiet_since + seconds)
 
     def is_idle(self, now: float) -> bool:
         """Whether there is nothing left to know about it."""
@@ -270,8 +291,8 @@ class Circuit:
     def follow_fleet(self, evidence: Evidence, interval: float, probe_in: float, now: float) -> None:
         """A consumer of the fleet knows of the outage, and probes at this interval."""
         if self.state is CircuitState.CLOSED:
-            self.state, self.evidence, self._interval = CircuitState.OPEN, evidence, self._options.first_probe
-            self._probe_at = self._opened_at = self._heard_at = now
+            self._begin(evidence, now)
+            self._probe_at = self._heard_at = now
         self._interval = min(self._options.longest_probe, max(self._interval, interval))
         self._probe_at = max(self._probe_at, now + probe_in)
 
@@ -284,15 +305,16 @@ class Circuit:
         """When a message last failed on the dependency, or tried it, here."""
         return self._heard_at
 
-    def ended_elsewhere(self, now: float) -> None:
-        """Another consumer has found that the dependency works, or a person says so. What waited here has not started yet."""
+    def ended_elsewhere(self, end: End, now: float) -> None:
+        """It was ended for the whole fleet. What waited here has not started yet."""
         if self.state is CircuitState.OPEN:
             self.recovery = self._recovery(now)
-        self.close()
+        self.close(end)
 
-    def close(self) -> None:
-        """The dependency works again."""
-        self.state, self.evidence = CircuitState.CLOSED, None
+    def close(self, end: End = End.RECOVERED) -> None:
+        """The dependency works again, as far as is known."""
+        self.end = end
+        self.state, self.evidence, self.is_doubtful = CircuitState.CLOSED, None, False
         self._failing.clear()
         self._running.clear()
         self._latest.clear()
@@ -303,13 +325,16 @@ class Circuit:
         return self._failing.successes_before()
 
     def _open(self, now: float) -> None:
-        self.evidence = self._failing.evidence()
-        self.state, self.recovery = CircuitState.OPEN, None
-        self._interval = self._options.first_probe
+        self._begin(self._failing.evidence(), now)
         self._probe_at = now + self._interval
+
+    def _begin(self, evidence: Evidence, now: float) -> None:
+        """An outage begins, whoever has found it. What was known of an earlier one no longer counts."""
+        self.state, self.evidence, self.recovery = CircuitState.OPEN, evidence, None
+        self._interval = self._options.first_probe
         self._turn_at = self._others_until = 0.0
         self._opened_at, self._new_while_open = now, 0
 
     def _open_again(self, now: float) -> None:
-        self.state, self.recovery = CircuitState.OPEN, None
+        self.state, self.recovery, self.is_doubtful = CircuitState.OPEN, None, False
         self._probe_at = now + self._interval

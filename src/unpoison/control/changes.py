@@ -1,5 +1,6 @@
 """What the state machines answer and tell: plain values, to be carried out by the consumer and logged."""
 
+import enum
 import hashlib
 from typing import NamedTuple, TypeAlias
 
@@ -44,11 +45,25 @@ class Opened(NamedTuple):
     evidence: Evidence
 
 
+class End(enum.StrEnum):
+    """How it is known that an outage is over, if it is."""
+
+    RECOVERED = "recovered"
+    """Enough messages at a time have succeeded."""
+    QUIET = "quiet"
+    """Some have succeeded, and none has failed on it for a while."""
+    TOLD = "told"
+    """Another consumer has found it out, or a person says so."""
+    FORGOTTEN = "forgotten"
+    """Nobody knows: nothing was heard of it for too long."""
+
+
 class Closed(NamedTuple):
-    """The dependency works again, so many seconds after the first message failed on it."""
+    """The outage of the dependency counts as over, so many seconds after the first message failed on it."""
 
     dependency: str
     seconds: float
+    end: End = End.RECOVERED
 
 
 class StillDown(NamedTuple):

@@ -4,10 +4,11 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
+from unpoison.control.beside import Beside
 from unpoison.control.breaker import Charge, Circuit, CircuitState
-from unpoison.control.changes import Change, Closed, Meaning, Opened, PutOff, StillDown, sample_of, spread_of
+from unpoison.control.changes import Change, Closed, End, Meaning, Opened, PutOff, StillDown, sample_of, spread_of
 from unpoison.control.counting import RecentCount
-from unpoison.control.evidence import LATELY, MAX_RECOVERED, Ended, Evidence
+from unpoison.control.evidence import LATELY, Ended, Evidence
 from unpoison.control.options import Breaker
 from unpoison.model.backoff import bounded
 from unpoison.model.failure import Failure
@@ -16,21 +17,8 @@ from unpoison.model.verdict import ErrorClassification
 
 MAX_CIRCUITS = 1_000
 SAY_AGAIN_EVERY = 600.0
-FAILURES_TO_PAUSE = 2
-"""Times the messages that make an outage: with fewer failures it may be chance that none of the others succeeded beside them."""
-HARDLY_ANY_FOR = 1.0
-"""Seconds in which hardly anything else succeeds before a source is paused. A few messages in a row that need what is down are no
-reason: others may stand behind them."""
 
 _EVIDENCE = (ErrorClassification.TRANSIENT, ErrorClassification.TIMEOUT, ErrorClassification.UNKNOWN)
-
-
-class _Beside(msgspec.Struct):
-    """Failures on a dependency from `since` on, when so many messages of the source had succeeded."""
-
-    successes: int
-    since: float
-    failures: int = 0
 
 
 class Circuits:
@@ -44,16 +32,20 @@ class Circuits:
         self.pausing: Circuit | None = None
         """The circuit without whose dependency hardly any message succeeds, until it is closed."""
         self._is_shared = False
+        self._held_since: float | None = None
         self._paused_by_fleet: set[str] = set()
         """Dependencies of which the fleet has said that hardly anything succeeds without them."""
         self._ended = RecentCount(options.within), RecentCount(options.within * LATELY)
         self._successes = self._successes_before = 0
+        self._succeeded_at = float("-inf")
+        self._batch = 0, 0
+        """Of the batch that is judged: how many have succeeded, but those that need what is down, and how many have failed."""
         self._open: dict[str, Circuit] = {}
         """Those that are not closed."""
         self._said_at: dict[str, float] = {}
         """By open circuit: when it was last said that it is open."""
-        self._beside: dict[str, _Beside] = {}
-        """What succeeds beside the failures on a dependency that is down."""
+        self._beside: dict[str, Beside] = {}
+        """By open circuit: what succeeds beside the failures on it."""
 
     def __iter__(self) -> Iterator[Circuit]:
         return iter(self._known.values())
@@ -103,15 +95,29 @@ class Circuits:
         """So many messages have ended. To be told before the failures of the same batch are weighed."""
         self._successes_before = self._successes
         self._successes += len(good)
+        self._succeeded_at = now if good else self._succeeded_at
         for count in self._ended:
             count.add(len(good) + failed, now)
-        if self._tried:
-            for delivery in [each for each in good if each.id in self._tried]:
-                circuit = self._known.get(self._tried.pop(delivery.id, ""))
-                if circuit is not None:
-                    evidence = circuit.evidence
-                    circuit.recovered(delivery.id, now)
-                    self._note_closed(circuit, evidence, now)
+        others = len(good)
+        for delivery in [each for each in good if each.id in self._tried] if self._tried else ():
+            circuit = self._known.get(self._tried.pop(delivery.id, ""))
+            if circuit is not None:
+                others -= self._succeeded(circuit, delivery, now)
+        self._batch = others, failed
+        for beside in self._beside.values():
+            beside.ended(others, failed, now)
+
+    def _succeeded(self, circuit: Circuit, delivery: Delivery, now: float) -> bool:
+        """A message has succeeded that tried a dependency. Returns whether it needs it: of one that was started as a probe though
+        it had never failed nobody knows, so it says that others succeed, and perhaps that the dependency works again."""
+        needs_it = circuit.needed_by_all or delivery.counters.waits_for == circuit.dependency
+        evidence = circuit.evidence
+        if needs_it or circuit is self.pausing:
+            circuit.recovered(delivery.id, now, needs_it=needs_it)
+            self._note_closed(circuit, evidence, now)
+        else:
+            circuit.ended_otherwise(delivery.id, now)
+        return needs_it
 
     def forget(self, deliveries: Iterable[Delivery], now: float) -> None:
         """These did not end, or not in a way that says anything about a dependency."""
@@ -141,21 +147,23 @@ class Circuits:
             return Meaning(failure)
         circuit = self._circuit(dependency, failure, now)
         self._expire(circuit, now)
-        was_closed = circuit.state is CircuitState.CLOSED
+        was_closed, was_doubtful = circuit.state is CircuitState.CLOSED, circuit.is_doubtful
+        is_first = not delivery.counters.history
         charge, refund = circuit.failed(
             delivery.id,
             sample_of(failure),
             now,
             Ended(self._ended[0].total(now), self._ended[1].total(now), self._successes_before),
             is_charged=failure.charged,
-            is_first=not delivery.counters.history,
+            is_first=is_first,
         )
         if charge is Charge.CHARGED:
             return Meaning(failure, waits_for=dependency)
         if charge is Charge.UNCHARGED:
             rule = f"{failure.rule}; not charged, since other messages fail on {dependency} too"
             return Meaning(msgspec.structs.replace(failure, charged=False, rule=rule), None, dependency, refund)
-        self._note_outage(circuit, now, was_closed=was_closed)
+        self._note_doubt(circuit, now, was_doubtful=was_doubtful)
+        self._note_outage(circuit, now, was_closed=was_closed, is_first=is_first)
         self._say_still_down(circuit, now)
         times = delivery.counters.put_off
         asked = bounded(failure.retry_after or 0.0).total_seconds()
@@ -198,25 +206,34 @@ class Circuits:
         if self.pausing is gone:
             self.pausing = None
 
-    def _note_outage(self, circuit: Circuit, now: float, *, was_closed: bool) -> None:
+    def _note_outage(self, circuit: Circuit, now: float, *, was_closed: bool, is_first: bool) -> None:
         if was_closed and circuit.evidence is not None:
-            evidence = circuit.evidence
-            self._open[circuit.dependency] = circuit
-            self._beside[circuit.dependency] = _Beside(circuit.successes_before(), evidence.since, evidence.messages - 1)
-            self._changes.append(Opened(circuit.evidence))
-        beside = self._beside.setdefault(circuit.dependency, _Beside(self._successes_before, now))
-        beside.failures += 1
-        others_succeed = self._successes - beside.successes >= MAX_RECOVERED * beside.failures
-        if circuit.needed_by_all:
+            self._note_opened(circuit, circuit.evidence, now)
+        beside = self._beside[circuit.dependency]
+        beside.failed(is_first=is_first)
+        if circuit.needed_by_all or (circuit.state is CircuitState.OPEN and beside.hardly_any_succeed(now)):
             self.pausing = self.pausing or circuit
-        elif beside.failures < FAILURES_TO_PAUSE * self._options.messages:
-            return
-        elif others_succeed:
-            self._beside[circuit.dependency] = _Beside(self._successes_before, now)
-            if self.pausing is circuit:
-                self.pausing = None
-        elif now - beside.since >= HARDLY_ANY_FOR:
-            self.pausing = self.pausing or circuit
+
+    def _note_opened(self, circuit: Circuit, evidence: Evidence, now: float) -> None:
+        self._open[circuit.dependency] = circuit
+        self._beside[circuit.dependency] = beside = Beside(self._options.messages, max(evidence.since, self._succeeded_at))
+        if circuit.successes_before() == self._successes:
+            beside.begin_with(self._options.messages - 1)
+        else:
+            beside.ended(*self._batch, now)
+        self._changes.append(Opened(evidence))
+
+    def _note_doubt(self, circuit: Circuit, now: float, *, was_doubtful: bool) -> None:
+        """It is known by now whether the messages that have succeeded need it. If they do not, it is still down."""
+        if was_doubtful and circuit.state is CircuitState.OPEN:
+            self._others_succeed(circuit, now)
+
+    def _others_succeed(self, circuit: Circuit, now: float) -> None:
+        """The source goes on, though the dependency is still down."""
+        self._paused_by_fleet.discard(circuit.dependency)
+        if self.pausing is circuit:
+            self.pausing = None
+            self._beside[circuit.dependency].was_mistaken(now)
 
     def _say_still_down(self, circuit: Circuit, now: float) -> None:
         """From time to time: poison that fails on what works for all others looks like an outage that never ends."""
@@ -228,8 +245,11 @@ class Circuits:
             self._changes.append(StillDown(circuit.evidence, now - circuit.evidence.since))
 
     def _expire(self, circuit: Circuit, now: float) -> None:
-        evidence = circuit.evidence
+        if self._held_since is not None:
+            return
+        evidence, was_doubtful = circuit.evidence, circuit.is_doubtful
         circuit.expire(now)
+        self._note_doubt(circuit, now, was_doubtful=was_doubtful)
         self._note_closed(circuit, evidence, now)
 
     def _note_closed(self, circuit: Circuit, evidence: Evidence | None, now: float) -> None:
@@ -239,7 +259,7 @@ class Circuits:
         self._beside.pop(circuit.dependency, None)
         self._said_at.pop(circuit.dependency, None)
         self._paused_by_fleet.discard(circuit.dependency)
-        self._changes.append(Closed(circuit.dependency, now - evidence.since))
+        self._changes.append(Closed(circuit.dependency, now - evidence.since, circuit.end))
         if self.pausing is circuit:
             self.pausing = circuit.recovery = None  # the pace of the whole source limits them
 
@@ -266,11 +286,22 @@ class Circuits:
     def get(self, dependency: str) -> Circuit | None:
         return self._known.get(dependency)
 
-    def close(self, dependency: str, now: float) -> None:
-        """Another consumer of the fleet has found that the dependency works."""
+    def hold(self, now: float) -> None:
+        """A person has paused the source, so nothing is tried. Until `go_on` no outage ends by itself."""
+        if self._held_since is None:
+            self._held_since = now
+
+    def go_on(self, now: float) -> None:
+        if self._held_since is not None:
+            for circuit in self:
+                circuit.was_held(now - self._held_since, now)
+            self._held_since = None
+
+    def close(self, dependency: str, now: float, end: End = End.TOLD) -> None:
+        """The fleet says that the outage is over."""
         if (circuit := self._known.get(dependency)) is not None:
             evidence = circuit.evidence
-            circuit.ended_elsewhere(now)
+            circuit.ended_elsewhere(end, now)
             self._note_closed(circuit, evidence, now)
 
     def follow_fleet(self, evidence: Evidence, interval: float, probe_in: float, now: float, *, is_pausing: bool = False) -> None:
@@ -279,12 +310,9 @@ class Circuits:
         was_closed = circuit.state is CircuitState.CLOSED
         circuit.follow_fleet(evidence, interval, probe_in, now)
         if was_closed:
-            self._open[circuit.dependency] = circuit
-            self._changes.append(Opened(evidence))
+            self._note_opened(circuit, evidence, now)
         if is_pausing or circuit.needed_by_all:
             self._paused_by_fleet.add(circuit.dependency)
             self.pausing = self.pausing or circuit
         elif circuit.dependency in self._paused_by_fleet:  # else the fleet has not heard yet of what this consumer has found out
-            self._paused_by_fleet.discard(circuit.dependency)
-            if self.pausing is circuit:
-                self.pausing = None
+            self._others_succeed(circuit, now)

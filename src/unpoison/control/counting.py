@@ -41,9 +41,9 @@ class RecentCount:
         return self._total
 
     def rate_while_busy(self, now: float) -> float | None:
-        """How many a second, while there were any. None unless they spread over half of the time: a burst shows no rate."""
+        """How many a second, while there were any. None unless they spread over a sixth of the time: a burst shows no rate."""
         self._forget(now)
-        if not self._buckets or self._buckets[-1][0] - self._buckets[0][0] < BUCKETS // 2:
+        if not self._buckets or self._buckets[-1][0] - self._buckets[0][0] < BUCKETS // 6:
             return None
         return self._total / (len(self._buckets) * self._width)
 

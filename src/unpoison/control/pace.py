@@ -15,7 +15,7 @@ FIRST_RATE = 0.1
 """The share of the earlier rate with which a source begins."""
 LEAST_RATE = 1.0
 MOST_RATE = 1_000_000.0
-"""Where there is no earlier rate, the source is at full speed once it has doubled up to here."""
+"""Where no earlier rate is known, the source is at full speed once it has doubled up to here."""
 AT_MOST = 2.0
 """Times the earlier rate, until the backlog is gone."""
 GONE_AFTER = 2.0
@@ -28,10 +28,12 @@ class Pace:
     def __init__(self) -> None:
         self._starts = RecentCount(MEASURED_OVER)
         self._earlier: float | None = None
+        """The last rate that is known: a pause that comes too soon after another one shows none."""
         self._paused_at = self._waited = 0.0
         """When the first of the pauses began from which it has not recovered yet, and how long ago that was when it went on."""
         self._since: float | None = None
         """When the source began again; None while there is no limit."""
+        self._is_paused = False
         self._tokens = self._counted_at = 0.0
         self._short_since: float | None = None
         """Since when the source has had fewer messages than were asked for."""
@@ -41,22 +43,36 @@ class Pace:
         return self._since is not None
 
     def started(self, count: int, now: float) -> None:
-        self._starts.add(count, now)
+        """What a limit allows shows no rate: it may be twice the usual one."""
+        if self._since is None:
+            self._starts.add(count, now)
         self._tokens -= count
 
     def not_started(self, count: int, now: float) -> None:
         """So many of those that were to start did not."""
-        self._starts.take(count, now)
+        if self._since is None:
+            self._starts.take(count, now)
+
+    def rate(self, now: float) -> float | None:
+        """Starts per second, as far as is known."""
+        is_usual = self._since is None and not self._is_paused  # else those that were started are probes
+        return (self._starts.rate_while_busy(now) if is_usual else None) or self._earlier
+
+    def learn(self, rate: float) -> None:
+        """The rate that the source had before this process began. Anything may be told."""
+        if self._earlier is None and 0 < rate < MOST_RATE:
+            self._earlier = rate
 
     def measure(self, now: float) -> None:
-        """The source is paused: this was its rate. What is started from now on, as probes, is not part of it."""
+        """The source is paused: this was its rate."""
         if self._since is None:
-            self._earlier, self._paused_at = self._starts.rate_while_busy(now), now
-        self._since = None
+            self._earlier, self._paused_at = self.rate(now), now
+        self._since, self._is_paused = None, True
 
     def begin(self, now: float) -> None:
         """The pause is over."""
         self._since = self._counted_at = now
+        self._is_paused = False
         self._waited = now - self._paused_at
         self._starts.clear()
         self._tokens, self._short_since = 1.0, None

@@ -257,6 +257,8 @@ class SourceControl:
         """A person has paused the source, or resumed it (None). `since`: before this process began, by its clock."""
         if pause != self._operator:
             self._operator = pause
+            if self.circuits is not None:
+                self.circuits.go_on(now) if pause is None else self.circuits.hold(now)
             self._follow(now, since)
 
     def resume_letters(self, now: float) -> None:
@@ -283,6 +285,14 @@ class SourceControl:
         if self.admission is not None:
             self.admission.adopt(pause, now)
             self._follow(now, pause.since)
+
+    def rate(self, now: float) -> float | None:
+        """How many messages it starts a second, or did before it was paused, as far as is known."""
+        return self._pace.rate(now)
+
+    def learn_rate(self, rate: float) -> None:
+        """How many messages of the source a consumer started a second before a pause that has begun before this process."""
+        self._pace.learn(rate)
 
     def share_budget(self, consumers: int) -> None:
         """So many consumers of the fleet share what is always allowed."""

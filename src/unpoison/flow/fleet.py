@@ -12,11 +12,11 @@ import msgspec
 
 from unpoison.control.admission import PROBE_INTERVAL, TooManyDead
 from unpoison.control.breaker import Circuit, CircuitState
-from unpoison.control.changes import OperatorPause
+from unpoison.control.changes import End, OperatorPause
 from unpoison.control.circuits import Circuits
 from unpoison.control.evidence import Evidence
 from unpoison.control.source import SourceControl
-from unpoison.store.port import ADMISSION, OPEN, OPERATOR, PAUSING, Pause, Shared, SharedCircuit
+from unpoison.store.port import ADMISSION, FORGOTTEN, OPEN, OPERATOR, PAUSING, Pause, Shared, SharedCircuit
 
 
 class LettersPaused(NamedTuple):
@@ -124,7 +124,7 @@ class FleetMember:
         if not self._news:
             self._follow_letters(control, answer, now)
             if control.circuits is not None:
-                self._follow_outages(control.circuits, answer, now)
+                self._follow_outages(control, control.circuits, answer, now)
         self._follow_operator(control, answer, now)  # last: it hides the others
 
     def _follow_operator(self, control: SourceControl, answer: Answer, now: float) -> None:
@@ -151,13 +151,15 @@ class FleetMember:
             control.letters_paused_no_longer(now, on_probation=not is_newer)
         self._letters = None if control.admission is None else control.admission.pause
 
-    def _follow_outages(self, circuits: Circuits, answer: Answer, now: float) -> None:
+    def _follow_outages(self, control: SourceControl, circuits: Circuits, answer: Answer, now: float) -> None:
         there = {circuit.dependency: circuit for circuit in answer.shared.circuits}
         for dependency in self._known.keys() - there:
-            circuits.close(dependency, now)
+            was_forgotten = answer.shared.now - self._known[dependency].heard_at > FORGOTTEN
+            circuits.close(dependency, now, End.FORGOTTEN if was_forgotten else End.TOLD)
         for each in there.values():
             evidence = Evidence(each.dependency, answer.here(each.since), each.messages, each.samples, each.is_named)
             probe_in = max(0.0, answer.at + each.due_in(answer.shared.now) - now)
+            control.learn_rate(each.rate)
             circuits.follow_fleet(evidence, each.interval, probe_in, now, is_pausing=each.state == PAUSING)
         self._known = there
 
@@ -166,12 +168,14 @@ class FleetMember:
         if control.circuits is None or control.options.breaker is None:
             return Snapshot((), news, is_paused=control.is_paused, now=now)
         there = list(control.circuits)
-        circuits = [self._told_of(control.circuits, each, each.evidence, now) for each in there if each.evidence is not None]
-        probing = frozenset(each.dependency for each in there if each.state is CircuitState.OPEN)
+        rate, known = control.rate(now) or 0.0, control.circuits
+        circuits = [self._told_of(known, each, each.evidence, rate, now) for each in there if each.evidence is not None]
+        is_held = isinstance(control.pause, OperatorPause | TooManyDead)  # then it starts no probe of a dependency
+        probing = frozenset(each.dependency for each in there if each.state is CircuitState.OPEN and not is_held)
         idle = frozenset(each.dependency for each in there if each.has_grant)
         return Snapshot(circuits, news, probing, idle, control.is_paused, control.options.breaker.longest_probe, now)
 
-    def _told_of(self, circuits: Circuits, circuit: Circuit, evidence: Evidence, now: float) -> SharedCircuit:
+    def _told_of(self, circuits: Circuits, circuit: Circuit, evidence: Evidence, rate: float, now: float) -> SharedCircuit:
         known = self._known.get(circuit.dependency)
         return SharedCircuit(
             source=self._source,
@@ -186,6 +190,7 @@ class FleetMember:
             by=self._consumer,
             revision=0 if known is None else known.revision,
             heard_at=circuit.heard_at,
+            rate=rate,
         )
 
 

@@ -6,11 +6,13 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from unpoison.control.admission import TooManyDead
+from unpoison.control.breaker import FORGET_AFTER, RAMP_LASTS
 from unpoison.control.budget import FLOOR
 from unpoison.control.changes import (
     BudgetUsedUp,
     Change,
     Closed,
+    End,
     Expiring,
     Opened,
     OperatorPause,
@@ -29,6 +31,22 @@ class Line(NamedTuple):
     event: str
     text: str
     fields: Mapping[str, Any] = {}
+
+
+_ENDS = {
+    End.RECOVERED: "is over after {}. What waited for it is started.",
+    End.QUIET: (
+        f"is over after {{}}: a message that needs it has succeeded, and for {in_words(RAMP_LASTS)} none has failed on it. What "
+        f"waited for it is started."
+    ),
+    End.TOLD: (
+        "is over after {}: another consumer has found that it works, or a person has ended it. What waited for it is started."
+    ),
+    End.FORGOTTEN: (
+        f"is forgotten after {{}}: for {in_words(FORGET_AFTER)} nothing was heard of it, so nobody knows whether it is over. "
+        f"What waits for it is started; if it is still down, that is noticed again."
+    ),
+}
 
 
 def lines(name: str, changes: Sequence[Change], now: float) -> list[Line]:
@@ -51,9 +69,9 @@ def _line(name: str, change: Change, now: float) -> Line:
                 f"others go on. One at a time is tried until one succeeds."
             )
             return Line(logging.ERROR, "outage", text, evidence_of(evidence, now))
-        case Closed(dependency, seconds):
-            text = f"{name!r}: the outage of {dependency} is over after {in_words(seconds)}. What waited for it is started."
-            return Line(logging.WARNING, "outage-over", text, {"dependency": dependency, "seconds": seconds})
+        case Closed(dependency, seconds, end):
+            text = f"{name!r}: the outage of {dependency} {_ENDS[end].format(in_words(seconds))}"
+            return Line(logging.WARNING, "outage-over", text, {"dependency": dependency, "seconds": seconds, "reason": str(end)})
         case StillDown(evidence, seconds):
             text = (
                 f"{name!r}: {evidence.problem}, for {in_words(seconds)} by now ({'; '.join(evidence.samples)}). What fails on it "

@@ -92,7 +92,7 @@ class Ledger:
                     self._is_paused = False
                 case Opened(evidence):
                     self._down.add(evidence.dependency)
-                case Closed(dependency, _):
+                case Closed(dependency):
                     self._down.discard(dependency)
 
     def restarted(self) -> None:

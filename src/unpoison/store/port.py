@@ -21,6 +21,10 @@ OPEN = "open"
 PAUSING = "pausing"
 """The same, and hardly any other message succeeds: only probes are started."""
 
+FORGOTTEN = 1_200.0
+"""Seconds after which an outage is forgotten of which nothing was heard: whatever waited for it has come due by then. One of a
+source that a person has paused is not: nothing can be heard of it."""
+
 MOST_INTERVALS = 2
 """Intervals for which a probe is planned ahead at most: one, and some room for clocks that differ a little."""
 
@@ -43,7 +47,8 @@ class SharedCircuit(msgspec.Struct, frozen=True):
 
     `by` is the consumer that opened it, or the last one that was allowed to probe. `heard_at` is when a message last failed on
     the dependency or tried it. `revision` is 0 for an outage that the store does not have yet, and grows with each change of
-    state: so a consumer that has not heard of a change, or of the end of the outage, does not undo it.
+    state: so a consumer that has not heard of a change, or of the end of the outage, does not undo it. `rate` is how many
+    messages a second the consumer started that opened it, 0 if it did not know: one that is started anew goes on from there.
     """
 
     source: str
@@ -58,6 +63,7 @@ class SharedCircuit(msgspec.Struct, frozen=True):
     by: str
     revision: int = 0
     heard_at: float = 0.0
+    rate: float = 0.0
 
     def due_in(self, now: float) -> float:
         """Seconds until the next probe is due; below 0 if it is late. A time that is further away than any probe is planned was

@@ -13,12 +13,13 @@ from unpoison.store.port import ConsumerSign, Pause, SharedCircuit
 
 _PAUSE = "source, kind, reason, paused_by, since, code_version, evidence"
 _CIRCUIT = (
-    "source, dependency, is_named, state, since, messages, samples, next_probe_at, probe_interval, told_by, revision, heard_at"
+    "source, dependency, is_named, state, since, messages, samples, next_probe_at, probe_interval, told_by, revision, heard_at, "
+    "rate"
 )
 _SIGN = "consumer, source, code_version, started_at, seen_at, state"
 
 _ADD_PAUSE = f"insert into unpoison_pauses ({_PAUSE}) values ({'?, ' * 6}?) on conflict do nothing"
-_ADD_CIRCUIT = f"insert into unpoison_circuits ({_CIRCUIT}) values ({'?, ' * 11}?) on conflict do nothing"
+_ADD_CIRCUIT = f"insert into unpoison_circuits ({_CIRCUIT}) values ({'?, ' * 12}?) on conflict do nothing"
 _PUT_SIGN = f"""
 insert into unpoison_consumers ({_SIGN}) values (?, ?, ?, ?, ?, ?)
 on conflict (source, consumer) do update

@@ -21,7 +21,8 @@ create table unpoison_circuits (
     source text not null, dependency text not null, is_named boolean not null, state text not null,
     since double precision not null, messages integer not null, samples text not null,
     next_probe_at double precision not null, probe_interval double precision not null, told_by text not null,
-    revision integer not null, heard_at double precision not null, primary key (source, dependency));
+    revision integer not null, heard_at double precision not null, rate double precision not null,
+    primary key (source, dependency));
 create table unpoison_consumers (
     source text not null, consumer text not null, code_version text, started_at double precision not null,
     seen_at double precision not null, state text not null, primary key (source, consumer));

@@ -10,7 +10,17 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from unpoison.store import rows
-from unpoison.store.port import ADMISSION, MOST_INTERVALS, OPERATOR, RESUMED, ConsumerSign, Pause, Shared, SharedCircuit
+from unpoison.store.port import (
+    ADMISSION,
+    FORGOTTEN,
+    MOST_INTERVALS,
+    OPERATOR,
+    RESUMED,
+    ConsumerSign,
+    Pause,
+    Shared,
+    SharedCircuit,
+)
 from unpoison.store.rows import Execute
 
 log = logging.getLogger("unpoison")
@@ -23,8 +33,6 @@ KEPT = 600.0
 """Seconds after which the sign of a consumer that ended without a word is removed."""
 HEARD_EVERY = 60.0
 """Seconds between two notes that something was heard of an outage."""
-FORGOTTEN = 1_200.0
-"""Seconds after which an outage is over of which nothing was heard: whatever waited for it has come due by then."""
 
 _HEARD = "update unpoison_circuits set heard_at = ? where source = ? and dependency = ? and heard_at < ?"
 _CLAIM = f"""
@@ -101,7 +109,7 @@ class SQLStore:
             return True
         if (ours.state, ours.code_version) != (sign.state, sign.code_version):
             return True
-        if any(now - each.heard_at > FORGOTTEN for each in shared.circuits):
+        if not _is_held(shared) and any(now - each.heard_at > FORGOTTEN for each in shared.circuits):
             return True
         there = _by_dependency(shared.circuits)
         return any(is_it(each, there) for each in circuits for is_it in (_is_new, _is_changed, _is_heard_of))
@@ -120,7 +128,8 @@ class SQLStore:
                 run(_CHANGE, (each.state, each.source, each.dependency, each.revision))
             if _is_heard_of(each, there):
                 run(_HEARD, (each.heard_at, each.source, each.dependency, each.heard_at))
-        run("delete from unpoison_circuits where source = ? and heard_at < ?", (sign.source, now - FORGOTTEN))
+        if not _is_held(shared):
+            run("delete from unpoison_circuits where source = ? and heard_at < ?", (sign.source, now - FORGOTTEN))
         self._noted.add((sign.source, sign.code_version))
 
     def claim_probe(self, source: str, dependency: str, interval: float, consumer: str) -> bool:
@@ -152,6 +161,9 @@ class SQLStore:
             if OPERATOR in kinds and any(each.kind == ADMISSION for each in ended):  # a person says that all is well
                 run("delete from unpoison_pauses where source = ? and kind = ?", (source, RESUMED))
                 rows.add_pause(run, Pause(source, RESUMED, "", by), self._database.now(run))
+            if any(each.kind == OPERATOR for each in ended):  # nothing could be heard of an outage meanwhile
+                now = self._database.now(run)
+                run("update unpoison_circuits set heard_at = ? where source = ? and heard_at < ?", (now, source, now))
         for each in ended:
             log.info("%s ends the pause of %r by %s.", by, source, each.by, extra={"event": "resume", "source": source, "by": by})
         return ended
@@ -175,6 +187,11 @@ class SQLStore:
 
 def _pauses(found: Sequence[Pause]) -> Sequence[Pause]:
     return [each for each in found if each.kind != RESUMED]
+
+
+def _is_held(shared: Shared) -> bool:
+    """Whether a person has paused the source."""
+    return any(pause.kind == OPERATOR for pause in shared.pauses)
 
 
 def _newer(run: Execute, pause: Pause) -> set[str]:

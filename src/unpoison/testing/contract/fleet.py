@@ -23,7 +23,7 @@ def test_a_fleet_probes_as_one_and_a_consumer_that_is_started_anew_knows_of_the_
         ids = scene.healthy(8, "before")
         scene.diary.wait_for_done(ids)
         scene.dependency.refuse()
-        ids += scene.healthy(80, "during")
+        ids += scene.healthy(300, "during")  # each of them needs sixty that fail
         for consumer in (one, other):
             consumer.wait_for_line("is paused")
         scene.kill(other)
