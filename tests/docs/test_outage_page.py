@@ -10,9 +10,8 @@ from tests.docs.pages import ROOT, blocks
 from unpoison.cli.source_status import InStore, SourceStatus
 from unpoison.control import admission, beside, breaker, budget, circuits, evidence, options, throttle
 from unpoison.control.admission import TooManyDead
-from unpoison.control.breaker import End
 from unpoison.control.changes import BudgetUsedUp, Change, Closed, Opened, OperatorPause, Paused, Resumed, Slowed, StillDown
-from unpoison.control.evidence import Evidence
+from unpoison.control.evidence import End, Evidence
 from unpoison.control.options import Admission, Breaker
 from unpoison.flow import settling, store_link
 from unpoison.reporting.control_lines import lines

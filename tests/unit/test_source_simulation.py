@@ -17,6 +17,7 @@ from unpoison.model.backoff import Backoff, Limits
 from unpoison.simulation import run
 from unpoison.simulation.run import STEPS_PER_SECOND, Simulation, alike, simulate
 from unpoison.simulation.scenario import BEFORE, Kind, Variant, usual, variants
+from unpoison.simulation.trouble import Drawn
 
 LIMITS = Limits()
 ALL_ON, ALL_OFF = Variant("all on", DEFAULT_CONTROL, LIMITS), Variant("all off", NO_CONTROL, LIMITS)
@@ -141,7 +142,7 @@ def test_the_others_go_on_at_full_speed_though_most_wait_for_what_is_down(needin
     """Which message needs it is drawn, so that some stand in a row by chance."""
     scenario = usual(Kind.PARTIAL_OUTAGE, rate=rate, length=length, share=needing, seed=seed)
     simulation = Simulation(scenario, ALL_ON)
-    drawn, done = simulation._crew._trouble._drawn, [0]
+    drawn, done = Drawn(needing, seed), [0]
     for second in simulation.seconds():
         done.append(simulation.ledger.done)
         if second == scenario.ends:

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from unpoison.control.counting import RecentCount
-from unpoison.control.evidence import LATELY, MAX_RECOVERED, Ended, Evidence, FailingMessages
+from unpoison.control.evidence import LATELY, MAX_RECOVERED, End, Ended, Evidence, FailingMessages
 from unpoison.control.options import Breaker
 from unpoison.control.turns import LONGEST_WAIT, Recovery
 
@@ -44,19 +44,6 @@ class CircuitState(enum.StrEnum):
     CLOSED = "closed"
     OPEN = "open"
     RAMP = "ramp"
-
-
-class End(enum.StrEnum):
-    """How it is known that an outage is over, if it is."""
-
-    RECOVERED = "recovered"
-    """Enough messages at a time have succeeded."""
-    QUIET = "quiet"
-    """Some have succeeded, and none has failed on it for a while."""
-    TOLD = "told"
-    """Another consumer has found it out, or a person says so."""
-    FORGOTTEN = "forgotten"
-    """Nobody knows: nothing was heard of it for too long."""
 
 
 class Charge(enum.Enum):

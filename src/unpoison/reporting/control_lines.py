@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from unpoison.control.admission import TooManyDead
-from unpoison.control.breaker import FORGET_AFTER, RAMP_LASTS, End
+from unpoison.control.breaker import FORGET_AFTER, RAMP_LASTS
 from unpoison.control.budget import FLOOR
 from unpoison.control.changes import (
     BudgetUsedUp,
@@ -20,7 +20,7 @@ from unpoison.control.changes import (
     Slowed,
     StillDown,
 )
-from unpoison.control.evidence import Evidence
+from unpoison.control.evidence import End, Evidence
 from unpoison.model.wording import counted, in_words
 
 
