@@ -14,7 +14,6 @@ from unpoison.control.changes import (
     BudgetUsedUp,
     Change,
     Closed,
-    End,
     Expiring,
     Opened,
     OperatorPause,
@@ -23,7 +22,7 @@ from unpoison.control.changes import (
     Slowed,
     StillDown,
 )
-from unpoison.control.evidence import Evidence
+from unpoison.control.evidence import End, Evidence
 from unpoison.control.options import Admission, Breaker
 from unpoison.flow import settling, store_link
 from unpoison.reporting.control_lines import lines

@@ -12,9 +12,9 @@ from unpoison import App
 from unpoison.control.admission import PROBE_INTERVAL, TooManyDead
 from unpoison.control.beside import HARDLY_ANY_FOR, ROW
 from unpoison.control.breaker import FORGET_AFTER, RAMP_ENDS, RAMP_LASTS, CircuitState
-from unpoison.control.changes import BudgetUsedUp, Closed, End, Opened, OperatorPause, Paused, Resumed, Slowed, StillDown
+from unpoison.control.changes import BudgetUsedUp, Closed, Opened, OperatorPause, Paused, Resumed, Slowed, StillDown
 from unpoison.control.circuits import MAX_CIRCUITS
-from unpoison.control.evidence import Evidence
+from unpoison.control.evidence import End, Evidence
 from unpoison.control.options import NO_CONTROL, Admission, Breaker, ControlOptions
 from unpoison.control.source import GARBAGE, SourceControl
 from unpoison.control.turns import LONGEST_WAIT

@@ -8,7 +8,8 @@ from tests.unit.stores import Clock, opened, paused, too_many_dead
 from unpoison.control.admission import PROBE_INTERVAL
 from unpoison.control.breaker import RAMP_LASTS
 from unpoison.control.budget import FLOOR
-from unpoison.control.changes import Closed, End, OperatorPause, Resumed
+from unpoison.control.changes import Closed, OperatorPause, Resumed
+from unpoison.control.evidence import End
 from unpoison.control.options import ControlOptions
 from unpoison.control.source import SourceControl
 from unpoison.errors import ConfigError, StoreUnavailable

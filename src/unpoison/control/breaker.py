@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from unpoison.control.changes import End
 from unpoison.control.counting import RecentCount
-from unpoison.control.evidence import LATELY, MAX_RECOVERED, Ended, Evidence, FailingMessages
+from unpoison.control.evidence import LATELY, MAX_RECOVERED, End, Ended, Evidence, FailingMessages
 from unpoison.control.options import Breaker
 from unpoison.control.turns import LONGEST_WAIT, Recovery
 

@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 
 from unpoison.control.admission import TooManyDead
-from unpoison.control.evidence import Evidence
+from unpoison.control.evidence import End, Evidence
 from unpoison.model.failure import Failure
 from unpoison.model.message import Delivery
 from unpoison.model.wording import first_line

@@ -6,9 +6,9 @@ import msgspec
 
 from unpoison.control.beside import Beside
 from unpoison.control.breaker import Charge, Circuit, CircuitState
-from unpoison.control.changes import Change, Closed, End, Meaning, Opened, PutOff, StillDown, sample_of, spread_of
+from unpoison.control.changes import Change, Closed, Meaning, Opened, PutOff, StillDown, sample_of, spread_of
 from unpoison.control.counting import RecentCount
-from unpoison.control.evidence import LATELY, Ended, Evidence
+from unpoison.control.evidence import LATELY, End, Ended, Evidence
 from unpoison.control.options import Breaker
 from unpoison.model.backoff import bounded
 from unpoison.model.failure import Failure

@@ -4,6 +4,7 @@ One message that fails often is never evidence: that is poison. Nor are a few am
 that works for all others.
 """
 
+import enum
 from typing import NamedTuple
 
 import msgspec
@@ -37,6 +38,19 @@ class Evidence(msgspec.Struct, frozen=True):
     def problem(self) -> str:
         """What is wrong, in words. Where the dependency is a guess, no more is known than that many fail alike."""
         return f"{self.dependency} is down" if self.is_named else f"too many messages fail alike ({self.dependency})"
+
+
+class End(enum.StrEnum):
+    """How it is known that an outage is over, if it is."""
+
+    RECOVERED = "recovered"
+    """Enough messages at a time have succeeded."""
+    QUIET = "quiet"
+    """Some have succeeded, and none has failed on it for a while."""
+    TOLD = "told"
+    """Another consumer has found it out, or a person says so."""
+    FORGOTTEN = "forgotten"
+    """Nobody knows: nothing was heard of it for too long."""
 
 
 class Ended(NamedTuple):

@@ -12,9 +12,9 @@ import msgspec
 
 from unpoison.control.admission import PROBE_INTERVAL, TooManyDead
 from unpoison.control.breaker import Circuit, CircuitState
-from unpoison.control.changes import End, OperatorPause
+from unpoison.control.changes import OperatorPause
 from unpoison.control.circuits import Circuits
-from unpoison.control.evidence import Evidence
+from unpoison.control.evidence import End, Evidence
 from unpoison.control.source import SourceControl
 from unpoison.store.port import ADMISSION, FORGOTTEN, OPEN, OPERATOR, PAUSING, Pause, Shared, SharedCircuit
 

@@ -22,7 +22,7 @@ from unpoison.control.changes import (
     Slowed,
     StillDown,
 )
-from unpoison.control.evidence import Evidence
+from unpoison.control.evidence import End, Evidence
 from unpoison.model.wording import counted, in_words
 
 
