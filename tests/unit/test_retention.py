@@ -41,15 +41,15 @@ class Scene:
 
     def turns(self, seconds, age=None, **counters):
         """The turns of a consumer; with an age it fetches messages of that age. Returns what was told."""
-        until = self.now + seconds
+        until, told = self.now + seconds, list[Expiring]()
         while self.now < until:
             if age is not None:
                 known = {"counters": Counters(**counters)} if counters else {}
                 self.broker.now = self.now
                 self.retention.fetched([Delivery(age, "orders", "m", b"", **known)], self.now)
-            self.retention.look(self.control, self.now)
+            expiring = self.retention.look(self.control.paused_so_far(self.now), self.now)
+            told += [] if expiring is None else [expiring]
             self.now += 5.0
-        told, self.control.changes[:] = [each for each in self.control.changes if isinstance(each, Expiring)], []
         return told
 
     def pause(self, *, is_on=True):
@@ -114,10 +114,9 @@ def test_nothing_is_told_where_nothing_is_deleted_or_nothing_waits_or_nobody_kno
 
 
 def test_a_broker_that_keeps_all_for_ever_is_not_asked():
-    retention, control = Retention("orders", object()), SourceControl(ControlOptions())
+    retention = Retention("orders", object())
     retention.fetched([Delivery(None, "orders", "m", b"")], 0.0)
-    retention.look(control, 0.0)
-    assert control.changes == []
+    assert retention.look(10 * HOUR, 0.0) is None
 
 
 def test_more_than_all_of_the_time_is_told_as_well():

@@ -14,7 +14,6 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from unpoison.control.changes import End
 from unpoison.control.counting import RecentCount
 from unpoison.control.evidence import LATELY, MAX_RECOVERED, End, Ended, Evidence, FailingMessages
 from unpoison.control.options import Breaker

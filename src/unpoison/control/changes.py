@@ -1,6 +1,5 @@
 """What the state machines answer and tell: plain values, to be carried out by the consumer and logged."""
 
-import enum
 import hashlib
 from typing import NamedTuple, TypeAlias
 
@@ -43,19 +42,6 @@ class Opened(NamedTuple):
     """A dependency is down. Messages that fail on it wait, the others go on."""
 
     evidence: Evidence
-
-
-class End(enum.StrEnum):
-    """How it is known that an outage is over, if it is."""
-
-    RECOVERED = "recovered"
-    """Enough messages at a time have succeeded."""
-    QUIET = "quiet"
-    """Some have succeeded, and none has failed on it for a while."""
-    TOLD = "told"
-    """Another consumer has found it out, or a person says so."""
-    FORGOTTEN = "forgotten"
-    """Nobody knows: nothing was heard of it for too long."""
 
 
 class Closed(NamedTuple):

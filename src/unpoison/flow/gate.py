@@ -49,7 +49,8 @@ class Gate:
         """Carry out what the control and the fleet have decided since this was last called."""
         now = self._monotonic()
         self._control.expire(now)
-        self._retention.look(self._control, now)
+        if (expiring := self._retention.look(self._control.paused_so_far(now), now)) is not None:
+            self._control.changes.append(expiring)
         changes = self.tell_changes()
         if any(isinstance(change, Slowed) for change in changes):
             self._held = [*self._held, *self._take_back()]

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from unpoison.control.changes import Expiring
-from unpoison.control.source import SourceControl
 from unpoison.errors import UnpoisonError
 from unpoison.model.message import UNTRIED, Delivery
 from unpoison.port.broker import Broker, Forgets, TellsNative
@@ -49,19 +48,20 @@ class Retention:
                 published = float(self._tells_native.native(deliveries[0]).properties["timestamp"])
                 self._sampled = self._clock() - published
 
-    def look(self, control: SourceControl, now: float) -> None:
-        """Have it told if it is time."""
+    def look(self, paused: float, now: float) -> Expiring | None:
+        """What is to be told now, if anything. The source has been paused for so many seconds."""
         if self._forgets is None or now < self._look_at:
-            return
+            return None
         self._look_at = now + LOOK_EVERY
-        paused, sampled = control.paused_so_far(now), self._sampled if now < self._sample_at + LOOK_EVERY else 0.0
+        sampled = self._sampled if now < self._sample_at + LOOK_EVERY else 0.0
         limit = self._limit_at(self._forgets, now) if max(paused, sampled) >= SHORT else None
         waited = max(paused, 0.0 if limit is None or sampled > limit else sampled)  # what cannot be was written by its sender
         if limit is None or waited < QUARTER * limit:
             self._is_told = False
         elif waited >= HALF * limit and not self._is_told and self._has_waiting():
             self._is_told = True
-            control.changes.append(Expiring(waited, limit))
+            return Expiring(waited, limit)
+        return None
 
     def _limit_at(self, broker: Forgets, now: float) -> float | None:
         if now >= self._ask_at:

@@ -12,7 +12,6 @@ from unpoison.control.changes import (
     BudgetUsedUp,
     Change,
     Closed,
-    End,
     Expiring,
     Opened,
     OperatorPause,
