@@ -47,6 +47,7 @@ REPLAY = _script("replay", DISCARDED)
 SEND_ELSEWHERE = _script("send_elsewhere", DISCARDED)
 SUSPECT = _script("suspect")
 TAKE = _script("take")
+TAKE_LISTED = _script("take_listed", DISCARDED)
 GIVE_BACK = _script("give_back")
 
 BY_SHA = {script.sha: script for script in list(globals().values()) if isinstance(script, Script)}
