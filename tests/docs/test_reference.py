@@ -15,7 +15,6 @@ from tests.docs.pages import ROOT, blocks
 from unpoison import App, Backoff, PoisonPillHandler
 from unpoison.body.json_text import Unfit
 from unpoison.brokers import ADAPTERS
-from unpoison.brokers.rabbitmq import letters
 from unpoison.cli import doctor as doctor_settings
 from unpoison.control.options import Admission, Breaker
 from unpoison.decide.options import Settings, check_isolation
@@ -24,6 +23,7 @@ from unpoison.flow.registration import ASYNC_CONCURRENCY
 from unpoison.model import backoff
 from unpoison.model.backoff import DEFAULT_BACKOFF, MAX_AGE, MAX_ATTEMPTS
 from unpoison.model.verdict import ErrorClassification
+from unpoison.port.foreign import x_death
 from unpoison.port.reading import RULE
 
 
@@ -136,7 +136,7 @@ def test_every_classification_is_there():
 def test_every_rule_is_there():
     judge = inspect.getsource(unpoison.decide.policy)
     rules = set(re.findall(r'dead\("([\w-]+)"', judge)) | set(re.findall(r'"(backoff|retry-after)"', inspect.getsource(backoff)))
-    rules |= set(letters._ENDS)
+    rules |= set(x_death.ENDS)
     settling = inspect.getsource(unpoison.flow.settling)
     rules |= set(re.findall(r'rule = f"([\w-]+): ', settling)) | set(re.findall(r'_waiting\(.*, f"([\w-]+): ', settling))
     rules |= {"discard", *map(str, unpoison.decide.policy._NEVER_RETRIED)}

@@ -33,6 +33,8 @@ class Adapter(NamedTuple):
     """The module that knows what an administrator must create or grant: `needs_for` calls its `needs`."""
     leaving: str | None = None
     """The module that moves waiting messages back into their source, by `leftovers` and `move_back`."""
+    listed_letters: str | None = None
+    """The module of DLQs that another program keeps in a form of its own, without a source of ours: `opened` is one, or None."""
     leaves_cycles: bool = True
     """Whether its client leaves objects, bodies among them, that only the garbage collector can free."""
 
@@ -51,7 +53,9 @@ _BY_SCHEMES = {
     ("sqlite",): _ours("sqlite", "SQLite", "schema", "doctor", "file", leaves_cycles=False),
     ("postgresql", "postgres"): _ours("postgresql", "PostgreSQL", "schema", "doctor", "provisioning", has_adopted=True),
     ("amqp", "amqps"): _ours("rabbitmq", "RabbitMQ", *_SERVER, has_adopted=True),
-    ("redis", "rediss", "redis+sentinel", "rediss+sentinel"): _ours("redis", "Redis", *_SERVER, has_adopted=True),
+    ("redis", "rediss", "redis+sentinel", "rediss+sentinel"): _ours(
+        "redis", "Redis", *_SERVER, "listed_letters", has_adopted=True
+    ),
     ("nats", "tls"): _ours("nats", "NATS", *_SERVER),
     ("sqs",): _ours("sqs", "SQS", *_SERVER),
     ("kafka", "kafka+ssl"): _ours("kafka", "Kafka", *_SERVER, "leaving", has_adopted=True, leaves_cycles=False),
@@ -74,6 +78,10 @@ def leaves_cycles(url: str) -> bool:
 def dead_letters_for(url: str, source: str, *, create: bool = True) -> DeadLetters:
     """The DLQ of a source, opened. Without `create` a source that does not exist is refused."""
     adapter = _adapter(url)
+    if adapter.listed_letters is not None:
+        listed: DeadLetters | None = _module(adapter, adapter.listed_letters).opened(broker_for(url), source)
+        if listed is not None:
+            return listed
     broker = broker_for(url)
     broker.open([source], create=create)
     made: DeadLetters = getattr(_module(adapter, adapter.dead_letters_module), adapter.dead_letters)(broker, source)

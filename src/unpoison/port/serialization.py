@@ -151,6 +151,11 @@ def read_letter(record: str | bytes | Mapping[str, Any] | None, source: str = ""
         return None
 
 
+def is_ours(record: str | bytes | Mapping[str, Any] | None) -> bool:
+    """Whether this is the record of a letter of ours. Never raises."""
+    return read_one(record, read_letter, lambda *_: None) is not None
+
+
 def letter_of(
     record: str | bytes | Mapping[str, Any] | None,
     message: Message,
@@ -159,13 +164,15 @@ def letter_of(
     id_: str,
     state: str,
 ) -> DeadLetter:
-    """The letter of this message by its record, or `otherwise` where that is not ours. Never raises."""
-    letter = read_one(
-        record,
-        lambda record: read_letter(record, message.source) or otherwise(),
-        lambda _, error: unreadable_letter("", state, message, error),
-    )
-    return renewed(msgspec.structs.replace(letter, id=id_, state=state, message=message))
+    """The letter of this message by its record, or `otherwise` where that is not ours, whose message may be inside of this one.
+    Never raises."""
+
+    def read(record: str | bytes | Mapping[str, Any] | None) -> DeadLetter:
+        ours = read_letter(record, message.source)
+        return otherwise() if ours is None else msgspec.structs.replace(ours, message=message)
+
+    letter = read_one(record, read, lambda _, error: unreadable_letter("", state, message, error))
+    return renewed(msgspec.structs.replace(letter, id=id_, state=state))
 
 
 def foreign_letter(

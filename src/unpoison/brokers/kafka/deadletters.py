@@ -3,6 +3,9 @@
 An operator claims a letter before changing it, in the log that letters.py explains; the first claim wins. A replay is a copy in
 the retry topic of the letter's group. If an operator is killed between its claim and the outcome, the next one cancels
 the copy, looks whether it had been sent before that, and writes the outcome or withdraws the claim (envelope.py).
+
+A letter of another system goes to the topic that it came from (foreign.py). Others read that topic, so nothing is cancelled
+there: a copy that the server stores only after the next operator has looked for it comes twice.
 """
 
 import itertools
@@ -14,7 +17,7 @@ from contextlib import closing
 
 from confluent_kafka import Consumer
 
-from unpoison.brokers.kafka import envelope, letters
+from unpoison.brokers.kafka import envelope, foreign, letters
 from unpoison.brokers.kafka.broker import KafkaBroker
 from unpoison.brokers.kafka.cluster_queries import PartitionKey
 from unpoison.brokers.kafka.envelope import BODY_AT, NewRecord, Record
@@ -168,11 +171,13 @@ class KafkaDeadLetters:
         self, states: LetterStates, wanted: Sequence[str], was: str, state: str, copies: Mapping[str, NewRecord]
     ) -> dict[str, Claim]:
         ends = self._queries.ends({(copy.topic, copy.partition) for copy in copies.values()})
-        claims, nonce = {}, uuid.uuid4().hex
+        claims, nonce, names = {}, uuid.uuid4().hex, self._connection.names(self._source)
         for id_ in wanted:
             copy = copies.get(id_)
-            where = (copy.topic, copy.partition, ends[copy.topic, copy.partition]) if copy else ()
-            claims[id_] = Claim(was, state, self._name, nonce, *where)
+            claims[id_] = Claim(was, state, self._name, nonce)
+            if copy:
+                place, end = (copy.topic, copy.partition), ends[copy.topic, copy.partition]
+                claims[id_] = Claim(was, state, self._name, nonce, *place, end, not foreign.is_internal(names, copy.topic))
         states.write(claims, "claiming letters")
         return claims
 
@@ -187,7 +192,8 @@ class KafkaDeadLetters:
         return self._sent(claims)
 
     def _again(self, entry: LetterState, record: Record) -> NewRecord:
-        """The copy to send: to the group that gave the message up, if its retry topic exists, else to ours."""
+        """The copy to send: to the group that gave the message up, if its retry topic exists, else to ours. A letter of another
+        system goes to the topic that it came from."""
         original = self._original(record)
         if original is None:
             raise PayloadError(
@@ -195,11 +201,13 @@ class KafkaDeadLetters:
                 f"message at {envelope.header(record, BODY_AT)} since. To discard it: unpoison dlq discard {entry.id}"
             )
         names = self._connection.names(self._source)
+        counters = letters.read_letter(self._source, entry.id, REPLAYED, record, original).replayed()
+        if (told := foreign.told(record)) is not None:
+            return foreign.sent_back(names, entry.id, record, told, counters, self.broker.topology.partitions)
         gave_up = envelope.header(record, GROUP)
         retry = names.retry_of(gave_up) if gave_up else names.retry
         if self.broker.topology.partitions(retry) < PARTITIONS:
             retry = names.retry
-        counters = letters.read_letter(self._source, entry.id, REPLAYED, record, original).replayed()
         headers = envelope.copy_headers(original, envelope.read_envelope_safely(record), counters)
         return NewRecord(retry, original.value(), record.key(), headers, SUSPECTS if counters.alone else REPLAYS)
 
@@ -222,7 +230,7 @@ class KafkaDeadLetters:
 
     def _finish(self, states: LetterStates, claims: Mapping[str, Claim]) -> None:
         """Write the outcome of claims whose operator will not, after cancelling their copies."""
-        replays = [(id_, claim) for id_, claim in claims.items() if claim.retry]
+        replays = [(id_, claim) for id_, claim in claims.items() if claim.retry and not claim.is_topic_of_others]
         cancellations = [envelope.cancellation(*claim.place, claim.of(id_)) for id_, claim in replays]
         self._connection.must_store(cancellations, "cancelling interrupted replays")
         sent = self._sent(claims)

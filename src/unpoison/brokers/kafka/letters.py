@@ -1,7 +1,7 @@
 """How is a dead letter kept so that every tool can read it, and how is it known what became of it?
 
 A letter is a record with the key, body and headers of its message. What is known about the failure is JSON in the header
-`x-unpoison-letter`, with the gist in headers of its own. Letters that Spring Kafka or Kafka Connect wrote are read too.
+`x-unpoison-letter`, with the gist in headers of its own. Letters of other systems are read too (foreign.py).
 
 A log cannot delete a record from its middle. So letters stay where they are, and what became of them is written into another log,
 `<topic>.dlq.states`. It has one partition: its order decides between two operators. There are three kinds of entries:
@@ -22,22 +22,20 @@ from typing import Any
 
 import msgspec
 
-from unpoison.brokers.kafka import envelope
+from unpoison.brokers.kafka import envelope, foreign
 from unpoison.brokers.kafka.cluster_queries import PartitionKey
 from unpoison.brokers.kafka.connection import Connection, Reader
 from unpoison.brokers.kafka.envelope import BODY_AT, ID, OURS, Envelope, NewRecord, Record, header, headers_of, is_number, text
 from unpoison.brokers.kafka.names import Names
 from unpoison.model.dead_letter import DeadLetter
 from unpoison.model.message import Counters, Message
-from unpoison.port.serialization import GROUP, LETTER, LETTER_ID, STAMP, UNREADABLE, foreign_letter, letter_headers, letter_of
+from unpoison.port.serialization import GROUP, LETTER, LETTER_ID, STAMP, UNREADABLE, letter_headers, letter_of
 
 WHOLE, TRIMMED, REFERRING = 0, 1, 2
 """How much of a letter is written: all; less about the failure; and, at last, only where its body is."""
 MAX_ABOUT_FAILURE = (64 * 1024, 2_000, 2_000)
 """Bytes about the failure, for each of these."""
 
-SPRING, CONNECT = "kafka_dlt-", "__connect.errors."
-CONNECT_NAMES = {"topic": "topic", "connector": "connector.name", "stage": "stage"}
 DEAD, PURGED = "dead", "purged"
 LETTERS_PER_ENTRY = 500
 """How many letters share an entry of the log."""
@@ -73,7 +71,9 @@ def read_letter(source: str, id_: str, state: str, record: Record, original: Rec
     sent = seen.headers if original is None else envelope.read_envelope_safely(original).headers
     body = b"" if original is None else original.value() or b""
     message = Message(seen.id, source, body, seen.key, sent, original is not None and original.value() is None)
-    return letter_of(header(record, LETTER), message, lambda: _of_others(message, record), id_=id_, state=state)
+    return letter_of(
+        header(record, LETTER), message, lambda: foreign.letter(message, record, seen.counters), id_=id_, state=state
+    )
 
 
 def body_position(record: Record) -> tuple[tuple[str, int], int] | None:
@@ -85,42 +85,6 @@ def body_position(record: Record) -> tuple[tuple[str, int], int] | None:
     return (topic, int(partition)), int(offset)
 
 
-def _of_others(message: Message, record: Record) -> DeadLetter:
-    """A letter that another program wrote."""
-    headers = {name: value or b"" for name, value in headers_of(record)}
-    spring = {name.removeprefix(SPRING): value for name, value in headers.items() if name.startswith(SPRING)}
-    connect = {name.removeprefix(CONNECT): text(value) for name, value in headers.items() if name.startswith(CONNECT)}
-    rule, error, why, trace, original = "something else than unpoison put it here", "", "", "", dict[str, str | int]()
-    if spring:
-        known = {name: text(value) for name, value in spring.items()}
-        original = {name: _number(spring.get(f"original-{name}")) for name in ("partition", "offset")}
-        original |= {"topic": known.get("original-topic", ""), "group": known.get("original-consumer-group", "")}
-        rule = f"Spring Kafka dead-lettered it from topic {original['topic']!r}"
-        error = known.get("exception-cause-fqcn") or known.get("exception-fqcn", "")
-        why, trace = known.get("exception-message", ""), known.get("exception-stacktrace", "")
-    elif connect:
-        original = {name: int(at) if is_number(at := connect.get(name, "")) else -1 for name in ("partition", "offset")}
-        original |= {name: connect.get(key, "") for name, key in CONNECT_NAMES.items()}
-        rule = f"Kafka Connect dead-lettered it in connector {original['connector']!r}, stage {original['stage']!r}"
-        error = connect.get("exception.class.name", "")
-        why, trace = connect.get("exception.message", ""), connect.get("exception.stacktrace", "")
-    error = error or "kafka.Unknown"
-    return foreign_letter(
-        message,
-        rule,
-        error,
-        record.timestamp()[1] / 1000,
-        error=why[:2_000],
-        traceback=trace[-8_000:],
-        original={name: value for name, value in original.items() if value not in ("", -1)},
-    )
-
-
-def _number(value: bytes | None) -> int:
-    """Spring writes numbers as bytes: an int or a long."""
-    return int.from_bytes(value, "big", signed=True) if value is not None and len(value) in (4, 8) else -1
-
-
 class Claim(msgspec.Struct, frozen=True, tag="claim", tag_field="kind"):
     was: str
     state: str
@@ -130,6 +94,8 @@ class Claim(msgspec.Struct, frozen=True, tag="claim", tag_field="kind"):
     partition: int = 0
     end: int = 0
     """Of a replay: where its copies belong, and where that partition ended before. A copy that was sent has a higher offset."""
+    is_topic_of_others: bool = False
+    """Whether they belong into a topic that others read too: nothing but messages may be written there, so no cancellation."""
     letters: tuple[str, ...] = ()
 
     @property

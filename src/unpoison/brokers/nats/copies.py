@@ -7,7 +7,7 @@ too.
 
 import msgspec
 
-from unpoison.brokers.nats import envelope
+from unpoison.brokers.nats import envelope, foreign
 from unpoison.brokers.nats.client import Client
 from unpoison.brokers.nats.envelope import GROUP, MESSAGE_ID, Place, Seen, line, place
 from unpoison.brokers.nats.topology import Topic
@@ -18,8 +18,9 @@ from unpoison.model.dead_letter import DeadLetter
 from unpoison.model.message import Counters, Message, Outgoing
 from unpoison.port.broker import Dead, Kept
 from unpoison.port.copying.settling import Receipt
+from unpoison.port.foreign.told import Told
 from unpoison.port.reading import as_text
-from unpoison.port.serialization import LETTER, foreign_letter, letter_headers, letter_of
+from unpoison.port.serialization import LETTER, is_ours, letter_headers, letter_of
 
 RECORD = LETTER.encode()
 MOST_RECORD = 32 * 1024
@@ -67,8 +68,13 @@ def written(letter: DeadLetter, seen: Seen, old: bytes, group: str) -> bytes:
     """The header block of a letter. Sent twice, since an answer got lost, it is stored once."""
     letter = msgspec.structs.replace(letter, original=letter.original | _place(seen))
     extra = [line(MESSAGE_ID, f"{seen.stamp}:{letter.replays}:{group}"), line(GROUP, group)]
-    extra += [line(name.encode(), text) for name, text in letter_headers(letter, MOST_RECORD).items()]
+    extra += about(letter)
     return envelope.copied(seen, old, Counters(attempts=letter.attempts, replays=letter.replays), extra)
+
+
+def about(letter: DeadLetter) -> list[bytes]:
+    """Headers that tell what is known about the failure."""
+    return [line(name.encode(), text) for name, text in letter_headers(letter, MOST_RECORD).items()]
 
 
 def _place(seen: Seen) -> dict[str, str | int]:
@@ -85,22 +91,28 @@ class Found(msgspec.Struct):
     seen: Seen
     group: str
     letter: DeadLetter
+    told: Told | None = None
+    """What another system says about it."""
 
 
 def read(source: str, where: Place, old: bytes, body: bytes, *, number: int, state: str, group: str) -> Found:
     """A letter, or one that was dealt with. `number` is its number as a letter; `group` is for one that names none."""
     found = envelope.fields(old)
     seen = envelope.look_safely(old, where)
+    told = None if is_ours(found.get(RECORD)) else foreign.told(seen, body)
+    seen, old, body = foreign.opened(seen, old, body, told)
     message = Message(seen.id, source, body, seen.key, seen.headers)
 
-    def foreign() -> DeadLetter:
-        rule = "something else than unpoison put it here"
-        return foreign_letter(message, rule, "nats.Unknown", where.stored_at / 1e9, seen.counters)
+    def otherwise() -> DeadLetter:
+        return foreign.letter(message, told, where.stored_at / 1e9, seen)
 
-    letter = letter_of(found.get(RECORD), message, foreign, id_=f"{source}-{number}", state=state)
+    letter = letter_of(found.get(RECORD), message, otherwise, id_=f"{source}-{number}", state=state)
     named = as_text(found.get(GROUP, b""))
     named = named if is_group(named) else group
-    return Found(number, old, seen, named, msgspec.structs.replace(letter, original=letter.original | {"group": named}))
+    letter = msgspec.structs.replace(
+        letter, original={"group": named} | letter.original if told else letter.original | {"group": named}
+    )
+    return Found(number, old, seen, named, letter, told)
 
 
 def record_of(old: bytes) -> bytes | None:

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from unpoison.brokers.nats import copies, envelope, wire
+from unpoison.brokers.nats import copies, envelope, foreign, wire
 from unpoison.brokers.nats.broker import NATSBroker
 from unpoison.brokers.nats.client import Client
 from unpoison.brokers.nats.connection import NO_MESSAGE, NO_RESPONDERS, Connection, Refused
@@ -22,7 +22,7 @@ from unpoison.brokers.nats.names import Names
 from unpoison.brokers.nats.stream_reading import AT_ONCE, Looked, count, looked, pages, read
 from unpoison.brokers.nats.subscription import FORGETS_SINCE
 from unpoison.brokers.nats.writing import WRONG_LAST_SEQUENCE, Copy
-from unpoison.errors import BrokerUnavailable
+from unpoison.errors import BrokerUnavailable, PayloadError
 from unpoison.model.dead_letter import DeadLetter
 from unpoison.port.copying.ids import unique
 
@@ -180,7 +180,8 @@ class NATSDeadLetters:
         """A replay that its consumer has not let go is all that there is of the message: it stays."""
         # What is claimed now may be stored as replayed, and not be deleted as dead yet: without the note it would be sent again.
         before = min((claim.stored for claim in self._claims.there().values()), default=LAST_NUMBER)
-        ends = {f"unpoison.replay.{group}.{self._source}.*": self._handled_up_to(group) + 1 for group in self._groups()}
+        groups = self._groups() | {foreign.NOBODYS}
+        ends = {f"unpoison.replay.{group}.{self._source}.*": self._handled_up_to(group) + 1 for group in groups}
         ends[f"{self._names.discarded}.*"] = LAST_NUMBER
         return sum(self._purge(subjects, min(end, before)) for subjects, end in ends.items())
 
@@ -281,17 +282,25 @@ class NATSDeadLetters:
         if not claims:
             return []
         there: list[int] = []
+        wrong: PayloadError | None = None
+        left: set[int] = set()
         for page in self._dead(list(claims), bodies=any(state != PURGED for state in claims.values())):
             there += [each.place.number for each in page]
-            kept = [each for each in page if claims.get(each.place.number) in (REPLAYED, DISCARDED)]
-            notes = [self._note(self._letter(each, DEAD), claims[each.place.number]) for each in kept]
+            kept = [self._letter(each, DEAD) for each in page if claims.get(each.place.number) in (REPLAYED, DISCARDED)]
+            sent = [each for each in kept if claims[each.number] == REPLAYED]
+            if (error := foreign.send_elsewhere(self.broker.client, self._source, sent)) is not None:
+                wrong = wrong or error
+                left |= {each.number for each in sent}
+            notes = [self._note(each, claims[each.number]) for each in kept if each.number not in left]
             store_first(self.broker.client, self._names, notes)
-        numbers = [number for number in there if number in claims]
+        numbers = [number for number in there if number in claims and number not in left]
         if _is_dense(list(claims)) and self._are_oldest(numbers, there):
             self._purge(self._names.dead, max(numbers) + 1)
         else:
             self._delete(numbers)
         self._claims.release(claims)
+        if wrong is not None:
+            raise wrong
         return numbers
 
     def _finish_claims(self, state: str) -> set[int]:
@@ -308,7 +317,8 @@ class NATSDeadLetters:
     def _note(self, found: Found, state: str) -> Copy:
         """The letter as replayed or discarded."""
         block = envelope.copied(found.seen, found.block, found.letter.replayed(), [*_told(found), FIRST])
-        replayed = Names(self._source, found.group).replay
+        is_ours = foreign.origin(self._source, found.told) is None
+        replayed = Names(self._source, found.group if is_ours else foreign.NOBODYS).replay
         return Copy(f"{replayed if state == REPLAYED else self._names.discarded}.{found.number}", block, found.letter.body)
 
     def _are_oldest(self, numbers: Sequence[int], there: Sequence[int]) -> bool:
@@ -347,7 +357,9 @@ class NATSDeadLetters:
                 return set(names)
 
     def _handled_up_to(self, group: str) -> int:
-        """The number up to which the group's consumer has let replays go."""
+        """The number up to which the group's consumer has let replays go; all, of those that no group is to get."""
+        if group == foreign.NOBODYS:
+            return LAST_NUMBER
         with suppress(Refused):
             info = self._connection.ask(f"CONSUMER.INFO.{self._names.dlq}.{group}", what="looking at replays")
             return int(info["ack_floor"]["stream_seq"])
@@ -367,4 +379,6 @@ def _told(found: Found) -> list[bytes]:
     """What the letter says, kept with what became of it."""
     known = envelope.fields(found.block)
     lines = [envelope.line(envelope.GROUP, found.group)]
+    if found.told is not None:
+        return lines + copies.about(found.letter)
     return [*lines, RECORD + b": " + known[RECORD]] if RECORD in known else lines

@@ -21,7 +21,7 @@ from unpoison.brokers.rabbitmq.queue_pass import QueuePass, waiting_in
 from unpoison.brokers.rabbitmq.topology import Topology
 from unpoison.brokers.rabbitmq.wire import Arrived, Tap
 from unpoison.brokers.rabbitmq.writing import Batch, Copy, why_not_stored
-from unpoison.errors import BrokerUnavailable
+from unpoison.errors import BrokerUnavailable, PayloadError
 from unpoison.model.dead_letter import DeadLetter
 from unpoison.model.wording import counted
 from unpoison.port.broker import Progress
@@ -107,7 +107,8 @@ class LettersReading:
         self._keep: Keep = _nobody
         self._passes: dict[str, QueuePass] = {}
         self.total = self._begin(dlq_of(source), WAITING).total
-        self._is_source_there = False
+        self._known: set[str] = set()
+        """Queues that are there, for letters to go back to."""
 
     def _begin(self, queue: str, states: Sequence[str]) -> QueuePass:
         self._passes[queue] = made = QueuePass(self._connection, queue, partial(self._receive, queue, states))
@@ -134,17 +135,22 @@ class LettersReading:
 
     def store(self, chosen: Sequence[Entry], data: Callable[[Entry], bytes], state: str) -> Iterator[Sequence[Entry]]:
         """The server stores letters while the next ones are made."""
-        if state == "replayed" and not self._is_source_there:
+        if state == "replayed" and self._source not in self._known:
             self._check_source()
-            self._is_source_there = True
         make = self._again if state == "replayed" else partial(self._note, state)
         writer, parts = self._broker.connections.writer(), portions(chosen, AT_ONCE)
         unconfirmed: deque[tuple[Sequence[Entry], Batch]] = deque()
         stored = 0
         failed: Batch | None = None
+        refused: PayloadError | None = None
         while True:
-            while failed is None and _has_room(unconfirmed) and (more := next(parts, None)):
-                unconfirmed.append((more, writer.submit([make(entry, data(entry)) for entry in more])))
+            while failed is None and refused is None and _has_room(unconfirmed) and (more := next(parts, None)):
+                try:
+                    copies = [make(entry, data(entry)) for entry in more]
+                except PayloadError as error:  # what is on its way is waited for first
+                    refused = error
+                else:
+                    unconfirmed.append((more, writer.submit(copies)))
             if not unconfirmed:
                 break
             part, batch = unconfirmed.popleft()
@@ -158,6 +164,8 @@ class LettersReading:
                 f"Taken from {dlq_of(self._source)!r}: {counted(stored, 'letter')}. Still there: {len(chosen) - stored:,}. "
                 f"{why_not_stored(failed)}"
             )
+        if refused is not None:
+            raise refused
 
     def _check_source(self) -> None:
         """Have the queues that letters go back to: without them what the history keeps as sent would be nowhere else."""
@@ -166,15 +174,26 @@ class LettersReading:
         for queue in (self._source, suspects_of(self._source)):
             if not topology.is_there(queue):
                 raise topology.deleted(self._source)
+            self._known.add(queue)
 
     def _again(self, entry: Entry, data: bytes) -> Copy:
-        arrived = unpacked(data)
-        made = letters.again(self._source, arrived, entry.id, self.history)
-        return Copy("", suspects_of(self._source) if made.alone else self._source, made.properties, arrived.body)
+        made = letters.sent_back(self._source, unpacked(data), entry.id, self.history)
+        if made.queue not in self._known:
+            self._check(made.queue, entry)
+        return Copy("", made.queue, made.properties, made.body)
+
+    def _check(self, queue: str, entry: Entry) -> None:
+        """Without the queue what the history keeps as sent would be nowhere else."""
+        if not self._broker.connections.topology().is_there(queue):
+            raise PayloadError(
+                f"Letter {entry.id!r} cannot be sent: it came from queue {queue!r}, which does not exist any more. Create the "
+                f"queue, or discard the letter: unpoison dlq discard {entry.id}"
+            )
+        self._known.add(queue)
 
     def _note(self, state: str, entry: Entry, data: bytes) -> Copy:
         found = self._read(entry, data)
-        return Copy("", self.history, letters.written(found.letter, found.original, entry.id, state), unpacked(data).body)
+        return Copy("", self.history, letters.written(found.letter, found.original, entry.id, state), found.letter.body)
 
     def let_go(self, entries: Sequence[Entry], *, stored: bool) -> None:
         for queue, taken in self._passes.items():

@@ -2,7 +2,7 @@
 
 The body is the original body, the sender's headers are the sender's headers; what is known about the failure is JSON in the
 header `x-unpoison-letter`, with the gist in headers of its own. A message that RabbitMQ itself or another program dead-lettered
-is read as a letter too.
+is read as a letter too (foreign.py).
 """
 
 import hashlib
@@ -12,15 +12,17 @@ from typing import NamedTuple
 
 import msgspec
 
-from unpoison.brokers.rabbitmq import envelope, properties
+from unpoison.brokers.rabbitmq import envelope, foreign, properties
 from unpoison.brokers.rabbitmq.envelope import COUNTERS, LETTER, MOST_HEADERS, RECORD, STATE, Envelope
+from unpoison.brokers.rabbitmq.names import suspects_of
 from unpoison.brokers.rabbitmq.properties import Header, header, json_text, text_of
 from unpoison.brokers.rabbitmq.wire import Arrived
 from unpoison.model.dead_letter import DeadLetter, counters_of_replay
 from unpoison.model.message import Counters, Message
 from unpoison.port import serialization
+from unpoison.port.foreign.told import Told
 from unpoison.port.reading import read_one
-from unpoison.port.serialization import UNREADABLE, foreign_letter, letter_of
+from unpoison.port.serialization import UNREADABLE, letter_of
 
 
 def written(letter: DeadLetter, original: Envelope, letter_id: str, state: str = "dead") -> bytes:
@@ -47,10 +49,11 @@ def _headers(letter: DeadLetter, letter_id: str, state: str) -> list[Header]:
 
 
 class Found(msgspec.Struct):
-    """A letter in its queue, with what is needed to send it again."""
+    """A letter in its queue, with what is needed to send it again. `told` is what another system says about it."""
 
     original: Envelope
     letter: DeadLetter
+    told: Told | None = None
 
 
 def read(source: str, arrived: Arrived, states: Collection[str] = ("dead",)) -> Found:
@@ -60,15 +63,19 @@ def read(source: str, arrived: Arrived, states: Collection[str] = ("dead",)) -> 
     headers = {each.name: each.value for each in original.properties.headers.entries}
     if _is_left_over(source, headers, states):
         headers = {name: content for name, content in headers.items() if name not in (RECORD, LETTER, STATE)}
-    message = Message(original.id, source, arrived.body, original.key, original.headers)
+    record, told = text_of(headers, RECORD), None
+    if not serialization.is_ours(record):
+        told = foreign.told(source, headers, arrived.body)
+        original = foreign.opened(original, told)
+    message = Message(original.id, source, foreign.body(arrived.body, told), original.key, original.headers)
     letter = letter_of(
-        text_of(headers, RECORD),
+        record,
         message,
-        lambda: _foreign(message, headers, original),
+        lambda: foreign.letter(message, original, told),
         id_=_own_id(headers) or _foreign_id(source, arrived, headers, original.stamp),
         state=text_of(headers, STATE) or "dead",
     )
-    return Found(original, letter)
+    return Found(original, letter, told)
 
 
 def _is_left_over(source: str, headers: Mapping[bytes, bytes], states: Collection[str]) -> bool:
@@ -79,8 +86,29 @@ def _is_left_over(source: str, headers: Mapping[bytes, bytes], states: Collectio
     )
 
 
+class SentBack(NamedTuple):
+    """A letter on its way back to the queue that it came from."""
+
+    queue: str
+    properties: bytes
+    body: bytes
+
+
+def sent_back(source: str, arrived: Arrived, letter_id: str, history: str) -> SentBack:
+    """A letter that is sent again, and stored in `history` as well."""
+    made = read_one(arrived, lambda arrived: _ours_again(arrived, letter_id, history), lambda *_: None)
+    if made is None:
+        found = read(source, arrived)
+        if found.told is not None:
+            made = _again(found, letter_id, history)
+            queue = foreign.origin(source, found.told)
+            return SentBack(suspects_of(queue) if made.alone and queue == source else queue, made.properties, found.letter.body)
+        made = again(source, arrived, letter_id, history)
+    return SentBack(suspects_of(source) if made.alone else source, made.properties, arrived.body)
+
+
 class SentAgain(NamedTuple):
-    """A letter on its way back to its source."""
+    """A letter on its way back to its source, with its body as it is."""
 
     alone: bool
     properties: bytes
@@ -91,7 +119,10 @@ def again(source: str, arrived: Arrived, letter_id: str, history: str) -> SentAg
     ours = read_one(arrived, lambda arrived: _ours_again(arrived, letter_id, history), lambda *_: None)
     if ours is not None:
         return ours
-    found = read(source, arrived)
+    return _again(read(source, arrived), letter_id, history)
+
+
+def _again(found: Found, letter_id: str, history: str) -> SentAgain:
     counters = found.letter.replayed()
     noted = [envelope.also_to(history), *_headers(found.letter, letter_id, "replayed")]
     return SentAgain(counters.alone, envelope.copied(found.original, counters, noted))
@@ -198,32 +229,3 @@ def _foreign_id(source: str, arrived: Arrived, headers: Mapping[bytes, bytes], s
     for each in known:
         digest.update(b"%d:" % len(each) + each)
     return f"{source}-{0:014x}{digest.hexdigest()}"
-
-
-_ENDS = {
-    "expired": "nobody started it within the time that the queue keeps messages (message_ttl)",
-    "rejected": "a consumer rejected it",
-    "delivery_limit": "it was delivered more often than the queue allows",
-    "maxlen": "the queue was full",
-}
-"""What RabbitMQ says in x-death, and what it means."""
-
-
-def _foreign(message: Message, headers: Mapping[bytes, bytes], original: Envelope) -> DeadLetter:
-    """For what RabbitMQ itself or another program gave up: all that is known is in x-death."""
-    death = envelope.last_death(headers)
-    why = str(death.get("reason", "unknown"))
-    moment = death.get("time")
-    meaning = _ENDS.get(why, f"RabbitMQ says {why!r}")
-    reason = f"{why}: {meaning}" if death else "something else than unpoison put it here"
-    noted: dict[str, str | int] = {name: str(death[name]) for name in ("queue", "reason", "count") if name in death}
-    return foreign_letter(
-        message,
-        f"{why}: RabbitMQ dead-lettered it from queue {death.get('queue')!r}" if death else reason,
-        f"rabbitmq.{why}",
-        float(moment) if isinstance(moment, int) and 0 < moment < 2**33 else 0.0,
-        original.counters,
-        reason=reason,
-        error=meaning if death else reason,
-        original={"source": message.source, **(_route(message.source, original) if original.route else {}), **noted},
-    )

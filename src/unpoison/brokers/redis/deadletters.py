@@ -7,10 +7,13 @@ script that first checks the state of the letter: of two operators only one gets
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from unpoison.brokers.redis import envelope, scripts
+from redis.crc import key_slot
+
+from unpoison.brokers.redis import envelope, foreign, scripts
 from unpoison.brokers.redis.broker import RedisBroker
 from unpoison.brokers.redis.envelope import by_name, letter_of, number, packed, padded
 from unpoison.brokers.redis.names import DISCARDED, DLQ, REPLAYED
+from unpoison.errors import PayloadError
 from unpoison.model.dead_letter import DeadLetter
 from unpoison.port.serialization import counters_text
 
@@ -70,16 +73,38 @@ class RedisDeadLetters:
 
     def _replay(self, letter_ids: Sequence[str]) -> Sequence[str]:
         by_group: dict[str, list[Any]] = {}
+        elsewhere: dict[str, list[Any]] = {}
         for no, state, fields in self._dead(letter_ids):
             letter = letter_of(self._source, no, state, fields)
-            counters, message = letter.replayed(), letter.message
-            blob = envelope.blob_of_message(message, envelope.original_of(message, fields))
-            row = [no, padded(no.decode()), packed(fields), b"r" + no, blob, counters_text(counters), int(counters.alone)]
+            told = envelope.told_by(self._source, no, fields)
+            counters, original = letter.replayed(), envelope.original_of(letter.message, fields, told)
+            target = self._source if told is None else foreign.origin(self._source, told, self._keys)
+            place = [no, padded(no.decode()), packed(fields)]
+            if target != self._source:
+                elsewhere.setdefault(target, []).extend([*place, packed(original), letter.body])
+                continue
+            blob = envelope.blob_of_message(letter.message, original)
+            row = [*place, b"r" + no, blob, counters_text(counters), int(counters.alone)]
             by_group.setdefault(envelope.group_of(fields, self.broker.address.group), []).extend(row)
-        sent = set()
+        sent = {no for target, rows in elsewhere.items() for no in self._sent_elsewhere(target, rows)}
         for group, rows in by_group.items():
             sent |= set(self._ask(scripts.REPLAY(self.broker.keys(self._source, group), group, HISTORY, *rows)))
         return self._among(letter_ids, sent)
+
+    def _sent_elsewhere(self, target: str, rows: Sequence[Any]) -> Collection[bytes]:
+        """Letters of other programs go to the stream or list that they came from."""
+        if self.broker.connection.finder.is_cluster and key_slot(target.encode()) != key_slot(self._source.encode()):
+            why = "in a cluster no step can be about two keys of different slots"
+        else:
+            group = self.broker.address.group
+            answer = self._ask(scripts.SEND_ELSEWHERE(self._keys, group, HISTORY, *rows, more=[target]))
+            if isinstance(answer, list):
+                return answer
+            why = "there is no such key" if answer == b"none" else f"it is neither a stream nor a list, but a {answer.decode()}"
+        id_ = f"{self._source}-{rows[0].decode()}"
+        raise PayloadError(
+            f"Letter {id_!r} cannot be sent: it came from {target!r}, and {why}. Discard the letter: unpoison dlq discard {id_}"
+        )
 
     def remove(self, letter_ids: Sequence[str], *, state: str = "dead", keep_as: str | None = None) -> Sequence[str]:
         if state == "dead" and keep_as:

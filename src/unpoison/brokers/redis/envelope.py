@@ -16,9 +16,12 @@ from typing import Any
 
 import msgspec
 
+from unpoison.brokers.redis import foreign
 from unpoison.model.dead_letter import DeadLetter
-from unpoison.model.message import NO_HEADERS, UNTRIED, Delivery, Message, Native, Outgoing
+from unpoison.model.fingerprint import renewed
+from unpoison.model.message import MOST_COUNTED, NO_HEADERS, UNTRIED, Delivery, Message, Native, Outgoing
 from unpoison.port import serialization
+from unpoison.port.foreign.told import Told
 from unpoison.port.reading import Unreadable, as_text, read_all, read_one, unreadable
 from unpoison.port.serialization import UNREADABLE, headers_text, read_counters, read_headers
 
@@ -162,12 +165,6 @@ def native(delivery: Delivery) -> Native:
     return Native(values.get(b"key"), tuple(_senders(pairs)) if b"body" in values else (), properties)
 
 
-_UNKNOWN = (
-    '{"attempts":0,"classification":"unknown","rule":"","reason":"it was put here by another program",'
-    '"error_type":"","error":"","first_failed_at":0,"last_failed_at":0}'
-)
-
-
 def fields_of_letter(letter: DeadLetter, original: Sequence[bytes], group: str, no: bytes) -> list[bytes]:
     """The entry of a letter. `original` are the fields that the message had in the stream, and `no` its number.
 
@@ -189,15 +186,36 @@ def letter_of(source: str, no: bytes, state: str, fields: Sequence[bytes]) -> De
     values = by_name(fields)
     texts = {name: as_text(value) for name, value in values.items() if name not in (b"body", b"fields")}
     replays = read_one(texts.get(b"replays") or "0", int, lambda *_: 0)
+    if not texts.get(b"record"):
+        return _of_others(source, no, state, fields, replays)
     row = (no.decode(), state, replays, texts.get(b"fingerprint", ""), texts.get(b"id") or no.decode())
-    rest = (texts.get(b"key"), texts.get(b"headers"), values.get(b"body", b""), texts.get(b"record") or _UNKNOWN)
+    rest = (texts.get(b"key"), texts.get(b"headers"), values.get(b"body", b""), texts.get(b"record"))
     return serialization.letter(source, row + rest)
 
 
-def original_of(message: Message, fields: Sequence[bytes]) -> list[bytes]:
-    """The fields with which the message of a letter is replayed."""
+def told_by(source: str, no: bytes, fields: Sequence[bytes]) -> Told | None:
+    """What another program says about a letter; None for one of ours."""
+    values = by_name(fields)
+    if values.get(b"record"):
+        return None
+    carried = _delivery(Receipt("", False, no, fields), source, fields, None).message
+    return read_one(carried, lambda carried: foreign.told_by_entry(carried, values), lambda *_: Told(rule=foreign.RULE))
+
+
+def _of_others(source: str, no: bytes, state: str, fields: Sequence[bytes], replays: int) -> DeadLetter:
+    carried = _delivery(Receipt("", False, no, fields), source, fields, None).message
+    told = told_by(source, no, fields) or Told(rule=foreign.RULE)
+    letter = told.letter(carried, foreign.KIND, position_of(no)[0] / 1000)
+    named = {"id": f"{source}-{no.decode()}", "state": state, "replays": min(max(0, replays), MOST_COUNTED)}
+    return renewed(msgspec.structs.replace(letter, **named))
+
+
+def original_of(message: Message, fields: Sequence[bytes], told: Told | None) -> list[bytes]:
+    """The fields with which the message of a letter is replayed. `told` is what another program says about it."""
+    if told is not None and told.content is None:
+        return list(fields)
     values, known = by_name(fields), fields_of(message)
-    return read_one(values[b"fields"], unpacked, lambda *_: known) if b"fields" in values else known
+    return read_one(values[b"fields"], unpacked, lambda *_: known) if told is None and b"fields" in values else known
 
 
 def group_of(fields: Sequence[bytes], default: str) -> str:

@@ -19,9 +19,9 @@ class Script(NamedTuple):
     takes: int
     """How many of the keys it gets. A user needs permission to write to each of them, used or not."""
 
-    def __call__(self, keys: Sequence[str], *arguments: Any) -> tuple[Any, ...]:
-        """The command that runs it."""
-        return ("EVALSHA", self.sha, self.takes, *keys[: self.takes], *arguments)
+    def __call__(self, keys: Sequence[str], *arguments: Any, more: Sequence[str] = ()) -> tuple[Any, ...]:
+        """The command that runs it. `more` are keys behind those of the source."""
+        return ("EVALSHA", self.sha, self.takes + len(more), *keys[: self.takes], *more, *arguments)
 
 
 def _script(name: str, last: int = LATER_MESSAGES) -> Script:
@@ -44,8 +44,10 @@ OLDEST = _script("oldest")
 POP = _script("pop")
 REMOVE = _script("remove", DISCARDED)
 REPLAY = _script("replay", DISCARDED)
+SEND_ELSEWHERE = _script("send_elsewhere", DISCARDED)
 SUSPECT = _script("suspect")
 TAKE = _script("take")
+TAKE_LISTED = _script("take_listed", DISCARDED)
 GIVE_BACK = _script("give_back")
 
 BY_SHA = {script.sha: script for script in list(globals().values()) if isinstance(script, Script)}

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from unpoison.brokers.sqs import envelope
+from unpoison.brokers.sqs import envelope, foreign
 from unpoison.brokers.sqs.connection import LIMIT
 from unpoison.brokers.sqs.envelope import GROUP, RECEIVED_AT, SENT_AT, TRACE, Envelope, Raw, Seen
 from unpoison.brokers.sqs.topology import Topic
@@ -26,11 +26,12 @@ from unpoison.brokers.sqs.writing import Copy
 from unpoison.errors import PayloadError
 from unpoison.model.dead_letter import DeadLetter
 from unpoison.model.message import Counters, Message, Outgoing
-from unpoison.model.wording import counted
+from unpoison.port import serialization
 from unpoison.port.broker import Dead, Kept
 from unpoison.port.copying.ids import new_letter_id, unique
 from unpoison.port.copying.settling import Receipt
-from unpoison.port.serialization import foreign_letter, letter_of, letter_within, restarted
+from unpoison.port.foreign.told import Told
+from unpoison.port.serialization import letter_of, letter_within, restarted
 
 RESERVED = 4_096
 """Bytes that a new message leaves free: its retries and its dead letter have more to tell."""
@@ -259,6 +260,8 @@ class Found(msgspec.Struct):
     raw: Raw
     seen: Seen
     letter: DeadLetter
+    told: Told | None = None
+    """What another system says about it."""
 
     @property
     def handle(self) -> str:
@@ -276,17 +279,32 @@ def read(source: str, raw: Raw, state: str | None = None, otherwise: str = "dead
     seen = envelope.look_safely(raw)
     told = seen.envelope
     is_ours = bool(told.letter) and (state is None or told.state == state)
+    found: Told | None = None
+    if not (is_ours and serialization.is_ours(told.letter)):
+        found = foreign.told(raw, seen)
+        seen, raw = foreign.opened(seen, found), foreign.without_theirs(raw, found)
     message = Message(seen.id, source, seen.body, seen.key, seen.headers)
     sent = int(raw["Attributes"].get(envelope.SENT_AT, 0))
     id_ = (told.letter_id if is_ours else None) or f"{source}-{sent * 1000:014x}{raw['MessageId'].replace('-', '')[:12]}"
     letter = letter_of(
         told.letter if is_ours else None,
         message,
-        lambda: _foreign(message, seen, raw),
+        lambda: foreign.letter(message, seen, raw, found or foreign.told(raw, seen)),
         id_=id_,
         state=(told.state if is_ours else None) or otherwise,
     )
-    return Found(raw, seen, letter)
+    return Found(raw, seen, letter, found)
+
+
+def elsewhere(url: str, found: Found) -> Copy:
+    """The message of a letter, for a queue that is not the source of its DLQ."""
+    is_fifo = url.endswith(".fifo")
+    group = fifo_group(found.seen.key, found.raw) if is_fifo else group_of(found.seen.key, None)
+    once = found.raw["MessageId"] if is_fifo else None
+    told = envelope.copied(found.seen, found.letter.replayed())
+    made = copy(url, found.seen.body, told, found.raw, group=group, once=once)
+    is_inside = found.told is not None and found.told.content is not None
+    return made if made.size <= LIMIT or is_inside else unchanged(url, found.raw, group=group, once=once)
 
 
 def is_moved_back(seen: Seen) -> bool:
@@ -297,12 +315,3 @@ def is_moved_back(seen: Seen) -> bool:
 def as_replay(seen: Seen) -> Seen:
     """Such a message as it starts: its counters are those of a replay, with the history of the letter."""
     return msgspec.structs.replace(seen, counters=restarted(seen.envelope.letter, seen.counters.replays))
-
-
-def _foreign(message: Message, seen: Seen, raw: Raw) -> DeadLetter:
-    rule = (
-        f"SQS itself gave it up, something else than unpoison put it here, or it is so large that there was no room for a "
-        f"reason; it was received {counted(envelope.received(raw), 'time')}"
-    )
-    at = int(raw["Attributes"].get(envelope.RECEIVED_AT, raw["Attributes"].get(envelope.SENT_AT, 0))) / 1000
-    return foreign_letter(message, rule, "sqs.Redriven", at, seen.counters)

@@ -8,14 +8,14 @@ there.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
 import msgspec
 
-from unpoison.brokers.sqs import copies
+from unpoison.brokers.sqs import copies, foreign
 from unpoison.brokers.sqs.broker import SQSBroker
 from unpoison.brokers.sqs.connection import NoQueue
 from unpoison.brokers.sqs.copies import Found
@@ -23,8 +23,8 @@ from unpoison.brokers.sqs.envelope import GROUP
 from unpoison.brokers.sqs.queue_pass import QueuePass
 from unpoison.brokers.sqs.subscription import receive
 from unpoison.brokers.sqs.topology import Client, Topic
-from unpoison.brokers.sqs.writing import Copy
-from unpoison.errors import BrokerUnavailable, UnpoisonError
+from unpoison.brokers.sqs.writing import Copy, No
+from unpoison.errors import BrokerUnavailable, PayloadError, UnpoisonError
 from unpoison.model.dead_letter import DeadLetter
 from unpoison.model.wording import counted
 from unpoison.port.broker import Progress
@@ -145,6 +145,8 @@ class LettersReading:
         self._keep: Keep = _nobody
         states = {self._topic.dlq: (DEAD, DEAD), self._topic.replays: (None, REPLAYED), self._topic.history: (None, DISCARDED)}
         self._read_as = states
+        self._others: dict[str, str | None] = {}
+        """The URLs of other queues that letters came from."""
         self._passes = {url: QueuePass(self._client, url, until, partial(self._receive, url)) for url in states}
         self.total = self._passes[self._topic.dlq].total
 
@@ -175,10 +177,18 @@ class LettersReading:
         return self._found(entry.place, _unpack(data)).letter
 
     def store(self, chosen: Sequence[Entry], data: Callable[[Entry], bytes], state: str) -> Iterator[Sequence[Entry]]:
-        queue = self._topic.replays if state == REPLAYED else self._topic.history
         for part in portions(chosen):
             check_time(self._until, self._topic)
-            refused = self._client.store([self._note(queue, entry, data(entry), state) for entry in part])
+            letters = [self._found(entry.place, _unpack(data(entry))) for entry in part]
+            elsewhere = self._elsewhere(part, letters) if state == REPLAYED else {}
+            refused = self._stored(elsewhere)
+            notes = {}
+            for number in range(len(part)):
+                if number not in refused:
+                    is_moved_on = state == REPLAYED and number not in elsewhere
+                    queue = self._topic.replays if is_moved_on else self._topic.history
+                    notes[number] = self._note(queue, part[number], letters[number], state)
+            refused |= self._stored(notes)
             yield [entry for number, entry in enumerate(part) if number not in refused]
             if refused:
                 why = next(iter(refused.values()))
@@ -187,10 +197,38 @@ class LettersReading:
                     f"{len(refused)}, since SQS refuses to store them elsewhere: {why.text} ({why.code})."
                 )
 
-    def _note(self, queue: str, entry: Entry, data: bytes, state: str) -> Copy:
-        found = self._found(entry.place, _unpack(data))
+    def _stored(self, made: Mapping[int, Copy]) -> dict[int, No]:
+        """Store these; tells by the same numbers why some are not stored."""
+        numbers = list(made)
+        return {numbers[at]: why for at, why in self._client.store(list(made.values())).items()}
+
+    def _note(self, queue: str, entry: Entry, found: Found, state: str) -> Copy:
         told = copies.written(found.letter, found.seen, entry.id, state)
         return copies.fitted(queue, found.seen, told, found.raw)
+
+    def _elsewhere(self, part: Sequence[Entry], letters: Sequence[Found]) -> dict[int, Copy]:
+        """Those that came from other queues, to which no consumer of this source moves anything, so that it is done here.
+
+        An operator that is killed before the history knows of it leaves them in the DLQ: they may be sent a second time.
+        """
+        origins = [foreign.origin(self._topic.names, found.told) for found in letters]
+        return {
+            number: copies.elsewhere(self._url(queue, part[number]), letters[number])
+            for number, queue in enumerate(origins)
+            if queue is not None
+        }
+
+    def _url(self, queue: str, entry: Entry) -> str:
+        """Of a queue that a letter names. The prefix of our URL may be missing: it is our own word."""
+        if queue not in self._others:
+            self._others[queue] = self._client.url(queue) or self._client.url(self._client.address.prefix + queue)
+        url = self._others[queue]
+        if url is None:
+            raise PayloadError(
+                f"Letter {entry.id!r} cannot be sent: it came from queue {queue!r}, which does not exist any more, or which this "
+                f"user may not see. Create the queue, or discard the letter: unpoison dlq discard {entry.id}"
+            )
+        return url
 
     def let_go(self, entries: Sequence[Entry], *, stored: bool) -> None:
         check_time(self._until, self._topic)

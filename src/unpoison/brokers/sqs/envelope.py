@@ -38,6 +38,8 @@ SEQUENCE = "SequenceNumber"
 OF_FIFO = ["MessageDeduplicationId", SEQUENCE]
 SYSTEM_ATTRIBUTES = [RECEIVED, SENT_AT, RECEIVED_AT, GROUP, TRACE, *OF_FIFO]
 """Those that cost nothing where they are not set. SenderId, which every message has, is not asked for."""
+CAME_FROM = "DeadLetterQueueSourceArn"
+"""Of a message that SQS itself has moved to a DLQ."""
 
 Raw = Mapping[str, Any]
 """A message as SQS hands it out."""

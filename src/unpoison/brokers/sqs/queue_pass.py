@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 
 from unpoison.brokers.sqs.connection import AT_ONCE, LOST, Denied, NoQueue, Refused, delete, hide, in_tens
-from unpoison.brokers.sqs.envelope import Raw
+from unpoison.brokers.sqs.envelope import CAME_FROM, Raw
 from unpoison.brokers.sqs.subscription import receive
 from unpoison.brokers.sqs.topology import Client
 from unpoison.errors import BrokerUnavailable, UnpoisonError
@@ -62,7 +62,8 @@ class QueuePass:
     def _ask(self, seconds: int) -> list[Raw]:
         visibility = max(1, int(self._until - time.monotonic()))
         with self._noting_silence():
-            return receive(self._client.connection, self._url, AT_ONCE, visibility=visibility, seconds=seconds)
+            told = (CAME_FROM,)
+            return receive(self._client.connection, self._url, AT_ONCE, visibility=visibility, seconds=seconds, more=told)
 
     def _taken(self, brought: Sequence[Raw]) -> bool:
         for raw in brought:

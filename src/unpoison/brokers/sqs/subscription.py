@@ -263,8 +263,11 @@ class Subscription:
                 self._ended.wait(self._beat)
 
 
-def receive(connection: Connection, url: str, limit: int, *, visibility: int, seconds: int = 0) -> list[Raw]:
-    """Messages of a queue, with all that is known of them. If there are none the request waits so long for one."""
+def receive(
+    connection: Connection, url: str, limit: int, *, visibility: int, seconds: int = 0, more: Sequence[str] = ()
+) -> list[Raw]:
+    """Messages of a queue, with all that is known of them, and `more` system attributes. If there are none the request waits so
+    long for one."""
     answer = connection.ask(
         "receive_message",
         QueueUrl=url,
@@ -272,6 +275,6 @@ def receive(connection: Connection, url: str, limit: int, *, visibility: int, se
         VisibilityTimeout=visibility,
         WaitTimeSeconds=seconds,
         MessageAttributeNames=["All"],
-        MessageSystemAttributeNames=envelope.SYSTEM_ATTRIBUTES,
+        MessageSystemAttributeNames=[*envelope.SYSTEM_ATTRIBUTES, *more],
     )
     return list(answer.get("Messages") or ())

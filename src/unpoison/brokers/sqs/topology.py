@@ -258,6 +258,11 @@ class Client:
             except ConfigError as missing:
                 raise BrokerUnavailable(str(missing)) from None
 
+    def url(self, name: str) -> str | None:
+        """Where the queue with this name is, if there is one."""
+        with self._lock:
+            return self._topology.url(name)
+
     @property
     def created(self) -> set[str]:
         """Sources that were not there before, until publishing has said so."""

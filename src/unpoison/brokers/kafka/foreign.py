@@ -1,0 +1,85 @@
+"""What does a letter say that another system wrote, and which record does a replay of it store?
+
+Its message goes to the topic that it came from, as it did when it was first sent: other systems have no place for one group
+alone. Headers that tell of the failure stay behind, or the next failure would be taken for this one.
+"""
+
+import zlib
+from collections.abc import Callable
+
+import msgspec
+
+from unpoison.brokers.kafka import envelope
+from unpoison.brokers.kafka.envelope import OURS, NewRecord, Record, header, headers_of
+from unpoison.brokers.kafka.names import Names
+from unpoison.errors import PayloadError
+from unpoison.model.dead_letter import DeadLetter
+from unpoison.model.message import Counters, Message
+from unpoison.port import serialization
+from unpoison.port.foreign import celery, json_form, kafka_headers
+from unpoison.port.foreign.told import UNKNOWN_RULE, Told
+from unpoison.port.reading import read_one
+from unpoison.port.serialization import LETTER
+
+KIND = "kafka.Unknown"
+_INTERNAL = (".retry", ".dlq", ".dlq.states")
+
+
+def told(record: Record) -> Told | None:
+    """What another system says about a letter; None for one of ours, and for one that says nothing."""
+    return None if serialization.is_ours(header(record, LETTER)) else read_one(record, _told, lambda *_: None)
+
+
+def _told(record: Record) -> Told | None:
+    pairs = headers_of(record)
+    body = record.value() or b""
+    found = kafka_headers.read(pairs) or json_form.read(body, has_tombstones=True)
+    return celery.with_task(found, celery.facts(dict(pairs), body), UNKNOWN_RULE)
+
+
+def letter(message: Message, record: Record, counters: Counters) -> DeadLetter:
+    """As far as it says something. Counters are there if a replay of ours has failed in the other system again."""
+    found = _told(record) or Told(rule=UNKNOWN_RULE)
+    sent = {name: value for name, value in message.headers.items() if not kafka_headers.is_told(name)}
+    message = msgspec.structs.replace(message, headers=sent)
+    return found.letter(message, KIND, record.timestamp()[1] / 1000, counters)
+
+
+def is_internal(names: Names, topic: str) -> bool:
+    """Whether it is one of unpoison's own beside this source: nothing comes from there that another system gave up."""
+    return topic.startswith(f"{names.topic}.") and topic.endswith(_INTERNAL)
+
+
+def sent_back(names: Names, id_: str, record: Record, found: Told, counters: Counters, count: Callable[[str], int]) -> NewRecord:
+    """The record that a replay stores. `count` tells how many partitions a topic has."""
+    topic, partitions = _origin(names, found.source, count)
+    if not partitions:
+        raise PayloadError(
+            f"Letter {id_!r} cannot be sent, and no letter was: it came from topic {topic!r}, which does not exist any more, or "
+            f"which this user may not see. Create the topic, or discard the letter: unpoison dlq discard {id_}"
+        )
+    content = found.content
+    key = content.key if content is not None and content.is_key_told else record.key()
+    pairs = envelope.copy_headers(record, envelope.read_envelope_safely(record), counters)
+    headers = [pair for pair in pairs if not kafka_headers.is_told(pair[0])]
+    if content is not None and content.headers is not None:
+        ours = [pair for pair in headers if pair[0].startswith(OURS) or pair[0] == serialization.ATTEMPTS]
+        headers = [*((name, value.encode()) for name, value in content.headers.items()), *ours]
+    value = record.value() if content is None else None if content.is_tombstone else content.body
+    return NewRecord(topic, value, key, headers, _partition(found, key, partitions))
+
+
+def _origin(names: Names, told: str, count: Callable[[str], int]) -> tuple[str, int]:
+    """The topic, and how many partitions it has. The prefix of the URL may be missing: it is our own word."""
+    if told in ("", names.source) or is_internal(names, told):
+        return names.topic, count(names.topic)
+    found = ((topic, count(topic)) for topic in dict.fromkeys((told, f"{names.prefix}{told}")))
+    return next((each for each in found if each[1]), (told, 0))
+
+
+def _partition(found: Told, key: bytes | None, partitions: int) -> int:
+    """The one that it came from, for the order of its key; in a topic that has become smaller, any that is the same each time."""
+    partition = found.original.get("partition")
+    if isinstance(partition, int) and 0 <= partition < partitions:
+        return partition
+    return zlib.crc32(key or b"") % partitions
