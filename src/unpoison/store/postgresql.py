@@ -12,7 +12,8 @@ from unpoison.errors import BrokerUnavailable, StoreUnavailable
 from unpoison.port.broker_url import masked, without_secrets
 from unpoison.port.table_versions import migrate
 from unpoison.store.rows import Execute, Rows, storable
-from unpoison.store.schema import MIGRATIONS, OURS
+from unpoison.store.schema import MIGRATIONS_OF_POSTGRESQL as MIGRATIONS
+from unpoison.store.schema import OURS
 
 ASKING = "asking the store"
 
@@ -20,11 +21,13 @@ alone_in_store = partial(alone, tables=OURS)
 
 
 class PostgreSQLDatabase:
-    """One connection to the database."""
+    """One connection to the database. `is_queue`: nearly all that is in its tables comes and goes."""
 
-    def __init__(self, url: str) -> None:
+    most_held = float("inf")  # a transaction keeps nobody out but those who write the same
+
+    def __init__(self, url: str, *, is_queue: bool = True) -> None:
         parameters(url)  # refuses a URL that cannot work
-        self._url, self._connection = url, Connection(url)
+        self._url, self._connection = url, Connection(url, is_queue=is_queue)
 
     def open(self, *, create: bool) -> None:
         with self._explained():

@@ -57,6 +57,13 @@ class Database(Protocol):
         """Seconds since 1970 by the clock of the database."""
 
 
+class LetterDatabase(Database, Protocol):
+    """One that keeps letters too."""
+
+    most_held: float
+    """Seconds for which a transaction may keep others out."""
+
+
 class SQLStore:
     """The store in a database."""
 

@@ -19,8 +19,14 @@ BUSY_TIMEOUT = 5.0
 """Seconds that a transaction waits for its turn. Only bulk work holds the file that long, and consumers go on without a store."""
 
 
+MOST_HELD = 0.01
+"""Seconds for which one transaction that writes letters holds the file, about: consumers of the file wait meanwhile."""
+
+
 class SQLiteDatabase:
     """One connection to the file."""
+
+    most_held = MOST_HELD
 
     def __init__(self, url: str, *, clock: Callable[[], float] = time.time) -> None:
         self._path, self._clock = path_of(url), clock

@@ -1,0 +1,74 @@
+"""What a store of dead letters must do: keep them, count them, and find them again. Its values are in `letter_values.py`."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from unpoison.filters.filter import Filter
+from unpoison.store.letter_values import (
+    Arrival,
+    Ingested,
+    Order,
+    Page,
+    Position,
+    Progress,
+    Selection,
+    StoredGroup,
+    StoredLetter,
+)
+
+
+class LetterStore(Protocol):
+    """Used by one thread, on a connection of its own. Raises StoreUnavailable while it is away, and can be opened again then.
+
+    A filter means here what it means everywhere. `now` is the moment at which its ages are told, by default the store's own time.
+    `state` narrows to letters of one state; None is any.
+    """
+
+    def open(self, *, create: bool = True) -> None:
+        """As `Store.open`."""
+
+    def close(self) -> None: ...
+
+    def put(self, arrivals: Sequence[Arrival]) -> Ingested:
+        """Keep these letters. When it returns they are on disk. One that the store has already changes nothing, whatever has
+        become of it by then. If it raises, some may be kept: put all of them again."""
+
+    def get(self, number: int) -> StoredLetter | None: ...
+
+    def find(self, letter_id: str, source: str | None = None, place: str | None = None) -> Sequence[StoredLetter]:
+        """Letters with this id."""
+
+    def page(
+        self,
+        where: Filter | None = None,
+        *,
+        state: str | None = None,
+        order: Order = Order.TIME,
+        is_descending: bool = True,
+        after: Position | None = None,
+        limit: int = 50,
+        now: float | None = None,
+        progress: Progress | None = None,
+    ) -> Page:
+        """Letters behind this position. The page before one is the page after its first letter, in the opposite direction."""
+
+    def count(
+        self, where: Filter | None = None, *, state: str | None = None, now: float | None = None, progress: Progress | None = None
+    ) -> int: ...
+
+    def select(
+        self, where: Filter | None = None, *, state: str | None = None, now: float | None = None, progress: Progress | None = None
+    ) -> Selection:
+        """The letters that match now, as a set that stays what it is."""
+
+    def groups(
+        self,
+        where: Filter | None = None,
+        *,
+        state: str | None = None,
+        limit: int | None = None,
+        trend_since: float | None = None,
+        now: float | None = None,
+        progress: Progress | None = None,
+    ) -> Sequence[StoredGroup]:
+        """The groups of these letters, the largest first; of equal ones the latest. The trend is told from this moment on."""
