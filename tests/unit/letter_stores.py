@@ -12,7 +12,7 @@ from unpoison.store.letter_choice import letters_for
 from unpoison.store.letter_values import Arrival, StoredLetter
 from unpoison.store.letters import SQLLetterStore
 
-TABLES = [name for name in schema.TABLES if "letter" in name or "traceback" in name]
+TABLES = [name for name in schema.TABLES if any(part in name for part in ("letter", "traceback", "audit"))]
 
 
 def opened(url: str, clock: Clock | None = None, stopwatch=None, *, create: bool = True) -> SQLLetterStore:
@@ -22,7 +22,7 @@ def opened(url: str, clock: Clock | None = None, stopwatch=None, *, create: bool
     clock = clock or Clock(NOW)
     store._database.now = lambda run: clock()  # of PostgreSQL it is the server's otherwise, which no test can set
     if stopwatch is not None:
-        store._ingest._clock = stopwatch
+        store._turns.clock = stopwatch
     store.open(create=create)
     return store
 

@@ -4,10 +4,11 @@ What changes is added up first and then written in the transaction that changes 
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from unpoison.store.letter_columns import NO_TIME
+from unpoison.store.letter_regressions import regress
 from unpoison.store.letter_rows import Prepared
 from unpoison.store.rows import Execute, insert
 
@@ -74,6 +75,7 @@ class Changes:
         self._texts: dict[bytes, str] = {}
         self._groups: dict[str, _Seen] = {}
         self._versions: dict[tuple[str, str, str], _Seen] = {}
+        self._removed: dict[str, set[int]] = {}
 
     def add(self, prepared: Prepared, number: int, arrived_at: float) -> None:
         """A new letter."""
@@ -92,8 +94,20 @@ class Changes:
             self._tracebacks[prepared.traceback] += 1
             self._texts[prepared.traceback] = letter.traceback
 
-    def write(self, run: Execute) -> None:
-        tracebacks = [(digest, count, self._texts[digest]) for digest, count in sorted(self._tracebacks.items())]
+    def move(self, kind: Kind, state: str) -> None:
+        """A letter that has another state now."""
+        self._counts[kind] -= 1
+        self._counts[kind._replace(state=state)] += 1
+
+    def remove(self, number: int, kind: Kind, traceback: bytes | None) -> None:
+        """A letter that was deleted. What was seen of its group stays known."""
+        self._counts[kind] -= 1
+        self._removed.setdefault(kind.fingerprint, set()).add(number)
+        if traceback is not None:
+            self._tracebacks[traceback] -= 1
+
+    def write(self, run: Execute, now: float) -> None:
+        tracebacks = [(digest, count, self._texts.get(digest, "")) for digest, count in sorted(self._tracebacks.items())]
         insert(run, _TRACEBACKS, tracebacks, _ADD_TRACEBACKS)
         groups = [(group, seen.first, seen.last, seen.sample, *seen.of) for group, seen in sorted(self._groups.items())]
         insert(run, _GROUPS, groups, _SEE_GROUPS)
@@ -101,6 +115,13 @@ class Changes:
         insert(run, _HOUR_COUNTS, [(*key, count) for key, count in sorted(self._hours.items())], _ADD_HOURS)
         versions = [(*key, seen.first, seen.last) for key, seen in sorted(self._versions.items())]
         insert(run, _VERSIONS, versions, _SEE_VERSIONS)
+        if self._removed:
+            for digest in sorted(digest for digest, count in self._tracebacks.items() if count < 0):
+                run("delete from unpoison_tracebacks where digest = ? and letters <= 0", (digest,))
+            for group, numbers in sorted(self._removed.items()):
+                _give_sample(run, group, numbers)
+        if versions:
+            regress(run, [version[:3] for version in versions], now)
 
 
 _Key = TypeVar("_Key")
@@ -109,6 +130,20 @@ _Key = TypeVar("_Key")
 def _see(seen: dict[_Key, _Seen], key: _Key, new: _Seen) -> None:
     known = seen.get(key)
     seen[key] = new if known is None else known.with_(new)
+
+
+def _give_sample(run: Execute, group: str, removed: Collection[int]) -> None:
+    """Another sample, if the one that there was has been deleted."""
+    found = run("select sample from unpoison_letter_groups where fingerprint = ?", (group,)).fetchall()
+    if not found or found[0][0] not in removed:
+        return
+    latest = (
+        "select failed_at, no from unpoison_letters where fingerprint = ? and state = ? order by failed_at desc, no desc limit 1"
+    )
+    states = {kind.state for kind in counts(run, "fingerprint = ?", (group,))}  # of each state the index knows the latest
+    newest = [tuple(row) for state in states for row in run(latest, (group, state)).fetchall()]
+    sample = max(newest)[1] if newest else None
+    run("update unpoison_letter_groups set sample = ? where fingerprint = ?", (sample, group))
 
 
 def counts(run: Execute, where: str = "true", values: Sequence[object] = ()) -> Mapping[Kind, int]:

@@ -3,8 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from unpoison.store.letter_counts import HOUR, Kind
-from unpoison.store.letter_values import StoredGroup
+from unpoison.store.letter_group_work import work_of
+from unpoison.store.letter_values import NO_WORK, StoredGroup
 from unpoison.store.rows import Execute
 from unpoison.store.sql_store import Database
 
@@ -32,8 +35,10 @@ class GroupReader:
             seen = {row[0]: row for row in _of_groups(run, _SEEN, "unpoison_letter_groups", wanted)}
             ordered = sorted(seen, key=lambda group: (-sizes[group], -seen[group][2], group))[:limit]
             versions = _by_group(_of_groups(run, "fingerprint, code_version", "unpoison_letter_versions", ordered, _BY_AGE))
+            work = work_of(run, ordered)
             hours = {} if trend_since is None else _by_group(_hours(run, ordered, trend_since))
-        return [_group(seen[group], by_group[group], versions.get(group, ()), hours.get(group, ())) for group in ordered]
+        found = [_group(seen[group], by_group[group], versions.get(group, ()), hours.get(group, ())) for group in ordered]
+        return [msgspec.structs.replace(group, work=work.get(group.fingerprint, NO_WORK)) for group in found]
 
 
 def _of_groups(run: Execute, columns: str, table: str, groups: Sequence[str], more: str = "") -> list[Sequence[Any]]:

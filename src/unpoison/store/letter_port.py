@@ -1,11 +1,15 @@
-"""What a store of dead letters must do: keep them, count them, and find them again. Its values are in `letter_values.py`."""
+"""What a store of dead letters must do: keep, count, find and change them. Its values are in `letter_values.py`."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from unpoison.filters.filter import Filter
 from unpoison.store.letter_values import (
     Arrival,
+    AuditEntry,
+    Change,
+    Changed,
+    GroupWork,
     Ingested,
     Order,
     Page,
@@ -72,3 +76,18 @@ class LetterStore(Protocol):
         progress: Progress | None = None,
     ) -> Sequence[StoredGroup]:
         """The groups of these letters, the largest first; of equal ones the latest. The trend is told from this moment on."""
+
+    def change(self, selection: Selection, change: Change, *, by: str, progress: Progress | None = None) -> Changed:
+        """Change these letters and no others. `by` is who does it, for the audit log. If it raises, some may be changed: each of
+        them with its entry in the log."""
+
+    def expire(
+        self, age: float, *, by: str, where: Filter | None = None, state: str | None = None, progress: Progress | None = None
+    ) -> Changed:
+        """Delete letters whose last failure is longer ago than so many seconds."""
+
+    def change_group(self, fingerprint: str, *, by: str, **given: Any) -> GroupWork:
+        """Change what is noted about a group: its `note`, `owner`, `links`, `snoozed_until` or `resolved_in`. The rest stays."""
+
+    def audit(self, *, before: int | None = None, limit: int = 50) -> Sequence[AuditEntry]:
+        """What was changed, the latest first, before the entry of this number."""

@@ -41,6 +41,8 @@ _TEXTS = (
     "state",
     "fingerprint",
 )
+_CHANGE = ("state", "note", "owner")
+"""What people change: it is what its column says."""
 _OF_RECORD = ("original", "crash", "history")
 
 
@@ -123,7 +125,7 @@ def _storable(letter: DeadLetter) -> tuple[DeadLetter, Mapping[str, Any]]:
         text = getattr(letter, name)
         if text and (column := as_column(text)) != text:
             changed[name] = column
-            if "\0" in text:
+            if "\0" in text and name not in _CHANGE:
                 exact[name] = _whole_characters(text)
     for name in ("id", "key"):
         text = getattr(letter.message, name)

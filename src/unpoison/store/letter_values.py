@@ -85,6 +85,69 @@ class Selection:
         return len(self.numbers)
 
 
+STATE, NOTE, OWNER, DELETED = "state", "note", "owner", "deleted"
+
+
+class Change(NamedTuple):
+    """What is to be changed about letters: their STATE, NOTE or OWNER, or that they are DELETED.
+
+    A letter that waits can be given another state, and one that does not can be made to wait again.
+    """
+
+    what: str
+    to: str | None = None
+
+
+class Changed(NamedTuple):
+    """How many letters were changed. `gone` ones were deleted meanwhile, or are not as they had to be."""
+
+    changed: int = 0
+    gone: int = 0
+
+
+class AuditEntry(NamedTuple):
+    """One change. `about` is the filter or the group; `before` and `after` are what was changed, and to what.
+
+    Of letters `before` is a list of values, each with the numbers of the letters that had it: [["dead", "1-480,490"]].
+    """
+
+    number: int
+    at: float
+    who: str
+    what: str
+    about: str
+    letters: int
+    before: Any
+    after: Any
+
+
+class GroupWork(msgspec.Struct, frozen=True, kw_only=True):
+    """What people have noted about a group. It outlives all of its letters.
+
+    `resolved_in` is the version of the code that no longer fails so; `regressed_in` the newer one that did.
+    """
+
+    note: str | None = None
+    owner: str | None = None
+    links: tuple[str, ...] = ()
+    snoozed_until: float | None = None
+    resolved_in: str | None = None
+    resolved_at: float | None = None
+    regressed_in: str | None = None
+    regressed_at: float | None = None
+
+    def state(self, now: float) -> str:
+        """What the group is at this moment: regressed, resolved, snoozed or open."""
+        if self.regressed_in is not None:
+            return "regressed"
+        if self.resolved_in is not None:
+            return "resolved"
+        return "snoozed" if self.snoozed_until is not None and self.snoozed_until > now else "open"
+
+
+NO_WORK = GroupWork()
+
+
 class StoredGroup(msgspec.Struct, frozen=True, kw_only=True):
     """The letters of one fingerprint.
 
@@ -102,6 +165,7 @@ class StoredGroup(msgspec.Struct, frozen=True, kw_only=True):
     error_type: str
     error: str
     versions: tuple[str, ...] = ()
+    work: GroupWork = NO_WORK
     trend: Mapping[int, int] = {}
 
     @property

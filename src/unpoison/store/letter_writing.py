@@ -1,51 +1,29 @@
-"""How do letters come into the store: each once, counted, and without keeping others from the database?
+"""How do letters come into the store: each once, and counted?
 
-Letters and what is counted of them are written in one transaction, so a crash leaves both or neither. In a SQLite file one
-writer keeps all others out, also the consumers of a broker in the same file: there a transaction ends as soon as it has taken too
-long. None of them is synced but the last one, which syncs them all.
+Letters and what is counted of them are written in one transaction (`letter_turns.py`), so a crash leaves both or neither.
 """
 
-import time
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from unpoison.store.letter_counts import Changes
 from unpoison.store.letter_rows import CONTENTS, LETTER, Prepared, prepared
+from unpoison.store.letter_turns import Turns, take_turn
 from unpoison.store.letter_values import Arrival, Ingested
 from unpoison.store.rows import Execute, insert
-from unpoison.store.sql_store import LetterDatabase
 
 CHUNK, CHUNK_BYTES = 32, 256 * 1024
 """Letters, and bytes, that are written before the next look at the clock."""
 
 
-def take_turn(run: Execute, numbers: int = 0) -> int:
-    """Wait until no other writer changes letters, until this transaction ends. Returns the last number that is taken, for so many
-    letters to come."""
-    run("update unpoison_letter_turn set last = last + ?", (numbers,))
-    return int(run("select last from unpoison_letter_turn", ()).fetchall()[0][0]) - numbers
+def put(turns: Turns, arrivals: Sequence[Arrival]) -> Ingested:
+    total = Ingested()
 
+    def write(run: Execute, letters: Sequence[Prepared], changes: Changes, now: float) -> None:
+        nonlocal total
+        total = _sum(total, _write(run, letters, changes, now))
 
-class Ingest:
-    """Puts letters into a database."""
-
-    def __init__(self, database: LetterDatabase, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._database, self._clock = database, clock
-
-    def put(self, arrivals: Sequence[Arrival]) -> Ingested:
-        waiting = deque(_chunks(map(prepared, arrivals)))
-        total = Ingested()
-        while waiting:
-            with self._database.writing(durable=len(waiting) == 1) as run:
-                began, changes, now = self._clock(), Changes(), self._database.now(run)
-                while waiting:
-                    total = _sum(total, _write(run, waiting.popleft(), changes, now))
-                    if len(waiting) == 1 and self._database.most_held < float("inf"):
-                        break  # the last one is synced: it has a transaction of its own, which is short
-                    if self._clock() - began >= self._database.most_held / 2:
-                        break
-                changes.write(run)
-        return total
+    turns.each(_chunks(map(prepared, arrivals)), write)
+    return total
 
 
 def _chunks(letters: Iterable[Prepared]) -> Iterable[Sequence[Prepared]]:

@@ -2,12 +2,22 @@
 
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from unpoison.filters.filter import Filter
+from unpoison.filters.terms import And, Condition, Duration, Term
+from unpoison.store import letter_audit, letter_group_work
+from unpoison.store.letter_changes import LetterChanges
 from unpoison.store.letter_groups import GroupReader
 from unpoison.store.letter_reading import LetterReader, Meant
+from unpoison.store.letter_turns import Turns
 from unpoison.store.letter_values import (
+    DELETED,
     Arrival,
+    AuditEntry,
+    Change,
+    Changed,
+    GroupWork,
     Ingested,
     Order,
     Page,
@@ -17,7 +27,7 @@ from unpoison.store.letter_values import (
     StoredGroup,
     StoredLetter,
 )
-from unpoison.store.letter_writing import Ingest
+from unpoison.store.letter_writing import put
 from unpoison.store.sql_store import LetterDatabase
 
 
@@ -26,7 +36,7 @@ class SQLLetterStore:
 
     def __init__(self, database: LetterDatabase, clock: Callable[[], float] = time.perf_counter) -> None:
         self._database = database
-        self._ingest, self._letters = Ingest(database, clock), LetterReader(database)
+        self._turns, self._letters = Turns(database, clock), LetterReader(database)
         self._groups = GroupReader(database)
 
     def open(self, *, create: bool = True) -> None:
@@ -36,7 +46,7 @@ class SQLLetterStore:
         self._database.close()
 
     def put(self, arrivals: Sequence[Arrival]) -> Ingested:
-        return self._ingest.put(arrivals)
+        return put(self._turns, arrivals)
 
     def get(self, number: int) -> StoredLetter | None:
         found = self._letters.find("l.no = ?", (number,))
@@ -87,6 +97,23 @@ class SQLLetterStore:
     ) -> Sequence[StoredGroup]:
         meant = self._meant(where, state, now)
         return self._groups.groups(self._letters.kinds(meant, progress), limit=limit, trend_since=trend_since)
+
+    def change(self, selection: Selection, change: Change, *, by: str, progress: Progress | None = None) -> Changed:
+        return LetterChanges(self._turns).change(selection, change, by, progress)
+
+    def expire(
+        self, age: float, *, by: str, where: Filter | None = None, state: str | None = None, progress: Progress | None = None
+    ) -> Changed:
+        older: Term = Condition("age", ">", Duration(age))
+        old = Filter(older if where is None else And((older, where.term)))
+        return self.change(self.select(old, state=state), Change(DELETED, "expired"), by=by, progress=progress)
+
+    def change_group(self, fingerprint: str, *, by: str, **given: Any) -> GroupWork:
+        return letter_group_work.change(self._turns, fingerprint, given, by)
+
+    def audit(self, *, before: int | None = None, limit: int = 50) -> Sequence[AuditEntry]:
+        with self._database.reading() as run:
+            return letter_audit.entries(run, before, limit)
 
     def _meant(self, where: Filter | None, state: str | None, now: float | None) -> Meant:
         return self._letters.meant(None if where is None else where.term, state, now)

@@ -11,6 +11,8 @@
     letter_counts    how many letters there are, by group, source, classification and state
     letter_hours     how many came in each hour in which they failed, for a picture of the trend
     letter_versions  which versions of the code each group was seen in
+    letter_group_work  what people have noted about groups
+    audit            who changed which letters and groups, when, and from what; rows are only added
     letter_turn      one row: who changes letters locks it first. It has the number of the letter that came last
 
 A store may be in the same database as a broker. So its tables have a version of their own, in `unpoison_store_version`. Times are
@@ -78,13 +80,26 @@ create table unpoison_letter_turn (last bigint not null);
 insert into unpoison_letter_turn values (0)
 """
 
+_V3 = """
+create table unpoison_letter_group_work (
+    fingerprint {text} primary key, note {text}, owner {text}, links {text} not null, snoozed_until double precision,
+    resolved_in {text}, resolved_at double precision, regressed_in {text}, regressed_at double precision);
+create table unpoison_audit (
+    no {number} primary key, at double precision not null, who {text} not null, what {text} not null, about {text} not null,
+    letters bigint not null, before {text} not null, after {text} not null)
+"""
+
 _TYPES = {"text": "text", "bytes": "blob", "number": "integer"}
 _POSTGRESQL_TYPES = {"text": 'text collate "C"', "bytes": "bytea", "number": "bigint"}
 """In collation "C" case and order are what `filters/terms.py` says, whatever the locale of the database is."""
 
-MIGRATIONS: tuple[str, ...] = (_V1, _V2.format(**_TYPES))
+MIGRATIONS: tuple[str, ...] = (_V1, _V2.format(**_TYPES), _V3.format(**_TYPES))
 """Entry n takes a database from version n to n + 1. Entries are only ever added."""
-MIGRATIONS_OF_POSTGRESQL: tuple[str, ...] = (_V1, _V2.format(**_POSTGRESQL_TYPES))
+MIGRATIONS_OF_POSTGRESQL: tuple[str, ...] = (
+    _V1,
+    _V2.format(**_POSTGRESQL_TYPES),
+    _V3.format(**_POSTGRESQL_TYPES),
+)
 """The same for PostgreSQL."""
 
 OURS = table_versions.Tables("store tables", "unpoison_store_version")
