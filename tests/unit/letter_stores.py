@@ -11,8 +11,15 @@ from unpoison.store import schema
 from unpoison.store.letter_choice import letters_for
 from unpoison.store.letter_values import Arrival, StoredLetter
 from unpoison.store.letters import SQLLetterStore
+from unpoison.store.sqlite import SQLiteDatabase
 
 TABLES = [name for name in schema.TABLES if any(part in name for part in ("letter", "traceback", "audit"))]
+
+
+_RESET = {
+    "unpoison_letter_turn": "update unpoison_letter_turn set last = 0",
+    "unpoison_letter_search_upto": "update unpoison_letter_search_upto set upto = 0",
+}
 
 
 def opened(url: str, clock: Clock | None = None, stopwatch=None, *, create: bool = True) -> SQLLetterStore:
@@ -22,7 +29,7 @@ def opened(url: str, clock: Clock | None = None, stopwatch=None, *, create: bool
     clock = clock or Clock(NOW)
     store._database.now = lambda run: clock()  # of PostgreSQL it is the server's otherwise, which no test can set
     if stopwatch is not None:
-        store._turns.clock = stopwatch
+        store._turns.clock = store._index._clock = stopwatch
     store.open(create=create)
     return store
 
@@ -30,7 +37,9 @@ def opened(url: str, clock: Clock | None = None, stopwatch=None, *, create: bool
 def emptied(store: SQLLetterStore) -> None:
     with store._database.writing(durable=False) as run:
         for table in TABLES:
-            run("update unpoison_letter_turn set last = 0" if table.endswith("_turn") else f"delete from {table}", ())
+            run(_RESET.get(table, f"delete from {table}"), ())
+        if isinstance(store._database, SQLiteDatabase):
+            run("drop table if exists unpoison_letter_search", ())
 
 
 def arrivals(letters, **facts) -> list[Arrival]:

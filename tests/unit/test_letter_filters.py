@@ -137,6 +137,14 @@ def test_of_members_of_one_name_the_last_one_counts(store):
     assert store.count(Filter.parse("body.a:7")) == 3
 
 
+@pytest.mark.parametrize("operator", [">", ">=", "<", "<="])
+@pytest.mark.parametrize("age", ["60s", "59.9s", "0s", "1h"])
+def test_ages_are_told_to_the_instant(store, operator, age):
+    times = [NOW - 60, NOW - 60.5, NOW - 59.95, NOW, NOW + 5, NOW - 3_600, float("nan"), float("inf"), float("-inf")]
+    stored = put(store, [letter(last_failed_at=time) for time in times])
+    assert_same(store, Filter.parse(f"age{operator}{age}").term, stored)
+
+
 def test_a_number_is_found_however_it_is_written(store):
     stored = put(
         store, [letter(body=b'{"a":%s}' % number) for number in (b"7", b"70e-1", b"7.0", b"1000", b"1e3", b'"1e3"', b"8")]

@@ -137,6 +137,21 @@ _STATE, _SOURCE, _GROUP, _POINT = 1, 2, 3, 4
 _RANKS = {"state": _STATE, "source": _SOURCE, "group": _GROUP, "key": _POINT, "id": _POINT}
 
 
+def is_point(term: Term) -> bool:
+    """Whether it names a key or an id that very few letters have."""
+    return any(_rank(each) == _POINT for each in (term.terms if isinstance(term, And) else (term,)))
+
+
+def of_few(term: Term) -> Term | None:
+    """The part of the filter that only asks for what letters are counted by."""
+    terms = [each for each in (term.terms if isinstance(term, And) else (term,)) if is_counted(each)]
+    return And(tuple(terms)) if terms else None
+
+
+def is_counted(term: Term) -> bool:
+    return all(isinstance(each, Condition) and each.field in FEW for each in leaves(term))
+
+
 def _rank(term: Term) -> int:
     """How much a term says about where to look: an id or a key most, then a group, a source, a state."""
     return _RANKS.get(term.field, 0) if isinstance(term, Condition) and term.operator in (":", "=") else 0

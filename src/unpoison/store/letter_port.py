@@ -18,6 +18,7 @@ from unpoison.store.letter_values import (
     Selection,
     StoredGroup,
     StoredLetter,
+    TextIndexState,
 )
 
 
@@ -91,3 +92,8 @@ class LetterStore(Protocol):
 
     def audit(self, *, before: int | None = None, limit: int = 50) -> Sequence[AuditEntry]:
         """What was changed, the latest first, before the entry of this number."""
+
+    def index_text(self, seconds: float | None = None) -> TextIndexState:
+        """Bring the index of texts up to date, or work at it for so long. Searching is right without it, and slower."""
+
+    def text_index(self) -> TextIndexState: ...

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from unpoison.filters.matching import Predicate, Subject, cost, predicate
-from unpoison.filters.terms import And, Condition, Pattern, Term, leaves
+from unpoison.filters.terms import And, Condition, Pattern, Term
 from unpoison.model.dead_letter import DeadLetter
 from unpoison.model.message import Message
-from unpoison.store.conditions import EVERY, Bounds, Sql
-from unpoison.store.filter_sql import FEW, compiled
+from unpoison.store.conditions import EVERY, Bounds, Sql, all_of, exactly, opaque
+from unpoison.store.filter_sql import compiled, is_counted, is_point, of_few
 from unpoison.store.letter_counts import Kind, counts
 from unpoison.store.letter_rows import FROM, STORED, stored
 from unpoison.store.letter_values import Order, Page, Position, Progress, Selection, StoredLetter
@@ -35,22 +35,25 @@ def _anything(_: Subject) -> bool:
 
 
 class Meant(NamedTuple):
-    """What a caller asks for: a filter, the moment it is asked at, and the conditions for it. No filter means every letter."""
+    """What a caller asks for: a filter, the moment it is asked at, and the conditions for it. No filter means every letter.
+
+    `is_named`: the conditions name the letters that can match, by their numbers.
+    """
 
     term: Term | None
     now: float
     bounds: Bounds = EVERY
     asked: Predicate = _anything
+    is_named: bool = False
 
     @property
     def is_slow(self) -> bool:
-        return self.term is not None and cost(self.term) >= _SLOW
+        return self.term is not None and cost(self.term) >= _SLOW and not self.is_named
 
     @property
     def is_counted(self) -> bool:
         """Whether letters are counted by all that this filter asks about."""
-        asked = () if self.term is None else leaves(self.term)
-        return self.bounds.is_exact and all(isinstance(each, Condition) and each.field in FEW for each in asked)
+        return self.term is None or (self.bounds.is_exact and is_counted(self.term))
 
     def matches(self, letter: DeadLetter) -> bool:
         return self.asked(Subject(letter, self.now))
@@ -93,17 +96,31 @@ def _letter_of(kind: Kind) -> DeadLetter:
     )
 
 
+Candidates = Callable[[Execute, Term], Sequence[int] | None]
+"""Names the letters that can match, where an index knows them."""
+
+
+def _unknown(*_: object) -> Sequence[int] | None:
+    return None
+
+
 class LetterReader:
     """Reads letters from a database."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, database: Database, candidates: Candidates = _unknown) -> None:
+        self._database, self._candidates = database, candidates
 
     def meant(self, term: Term | None, state: str | None, now: float | None) -> Meant:
         term = in_state(term, state)
         with self._database.reading() as run:
             now = self._database.now(run) if now is None else now
-            return Meant(None, now) if term is None else Meant(term, now, compiled(term, now, _known(run)), predicate(term))
+            if term is None:
+                return Meant(None, now)
+            bounds, numbers = compiled(term, now, _known(run)), self._candidates(run, term)
+        if numbers is not None:
+            named = exactly(Sql(f"l.no in ({_marks(numbers)})" if numbers else "false", tuple(numbers)))
+            return Meant(term, now, all_of([named, opaque(bounds)]), predicate(term), is_named=True)
+        return Meant(term, now, bounds, predicate(term))
 
     def find(self, condition: str, values: Sequence[object], order: str = "l.no") -> list[StoredLetter]:
         with self._database.reading() as run:
@@ -190,11 +207,12 @@ class LetterReader:
         with self._database.reading() as run:
             newest = int(run("select last from unpoison_letter_turn", ()).fetchall()[0][0])
             total = sum(counts(run).values()) if progress else 0
+            bounds = meant.bounds if order is Order.TIME or _is_narrow(run, meant) else opaque(meant.bounds)
         walk, seen = _Walk(order, is_descending, newest), 0
         while True:
             with self._database.reading() as run:
                 until = walk.end_of_window(run, after) if meant.is_slow else None
-                found = walk.candidates(run, meant.bounds, after, until, chunk)
+                found = walk.candidates(run, bounds, after, until, chunk)
                 right = self._right(run, meant, [each for each in found if not each.is_sure])
             yield from (each for each in found if each.is_sure or each.number in right)
             is_full = len(found) == chunk
@@ -213,6 +231,17 @@ class LetterReader:
             letters = _read(run, f"l.no in ({_marks(part)})", part)
             right |= {each.number for each in letters if meant.matches(each.letter)}
         return right
+
+
+def _is_narrow(run: Execute, meant: Meant) -> bool:
+    """Whether the letters are so few that they are found by an index and then sorted, rather than in their order."""
+    if meant.term is None or meant.is_named or is_point(meant.term):
+        return True
+    part = of_few(meant.term)
+    if part is None:
+        return False
+    asked = Meant(part, meant.now, asked=predicate(part))
+    return sum(count for kind, count in counts(run).items() if asked.matches(_letter_of(kind))) <= WINDOW
 
 
 class _Walk(NamedTuple):

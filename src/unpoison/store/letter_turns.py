@@ -16,11 +16,15 @@ from unpoison.store.sql_store import LetterDatabase
 Part = TypeVar("Part")
 
 
-def take_turn(run: Execute, numbers: int = 0) -> int:
-    """Wait until no other writer changes letters, until this transaction ends. Returns the last number that is taken, for so many
-    letters to come."""
-    run("update unpoison_letter_turn set last = last + ?", (numbers,))
-    return int(run("select last from unpoison_letter_turn", ()).fetchall()[0][0]) - numbers
+def take_turn(run: Execute) -> None:
+    """Wait until no other writer changes letters, until this transaction ends."""
+    run("update unpoison_letter_turn set last = last", ())
+
+
+def take_numbers(run: Execute, count: int) -> int:
+    """The first of so many numbers, for letters to come. Only to be called by whose turn it is."""
+    run("update unpoison_letter_turn set last = last + ?", (count,))
+    return int(run("select last from unpoison_letter_turn", ()).fetchall()[0][0]) - count + 1
 
 
 class Turns:

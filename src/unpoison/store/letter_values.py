@@ -121,6 +121,13 @@ class AuditEntry(NamedTuple):
     after: Any
 
 
+class TextIndexState(NamedTuple):
+    """Whether there is an index for searching in texts, and how many letters it is behind at most."""
+
+    is_there: bool
+    behind: int
+
+
 class GroupWork(msgspec.Struct, frozen=True, kw_only=True):
     """What people have noted about a group. It outlives all of its letters.
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from unpoison.store.letter_counts import Changes
 from unpoison.store.letter_rows import CONTENTS, LETTER, Prepared, prepared
-from unpoison.store.letter_turns import Turns, take_turn
+from unpoison.store.letter_turns import Turns, take_numbers, take_turn
 from unpoison.store.letter_values import Arrival, Ingested
 from unpoison.store.rows import Execute, insert
 
@@ -44,7 +44,7 @@ def _sum(total: Ingested, more: Ingested) -> Ingested:
 
 
 def _write(run: Execute, letters: Sequence[Prepared], changes: Changes, now: float) -> Ingested:
-    last = take_turn(run, len(letters))
+    take_turn(run)
     there = _known(run, letters)
     new: dict[tuple[str, str, str], Prepared] = {}
     for letter in letters:
@@ -52,7 +52,7 @@ def _write(run: Execute, letters: Sequence[Prepared], changes: Changes, now: flo
             new.setdefault(letter.identity, letter)
     twins = _twins(run, new.values())
     marked, rows, contents = 0, [], []
-    for number, letter in enumerate(new.values(), last + 1):
+    for number, letter in enumerate(new.values(), take_numbers(run, len(new)) if new else 0):
         twin = None
         if letter.digest is not None:
             twin = twins.setdefault(letter.digest, number)

@@ -26,9 +26,11 @@ from unpoison.store.letter_values import (
     Selection,
     StoredGroup,
     StoredLetter,
+    TextIndexState,
 )
 from unpoison.store.letter_writing import put
 from unpoison.store.sql_store import LetterDatabase
+from unpoison.store.text_index import TextIndex
 
 
 class SQLLetterStore:
@@ -36,7 +38,8 @@ class SQLLetterStore:
 
     def __init__(self, database: LetterDatabase, clock: Callable[[], float] = time.perf_counter) -> None:
         self._database = database
-        self._turns, self._letters = Turns(database, clock), LetterReader(database)
+        self._turns, self._index = Turns(database, clock), TextIndex(database, clock)
+        self._letters = LetterReader(database, self._index.candidates)
         self._groups = GroupReader(database)
 
     def open(self, *, create: bool = True) -> None:
@@ -110,6 +113,12 @@ class SQLLetterStore:
 
     def change_group(self, fingerprint: str, *, by: str, **given: Any) -> GroupWork:
         return letter_group_work.change(self._turns, fingerprint, given, by)
+
+    def index_text(self, seconds: float | None = None) -> TextIndexState:
+        return self._index.index(seconds)
+
+    def text_index(self) -> TextIndexState:
+        return self._index.state()
 
     def audit(self, *, before: int | None = None, limit: int = 50) -> Sequence[AuditEntry]:
         with self._database.reading() as run:

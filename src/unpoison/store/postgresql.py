@@ -42,6 +42,9 @@ class PostgreSQLDatabase:
     def close(self) -> None:
         self._connection.close()
 
+    def has_text_index(self, run: Execute) -> bool:
+        return False
+
     def now(self, run: Execute) -> float:
         return float(run("select extract(epoch from clock_timestamp())::float8", ()).fetchall()[0][0])
 

@@ -13,6 +13,7 @@
     letter_versions  which versions of the code each group was seen in
     letter_group_work  what people have noted about groups
     audit            who changed which letters and groups, when, and from what; rows are only added
+    letter_search_upto  the number of the last letter in the index of texts, which is made where it is first written
     letter_turn      one row: who changes letters locks it first. It has the number of the letter that came last
 
 A store may be in the same database as a broker. So its tables have a version of their own, in `unpoison_store_version`. Times are
@@ -89,16 +90,23 @@ create table unpoison_audit (
     letters bigint not null, before {text} not null, after {text} not null)
 """
 
+_V4 = """
+create table unpoison_letter_search_upto (upto bigint not null);
+insert into unpoison_letter_search_upto values (0);
+create index unpoison_letters_traceback on unpoison_letters (traceback) where traceback is not null
+"""
+
 _TYPES = {"text": "text", "bytes": "blob", "number": "integer"}
 _POSTGRESQL_TYPES = {"text": 'text collate "C"', "bytes": "bytea", "number": "bigint"}
 """In collation "C" case and order are what `filters/terms.py` says, whatever the locale of the database is."""
 
-MIGRATIONS: tuple[str, ...] = (_V1, _V2.format(**_TYPES), _V3.format(**_TYPES))
+MIGRATIONS: tuple[str, ...] = (_V1, _V2.format(**_TYPES), _V3.format(**_TYPES), _V4)
 """Entry n takes a database from version n to n + 1. Entries are only ever added."""
 MIGRATIONS_OF_POSTGRESQL: tuple[str, ...] = (
     _V1,
     _V2.format(**_POSTGRESQL_TYPES),
     _V3.format(**_POSTGRESQL_TYPES),
+    _V4,
 )
 """The same for PostgreSQL."""
 

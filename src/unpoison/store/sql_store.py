@@ -63,6 +63,9 @@ class LetterDatabase(Database, Protocol):
     most_held: float
     """Seconds for which a transaction may keep others out."""
 
+    def has_text_index(self, run: Execute) -> bool:
+        """Whether it can have an index of texts (`text_index.py`)."""
+
 
 class SQLStore:
     """The store in a database."""

@@ -19,6 +19,7 @@ BUSY_TIMEOUT = 5.0
 """Seconds that a transaction waits for its turn. Only bulk work holds the file that long, and consumers go on without a store."""
 
 
+_HAS_TRIGRAMS = (3, 34, 0)
 MOST_HELD = 0.01
 """Seconds for which one transaction that writes letters holds the file, about: consumers of the file wait meanwhile."""
 
@@ -48,6 +49,11 @@ class SQLiteDatabase:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+    def has_text_index(self, run: Execute) -> bool:
+        """Some programs bring a SQLite without FTS5, or one without the tokenizer."""
+        has_module = run("select count(*) from pragma_module_list where name = 'fts5'", ()).fetchall()[0][0] > 0
+        return has_module and sqlite3.sqlite_version_info >= _HAS_TRIGRAMS
 
     def now(self, run: Execute) -> float:
         return self._clock()
