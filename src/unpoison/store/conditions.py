@@ -44,6 +44,17 @@ def opaque(bounds: Bounds) -> Bounds:
     )
 
 
+def like_pattern(pieces: Sequence[str]) -> str:
+    """For `like … escape '\\'`: the pieces with anything between them."""
+    return "%".join(_escaped(piece) for piece in pieces)
+
+
+def _escaped(text: str) -> str:
+    for special in "\\%_":
+        text = text.replace(special, f"\\{special}")
+    return text
+
+
 def negated(condition: Sql) -> Sql:
     if condition in (TRUE, FALSE):
         return FALSE if condition == TRUE else TRUE

@@ -16,7 +16,21 @@ import msgspec
 from unpoison.filters.fields import Kind
 from unpoison.filters.matching import cost, fold
 from unpoison.filters.terms import And, Condition, Duration, Not, Or, Pattern, Span, Term, Word, leaves
-from unpoison.store.conditions import EVERY, FALSE, TRUE, Bounds, Sql, all_of, every, exactly, mapped, negated, opaque, some
+from unpoison.store.conditions import (
+    EVERY,
+    FALSE,
+    TRUE,
+    Bounds,
+    Sql,
+    all_of,
+    every,
+    exactly,
+    like_pattern,
+    mapped,
+    negated,
+    opaque,
+    some,
+)
 from unpoison.store.letter_bodies import JSON, PACKED_TEXT
 from unpoison.store.letter_columns import EARLIEST, REPLACED
 
@@ -215,7 +229,7 @@ def _bounded(wanted: str, condition: Callable[[str], Sql]) -> Bounds:
 
 def _like(column: str, pieces: Sequence[str]) -> Sql:
     """Whether the text is the pieces with anything between them. An empty text does not count."""
-    pattern = "%".join(_escaped(fold(piece)) for piece in pieces)
+    pattern = like_pattern([_column(fold(piece)) for piece in pieces])
     found = _never_null(Sql(f"lower({column}) like ? escape '\\'", (pattern,)))
     return found if any(pieces) else every([found, _never_null(Sql(f"{column} <> ?", ("",)))])
 
@@ -230,12 +244,6 @@ def _equal(column: str, text: str) -> Sql:
 def _same(column: str, text: str, *, has_index: bool) -> Sql:
     exact = _never_null(Sql(f"{column} = ?", (text,)))
     return every([_equal(column, text), exact]) if has_index and text else exact
-
-
-def _escaped(text: str) -> str:
-    for special in "\\%_":
-        text = text.replace(special, f"\\{special}")
-    return _column(text)
 
 
 def _column(text: str) -> str:

@@ -14,6 +14,7 @@
     letter_group_work  what people have noted about groups
     audit            who changed which letters and groups, when, and from what; rows are only added
     letter_search_upto  the number of the last letter in the index of texts, which is made where it is first written
+    letter_search    in PostgreSQL the texts that are searched; in SQLite their index
     letter_turn      one row: who changes letters locks it first. It has the number of the letter that came last
 
 A store may be in the same database as a broker. So its tables have a version of their own, in `unpoison_store_version`. Times are
@@ -96,6 +97,14 @@ insert into unpoison_letter_search_upto values (0);
 create index unpoison_letters_traceback on unpoison_letters (traceback) where traceback is not null
 """
 
+_V4_POSTGRESQL = (
+    _V4.rstrip()
+    + """;
+create table unpoison_letter_search (
+    no bigint primary key references unpoison_letters (no) on delete cascade, text text collate "C" not null)
+"""
+)
+
 _TYPES = {"text": "text", "bytes": "blob", "number": "integer"}
 _POSTGRESQL_TYPES = {"text": 'text collate "C"', "bytes": "bytea", "number": "bigint"}
 """In collation "C" case and order are what `filters/terms.py` says, whatever the locale of the database is."""
@@ -106,13 +115,13 @@ MIGRATIONS_OF_POSTGRESQL: tuple[str, ...] = (
     _V1,
     _V2.format(**_POSTGRESQL_TYPES),
     _V3.format(**_POSTGRESQL_TYPES),
-    _V4,
+    _V4_POSTGRESQL,
 )
 """The same for PostgreSQL."""
 
 OURS = table_versions.Tables("store tables", "unpoison_store_version")
 
-TABLES = (*re.findall(r"create table (\w+)", "".join(MIGRATIONS)), OURS.version_in)
+TABLES = (*re.findall(r"create table (\w+)", "".join(MIGRATIONS_OF_POSTGRESQL)), OURS.version_in)
 
 
 def statements(migrations: Sequence[str], since: int = 0) -> str:

@@ -12,14 +12,15 @@ from unpoison.brokers.sqlite.file import connect, path_of, transaction
 from unpoison.brokers.sqlite.schema import alone, version
 from unpoison.errors import BrokerUnavailable, StoreUnavailable
 from unpoison.port.table_versions import migrate
+from unpoison.store.fts5 import FTS5
 from unpoison.store.rows import Execute, storable
 from unpoison.store.schema import MIGRATIONS, OURS
+from unpoison.store.sql_store import IndexesTexts
 
 BUSY_TIMEOUT = 5.0
 """Seconds that a transaction waits for its turn. Only bulk work holds the file that long, and consumers go on without a store."""
 
 
-_HAS_TRIGRAMS = (3, 34, 0)
 MOST_HELD = 0.01
 """Seconds for which one transaction that writes letters holds the file, about: consumers of the file wait meanwhile."""
 
@@ -28,6 +29,7 @@ class SQLiteDatabase:
     """One connection to the file."""
 
     most_held = MOST_HELD
+    text_index: IndexesTexts = FTS5()
 
     def __init__(self, url: str, *, clock: Callable[[], float] = time.time) -> None:
         self._path, self._clock = path_of(url), clock
@@ -50,10 +52,8 @@ class SQLiteDatabase:
             self._connection.close()
             self._connection = None
 
-    def has_text_index(self, run: Execute) -> bool:
-        """Some programs bring a SQLite without FTS5, or one without the tokenizer."""
-        has_module = run("select count(*) from pragma_module_list where name = 'fts5'", ()).fetchall()[0][0] > 0
-        return has_module and sqlite3.sqlite_version_info >= _HAS_TRIGRAMS
+    def make_text_index(self) -> None:
+        """It is made when it is first written."""
 
     def now(self, run: Execute) -> float:
         return self._clock()
