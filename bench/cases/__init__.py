@@ -17,6 +17,7 @@ from bench.cases import (
     sqlite_growth,
     sqlite_publish,
     sqs,
+    stored_letters,
 )
 
 __all__ = [
@@ -36,4 +37,5 @@ __all__ = [
     "sqlite_growth",
     "sqlite_publish",
     "sqs",
+    "stored_letters",
 ]

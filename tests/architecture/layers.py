@@ -54,7 +54,7 @@ LAYERS = (
     Layer("reporting", ("model", "decide", "control", "port")),
     Layer("worker", ("model", "classify", "body", "decide", "reporting")),
     Layer("workers", ("model", "decide", "reporting", "worker")),
-    Layer("store", ("model", "port", "brokers", "registry")),
+    Layer("store", ("model", "filters", "port", "brokers", "registry")),
     Layer("deadletters", ("model", "filters", "port"), ("deadletters",)),
     Layer("flow", ("model", "body", "decide", "control", "port", "registry", "reporting", "worker", "workers", "store")),
     Layer(

@@ -4,8 +4,8 @@ from unpoison.brokers import resolved
 from unpoison.errors import ConfigError, MissingExtra
 from unpoison.port.broker_url import masked, scheme_of
 from unpoison.store.port import Store
-from unpoison.store.schema import statements
-from unpoison.store.sql_store import SQLStore
+from unpoison.store.schema import MIGRATIONS, MIGRATIONS_OF_POSTGRESQL, statements
+from unpoison.store.sql_store import LetterDatabase, SQLStore
 
 FORMS = "sqlite:///shop.db (one host) or postgresql://user:password@host/shop (a fleet)"
 _SQLITE, _POSTGRESQL = ("sqlite",), ("postgresql", "postgres")
@@ -26,24 +26,29 @@ def store_url(broker: str, given: str | None) -> str:
 
 def store_for(url: str) -> Store:
     """A store for this URL, not yet opened."""
+    return SQLStore(database_for(url, is_queue=True))
+
+
+def database_for(url: str, *, is_queue: bool) -> LetterDatabase:
+    """A connection to a store. `is_queue`: for tables in which nearly everything comes and goes."""
     _check(url)
     if scheme_of(url) in _SQLITE:
         from unpoison.store.sqlite import SQLiteDatabase  # noqa: PLC0415 - only where it is used
 
-        return SQLStore(SQLiteDatabase(url))
+        return SQLiteDatabase(url)
     try:
         from unpoison.store.postgresql import PostgreSQLDatabase  # noqa: PLC0415 - psycopg is an extra
     except ModuleNotFoundError as error:
         if error.name != "psycopg":
             raise
         raise MissingExtra("A store in PostgreSQL", "psycopg", "postgresql") from error
-    return SQLStore(PostgreSQLDatabase(url))
+    return PostgreSQLDatabase(url, is_queue=is_queue)
 
 
 def statements_for(url: str) -> str:
     """The statements that create the tables of a store, for people's own migrations."""
     _check(url)
-    return statements()
+    return statements(MIGRATIONS if scheme_of(url) in _SQLITE else MIGRATIONS_OF_POSTGRESQL)
 
 
 def has_needs(url: str) -> bool:

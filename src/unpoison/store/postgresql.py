@@ -11,22 +11,32 @@ from unpoison.brokers.postgresql.schema import PGConnection, alone, version
 from unpoison.errors import BrokerUnavailable, StoreUnavailable
 from unpoison.port.broker_url import masked, without_secrets
 from unpoison.port.table_versions import migrate
+from unpoison.store.pg_trgm import Trigrams
 from unpoison.store.rows import Execute, Rows, storable
-from unpoison.store.schema import MIGRATIONS, OURS
+from unpoison.store.schema import MIGRATIONS_OF_POSTGRESQL as MIGRATIONS
+from unpoison.store.schema import OURS
 
 ASKING = "asking the store"
+
+_REFUSED = (psycopg.errors.InsufficientPrivilege, psycopg.errors.FeatureNotSupported, psycopg.errors.UndefinedFile)
+"""The role may not create the extension, or the server does not have it."""
 
 alone_in_store = partial(alone, tables=OURS)
 
 
 class PostgreSQLDatabase:
-    """One connection to the database."""
+    """One connection to the database. `is_queue`: nearly all that is in its tables comes and goes."""
 
-    def __init__(self, url: str) -> None:
+    most_held = float("inf")  # a transaction keeps nobody out but those who write the same
+    text_index = Trigrams()
+
+    def __init__(self, url: str, *, is_queue: bool = True) -> None:
         parameters(url)  # refuses a URL that cannot work
-        self._url, self._connection = url, Connection(url)
+        self._url, self._connection = url, Connection(url, is_queue=is_queue)
+        self._creates = False
 
     def open(self, *, create: bool) -> None:
+        self._creates = create
         with self._explained():
             self._connection.open()
             try:
@@ -38,6 +48,19 @@ class PostgreSQLDatabase:
 
     def close(self) -> None:
         self._connection.close()
+
+    def make_text_index(self) -> None:
+        """With create=False it is left to the administrator, and so it is where the role may not."""
+        if not self._creates:
+            return
+        try:
+            with self.writing() as run:
+                if not self.text_index.is_there(run):
+                    self.text_index.make(run)
+        except StoreUnavailable as error:
+            if not isinstance(error.__cause__.__cause__ if error.__cause__ else None, _REFUSED):
+                raise
+            self._creates = False
 
     def now(self, run: Execute) -> float:
         return float(run("select extract(epoch from clock_timestamp())::float8", ()).fetchall()[0][0])

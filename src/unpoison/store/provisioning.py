@@ -10,7 +10,8 @@ from unpoison.errors import ConfigError
 from unpoison.port.broker_url import masked
 from unpoison.port.provisioning import Needs, Step, no_user
 from unpoison.store.postgresql import explained
-from unpoison.store.schema import MIGRATIONS, OURS, TABLES, statements
+from unpoison.store.schema import MIGRATIONS_OF_POSTGRESQL as MIGRATIONS
+from unpoison.store.schema import OURS, TABLES, statements
 
 _WRITTEN = ", ".join(name for name in TABLES if name != OURS.version_in)
 _IS_ALLOWED = """
@@ -36,7 +37,7 @@ def _tables(found: int) -> Step:
     why = f"the tables of the store, version {newest}, created in the first schema of the search path."
     there_is = f"select from pg_class where relname = '{OURS.version_in}' and pg_table_is_visible(oid)"
     guard = [f"select not exists ({there_is}) as absent \\gset", "\\if :absent"]
-    lines = statements(found).splitlines()
+    lines = statements(MIGRATIONS, found).splitlines()
     return Step("tables", "unpoison_…", why, in_psql(lines if found else [*guard, *lines, "\\endif"]), found == newest)
 
 

@@ -79,8 +79,25 @@ def _write(run: Execute, statement: str, value: msgspec.Struct, **columns: objec
 def storable(values: Sequence[object]) -> list[object]:
     """With text as both databases can store it: PostgreSQL takes no NUL, and neither takes half a character."""
     return [
-        each.encode("utf-8", "replace").decode().replace("\0", "\ufffd") if isinstance(each, str) else each for each in values
+        each
+        if not isinstance(each, str) or (each.isascii() and "\0" not in each)
+        else each.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
+        for each in values
     ]
+
+
+def insert(run: Execute, into: str, rows: Sequence[Sequence[object]], more: str = "") -> None:
+    """Insert rows, some at once. `into` is the table with its columns, `more` what stands behind the values."""
+    done = 0
+    for most in _AT_ONCE:
+        while len(rows) - done >= most:
+            part, done = rows[done : done + most], done + most
+            one = f"({', '.join('?' * len(part[0]))})"
+            run(f"insert into {into} values {', '.join([one] * most)} {more}", [value for row in part for value in row])
+
+
+_AT_ONCE = (32, 8, 1)
+"""Rows in one statement: only a few numbers, so that a database knows the statements already."""
 
 
 def _select(run: Execute, columns: str, table: str, source: str | None, order: str, kind: type[_Kind]) -> list[_Kind]:

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from unpoison.store import rows
+from unpoison.store.conditions import Sql
 from unpoison.store.port import (
     ADMISSION,
     FORGOTTEN,
@@ -63,6 +64,34 @@ class Database(Protocol):
 
     def now(self, run: Execute) -> float:
         """Seconds since 1970 by the clock of the database."""
+
+
+class IndexesTexts(Protocol):
+    """The index of texts that a database can have (`text_index.py`)."""
+
+    def is_there(self, run: Execute) -> bool: ...
+
+    def add(self, run: Execute, texts: Sequence[tuple[int, str]]) -> None:
+        """Texts of letters, by their numbers."""
+
+    def is_common(self, run: Execute, pieces: Sequence[str]) -> bool:
+        """Whether so many letters have these pieces that finding them all would take long."""
+
+    def finding(self, pieces: Sequence[str]) -> Sql:
+        """Finds the numbers of letters that may have these pieces in their text: of three characters each, or more."""
+
+
+class LetterDatabase(Database, Protocol):
+    """One that keeps letters too."""
+
+    most_held: float
+    """Seconds for which a transaction may keep others out."""
+
+    @property
+    def text_index(self) -> IndexesTexts: ...
+
+    def make_text_index(self) -> None:
+        """Make the index of texts, where that needs a step of its own and may be done."""
 
 
 class SQLStore:

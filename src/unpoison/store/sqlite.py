@@ -12,15 +12,24 @@ from unpoison.brokers.sqlite.file import connect, path_of, transaction
 from unpoison.brokers.sqlite.schema import alone, version
 from unpoison.errors import BrokerUnavailable, StoreUnavailable
 from unpoison.port.table_versions import migrate
+from unpoison.store.fts5 import FTS5
 from unpoison.store.rows import Execute, storable
 from unpoison.store.schema import MIGRATIONS, OURS
+from unpoison.store.sql_store import IndexesTexts
 
 BUSY_TIMEOUT = 5.0
 """Seconds that a transaction waits for its turn. Only bulk work holds the file that long, and consumers go on without a store."""
 
 
+MOST_HELD = 0.01
+"""Seconds for which one transaction that writes letters holds the file, about: consumers of the file wait meanwhile."""
+
+
 class SQLiteDatabase:
     """One connection to the file."""
+
+    most_held = MOST_HELD
+    text_index: IndexesTexts = FTS5()
 
     def __init__(self, url: str, *, clock: Callable[[], float] = time.time) -> None:
         self._path, self._clock = path_of(url), clock
@@ -42,6 +51,9 @@ class SQLiteDatabase:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+    def make_text_index(self) -> None:
+        """It is made when it is first written."""
 
     def now(self, run: Execute) -> float:
         return self._clock()

@@ -35,6 +35,9 @@ SWITCHED_OFF = ("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enabl
 _PINNED = ";".join([*(f"set {name} = off" for name in SWITCHED_OFF), "set plan_cache_mode = force_generic_plan"])
 """Statistics of a queue are always out of date. With them the planner would one day read the whole table for each fetch."""
 
+_WITHOUT_JIT = "set jit = off"
+"""It takes longer to compile a condition than to read a table with it."""
+
 
 def parameters(url: str) -> dict[str, Any]:
     """The parameters in the URL as libpq reads them, with defaults for a queue."""
@@ -49,12 +52,12 @@ def parameters(url: str) -> dict[str, Any]:
     return _DEFAULTS | found
 
 
-def connect(url: str) -> PGConnection:
-    """A new connection in autocommit mode."""
+def connect(url: str, *, is_queue: bool = True) -> PGConnection:
+    """A new connection in autocommit mode. `is_queue`: for tables whose statistics are always out of date."""
     connection = psycopg.connect(**parameters(url), autocommit=True, prepare_threshold=None)
     connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED  # the role may have another default
     if not is_pooled(connection):
-        connection.execute(_PINNED)
+        connection.execute(_PINNED if is_queue else _WITHOUT_JIT)
         connection.prepare_threshold = 0
     return connection
 
@@ -74,8 +77,8 @@ def interrupt(connection: PGConnection) -> None:
 class Connection:
     """One connection that any thread may use. It reconnects when it was lost."""
 
-    def __init__(self, url: str) -> None:
-        self._url = url
+    def __init__(self, url: str, *, is_queue: bool = True) -> None:
+        self._url, self._is_queue = url, is_queue
         self._lock = threading.RLock()
         self._depth = 0
         self._connection: PGConnection | None = None
@@ -149,7 +152,7 @@ class Connection:
         if self._is_closed:
             raise BrokerUnavailable(f"PostgreSQL at {masked(self._url)!r} is not open. Call open() first.")
         if self._connection is None or self._connection.closed:
-            connection = connect(self._url)
+            connection = connect(self._url, is_queue=self._is_queue)
             (found,) = connection.execute("select current_setting('synchronous_commit')").fetchone() or ("on",)
             self._is_durable, self._durability = found != "off", "on" if found == "off" else found
             self._connection = connection

@@ -1,0 +1,99 @@
+"""What a store of dead letters must do: keep, count, find and change them. Its values are in `letter_values.py`."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from unpoison.filters.filter import Filter
+from unpoison.store.letter_values import (
+    Arrival,
+    AuditEntry,
+    Change,
+    Changed,
+    GroupWork,
+    Ingested,
+    Order,
+    Page,
+    Position,
+    Progress,
+    Selection,
+    StoredGroup,
+    StoredLetter,
+    TextIndexState,
+)
+
+
+class LetterStore(Protocol):
+    """Used by one thread, on a connection of its own. Raises StoreUnavailable while it is away, and can be opened again then.
+
+    A filter means here what it means everywhere. `now` is the moment at which its ages are told, by default the store's own time.
+    `state` narrows to letters of one state; None is any.
+    """
+
+    def open(self, *, create: bool = True) -> None:
+        """As `Store.open`."""
+
+    def close(self) -> None: ...
+
+    def put(self, arrivals: Sequence[Arrival]) -> Ingested:
+        """Keep these letters. When it returns they are on disk. One that the store has already changes nothing, whatever has
+        become of it by then. If it raises, some may be kept: put all of them again."""
+
+    def get(self, number: int) -> StoredLetter | None: ...
+
+    def find(self, letter_id: str, source: str | None = None, place: str | None = None) -> Sequence[StoredLetter]:
+        """Letters with this id."""
+
+    def page(
+        self,
+        where: Filter | None = None,
+        *,
+        state: str | None = None,
+        order: Order = Order.TIME,
+        is_descending: bool = True,
+        after: Position | None = None,
+        limit: int = 50,
+        now: float | None = None,
+        progress: Progress | None = None,
+    ) -> Page:
+        """Letters behind this position. The page before one is the page after its first letter, in the opposite direction."""
+
+    def count(
+        self, where: Filter | None = None, *, state: str | None = None, now: float | None = None, progress: Progress | None = None
+    ) -> int: ...
+
+    def select(
+        self, where: Filter | None = None, *, state: str | None = None, now: float | None = None, progress: Progress | None = None
+    ) -> Selection:
+        """The letters that match now, as a set that stays what it is."""
+
+    def groups(
+        self,
+        where: Filter | None = None,
+        *,
+        state: str | None = None,
+        limit: int | None = None,
+        trend_since: float | None = None,
+        now: float | None = None,
+        progress: Progress | None = None,
+    ) -> Sequence[StoredGroup]:
+        """The groups of these letters, the largest first; of equal ones the latest. The trend is told from this moment on."""
+
+    def change(self, selection: Selection, change: Change, *, by: str, progress: Progress | None = None) -> Changed:
+        """Change these letters and no others. `by` is who does it, for the audit log. If it raises, some may be changed: each of
+        them with its entry in the log."""
+
+    def expire(
+        self, age: float, *, by: str, where: Filter | None = None, state: str | None = None, progress: Progress | None = None
+    ) -> Changed:
+        """Delete letters whose last failure is longer ago than so many seconds."""
+
+    def change_group(self, fingerprint: str, *, by: str, **given: Any) -> GroupWork:
+        """Change what is noted about a group: its `note`, `owner`, `links`, `snoozed_until` or `resolved_in`. The rest stays."""
+
+    def audit(self, *, before: int | None = None, limit: int = 50) -> Sequence[AuditEntry]:
+        """What was changed, the latest first, before the entry of this number."""
+
+    def index_text(self, seconds: float | None = None) -> TextIndexState:
+        """Bring the index of texts up to date, or work at it for so long. Searching is right without it, and slower."""
+
+    def text_index(self) -> TextIndexState: ...

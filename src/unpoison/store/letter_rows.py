@@ -1,0 +1,243 @@
+"""How does a dead letter become rows, and rows a dead letter again?
+
+Its columns are what it is listed, searched and sorted by. What a column cannot hold as it is (`letter_columns.py`) is in the
+record too, with all that has no column. An id and a source have no other value than that of their column.
+"""
+
+import hashlib
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from unpoison.model.dead_letter import DeadLetter
+from unpoison.model.fingerprint import renewed
+from unpoison.model.message import NO_HEADERS, Message, as_text
+from unpoison.port.reading import read_one, unreadable_letter
+from unpoison.store.letter_bodies import BYTES, TOMBSTONE, Kept, body_of, kept
+from unpoison.store.letter_columns import as_column, moment, whole
+from unpoison.store.letter_values import Arrival, StoredLetter
+
+LETTER = (
+    "no, source, place, letter_id, state, failed_at, first_failed_at, arrived_at, fingerprint, classification, error_type, "
+    "error_name, error, rule, reason, traceback, message_id, key, attempts, replays, consumer, code_version, size, digest, "
+    "duplicate_of, note, owner"
+)
+CONTENTS = "no, form, body_text, body, headers, native_headers, native, record"
+
+_TEXTS = (
+    "classification",
+    "error_type",
+    "error",
+    "rule",
+    "reason",
+    "traceback",
+    "consumer",
+    "code_version",
+    "note",
+    "owner",
+    "state",
+    "fingerprint",
+)
+_CHANGE = ("state", "note", "owner")
+"""What people change: it is what its column says."""
+_OF_RECORD = ("original", "crash", "history")
+
+
+class Prepared(NamedTuple):
+    """A letter that is ready to be written, but for its number, the time it arrives at and whether it is a duplicate."""
+
+    source: str
+    place: str
+    letter_id: str
+    letter: DeadLetter
+    failed_at: float
+    first_failed_at: float
+    values: tuple[object, ...]
+    contents: tuple[object, ...]
+    traceback: bytes | None
+    digest: bytes | None
+    size: int
+
+    @property
+    def identity(self) -> tuple[str, str, str]:
+        return self.source, self.place, self.letter_id
+
+    def row(self, number: int, arrived_at: float, duplicate_of: int | None) -> tuple[object, ...]:
+        """In the order of LETTER."""
+        v = self.values
+        return (number, *v[:6], arrived_at, *v[6:22], duplicate_of, *v[22:])
+
+
+def prepared(arrival: Arrival) -> Prepared:
+    """Everything that takes time is done here, before a transaction begins."""
+    letter, exact = _storable(renewed(arrival.letter))
+    message = letter.message
+    body = kept(message)
+    source, place = as_column(message.source), as_column(arrival.place)
+    if arrival.has_identity:
+        letter_id, digest = _distinct(arrival.letter.id), None
+    else:
+        letter_id = f"{as_column(arrival.letter.id or message.id)}~{uuid.uuid4().hex}"
+        digest = _digest_of(message, place)
+    trace = _digest(letter.traceback.encode()) if letter.traceback else None
+    headers = _json(dict(message.headers)) if message.headers else None
+    record = _record(letter, exact)
+    native_headers = _packed(arrival.headers) if arrival.headers else None
+    size = len(message.body) + len(arrival.native or b"") + len(record or "")
+    failed_at, first_failed_at = moment(letter.last_failed_at), moment(letter.first_failed_at)
+    values = (
+        *(source, place, letter_id, letter.state, failed_at, first_failed_at, letter.fingerprint),
+        *(letter.classification, letter.error_type, letter.error_type.rpartition(".")[2], letter.error, letter.rule),
+        *(letter.reason, trace, as_column(message.id), None if message.key is None else as_column(message.key)),
+        *(whole(letter.attempts), whole(letter.replays), letter.consumer, letter.code_version, size, digest),
+        *(letter.note, letter.owner),
+    )
+    contents = (body.form, body.text, body.data, headers, native_headers, arrival.native, record)
+    return Prepared(source, place, letter_id, letter, failed_at, first_failed_at, values, contents, trace, digest, size)
+
+
+def _distinct(letter_id: str) -> str:
+    """Two ids are never one, whatever a database cannot hold of them."""
+    column = as_column(letter_id)
+    if column == letter_id:
+        return letter_id
+    return f"{column}~{_digest(letter_id.encode('utf-8', 'surrogatepass')).hex()}"
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=16).digest()
+
+
+def _digest_of(message: Message, place: str) -> bytes:
+    """Equal for messages that are equal."""
+    known = [message.source, place, message.id, message.key, dict(message.headers), message.is_tombstone]
+    return _digest(json.dumps(known).encode("utf-8", "surrogatepass") + b"\0" + message.body)
+
+
+def _storable(letter: DeadLetter) -> tuple[DeadLetter, Mapping[str, Any]]:
+    """The letter with texts as a column can hold them, and what they are where that is something else."""
+    exact: dict[str, Any] = {}
+    changed: dict[str, Any] = {}
+    for name in _TEXTS:
+        text = getattr(letter, name)
+        if text and (column := as_column(text)) != text:
+            changed[name] = column
+            if "\0" in text and name not in _CHANGE:
+                exact[name] = _whole_characters(text)
+    for name in ("id", "key"):
+        text = getattr(letter.message, name)
+        if text and "\0" in text:
+            exact[f"message.{name}"] = _whole_characters(text)
+    for name in ("attempts", "replays"):
+        if whole(number := getattr(letter, name)) != number:
+            exact[name] = str(number)
+    for name in ("last_failed_at", "first_failed_at"):
+        if moment(time := getattr(letter, name)) != time:
+            exact[name] = repr(float(time)) if isinstance(time, float) else "nan"
+    return (msgspec.structs.replace(letter, **changed) if changed else letter), exact
+
+
+def _whole_characters(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()
+
+
+def _record(letter: DeadLetter, exact: Mapping[str, Any]) -> str | None:
+    fields: dict[str, Any] = {name: value for name in _OF_RECORD if (value := getattr(letter, name))}
+    if exact:
+        fields["exact"] = exact
+    return _json(fields) if fields else None
+
+
+def _json(value: Any) -> str:
+    """Whatever another program has put into it: texts with half a character, numbers of any length."""
+    try:
+        return msgspec.json.encode(value).decode()
+    except (msgspec.MsgspecError, ValueError, OverflowError, TypeError):
+        plain = json.dumps(msgspec.to_builtins(value), ensure_ascii=False, separators=(",", ":"))
+        return plain.encode("utf-8", "replace").decode()
+
+
+def _packed(headers: Sequence[tuple[str, Any]]) -> bytes:
+    try:
+        return msgspec.msgpack.encode(headers, enc_hook=as_text)
+    except (msgspec.MsgspecError, ValueError, OverflowError, TypeError):
+        return msgspec.msgpack.encode([(as_text(name), as_text(value)) for name, value in headers])
+
+
+STORED = (
+    "l.no, l.source, l.place, l.letter_id, l.state, l.failed_at, l.first_failed_at, l.arrived_at, l.fingerprint, "
+    "l.classification, l.error_type, l.error, l.rule, l.reason, t.traceback, l.message_id, l.key, l.attempts, l.replays, "
+    "l.consumer, l.code_version, l.duplicate_of, l.note, l.owner, c.form, c.body_text, c.body, c.headers, c.native_headers, "
+    "c.native, c.record"
+)
+FROM = """unpoison_letters l
+    left join unpoison_letter_contents c on c.no = l.no left join unpoison_tracebacks t on t.digest = l.traceback"""
+
+_read_record = msgspec.json.Decoder(dict[str, Any]).decode
+_read_headers = msgspec.json.Decoder(dict[str, str]).decode
+_read_native = msgspec.msgpack.Decoder(tuple[tuple[str, Any], ...]).decode
+
+
+def stored(row: Sequence[Any]) -> StoredLetter:
+    """A letter from a row of STORED. One that cannot be read is shown as far as it goes: anyone may write to a database."""
+    return read_one(row, _stored, _bare)
+
+
+_NAMES = tuple(name.partition(".")[2] for name in STORED.split(", "))
+_SAME = (
+    *("state", "fingerprint", "classification", "error_type", "error", "rule", "reason", "attempts", "replays", "consumer"),
+    *("code_version", "note", "owner"),
+)
+
+
+def _stored(row: Sequence[Any]) -> StoredLetter:
+    columns = dict(zip(_NAMES, row, strict=True))
+    record = _read_record(columns["record"]) if columns["record"] else {}
+    exact = record.pop("exact", {})
+    found = {name: columns[name] for name in _SAME}
+    found |= {"id": columns["letter_id"], "traceback": columns["traceback"] or ""}
+    found |= {"last_failed_at": columns["failed_at"], "first_failed_at": columns["first_failed_at"]}
+    message = _message(columns, exact)
+    found |= {name: _EXACT[name](value) if name in _EXACT else value for name, value in exact.items()}
+    found |= {name: msgspec.convert(value, _TYPES[name]) for name, value in record.items()}
+    return StoredLetter(
+        number=columns["no"],
+        letter=DeadLetter(message=message, **found),
+        place=columns["place"],
+        arrived_at=columns["arrived_at"],
+        duplicate_of=columns["duplicate_of"],
+        headers=_read_native(columns["native_headers"]) if columns["native_headers"] else (),
+        native=columns["native"],
+    )
+
+
+def _message(columns: Mapping[str, Any], exact: dict[str, Any]) -> Message:
+    return Message(
+        exact.pop("message.id", columns["message_id"]),
+        columns["source"],
+        body_of(Kept(columns["form"], columns["body_text"], columns["body"])),
+        exact.pop("message.key", columns["key"]),
+        _read_headers(columns["headers"]) if columns["headers"] else NO_HEADERS,
+        columns["form"] == TOMBSTONE,
+    )
+
+
+_EXACT: Mapping[str, Any] = {"attempts": int, "replays": int, "last_failed_at": float, "first_failed_at": float}
+_TYPES = {field.name: field.type for field in msgspec.structs.fields(DeadLetter) if field.name in _OF_RECORD}
+
+
+def _bare(row: Sequence[Any], error: Exception) -> StoredLetter:
+    columns = dict(zip(_NAMES, row, strict=True))
+    body = Kept(columns["form"] or BYTES, columns["body_text"], columns["body"])
+    read = read_one(body, body_of, lambda body, _: body.data or b"")
+    message = Message(columns["message_id"], columns["source"], read, columns["key"])
+    return StoredLetter(
+        number=columns["no"],
+        letter=unreadable_letter(columns["letter_id"], columns["state"], message, error),
+        place=columns["place"],
+        arrived_at=columns["arrived_at"],
+        native=columns["native"],
+    )

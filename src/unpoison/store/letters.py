@@ -1,0 +1,128 @@
+"""The part of the store that keeps dead letters, in a database."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from unpoison.filters.filter import Filter
+from unpoison.filters.terms import And, Condition, Duration, Term
+from unpoison.store import letter_audit, letter_group_work
+from unpoison.store.letter_changes import LetterChanges
+from unpoison.store.letter_groups import GroupReader
+from unpoison.store.letter_reading import LetterReader, Meant
+from unpoison.store.letter_turns import Turns
+from unpoison.store.letter_values import (
+    DELETED,
+    Arrival,
+    AuditEntry,
+    Change,
+    Changed,
+    GroupWork,
+    Ingested,
+    Order,
+    Page,
+    Position,
+    Progress,
+    Selection,
+    StoredGroup,
+    StoredLetter,
+    TextIndexState,
+)
+from unpoison.store.letter_writing import put
+from unpoison.store.sql_store import LetterDatabase
+from unpoison.store.text_index import TextIndex
+
+
+class SQLLetterStore:
+    """The letters in a database. `clock` tells how long a transaction takes."""
+
+    def __init__(self, database: LetterDatabase, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._database = database
+        self._turns, self._index = Turns(database, clock), TextIndex(database, clock)
+        self._letters = LetterReader(database, self._index.candidates)
+        self._groups = GroupReader(database)
+
+    def open(self, *, create: bool = True) -> None:
+        self._database.open(create=create)
+
+    def close(self) -> None:
+        self._database.close()
+
+    def put(self, arrivals: Sequence[Arrival]) -> Ingested:
+        return put(self._turns, arrivals)
+
+    def get(self, number: int) -> StoredLetter | None:
+        found = self._letters.find("l.no = ?", (number,))
+        return found[0] if found else None
+
+    def find(self, letter_id: str, source: str | None = None, place: str | None = None) -> Sequence[StoredLetter]:
+        named = {"letter_id": letter_id, "source": source, "place": place}
+        asked = {column: value for column, value in named.items() if value is not None}
+        # Of the index by identity source and place come first: without them the one by id is used.
+        by_id = "lower(l.letter_id) = lower(?) and " if source is None or place is None else ""
+        condition = by_id + " and ".join(f"l.{column} = ?" for column in asked)
+        return self._letters.find(condition, ([letter_id] if by_id else []) + list(asked.values()))
+
+    def page(
+        self,
+        where: Filter | None = None,
+        *,
+        state: str | None = None,
+        order: Order = Order.TIME,
+        is_descending: bool = True,
+        after: Position | None = None,
+        limit: int = 50,
+        now: float | None = None,
+        progress: Progress | None = None,
+    ) -> Page:
+        meant = self._meant(where, state, now)
+        return self._letters.page(meant, order, is_descending=is_descending, after=after, limit=limit, progress=progress)
+
+    def count(
+        self, where: Filter | None = None, *, state: str | None = None, now: float | None = None, progress: Progress | None = None
+    ) -> int:
+        return self._letters.count(self._meant(where, state, now), progress)
+
+    def select(
+        self, where: Filter | None = None, *, state: str | None = None, now: float | None = None, progress: Progress | None = None
+    ) -> Selection:
+        return self._letters.select(self._meant(where, state, now), progress)
+
+    def groups(
+        self,
+        where: Filter | None = None,
+        *,
+        state: str | None = None,
+        limit: int | None = None,
+        trend_since: float | None = None,
+        now: float | None = None,
+        progress: Progress | None = None,
+    ) -> Sequence[StoredGroup]:
+        meant = self._meant(where, state, now)
+        return self._groups.groups(self._letters.kinds(meant, progress), limit=limit, trend_since=trend_since)
+
+    def change(self, selection: Selection, change: Change, *, by: str, progress: Progress | None = None) -> Changed:
+        return LetterChanges(self._turns).change(selection, change, by, progress)
+
+    def expire(
+        self, age: float, *, by: str, where: Filter | None = None, state: str | None = None, progress: Progress | None = None
+    ) -> Changed:
+        older: Term = Condition("age", ">", Duration(age))
+        old = Filter(older if where is None else And((older, where.term)))
+        return self.change(self.select(old, state=state), Change(DELETED, "expired"), by=by, progress=progress)
+
+    def change_group(self, fingerprint: str, *, by: str, **given: Any) -> GroupWork:
+        return letter_group_work.change(self._turns, fingerprint, given, by)
+
+    def index_text(self, seconds: float | None = None) -> TextIndexState:
+        return self._index.index(seconds)
+
+    def text_index(self) -> TextIndexState:
+        return self._index.state()
+
+    def audit(self, *, before: int | None = None, limit: int = 50) -> Sequence[AuditEntry]:
+        with self._database.reading() as run:
+            return letter_audit.entries(run, before, limit)
+
+    def _meant(self, where: Filter | None, state: str | None, now: float | None) -> Meant:
+        return self._letters.meant(None if where is None else where.term, state, now)
