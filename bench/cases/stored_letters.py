@@ -24,10 +24,10 @@ from bench.harness.rounds import Rounds
 from unpoison.filters.filter import Filter
 from unpoison.model.dead_letter import DeadLetter
 from unpoison.model.message import Message
-from unpoison.store.letter_choice import letters_for
-from unpoison.store.letter_port import LetterStore
-from unpoison.store.letter_rows import CONTENTS, LETTER
-from unpoison.store.letter_values import Arrival, Order
+from unpoison.store.letters.choice import letters_for
+from unpoison.store.letters.port import LetterStore
+from unpoison.store.letters.rows import CONTENTS, LETTER
+from unpoison.store.letters.values import Arrival, Order
 
 PUT = 10_000
 SIZES = (10_000, 100_000, 1_000_000)

@@ -8,9 +8,9 @@ import msgspec
 from tests.unit.filtering import NOW, letter
 from tests.unit.stores import Clock
 from unpoison.store import schema
-from unpoison.store.letter_choice import letters_for
-from unpoison.store.letter_values import Arrival, StoredLetter
-from unpoison.store.letters import SQLLetterStore
+from unpoison.store.letters.choice import letters_for
+from unpoison.store.letters.sql_letters import SQLLetterStore
+from unpoison.store.letters.values import Arrival, StoredLetter
 from unpoison.store.sqlite import SQLiteDatabase
 
 TABLES = [name for name in schema.TABLES if any(part in name for part in ("letter", "traceback", "audit"))]

@@ -10,8 +10,8 @@ from tests.unit.stores import Clock, new_store
 from tests.unit.test_letter_store import Stopwatch
 from unpoison.errors import StoreUnavailable
 from unpoison.filters.filter import Filter
-from unpoison.store import letter_audit, letter_changes
-from unpoison.store.letter_values import DELETED, NOTE, OWNER, STATE, Arrival, AuditEntry, Change, Changed
+from unpoison.store.letters import audit, changes
+from unpoison.store.letters.values import DELETED, NOTE, OWNER, STATE, Arrival, AuditEntry, Change, Changed
 from unpoison.store.rows import insert
 
 ADA = "ada@desk"
@@ -143,10 +143,10 @@ def test_letters_expire_by_age(store):
 
 def test_a_bulk_change_is_made_in_short_transactions_each_with_its_entry(tmp_path):
     store = opened(f"sqlite:///{tmp_path}/fleet.db", stopwatch=Stopwatch(1.0))
-    store.put(many(letter_changes.CHUNK * 3))
+    store.put(many(changes.CHUNK * 3))
     told = []
     store.change(store.select(), Change(STATE, "discarded"), by=ADA, progress=lambda *at: told.append(at))
-    assert [entry.letters for entry in store.audit()] == [letter_changes.CHUNK] * 3
+    assert [entry.letters for entry in store.audit()] == [changes.CHUNK] * 3
     assert [entry.before for entry in store.audit()] == [[["dead", "101-150"]], [["dead", "51-100"]], [["dead", "1-50"]]]
     assert told == [(50, 150), (100, 150), (150, 150)]
     store.close()
@@ -154,8 +154,8 @@ def test_a_bulk_change_is_made_in_short_transactions_each_with_its_entry(tmp_pat
 
 def test_a_change_that_fails_halfway_has_entries_for_what_was_changed_and_no_others(tmp_path, monkeypatch):
     store = opened(f"sqlite:///{tmp_path}/fleet.db", stopwatch=Stopwatch(1.0))
-    store.put(many(letter_changes.CHUNK * 3))
-    note, calls = letter_audit.note, []
+    store.put(many(changes.CHUNK * 3))
+    note, calls = audit.note, []
 
     def fails(run, at, **facts):
         calls.append(facts)
@@ -163,10 +163,10 @@ def test_a_change_that_fails_halfway_has_entries_for_what_was_changed_and_no_oth
             raise StoreUnavailable("The disk is full.")
         note(run, at, **facts)
 
-    monkeypatch.setattr(letter_audit, "note", fails)
+    monkeypatch.setattr(audit, "note", fails)
     with pytest.raises(StoreUnavailable, match="The disk is full"):
         store.change(store.select(), Change(STATE, "discarded"), by=ADA)
-    assert store.count(state="discarded") == letter_changes.CHUNK == sum(entry.letters for entry in store.audit())
+    assert store.count(state="discarded") == changes.CHUNK == sum(entry.letters for entry in store.audit())
     assert counts_in(store) == counted_again(store)
     store.close()
 
@@ -197,8 +197,8 @@ def test_after_anything_that_happens_the_counts_are_right(store, seed):
 
 
 def test_numbers_are_told_as_ranges():
-    assert letter_audit.ranges([]) == ""
-    assert letter_audit.ranges([7, 1, 3, 2, 9, 10]) == "1-3,7,9-10"
+    assert audit.ranges([]) == ""
+    assert audit.ranges([7, 1, 3, 2, 9, 10]) == "1-3,7,9-10"
 
 
 # Groups

@@ -11,9 +11,9 @@ from tests.unit.letter_stores import all_of, arrivals, emptied, opened
 from tests.unit.stores import in_new_schema
 from unpoison.filters.filter import Filter
 from unpoison.filters.terms import And, Condition, Not, Or, Pattern, Word
-from unpoison.store import letter_bodies, letter_reading
-from unpoison.store.filter_sql import MOST_LEAVES, compiled
-from unpoison.store.letter_values import Order
+from unpoison.store.letters import bodies, reading
+from unpoison.store.letters.filter_sql import MOST_LEAVES, compiled
+from unpoison.store.letters.values import Order
 
 
 @pytest.fixture(scope="module")
@@ -180,7 +180,7 @@ def test_a_filter_of_very_many_words_is_answered_too(store):
 
 
 def test_going_through_the_letters_in_windows_finds_the_same(store, monkeypatch):
-    monkeypatch.setattr(letter_reading, "WINDOW", 3)
+    monkeypatch.setattr(reading, "WINDOW", 3)
     told = []
     stored = put(store, [letter(body=b'{"a":%d}' % (number % 4), last_failed_at=NOW - number % 5) for number in range(20)])
     where = Filter.parse("body.a:1")
@@ -208,5 +208,5 @@ def test_values_are_bound(field, text):
 
 
 def test_json_that_is_nested_as_deep_as_can_be_may_have_members():
-    assert letter_bodies.is_json(b"[" * 100_000 + b"]" * 100_000)
-    assert not letter_bodies.is_json(b"{")
+    assert bodies.is_json(b"[" * 100_000 + b"]" * 100_000)
+    assert not bodies.is_json(b"{")

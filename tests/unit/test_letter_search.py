@@ -14,9 +14,10 @@ from tests.unit.stores import in_new_schema
 from tests.unit.test_letter_filters import assert_same, stored_letters
 from tests.unit.test_letter_store import Stopwatch
 from unpoison.filters.filter import Filter
-from unpoison.store import schema, text_index
-from unpoison.store.fts5 import FTS5
-from unpoison.store.letter_values import DELETED, Change, TextIndexState
+from unpoison.store import schema
+from unpoison.store.letters import text_index
+from unpoison.store.letters.fts5 import FTS5
+from unpoison.store.letters.values import DELETED, Change, TextIndexState
 
 
 @pytest.fixture(scope="module")

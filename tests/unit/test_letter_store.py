@@ -19,10 +19,11 @@ from unpoison.model.failure import Crash
 from unpoison.model.fingerprint import renewed
 from unpoison.model.letter_group import grouped
 from unpoison.model.message import Message, Outgoing, PastAttempt
-from unpoison.store import letter_writing, sqlite
-from unpoison.store.letter_bodies import PACKED_FROM
-from unpoison.store.letter_counts import Changes
-from unpoison.store.letter_values import Arrival, Ingested, Order
+from unpoison.store import sqlite
+from unpoison.store.letters import writing as letter_writing
+from unpoison.store.letters.bodies import PACKED_FROM
+from unpoison.store.letters.counts import Changes
+from unpoison.store.letters.values import Arrival, Ingested, Order
 from unpoison.testing.processes import Child, Gate
 
 
@@ -290,7 +291,7 @@ def test_pages_have_every_letter_once_in_both_directions(store, order, text):
 
 
 def test_a_page_of_large_letters_is_shorter(store, monkeypatch):
-    monkeypatch.setattr("unpoison.store.letter_reading.READ_BYTES", 10_000)
+    monkeypatch.setattr("unpoison.store.letters.reading.READ_BYTES", 10_000)
     store.put(arrivals([letter(body=b"%d" % size * size) for size in (9_000, 3_000, 4_000, 2_000)]))
     page = store.page(order=Order.ARRIVAL, is_descending=False)
     assert [each.number for each in page.letters] == [1]

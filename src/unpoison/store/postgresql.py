@@ -11,7 +11,7 @@ from unpoison.brokers.postgresql.schema import PGConnection, alone, version
 from unpoison.errors import BrokerUnavailable, StoreUnavailable
 from unpoison.port.broker_url import masked, without_secrets
 from unpoison.port.table_versions import migrate
-from unpoison.store.pg_trgm import Trigrams
+from unpoison.store.letters.pg_trgm import Trigrams
 from unpoison.store.rows import Execute, Rows, storable
 from unpoison.store.schema import MIGRATIONS_OF_POSTGRESQL as MIGRATIONS
 from unpoison.store.schema import OURS

@@ -12,7 +12,7 @@ from unpoison.brokers.sqlite.file import connect, path_of, transaction
 from unpoison.brokers.sqlite.schema import alone, version
 from unpoison.errors import BrokerUnavailable, StoreUnavailable
 from unpoison.port.table_versions import migrate
-from unpoison.store.fts5 import FTS5
+from unpoison.store.letters.fts5 import FTS5
 from unpoison.store.rows import Execute, storable
 from unpoison.store.schema import MIGRATIONS, OURS
 from unpoison.store.sql_store import IndexesTexts

@@ -1,14 +1,14 @@
 """How do letters come into the store: each once, and counted?
 
-Letters and what is counted of them are written in one transaction (`letter_turns.py`), so a crash leaves both or neither.
+Letters and what is counted of them are written in one transaction (`turns.py`), so a crash leaves both or neither.
 """
 
 from collections.abc import Iterable, Sequence
 
-from unpoison.store.letter_counts import Changes
-from unpoison.store.letter_rows import CONTENTS, LETTER, Prepared, prepared
-from unpoison.store.letter_turns import Turns, take_numbers, take_turn
-from unpoison.store.letter_values import Arrival, Ingested
+from unpoison.store.letters.counts import Changes
+from unpoison.store.letters.rows import CONTENTS, LETTER, Prepared, prepared
+from unpoison.store.letters.turns import Turns, take_numbers, take_turn
+from unpoison.store.letters.values import Arrival, Ingested
 from unpoison.store.rows import Execute, insert
 
 CHUNK, CHUNK_BYTES = 32, 256 * 1024

@@ -6,7 +6,7 @@ store saw for the first time later than that one. A letter that some consumer of
 
 from collections.abc import Sequence
 
-from unpoison.store import letter_audit
+from unpoison.store.letters import audit
 from unpoison.store.rows import Execute
 
 BY = "unpoison"
@@ -29,7 +29,7 @@ def regress(run: Execute, seen: Sequence[tuple[str, str, str]], now: float) -> N
                 change = "update unpoison_letter_group_work set regressed_in = ?, regressed_at = ? where fingerprint = ?"
                 run(change, (newer[0], now, group))
                 was, after = [("resolved_in", resolved_in)], [("regressed_in", newer[0])]
-                letter_audit.note(run, now, who=BY, what=REGRESSED, about=group, before=was, after=after)
+                audit.note(run, now, who=BY, what=REGRESSED, about=group, before=was, after=after)
 
 
 def _is_newer(run: Execute, source: str, version: str, than: str, resolved_at: float) -> bool:

@@ -1,6 +1,6 @@
 """How are letters changed that have been selected, so that none is changed that somebody else has changed first?
 
-Letters are changed chunk by chunk, each with its counts and its entry in the audit log in one transaction (`letter_turns.py`).
+Letters are changed chunk by chunk, each with its counts and its entry in the audit log in one transaction (`turns.py`).
 """
 
 from collections.abc import Sequence
@@ -8,10 +8,10 @@ from itertools import pairwise
 from typing import Any
 
 from unpoison.model.dead_letter import STATES
-from unpoison.store import letter_audit
-from unpoison.store.letter_counts import Changes, Kind
-from unpoison.store.letter_turns import Turns, take_turn
-from unpoison.store.letter_values import DELETED, NOTE, OWNER, STATE, Change, Changed, Progress, Selection
+from unpoison.store.letters import audit
+from unpoison.store.letters.counts import Changes, Kind
+from unpoison.store.letters.turns import Turns, take_turn
+from unpoison.store.letters.values import DELETED, NOTE, OWNER, STATE, Change, Changed, Progress, Selection
 from unpoison.store.rows import Execute
 
 CHUNK = 50
@@ -36,9 +36,9 @@ class LetterChanges:
             nonlocal done, handled
             before = _changed(run, chunk, change, changes)
             if before:
-                was = letter_audit.by_value(before)
+                was = audit.by_value(before)
                 letters, about = len(before), selection.where
-                letter_audit.note(run, now, who=by, what=change.what, about=about, letters=letters, before=was, after=change.to)
+                audit.note(run, now, who=by, what=change.what, about=about, letters=letters, before=was, after=change.to)
             done, handled = done + len(before), handled + len(chunk)
             if progress:
                 progress(handled, selection.count)

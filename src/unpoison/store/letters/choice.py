@@ -1,8 +1,8 @@
 """The part of a store that keeps dead letters, for a URL."""
 
 from unpoison.store.choice import database_for
-from unpoison.store.letter_port import LetterStore
-from unpoison.store.letters import SQLLetterStore
+from unpoison.store.letters.port import LetterStore
+from unpoison.store.letters.sql_letters import SQLLetterStore
 
 
 def letters_for(url: str) -> LetterStore:

@@ -31,8 +31,8 @@ from unpoison.store.conditions import (
     opaque,
     some,
 )
-from unpoison.store.letter_bodies import JSON, PACKED_TEXT
-from unpoison.store.letter_columns import EARLIEST, REPLACED
+from unpoison.store.letters.bodies import JSON, PACKED_TEXT
+from unpoison.store.letters.columns import EARLIEST, REPLACED
 
 MOST_LEAVES = 50
 """A filter of more words and conditions is not compiled: PostgreSQL plans hundreds for longer than it would take to read letters,

@@ -5,10 +5,10 @@ from typing import Any
 
 import msgspec
 
-from unpoison.store import letter_audit
-from unpoison.store.letter_counts import Changes
-from unpoison.store.letter_turns import Turns, take_turn
-from unpoison.store.letter_values import NO_WORK, GroupWork
+from unpoison.store.letters import audit
+from unpoison.store.letters.counts import Changes
+from unpoison.store.letters.turns import Turns, take_turn
+from unpoison.store.letters.values import NO_WORK, GroupWork
 from unpoison.store.rows import Execute
 
 _FIELDS = GroupWork.__struct_fields__
@@ -39,7 +39,7 @@ def change(turns: Turns, group: str, given: Mapping[str, Any], by: str) -> Group
         run(_PUT, (group, *row.values()))
         was = [(name, getattr(before, name)) for name in part]
         after = [(name, getattr(result, name)) for name in part]
-        letter_audit.note(run, now, who=by, what=WHAT, about=group, before=was, after=after)
+        audit.note(run, now, who=by, what=WHAT, about=group, before=was, after=after)
 
     turns.each([given], write)
     return result

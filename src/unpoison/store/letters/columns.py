@@ -1,7 +1,7 @@
 """How does a text or a time stand in a column, where it cannot stand as it is?
 
 No column holds a NUL, which PostgreSQL refuses: it is replaced. A time that is no number is NO_TIME, before all others. What was
-there is in the record of the letter (`letter_rows.py`). `filter_sql.py` knows these rules.
+there is in the record of the letter (`rows.py`). `filter_sql.py` knows these rules.
 """
 
 import math

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from unpoison.store.letter_values import AuditEntry
+from unpoison.store.letters.values import AuditEntry
 from unpoison.store.rows import Execute, insert
 
 _COLUMNS = "no, at, who, what, about, letters, before, after"

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from unpoison.store.letter_counts import Changes
+from unpoison.store.letters.counts import Changes
 from unpoison.store.rows import Execute
 from unpoison.store.sql_store import LetterDatabase
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import msgspec
 
-from unpoison.store.letter_counts import HOUR, Kind
-from unpoison.store.letter_group_work import work_of
-from unpoison.store.letter_values import NO_WORK, StoredGroup
+from unpoison.store.letters.counts import HOUR, Kind
+from unpoison.store.letters.group_work import work_of
+from unpoison.store.letters.values import NO_WORK, StoredGroup
 from unpoison.store.rows import Execute
 from unpoison.store.sql_store import Database
 

@@ -13,10 +13,10 @@ from unpoison.filters.terms import And, Condition, Pattern, Term
 from unpoison.model.dead_letter import DeadLetter
 from unpoison.model.message import Message
 from unpoison.store.conditions import EVERY, Bounds, Sql, all_of, exactly, opaque
-from unpoison.store.filter_sql import compiled, is_counted, is_point, of_few
-from unpoison.store.letter_counts import Kind, counts
-from unpoison.store.letter_rows import FROM, STORED, stored
-from unpoison.store.letter_values import Order, Page, Position, Progress, Selection, StoredLetter
+from unpoison.store.letters.counts import Kind, counts
+from unpoison.store.letters.filter_sql import compiled, is_counted, is_point, of_few
+from unpoison.store.letters.rows import FROM, STORED, stored
+from unpoison.store.letters.values import Order, Page, Position, Progress, Selection, StoredLetter
 from unpoison.store.rows import Execute
 from unpoison.store.sql_store import Database
 

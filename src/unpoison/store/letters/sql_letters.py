@@ -6,12 +6,13 @@ from typing import Any
 
 from unpoison.filters.filter import Filter
 from unpoison.filters.terms import And, Condition, Duration, Term
-from unpoison.store import letter_audit, letter_group_work
-from unpoison.store.letter_changes import LetterChanges
-from unpoison.store.letter_groups import GroupReader
-from unpoison.store.letter_reading import LetterReader, Meant
-from unpoison.store.letter_turns import Turns
-from unpoison.store.letter_values import (
+from unpoison.store.letters import audit, group_work
+from unpoison.store.letters.changes import LetterChanges
+from unpoison.store.letters.groups import GroupReader
+from unpoison.store.letters.reading import LetterReader, Meant
+from unpoison.store.letters.text_index import TextIndex
+from unpoison.store.letters.turns import Turns
+from unpoison.store.letters.values import (
     DELETED,
     Arrival,
     AuditEntry,
@@ -28,9 +29,8 @@ from unpoison.store.letter_values import (
     StoredLetter,
     TextIndexState,
 )
-from unpoison.store.letter_writing import put
+from unpoison.store.letters.writing import put
 from unpoison.store.sql_store import LetterDatabase
-from unpoison.store.text_index import TextIndex
 
 
 class SQLLetterStore:
@@ -112,7 +112,7 @@ class SQLLetterStore:
         return self.change(self.select(old, state=state), Change(DELETED, "expired"), by=by, progress=progress)
 
     def change_group(self, fingerprint: str, *, by: str, **given: Any) -> GroupWork:
-        return letter_group_work.change(self._turns, fingerprint, given, by)
+        return group_work.change(self._turns, fingerprint, given, by)
 
     def index_text(self, seconds: float | None = None) -> TextIndexState:
         return self._index.index(seconds)
@@ -122,7 +122,7 @@ class SQLLetterStore:
 
     def audit(self, *, before: int | None = None, limit: int = 50) -> Sequence[AuditEntry]:
         with self._database.reading() as run:
-            return letter_audit.entries(run, before, limit)
+            return audit.entries(run, before, limit)
 
     def _meant(self, where: Filter | None, state: str | None, now: float | None) -> Meant:
         return self._letters.meant(None if where is None else where.term, state, now)

@@ -1,6 +1,6 @@
 """How does a dead letter become rows, and rows a dead letter again?
 
-Its columns are what it is listed, searched and sorted by. What a column cannot hold as it is (`letter_columns.py`) is in the
+Its columns are what it is listed, searched and sorted by. What a column cannot hold as it is (`columns.py`) is in the
 record too, with all that has no column. An id and a source have no other value than that of their column.
 """
 
@@ -16,9 +16,9 @@ from unpoison.model.dead_letter import DeadLetter
 from unpoison.model.fingerprint import renewed
 from unpoison.model.message import NO_HEADERS, Message, as_text
 from unpoison.port.reading import read_one, unreadable_letter
-from unpoison.store.letter_bodies import BYTES, TOMBSTONE, Kept, body_of, kept
-from unpoison.store.letter_columns import as_column, moment, whole
-from unpoison.store.letter_values import Arrival, StoredLetter
+from unpoison.store.letters.bodies import BYTES, TOMBSTONE, Kept, body_of, kept
+from unpoison.store.letters.columns import as_column, moment, whole
+from unpoison.store.letters.values import Arrival, StoredLetter
 
 LETTER = (
     "no, source, place, letter_id, state, failed_at, first_failed_at, arrived_at, fingerprint, classification, error_type, "

@@ -1,10 +1,10 @@
-"""What a store of dead letters must do: keep, count, find and change them. Its values are in `letter_values.py`."""
+"""What a store of dead letters must do: keep, count, find and change them. Its values are in `values.py`."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 from unpoison.filters.filter import Filter
-from unpoison.store.letter_values import (
+from unpoison.store.letters.values import (
     Arrival,
     AuditEntry,
     Change,

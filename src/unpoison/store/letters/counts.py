@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-from unpoison.store.letter_columns import NO_TIME
-from unpoison.store.letter_regressions import regress
-from unpoison.store.letter_rows import Prepared
+from unpoison.store.letters.columns import NO_TIME
+from unpoison.store.letters.regressions import regress
+from unpoison.store.letters.rows import Prepared
 from unpoison.store.rows import Execute, insert
 
 HOUR = 3_600

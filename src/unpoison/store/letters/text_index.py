@@ -14,11 +14,11 @@ from typing import Any
 
 from unpoison.filters.matching import fold
 from unpoison.filters.terms import And, Condition, Pattern, Term, Word
-from unpoison.store.filter_sql import compiled
-from unpoison.store.letter_bodies import JSON, PACKED_TEXT, TEXT, Kept, body_of
-from unpoison.store.letter_columns import as_column
-from unpoison.store.letter_turns import take_turn
-from unpoison.store.letter_values import TextIndexState
+from unpoison.store.letters.bodies import JSON, PACKED_TEXT, TEXT, Kept, body_of
+from unpoison.store.letters.columns import as_column
+from unpoison.store.letters.filter_sql import compiled
+from unpoison.store.letters.turns import take_turn
+from unpoison.store.letters.values import TextIndexState
 from unpoison.store.rows import Execute
 from unpoison.store.sql_store import LetterDatabase
 
