@@ -6,6 +6,7 @@ from unpoison.control.changes import OperatorPause
 from unpoison.control.options import ControlOptions
 from unpoison.control.source import SourceControl
 from unpoison.flow.gate import Gate
+from unpoison.flow.retention import LOOK_EVERY
 from unpoison.model.failure import Failure
 from unpoison.model.message import Delivery, Native
 from unpoison.model.verdict import ErrorClassification
@@ -116,7 +117,10 @@ def test_while_a_source_is_paused_its_consumer_tells_that_the_broker_will_delete
 
 
 def test_a_queue_that_lags_behind_is_told_by_what_is_fetched(caplog):
-    gate = Gate("orders", Counting(), Keeps(), Held(), Nobody(), Report(), monotonic=lambda: 0.0)
+    now = [0.0]
+    gate = Gate("orders", Counting(), Keeps(), Held(), Nobody(), Report(), monotonic=lambda: now[0])
+    gate.fetched(10, messages(3))
+    now[0] += LOOK_EVERY
     gate.fetched(10, messages(3))
     gate.follow()
     (told,) = [record for record in caplog.records if getattr(record, "event", "") == "retention"]

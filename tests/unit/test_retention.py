@@ -86,6 +86,15 @@ def test_a_queue_that_lags_behind_is_told_too_though_it_is_never_paused():
     assert len(scene.turns(HOUR, age=2.5 * HOUR)) == 1
 
 
+def test_a_short_run_looks_at_no_message():
+    scene, looked = Scene(), []
+    scene.broker.native = lambda delivery: looked.append(delivery) or Native()
+    scene.turns(LOOK_EVERY, age=HOUR)
+    assert looked == []
+    scene.turns(LOOK_EVERY, age=HOUR)
+    assert len(looked) == 1
+
+
 def test_a_queue_that_is_handled_at_once_asks_nobody():
     scene = Scene()
     assert scene.turns(24 * HOUR, age=1.0) == []

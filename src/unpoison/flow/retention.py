@@ -32,7 +32,9 @@ class Retention:
         self._source, self._broker, self._clock = source, broker, clock
         self._forgets = broker if isinstance(broker, Forgets) else None
         self._tells_native = broker if isinstance(broker, TellsNative) else None
-        self._look_at = self._sample_at = self._ask_at = float("-inf")
+        self._look_at = self._ask_at = float("-inf")
+        self._sample_at: float | None = None
+        """When the next message is looked at. Not the first one: a short run asks for nothing."""
         self._sampled = 0.0
         """How old the message was that was looked at last, when it was fetched."""
         self._limit: float | None = None
@@ -40,7 +42,11 @@ class Retention:
 
     def fetched(self, deliveries: Sequence[Delivery], now: float) -> None:
         """These were fetched. `now` is the clock of the consumer, as in `look`."""
-        if self._forgets is None or self._tells_native is None or not deliveries or now < self._sample_at:
+        if self._forgets is None or self._tells_native is None or not deliveries:
+            return
+        if self._sample_at is None:
+            self._sample_at = now + LOOK_EVERY
+        if now < self._sample_at:
             return
         self._sample_at, self._sampled = now + LOOK_EVERY, 0.0
         if deliveries[0].counters is UNTRIED:
@@ -53,7 +59,7 @@ class Retention:
         if self._forgets is None or now < self._look_at:
             return None
         self._look_at = now + LOOK_EVERY
-        sampled = self._sampled if now < self._sample_at + LOOK_EVERY else 0.0
+        sampled = self._sampled if self._sample_at is not None and now < self._sample_at + LOOK_EVERY else 0.0
         limit = self._limit_at(self._forgets, now) if max(paused, sampled) >= SHORT else None
         waited = max(paused, 0.0 if limit is None or sampled > limit else sampled)  # what cannot be was written by its sender
         if limit is None or waited < QUARTER * limit:
