@@ -9,6 +9,9 @@ goes by, seen on 3.10 and 4.3:
 - What comes back stands before what was never handed out, but behind what came back before. So a pass that takes only a part
   must take everything that ever came back, or it would change the order.
 - A queue that is busy for 250 ms says that it has no messages.
+- Of many acknowledgements the server keeps all but the first 32 back until those are stored, and forgets them if the channel ends
+  meanwhile (rabbitmq-server issue 10327). To begin a consumer and to end it are commands of the queue too, and the second of them
+  is stored after all that was kept back.
 
 A classic queue has none of these, and puts every message where it was. What came into a queue after the pass began is not taken.
 """
@@ -106,8 +109,15 @@ class QueuePass(Tap):
         self._finished += len(tags)
         self._channel.send(ack_frames(self._channel.number, self._acks.finish(tags, enough=1)))
         if wait:
-            self._ready()  # an answer to what is asked behind them comes after they were heeded
+            self._have_stored()
             self._check()
+
+    def _have_stored(self) -> None:
+        """Return once the queue has stored every acknowledgement."""
+        self._wanted = self.taken  # what came meanwhile is put back
+        self._channel.cancel(self._consume(1))
+        self._credit -= 1
+        self._ready()
 
     def close(self) -> None:
         """Put back what was not let go, and return once it is back: the next look would miss it.
@@ -117,6 +127,8 @@ class QueuePass(Tap):
         if self._is_void or not self._channel.is_open:
             return
         with suppress(UnpoisonError):
+            if self._finished:
+                self._have_stored()
             self._ready()
             self._channel.close()
             self._wait_for(self.total - self._finished)
