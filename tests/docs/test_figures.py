@@ -40,10 +40,12 @@ def test_a_ratio_that_looks_like_wrong_arithmetic_is_explained_below_its_table()
     assert "it need not be the quotient" in tables.footnote(result(Spread(0.97, 0.81, 1.07)))
     assert "quotient" not in tables.footnote(result(Spread(0.97, 0.97, 0.97)))
     for name, found in main.read(main.RESULTS).items():
-        baseline = next((row for row in found.rows if row.ratio), None)
-        compared = [row for row in found.rows if row.ratio]
-        odd = [row for row in compared if abs(row.figure.median / baseline.figure.median - row.ratio.median) > 0.005]
-        assert not odd or "it need not be the quotient" in tables.footnote(found), name
+        odd, baseline = [], None
+        for row in [row for row in found.rows if row.ratio]:
+            baseline = row if baseline is None or row.ratio == Spread(1, 1, 1) else baseline  # a table may have several
+            if abs(row.figure.median / baseline.figure.median - row.ratio.median) > 0.005:
+                odd.append(row.label)
+        assert not odd or "it need not be the quotient" in tables.footnote(found), (name, odd)
 
 
 def test_what_was_measured_once_says_so():
