@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from operator import itemgetter
+from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import Any
 
@@ -64,6 +65,8 @@ class Run:
         self._stopped = threading.Event()
         self.stopped_by: int | None = None
         """The signal that ended it, if one did."""
+        self._happened: SimpleQueue[int | None] = SimpleQueue()
+        """Each signal, and None for each consumer that ended."""
         self._reaps_everything = is_dedicated or os.getpid() == 1
         self._grace = max((app.settings.grace for app in apps), default=0.0)
         if not any(app.consumers() for app in apps):
@@ -103,12 +106,14 @@ class Run:
         try:
             for thread in threads:
                 thread.start()
+            running = len(threads)
+            while running:
+                running -= self._wait()
+                reap(everything=self._reaps_everything)
+                if until_empty:
+                    self._end_if_paused()
             for thread in threads:
-                while thread.is_alive():
-                    thread.join(LOOK)  # a join without a limit would keep the main thread from running signal handlers
-                    reap(everything=self._reaps_everything)
-                    if until_empty:
-                        self._end_if_paused()
+                thread.join()
         finally:
             gc.set_threshold(*collected)
             for number, handler in before.items():
@@ -117,6 +122,23 @@ class Run:
                 app.close()
         if self._crashed:
             raise _in_one(self._crashed)
+
+    def _wait(self) -> bool:
+        """Wait for a short while, or until something happened. True if a consumer ended."""
+        try:
+            number = self._happened.get(timeout=LOOK)
+        except Empty:
+            return False
+        if number is not None:
+            self._stop_by(number)
+        return number is None
+
+    def _stop_by(self, number: int) -> None:
+        is_first = not self._stopped.is_set()
+        what = f"draining for up to {self._grace:g} s; a second signal stops at once." if is_first else "stopping now."
+        log.info("%s: %s", signal.Signals(number).name, what, extra={"event": "stop"})
+        self.stopped_by = self.stopped_by or number
+        self.stop(None if is_first else 0.0)
 
     def stop(self, grace: float | None = None) -> None:
         """Drain: running messages finish within the grace, the others go back uncounted."""
@@ -154,6 +176,7 @@ class Run:
             self._crashed.append(error)
             self.stop()
         finally:
+            self._happened.put(None)
             if link is not None:
                 link.close()
 
@@ -217,11 +240,7 @@ class Run:
             return {}
 
         def caught(number: int, _: FrameType | None) -> None:
-            first = not self._stopped.is_set()
-            what = f"draining for up to {self._grace:g} s; a second signal stops at once." if first else "stopping now."
-            log.info("%s: %s", signal.Signals(number).name, what, extra={"event": "stop"})
-            self.stopped_by = self.stopped_by or number
-            self.stop(None if first else 0.0)
+            self._happened.put(number)  # no more: a second signal can interrupt whatever is done here
 
         return {number: signal.signal(number, caught) for number in (signal.SIGTERM, signal.SIGINT)}
 
