@@ -22,12 +22,12 @@ from bench.harness.figures import Goal, Row, Spread
 from bench.harness.registry import benchmark
 from bench.harness.rounds import Rounds
 from unpoison.filters.filter import Filter
-from unpoison.model.dead_letter import DeadLetter
+from unpoison.model.dead_letter import DeadLetter, WholeLetter
 from unpoison.model.message import Message
 from unpoison.store.letters.choice import letters_for
 from unpoison.store.letters.port import LetterStore
 from unpoison.store.letters.rows import CONTENTS, LETTER
-from unpoison.store.letters.values import Arrival, Order
+from unpoison.store.letters.values import Order
 
 PUT = 10_000
 SIZES = (10_000, 100_000, 1_000_000)
@@ -149,7 +149,7 @@ def _fill(file: Path, copies: int) -> None:
             connection.execute(f"update {table} set letters = letters * {copies}")
 
 
-def _arrival(number: int) -> Arrival:
+def _arrival(number: int) -> WholeLetter:
     draw = random.Random(number)
     group = draw.randrange(GROUPS)
     body = {"id": number, "customer": f"C-{number % 977}", "total": number % 100 + 0.5, "lines": [{"sku": f"A-{number % 50}"}]}
@@ -176,4 +176,4 @@ def _arrival(number: int) -> Arrival:
         consumer="web-1:4711",
         code_version=f"1.{group % 5}",
     )
-    return Arrival(letter=letter)
+    return WholeLetter(letter=letter)

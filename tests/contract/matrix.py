@@ -31,6 +31,7 @@ from unpoison.testing.contract import (
     isolation_kills,
     isolation_suspects,
     killing,
+    letters_elsewhere,
     ownership,
     pausing,
     publishing,
@@ -223,9 +224,13 @@ def _folder(wanted: Wanted) -> Lab:
     return FolderLab(wanted.folder, 1.0 if wanted.takeover_is_near else 30.0)
 
 
-FOLDER_EVERYDAY = frozenset(each for each in promises(retrying, dead_letters, pausing) if Trait.TAKEOVER not in traits_of(each))
+FOLDER_TOPICS = promises(retrying, dead_letters, letters_elsewhere, pausing)
+FOLDER_EVERYDAY = frozenset(each for each in FOLDER_TOPICS if Trait.TAKEOVER not in traits_of(each))
+    each for each in promises(retrying, dead_letters, letters_elsewhere, pausing) if Trait.TAKEOVER not in traits_of(each)
+)
 ON_SERVERS = CONTRACT - CONTROL_ALONE
-KAFKA_EVERYDAY = promises(delivering, publishing, ownership, pausing, retrying, flow_control) - CONTROL_ALONE
+KAFKA_TOPICS = promises(delivering, publishing, ownership, pausing, retrying, flow_control, letters_elsewhere)
+KAFKA_EVERYDAY = KAFKA_TOPICS - CONTROL_ALONE
 
 ROWS = (
     Row("sqlite", lambda wanted: SQLiteLab(wanted.folder), EVERY, kills_take=None),

@@ -7,10 +7,11 @@ import msgspec
 
 from tests.unit.filtering import NOW, letter
 from tests.unit.stores import Clock
+from unpoison.model.dead_letter import WholeLetter
 from unpoison.store import schema
 from unpoison.store.letters.choice import letters_for
 from unpoison.store.letters.sql_letters import SQLLetterStore
-from unpoison.store.letters.values import Arrival, StoredLetter
+from unpoison.store.letters.values import StoredLetter
 from unpoison.store.sqlite import SQLiteDatabase
 
 TABLES = [name for name in schema.TABLES if any(part in name for part in ("letter", "traceback", "audit"))]
@@ -43,14 +44,15 @@ def emptied(store: SQLLetterStore) -> None:
             run("drop table if exists unpoison_letter_search", ())
 
 
-def arrivals(letters, **facts) -> list[Arrival]:
+def arrivals(letters, **facts) -> list[WholeLetter]:
     """Each with an id of its own."""
     return [
-        Arrival(letter=msgspec.structs.replace(each, id=f"{each.id}-{number}"), **facts) for number, each in enumerate(letters, 1)
+        WholeLetter(letter=msgspec.structs.replace(each, id=f"{each.id}-{number}"), **facts)
+        for number, each in enumerate(letters, 1)
     ]
 
 
-def many(count: int, seed: int = 1) -> list[Arrival]:
+def many(count: int, seed: int = 1) -> list[WholeLetter]:
     """Letters of a few sources and groups, in an order of times that is not that of their ids."""
     draw = random.Random(seed)
     found = []
@@ -69,7 +71,7 @@ def many(count: int, seed: int = 1) -> list[Arrival]:
                 body=b'{"id":%d,"kind":%d}' % (number, kind),
             )
         )
-    return [Arrival(letter=each) for each in found]
+    return [WholeLetter(letter=each) for each in found]
 
 
 def all_of(store: SQLLetterStore) -> list[StoredLetter]:

@@ -10,8 +10,9 @@ from tests.unit.stores import Clock, new_store
 from tests.unit.test_letter_store import Stopwatch
 from unpoison.errors import StoreUnavailable
 from unpoison.filters.filter import Filter
+from unpoison.model.dead_letter import WholeLetter
 from unpoison.store.letters import audit, changes
-from unpoison.store.letters.values import DELETED, NOTE, OWNER, STATE, Arrival, AuditEntry, Change, Changed
+from unpoison.store.letters.values import DELETED, NOTE, OWNER, STATE, AuditEntry, Change, Changed
 from unpoison.store.rows import insert
 
 ADA = "ada@desk"
@@ -212,7 +213,7 @@ def seen_versions(store, *versions, source="orders"):
 
 
 def failing_in(version, number):
-    return [Arrival(letter=letter(id=f"of-{version}-{number}", code_version=version, fingerprint=GROUP))]
+    return [WholeLetter(letter=letter(id=f"of-{version}-{number}", code_version=version, fingerprint=GROUP))]
 
 
 def work(store):
@@ -264,7 +265,7 @@ def test_newer_is_what_the_store_saw_later_in_the_same_source(store):
     store.put(failing_in("2.0", 1))
     group = store.groups()[0].fingerprint
     store.change_group(group, resolved_in="2.0", by=ADA)
-    store.put([Arrival(letter=letter(id="p", source="parcels", code_version="1.0", fingerprint=GROUP))])
+    store.put([WholeLetter(letter=letter(id="p", source="parcels", code_version="1.0", fingerprint=GROUP))])
     assert work(store).state(NOW) == "resolved"
     store.put(failing_in("1.0", 2))
     assert work(store).regressed_in == "1.0"

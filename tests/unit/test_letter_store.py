@@ -15,6 +15,7 @@ from tests.unit.letter_stores import all_of, arrivals, counted_again, counts_in,
 from tests.unit.stores import Clock, in_new_schema, new_store
 from unpoison.errors import StoreUnavailable
 from unpoison.filters.filter import Filter
+from unpoison.model.dead_letter import WholeLetter
 from unpoison.model.failure import Crash
 from unpoison.model.fingerprint import renewed
 from unpoison.model.letter_group import grouped
@@ -23,7 +24,7 @@ from unpoison.store import sqlite
 from unpoison.store.letters import writing as letter_writing
 from unpoison.store.letters.bodies import PACKED_FROM
 from unpoison.store.letters.counts import Changes
-from unpoison.store.letters.values import Arrival, Ingested, Order
+from unpoison.store.letters.values import Ingested, Order
 from unpoison.testing.processes import Child, Gate
 
 
@@ -99,7 +100,7 @@ def whole_letters(draw):
 
 
 whole_arrivals = st.builds(
-    Arrival,
+    WholeLetter,
     letter=whole_letters(),
     place=st.sampled_from(["", "orders.DLT"]),
     headers=headers,
@@ -138,13 +139,13 @@ def test_postgresql_keeps_every_letter_as_it_is(postgresql_store, arrival):
 def test_a_tombstone_is_no_empty_body(store):
     store.put(arrivals([letter(body=b""), letter()]))
     tombstone = msgspec.structs.replace(letter(id="t"), message=Message("m", "orders", b"", is_tombstone=True))
-    store.put([Arrival(letter=tombstone)])
+    store.put([WholeLetter(letter=tombstone)])
     assert [(each.letter.body, each.letter.is_tombstone) for each in all_of(store)] == [(b"", False), (b"{}", False), (b"", True)]
 
 
 def test_half_a_character_stops_no_letter(store):
     half = letter(error="\ud800", key="\udc80", headers={"\ud800": "\0"}, traceback="\ud800", id="orders-\ud800")
-    store.put([Arrival(letter=half, headers=(("\ud800", 2**80),)), Arrival(letter=letter(id="orders-?"))])
+    store.put([WholeLetter(letter=half, headers=(("\ud800", 2**80),)), WholeLetter(letter=letter(id="orders-?"))])
     first, second = all_of(store)
     assert (first.letter.error, dict(first.letter.message.headers)) == ("?", {"?": "\0"})
     assert second.letter.id == "orders-?"
@@ -177,9 +178,9 @@ def test_a_letter_that_the_store_has_is_folded_whatever_has_become_of_it(store):
 
 def test_letters_of_one_id_in_two_places_or_sources_are_two(store):
     same = [
-        Arrival(letter=letter(id="7")),
-        Arrival(letter=letter(id="7", source="parcels")),
-        Arrival(letter=letter(id="7"), place="orders.DLT"),
+        WholeLetter(letter=letter(id="7")),
+        WholeLetter(letter=letter(id="7", source="parcels")),
+        WholeLetter(letter=letter(id="7"), place="orders.DLT"),
     ]
     assert store.put(same * 2) == Ingested(new=3, known=3)
     assert [each.number for each in store.find("7")] == [1, 2, 3]
@@ -190,7 +191,7 @@ def test_letters_of_one_id_in_two_places_or_sources_are_two(store):
 
 
 def test_without_an_identity_an_equal_letter_is_kept_and_marked(store):
-    one, other = Arrival(letter=letter(), has_identity=False), Arrival(letter=letter(body=b"other"), has_identity=False)
+    one, other = WholeLetter(letter=letter(), has_identity=False), WholeLetter(letter=letter(body=b"other"), has_identity=False)
     assert store.put([one, other]) == Ingested(new=2)
     assert store.put([other, one, one]) == Ingested(new=3, duplicates=3)
     found = all_of(store)
@@ -238,7 +239,7 @@ def test_a_group_that_was_seen_again_has_its_latest_letter_as_sample(store):
     store.put(arrivals([letter(last_failed_at=NOW), letter(last_failed_at=NOW - 10, first_failed_at=NOW - 99)]))
     (group,) = store.groups()
     assert (group.sample, group.first_seen, group.last_seen) == (1, NOW - 99, NOW)
-    store.put([Arrival(letter=letter(id="later", last_failed_at=NOW + 1, first_failed_at=NOW))])
+    store.put([WholeLetter(letter=letter(id="later", last_failed_at=NOW + 1, first_failed_at=NOW))])
     (group,) = store.groups()
     assert (group.sample, group.first_seen, group.last_seen) == (3, NOW - 99, NOW + 1)
 

@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 import msgspec
 
 from unpoison.errors import ConfigError
-from unpoison.model.dead_letter import DeadLetter
+from unpoison.model.dead_letter import DeadLetter, WholeLetter
 from unpoison.model.message import Delivery, Outgoing
-from unpoison.port.broker import STORED, Capability, Depth, Finding, Published, Ring, Settlement, Waits
+from unpoison.port.broker import STORED, WHOLE_BYTES, Capability, Depth, Finding, Published, Ring, Settlement, Waits
 from unpoison.port.broker_url import parse
+from unpoison.port.reading import first_within
 from unpoison.port.sql import LetterIds
 from unpoison.port.takeovers import ownership_lost, tell
 
@@ -239,10 +240,7 @@ class MemoryDeadLetters:
         with self._store.changed:
             sent = self.remove(letter_ids, keep_as="replayed")
             for letter_id in sent:
-                letter = self._letters[self._ids.number(letter_id)]
-                m = letter.message
-                again = Delivery(0, self._source, m.id, m.body, m.key, m.headers, letter.replayed(), m.is_tombstone)
-                self._store.put(again, None)
+                self._send(self._letters[self._ids.number(letter_id)])
             return sent
 
     def remove(self, letter_ids: Sequence[str], *, state: str = "dead", keep_as: str | None = None) -> Sequence[str]:
@@ -258,6 +256,21 @@ class MemoryDeadLetters:
                     del self._letters[self._ids.number(letter_id)]
                 changed.append(letter_id)
         return changed
+
+    def whole(self, *, after: str = "", limit: int = 100, most_bytes: int = WHOLE_BYTES) -> Sequence[WholeLetter]:
+        found = self.browse(after=after, limit=limit)
+        return [WholeLetter(letter=each) for each in found[: first_within((len(each.body) for each in found), most_bytes)]]
+
+    def send_back(self, letters: Sequence[WholeLetter]) -> Published:
+        with self._store.changed:
+            for each in letters:
+                self._send(each.letter)
+        return STORED
+
+    def _send(self, letter: DeadLetter) -> None:
+        m = letter.message
+        again = Delivery(0, self._source, m.id, m.body, m.key, m.headers, letter.replayed(), m.is_tombstone)
+        self._store.put(again, None)
 
     @property
     def _letters(self) -> dict[int, DeadLetter]:

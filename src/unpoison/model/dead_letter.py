@@ -97,6 +97,23 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
         }
 
 
+class WholeLetter(msgspec.Struct, frozen=True, kw_only=True):
+    """A letter with all that its broker needs to send the message again once its DLQ no longer has it.
+
+    `place` is the DLQ if that is not the usual one of its source. `headers` are all headers as the broker has them, in their
+    order, those of one name too. `native` is what only the adapter reads: what is sent back has the envelope that it had.
+
+    Without an identity there is no telling whether a letter was stored before: then it is stored again under an id of its own,
+    and marked as a duplicate if the store has a letter of an equal message.
+    """
+
+    letter: DeadLetter
+    place: str = ""
+    has_identity: bool = True
+    headers: tuple[tuple[str, Any], ...] = ()
+    native: bytes | None = None
+
+
 def counters_of_replay(classification: str, replays: int) -> Counters:
     """As `DeadLetter.replayed`, for an adapter that has read no more of the letter than this."""
     replays = min(max(0, replays) + 1, MOST_COUNTED)  # another program's letter may say anything

@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import msgspec
 
 from unpoison.errors import BrokerUnavailable, ConfigError, Refusal, UnpoisonError
-from unpoison.model.dead_letter import DeadLetter
+from unpoison.model.dead_letter import DeadLetter, WholeLetter
 from unpoison.model.message import Counters, Delivery, Native, Outgoing
 
 
@@ -242,6 +242,10 @@ class Broker(Protocol):
         """Give the connection up. Settle first: what is still held comes back as if the consumer had vanished."""
 
 
+WHOLE_BYTES = 32 * 1024 * 1024
+"""Of the bodies of letters that are taken together."""
+
+
 class DeadLetters(Protocol):
     """The DLQ of one source. Each call is one step that a crash cannot cut in half."""
 
@@ -267,6 +271,15 @@ class DeadLetters(Protocol):
 
     def remove(self, letter_ids: Sequence[str], *, state: str = "dead", keep_as: str | None = None) -> Sequence[str]:
         """Delete those that are in this state, or keep them as "discarded" and the like; returns those that were changed."""
+
+    def whole(self, *, after: str = "", limit: int = 100, most_bytes: int = WHOLE_BYTES) -> Sequence[WholeLetter]:
+        """Letters that wait, as `browse` gives them, with all that `send_back` needs. Changes nothing. Stops with the letter that
+        makes them more than so many bytes, since they are in memory together; so there is at least one, if any waits."""
+
+    def send_back(self, letters: Sequence[WholeLetter]) -> Published:
+        """Send the messages of letters that are no longer here, as `replay` does: to the group that gave them up and to no other,
+        with the envelope that they had and the counters of `DeadLetter.replayed`. Those of other systems go where they came from.
+        Says what became of each; raises BrokerUnavailable only if nothing was sent."""
 
 
 @runtime_checkable

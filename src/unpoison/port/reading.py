@@ -8,7 +8,7 @@ native envelope.
 An ordinary batch pays for one `try`. Only a batch in which reading failed is read again, message by message.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import TypeVar
 
@@ -111,6 +111,16 @@ def unreadable_letter(letter_id: str, state: str, message: Message, error: Excep
 def body_bytes(deliveries: Sequence[Delivery]) -> int:
     """How many bytes the bodies have together."""
     return sum(map(len, map(attrgetter("body"), deliveries)))
+
+
+def first_within(sizes: Iterable[int], most: int) -> int:
+    """How many of the first ones have so many bytes together; the last of them may exceed it."""
+    count = 0
+    for size in sizes:
+        if most <= 0:
+            break
+        count, most = count + 1, most - max(1, size)
+    return count
 
 
 def as_bytes(body: object) -> bytes:

@@ -4,13 +4,13 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 from unpoison.errors import BrokerUnavailable, ConfigError
-from unpoison.model.dead_letter import DeadLetter
+from unpoison.model.dead_letter import DeadLetter, WholeLetter
 from unpoison.model.message import Counters, Outgoing
-from unpoison.port.broker import STORED, Broker, Published, all_or_none, by_source, without_source
-from unpoison.port.reading import read_one
+from unpoison.port.broker import STORED, WHOLE_BYTES, Broker, Published, all_or_none, by_source, without_source
+from unpoison.port.reading import as_bytes, first_within, read_one
 from unpoison.port.serialization import LETTER_COLUMNS, counters_text, headers_text, letter, read_counters, record_text
 
 _NUMBER = re.compile("[1-9][0-9]{0,17}")
@@ -130,6 +130,30 @@ class LetterIds:
         return [letter_id for letter_id in letter_ids if self.number(letter_id) in numbers]
 
 
+class SentBack(NamedTuple):
+    """A message whose letter is elsewhere, as the columns of a table have it."""
+
+    alone: bool
+    counters: str | None
+    id: str
+    key: str | None
+    headers: str | None
+    body: bytes
+
+
+def _sent_back(whole: WholeLetter) -> SentBack:
+    counters, message = whole.letter.replayed(), whole.letter.message
+    headers = headers_text(message.headers) if whole.native is None else whole.native.decode()
+    return SentBack(counters.alone, counters_text(counters), message.id, message.key, headers, message.body)
+
+
+def _whole(letter: DeadLetter, row: Sequence[Any]) -> WholeLetter:
+    """Only headers that another program has written in a way of its own have to be kept as they are."""
+    headers = row[6]
+    is_ours = headers == headers_text(letter.message.headers)
+    return WholeLetter(letter=letter, native=None if is_ours or headers is None else as_bytes(headers))
+
+
 class HasNumbers(Broker, Protocol):
     """A broker whose sources have numbers."""
 
@@ -148,6 +172,7 @@ class SQLDeadLetters(ABC, Generic[B, C]):
 
     mark: ClassVar[str]  # what stands for a value in a statement
     any_state: ClassVar[str] = "unpoison_dead"  # the table, to be read in the order of the numbers whatever the state
+    body_size: ClassVar[str] = "octet_length(body)"
 
     def __init__(self, broker: B, source: str) -> None:
         self.broker, self._source, self._ids = broker, source, LetterIds(source)
@@ -185,6 +210,25 @@ class SQLDeadLetters(ABC, Generic[B, C]):
             self.change(run, found, keep_as)
         return self._ids.among(letter_ids, set(found))
 
+    def whole(self, *, after: str = "", limit: int = 100, most_bytes: int = WHOLE_BYTES) -> Sequence[WholeLetter]:
+        """How large each is is asked first."""
+        first, last = self._ids.between(after, "")
+        where = (("state =", "dead"), ("no >", first))
+        sizes = self._select("looking at letters", f"no, {self.body_size}", *where, ("no <=", last), limit=limit)
+        count = first_within((size or 0 for _, size in sizes), most_bytes)
+        if not count:
+            return []
+        found = self._select("reading letters", LETTER_COLUMNS, *where, ("no <=", sizes[count - 1][0]), limit=count)
+        return [_whole(letter(self._source, row), row) for row in found]
+
+    def send_back(self, letters: Sequence[WholeLetter]) -> Published:
+        """All of them in one transaction, or none."""
+        rows = [_sent_back(each) for each in letters]
+        if rows:
+            with self.changing("sending letters back") as run:
+                self.put_in(run, rows)
+        return STORED
+
     @abstractmethod
     def rows(self, what: str, query: str, values: Sequence[object]) -> Sequence[Sequence[Any]]:
         """What the query finds. `what` is what this is done for, in a few words."""
@@ -204,6 +248,10 @@ class SQLDeadLetters(ABC, Generic[B, C]):
     @abstractmethod
     def put_back(self, run: C, again: Mapping[int, Counters]) -> None:
         """Put the messages of these letters back into their source, with new counters."""
+
+    @abstractmethod
+    def put_in(self, run: C, messages: Sequence["SentBack"]) -> None:
+        """Put these messages into the source."""
 
     @property
     def number(self) -> int:

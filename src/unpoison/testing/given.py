@@ -18,6 +18,7 @@ from unpoison.model.message import Delivery, Outgoing
 from unpoison.model.verdict import ErrorClassification, Ruling
 from unpoison.port.broker import Broker
 from unpoison.reporting.report import Report, Tally
+from unpoison.testing.isolation.diary import wait_until
 from unpoison.testing.lab import Lab
 from unpoison.testing.processes import PATIENCE
 from unpoison.testing.running import drained
@@ -64,6 +65,20 @@ def fetched_when_rung(broker: Broker, source: str, rung: threading.Event, count:
         rung.clear()
         found += broker.fetch(source, 10)
     return found
+
+
+def suspect(broker: Broker, source: str) -> Delivery:
+    """The one that must run alone, taken for that."""
+    taken: list[Delivery] = []
+
+    def is_taken() -> bool:
+        if broker.has_suspect(source):
+            found = broker.take_suspect(source, "here")
+            taken.extend([found] if found is not None else [])
+        return bool(taken)
+
+    wait_until(is_taken, lambda: "None can be taken to run alone")
+    return taken[0]
 
 
 def letter_of(delivery: Delivery) -> DeadLetter:

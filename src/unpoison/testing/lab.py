@@ -12,10 +12,10 @@ from unittest.mock import patch
 import msgspec
 
 from unpoison.app import App
-from unpoison.brokers import broker_for
+from unpoison.brokers import broker_for, dead_letters_for
 from unpoison.deadletters import DLQManager
 from unpoison.model.message import Delivery, Native, Outgoing
-from unpoison.port.broker import Broker, Capability, Depth, Ring
+from unpoison.port.broker import Broker, Capability, DeadLetters, Depth, Ring
 from unpoison.testing.isolation.diary import wait_until
 
 Promise = Callable[..., None]
@@ -148,6 +148,12 @@ class Lab(ABC):
         manager = self.app().dlq(source)
         manager.page = page or manager.page
         return manager
+
+    def letters(self, source: str) -> DeadLetters:
+        """The broker's own DLQ of a source, on a connection of its own."""
+        letters = dead_letters_for(self.url, source)
+        self._opened.append(letters.broker)
+        return letters
 
     @property
     def counts_exactly(self) -> bool:

@@ -6,8 +6,8 @@ from pathlib import Path
 from tests.contract.folder_adapter import envelope
 from tests.contract.folder_adapter.broker import FORM, FolderBroker, Folders, folders
 from tests.contract.folder_adapter.queue import File, Queue, name_of
-from unpoison.model.dead_letter import DeadLetter
-from unpoison.port.broker import Finding
+from unpoison.model.dead_letter import DeadLetter, WholeLetter
+from unpoison.port.broker import STORED, WHOLE_BYTES, Finding, Published
 from unpoison.port.broker_url import parse
 
 DEAD, REPLAYED, DISCARDED = "dead", "replayed", "discarded"
@@ -38,6 +38,29 @@ class FolderDeadLetters:
 
     def remove(self, letter_ids: Sequence[str], *, state: str = DEAD, keep_as: str | None = None) -> Sequence[str]:
         return self._moved(letter_ids, state, self._folders.discarded if keep_as else None)
+
+    def whole(self, *, after: str = "", limit: int = 100, most_bytes: int = WHOLE_BYTES) -> Sequence[WholeLetter]:
+        found: list[WholeLetter] = []
+        for _, queue, file in sorted(self._files(DEAD), key=lambda each: each[2].id):
+            if self._id(file) > after and len(found) < limit and most_bytes > 0:
+                try:
+                    data = queue.read(file.name)
+                except FileNotFoundError:
+                    continue  # another operator has it by now
+                letter = envelope.letter_read(self._source, file.id, DEAD, data)
+                found.append(WholeLetter(letter=letter, native=data))
+                most_bytes -= len(data)
+        return found
+
+    def send_back(self, letters: Sequence[WholeLetter]) -> Published:
+        unknown: dict[int, str] = {}
+        for number, each in enumerate(letters):
+            queue = self._folders.suspects if each.letter.replayed().alone else self._folders.work
+            try:
+                queue.send(envelope.sent_back(each))
+            except OSError as error:
+                unknown[number] = str(error)
+        return Published(unknown=unknown) if unknown else STORED
 
     @property
     def _folders(self) -> Folders:

@@ -4,7 +4,7 @@ brokers use (`unpoison.port.serialization`)."""
 import msgspec
 
 from tests.contract.folder_adapter.queue import File
-from unpoison.model.dead_letter import DeadLetter
+from unpoison.model.dead_letter import DeadLetter, WholeLetter
 from unpoison.model.message import NO_HEADERS, UNTRIED, Counters, Delivery, Message, Outgoing
 from unpoison.port.copying.settling import Receipt
 from unpoison.port.reading import Unreadable, unreadable
@@ -38,6 +38,17 @@ def copied(delivery: Delivery, counters: Counters, letter: DeadLetter | None = N
     stamp, record = delivery.receipt.envelope, None if letter is None else letter_within(letter, MOST_RECORD).decode()
     envelope = Envelope(delivery.id, delivery.key, dict(delivery.headers), stamp, counters_text(counters), record)
     return _joined(envelope, delivery.body)
+
+
+def sent_back(whole: WholeLetter) -> bytes:
+    """The message of a letter, with what the sender wrote and the counters of a replay. The file is all of the native form."""
+    letter = whole.letter
+    try:
+        envelope, _ = split(whole.native or b"")
+    except (msgspec.MsgspecError, ValueError):
+        envelope = Envelope(letter.message.id)
+    counters, stamp = counters_text(letter.replayed()), envelope.stamp or letter.id
+    return _joined(msgspec.structs.replace(envelope, stamp=stamp, counters=counters, letter=None), letter.body)
 
 
 def _joined(envelope: Envelope, body: bytes) -> bytes:

@@ -9,7 +9,7 @@ from unpoison.brokers.postgresql.broker import PostgreSQLBroker
 from unpoison.brokers.postgresql.schema import PGConnection
 from unpoison.model.message import Counters
 from unpoison.port.serialization import counters_text
-from unpoison.port.sql import SQLDeadLetters
+from unpoison.port.sql import SentBack, SQLDeadLetters
 
 # Each letter is looked up by itself: `for update` and `offset 0` keep the planner from reading all letters to find a few.
 # Every operator locks letters in the order of their numbers, so two of them cannot deadlock.
@@ -26,6 +26,11 @@ insert into unpoison_waiting (source, due, alone, counters, id, key, headers, bo
 select source, statement_timestamp(), again.alone, again.counters, id, key, headers, body
 from unnest(%(numbers)s::bigint[], %(alone)b::boolean[], %(counters)b::text[]) as again (number, alone, counters)
 cross join lateral (select * from unpoison_dead where no = again.number offset 0) as letter order by number
+"""
+
+_PUT_IN = """
+insert into unpoison_waiting (source, due, alone, counters, id, key, headers, body)
+values (%s, statement_timestamp(), %s, %s, %s, %s, %s, %s)
 """
 
 
@@ -60,4 +65,9 @@ class PostgreSQLDeadLetters(SQLDeadLetters[PostgreSQLBroker, PGConnection]):
         alone = [counters.alone for counters in again.values()]
         columns = {"numbers": list(again), "alone": alone, "counters": list(map(counters_text, again.values()))}
         run.execute(_PUT_BACK, columns)
+        run.execute(rows.NOTIFY, (self.number,))
+
+    def put_in(self, run: PGConnection, messages: Sequence[SentBack]) -> None:
+        with run.cursor() as cursor:
+            cursor.executemany(_PUT_IN, [(self.number, *message) for message in messages])
         run.execute(rows.NOTIFY, (self.number,))

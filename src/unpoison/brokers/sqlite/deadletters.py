@@ -9,11 +9,15 @@ from typing import Any
 from unpoison.brokers.sqlite.broker import SQLiteBroker
 from unpoison.model.message import Counters
 from unpoison.port.serialization import counters_text
-from unpoison.port.sql import SQLDeadLetters
+from unpoison.port.sql import SentBack, SQLDeadLetters
 
 _PUT_BACK = (
     "insert into unpoison_waiting (source, due, alone, counters, id, key, headers, body, published) "
     "select source, ?, ?, ?, id, key, headers, body, ? from unpoison_dead where no = ?"
+)
+_PUT_IN = (
+    "insert into unpoison_waiting (source, due, alone, counters, id, key, headers, body, published) "
+    "values (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 # One statement for any number of letters. Each is found by its number, not in the index, which has all letters of a state.
 _LETTERS = "unpoison_dead not indexed"
@@ -24,6 +28,7 @@ class SQLiteDeadLetters(SQLDeadLetters[SQLiteBroker, sqlite3.Connection]):
     """The DLQ of one source in the file. A transaction that writes is alone: what it has found stays as it is."""
 
     mark = "?"
+    body_size = "length(body)"
     any_state = _LETTERS  # the index sorts the letters of one state
 
     def rows(self, what: str, query: str, values: Sequence[object]) -> Sequence[Sequence[Any]]:
@@ -46,6 +51,10 @@ class SQLiteDeadLetters(SQLDeadLetters[SQLiteBroker, sqlite3.Connection]):
     def put_back(self, run: sqlite3.Connection, again: Mapping[int, Counters]) -> None:
         now = time.time()
         run.executemany(_PUT_BACK, [(now, each.alone, counters_text(each), now, no) for no, each in again.items()])
+
+    def put_in(self, run: sqlite3.Connection, messages: Sequence[SentBack]) -> None:
+        now = time.time()
+        run.executemany(_PUT_IN, [(self.number, now, *message, now) for message in messages])
 
 
 def _array(numbers: Sequence[int]) -> str:

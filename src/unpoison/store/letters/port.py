@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from unpoison.filters.filter import Filter
+from unpoison.model.dead_letter import WholeLetter
 from unpoison.store.letters.values import (
-    Arrival,
     AuditEntry,
     Change,
     Changed,
@@ -34,7 +34,7 @@ class LetterStore(Protocol):
 
     def close(self) -> None: ...
 
-    def put(self, arrivals: Sequence[Arrival]) -> Ingested:
+    def put(self, letters: Sequence[WholeLetter]) -> Ingested:
         """Keep these letters. When it returns they are on disk. One that the store has already changes nothing, whatever has
         become of it by then. If it raises, some may be kept: put all of them again."""
 

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from unpoison.model.dead_letter import DeadLetter
+from unpoison.model.dead_letter import DeadLetter, WholeLetter
 from unpoison.model.fingerprint import renewed
 from unpoison.model.message import NO_HEADERS, Message, as_text
 from unpoison.port.reading import read_one, unreadable_letter
 from unpoison.store.letters.bodies import BYTES, TOMBSTONE, Kept, body_of, kept
 from unpoison.store.letters.columns import as_column, moment, whole
-from unpoison.store.letters.values import Arrival, StoredLetter
+from unpoison.store.letters.values import StoredLetter
 
 LETTER = (
     "no, source, place, letter_id, state, failed_at, first_failed_at, arrived_at, fingerprint, classification, error_type, "
@@ -71,22 +71,22 @@ class Prepared(NamedTuple):
         return (number, *v[:6], arrived_at, *v[6:22], duplicate_of, *v[22:])
 
 
-def prepared(arrival: Arrival) -> Prepared:
+def prepared(whole_letter: WholeLetter) -> Prepared:
     """Everything that takes time is done here, before a transaction begins."""
-    letter, exact = _storable(renewed(arrival.letter))
+    letter, exact = _storable(renewed(whole_letter.letter))
     message = letter.message
     body = kept(message)
-    source, place = as_column(message.source), as_column(arrival.place)
-    if arrival.has_identity:
-        letter_id, digest = _distinct(arrival.letter.id), None
+    source, place = as_column(message.source), as_column(whole_letter.place)
+    if whole_letter.has_identity:
+        letter_id, digest = _distinct(whole_letter.letter.id), None
     else:
-        letter_id = f"{as_column(arrival.letter.id or message.id)}~{uuid.uuid4().hex}"
+        letter_id = f"{as_column(whole_letter.letter.id or message.id)}~{uuid.uuid4().hex}"
         digest = _digest_of(message, place)
     trace = _digest(letter.traceback.encode()) if letter.traceback else None
     headers = _json(dict(message.headers)) if message.headers else None
     record = _record(letter, exact)
-    native_headers = _packed(arrival.headers) if arrival.headers else None
-    size = len(message.body) + len(arrival.native or b"") + len(record or "")
+    native_headers = _packed(whole_letter.headers) if whole_letter.headers else None
+    size = len(message.body) + len(whole_letter.native or b"") + len(record or "")
     failed_at, first_failed_at = moment(letter.last_failed_at), moment(letter.first_failed_at)
     values = (
         *(source, place, letter_id, letter.state, failed_at, first_failed_at, letter.fingerprint),
@@ -95,7 +95,7 @@ def prepared(arrival: Arrival) -> Prepared:
         *(whole(letter.attempts), whole(letter.replays), letter.consumer, letter.code_version, size, digest),
         *(letter.note, letter.owner),
     )
-    contents = (body.form, body.text, body.data, headers, native_headers, arrival.native, record)
+    contents = (body.form, body.text, body.data, headers, native_headers, whole_letter.native, record)
     return Prepared(source, place, letter_id, letter, failed_at, first_failed_at, values, contents, trace, digest, size)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from unpoison.filters.filter import Filter
 from unpoison.filters.terms import And, Condition, Duration, Term
+from unpoison.model.dead_letter import WholeLetter
 from unpoison.store.letters import audit, group_work
 from unpoison.store.letters.changes import LetterChanges
 from unpoison.store.letters.groups import GroupReader
@@ -14,7 +15,6 @@ from unpoison.store.letters.text_index import TextIndex
 from unpoison.store.letters.turns import Turns
 from unpoison.store.letters.values import (
     DELETED,
-    Arrival,
     AuditEntry,
     Change,
     Changed,
@@ -48,8 +48,8 @@ class SQLLetterStore:
     def close(self) -> None:
         self._database.close()
 
-    def put(self, arrivals: Sequence[Arrival]) -> Ingested:
-        return put(self._turns, arrivals)
+    def put(self, letters: Sequence[WholeLetter]) -> Ingested:
+        return put(self._turns, letters)
 
     def get(self, number: int) -> StoredLetter | None:
         found = self._letters.find("l.no = ?", (number,))

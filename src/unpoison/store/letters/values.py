@@ -12,24 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from unpoison.model.dead_letter import DeadLetter
-
-
-class Arrival(msgspec.Struct, frozen=True, kw_only=True):
-    """A letter to be kept.
-
-    `headers` are all headers as the broker has them, in their order, those of one name too. `native` is the broker's own
-    envelope, which only its adapter reads: a replay sends it as it was.
-
-    Without an identity there is no telling whether the letter was stored before: then it is stored again under an id of its own,
-    and marked as a duplicate if the store has a letter of an equal message.
-    """
-
-    letter: DeadLetter
-    place: str = ""
-    has_identity: bool = True
-    headers: tuple[tuple[str, Any], ...] = ()
-    native: bytes | None = None
+from unpoison.model.dead_letter import DeadLetter, WholeLetter
 
 
 class StoredLetter(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,9 +26,14 @@ class StoredLetter(msgspec.Struct, frozen=True, kw_only=True):
     headers: tuple[tuple[str, Any], ...] = ()
     native: bytes | None = None
 
+    @property
+    def whole(self) -> WholeLetter:
+        """What its broker needs to send it back."""
+        return WholeLetter(letter=self.letter, place=self.place, headers=self.headers, native=self.native)
+
 
 class Ingested(NamedTuple):
-    """What became of arrivals: how many are new, and how many the store had already. `duplicates` of the new ones are marked."""
+    """What became of letters: how many are new, and how many the store had already. `duplicates` of the new ones are marked."""
 
     new: int = 0
     known: int = 0

@@ -5,24 +5,25 @@ Letters and what is counted of them are written in one transaction (`turns.py`),
 
 from collections.abc import Iterable, Sequence
 
+from unpoison.model.dead_letter import WholeLetter
 from unpoison.store.letters.counts import Changes
 from unpoison.store.letters.rows import CONTENTS, LETTER, Prepared, prepared
 from unpoison.store.letters.turns import Turns, take_numbers, take_turn
-from unpoison.store.letters.values import Arrival, Ingested
+from unpoison.store.letters.values import Ingested
 from unpoison.store.rows import Execute, insert
 
 CHUNK, CHUNK_BYTES = 32, 256 * 1024
 """Letters, and bytes, that are written before the next look at the clock."""
 
 
-def put(turns: Turns, arrivals: Sequence[Arrival]) -> Ingested:
+def put(turns: Turns, letters: Sequence[WholeLetter]) -> Ingested:
     total = Ingested()
 
     def write(run: Execute, letters: Sequence[Prepared], changes: Changes, now: float) -> None:
         nonlocal total
         total = _sum(total, _write(run, letters, changes, now))
 
-    turns.each(_chunks(map(prepared, arrivals)), write)
+    turns.each(_chunks(map(prepared, letters)), write)
     return total
 
 

@@ -13,7 +13,6 @@ from unpoison.model.backoff import Backoff
 from unpoison.model.message import Counters, Delivery
 from unpoison.port.broker import Broker, Capability, Dead, Depth, ExplainsWaits, Kept, Settlement
 from unpoison.testing import given
-from unpoison.testing.isolation.diary import wait_until
 from unpoison.testing.lab import Lab, Trait, trait
 from unpoison.testing.processes import PATIENCE, Child, Effects, Gate
 from unpoison.testing.running import Journal, Running, drained
@@ -300,16 +299,7 @@ def _suspect(broker: Broker) -> Delivery:
     broker.publish(given.messages("orders", 1))
     (delivery,) = broker.fetch("orders", 1)
     broker.settle(Settlement(kept=[Kept(delivery, Counters(attempts=1, alone=True))]))
-    taken: list[Delivery] = []
-
-    def is_taken() -> bool:
-        if broker.has_suspect("orders"):
-            suspect = broker.take_suspect("orders", "here")
-            taken.extend([suspect] if suspect is not None else [])
-        return bool(taken)
-
-    wait_until(is_taken, lambda: "None can be taken to run alone")
-    return taken[0]
+    return given.suspect(broker, "orders")
 
 
 # It can be told what a source waits for, and from whom messages came back.

@@ -108,9 +108,7 @@ def test_pauses_leave_what_waits_and_what_must_run_alone_as_it_was(lab: Lab) -> 
     found = taken(broker, 2)
     assert {each.body: each.counters for each in found} == {failed.body: counted, fresh.body: UNTRIED}
     broker.settle(Settlement(gone=found))
-    wait_until(lambda: broker.has_suspect("orders"), lambda: "None can be taken to run alone")
-    suspect = broker.take_suspect("orders", "here")
-    assert suspect is not None
+    suspect = given.suspect(broker, "orders")
     assert (suspect.body, suspect.counters) == (alone.body, suspected)
     broker.settle(Settlement(gone=[suspect]))
     lab.expect_depth(broker, "orders", Depth(delayed=1))

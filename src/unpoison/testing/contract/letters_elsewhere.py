@@ -1,0 +1,149 @@
+"""A letter that has left its DLQ for a store can be sent to where it came from, as it was."""
+
+import msgspec
+import pytest
+
+from unpoison.app import App
+from unpoison.errors import Permanent
+from unpoison.model.backoff import Backoff
+from unpoison.model.dead_letter import WholeLetter
+from unpoison.model.message import Delivery
+from unpoison.model.verdict import ErrorClassification
+from unpoison.port.broker import STORED, Dead, DeadLetters, Settlement, one_look
+from unpoison.store.letters.choice import letters_for
+from unpoison.testing import given
+from unpoison.testing.lab import Lab, Trait, trait
+from unpoison.testing.running import drained
+
+
+def test_a_whole_letter_is_the_letter_that_browsing_shows(lab: Lab) -> None:
+    given.dead_letters(lab, "orders", [b"1", b"\xff\x00", b""])
+    letters = lab.letters("orders")
+    with one_look(letters):
+        assert [each.letter for each in letters.whole()] == list(letters.browse())
+    assert letters.count() == 3
+
+
+@trait(Trait.ORDERED)
+def test_whole_letters_come_in_pages_that_fit_into_memory(lab: Lab) -> None:
+    given.dead_letters(lab, "orders", [b"a", b"b" * 5_000, b"c" * 5_000, b"d", b"e"])
+    letters = lab.letters("orders")
+    with one_look(letters):
+        first = letters.whole(limit=2)
+        assert [each.letter.body[:1] for each in first] == [b"a", b"b"]
+        second = letters.whole(after=first[-1].letter.id, most_bytes=100)
+        assert [each.letter.body[:1] for each in second] == [b"c"]
+        third = letters.whole(after=second[-1].letter.id)
+        assert [each.letter.body for each in third] == [b"d", b"e"]
+        assert letters.whole(after=third[-1].letter.id) == []
+
+
+def test_a_message_starts_again_as_it_was_after_its_letter_has_left_the_dlq(lab: Lab) -> None:
+    received: list[Delivery] = []
+
+    def handle(payload: bytes, delivery: Delivery) -> None:
+        received.append(delivery)
+        if len(received) < 3:
+            raise ConnectionError("not now")
+
+    app = given.consumer(lab.app(), "orders", handle, max_attempts=2, backoff=Backoff.immediate())
+    body, headers = bytes(range(256)), {"trace": "ü\n", "empty": "", "X": "1", "x": "2"}
+    app.publish("orders", body, key="customer-7", headers=headers, id="order-1")
+    drained(app)
+    letters = lab.letters("orders")
+    (stored,) = _moved_into_a_store(lab, letters)
+    assert (letters.count(), lab.broker("orders").depth("orders").empty) == (0, True)
+    assert letters.send_back([stored]) == STORED
+    drained(app)
+    assert [(each.body, each.key, each.id, dict(each.headers)) for each in received] == [
+        (body, "customer-7", "order-1", headers)
+    ] * 3
+    assert received[-1].attempt == 1
+    assert letters.count() == 0
+
+
+def test_a_message_that_was_sent_back_and_fails_again_is_a_new_letter(lab: Lab) -> None:
+    given.dead_letters(lab, "orders", [b"1"])
+    letters, ids = lab.letters("orders"), []
+    for replays in range(3):
+        (stored,) = _moved_into_a_store(lab, letters)
+        assert stored.letter.replays == replays
+        ids.append(stored.letter.id)
+        letters.send_back([stored])
+        drained(_failing(lab))
+    assert len(set(ids)) == 3
+
+
+def test_many_are_sent_back_at_once_each_once(lab: Lab) -> None:
+    bodies = [str(n).encode() for n in range(250)]
+    given.dead_letters(lab, "orders", bodies)
+    letters = lab.letters("orders")
+    assert letters.send_back(_moved_into_a_store(lab, letters)) == STORED
+    assert letters.send_back([]) == STORED
+    received: list[bytes] = []
+
+    def handle(payload: bytes) -> None:
+        received.append(payload)
+
+    drained(given.consumer(lab.app(), "orders", handle))
+    assert sorted(received) == sorted(bodies)
+
+
+def test_one_that_took_a_process_down_comes_back_to_run_alone(lab: Lab) -> None:
+    broker = lab.broker("orders")
+    given.publish(broker, given.messages("orders", 1))
+    (delivery,) = broker.fetch("orders", 1)
+    letter = msgspec.structs.replace(given.letter_of(delivery), classification=str(ErrorClassification.CRASH))
+    broker.settle(Settlement(dead=[Dead(delivery, letter)]))
+    letters = lab.letters("orders")
+    letters.send_back(_moved_into_a_store(lab, letters))
+    suspect = given.suspect(broker, "orders")
+    assert (suspect.body, suspect.counters.replays) == (delivery.body, 1)
+
+
+def test_a_letter_that_cannot_be_read_is_taken_and_comes_back_too(lab: Lab) -> None:
+    app = _failing(lab)
+    app.publish("orders", b"unreadable-marker", key="customer-7")
+    drained(app)
+    letters = lab.letters("orders")
+    with lab.unreadable(b"unreadable-marker"):
+        (stored,) = _moved_into_a_store(lab, letters)
+    assert stored.letter.body.endswith(b"unreadable-marker")
+    letters.send_back([stored])
+    received: list[bytes] = []
+
+    def handle(payload: bytes) -> None:
+        received.append(payload)
+
+    drained(given.consumer(lab.app(), "orders", handle))
+    assert received == [b"unreadable-marker"]
+
+
+@pytest.mark.parametrize("body", [b"", b"x" * 200_000], ids=["nothing", "large"])
+def test_a_body_of_any_size_comes_back(lab: Lab, body: bytes) -> None:
+    given.dead_letters(lab, "orders", [body])
+    letters = lab.letters("orders")
+    letters.send_back(_moved_into_a_store(lab, letters))
+    (delivery,) = lab.broker("orders").fetch("orders", 1)
+    assert delivery.body == body
+
+
+def _moved_into_a_store(lab: Lab, letters: DeadLetters) -> list[WholeLetter]:
+    """All letters, as a store gives them after they were taken from their DLQ."""
+    store = letters_for(f"sqlite:///{lab.folder}/letters.db")
+    store.open()
+    with one_look(letters):
+        found = letters.whole(limit=1_000)
+        assert store.put(found).new == len(found)
+        ids = [each.letter.id for each in found]
+        assert sorted(letters.remove(ids)) == sorted(ids)
+    kept = [stored.whole for id_ in ids for stored in store.find(id_)]
+    store.close()
+    return kept
+
+
+def _failing(lab: Lab) -> App:
+    def fail(payload: bytes) -> None:
+        raise Permanent("no")
+
+    return given.consumer(lab.app(), "orders", fail)
