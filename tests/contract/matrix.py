@@ -226,8 +226,6 @@ def _folder(wanted: Wanted) -> Lab:
 
 FOLDER_TOPICS = promises(retrying, dead_letters, letters_elsewhere, pausing)
 FOLDER_EVERYDAY = frozenset(each for each in FOLDER_TOPICS if Trait.TAKEOVER not in traits_of(each))
-    each for each in promises(retrying, dead_letters, letters_elsewhere, pausing) if Trait.TAKEOVER not in traits_of(each)
-)
 ON_SERVERS = CONTRACT - CONTROL_ALONE
 KAFKA_TOPICS = promises(delivering, publishing, ownership, pausing, retrying, flow_control, letters_elsewhere)
 KAFKA_EVERYDAY = KAFKA_TOPICS - CONTROL_ALONE
