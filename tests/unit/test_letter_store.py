@@ -176,6 +176,25 @@ def test_a_letter_that_the_store_has_is_folded_whatever_has_become_of_it(store):
     assert [each.letter.state for each in all_of(store)] == ["discarded"] * 3 + ["dead"] * 7
 
 
+def test_another_letter_under_an_id_that_the_store_knows_is_kept_and_each_is_folded(store):
+    """Kafka counts offsets anew in a topic that was deleted and made again, and so does a SQLite file."""
+    old = WholeLetter(letter=letter(id="orders-1", body=b"old"))
+    new = WholeLetter(letter=letter(id="orders-1", body=b"new", last_failed_at=NOW + 5))
+    assert store.put([old]) == Ingested(1)
+    assert store.put([new, old, new]) == Ingested(1, 2)
+    assert store.put([old, new]) == Ingested(0, 2)
+    assert [each.letter.body for each in all_of(store)] == [b"old", b"new"]
+    (first, second) = [each.letter.id for each in all_of(store)]
+    assert first == "orders-1"
+    assert second.startswith("orders-1~")
+
+
+def test_two_letters_of_one_id_that_come_together_are_both_kept(store):
+    both = [WholeLetter(letter=letter(id="orders-1", body=b"%d" % n, last_failed_at=NOW + n)) for n in range(2)]
+    assert store.put([*both, both[1]]) == Ingested(2, 1)
+    assert store.put(both[::-1]) == Ingested(0, 2)
+
+
 def test_letters_of_one_id_in_two_places_or_sources_are_two(store):
     same = [
         WholeLetter(letter=letter(id="7")),

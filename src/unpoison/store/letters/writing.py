@@ -3,7 +3,7 @@
 Letters and what is counted of them are written in one transaction (`turns.py`), so a crash leaves both or neither.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from unpoison.model.dead_letter import WholeLetter
 from unpoison.store.letters.counts import Changes
@@ -46,11 +46,7 @@ def _sum(total: Ingested, more: Ingested) -> Ingested:
 
 def _write(run: Execute, letters: Sequence[Prepared], changes: Changes, now: float) -> Ingested:
     take_turn(run)
-    there = _known(run, letters)
-    new: dict[tuple[str, str, str], Prepared] = {}
-    for letter in letters:
-        if letter.identity not in there:
-            new.setdefault(letter.identity, letter)
+    new = _new(run, letters)
     twins = _twins(run, new.values())
     marked, rows, contents = 0, [], []
     for number, letter in enumerate(new.values(), take_numbers(run, len(new)) if new else 0):
@@ -67,16 +63,45 @@ def _write(run: Execute, letters: Sequence[Prepared], changes: Changes, now: flo
     return Ingested(len(new), len(letters) - len(new), marked)
 
 
-def _known(run: Execute, letters: Sequence[Prepared]) -> set[tuple[str, str, str]]:
-    """The identities of those that the store has already. While it is our turn, no other writer adds one."""
+Identity = tuple[str, str, str]
+
+
+def _new(run: Execute, letters: Sequence[Prepared]) -> dict[Identity, Prepared]:
+    """Those that the store does not have."""
+    known = _known(run, letters)
+    new, other = _told_apart(letters, known)
+    if other:
+        new |= _told_apart(other, _known(run, other))[0]
+    return new
+
+
+def _told_apart(
+    letters: Sequence[Prepared], known: Mapping[Identity, tuple[object, ...]]
+) -> tuple[dict[Identity, Prepared], list[Prepared]]:
+    """The new ones among them, and those that are other letters than the known ones of their identity, renamed."""
+    new: dict[Identity, Prepared] = {}
+    other: list[Prepared] = []
+    for letter in letters:
+        facts = known.get(letter.identity) or (new[letter.identity].facts if letter.identity in new else None)
+        if facts is None:
+            new[letter.identity] = letter
+        elif facts != letter.facts:
+            other.append(letter.renamed())
+    return new, other
+
+
+def _known(run: Execute, letters: Sequence[Prepared]) -> dict[Identity, tuple[object, ...]]:
+    """The facts of those whose identity the store has already. While it is our turn, no other writer adds one."""
     by_place: dict[tuple[str, str], list[str]] = {}
     for letter in letters:
         by_place.setdefault(letter.identity[:2], []).append(letter.letter_id)
-    found: set[tuple[str, str, str]] = set()
+    found: dict[Identity, tuple[object, ...]] = {}
     for place, ids in by_place.items():
-        marks = ", ".join("?" * len(ids))
-        query = f"select letter_id from unpoison_letters where source = ? and place = ? and letter_id in ({marks})"
-        found |= {(*place, letter_id) for (letter_id,) in run(query, (*place, *ids)).fetchall()}
+        query = (
+            "select letter_id, failed_at, message_id, replays from unpoison_letters "
+            f"where source = ? and place = ? and letter_id in ({', '.join('?' * len(ids))})"
+        )
+        found |= {(*place, row[0]): tuple(row[1:]) for row in run(query, (*place, *ids)).fetchall()}
     return found
 
 
