@@ -95,7 +95,7 @@ class Run:
     def serve(self, *, until_empty: bool = False) -> None:
         """Consume until stopped. Blocks; signals are caught only if this is the main thread."""
         threads = [
-            threading.Thread(target=self._consume, args=(app, options, until_empty), name=f"unpoison-{options.source}")
+            threading.Thread(target=self._consume_and_tell, args=(app, options, until_empty), name=f"unpoison-{options.source}")
             for app in self._apps
             for options in self._options[id(app)]
         ]
@@ -161,6 +161,12 @@ class Run:
         )
         self.stop(0)
 
+    def _consume_and_tell(self, app: RunnableApp, options: ConsumerOptions, until_empty: bool) -> None:
+        try:
+            self._consume(app, options, until_empty)
+        finally:
+            self._happened.put(None)
+
     def _consume(self, app: RunnableApp, options: ConsumerOptions, until_empty: bool) -> None:
         bell, link = Bell(), None
         try:
@@ -176,7 +182,6 @@ class Run:
             self._crashed.append(error)
             self.stop()
         finally:
-            self._happened.put(None)
             if link is not None:
                 link.close()
 
