@@ -24,9 +24,9 @@ from bench.harness.rounds import Rounds
 from unpoison.filters.filter import Filter
 from unpoison.model.dead_letter import DeadLetter, WholeLetter
 from unpoison.model.message import Message
-from unpoison.store.letters.choice import letters_for
 from unpoison.store.letters.port import LetterStore
 from unpoison.store.letters.rows import CONTENTS, LETTER
+from unpoison.store.letters.sql_letters import letters_for
 from unpoison.store.letters.values import Order
 
 PUT = 10_000

@@ -25,10 +25,10 @@ from unpoison.flow.runnable import RunnableApp
 from unpoison.flow.sending import check, outgoing, published, warn_of_new_source
 from unpoison.model.backoff import Backoff
 from unpoison.model.message import Outgoing
-from unpoison.port.broker import Broker
+from unpoison.port.broker import Broker, DeadLetters
 from unpoison.port.findings import check_accepted
 from unpoison.reporting.report import RunResult, Tally
-from unpoison.store.choice import store_url
+from unpoison.store.choice import check_collects, store_url
 from unpoison.worker.call import Registration, WorkerHooks
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -42,6 +42,7 @@ class App:
 
     - `url`: the broker. Without it: UNPOISON_URL.
     - `store`: a SQLite file or PostgreSQL database that consumers and operators share. None: that of the broker; '': no store.
+    - `collect`: whether dead letters are moved from the DLQ of the broker into the store, and worked on there.
     - `create`: whether to create queues, topics and tables that are missing.
     - `grace`: how long a planned stop waits for running messages.
     - `prefetch`: how many messages a consumer reads ahead.
@@ -58,6 +59,7 @@ class App:
         url: str | None = None,
         *,
         store: str | None = None,
+        collect: bool | None = DEFAULTS.collect,
         create: bool | None = DEFAULTS.create,
         grace: float | timedelta | None = DEFAULTS.grace,
         prefetch: int | None = DEFAULTS.prefetch,
@@ -77,6 +79,8 @@ class App:
         settings = settings_from(given)
         url = resolved(settings.url)
         self.settings: Settings = replace(settings, url=url, store=store_url(url, settings.store))
+        if settings.collect:
+            check_collects(url, self.settings.store)
         check_accepted(settings.accept)
         self._consumers: dict[str, Registration] = {}
         self._on_start: list[Callable[[], Any]] = []
@@ -227,9 +231,17 @@ class App:
         with self._lock:
             pid, known = self._dlqs.get(source, (0, None))
             if known is None or known.is_closed or pid != os.getpid():
-                known = DLQManager(dead_letters_for(self.settings.url, source, create=self.settings.create), source)
+                known = DLQManager(self._letters(source), source)
                 self._dlqs[source] = (os.getpid(), known)
             return known
+
+    def _letters(self, source: str) -> DeadLetters:
+        url, store, create = self.settings.url, self.settings.store, self.settings.create
+        if not (self.settings.collect and store):
+            return dead_letters_for(url, source, create=create)
+        from unpoison.store.letters.choice import letters_of  # noqa: PLC0415 - only for letters that are collected
+
+        return letters_of(url, store, source, create=create, may_create=create)
 
     def run(self, *, until_empty: bool = False) -> RunResult:
         """Consume until SIGTERM or SIGINT, or until the sources are empty. Returns how many messages ended how."""

@@ -14,8 +14,9 @@ from typing import Self, TypeAlias
 
 from unpoison.errors import BulkStopped, ConfigError, LetterNotFound, UnpoisonError
 from unpoison.filters.filter import Filter
-from unpoison.model.dead_letter import STATES, DeadLetter
-from unpoison.port.broker import DeadLetters, ListsIds, Progress, PurgesHistory, ReadAsAWhole, SizesPages, one_look
+from unpoison.model.dead_letter import DeadLetter
+from unpoison.model.verdict import STATES
+from unpoison.port.broker import ClosesMore, DeadLetters, ListsIds, Progress, PurgesHistory, ReadAsAWhole, SizesPages, one_look
 from unpoison.port.broker_url import masked_text
 
 PAGE = 1_000
@@ -118,7 +119,7 @@ class DLQManager:
     def close(self) -> None:
         """Close its connection. It also works as a context manager: with app.dlq("orders") as dlq: …"""
         self.is_closed = True
-        self._letters.broker.close()
+        (self._letters if isinstance(self._letters, ClosesMore) else self._letters.broker).close()
 
     def __enter__(self) -> Self:
         return self

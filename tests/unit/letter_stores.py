@@ -9,8 +9,7 @@ from tests.unit.filtering import NOW, letter
 from tests.unit.stores import Clock
 from unpoison.model.dead_letter import WholeLetter
 from unpoison.store import schema
-from unpoison.store.letters.choice import letters_for
-from unpoison.store.letters.sql_letters import SQLLetterStore
+from unpoison.store.letters.sql_letters import SQLLetterStore, letters_for
 from unpoison.store.letters.values import StoredLetter
 from unpoison.store.sqlite import SQLiteDatabase
 

@@ -9,11 +9,12 @@ import click
 
 from unpoison.cli.input_output import print_json, print_json_array
 from unpoison.cli.screen import console, group_table, letter_table, print_letter, progress
-from unpoison.cli.target import NO_SOURCES, Target, chosen_by, target, target_options
+from unpoison.cli.target import NO_SOURCES, GivenTarget, Target, chosen_by, target_options
 from unpoison.cli.where import where_option
 from unpoison.filters.filter import Filter
-from unpoison.model.dead_letter import STATES, DeadLetter
+from unpoison.model.dead_letter import DeadLetter
 from unpoison.model.letter_group import grouped
+from unpoison.model.verdict import STATES
 from unpoison.model.wording import acts_on_terminals, one_line
 from unpoison.port.broker import Progress
 
@@ -45,9 +46,7 @@ def how_many(ctx: click.Context, param: click.Parameter, value: str | None) -> i
 @click.option("--limit", callback=how_many, metavar="N|all", help=f"List at most N.  [default: {TABLE_LIMIT}; with --json all]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON array of dead letters.")
 def ls(
-    app: str | None,
-    url: str | None,
-    source: str | None,
+    given: GivenTarget,
     where: Filter | None,
     state: str | None,
     limit: int | None,
@@ -57,7 +56,7 @@ def ls(
     if where is not None and state == "dead":
         where = Filter.parse(f"state:dead ({where})")
     state = state or "dead"
-    chosen = target(app, url, source)
+    chosen = given.opened()
     if limit is None:
         limit = ALL if as_json else TABLE_LIMIT
     with progress("Reading") as advance:
@@ -125,9 +124,9 @@ def _count(chosen: Target, state: str) -> int:
 @target_options
 @where_option("Only letters that match.")
 @click.option("--json", "as_json", is_flag=True, help='Print {"SOURCE": {"dead": N, "replayed": N, "discarded": N}}.')
-def count(app: str | None, url: str | None, source: str | None, where: Filter | None, as_json: bool) -> None:
+def count(given: GivenTarget, where: Filter | None, as_json: bool) -> None:
     """Count dead letters by source: waiting, replayed and discarded. Changes nothing."""
-    chosen = target(app, url, source)
+    chosen = given.opened()
     if where is None:
         counts = {dlq.source: dlq.counts() for dlq in chosen.dlqs}
     else:
@@ -150,12 +149,12 @@ def count(app: str | None, url: str | None, source: str | None, where: Filter | 
 @target_options
 @where_option("Only letters that match.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON array of groups.")
-def groups(app: str | None, url: str | None, source: str | None, where: Filter | None, as_json: bool) -> None:
+def groups(given: GivenTarget, where: Filter | None, as_json: bool) -> None:
     """Count the dead letters that wait by what failed: one group for each fingerprint, the largest first.
 
     Each group shows the error of the letter that failed last. To see the letters: unpoison dlq ls --where group:3f9a
     """
-    chosen = target(app, url, source)
+    chosen = given.opened()
     with progress("Reading") as advance, chosen.one_look():
         found = grouped(_letters(chosen, "dead", ALL, where, advance))
     if as_json:
@@ -178,14 +177,14 @@ def groups(app: str | None, url: str | None, source: str | None, where: Filter |
 @target_options
 @click.option("--json", "as_json", is_flag=True, help="Print the letter as one JSON object.")
 @click.option("--body", "only_body", is_flag=True, help="Write only the body to standard output, byte for byte.")
-def show(letter_id: str, app: str | None, url: str | None, source: str | None, as_json: bool, only_body: bool) -> None:
+def show(letter_id: str, given: GivenTarget, as_json: bool, only_body: bool) -> None:
     """Show everything known about one dead letter: what happened, body, headers, earlier attempts, traceback.
 
     ID is the letter's own id, as `ls` shows it, or the id of its message.
     """
     if as_json and only_body:
         raise click.UsageError("--json and --body both write to standard output. Give one of them.")
-    chosen = target(app, url, source)
+    chosen = given.opened()
     with chosen.one_look():
         letter = chosen.find(letter_id)[1]
     if only_body:

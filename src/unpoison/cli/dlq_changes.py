@@ -11,7 +11,7 @@ import click
 
 from unpoison.cli.input_output import confirm, print_json
 from unpoison.cli.screen import progress
-from unpoison.cli.target import DLQ, Target, chosen_by, said_gone, target, target_options
+from unpoison.cli.target import DLQ, GivenTarget, Target, chosen_by, said_gone, target_options
 from unpoison.cli.where import where_option
 from unpoison.deadletters import DiscardResult, DLQManager, ReplayResult, Selection
 from unpoison.filters.filter import Filter
@@ -88,9 +88,7 @@ DRY_RUN = click.option("--dry-run", is_flag=True, help="With --where: say which 
 def replay(
     *,
     letter_ids: Sequence[str],
-    app: str | None,
-    url: str | None,
-    source: str | None,
+    given: GivenTarget,
     everything: bool,
     where: Filter | None,
     dry_run: bool,
@@ -104,7 +102,7 @@ def replay(
     if [bool(letter_ids), everything, where is not None].count(True) != 1:
         raise click.UsageError("Give the ids of the letters to replay, or --where FILTER, or --all.")
     _check_dry_run(dry_run, where)
-    chosen = target(app, url, source)
+    chosen = given.opened()
     if where is not None:
         _change_meant(REPLAY, chosen, where, dry_run=dry_run, yes=yes, as_json=as_json)
     elif everything:
@@ -198,9 +196,7 @@ def _named(ids: Sequence[str]) -> str:
 def discard(
     *,
     letter_ids: Sequence[str],
-    app: str | None,
-    url: str | None,
-    source: str | None,
+    given: GivenTarget,
     where: Filter | None,
     dry_run: bool,
     yes: bool,
@@ -210,7 +206,7 @@ def discard(
     if bool(letter_ids) == (where is not None):
         raise click.UsageError("Give the ids of the letters to discard, or --where FILTER.")
     _check_dry_run(dry_run, where)
-    chosen = target(app, url, source)
+    chosen = given.opened()
     if where is not None:
         _change_meant(DISCARD, chosen, where, dry_run=dry_run, yes=yes, as_json=as_json)
         return
@@ -231,14 +227,18 @@ def discard(
 @click.option("--yes", is_flag=True, help="Do not ask. Needed where there is no terminal.")
 @click.option("--json", "as_json", is_flag=True, help='Print {"purged": N, "history": N}.')
 def purge(
-    app: str | None, url: str | None, source: str | None, where: Filter | None, dry_run: bool, yes: bool, as_json: bool
+    given: GivenTarget,
+    where: Filter | None,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
 ) -> None:
     """Delete all dead letters of a source for good: waiting, replayed and discarded. With --where those that match.
 
     This cannot be undone. To keep a copy first: unpoison dlq ls --state all --json > letters.json
     """
     _check_dry_run(dry_run, where)
-    chosen = target(app, url, source)
+    chosen = given.opened()
     dlq = chosen.one()
     if where is not None:
         _purge_meant(chosen, where, dry_run=dry_run, yes=yes, as_json=as_json)

@@ -1,9 +1,6 @@
 """What do commands on consumers need: the store, the broker, and the name of the person who runs them?"""
 
 import difflib
-import getpass
-import os
-import socket
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 
@@ -17,14 +14,6 @@ from unpoison.store.port import Store
 
 STORE_EXAMPLE = "App(…, store='postgresql://db.example.com/shop')"
 MOST_NAMES = 10
-
-
-def operator() -> str:
-    """Who runs this command, as user@host. A note for colleagues, not a proof: with sudo it is the person behind it."""
-    user = os.environ.get("SUDO_USER", "")
-    with suppress(KeyError, OSError, ImportError):  # in a container the user often has no name
-        user = user or getpass.getuser()
-    return f"{user or f'uid {os.getuid()}'}@{socket.gethostname()}"
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import click
 
-from unpoison.cli.fleet import check_exists, opened_store, operator
+from unpoison.cli.fleet import check_exists, opened_store
 from unpoison.cli.input_output import print_json
 from unpoison.cli.source_status import InStore, dated, look
 from unpoison.cli.status_text import outage_ended, pause_ended, resume_command, said_by
@@ -14,6 +14,7 @@ from unpoison.cli.target import Fleet, fleet, fleet_options
 from unpoison.errors import BrokerUnavailable
 from unpoison.flow.store_link import EXCHANGE_EVERY
 from unpoison.model.wording import counted, one_line
+from unpoison.store.letters.choice import operator
 from unpoison.store.port import OPERATOR, Pause, SharedCircuit, Store
 
 REASON_LIMIT = 500

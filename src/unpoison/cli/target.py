@@ -18,20 +18,21 @@ from typing import Any, NamedTuple, TypeVar
 import click
 
 from unpoison.app import App, consumers_of, worker_hooks_of
-from unpoison.brokers import broker_for, dead_letters_for, sources_for
+from unpoison.brokers import broker_for, sources_for
 from unpoison.deadletters import DLQManager, Selection
 from unpoison.decide.options import settings_from
 from unpoison.errors import CapabilityError, ConfigError, LetterNotFound
 from unpoison.filters.filter import Filter
 from unpoison.flow.runnable import RunnableApp
-from unpoison.model.dead_letter import STATES, DeadLetter
+from unpoison.model.dead_letter import DeadLetter
 from unpoison.model.failure import describe
+from unpoison.model.verdict import STATES
 from unpoison.model.wording import counted, one_line
 from unpoison.port.broker import Capability, DeadLetters, one_look
 from unpoison.port.broker_url import masked
 from unpoison.programs.importing import import_app
 from unpoison.reporting.log_lines import LogStyle, settle
-from unpoison.store.choice import store_url
+from unpoison.store.choice import check_collects, store_url
 from unpoison.workers.template_client import ImportFailed
 
 _PLACE = re.compile(r'^ +File "(?P<file>[^"\n]+)", line (?P<line>\d+)[^\n]*(?:\n +(?P<code>[^\n]*))?', re.MULTILINE)
@@ -193,29 +194,58 @@ def said_gone(gone: Sequence[str]) -> list[str]:
     return [f"{were} replayed, discarded or purged by someone else in the meantime."] if gone else []
 
 
-def target_options(command: Function) -> Function:
-    """The options that choose the DLQs; `target` makes a Target of them."""
+class GivenTarget(NamedTuple):
+    """What a command was told about the letters that it works on."""
+
+    app: str | None
+    url: str | None
+    source: str | None
+    store: str | None
+
+    def opened(self) -> Target:
+        """Open the DLQs. Creates nothing: a file or a source that does not exist is an error. With a store its letters too."""
+        if self.app is not None and self.url is not None:
+            raise click.UsageError("--app and --url both name a broker. Give one of them.")
+        if self.app is not None:
+            return self._of_app(load(self.app))
+        url = target_or_url(self.url, "Name the app or the broker: add --app module:app or --url URL")
+        return _opened(url, [self.source] if self.source else None, known=(), store=_store(url, self.store or ""))
+
+    def _of_app(self, app: App) -> Target:
+        settings, consumed = app.settings, consumers_of(app)
+        sources = [self.source] if self.source else list(consumed)
+        if not sources:
+            raise click.UsageError("The app has no consumer, so its sources are unknown. Add --source NAME.")
+        default = (settings.store or "") if settings.collect else ""
+        store = default if self.store is None else _store(settings.url, self.store)
+        return _opened(settings.url, sources, known=consumed if settings.create else (), store=store)
+
+
+def target_options(command: Function) -> Callable[..., Any]:
+    """The options that choose the DLQs. The command gets them as one GivenTarget."""
+
+    @functools.wraps(command)
+    def with_target(app: str | None, url: str | None, source: str | None, store: str | None, **others: Any) -> Any:
+        return command(GivenTarget(app, url, source, store), **others)
+
     app = click.option("--app", metavar="MODULE:APP", help="The app, for its broker and its sources.")
     url = click.option("--url", metavar="URL", help="The broker, in place of --app.  [default: UNPOISON_URL]")
     source = click.option("--source", metavar="NAME", help="The source.  [default: all sources of the app or the broker]")
-    return app(url(source(command)))
+    about = "The store that dead letters are collected into, to work on them there.  [default: that of an app with collect=True]"
+    store = click.option("--store", metavar="URL", help=about)
+    return app(url(source(store(with_target))))
 
 
-def target(app: str | None, url: str | None, source: str | None) -> Target:
-    """Open the DLQs. Creates nothing: a file or a source that does not exist is an error."""
-    if app is not None and url is not None:
-        raise click.UsageError("--app and --url both name a broker. Give one of them.")
-    if app is not None:
-        loaded = load(app)
-        sources = [source] if source else list(consumers_of(loaded))
-        if not sources:
-            raise click.UsageError("The app has no consumer, so its sources are unknown. Add --source NAME.")
-        return _opened(loaded.settings.url, sources, known=consumers_of(loaded) if loaded.settings.create else ())
-    url = target_or_url(url, "Name the app or the broker: add --app module:app or --url URL")
-    return _opened(url, [source] if source else None, known=())
+def _store(url: str, store: str) -> str:
+    """The URL of a store for letters; empty if none was given."""
+    if not store:
+        return ""
+    found = store_url(url, store)
+    check_collects(url, found)
+    return found
 
 
-def _opened(url: str, sources: Sequence[str] | None, known: Any) -> Target:
+def _opened(url: str, sources: Sequence[str] | None, known: Any, store: str) -> Target:
     """Without `sources`: all sources that the broker has been used for."""
     broker = broker_for(url)
     if Capability.SHARED not in broker.capabilities:
@@ -227,8 +257,10 @@ def _opened(url: str, sources: Sequence[str] | None, known: Any) -> Target:
     broker.close()
     if sources is None:
         sources = sources_for(url)
+    from unpoison.store.letters.choice import letters_of  # noqa: PLC0415 - `unpoison run` needs neither this nor its modules
+
     # A source that the app consumes may not have been used yet; any other source that does not exist is a typing mistake.
-    opened = [(source, dead_letters_for(url, source, create=source in known)) for source in sources]
+    opened = [(source, letters_of(url, store, source, create=source in known)) for source in sources]
     return Target([DLQ(source, letters, DLQManager(letters, source)) for source, letters in opened])
 
 

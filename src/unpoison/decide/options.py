@@ -38,6 +38,8 @@ class Settings:
     url: str = field(repr=False)
     store: str | None = field(default=None, repr=False)
     """None: the database of the broker, if it is one that can be a store. Empty: no store."""
+    collect: bool = False
+    """Whether dead letters are moved into the store."""
     create: bool = True
     grace: float = 25.0
     prefetch: int = 256

@@ -8,8 +8,7 @@ import difflib
 import enum
 from typing import NamedTuple
 
-from unpoison.model.dead_letter import STATES
-from unpoison.model.verdict import ErrorClassification
+from unpoison.model.verdict import STATES, ErrorClassification
 
 EQUALITY = (":", "=", "!=")
 ORDER = (">", ">=", "<", "<=")

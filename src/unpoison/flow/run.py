@@ -20,6 +20,7 @@ from typing import Any
 from unpoison.brokers import broker_for, check_sources, leaves_cycles, losses_for
 from unpoison.decide.options import ConsumerOptions, Settings
 from unpoison.errors import BrokerUnavailable, ConfigError, UnpoisonError
+from unpoison.flow.collecting import Collecting
 from unpoison.flow.consumer import Consumer
 from unpoison.flow.ending import IdleAgreement
 from unpoison.flow.runnable import RunnableApp
@@ -168,12 +169,13 @@ class Run:
             self._happened.put(None)
 
     def _consume(self, app: RunnableApp, options: ConsumerOptions, until_empty: bool) -> None:
-        bell, link = Bell(), None
+        bell, link, collecting = Bell(), None, None
         try:
             link = _link(app.settings, options.source, bell)
             consumer = self._start(app, options, bell, link)
             if consumer is None:
                 return
+            collecting = Collecting(app.settings, options.source, _name()) if app.settings.collect else None
             self._consumers.append(consumer)
             if self._stopped.is_set():
                 consumer.stop(0)
@@ -182,8 +184,9 @@ class Run:
             self._crashed.append(error)
             self.stop()
         finally:
-            if link is not None:
-                link.close()
+            for each in (link, collecting):
+                if each is not None:
+                    each.close()
 
     def _start(self, app: RunnableApp, options: ConsumerOptions, bell: Bell, link: StoreLink | None) -> Consumer | None:
         broker, report = broker_for(app.settings.url), self._reports[id(app)]

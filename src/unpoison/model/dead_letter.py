@@ -10,9 +10,6 @@ from unpoison.model.failure import Crash
 from unpoison.model.message import MOST_COUNTED, Counters, Message, PastAttempt
 from unpoison.model.verdict import ErrorClassification
 
-STATES = ("dead", "replayed", "discarded")
-"""What can have become of a letter. Only a dead one waits."""
-
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     """One message given up on, with everything known about why.

@@ -1,4 +1,5 @@
-"""Which kind of failure ended an attempt, and what happens to its message: one of three verdicts.
+"""Which kind of failure ended an attempt, and what happens to its message: one of three verdicts. And what can become of the
+letter of one that was given up.
 
     Retry        start it again later
     DeadLetter   give it up and keep it, with everything known about why
@@ -11,6 +12,9 @@ import enum
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypeAlias
+
+STATES = ("dead", "replayed", "discarded")
+"""What can have become of a letter. Only a dead one waits."""
 
 
 class ErrorClassification(enum.StrEnum):

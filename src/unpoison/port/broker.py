@@ -341,6 +341,13 @@ class ListsIds(Protocol):
 
 
 @runtime_checkable
+class ClosesMore(Protocol):
+    """Dead letters that have more to close than the connection to their broker."""
+
+    def close(self) -> None: ...
+
+
+@runtime_checkable
 class SizesPages(Protocol):
     """A DLQ that is dealt with best in pages of another size than usual: where each change costs many questions to the server."""
 

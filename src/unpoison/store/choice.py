@@ -24,6 +24,16 @@ def store_url(broker: str, given: str | None) -> str:
     return resolved(given)
 
 
+def check_collects(url: str, store: str | None) -> None:
+    """Raise ConfigError where dead letters cannot be collected."""
+    if scheme_of(url) == "memory":
+        raise ConfigError(f"{masked(url)!r} keeps its dead letters in one process, from where nothing can be collected.")
+    if not store:
+        raise ConfigError(
+            f"collect=True moves dead letters into a store, and {masked(url)!r} has none. Give the app a store: {FORMS}."
+        )
+
+
 def store_for(url: str) -> Store:
     """A store for this URL, not yet opened."""
     return SQLStore(database_for(url, is_queue=True))

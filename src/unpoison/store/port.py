@@ -9,6 +9,8 @@ from typing import Any, Protocol
 
 import msgspec
 
+from unpoison.errors import StoreUnavailable
+
 OPERATOR = "operator"
 """A person has paused the source."""
 ADMISSION = "admission"
@@ -27,6 +29,10 @@ source that a person has paused is not: nothing can be heard of it."""
 
 MOST_INTERVALS = 2
 """Intervals for which a probe is planned ahead at most: one, and some room for clocks that differ a little."""
+
+
+class CannotKeep(StoreUnavailable):
+    """The store is there and cannot keep something that it was given: it is too large, say."""
 
 
 class Pause(msgspec.Struct, frozen=True):

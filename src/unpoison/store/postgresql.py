@@ -12,6 +12,7 @@ from unpoison.errors import BrokerUnavailable, StoreUnavailable
 from unpoison.port.broker_url import masked, without_secrets
 from unpoison.port.table_versions import migrate
 from unpoison.store.letters.pg_trgm import Trigrams
+from unpoison.store.port import CannotKeep
 from unpoison.store.rows import Execute, Rows, storable
 from unpoison.store.schema import MIGRATIONS_OF_POSTGRESQL as MIGRATIONS
 from unpoison.store.schema import OURS
@@ -20,6 +21,9 @@ ASKING = "asking the store"
 
 _REFUSED = (psycopg.errors.InsufficientPrivilege, psycopg.errors.FeatureNotSupported, psycopg.errors.UndefinedFile)
 """The role may not create the extension, or the server does not have it."""
+
+_TOO_MUCH = (psycopg.DataError, psycopg.errors.ProgramLimitExceeded)
+"""What is too large for a value or an index, and what cannot be a value."""
 
 alone_in_store = partial(alone, tables=OURS)
 
@@ -80,7 +84,9 @@ class PostgreSQLDatabase:
         try:
             yield
         except BrokerUnavailable as error:
-            raise StoreUnavailable(explained(error.__cause__ or error, self._url)) from error
+            cause = error.__cause__ or error
+            kind = CannotKeep if isinstance(cause, _TOO_MUCH) else StoreUnavailable
+            raise kind(explained(cause, self._url)) from error
 
 
 class _Statements:

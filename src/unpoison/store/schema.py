@@ -15,6 +15,8 @@
     audit            who changed which letters and groups, when, and from what; rows are only added
     letter_search_upto  the number of the last letter in the index of texts, which is made where it is first written
     letter_search    in PostgreSQL the texts that are searched; in SQLite their index
+    collectors       who moves letters of a DLQ into the store, and until when it does so without saying more
+    letter_claims    letters that somebody is sending back, and until when nobody else does
     letter_turn      one row: who changes letters locks it first. It has the number of the letter that came last
 
 A store may be in the same database as a broker. So its tables have a version of their own, in `unpoison_store_version`. Times are
@@ -98,6 +100,14 @@ insert into unpoison_letter_search_upto values (0);
 create index unpoison_letters_traceback on unpoison_letters (traceback) where traceback is not null
 """
 
+_V5 = """
+create table unpoison_collectors (
+    source {text} not null, place {text} not null, collector {text} not null, until double precision not null,
+    primary key (source, place));
+create table unpoison_letter_claims (
+    no {number} primary key, claimed_by {text} not null, until double precision not null)
+"""
+
 _V4_POSTGRESQL = (
     _V4.rstrip()
     + """;
@@ -110,13 +120,14 @@ _TYPES = {"text": "text", "bytes": "blob", "number": "integer"}
 _POSTGRESQL_TYPES = {"text": 'text collate "C"', "bytes": "bytea", "number": "bigint"}
 """In collation "C" case and order are what `filters/terms.py` says, whatever the locale of the database is."""
 
-MIGRATIONS: tuple[str, ...] = (_V1, _V2.format(**_TYPES), _V3.format(**_TYPES), _V4)
+MIGRATIONS: tuple[str, ...] = (_V1, _V2.format(**_TYPES), _V3.format(**_TYPES), _V4, _V5.format(**_TYPES))
 """Entry n takes a database from version n to n + 1. Entries are only ever added."""
 MIGRATIONS_OF_POSTGRESQL: tuple[str, ...] = (
     _V1,
     _V2.format(**_POSTGRESQL_TYPES),
     _V3.format(**_POSTGRESQL_TYPES),
     _V4_POSTGRESQL,
+    _V5.format(**_POSTGRESQL_TYPES),
 )
 """The same for PostgreSQL."""
 

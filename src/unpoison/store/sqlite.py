@@ -13,6 +13,7 @@ from unpoison.brokers.sqlite.schema import alone, version
 from unpoison.errors import BrokerUnavailable, StoreUnavailable
 from unpoison.port.table_versions import migrate
 from unpoison.store.letters.fts5 import FTS5
+from unpoison.store.port import CannotKeep
 from unpoison.store.rows import Execute, storable
 from unpoison.store.schema import MIGRATIONS, OURS
 from unpoison.store.sql_store import IndexesTexts
@@ -87,9 +88,8 @@ class SQLiteDatabase:
         try:
             yield
         except (sqlite3.Error, OSError) as error:
-            raise StoreUnavailable(
-                f"The store in the SQLite file {self._path!r} cannot be used: {error}.{_meaning(error)}"
-            ) from error
+            kind = CannotKeep if isinstance(error, sqlite3.DataError) else StoreUnavailable
+            raise kind(f"The store in the SQLite file {self._path!r} cannot be used: {error}.{_meaning(error)}") from error
         except BrokerUnavailable as error:
             raise StoreUnavailable(f"The store cannot be used. {error}") from error
 
@@ -102,4 +102,6 @@ def _meaning(error: Exception) -> str:
         return " The disk is full: free some space."
     if "readonly" in text:
         return " This user may not write the file or its folder: check owner, mode and mount."
+    if "too big" in text:
+        return " SQLite keeps nothing that is larger than 1 GB."
     return ""

@@ -23,6 +23,11 @@ FLOW = (
     "unpoison.flow.settling",
     "unpoison.flow.suspects",
     "unpoison.deadletters",
+    "unpoison.store.letters.claims",
+    "unpoison.store.letters.collected",
+    "unpoison.store.letters.collector",
+    "unpoison.store.letters.turns",
+    "unpoison.store.letters.writing",
 )
 """The modules whose lines are kill points on every broker. A thread that the work starts is watched once it comes by one."""
 

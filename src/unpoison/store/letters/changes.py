@@ -3,11 +3,12 @@
 Letters are changed chunk by chunk, each with its counts and its entry in the audit log in one transaction (`turns.py`).
 """
 
+from array import array
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from unpoison.model.dead_letter import STATES
+from unpoison.model.verdict import STATES
 from unpoison.store.letters import audit
 from unpoison.store.letters.counts import Changes, Kind
 from unpoison.store.letters.turns import Turns, take_turn
@@ -30,21 +31,22 @@ class LetterChanges:
         checked(change)
         edges = [*range(0, selection.count, CHUNK), selection.count]
         chunks = [list(selection.numbers[start:end]) for start, end in pairwise(edges)]
-        done = handled = 0
+        done, handled = array("q"), 0
 
         def write(run: Execute, chunk: Sequence[int], changes: Changes, now: float) -> None:
-            nonlocal done, handled
+            nonlocal handled
             before = _changed(run, chunk, change, changes)
             if before:
                 was = audit.by_value(before)
                 letters, about = len(before), selection.where
                 audit.note(run, now, who=by, what=change.what, about=about, letters=letters, before=was, after=change.to)
-            done, handled = done + len(before), handled + len(chunk)
+            done.extend(before)
+            handled += len(chunk)
             if progress:
                 progress(handled, selection.count)
 
         self._turns.each(chunks, write)
-        return Changed(done, selection.count - done)
+        return Changed(len(done), selection.count - len(done), done)
 
 
 def checked(change: Change) -> None:

@@ -1,10 +1,36 @@
-"""The part of a store that keeps dead letters, for a URL."""
+"""Where the dead letters of a source are worked on, and who works on them."""
 
-from unpoison.store.choice import database_for
-from unpoison.store.letters.port import LetterStore
-from unpoison.store.letters.sql_letters import SQLLetterStore
+import getpass
+import os
+import socket
+from contextlib import suppress
+
+from unpoison.brokers import dead_letters_for
+from unpoison.port.broker import DeadLetters
+from unpoison.store.letters.collected import CollectedLetters
+from unpoison.store.letters.collector import Collector
+from unpoison.store.letters.sql_letters import letters_for
 
 
-def letters_for(url: str) -> LetterStore:
-    """Not yet opened."""
-    return SQLLetterStore(database_for(url, is_queue=False))
+def letters_of(url: str, store: str, source: str, *, create: bool = True, may_create: bool = True) -> DeadLetters:
+    """The dead letters of a source, opened: in this store if there is one, else in the DLQ of the broker. `may_create` is for the
+    tables of the store."""
+    native = dead_letters_for(url, source, create=create)
+    if not store:
+        return native
+    try:
+        letters = letters_for(store)
+        letters.open(create=may_create)
+    except BaseException:
+        native.broker.close()
+        raise
+    who = operator()
+    return CollectedLetters(native, letters, source, who, Collector(native, letters, source, who).collect)
+
+
+def operator() -> str:
+    """Who does this, as user@host. A note for colleagues, not a proof: with sudo it is the person behind it."""
+    user = os.environ.get("SUDO_USER", "")
+    with suppress(KeyError, OSError, ImportError):  # in a container the user often has no name
+        user = user or getpass.getuser()
+    return f"{user or f'uid {os.getuid()}'}@{socket.gethostname()}"

@@ -8,7 +8,6 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from unpoison.store.letters.columns import NO_TIME
-from unpoison.store.letters.regressions import regress
 from unpoison.store.letters.rows import Prepared
 from unpoison.store.rows import Execute, insert
 
@@ -106,7 +105,8 @@ class Changes:
         if traceback is not None:
             self._tracebacks[traceback] -= 1
 
-    def write(self, run: Execute, now: float) -> None:
+    def write(self, run: Execute) -> Sequence[tuple[str, str, str]]:
+        """Returns which groups have got letters, by fingerprint, source and version."""
         tracebacks = [(digest, count, self._texts.get(digest, "")) for digest, count in sorted(self._tracebacks.items())]
         insert(run, _TRACEBACKS, tracebacks, _ADD_TRACEBACKS)
         groups = [(group, seen.first, seen.last, seen.sample, *seen.of) for group, seen in sorted(self._groups.items())]
@@ -120,8 +120,7 @@ class Changes:
                 run("delete from unpoison_tracebacks where digest = ? and letters <= 0", (digest,))
             for group, numbers in sorted(self._removed.items()):
                 _give_sample(run, group, numbers)
-        if versions:
-            regress(run, [version[:3] for version in versions], now)
+        return [version[:3] for version in versions]
 
 
 _Key = TypeVar("_Key")

@@ -1,6 +1,6 @@
 """What a store of dead letters must do: keep, count, find and change them. Its values are in `values.py`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from unpoison.filters.filter import Filter
@@ -36,7 +36,19 @@ class LetterStore(Protocol):
 
     def put(self, letters: Sequence[WholeLetter]) -> Ingested:
         """Keep these letters. When it returns they are on disk. One that the store has already changes nothing, whatever has
-        become of it by then. If it raises, some may be kept: put all of them again."""
+        become of it by then. If it raises, some may be kept: put all of them again. Raises CannotKeep if one of them is why."""
+
+    def may_collect(self, source: str, place: str, collector: str, seconds: float) -> bool:
+        """Whether this collector may take letters from this DLQ for so many seconds. It has written, so the store can."""
+
+    def end_collecting(self, source: str, place: str, collector: str) -> None:
+        """This collector takes no more."""
+
+    def claim(self, numbers: Sequence[int], *, by: str, seconds: float) -> Sequence[int]:
+        """Those of these letters that wait and that nobody else works on. For so many seconds nobody else does."""
+
+    def release(self, numbers: Sequence[int], *, by: str) -> None:
+        """End claims before their time."""
 
     def get(self, number: int) -> StoredLetter | None: ...
 
@@ -60,6 +72,9 @@ class LetterStore(Protocol):
     def count(
         self, where: Filter | None = None, *, state: str | None = None, now: float | None = None, progress: Progress | None = None
     ) -> int: ...
+
+    def counts(self, source: str) -> Mapping[str, int]:
+        """How many letters this source has, by state. Of a source by another name in other case there are others."""
 
     def select(
         self, where: Filter | None = None, *, state: str | None = None, now: float | None = None, progress: Progress | None = None

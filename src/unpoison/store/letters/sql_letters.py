@@ -1,15 +1,17 @@
 """The part of the store that keeps dead letters, in a database."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from unpoison.filters.filter import Filter
 from unpoison.filters.terms import And, Condition, Duration, Term
 from unpoison.model.dead_letter import WholeLetter
-from unpoison.store.letters import audit, group_work
+from unpoison.store.choice import database_for
+from unpoison.store.letters import audit, claims, group_work
 from unpoison.store.letters.changes import LetterChanges
 from unpoison.store.letters.groups import GroupReader
+from unpoison.store.letters.port import LetterStore
 from unpoison.store.letters.reading import LetterReader, Meant
 from unpoison.store.letters.text_index import TextIndex
 from unpoison.store.letters.turns import Turns
@@ -51,6 +53,25 @@ class SQLLetterStore:
     def put(self, letters: Sequence[WholeLetter]) -> Ingested:
         return put(self._turns, letters)
 
+    def may_collect(self, source: str, place: str, collector: str, seconds: float) -> bool:
+        with self._database.writing() as run:
+            return claims.collect(run, source, place, collector, seconds, self._database.now(run))
+
+    def end_collecting(self, source: str, place: str, collector: str) -> None:
+        with self._database.writing(durable=False) as run:
+            claims.end_collecting(run, source, place, collector)
+
+    def claim(self, numbers: Sequence[int], *, by: str, seconds: float) -> Sequence[int]:
+        if not numbers:
+            return []
+        with self._database.writing(durable=False) as run:
+            return claims.claim(run, numbers, by, seconds, self._database.now(run))
+
+    def release(self, numbers: Sequence[int], *, by: str) -> None:
+        if numbers:
+            with self._database.writing(durable=False) as run:
+                claims.release(run, numbers, by)
+
     def get(self, number: int) -> StoredLetter | None:
         found = self._letters.find("l.no = ?", (number,))
         return found[0] if found else None
@@ -82,6 +103,11 @@ class SQLLetterStore:
         self, where: Filter | None = None, *, state: str | None = None, now: float | None = None, progress: Progress | None = None
     ) -> int:
         return self._letters.count(self._meant(where, state, now), progress)
+
+    def counts(self, source: str) -> Mapping[str, int]:
+        query = "select state, sum(letters) from unpoison_letter_counts where source = ? group by state"
+        with self._database.reading() as run:
+            return {state: int(count) for state, count in run(query, (source,)).fetchall()}
 
     def select(
         self, where: Filter | None = None, *, state: str | None = None, now: float | None = None, progress: Progress | None = None
@@ -126,3 +152,8 @@ class SQLLetterStore:
 
     def _meant(self, where: Filter | None, state: str | None, now: float | None) -> Meant:
         return self._letters.meant(None if where is None else where.term, state, now)
+
+
+def letters_for(url: str) -> LetterStore:
+    """The part of a store that keeps dead letters, not yet opened."""
+    return SQLLetterStore(database_for(url, is_queue=False))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from unpoison.store.letters.counts import Changes
+from unpoison.store.letters.regressions import regress
 from unpoison.store.rows import Execute
 from unpoison.store.sql_store import LetterDatabase
 
@@ -45,4 +46,5 @@ class Turns:
                         break  # the last one is synced: it has a transaction of its own, which is short
                     if self.clock() - began >= self._database.most_held / 2:
                         break
-                changes.write(run, now)
+                if seen := changes.write(run):
+                    regress(run, seen, now)

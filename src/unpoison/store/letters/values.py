@@ -6,8 +6,8 @@ store numbers letters in the order in which they arrive. Times are seconds since
 
 import enum
 from array import array
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import msgspec
@@ -86,11 +86,13 @@ class Change(NamedTuple):
     to: str | None = None
 
 
-class Changed(NamedTuple):
-    """How many letters were changed. `gone` ones were deleted meanwhile, or are not as they had to be."""
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """How many letters were changed, and which. `gone` ones were deleted meanwhile, or are not as they had to be."""
 
     changed: int = 0
     gone: int = 0
+    numbers: Sequence[int] = field(default=(), compare=False, repr=False)
 
 
 class AuditEntry(NamedTuple):

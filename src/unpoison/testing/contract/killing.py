@@ -1,12 +1,15 @@
 """A process can be killed at any line: no message is lost, no letter appears twice, nothing is sent twice."""
 
 from collections import Counter
+from contextlib import closing
 
 from unpoison.app import App
 from unpoison.errors import Discard
 from unpoison.model.backoff import Backoff
 from unpoison.model.message import Delivery, Outgoing
 from unpoison.port.broker import Capability, Depth, Kept, Settlement
+from unpoison.store.letters.choice import letters_of
+from unpoison.store.letters.collected import CollectedLetters
 from unpoison.testing import given
 from unpoison.testing.contract import pausing
 from unpoison.testing.kill_points import sweep
@@ -136,6 +139,59 @@ def test_a_purge_killed_at_any_line_sends_no_letter_and_can_be_finished(lab: Lab
         assert lab.broker(source).depth(source).empty
 
     sweep(lab, "purge", lambda source: _four_letters(lab, source), lambda source: lab.dlq(source).purge(), check)
+
+
+def test_a_collector_killed_at_any_line_loses_no_letter_and_keeps_none_twice(lab: Lab) -> None:
+    lab.needs(SURVIVES)
+
+    def check(source: str) -> None:
+        _collect(lab, source)
+        assert lab.letters(source).count() == 0
+        with closing(_in_store(lab, source)) as letters:
+            assert sorted(letter.body for letter in letters.browse(state=None)) == [b"0", b"1", b"2", b"3"]
+            assert letters.count() == 4
+        assert lab.broker(source).depth(source).empty
+
+    sweep(lab, "collect", lambda source: _four_letters(lab, source), lambda source: _collect(lab, source), check)
+
+
+def test_a_replay_from_the_store_killed_at_any_line_loses_no_letter(lab: Lab) -> None:
+    lab.needs(SURVIVES)
+
+    def prepare(source: str) -> None:
+        _four_letters(lab, source)
+        _collect(lab, source)
+
+    def replay(source: str) -> None:
+        with closing(_in_store(lab, source)) as letters:
+            letters.replay([letter.id for letter in letters.browse()])
+
+    def check(source: str) -> None:
+        replay(source)
+        received: list[bytes] = []
+
+        def handle(payload: bytes) -> None:
+            received.append(payload)
+
+        drained(given.consumer(lab.app(), source, handle))
+        counted = Counter(received)
+        assert sorted(counted) == [b"0", b"1", b"2", b"3"]
+        assert max(counted.values()) <= 2, "a kill between sending and noting it repeats one batch, and no more"
+        with closing(_in_store(lab, source)) as letters:
+            assert [letter.state for letter in letters.browse(state=None)] == ["replayed"] * 4
+
+    sweep(lab, "replay-stored", prepare, replay, check)
+
+
+def _in_store(lab: Lab, source: str) -> CollectedLetters:
+    letters = letters_of(lab.url, f"sqlite:///{lab.folder}/letters.db", source)
+    assert isinstance(letters, CollectedLetters)
+    return letters
+
+
+def _collect(lab: Lab, source: str) -> None:
+    with closing(_in_store(lab, source)) as letters, letters.one_look():
+        pass
 
 
 def _publish_one_of_each(lab: Lab, source: str) -> None:

@@ -9,10 +9,12 @@ from unpoison.model.backoff import Backoff
 from unpoison.model.dead_letter import WholeLetter
 from unpoison.model.message import Delivery
 from unpoison.model.verdict import ErrorClassification
-from unpoison.port.broker import STORED, Dead, DeadLetters, Settlement, one_look
-from unpoison.store.letters.choice import letters_for
+from unpoison.port.broker import STORED, Capability, Dead, DeadLetters, Settlement, one_look
+from unpoison.store.letters.choice import letters_of
+from unpoison.store.letters.sql_letters import letters_for
 from unpoison.testing import given
 from unpoison.testing.lab import Lab, Trait, trait
+from unpoison.testing.processes import Child, Gate
 from unpoison.testing.running import drained
 
 
@@ -126,6 +128,28 @@ def test_a_body_of_any_size_comes_back(lab: Lab, body: bytes) -> None:
     letters.send_back(_moved_into_a_store(lab, letters))
     (delivery,) = lab.broker("orders").fetch("orders", 1)
     assert delivery.body == body
+
+
+def test_two_collectors_at_once_lose_no_letter_and_keep_none_twice(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab.needs(Capability.SHARED)
+    monkeypatch.setattr("unpoison.store.letters.collector.TURN", 0.0)  # else they take turns
+    bodies = [str(n).encode() for n in range(330)]
+    given.dead_letters(lab, "orders", bodies)
+    store = f"sqlite:///{lab.folder}/letters.db"
+    start = Gate("start")
+
+    def collect() -> None:
+        letters = letters_of(lab.url, store, "orders")
+        start.wait()
+        letters.freeze()
+
+    children = [Child(collect) for _ in range(2)]
+    start.open()
+    assert [child.wait() for child in children] == [0, 0]
+    letters = letters_of(lab.url, store, "orders")
+    assert sorted(letter.body for letter in letters.browse(limit=1_000)) == sorted(bodies)
+    assert (letters.count(), lab.letters("orders").count()) == (330, 0)
+    letters.broker.close()
 
 
 def _moved_into_a_store(lab: Lab, letters: DeadLetters) -> list[WholeLetter]:

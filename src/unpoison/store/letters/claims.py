@@ -1,0 +1,72 @@
+"""Who works on letters right now, so that two do not do the same?
+
+A claim ends by itself, so nothing is stuck behind somebody who was killed. Nothing is lost or double because one has ended too
+soon: letters are folded by their identity, and what is sent twice has the same id.
+"""
+
+import os
+import socket
+import uuid
+from collections.abc import Sequence
+
+from unpoison.store.letters.turns import take_turn
+from unpoison.store.rows import Execute
+
+_COLLECT = """
+insert into unpoison_collectors (source, place, collector, until) values (?, ?, ?, ?)
+on conflict (source, place) do update set collector = excluded.collector, until = excluded.until
+where unpoison_collectors.collector = excluded.collector or unpoison_collectors.until <= ? or unpoison_collectors.until > ?
+"""
+_CLAIM = """
+insert into unpoison_letter_claims (no, claimed_by, until) values (?, ?, ?)
+on conflict (no) do update set claimed_by = excluded.claimed_by, until = excluded.until
+where unpoison_letter_claims.until <= ? or unpoison_letter_claims.until > ?
+"""
+MOST = 600.0
+"""Seconds for which anything is claimed at most: a claim that lasts longer was made by a clock that has been set back since."""
+
+
+def collect(run: Execute, source: str, place: str, collector: str, seconds: float, now: float) -> bool:
+    """Whether this collector may move letters of this DLQ for so many seconds."""
+    return run(_COLLECT, (source, place, collector, now + seconds, now, now + MOST)).rowcount == 1
+
+
+def end_collecting(run: Execute, source: str, place: str, collector: str) -> None:
+    run("delete from unpoison_collectors where source = ? and place = ? and collector = ?", (source, place, collector))
+
+
+def claim(run: Execute, numbers: Sequence[int], by: str, seconds: float, now: float) -> list[int]:
+    """Those of these letters that wait, and that nobody else has claimed."""
+    take_turn(run)  # or one could be sent and released by another between these statements
+    marks = ", ".join("?" * len(numbers))
+    holders = run(f"select distinct claimed_by from unpoison_letter_claims where no in ({marks})", numbers).fetchall()
+    for (holder,) in holders:
+        if _is_gone(holder):
+            run("delete from unpoison_letter_claims where claimed_by = ?", (holder,))
+    found = run(f"select no from unpoison_letters where no in ({marks}) and state = 'dead' order by no", numbers).fetchall()
+    values = (by, now + seconds, now, now + MOST)
+    return [no for (no,) in found if run(_CLAIM, (no, *values)).rowcount == 1]
+
+
+def claimant() -> str:
+    """A name for one who claims, from which processes of this host can tell whether it lives."""
+    return f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+
+
+def _is_gone(holder: str) -> bool:
+    """Whether it was a process of this host that has ended. Others are waited for."""
+    host, _, rest = holder.rpartition(":")[0].rpartition(":")
+    if host != socket.gethostname() or not rest.isdecimal():
+        return False
+    try:
+        os.kill(int(rest), 0)
+    except ProcessLookupError:
+        return True
+    except (PermissionError, OverflowError):
+        return False
+    return False
+
+
+def release(run: Execute, numbers: Sequence[int], by: str) -> None:
+    marks = ", ".join("?" * len(numbers))
+    run(f"delete from unpoison_letter_claims where no in ({marks}) and claimed_by = ?", (*numbers, by))

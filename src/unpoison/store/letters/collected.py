@@ -1,0 +1,198 @@
+"""The dead letters of a source whose DLQ is collected: what waits there is moved into the store, and worked on in the store.
+
+To everything that works on letters this is a DLQ like any other. It asks the DLQ of the broker only at the beginning of a look,
+and to send letters back.
+"""
+
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import msgspec
+
+from unpoison.errors import PayloadError
+from unpoison.filters.filter import Filter
+from unpoison.filters.terms import And, Condition, Pattern, Term
+from unpoison.model.dead_letter import DeadLetter, WholeLetter
+from unpoison.model.wording import counted
+from unpoison.port.broker import WHOLE_BYTES, DeadLetters, Progress, Published
+from unpoison.port.reading import first_within
+from unpoison.store.letters.claims import claimant
+from unpoison.store.letters.port import LetterStore
+from unpoison.store.letters.values import DELETED, STATE, Change, Order, Position, Selection, StoredLetter
+
+CLAIMED = 120.0
+"""Seconds for which letters that are being sent back are kept from other operators. If one on another host is killed meanwhile,
+they wait so long."""
+SENT_AT_ONCE = 1_000
+_UP_TO = "\0"
+"""Stands before a number, as the end of a frozen set: no letter has such an id."""
+
+
+class CollectedLetters:
+    """The letters of one source: those in the store, and those that are still in the DLQ of the broker, which `collect` moves
+    into the store. `by` is who works."""
+
+    def __init__(
+        self, native: DeadLetters, store: LetterStore, source: str, by: str, collect: Callable[[Progress | None], object]
+    ) -> None:
+        self.broker = native.broker
+        self._native, self._store, self._source, self._by, self._move = native, store, source, by, collect
+        self._claimant = claimant()
+        self._numbers: dict[str, int] = {}
+        """Of letters that were shown, by their ids: pages go on behind them."""
+        self._is_looking = False
+
+    def close(self) -> None:
+        try:
+            self._store.close()
+        finally:
+            self.broker.close()
+
+    @contextmanager
+    def one_look(self, progress: Progress | None = None) -> Iterator[None]:
+        """What waits in the DLQ now is collected first. Nothing is kept from others."""
+        self._collect(progress)
+        was, self._is_looking = self._is_looking, True
+        try:
+            yield
+        finally:
+            self._is_looking = was
+
+    def count(self, state: str = "dead") -> int:
+        """Those in the DLQ wait too."""
+        native = self._native.count() if state == "dead" and not self._is_looking else 0
+        return native + self._store.counts(self._source).get(state, 0)
+
+    def freeze(self) -> str:
+        self._collect()
+        newest = self._store.page(order=Order.ARRIVAL, limit=1).letters
+        return f"{_UP_TO}{newest[0].number if newest else 0}"
+
+    def browse(
+        self, *, only: str | None = None, after: str = "", until: str = "", limit: int = 100, state: str | None = "dead"
+    ) -> Sequence[DeadLetter]:
+        if not after:
+            self._collect()
+        found = self._only(only, state) if only is not None else self._page(after, until, limit, state)
+        return self._named(found)
+
+    def replay(self, letter_ids: Sequence[str]) -> Sequence[str]:
+        """Send them back. Those that cannot be sent stay, and are told when the others are sent."""
+        sent: list[str] = []
+        refused: dict[str, str] = {}
+        for first in range(0, len(letter_ids), SENT_AT_ONCE):
+            sent += self._replay(letter_ids[first : first + SENT_AT_ONCE], refused)
+        if refused:
+            raise _not_sent(refused, len(sent))
+        return sent
+
+    def remove(self, letter_ids: Sequence[str], *, state: str = "dead", keep_as: str | None = None) -> Sequence[str]:
+        by_number = {number: id_ for id_ in letter_ids if (number := self._number(id_, state)) is not None}
+        selection = Selection(f"state:{state}", array("q", sorted(by_number)))
+        change = Change(DELETED, "purged") if keep_as is None else Change(STATE, keep_as)
+        changed = set(self._store.change(selection, change, by=self._by).numbers)
+        gone = {id_ for number, id_ in by_number.items() if number in changed}
+        return [id_ for id_ in letter_ids if id_ in gone]
+
+    def whole(self, *, after: str = "", limit: int = 100, most_bytes: int = WHOLE_BYTES) -> Sequence[WholeLetter]:
+        found = self._page(after, "", limit, "dead")
+        self._named(found)
+        return [each.whole for each in found[: first_within((len(each.letter.body) for each in found), most_bytes)]]
+
+    def send_back(self, letters: Sequence[WholeLetter]) -> Published:
+        return self._native.send_back(letters)
+
+    # Looking.
+
+    @property
+    def _ours(self) -> Filter:
+        """Letters of this source, and of those whose names differ in case only."""
+        return Filter(Condition("source", "=", Pattern((self._source,))))
+
+    def _collect(self, progress: Progress | None = None) -> None:
+        if not self._is_looking:
+            self._move(progress)
+
+    def _named(self, letters: Sequence[StoredLetter]) -> list[DeadLetter]:
+        self._numbers.update((each.letter.id, each.number) for each in letters)
+        return [each.letter for each in letters]
+
+    def _number(self, letter_id: str, state: str | None = None) -> int | None:
+        """The number of this letter; None if there is none, or none in this state."""
+        if state is None and letter_id in self._numbers:
+            return self._numbers[letter_id]
+        found = self._store.find(letter_id, self._source)
+        return next((each.number for each in found if state in (None, each.letter.state)), None)
+
+    def _page(self, after: str, until: str, limit: int, state: str | None) -> Sequence[StoredLetter]:
+        """Letters in the order in which they came into the store."""
+        last = int(until.removeprefix(_UP_TO)) if until.startswith(_UP_TO) else self._number(until) if until else None
+        position = Position(0.0, self._number(after) or 0) if after else None
+        found: list[StoredLetter] = []
+        while len(found) < limit:
+            page = self._store.page(
+                self._ours, state=state, order=Order.ARRIVAL, is_descending=False, after=position, limit=limit - len(found)
+            )
+            found += [each for each in page.letters if self._is_ours(each) and (last is None or each.number <= last)]
+            if (position := page.next) is None or (last is not None and position.number >= last):
+                break
+        return found
+
+    def _only(self, name: str, state: str | None) -> Sequence[StoredLetter]:
+        """The letter with this id, else those whose message has it."""
+        found = self._store.find(name, self._source)
+        if not found:
+            of_id: Term = And((self._ours.term, Condition("id", "=", Pattern((name,)))))
+            found = self._store.page(Filter(of_id), order=Order.ARRIVAL, is_descending=False, limit=SENT_AT_ONCE).letters
+        return [each for each in found if self._is_ours(each) and state in (None, each.letter.state)]
+
+    def _is_ours(self, stored: StoredLetter) -> bool:
+        return stored.letter.source == self._source
+
+    # Sending.
+
+    def _replay(self, letter_ids: Sequence[str], refused: dict[str, str]) -> Sequence[str]:
+        numbers = [number for id_ in letter_ids if (number := self._number(id_, "dead")) is not None]
+        claimed = self._store.claim(numbers, by=self._claimant, seconds=CLAIMED)
+        try:
+            return [id_ for part in self._portions(claimed) for id_ in self._send(part, refused)]
+        finally:
+            self._store.release(claimed, by=self._claimant)
+
+    def _portions(self, numbers: Sequence[int]) -> Iterator[list[StoredLetter]]:
+        """The letters of these numbers, as many at a time as fit into memory."""
+        part: list[StoredLetter] = []
+        size = 0
+        for number in numbers:
+            if (each := self._store.get(number)) is None:
+                continue
+            part.append(each)
+            size += len(each.letter.body)
+            if size > WHOLE_BYTES:
+                yield part
+                part, size = [], 0
+        if part:
+            yield part
+
+    def _send(self, letters: Sequence[StoredLetter], refused: dict[str, str]) -> Sequence[str]:
+        """Send these and note it. Of one for which no answer came it is not known: it stays, and may come twice."""
+        outcome = self._native.send_back([_as_it_waits(each) for each in letters])
+        why = {number: each.reason for number, each in outcome.refused.items()} | dict(outcome.unknown)
+        refused |= {letters[number].letter.id: reason for number, reason in why.items()}
+        sent = [each for number, each in enumerate(letters) if number not in why]
+        selection = Selection("sent back", array("q", [each.number for each in sent]))
+        self._store.change(selection, Change(STATE, "replayed"), by=self._by)
+        return [each.letter.id for each in sent]
+
+
+def _as_it_waits(stored: StoredLetter) -> WholeLetter:
+    return msgspec.structs.replace(stored.whole, letter=msgspec.structs.replace(stored.letter, state="dead"))
+
+
+def _not_sent(refused: dict[str, str], sent: int) -> PayloadError:
+    id_, reason = next(iter(refused.items()))
+    return PayloadError(
+        f"{counted(len(refused), 'dead letter')} could not be sent and waits as before; {sent:,} were sent. The first is "
+        f"{id_!r}: {reason.rstrip('.')}. Repair that and replay again, or discard it: unpoison dlq discard {id_}"
+    )
