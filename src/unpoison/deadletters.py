@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Self, TypeAlias
+from typing import Protocol, Self, TypeAlias, runtime_checkable
 
 from unpoison.errors import BulkStopped, ConfigError, LetterNotFound, UnpoisonError
 from unpoison.filters.filter import Filter
 from unpoison.model.dead_letter import DeadLetter
+from unpoison.model.letter_group import LetterGroup, grouped
 from unpoison.model.verdict import STATES
 from unpoison.port.broker import ClosesMore, DeadLetters, ListsIds, Progress, PurgesHistory, ReadAsAWhole, SizesPages, one_look
 from unpoison.port.broker_url import masked_text
@@ -86,6 +87,22 @@ Where: TypeAlias = Filter | Selection | str
 """Which letters are meant: those that match now, or those that matched before."""
 
 
+@runtime_checkable
+class FindsLetters(Protocol):
+    """Dead letters in a database, which finds them without reading all. `state` None is any."""
+
+    def matching(
+        self, where: Filter, state: str | None, limit: int | None, progress: Progress | None = None
+    ) -> Iterator[DeadLetter]:
+        """Those that match, oldest first."""
+
+    def chosen(self, where: Filter, state: str | None, progress: Progress | None = None) -> Mapping[str, Sequence[str]]:
+        """The ids of those that match, by their state."""
+
+    def groups(self, where: Filter | None, progress: Progress | None = None) -> Sequence[LetterGroup]:
+        """The groups of those that wait and match."""
+
+
 @dataclass(slots=True)
 class _Tally:
     """How far work on a whole DLQ is."""
@@ -148,6 +165,9 @@ class DLQManager:
         """
         if where is None and limit is not None and limit <= PAGE:
             return iter(self._letters.browse(limit=limit, state=state))
+        if where is not None and isinstance(self._letters, FindsLetters):
+            meant = Filter.parse(where)
+            return self._letters.matching(meant, _asked(meant, state), limit, progress)
         return islice(self._read(None if where is None else Filter.parse(where), state, progress), limit)
 
     def _read(self, where: Filter | None, state: str | None, progress: Progress | None) -> Iterator[DeadLetter]:
@@ -178,10 +198,21 @@ class DLQManager:
     def select(self, where: Filter | str, state: str | None = "dead", progress: Progress | None = None) -> Selection:
         """The letters that match now, as a set that stays what it is: count it, then have it replayed, discarded or purged."""
         chosen, found = Filter.parse(where), dict[str, list[str]]()
+        if isinstance(self._letters, FindsLetters):
+            by_state = self._letters.chosen(chosen, _asked(chosen, state), progress)
+            return Selection(chosen, {name: tuple(ids) for name, ids in by_state.items()})
         with one_look(self._letters, progress):
             for letter in self._read(chosen, state, progress):
                 found.setdefault(letter.state, []).append(letter.id)
         return Selection(chosen, {state: tuple(ids) for state, ids in found.items()})
+
+    def groups(self, where: Filter | str | None = None, progress: Progress | None = None) -> list[LetterGroup]:
+        """The letters that wait, or those of them that match, by what failed: the largest group first."""
+        meant = None if where is None else Filter.parse(where)
+        if isinstance(self._letters, FindsLetters):
+            return list(self._letters.groups(meant, progress))
+        with one_look(self._letters, progress):
+            return grouped(self.letters(where=meant, progress=progress))
 
     def get(self, id: str) -> DeadLetter:  # noqa: A002 - the word users write
         """One letter, by its own id or by its message's id where only one letter has it."""
@@ -294,3 +325,8 @@ class DLQManager:
         if isinstance(self._letters, ListsIds):
             return self._letters.ids(after=after, until=until, limit=self.page, state=state)
         return [letter.id for letter in self._letters.browse(after=after, until=until, limit=self.page, state=state)]
+
+
+def _asked(where: Filter, state: str | None) -> str | None:
+    """The state that is meant: a filter that names states decides itself, unless another one than "dead" is asked for."""
+    return None if state == "dead" and "state" in where.fields else state

@@ -386,7 +386,7 @@ def test_letters_and_their_counts_are_written_together_or_not_at_all(store, monk
     store.put(many(40))
     before, numbers = counts_in(store), [each.number for each in all_of(store)]
 
-    def fails(changes, run, now):
+    def fails(changes, run):
         raise StoreUnavailable("The disk is full.")
 
     with monkeypatch.context() as broken:

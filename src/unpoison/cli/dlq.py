@@ -13,7 +13,7 @@ from unpoison.cli.target import NO_SOURCES, GivenTarget, Target, chosen_by, targ
 from unpoison.cli.where import where_option
 from unpoison.filters.filter import Filter
 from unpoison.model.dead_letter import DeadLetter
-from unpoison.model.letter_group import grouped
+from unpoison.model.letter_group import merged
 from unpoison.model.verdict import STATES
 from unpoison.model.wording import acts_on_terminals, one_line
 from unpoison.port.broker import Progress
@@ -155,8 +155,10 @@ def groups(given: GivenTarget, where: Filter | None, as_json: bool) -> None:
     Each group shows the error of the letter that failed last. To see the letters: unpoison dlq ls --where group:3f9a
     """
     chosen = given.opened()
-    with progress("Reading") as advance, chosen.one_look():
-        found = grouped(_letters(chosen, "dead", ALL, where, advance))
+    with progress("Reading") as advance:
+        shares = _shares(advance, len(chosen.dlqs))
+        each = (dlq.manager.groups(where, share) for dlq, share in zip(chosen.dlqs, shares, strict=True))
+        found = merged(group for groups in each for group in groups)
     if as_json:
         print_json([group.as_json() for group in found])
     elif found:

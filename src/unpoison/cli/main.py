@@ -62,6 +62,8 @@ COMMANDS = {
     "run": ("unpoison.cli.run:command", "Consume the sources of apps until stopped, or until empty."),
     "publish": ("unpoison.cli.publish:command", "Send messages from arguments, a file or standard input."),
     "dlq": ("unpoison.cli.main:dlq", "List, show, replay, discard or delete dead letters."),
+    "collect": ("unpoison.cli.collect:collect", "Move dead letters from the DLQs of a broker into the store."),
+    "audit": ("unpoison.cli.collect:audit", "Show who has changed which dead letters in the store."),
     "status": ("unpoison.cli.status:command", "Show what waits, what is paused or down, and who consumes."),
     "pause": ("unpoison.cli.pause:pause", "Pause a source for all its consumers."),
     "resume": ("unpoison.cli.pause:resume", "Resume a source that is paused or has an outage."),
@@ -95,6 +97,11 @@ DLQ_COMMANDS = {
     "show": ("unpoison.cli.dlq:show", "Show everything known about one dead letter."),
     "replay": ("unpoison.cli.dlq_changes:replay", "Send dead letters to their source again."),
     "discard": ("unpoison.cli.dlq_changes:discard", "Mark dead letters as discarded."),
+    "restore": ("unpoison.cli.dlq_notes:restore", "Let discarded letters wait again. Needs a store."),
+    "note": ("unpoison.cli.dlq_notes:note", "Note something about a letter or a group. Needs a store."),
+    "own": ("unpoison.cli.dlq_notes:own", "Say who looks after a letter or a group. Needs a store."),
+    "snooze": ("unpoison.cli.dlq_notes:snooze", "Hear no more of a group for a while. Needs a store."),
+    "resolve": ("unpoison.cli.dlq_notes:resolve", "Say in which version a group is resolved. Needs a store."),
     "purge": ("unpoison.cli.dlq_changes:purge", "Delete dead letters of a source for good."),
 }
 

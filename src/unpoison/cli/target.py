@@ -226,7 +226,7 @@ def target_options(command: Function) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def with_target(app: str | None, url: str | None, source: str | None, store: str | None, **others: Any) -> Any:
-        return command(GivenTarget(app, url, source, store), **others)
+        return command(given=GivenTarget(app, url, source, store), **others)
 
     app = click.option("--app", metavar="MODULE:APP", help="The app, for its broker and its sources.")
     url = click.option("--url", metavar="URL", help="The broker, in place of --app.  [default: UNPOISON_URL]")

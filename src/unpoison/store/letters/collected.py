@@ -4,27 +4,34 @@ To everything that works on letters this is a DLQ like any other. It asks the DL
 and to send letters back.
 """
 
+import time
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import msgspec
 
 from unpoison.errors import PayloadError
 from unpoison.filters.filter import Filter
-from unpoison.filters.terms import And, Condition, Pattern, Term
+from unpoison.filters.terms import And, Condition, Pattern, Term, quoted
 from unpoison.model.dead_letter import DeadLetter, WholeLetter
+from unpoison.model.letter_group import LetterGroup
 from unpoison.model.wording import counted
 from unpoison.port.broker import WHOLE_BYTES, DeadLetters, Progress, Published
 from unpoison.port.reading import first_within
 from unpoison.store.letters.claims import claimant
 from unpoison.store.letters.port import LetterStore
-from unpoison.store.letters.values import DELETED, STATE, Change, Order, Position, Selection, StoredLetter
+from unpoison.store.letters.values import DELETED, STATE, Change, Order, Position, Selection, StoredGroup, StoredLetter
 
 CLAIMED = 120.0
 """Seconds for which letters that are being sent back are kept from other operators. If one on another host is killed meanwhile,
 they wait so long."""
+NAMED = 10
+"""Letters that the audit log names by their ids."""
 SENT_AT_ONCE = 1_000
+PAGE = 250
+TREND = 86_400.0
+"""Seconds for which the trend of a group is told."""
 _UP_TO = "\0"
 """Stands before a number, as the end of a frozen set: no letter has such an id."""
 
@@ -37,15 +44,17 @@ class CollectedLetters:
         self, native: DeadLetters, store: LetterStore, source: str, by: str, collect: Callable[[Progress | None], object]
     ) -> None:
         self.broker = native.broker
-        self._native, self._store, self._source, self._by, self._move = native, store, source, by, collect
+        self._native, self.store, self._source, self._by, self._move = native, store, source, by, collect
         self._claimant = claimant()
         self._numbers: dict[str, int] = {}
         """Of letters that were shown, by their ids: pages go on behind them."""
         self._is_looking = False
+        self._chosen: tuple[str, Collection[str]] = "", ()
+        """The last filter, and the ids that it chose: the audit log names it with what is done to these."""
 
     def close(self) -> None:
         try:
-            self._store.close()
+            self.store.close()
         finally:
             self.broker.close()
 
@@ -62,11 +71,11 @@ class CollectedLetters:
     def count(self, state: str = "dead") -> int:
         """Those in the DLQ wait too."""
         native = self._native.count() if state == "dead" and not self._is_looking else 0
-        return native + self._store.counts(self._source).get(state, 0)
+        return native + self.store.counts(self._source).get(state, 0)
 
     def freeze(self) -> str:
         self._collect()
-        newest = self._store.page(order=Order.ARRIVAL, limit=1).letters
+        newest = self.store.page(order=Order.ARRIVAL, limit=1).letters
         return f"{_UP_TO}{newest[0].number if newest else 0}"
 
     def browse(
@@ -89,9 +98,9 @@ class CollectedLetters:
 
     def remove(self, letter_ids: Sequence[str], *, state: str = "dead", keep_as: str | None = None) -> Sequence[str]:
         by_number = {number: id_ for id_ in letter_ids if (number := self._number(id_, state)) is not None}
-        selection = Selection(f"state:{state}", array("q", sorted(by_number)))
+        selection = Selection(self._about(letter_ids), array("q", sorted(by_number)))
         change = Change(DELETED, "purged") if keep_as is None else Change(STATE, keep_as)
-        changed = set(self._store.change(selection, change, by=self._by).numbers)
+        changed = set(self.store.change(selection, change, by=self._by).numbers)
         gone = {id_ for number, id_ in by_number.items() if number in changed}
         return [id_ for id_ in letter_ids if id_ in gone]
 
@@ -103,7 +112,67 @@ class CollectedLetters:
     def send_back(self, letters: Sequence[WholeLetter]) -> Published:
         return self._native.send_back(letters)
 
+    # Finding.
+
+    def matching(
+        self, where: Filter, state: str | None, limit: int | None, progress: Progress | None = None
+    ) -> Iterator[DeadLetter]:
+        """Oldest first: in the order in which they came into the store."""
+        self._collect()
+        position: Position | None = None
+        meant, left, order = self._narrowed(where), limit, Order.ARRIVAL
+        while left is None or left > 0:
+            most = PAGE if left is None else min(PAGE, left)
+            page = self.store.page(
+                meant, state=state, order=order, is_descending=False, after=position, limit=most, progress=progress
+            )
+            found = [each for each in page.letters if self._is_ours(each)]
+            yield from self._named(found)
+            left = None if left is None else left - len(found)
+            if (position := page.next) is None:
+                return
+
+    def chosen(self, where: Filter, state: str | None, progress: Progress | None = None) -> Mapping[str, Sequence[str]]:
+        self._collect()
+        selection = self.store.select(self._narrowed(where), state=state, progress=progress)
+        found: dict[str, list[str]] = {}
+        for number, letter_id, known in self.store.named(selection.numbers, self._source):
+            self._numbers[letter_id] = number
+            found.setdefault(known, []).append(letter_id)
+        self._chosen = str(where), {letter_id for ids in found.values() for letter_id in ids}
+        return found
+
+    def groups(self, where: Filter | None, progress: Progress | None = None) -> Sequence[LetterGroup]:
+        self._collect()
+        now = time.time()
+        meant = self._ours if where is None else self._narrowed(where)
+        found = self.store.groups(meant, state="dead", trend_since=now - TREND, progress=progress)
+        samples = [group.sample for group in found if group.sample is not None]
+        names = {number: letter_id for number, letter_id, _ in self.store.named(samples, self._source)}
+        return [self._shown(group, names, now) for group in found if self._source in group.counts]
+
+    def _shown(self, group: StoredGroup, names: Mapping[int, str], now: float) -> LetterGroup:
+        count = sum(group.counts[self._source].values())
+        return LetterGroup(
+            fingerprint=group.fingerprint,
+            count=count,
+            sources={self._source: count},
+            first_failed_at=group.first_seen,
+            last_failed_at=group.last_seen,
+            example=names.get(group.sample or 0, ""),
+            classification=group.classification,
+            error_type=group.error_type,
+            error=group.error,
+            state=group.work.state(now),
+            owner=group.work.owner,
+            note=group.work.note,
+            trend=dict(group.trend),
+        )
+
     # Looking.
+
+    def _narrowed(self, where: Filter) -> Filter:
+        return Filter(And((self._ours.term, where.term)))
 
     @property
     def _ours(self) -> Filter:
@@ -122,7 +191,7 @@ class CollectedLetters:
         """The number of this letter; None if there is none, or none in this state."""
         if state is None and letter_id in self._numbers:
             return self._numbers[letter_id]
-        found = self._store.find(letter_id, self._source)
+        found = self.store.find(letter_id, self._source)
         return next((each.number for each in found if state in (None, each.letter.state)), None)
 
     def _page(self, after: str, until: str, limit: int, state: str | None) -> Sequence[StoredLetter]:
@@ -131,7 +200,7 @@ class CollectedLetters:
         position = Position(0.0, self._number(after) or 0) if after else None
         found: list[StoredLetter] = []
         while len(found) < limit:
-            page = self._store.page(
+            page = self.store.page(
                 self._ours, state=state, order=Order.ARRIVAL, is_descending=False, after=position, limit=limit - len(found)
             )
             found += [each for each in page.letters if self._is_ours(each) and (last is None or each.number <= last)]
@@ -141,31 +210,40 @@ class CollectedLetters:
 
     def _only(self, name: str, state: str | None) -> Sequence[StoredLetter]:
         """The letter with this id, else those whose message has it."""
-        found = self._store.find(name, self._source)
+        found = self.store.find(name, self._source)
         if not found:
             of_id: Term = And((self._ours.term, Condition("id", "=", Pattern((name,)))))
-            found = self._store.page(Filter(of_id), order=Order.ARRIVAL, is_descending=False, limit=SENT_AT_ONCE).letters
+            found = self.store.page(Filter(of_id), order=Order.ARRIVAL, is_descending=False, limit=SENT_AT_ONCE).letters
         return [each for each in found if self._is_ours(each) and state in (None, each.letter.state)]
 
     def _is_ours(self, stored: StoredLetter) -> bool:
         return stored.letter.source == self._source
 
+    def _about(self, letter_ids: Sequence[str]) -> str:
+        """Which letters these are, for the audit log."""
+        where, chosen = self._chosen
+        if where and all(letter_id in chosen for letter_id in letter_ids):
+            return where
+        named = " or ".join(f"id:{quoted(letter_id)}" for letter_id in letter_ids[:NAMED])
+        more = len(letter_ids) - NAMED
+        return f"{named} and {more:,} more" if more > 0 else named
+
     # Sending.
 
     def _replay(self, letter_ids: Sequence[str], refused: dict[str, str]) -> Sequence[str]:
         numbers = [number for id_ in letter_ids if (number := self._number(id_, "dead")) is not None]
-        claimed = self._store.claim(numbers, by=self._claimant, seconds=CLAIMED)
+        claimed = self.store.claim(numbers, by=self._claimant, seconds=CLAIMED)
         try:
             return [id_ for part in self._portions(claimed) for id_ in self._send(part, refused)]
         finally:
-            self._store.release(claimed, by=self._claimant)
+            self.store.release(claimed, by=self._claimant)
 
     def _portions(self, numbers: Sequence[int]) -> Iterator[list[StoredLetter]]:
         """The letters of these numbers, as many at a time as fit into memory."""
         part: list[StoredLetter] = []
         size = 0
         for number in numbers:
-            if (each := self._store.get(number)) is None:
+            if (each := self.store.get(number)) is None:
                 continue
             part.append(each)
             size += len(each.letter.body)
@@ -181,9 +259,10 @@ class CollectedLetters:
         why = {number: each.reason for number, each in outcome.refused.items()} | dict(outcome.unknown)
         refused |= {letters[number].letter.id: reason for number, reason in why.items()}
         sent = [each for number, each in enumerate(letters) if number not in why]
-        selection = Selection("sent back", array("q", [each.number for each in sent]))
-        self._store.change(selection, Change(STATE, "replayed"), by=self._by)
-        return [each.letter.id for each in sent]
+        ids = [each.letter.id for each in sent]
+        selection = Selection(self._about(ids), array("q", [each.number for each in sent]))
+        self.store.change(selection, Change(STATE, "replayed"), by=self._by)
+        return ids
 
 
 def _as_it_waits(stored: StoredLetter) -> WholeLetter:

@@ -81,6 +81,9 @@ class LetterStore(Protocol):
     ) -> Selection:
         """The letters that match now, as a set that stays what it is."""
 
+    def named(self, numbers: Sequence[int], source: str) -> Sequence[tuple[int, str, str]]:
+        """Number, id and state of those of these letters that are of this source."""
+
     def groups(
         self,
         where: Filter | None = None,

@@ -34,6 +34,8 @@ from unpoison.store.letters.values import (
 from unpoison.store.letters.writing import put
 from unpoison.store.sql_store import LetterDatabase
 
+_NAMED_AT_ONCE = 500
+
 
 class SQLLetterStore:
     """The letters in a database. `clock` tells how long a transaction takes."""
@@ -113,6 +115,16 @@ class SQLLetterStore:
         self, where: Filter | None = None, *, state: str | None = None, now: float | None = None, progress: Progress | None = None
     ) -> Selection:
         return self._letters.select(self._meant(where, state, now), progress)
+
+    def named(self, numbers: Sequence[int], source: str) -> Sequence[tuple[int, str, str]]:
+        found: list[tuple[int, str, str]] = []
+        for first in range(0, len(numbers), _NAMED_AT_ONCE):
+            part = numbers[first : first + _NAMED_AT_ONCE]
+            marks = ", ".join("?" * len(part))
+            query = f"select no, letter_id, state from unpoison_letters where no in ({marks}) and source = ? order by no"
+            with self._database.reading() as run:
+                found += [(no, letter_id, state) for no, letter_id, state in run(query, (*part, source)).fetchall()]
+        return found
 
     def groups(
         self,

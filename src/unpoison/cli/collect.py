@@ -1,0 +1,161 @@
+"""`unpoison collect` and `unpoison audit`: dead letters move into the store, and who has changed what there."""
+
+import signal
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from datetime import UTC, datetime
+from types import FrameType
+
+import click
+from rich.table import Table
+
+from unpoison.brokers import dead_letters_for, sources_for
+from unpoison.cli.input_output import print_json, print_json_array
+from unpoison.cli.screen import console, progress
+from unpoison.cli.target import Fleet, fleet, fleet_options
+from unpoison.errors import ConfigError, UnpoisonError
+from unpoison.model.wording import counted, one_line
+from unpoison.store.choice import check_collects
+from unpoison.store.letters.choice import operator
+from unpoison.store.letters.collector import Collected, Collector
+from unpoison.store.letters.port import LetterStore
+from unpoison.store.letters.sql_letters import letters_for
+from unpoison.store.letters.values import AuditEntry
+
+EVERY = 2.0
+"""Seconds between two looks at the DLQs."""
+
+
+@click.command(
+    "collect",
+    epilog="\b\nExamples:\n"
+    "  unpoison collect --app shop:app --once\n"
+    "  unpoison collect --url amqp://mq/shop --source orders --store postgresql://db/shop",
+)
+@fleet_options
+@click.option("--source", metavar="NAME", help="The source.  [default: all sources of the app or the broker]")
+@click.option("--once", is_flag=True, help="End when the DLQs are empty, instead of watching them.")
+@click.option("--json", "as_json", is_flag=True, help='With --once: print {"SOURCE": {"new": N, "known": N, …}}.')
+def collect(app: str | None, url: str | None, store: str | None, source: str | None, once: bool, as_json: bool) -> None:
+    """Move dead letters from the DLQs of a broker into the store.
+
+    Each is stored first and then taken from its DLQ, so none is lost however this ends. Until Ctrl-C it goes on as letters come;
+    consumers of an app with collect=True do the same by themselves. To work on them: unpoison dlq, with --store or such an app.
+    """
+    if as_json and not once:
+        raise click.UsageError("--json prints what was moved in the end. Add --once.")
+    chosen = fleet(app, url, store)
+    check_collects(chosen.url, chosen.store)
+    sources = [source] if source else list(chosen.consumed) or list(sources_for(chosen.url))
+    if not sources:
+        raise click.ClickException("There is nothing to collect: unpoison has not been used with any source there.")
+    with ExitStack() as opened, closing(letters_for(chosen.store)) as letters:
+        letters.open()
+        collectors = {name: _collector(chosen, name, letters, opened) for name in sources}
+        found = _collect_all(collectors)
+        _tell(found, as_json=as_json)
+        if not once:
+            _watch(collectors)
+
+
+def _collector(chosen: Fleet, source: str, store: LetterStore, opened: ExitStack) -> Collector:
+    native = dead_letters_for(chosen.url, source, create=source in chosen.consumed)
+    opened.callback(native.broker.close)
+    return Collector(native, store, source, operator())
+
+
+def _collect_all(collectors: dict[str, Collector]) -> dict[str, Collected]:
+    found: dict[str, Collected] = {}
+    for source, collector in collectors.items():
+        with progress(f"Collecting {one_line(source)}") as advance:
+            found[source] = collector.collect(advance)
+    return found
+
+
+def _tell(found: dict[str, Collected], *, as_json: bool) -> None:
+    if as_json:
+        print_json({source: collected._asdict() for source, collected in found.items()})
+        return
+    for source, collected in found.items():
+        click.echo(f"{one_line(source)}: {_said(collected)}")
+
+
+def _said(collected: Collected) -> str:
+    said = [f"{counted(collected.moved, 'dead letter')} moved into the store"]
+    if collected.known:
+        said.append(f"{collected.known:,} of them were there already")
+    if collected.duplicates:
+        said.append(f"{collected.duplicates:,} may be duplicates and are marked")
+    if collected.left:
+        said.append(f"{collected.left:,} left in the DLQ: the store cannot keep them")
+    return "; ".join(said) + "."
+
+
+def _watch(collectors: dict[str, Collector]) -> None:
+    """Until Ctrl-C or SIGTERM. What is wrong for a while is said once, and tried again."""
+    click.echo("Watching for more. Ctrl-C ends it.", err=True)
+    stopped, said = threading.Event(), ""
+
+    def stop(_: int, __: FrameType | None) -> None:
+        stopped.set()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        while not stopped.wait(EVERY):
+            try:
+                found = {source: each.collect(wanted=lambda: not stopped.is_set()) for source, each in collectors.items()}
+            except UnpoisonError as error:
+                if isinstance(error, ConfigError):
+                    raise
+                if str(error) != said:
+                    click.echo(f"Letters stay in the DLQ for now, and none is lost: {error}", err=True)
+                said = str(error)
+                continue
+            said = ""
+            _tell({source: collected for source, collected in found.items() if collected.moved}, as_json=False)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@click.command(
+    "audit",
+    epilog="\b\nExamples:\n"
+    "  unpoison audit --app shop:app\n"
+    "  unpoison audit --store postgresql://db/shop --url amqp://mq/shop --limit 200 --json",
+)
+@fleet_options
+@click.option("--limit", type=click.IntRange(1), default=50, show_default=True, metavar="N", help="Show the last N entries.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON array, the latest entry first.")
+def audit(app: str | None, url: str | None, store: str | None, limit: int, as_json: bool) -> None:
+    """Show who has changed which letters and groups in the store, the latest first. Entries are never changed or removed."""
+    chosen = fleet(app, url, store)
+    check_collects(chosen.url, chosen.store)
+    with closing(letters_for(chosen.store)) as letters:
+        letters.open(create=False)
+        entries = letters.audit(limit=limit)
+    if as_json:
+        print_json_array(entry._asdict() | {"at": _at(entry)} for entry in entries)
+    elif entries:
+        console().print(_table(entries))
+    else:
+        click.echo("Nothing has been changed in this store.")
+
+
+def _at(entry: AuditEntry) -> str:
+    return datetime.fromtimestamp(entry.at, UTC).isoformat(timespec="seconds")
+
+
+def _table(entries: Sequence[AuditEntry]) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in ("WHEN", "WHO", "WHAT", "LETTERS", "WHICH"):
+        table.add_column(name, justify="right" if name == "LETTERS" else "left", overflow="fold")
+    for entry in entries:
+        what = f"{entry.what} to {entry.after}" if isinstance(entry.after, str) else entry.what
+        count = f"{entry.letters:,}" if entry.letters else ""
+        table.add_row(
+            time.strftime("%m-%d %H:%M:%S", time.localtime(entry.at)), *map(one_line, (entry.who, what, count, entry.about))
+        )
+    return table

@@ -1,0 +1,188 @@
+"""`unpoison dlq note`, `own`, `snooze`, `resolve` and `restore`: what people say about letters and groups in the store."""
+
+import time
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from unpoison.cli.input_output import Duration, print_json
+from unpoison.cli.target import GivenTarget, Target, target_options
+from unpoison.cli.where import where_option
+from unpoison.deadletters import DLQManager
+from unpoison.errors import ConfigError, LetterNotFound
+from unpoison.filters.filter import Filter
+from unpoison.model.dead_letter import iso
+from unpoison.model.letter_group import merged
+from unpoison.model.wording import counted, one_line
+from unpoison.store.letters.choice import operator
+from unpoison.store.letters.collected import CollectedLetters
+from unpoison.store.letters.port import LetterStore
+from unpoison.store.letters.values import NOTE, OWNER, STATE, Change, GroupWork, Selection
+
+GROUP = "group:"
+
+
+def stored(given: GivenTarget) -> tuple[Target, LetterStore]:
+    """The letters of a command that only a store can keep what it notes."""
+    chosen = given.opened()
+    for dlq in chosen.dlqs:
+        if isinstance(dlq.letters, CollectedLetters):
+            return chosen, dlq.letters.store
+    raise ConfigError(
+        "Notes, owners and what is said of groups are kept in a store. Name the one that dead letters are collected into: "
+        "--store URL, or an app with collect=True."
+    )
+
+
+def note_or_own(what: str, about: str, verb: str) -> click.Command:
+    """The two commands that differ in a word."""
+
+    @click.command(
+        verb,
+        help=f"{about}\n\nID is that of a letter, or group:FINGERPRINT as `groups` shows it, or how that begins. What is said of "
+        "a group outlives its letters.",
+        epilog=f"\b\nExamples:\n  unpoison dlq {verb} orders-12 'TEXT' --app shop:app\n"
+        f"  unpoison dlq {verb} group:3f9a 'TEXT' --app shop:app\n  unpoison dlq {verb} group:3f9a --clear --app shop:app",
+    )
+    @click.argument("name", metavar="ID")
+    @click.argument("text", required=False)
+    @target_options
+    @click.option("--clear", is_flag=True, help="Remove it.")
+    @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+    def command(*, given: GivenTarget, name: str, text: str | None, clear: bool, as_json: bool) -> None:
+        if (text is None) != clear:
+            raise click.UsageError(f"Give the {what}, or --clear to remove it.")
+        chosen, store = stored(given)
+        if name.startswith(GROUP):
+            group = _group(chosen, name)
+            work = store.change_group(group, by=operator(), **{what: text})
+            _tell_group(group, work, as_json=as_json)
+            return
+        dlq, letter = chosen.find(name)
+        number = next(each.number for each in store.find(letter.id, dlq.source))
+        selection = Selection(f"id:{letter.id}", array("q", [number]))
+        store.change(selection, Change(what, text), by=operator())
+        if as_json:
+            print_json(dlq.manager.get(letter.id).as_json())
+        else:
+            click.echo(f"{one_line(letter.id)}: {f'{what} removed' if clear else f'{what} is now: {one_line(text or str())}'}")
+
+    return command
+
+
+note = note_or_own(NOTE, "Note something about a dead letter or a group.", "note")
+own = note_or_own(OWNER, "Say who looks after a dead letter or a group.", "own")
+
+
+def _group(chosen: Target, name: str) -> str:
+    """The fingerprint that is meant."""
+    begun = name.removeprefix(GROUP)
+    known = {group.fingerprint for group in merged(group for dlq in chosen.dlqs for group in dlq.manager.groups())}
+    found = [begun] if begun in known else sorted(each for each in known if each.startswith(begun))
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise click.ClickException(f"No group of letters that wait begins with {begun!r}. To see them: unpoison dlq groups")
+    some = ", ".join(found[:5])
+    raise click.ClickException(f"{len(found)} groups begin with {begun!r}: {some}. Write more of the one that you mean.")
+
+
+def _tell_group(group: str, work: GroupWork, *, as_json: bool) -> None:
+    state = work.state(time.time())
+    if as_json:
+        moments = {name: value and iso(value) for name, value in _fields(work).items() if name.endswith(("_at", "_until"))}
+        print_json({"group": group, "state": state, **_fields(work), **moments})
+        return
+    said = [f"group {group} is {state}"]
+    if work.owner:
+        said.append(f"owner {one_line(work.owner)}")
+    if work.note:
+        said.append(f"note: {one_line(work.note)}")
+    click.echo("; ".join(said))
+
+
+def _fields(work: GroupWork) -> dict[str, Any]:
+    return {name: getattr(work, name) for name in work.__struct_fields__}
+
+
+@click.command(
+    "snooze",
+    epilog="\b\nExamples:\n"
+    "  unpoison dlq snooze group:3f9a 2d --app shop:app\n"
+    "  unpoison dlq snooze group:3f9a 0s --app shop:app",
+)
+@click.argument("name", metavar="group:FINGERPRINT")
+@click.argument("duration", type=Duration(), metavar="TIME")
+@target_options
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+def snooze(*, given: GivenTarget, name: str, duration: float, as_json: bool) -> None:
+    """Hear no more of a group for a while: 500ms, 30m, 2d. Its letters stay where they are. 0s ends it."""
+    chosen, store = stored(given)
+    group = _group(chosen, name)
+    until = time.time() + duration if duration else None
+    _tell_group(group, store.change_group(group, by=operator(), snoozed_until=until), as_json=as_json)
+
+
+@click.command(
+    "resolve",
+    epilog="\b\nExamples:\n"
+    "  unpoison dlq resolve group:3f9a --version 1.4.2 --app shop:app\n"
+    "  unpoison dlq resolve group:3f9a --reopen --app shop:app",
+)
+@click.argument("name", metavar="group:FINGERPRINT")
+@target_options
+@click.option("--version", metavar="VERSION", help="The first version of the code that no longer fails so.")
+@click.option("--reopen", is_flag=True, help="It is not resolved.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+def resolve(*, given: GivenTarget, name: str, version: str | None, reopen: bool, as_json: bool) -> None:
+    """Say in which version of the code a group is resolved. A letter of a newer version makes it regressed."""
+    if (version is None) != reopen:
+        raise click.UsageError("Give the version in which it is resolved: --version VERSION. To say that it is not: --reopen")
+    chosen, store = stored(given)
+    group = _group(chosen, name)
+    _tell_group(group, store.change_group(group, by=operator(), resolved_in=version), as_json=as_json)
+
+
+@click.command(
+    "restore",
+    epilog="\b\nExamples:\n"
+    "  unpoison dlq restore orders-12 --app shop:app\n"
+    "  unpoison dlq restore --where 'state:discarded age<1d' --app shop:app",
+)
+@click.argument("letter_ids", metavar="[ID]...", nargs=-1)
+@target_options
+@where_option("Every letter that matches and was discarded.")
+@click.option("--json", "as_json", is_flag=True, help='Print {"restored": [ids]}.')
+def restore(*, given: GivenTarget, letter_ids: Sequence[str], where: Filter | None, as_json: bool) -> None:
+    """Let discarded letters wait again. One that was replayed can be named by its id: then it can be sent a second time."""
+    if bool(letter_ids) == (where is not None):
+        raise click.UsageError("Give the ids of the letters to restore, or --where FILTER.")
+    chosen, store = stored(given)
+    restored: list[str] = []
+    for dlq in chosen.dlqs:
+        meant = _meant(dlq.manager, letter_ids, where)
+        numbers = {each.number: id_ for id_ in meant for each in store.find(id_, dlq.source)}
+        selection = Selection(str(where) if where is not None else "by id", array("q", sorted(numbers)))
+        changed = store.change(selection, Change(STATE, "dead"), by=operator()).numbers
+        restored += [numbers[number] for number in changed]
+    if as_json:
+        print_json({"restored": restored})
+    elif restored:
+        click.echo(f"Restored {counted(len(restored), 'dead letter')}: they wait again.")
+    else:
+        click.echo("Nothing was restored: no such letter was discarded or replayed.")
+
+
+def _meant(manager: DLQManager, letter_ids: Sequence[str], where: Filter | None) -> Sequence[str]:
+    if where is not None:
+        return manager.select(where, "discarded").ids
+    found = []
+    for letter_id in letter_ids:
+        try:
+            found.append(manager.get(letter_id).id)
+        except LetterNotFound as error:
+            if error.others:
+                raise
+    return found
