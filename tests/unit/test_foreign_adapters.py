@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tests.unit.test_foreign_letters import ENVELOPES, KAFKA, WHOLE
 from unpoison.brokers.kafka import foreign as kafka_foreign
 from unpoison.brokers.kafka import letters as kafka
+from unpoison.brokers.kafka import resending
 from unpoison.brokers.kafka.names import Names as KafkaNames
 from unpoison.brokers.nats import copies as nats
 from unpoison.brokers.nats import envelope as nats_envelope
@@ -68,9 +69,8 @@ def test_whatever_is_in_a_dlq_of_kafka_is_shown_and_can_be_sent(body, headers):
     record = Read(body, headers)
     letter = kafka.read_letter("orders", "orders-7", "dead", record, record)
     check(letter)
-    if (told := kafka_foreign.told(record)) is not None:
-        names = KafkaNames("orders", "shop")
-        made = kafka_foreign.sent_back(names, letter.id, record, told, letter.replayed(), lambda _: 3)
+    if kafka_foreign.told(record) is not None:
+        made = resending.replayed(KafkaNames("orders", "shop"), letter.id, record, record, lambda _: 3)
         assert (made.value or b"", made.value is None) == (letter.body, letter.is_tombstone)
         assert 0 <= made.partition < 3
         assert made.topic
