@@ -69,12 +69,23 @@ def test_whatever_is_in_a_dlq_of_kafka_is_shown_and_can_be_sent(body, headers):
     record = Read(body, headers)
     letter = kafka.read_letter("orders", "orders-7", "dead", record, record)
     check(letter)
+    names, whole = KafkaNames("orders", "shop"), resending.whole_letter("orders", "orders-7", record, record)
+    made = resending.replayed(names, letter.id, record, record, lambda _: 3)
+    assert resending.sent_back(names, whole, lambda _: 3) == made
     if kafka_foreign.told(record) is not None:
-        made = resending.replayed(KafkaNames("orders", "shop"), letter.id, record, record, lambda _: 3)
         assert (made.value or b"", made.value is None) == (letter.body, letter.is_tombstone)
         assert 0 <= made.partition < 3
         assert made.topic
         assert all(isinstance(name, str) and isinstance(value, bytes | None) for name, value in made.headers)
+
+
+def test_a_letter_of_kafka_whose_failure_cannot_be_read_is_sent_back_as_it_is_replayed(monkeypatch):
+    monkeypatch.setattr(kafka_foreign, "letter", None)
+    record = Read(b'{"original_topic": "orders", "original_value": 1, "error": "no"}')
+    names, whole = KafkaNames("orders", "shop"), resending.whole_letter("orders", "orders-7", record, record)
+    made = resending.replayed(names, "orders-7", record, record, lambda _: 3)
+    assert (whole.letter.body, made.value) == (record.body, b"1")
+    assert resending.sent_back(names, whole, lambda _: 3) == made
 
 
 @given(
