@@ -5,7 +5,8 @@ import struct
 
 import msgspec
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import NewPartitions
 
 from tests.fault.kafka.test_foreign import BODY, ENVELOPE, records, stored
 from unpoison.brokers.kafka.envelope import CLAIM
@@ -246,3 +247,21 @@ def test_bodies_that_letters_refer_to_count_for_what_is_taken_at_once(lab):
     assert len(first) == 2
     rest = letters.whole(after=first[-1].letter.id)
     assert sorted(each.letter.body[:1] for each in [*first, *rest]) == [b"\0", b"\1", b"\2", b"\3"]
+
+
+def test_letters_of_a_dlq_with_several_partitions_come_in_the_order_of_time_and_within_bounds(lab):
+    broker = lab.broker("orders")
+    names, admin = broker.connection.names("orders"), broker.connection.queries.admin
+    for answer in admin.create_partitions([NewPartitions(names.dlq, 3)]).values():
+        answer.result(10)
+    wait_until(lambda: len(broker.connection.queries.topics()[names.dlq].partitions) == 3, lambda: "There is one partition still")
+    producer = Producer(broker.connection.address.options)
+    for number in range(9):
+        body = bytes([number]) * 10_000
+        producer.produce(names.dlq, body, None, number % 3, timestamp=1_700_000_000_000 + number)
+        assert producer.flush(30) == 0
+    letters, found = lab.letters("orders"), []
+    while page := letters.whole(after=found[-1].letter.id if found else "", limit=4, most_bytes=25_000):
+        assert len(page) == 3
+        found += page
+    assert [each.letter.body[0] for each in found] == list(range(9))

@@ -80,7 +80,7 @@ def record_of(names: Names, letter: DeadLetter, message: MessageAgain, count: Co
         return NewRecord(retry, value, message.key, headers, SUSPECTS if counters.alone else REPLAYS)
     topic, partitions = foreign.origin(names, message.origin, count)
     if not partitions:
-        why = f"it came from topic {topic!r}, which does not exist any more, or which this user may not see: create it"
+        why = f"it came from topic {topic!r}, which does not exist any more, or which this user may not see: create the topic"
         raise Unsendable(Refusal.NO_SUCH_SOURCE, why)
     return NewRecord(topic, value, message.key, headers, foreign.partition(message.partition, message.key, partitions))
 
@@ -92,7 +92,7 @@ def replayed(names: Names, id_: str, record: Record, original: Record | None, co
         return record_of(names, letter, message_of(record, original), count)
     except Unsendable as error:
         raise PayloadError(
-            f"Letter {id_!r} cannot be sent, and no letter was: {error}. To discard it: unpoison dlq discard {id_}"
+            f"Letter {id_!r} cannot be sent, and no letter was: {error}. To discard the letter: unpoison dlq discard {id_}"
         ) from None
 
 
@@ -138,6 +138,7 @@ def sent_back(names: Names, whole: WholeLetter, count: CountPartitions) -> NewRe
     try:
         return record_of(names, letter, message, count)
     except Unsendable as error:
-        return Refused(error.refusal, f"Letter {letter.id!r} was not sent: {error}.", error)
+        why = f"Letter {letter.id!r} was not sent: {error}. If that cannot be changed, discard the letter."
+        return Refused(error.refusal, why, error)
     except ConfigError as error:
         return not_sent(error)
