@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tests.unit.test_foreign_letters import ENVELOPES, KAFKA, WHOLE
 from unpoison.brokers.kafka import foreign as kafka_foreign
 from unpoison.brokers.kafka import letters as kafka
+from unpoison.brokers.kafka import resending
 from unpoison.brokers.kafka.names import Names as KafkaNames
 from unpoison.brokers.nats import copies as nats
 from unpoison.brokers.nats import envelope as nats_envelope
@@ -68,13 +69,23 @@ def test_whatever_is_in_a_dlq_of_kafka_is_shown_and_can_be_sent(body, headers):
     record = Read(body, headers)
     letter = kafka.read_letter("orders", "orders-7", "dead", record, record)
     check(letter)
-    if (told := kafka_foreign.told(record)) is not None:
-        names = KafkaNames("orders", "shop")
-        made = kafka_foreign.sent_back(names, letter.id, record, told, letter.replayed(), lambda _: 3)
+    names, whole = KafkaNames("orders", "shop"), resending.whole_letter("orders", "orders-7", record, record)
+    made = resending.replayed(names, letter.id, record, record, lambda _: 3)
+    assert resending.sent_back(names, whole, lambda _: 3) == made
+    if kafka_foreign.told(record) is not None:
         assert (made.value or b"", made.value is None) == (letter.body, letter.is_tombstone)
         assert 0 <= made.partition < 3
         assert made.topic
         assert all(isinstance(name, str) and isinstance(value, bytes | None) for name, value in made.headers)
+
+
+def test_a_letter_of_kafka_whose_failure_cannot_be_read_is_sent_back_as_it_is_replayed(monkeypatch):
+    monkeypatch.setattr(kafka_foreign, "letter", None)
+    record = Read(b'{"original_topic": "orders", "original_value": 1, "error": "no"}')
+    names, whole = KafkaNames("orders", "shop"), resending.whole_letter("orders", "orders-7", record, record)
+    made = resending.replayed(names, "orders-7", record, record, lambda _: 3)
+    assert (whole.letter.body, made.value) == (record.body, b"1")
+    assert resending.sent_back(names, whole, lambda _: 3) == made
 
 
 @given(

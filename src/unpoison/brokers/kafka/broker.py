@@ -19,7 +19,7 @@ from unpoison.brokers.kafka.checks import differences, kept_for, warn_of_losses
 from unpoison.brokers.kafka.cluster_queries import message_counts
 from unpoison.brokers.kafka.connection import Connection, Reader
 from unpoison.brokers.kafka.envelope import NewRecord, native, published_record, retry_record, settled_note
-from unpoison.brokers.kafka.errors import REFUSALS, error_text
+from unpoison.brokers.kafka.errors import error_text, refused_and_unknown
 from unpoison.brokers.kafka.letters import LetterStates
 from unpoison.brokers.kafka.names import Names
 from unpoison.brokers.kafka.subscription import OffsetsByPartition, Subscription, by_partition
@@ -34,7 +34,6 @@ from unpoison.port.broker import (
     Finding,
     Kept,
     Published,
-    Refused,
     Ring,
     Settlement,
     Waits,
@@ -81,7 +80,7 @@ class KafkaBroker:
 
     def publish(self, messages: Sequence[Outgoing]) -> Published:
         """Each record is confirmed, or fails with an error of its own."""
-        refused, unknown = without_source(messages, partial(self.topology.ensure, to_publish=True)), dict[int, str]()
+        refused = without_source(messages, partial(self.topology.ensure, to_publish=True))
         numbers = [number for number in range(len(messages)) if number not in refused]
         names = {source: self.connection.names(source) for source in {messages[number].source for number in numbers}}
         if late := next((messages[number] for number in numbers if messages[number].delay > 0), None):
@@ -89,14 +88,9 @@ class KafkaBroker:
             self.connection.learn_the_time(names[late.source].states)
         now, sent = self.connection.now(), [messages[number] for number in numbers]
         failed = self.connection.store([published_record(names[message.source], message, now) for message in sent])
-        for index, error in failed.items():
-            number, reason = numbers[index], f"Kafka did not confirm it: {error_text(error)}."
-            if error.code() in REFUSALS:
-                refused[number] = Refused(REFUSALS[error.code()], reason)
-            else:
-                unknown[number] = reason
+        certain, unknown = refused_and_unknown({numbers[index]: error for index, error in failed.items()})
         created, self.topology.created = self.topology.created, set()
-        return Published(refused, unknown, created)
+        return Published(refused | certain, unknown, created)
 
     def fetch(self, source: str, limit: int) -> Sequence[Delivery]:
         with self._lock:

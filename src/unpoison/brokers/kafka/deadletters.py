@@ -12,20 +12,20 @@ import itertools
 import time
 import uuid
 from collections import Counter
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from confluent_kafka import Consumer
 
-from unpoison.brokers.kafka import envelope, foreign, letters
+from unpoison.brokers.kafka import envelope, foreign, letters, resending
 from unpoison.brokers.kafka.broker import KafkaBroker
 from unpoison.brokers.kafka.cluster_queries import PartitionKey
-from unpoison.brokers.kafka.envelope import BODY_AT, NewRecord, Record
+from unpoison.brokers.kafka.envelope import NewRecord, Record
+from unpoison.brokers.kafka.errors import refused_and_unknown
 from unpoison.brokers.kafka.letters import DEAD, PURGED, Change, Claim, LetterState, LetterStates, Outcome, Withdrawal
-from unpoison.brokers.kafka.names import PARTITIONS, REPLAYS, SUSPECTS
-from unpoison.errors import BrokerUnavailable, PayloadError
-from unpoison.model.dead_letter import DeadLetter
-from unpoison.port.serialization import GROUP
+from unpoison.errors import BrokerUnavailable, Refusal
+from unpoison.model.dead_letter import DeadLetter, WholeLetter
+from unpoison.port.broker import STORED, WHOLE_BYTES, Published, Refused
+from unpoison.port.reading import first_within
 
 REPLAYED = "replayed"
 NOTHING = "nothing"
@@ -71,6 +71,23 @@ class KafkaDeadLetters:
     def remove(self, letter_ids: Sequence[str], *, state: str = DEAD, keep_as: str | None = None) -> Sequence[str]:
         return self._change(letter_ids, state, keep_as or PURGED)
 
+    def whole(self, *, after: str = "", limit: int = 100, most_bytes: int = WHOLE_BYTES) -> Sequence[WholeLetter]:
+        found: list[WholeLetter] = []
+        # Kafka may have deleted all of some page, and not yet what is behind it.
+        while not found and (entries := [entry for entry, _ in self._page(after, "", limit, DEAD)]):
+            entries = entries[: first_within((entry.size for entry in entries), max(1, most_bytes))]
+            found, after = self._whole(entries, most_bytes), entries[-1].id
+        return found
+
+    def send_back(self, letters: Sequence[WholeLetter]) -> Published:
+        if not letters:
+            return STORED
+        names, topics = self._connection.names(self._source), self._queries.topics()
+        counts = {name: len(topic.partitions) for name, topic in topics.items()}
+        made = [resending.sent_back(names, each, lambda topic: counts.get(topic, 0)) for each in letters]
+        refused = {number: each for number, each in enumerate(made) if isinstance(each, Refused)}
+        return self._store({number: each for number, each in enumerate(made) if isinstance(each, NewRecord)}, refused)
+
     # Looking.
 
     def _fresh(self) -> LetterStates:
@@ -97,7 +114,7 @@ class KafkaDeadLetters:
         sent = self._sent({each.id: each.claim for each in entries if each.claim is not None and each.claim.state == REPLAYED})
         return ((entry, REPLAYED if entry.id in sent else entry.state) for entry in entries)
 
-    def _read(self, entries: Sequence[LetterState]) -> Generator[tuple[LetterState, Record]]:
+    def _read(self, entries: Sequence[LetterState]) -> Iterator[tuple[LetterState, Record]]:
         by_place: dict[PartitionKey, dict[int, LetterState]] = {}
         for entry in entries:
             by_place.setdefault(entry.place, {})[entry.offset] = entry
@@ -106,6 +123,21 @@ class KafkaDeadLetters:
                 for record in self.broker.reader.read({place: (start, end)}):
                     if record.offset() in there:
                         yield there[record.offset()], record
+
+    def _whole(self, entries: Sequence[LetterState], most_bytes: int) -> list[WholeLetter]:
+        """Bodies that are elsewhere are read one by one: how large they are is not known before."""
+        records = {entry.id: record for entry, record in self._read(entries)}
+        found: list[WholeLetter] = []
+        for entry in entries:
+            if entry.id not in records:
+                continue  # Kafka has deleted it meanwhile
+            record = records[entry.id]
+            original = self._original(record)
+            found.append(resending.whole_letter(self._source, entry.id, record, original))
+            most_bytes -= max(1, len(original.value() or b"") if original is not None else 0)
+            if most_bytes <= 0:
+                break
+        return found
 
     def _original(self, record: Record) -> Record | None:
         """The record with the body: the letter itself, or the message that it refers to; None if that was deleted."""
@@ -156,16 +188,11 @@ class KafkaDeadLetters:
     def _copies(self, states: LetterStates, letter_ids: Sequence[str]) -> tuple[dict[str, NewRecord], list[str]]:
         """Copies of as many of these letters as fit into memory, and the ids of the others."""
         entries = sorted((states.by_id[id_] for id_ in letter_ids), key=lambda entry: (entry.place, entry.offset))
-        found: list[tuple[LetterState, Record]] = []
-        size, behind = 0, len(entries)
-        with closing(self._read(entries)) as records:
-            for entry, record in records:
-                found.append((entry, record))
-                size += len(record.value() or b"")
-                if size > MAX_BYTES:
-                    behind = entries.index(entry) + 1
-                    break
-        return {entry.id: self._again(entry, record) for entry, record in found}, [entry.id for entry in entries[behind:]]
+        fit = first_within((entry.size for entry in entries), MAX_BYTES)
+        names, count = self._connection.names(self._source), self.broker.topology.partitions
+        found = list(self._read(entries[:fit]))  # the reader reads nothing else meanwhile
+        copies = {each.id: resending.replayed(names, each.id, record, self._original(record), count) for each, record in found}
+        return copies, [entry.id for entry in entries[fit:]]
 
     def _claim(
         self, states: LetterStates, wanted: Sequence[str], was: str, state: str, copies: Mapping[str, NewRecord]
@@ -191,25 +218,20 @@ class KafkaDeadLetters:
             return claims.keys()  # no other client has written there since
         return self._sent(claims)
 
-    def _again(self, entry: LetterState, record: Record) -> NewRecord:
-        """The copy to send: to the group that gave the message up, if its retry topic exists, else to ours. A letter of another
-        system goes to the topic that it came from."""
-        original = self._original(record)
-        if original is None:
-            raise PayloadError(
-                f"Letter {entry.id!r} cannot be sent, and no letter was: it was too large for the DLQ, and Kafka has deleted the "
-                f"message at {envelope.header(record, BODY_AT)} since. To discard it: unpoison dlq discard {entry.id}"
-            )
-        names = self._connection.names(self._source)
-        counters = letters.read_letter(self._source, entry.id, REPLAYED, record, original).replayed()
-        if (told := foreign.told(record)) is not None:
-            return foreign.sent_back(names, entry.id, record, told, counters, self.broker.topology.partitions)
-        gave_up = envelope.header(record, GROUP)
-        retry = names.retry_of(gave_up) if gave_up else names.retry
-        if self.broker.topology.partitions(retry) < PARTITIONS:
-            retry = names.retry
-        headers = envelope.copy_headers(original, envelope.read_envelope_safely(record), counters)
-        return NewRecord(retry, original.value(), record.key(), headers, SUSPECTS if counters.alone else REPLAYS)
+    def _store(self, copies: Mapping[int, NewRecord], refused: dict[int, Refused]) -> Published:
+        """What became of these, and of those that were refused before. If nothing of a portion arrives, the others are not tried:
+        each would wait as long."""
+        unknown, left = dict[int, str](), list(copies)
+        while left:
+            fit = first_within((len(copies[number].value or b"") for number in left), MAX_BYTES)
+            portion, left = left[:fit], left[fit:]
+            failed = self._connection.store([copies[number] for number in portion])
+            certain, doubtful = refused_and_unknown({portion[index]: error for index, error in failed.items()})
+            refused, unknown = refused | certain, unknown | doubtful
+            if doubtful and len(failed) == len(portion):
+                why = f"It was not sent, since Kafka had confirmed none of those before it. {next(iter(doubtful.values()))}"
+                refused, left = refused | dict.fromkeys(left, Refused(Refusal.NOT_SENT, why)), []
+        return Published(refused, unknown)
 
     def _without_claims(self, letter_ids: Sequence[str]) -> LetterStates:
         """Wait for operators that are changing these letters, and finish the claims of those that are gone."""

@@ -188,17 +188,23 @@ def copy_headers(
     record: Record, seen: Envelope, counters: Counters, extra: Mapping[str, Any] = {}
 ) -> list[tuple[str, bytes | None]]:
     """The headers of a copy: the sender's as they are, and ours."""
+    return [*sender_headers(record), *stamp_headers(record, seen), *counter_headers(counters), *_pairs(extra)]
+
+
+def stamp_headers(record: Record, seen: Envelope) -> list[tuple[str, bytes | None]]:
+    """Which message it is a copy of."""
     kind, written = record.timestamp()
-    ours = {
-        ID: seen.id,
-        STAMP: seen.stamp,
-        WRITTEN: header(record, WRITTEN) or written,
-        CLOCK: header(record, CLOCK) or kind,
-        ATTEMPTS: counters.attempts,
-        **({COUNTERS: known} if (known := counters_text(counters)) else {}),
-        **extra,
-    }
-    return [*sender_headers(record), *((name, str(value).encode()) for name, value in ours.items())]
+    clock = {WRITTEN: header(record, WRITTEN) or written, CLOCK: header(record, CLOCK) or kind}
+    return _pairs({ID: seen.id, STAMP: seen.stamp, **clock})
+
+
+def counter_headers(counters: Counters) -> list[tuple[str, bytes | None]]:
+    known = counters_text(counters)
+    return _pairs({ATTEMPTS: counters.attempts, **({COUNTERS: known} if known else {})})
+
+
+def _pairs(headers: Mapping[str, Any]) -> list[tuple[str, bytes | None]]:
+    return [(name, str(value).encode()) for name, value in headers.items()]
 
 
 def published_record(names: Names, message: Outgoing, now: float) -> NewRecord:

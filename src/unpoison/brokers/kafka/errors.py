@@ -2,6 +2,7 @@
 
 import re
 import time
+from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -10,6 +11,7 @@ from confluent_kafka.admin import AdminClient, ClusterMetadata, TopicMetadata
 
 from unpoison.brokers.kafka.url import Address
 from unpoison.errors import BrokerUnavailable, ConfigError, Refusal
+from unpoison.port.broker import Refused
 from unpoison.port.broker_url import masked_text
 
 Answer = TypeVar("Answer")
@@ -36,6 +38,18 @@ REFUSALS = {
 """Errors after which a record is certainly not stored. After any other, above all after a timeout, it may be."""
 
 TIMED_OUT = (KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT)  # noqa: SLF001 - they have no other names
+
+
+def refused_and_unknown(failed: Mapping[int, KafkaError]) -> tuple[dict[int, Refused], dict[int, str]]:
+    """What these errors of records that were to be stored mean."""
+    refused, unknown = dict[int, Refused](), dict[int, str]()
+    for number, error in failed.items():
+        reason = f"Kafka did not confirm it: {error_text(error)}."
+        if error.code() in REFUSALS:
+            refused[number] = Refused(REFUSALS[error.code()], reason)
+        else:
+            unknown[number] = reason
+    return refused, unknown
 
 
 def result_within(answer: "Future[Answer]", within: float) -> Answer:

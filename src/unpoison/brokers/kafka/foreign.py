@@ -1,4 +1,4 @@
-"""What does a letter say that another system wrote, and which record does a replay of it store?
+"""What does a letter say that another system wrote, and what does a replay of it send where?
 
 Its message goes to the topic that it came from, as it did when it was first sent: other systems have no place for one group
 alone. Headers that tell of the failure stay behind, or the next failure would be taken for this one.
@@ -10,9 +10,8 @@ from collections.abc import Callable
 import msgspec
 
 from unpoison.brokers.kafka import envelope
-from unpoison.brokers.kafka.envelope import OURS, NewRecord, Record, header, headers_of
+from unpoison.brokers.kafka.envelope import Headers, Record, header, headers_of
 from unpoison.brokers.kafka.names import Names
-from unpoison.errors import PayloadError
 from unpoison.model.dead_letter import DeadLetter
 from unpoison.model.message import Counters, Message
 from unpoison.port import serialization
@@ -50,36 +49,26 @@ def is_internal(names: Names, topic: str) -> bool:
     return topic.startswith(f"{names.topic}.") and topic.endswith(_INTERNAL)
 
 
-def sent_back(names: Names, id_: str, record: Record, found: Told, counters: Counters, count: Callable[[str], int]) -> NewRecord:
-    """The record that a replay stores. `count` tells how many partitions a topic has."""
-    topic, partitions = _origin(names, found.source, count)
-    if not partitions:
-        raise PayloadError(
-            f"Letter {id_!r} cannot be sent, and no letter was: it came from topic {topic!r}, which does not exist any more, or "
-            f"which this user may not see. Create the topic, or discard the letter: unpoison dlq discard {id_}"
-        )
+def message(record: Record, found: Told) -> tuple[bytes | None, bytes | None, Headers]:
+    """Key, body and headers of the message that the other system gave up; the counters are not among the headers."""
     content = found.content
     key = content.key if content is not None and content.is_key_told else record.key()
-    pairs = envelope.copy_headers(record, envelope.read_envelope_safely(record), counters)
-    headers = [pair for pair in pairs if not kafka_headers.is_told(pair[0])]
+    headers: Headers = [pair for pair in envelope.sender_headers(record) if not kafka_headers.is_told(pair[0])]
     if content is not None and content.headers is not None:
-        ours = [pair for pair in headers if pair[0].startswith(OURS) or pair[0] == serialization.ATTEMPTS]
-        headers = [*((name, value.encode()) for name, value in content.headers.items()), *ours]
+        headers = [(name, value.encode()) for name, value in content.headers.items()]
     value = record.value() if content is None else None if content.is_tombstone else content.body
-    return NewRecord(topic, value, key, headers, _partition(found, key, partitions))
+    return key, value, [*headers, *envelope.stamp_headers(record, envelope.read_envelope_safely(record))]
 
 
-def _origin(names: Names, told: str, count: Callable[[str], int]) -> tuple[str, int]:
-    """The topic, and how many partitions it has. The prefix of the URL may be missing: it is our own word."""
+def origin(names: Names, told: str, count: Callable[[str], int]) -> tuple[str, int]:
+    """The topic that a message came from, and how many partitions it has; `count` knows that of any topic, 0 if it is not there.
+    The prefix of the URL may be missing: it is our own word."""
     if told in ("", names.source) or is_internal(names, told):
         return names.topic, count(names.topic)
     found = ((topic, count(topic)) for topic in dict.fromkeys((told, f"{names.prefix}{told}")))
     return next((each for each in found if each[1]), (told, 0))
 
 
-def _partition(found: Told, key: bytes | None, partitions: int) -> int:
+def partition(told: int | None, key: bytes | None, partitions: int) -> int:
     """The one that it came from, for the order of its key; in a topic that has become smaller, any that is the same each time."""
-    partition = found.original.get("partition")
-    if isinstance(partition, int) and 0 <= partition < partitions:
-        return partition
-    return zlib.crc32(key or b"") % partitions
+    return told if told is not None and 0 <= told < partitions else zlib.crc32(key or b"") % partitions

@@ -132,6 +132,8 @@ class LetterState(msgspec.Struct, gc=False):
     """Which of all letters it is, in the order in which they came."""
     message: str
     """The id of its message."""
+    size: int
+    """Bytes of its body; 0 if it refers to that."""
     state: str = DEAD
     claim: Claim | None = None
     settled_by: str = ""
@@ -184,7 +186,9 @@ class LetterStates:
         id_ = self._names.letter_id(place[1], offset)
         if id_ in self.by_id:  # read before an error cut the reading short
             return
-        entry = self.by_id[id_] = LetterState(id_, place, offset, len(self.order), message or f"{place[0]}/{place[1]}/{offset}")
+        message = message or f"{place[0]}/{place[1]}/{offset}"
+        entry = LetterState(id_, place, offset, len(self.order), message, len(record.value() or b""))
+        self.by_id[id_] = entry
         self.order.append(entry)
         for change in self._early.pop(entry.id, ()):
             self._apply(entry, change)
