@@ -10,10 +10,12 @@ from unpoison.brokers.memory import MemoryBroker
 from unpoison.brokers.sqlite.broker import SQLiteBroker
 from unpoison.brokers.sqlite.file import path_of
 from unpoison.brokers.sqlite.owner import take_over
+from unpoison.deadletters import DLQManager
 from unpoison.errors import BrokerUnavailable
 from unpoison.model.dead_letter import DeadLetter
 from unpoison.model.message import Delivery, Outgoing
 from unpoison.port.broker import Broker
+from unpoison.store.letters.choice import letters_of
 from unpoison.testing import Lab
 from unpoison.testing.given import PLAIN_ID
 
@@ -64,6 +66,16 @@ class SQLiteLab(Lab):
 class _Full(dict[int, DeadLetter]):
     def __setitem__(self, no: int, letter: DeadLetter) -> None:
         raise BrokerUnavailable("no dead letter can be stored")
+
+
+class CollectedLab(SQLiteLab):
+    """A file whose dead letters are collected into a store of their own: what is worked on is there."""
+
+    def dlq(self, source: str, page: int | None = None) -> DLQManager:
+        manager = DLQManager(letters_of(self.url, f"sqlite:///{self.folder}/letters.db", source), source)
+        manager.page = page or manager.page
+        self._opened.append(manager)
+        return manager
 
 
 class MemoryLab(Lab):

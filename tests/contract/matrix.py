@@ -14,7 +14,7 @@ import pytest
 
 from tests.contract.folder_lab import FolderLab
 from tests.contract.kafka_lab import SESSION_TIMEOUT, KafkaLab, SweptLab
-from tests.contract.labs import MemoryLab, SQLiteLab
+from tests.contract.labs import CollectedLab, MemoryLab, SQLiteLab
 from tests.contract.nats_lab import ACK_WAIT, SHORT_ACK_WAIT, NATSLab
 from tests.contract.postgresql_lab import PostgreSQLLab
 from tests.contract.rabbitmq_lab import ClassicLab, RabbitMQLab
@@ -230,8 +230,16 @@ ON_SERVERS = CONTRACT - CONTROL_ALONE
 KAFKA_TOPICS = promises(delivering, publishing, ownership, pausing, retrying, flow_control, letters_elsewhere)
 KAFKA_EVERYDAY = KAFKA_TOPICS - CONTROL_ALONE
 
+COLLECTED = promises(dead_letters) | {
+    sharing.test_a_letter_that_two_processes_replay_and_purge_is_either_sent_or_purged,
+    sharing.test_a_letter_that_two_threads_replay_and_purge_is_either_sent_or_purged,
+    sharing.test_two_operators_who_replay_the_oldest_take_different_letters,
+}
+"""Promises about the letters that operators work on."""
+
 ROWS = (
     Row("sqlite", lambda wanted: SQLiteLab(wanted.folder), EVERY, kills_take=None),
+    Row("sqlite collected", lambda wanted: CollectedLab(wanted.folder), COLLECTED),
     # It lives in one process, so there is nothing to isolate; promises that need several skip themselves.
     Row("memory", lambda wanted: MemoryLab(wanted.folder), CONTRACT | KILLS, kills_take=None),
     Row(

@@ -29,5 +29,5 @@ def test_the_table_says_what_runs_where():
     assert lines[0].split()[:3] == ["topic", "promises", "sqlite"]
     cells = {line.split()[0]: line for line in filter(None, lines)}
     assert len(cells["killing"].split()) == 2 + len(matrix.ROWS)
-    assert cells["killing"].split()[2:5] == ["day", "day", "long"]
+    assert cells["killing"].split()[2:6] == ["day", "-", "day", "long"]
     assert "1d 5l" in cells["isolation_kills"], "RabbitMQ 4: one every day, the others in a long run"

@@ -26,7 +26,7 @@ class Collecting:
     """Moves what comes into the DLQ of a source, until it is closed. Nothing waits for it, and it fails for nobody: what cannot
     be moved stays in the DLQ, one line says why, and it is tried again."""
 
-    def __init__(self, settings: Settings, source: str, name: str) -> None:
+    def __init__(self, settings: Settings, source: str, name: str, *, begin: bool = True) -> None:
         self._settings, self._source, self._name = settings, source, name
         self._letters: DeadLetters | None = None
         self._store: LetterStore | None = None
@@ -34,7 +34,8 @@ class Collecting:
         self._said = ""
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"unpoison-collector-{source}", daemon=True)
-        self._thread.start()
+        if begin:
+            self._thread.start()
 
     def close(self) -> None:
         self._closed.set()
@@ -46,7 +47,7 @@ class Collecting:
             self._closed.wait(EVERY)
         until = time.monotonic() + ENDS_WITHIN / 2
         self.step(lambda: time.monotonic() < until)  # what the consumer has given up last
-        self._disconnect()
+        self.disconnect()
 
     def step(self, wanted: Callable[[], bool]) -> None:
         """Move what is there, for as long as that is wanted."""
@@ -74,7 +75,7 @@ class Collecting:
         return self._collector
 
     def _fails(self, why: str) -> None:
-        self._disconnect()
+        self.disconnect()
         if not self._said:
             text = "Source %r: dead letters stay in the DLQ for now, and none is lost: %s"
             log.warning(text, self._source, why, extra=self._told("not-collected"))
@@ -83,7 +84,7 @@ class Collecting:
     def _told(self, event: str) -> dict[str, str]:
         return {"event": event, "source": self._source}
 
-    def _disconnect(self) -> None:
+    def disconnect(self) -> None:
         store, letters = self._store, self._letters
         self._store = self._letters = self._collector = None
         with suppress(UnpoisonError):

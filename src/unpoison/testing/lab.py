@@ -79,7 +79,7 @@ class Lab(ABC):
     def __init__(self, url: str, folder: Path) -> None:
         self.url, self.folder = url, folder
         self.capabilities = broker_for(url).capabilities
-        self._opened: list[Broker | App] = []
+        self._opened: list[Broker | App | DLQManager] = []
 
     @abstractmethod
     def steal(self, broker: Broker, deliveries: Sequence[Delivery]) -> None:

@@ -16,7 +16,7 @@ from unpoison.model.dead_letter import WholeLetter
 from unpoison.model.message import Outgoing
 from unpoison.model.verdict import ErrorClassification
 from unpoison.port.broker import STORED, Dead, Settlement
-from unpoison.store.letters.choice import letters_for
+from unpoison.store.letters.sql_letters import letters_for
 from unpoison.testing import given
 from unpoison.testing.isolation.diary import wait_until
 

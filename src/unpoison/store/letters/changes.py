@@ -10,6 +10,7 @@ from typing import Any
 
 from unpoison.model.verdict import STATES
 from unpoison.store.letters import audit
+from unpoison.store.letters.claims import claimed_by_others
 from unpoison.store.letters.counts import Changes, Kind
 from unpoison.store.letters.turns import Turns, take_turn
 from unpoison.store.letters.values import DELETED, NOTE, OWNER, STATE, Change, Changed, Progress, Selection
@@ -27,7 +28,10 @@ class LetterChanges:
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
 
-    def change(self, selection: Selection, change: Change, by: str, progress: Progress | None = None) -> Changed:
+    def change(
+        self, selection: Selection, change: Change, by: str, progress: Progress | None = None, claimant: str = ""
+    ) -> Changed:
+        """What somebody else than the `claimant` is sending back is not moved and not deleted meanwhile."""
         checked(change)
         edges = [*range(0, selection.count, CHUNK), selection.count]
         chunks = [list(selection.numbers[start:end]) for start, end in pairwise(edges)]
@@ -35,7 +39,12 @@ class LetterChanges:
 
         def write(run: Execute, chunk: Sequence[int], changes: Changes, now: float) -> None:
             nonlocal handled
-            before = _changed(run, chunk, change, changes)
+            take_turn(run)
+            if change.what in (STATE, DELETED):
+                claimed = claimed_by_others(run, chunk, claimant, now)
+                before = _changed(run, [number for number in chunk if number not in claimed], change, changes)
+            else:
+                before = _changed(run, chunk, change, changes)
             if before:
                 was = audit.by_value(before)
                 letters, about = len(before), selection.where
@@ -59,10 +68,10 @@ def checked(change: Change) -> None:
 
 
 def _changed(run: Execute, numbers: Sequence[int], change: Change, changes: Changes) -> dict[int, object]:
-    """Change those of these letters that are as they have to be for that. Returns what they were."""
-    take_turn(run)
+    """Change those of these letters that are as they have to be for that, in our turn. Returns what they were."""
     marks = ", ".join("?" * len(numbers))
     found = run(f"select {_FOUND} from unpoison_letters where no in ({marks}) order by no", numbers).fetchall()
+    found = [row for row in found if change.only in (None, row[4])]
     match change.what:
         case "state":
             return _moved(run, found, str(change.to), changes)

@@ -10,17 +10,12 @@ import uuid
 from collections.abc import Sequence
 
 from unpoison.store.letters.turns import take_turn
-from unpoison.store.rows import Execute
+from unpoison.store.rows import Execute, insert
 
 _COLLECT = """
 insert into unpoison_collectors (source, place, collector, until) values (?, ?, ?, ?)
 on conflict (source, place) do update set collector = excluded.collector, until = excluded.until
 where unpoison_collectors.collector = excluded.collector or unpoison_collectors.until <= ? or unpoison_collectors.until > ?
-"""
-_CLAIM = """
-insert into unpoison_letter_claims (no, claimed_by, until) values (?, ?, ?)
-on conflict (no) do update set claimed_by = excluded.claimed_by, until = excluded.until
-where unpoison_letter_claims.until <= ? or unpoison_letter_claims.until > ?
 """
 MOST = 600.0
 """Seconds for which anything is claimed at most: a claim that lasts longer was made by a clock that has been set back since."""
@@ -38,14 +33,23 @@ def end_collecting(run: Execute, source: str, place: str, collector: str) -> Non
 def claim(run: Execute, numbers: Sequence[int], by: str, seconds: float, now: float) -> list[int]:
     """Those of these letters that wait, and that nobody else has claimed."""
     take_turn(run)  # or one could be sent and released by another between these statements
+    claimed = claimed_by_others(run, numbers, by, now)
     marks = ", ".join("?" * len(numbers))
-    holders = run(f"select distinct claimed_by from unpoison_letter_claims where no in ({marks})", numbers).fetchall()
-    for (holder,) in holders:
-        if _is_gone(holder):
-            run("delete from unpoison_letter_claims where claimed_by = ?", (holder,))
     found = run(f"select no from unpoison_letters where no in ({marks}) and state = 'dead' order by no", numbers).fetchall()
-    values = (by, now + seconds, now, now + MOST)
-    return [no for (no,) in found if run(_CLAIM, (no, *values)).rowcount == 1]
+    ours = [no for (no,) in found if no not in claimed]
+    if ours:
+        put = "on conflict (no) do update set claimed_by = excluded.claimed_by, until = excluded.until"
+        insert(run, "unpoison_letter_claims (no, claimed_by, until)", [(no, by, now + seconds) for no in ours], put)
+    return ours
+
+
+def claimed_by_others(run: Execute, numbers: Sequence[int], by: str, now: float) -> set[int]:
+    """Those of these letters that somebody else works on."""
+    marks = ", ".join("?" * len(numbers))
+    query = f"select no, claimed_by from unpoison_letter_claims where no in ({marks}) and until > ? and until <= ?"
+    found = run(query, (*numbers, now, now + MOST)).fetchall()
+    holders = {holder: holder == by or _is_gone(holder) for holder in {holder for _, holder in found}}
+    return {no for no, holder in found if not holders[holder]}
 
 
 def claimant() -> str:

@@ -97,9 +97,9 @@ class CollectedLetters:
         return sent
 
     def remove(self, letter_ids: Sequence[str], *, state: str = "dead", keep_as: str | None = None) -> Sequence[str]:
-        by_number = {number: id_ for id_ in letter_ids if (number := self._number(id_, state)) is not None}
+        by_number = {number: id_ for id_ in letter_ids if (number := self._number(id_)) is not None}
         selection = Selection(self._about(letter_ids), array("q", sorted(by_number)))
-        change = Change(DELETED, "purged") if keep_as is None else Change(STATE, keep_as)
+        change = Change(DELETED, "purged", only=state) if keep_as is None else Change(STATE, keep_as, only=state)
         changed = set(self.store.change(selection, change, by=self._by).numbers)
         gone = {id_ for number, id_ in by_number.items() if number in changed}
         return [id_ for id_ in letter_ids if id_ in gone]
@@ -187,12 +187,11 @@ class CollectedLetters:
         self._numbers.update((each.letter.id, each.number) for each in letters)
         return [each.letter for each in letters]
 
-    def _number(self, letter_id: str, state: str | None = None) -> int | None:
-        """The number of this letter; None if there is none, or none in this state."""
-        if state is None and letter_id in self._numbers:
+    def _number(self, letter_id: str) -> int | None:
+        """The number of this letter; None if there is none."""
+        if letter_id in self._numbers:
             return self._numbers[letter_id]
-        found = self.store.find(letter_id, self._source)
-        return next((each.number for each in found if state in (None, each.letter.state)), None)
+        return next((each.number for each in self.store.find(letter_id, self._source)), None)
 
     def _page(self, after: str, until: str, limit: int, state: str | None) -> Sequence[StoredLetter]:
         """Letters in the order in which they came into the store."""
@@ -231,7 +230,7 @@ class CollectedLetters:
     # Sending.
 
     def _replay(self, letter_ids: Sequence[str], refused: dict[str, str]) -> Sequence[str]:
-        numbers = [number for id_ in letter_ids if (number := self._number(id_, "dead")) is not None]
+        numbers = [number for id_ in letter_ids if (number := self._number(id_)) is not None]
         claimed = self.store.claim(numbers, by=self._claimant, seconds=CLAIMED)
         try:
             return [id_ for part in self._portions(claimed) for id_ in self._send(part, refused)]
@@ -261,7 +260,7 @@ class CollectedLetters:
         sent = [each for number, each in enumerate(letters) if number not in why]
         ids = [each.letter.id for each in sent]
         selection = Selection(self._about(ids), array("q", [each.number for each in sent]))
-        self.store.change(selection, Change(STATE, "replayed"), by=self._by)
+        self.store.change(selection, Change(STATE, "replayed"), by=self._by, claimant=self._claimant)
         return ids
 
 

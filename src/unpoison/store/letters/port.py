@@ -96,9 +96,11 @@ class LetterStore(Protocol):
     ) -> Sequence[StoredGroup]:
         """The groups of these letters, the largest first; of equal ones the latest. The trend is told from this moment on."""
 
-    def change(self, selection: Selection, change: Change, *, by: str, progress: Progress | None = None) -> Changed:
-        """Change these letters and no others. `by` is who does it, for the audit log. If it raises, some may be changed: each of
-        them with its entry in the log."""
+    def change(
+        self, selection: Selection, change: Change, *, by: str, progress: Progress | None = None, claimant: str = ""
+    ) -> Changed:
+        """Change these letters and no others; what somebody else than the `claimant` has claimed is neither moved nor deleted.
+        `by` is who does it, for the audit log. If it raises, some may be changed: each of them with its entry in the log."""
 
     def expire(
         self, age: float, *, by: str, where: Filter | None = None, state: str | None = None, progress: Progress | None = None

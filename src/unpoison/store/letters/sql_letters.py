@@ -139,8 +139,10 @@ class SQLLetterStore:
         meant = self._meant(where, state, now)
         return self._groups.groups(self._letters.kinds(meant, progress), limit=limit, trend_since=trend_since)
 
-    def change(self, selection: Selection, change: Change, *, by: str, progress: Progress | None = None) -> Changed:
-        return LetterChanges(self._turns).change(selection, change, by, progress)
+    def change(
+        self, selection: Selection, change: Change, *, by: str, progress: Progress | None = None, claimant: str = ""
+    ) -> Changed:
+        return LetterChanges(self._turns).change(selection, change, by, progress, claimant)
 
     def expire(
         self, age: float, *, by: str, where: Filter | None = None, state: str | None = None, progress: Progress | None = None

@@ -79,11 +79,13 @@ STATE, NOTE, OWNER, DELETED = "state", "note", "owner", "deleted"
 class Change(NamedTuple):
     """What is to be changed about letters: their STATE, NOTE or OWNER, or that they are DELETED.
 
-    A letter that waits can be given another state, and one that does not can be made to wait again.
+    A letter that waits can be given another state, and one that does not can be made to wait again. `only` letters in this state
+    are changed; None is any.
     """
 
     what: str
     to: str | None = None
+    only: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
