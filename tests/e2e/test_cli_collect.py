@@ -1,0 +1,161 @@
+"""Dead letters in a store: `collect`, `audit`, and what the dead-letter commands can do there."""
+
+import json
+import signal
+import sqlite3
+import subprocess
+
+import pytest
+
+from tests.e2e.command_line import UNPOISON, dead_letters, environment, in_this_process
+from tests.e2e.test_cli_dlq import on
+
+PIANOS, DRUM = (b'{"item": "piano", "n": 1}', b'{"item": "piano", "n": 2}'), b'{"item": "drum", "n": 3}'
+
+
+@pytest.fixture
+def url(tmp_path):
+    return dead_letters(tmp_path, *PIANOS, DRUM, error=ValueError("no"))
+
+
+@pytest.fixture
+def run(url, tmp_path):
+    store = f"sqlite:///{tmp_path}/store.db"
+
+    def run(*arguments, code=0):
+        done = in_this_process(*arguments, "--store", store, cwd=tmp_path)
+        assert done.code == code, done.err
+        return done
+
+    return run
+
+
+def native_letters(url):
+    with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:
+        return connection.execute("select count(*) from unpoison_dead").fetchone()[0]
+
+
+def test_collect_moves_every_letter_and_says_how_many(url, run):
+    assert run("collect", "--url", url, "--once").text == "orders: 3 dead letters moved into the store.\n"
+    assert native_letters(url) == 0
+    again = run("collect", "--url", url, "--once", "--json")
+    assert again.json == {"orders": {"new": 0, "known": 0, "duplicates": 0, "left": 0}}
+    listed = run("dlq", "ls", *on(url), "--json").json
+    assert [letter["id"] for letter in listed] == ["orders-1", "orders-2", "orders-3"]
+
+
+def test_a_look_with_a_store_collects_first_and_without_one_does_not(url, run, tmp_path):
+    assert in_this_process("dlq", "count", *on(url), cwd=tmp_path).text == "orders: 3 dead, 0 replayed, 0 discarded\n"
+    assert native_letters(url) == 3
+    assert [letter["id"] for letter in run("dlq", "ls", *on(url), "--where", "body:piano", "--json").json] == [
+        "orders-1",
+        "orders-2",
+    ]
+    assert native_letters(url) == 0
+    assert in_this_process("dlq", "count", *on(url), cwd=tmp_path).text == "orders: 0 dead, 0 replayed, 0 discarded\n"
+
+
+def test_letters_are_replayed_discarded_and_restored_in_the_store_and_the_log_tells_who_did_what(url, run, tmp_path):
+    assert run("dlq", "replay", "orders-1", *on(url)).text == "Replayed orders-1.\n"
+    assert run("dlq", "discard", "--where", "body.n>=2", "--yes", *on(url)).text == "Discarded 2 dead letters.\n"
+    assert run("dlq", "restore", "--where", "drum", *on(url)).text == "Restored 1 dead letter: they wait again.\n"
+    assert run("dlq", "count", *on(url)).text == "orders: 1 dead, 1 replayed, 1 discarded\n"
+    with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:
+        assert connection.execute("select body from unpoison_waiting").fetchall() == [(PIANOS[0],)]
+    entries = run("audit", "--url", url, "--json").json
+    assert [(entry["what"], entry["after"], entry["letters"], entry["about"]) for entry in entries] == [
+        ("state", "dead", 1, "drum"),
+        ("state", "discarded", 2, "body.n>=2"),
+        ("state", "replayed", 1, "id:orders-1"),
+    ]
+    assert all("@" in entry["who"] for entry in entries)
+    shown = run("audit", "--url", url, "--limit", "2").text
+    assert "discarded" in shown
+    assert "replayed" not in shown
+
+
+def test_what_people_say_of_letters_and_groups_is_kept(url, run):
+    (group,) = run("dlq", "groups", *on(url), "--json").json
+    assert (group["count"], group["state"], group["owner"], group["note"]) == (3, "open", None, None)
+    fingerprint = group["group"]
+    assert run("dlq", "own", f"group:{fingerprint[:6]}", "ann", *on(url)).text == f"group {fingerprint} is open; owner ann\n"
+    assert run("dlq", "note", "orders-2", "ask billing", *on(url)).text == "orders-2: note is now: ask billing\n"
+    assert run("dlq", "show", "orders-2", *on(url), "--json").json["note"] == "ask billing"
+    assert run("dlq", "note", "orders-2", "--clear", *on(url)).text == "orders-2: note removed\n"
+    snoozed = run("dlq", "snooze", f"group:{fingerprint}", "2d", *on(url), "--json").json
+    assert (snoozed["state"], snoozed["owner"]) == ("snoozed", "ann")
+    resolved = run("dlq", "resolve", f"group:{fingerprint}", "--version", "1.4", *on(url), "--json").json
+    assert (resolved["state"], resolved["resolved_in"]) == ("resolved", "1.4")
+    assert "is snoozed" in run("dlq", "resolve", f"group:{fingerprint}", "--reopen", *on(url)).text
+    assert run("dlq", "snooze", f"group:{fingerprint}", "0s", *on(url)).text == f"group {fingerprint} is open; owner ann\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("note", "group:zz", "x"), "No group of letters that wait begins with 'zz'"),
+        (("note", "orders-99", "x"), "orders-99"),
+        (("note", "orders-1"), "Give the note, or --clear"),
+        (("resolve", "group:2"), "--version VERSION"),
+        (("restore",), "Give the ids of the letters to restore"),
+        (("snooze", "group:2", "soon"), "is not a duration"),
+    ],
+)
+def test_a_mistake_is_explained_and_changes_nothing(url, run, tmp_path, arguments, said):
+    done = in_this_process("dlq", *arguments, *on(url), "--store", f"sqlite:///{tmp_path}/store.db", cwd=tmp_path)
+    assert done.code in (1, 2)
+    assert said in done.err
+
+
+def test_without_a_store_it_is_said_what_is_missing(url, tmp_path):
+    note = in_this_process("dlq", "note", "orders-1", "x", *on(url), cwd=tmp_path)
+    assert (note.code, "--store URL" in note.err) == (1, True)
+    memory = in_this_process("collect", "--url", "memory://", "--once", cwd=tmp_path)
+    assert memory.code == 1
+    redis = in_this_process("collect", "--url", "redis://nowhere.invalid", "--once", cwd=tmp_path)
+    assert (redis.code, "has none" in redis.err) == (1, True)
+
+
+def test_collect_goes_on_until_it_is_interrupted(url, tmp_path):
+    command = [*UNPOISON, "collect", "--url", url, "--store", f"sqlite:///{tmp_path}/store.db"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=tmp_path, env=environment(), stdout=pipe, stderr=pipe, text=True) as process:
+        try:
+            assert process.stdout.readline() == "orders: 3 dead letters moved into the store.\n"
+            dead_letters(tmp_path, b"{}", error=ValueError("no"))
+            assert process.stdout.readline() == "orders: 1 dead letter moved into the store.\n"
+            process.send_signal(signal.SIGINT)
+            assert process.wait(30) == 0
+        finally:
+            process.kill()
+    assert native_letters(url) == 0
+
+
+SHOP = """
+from unpoison import App
+
+app = App("sqlite:///shop.db", store="sqlite:///store.db", collect=True)
+
+@app.consumer("orders", isolation="inline")
+def handle(order):
+    raise ValueError("no")
+"""
+
+
+def test_an_app_that_collects_needs_no_option(tmp_path):
+    (tmp_path / "shop.py").write_text(SHOP)
+    publish = in_this_process("publish", f"sqlite:///{tmp_path}/shop.db", "orders", "1", cwd=tmp_path)
+    assert publish.code == 0
+    done = subprocess.run(
+        [*UNPOISON, "run", "shop:app", "--until-empty", "--json"],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        timeout=60,
+    )
+    assert json.loads(done.stdout)["total"]["dead"] == 1, done.stderr
+    assert native_letters(f"sqlite:///{tmp_path}/shop.db") == 0
+    listed = subprocess.run(
+        [*UNPOISON, "dlq", "count", "--app", "shop:app"], cwd=tmp_path, env=environment(), capture_output=True, timeout=60
+    )
+    assert listed.stdout == b"orders: 1 dead, 0 replayed, 0 discarded\n", listed.stderr
