@@ -1,13 +1,12 @@
 """Dead letters in a store: `collect`, `audit`, and what the dead-letter commands can do there."""
 
-import json
 import signal
 import sqlite3
 import subprocess
 
 import pytest
 
-from tests.e2e.command_line import UNPOISON, dead_letters, environment, in_this_process
+from tests.e2e.command_line import UNPOISON, dead_letters, environment, in_this_process, unpoison
 from tests.e2e.test_cli_dlq import on
 
 PIANOS, DRUM = (b'{"item": "piano", "n": 1}', b'{"item": "piano", "n": 2}'), b'{"item": "drum", "n": 3}'
@@ -146,16 +145,7 @@ def test_an_app_that_collects_needs_no_option(tmp_path):
     (tmp_path / "shop.py").write_text(SHOP)
     publish = in_this_process("publish", f"sqlite:///{tmp_path}/shop.db", "orders", "1", cwd=tmp_path)
     assert publish.code == 0
-    done = subprocess.run(
-        [*UNPOISON, "run", "shop:app", "--until-empty", "--json"],
-        cwd=tmp_path,
-        env=environment(),
-        capture_output=True,
-        timeout=60,
-    )
-    assert json.loads(done.stdout)["total"]["dead"] == 1, done.stderr
+    done = unpoison("run", "shop:app", "--until-empty", "--json", cwd=tmp_path)
+    assert done.json["total"]["dead"] == 1, done.err
     assert native_letters(f"sqlite:///{tmp_path}/shop.db") == 0
-    listed = subprocess.run(
-        [*UNPOISON, "dlq", "count", "--app", "shop:app"], cwd=tmp_path, env=environment(), capture_output=True, timeout=60
-    )
-    assert listed.stdout == b"orders: 1 dead, 0 replayed, 0 discarded\n", listed.stderr
+    assert unpoison("dlq", "count", "--app", "shop:app", cwd=tmp_path).text == "orders: 1 dead, 0 replayed, 0 discarded\n"
