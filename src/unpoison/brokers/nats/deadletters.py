@@ -12,17 +12,18 @@ A replayed letter is the message that is sent again: consumers get it from there
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 
-from unpoison.brokers.nats import copies, envelope, foreign
+from unpoison.brokers.nats import copies, envelope, foreign, sending_back
 from unpoison.brokers.nats.broker import NATSBroker
 from unpoison.brokers.nats.claims import FIRST, Claims, letter_number, store_first
 from unpoison.brokers.nats.connection import NO_MESSAGE, Connection, Refused
 from unpoison.brokers.nats.copies import RECORD, Found
 from unpoison.brokers.nats.names import Names
-from unpoison.brokers.nats.stream_reading import AT_ONCE, Looked, count, looked, pages, read
+from unpoison.brokers.nats.stream_reading import AT_ONCE, Looked, count, looked, pages, read, within
 from unpoison.brokers.nats.subscription import FORGETS_SINCE
 from unpoison.brokers.nats.writing import Copy
 from unpoison.errors import PayloadError
-from unpoison.model.dead_letter import DeadLetter
+from unpoison.model.dead_letter import DeadLetter, WholeLetter
+from unpoison.port.broker import WHOLE_BYTES, Published
 
 DEAD, REPLAYED, DISCARDED, PURGED = "dead", "replayed", "discarded", "purged"
 LAST_NUMBER = 2**63 - 1
@@ -89,6 +90,14 @@ class NATSDeadLetters:
         ends = {f"unpoison.replay.{group}.{self._source}.*": self._handled_up_to(group) + 1 for group in groups}
         ends[f"{self._names.discarded}.*"] = LAST_NUMBER
         return sum(self._purge(subjects, min(end, before)) for subjects, end in ends.items())
+
+    def whole(self, *, after: str = "", limit: int = 100, most_bytes: int = WHOLE_BYTES) -> Sequence[WholeLetter]:
+        there, first = (self._connection, self._names.dlq, self._names.dead), (self._number(after) or 0) + 1
+        found = within(*there, self._half_done(), start=first, limit=limit, most_bytes=most_bytes)
+        return [sending_back.whole(self._source, each, self._letter(each, DEAD)) for each in found]
+
+    def send_back(self, letters: Sequence[WholeLetter]) -> Published:
+        return sending_back.send_back(self.broker.client, self._source, letters)
 
     # Looking.
 
