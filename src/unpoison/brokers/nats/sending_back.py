@@ -68,7 +68,7 @@ def send_back(client: Client, source: str, letters: Sequence[WholeLetter]) -> Pu
     numbers, unknown = list(copies), dict[int, str]()
     for index, no in client.store(list(copies.values())).items():
         number = numbers[index]
-        told = _why(letters[number], copies[number], no)
+        told = _why(copies[number], no)
         if isinstance(told, Refused):
             refused[number] = told
         else:
@@ -80,29 +80,29 @@ def _copy(source: str, limit: int, whole: WholeLetter) -> Copy | Refused:
     """What is stored for it. May raise."""
     native, letter = msgspec.msgpack.decode(whole.native or b"", type=Native), whole.letter
     if not is_group(native.group):
-        return _cannot(whole, f"{native.group!r} is no name of a group, so that nobody would get it.", Refusal.UNFIT)
+        return _cannot(f"{native.group!r} is no name of a group, so that nobody would get it.", Refusal.UNFIT)
     if native.origin and (wrong := foreign.wrong_origin(native.origin)):
-        return _cannot(whole, wrong, Refusal.NO_SUCH_SOURCE)
+        return _cannot(wrong, Refusal.NO_SUCH_SOURCE)
     names, counters = Names(source, native.group), letter.replayed()
     seen = Seen(letter.message.id, None, NO_HEADERS, native.stamp, UNTRIED)
     block = envelope.copied(seen, native.block, counters, [line(MESSAGE_ID, f"{native.place}:{letter.replays}")])
     size = len(block) + len(letter.body)
     if size > limit:
         told = f"it has {size:,} bytes with its headers, and this NATS server takes {limit:,} at most. Raise its max_payload."
-        return _cannot(whole, told, Refusal.TOO_LARGE)
+        return _cannot(told, Refusal.TOO_LARGE)
     return Copy(native.origin or (names.suspects if counters.alone else names.again), block, letter.body)
 
 
-def _unreadable(whole: WholeLetter, error: Exception) -> Refused:
+def _unreadable(_: WholeLetter, error: Exception) -> Refused:
     """A guess could bring it to a group that did not give it up."""
     told = (
         f"what the store has of its native form cannot be read ({type(error).__name__}: {error}), so it is not known which group "
         f"gave it up and what its headers were. Publish its body by hand: unpoison publish"
     )
-    return _cannot(whole, told, Refusal.UNFIT)
+    return _cannot(told, Refusal.UNFIT)
 
 
-def _why(whole: WholeLetter, copy: Copy, no: No) -> Refused | str:
+def _why(copy: Copy, no: No) -> Refused | str:
     """Why it is not stored, or as text why that is not known."""
     told = why(no)
     if not isinstance(told, Refused):
@@ -110,8 +110,8 @@ def _why(whole: WholeLetter, copy: Copy, no: No) -> Refused | str:
     way_out = ""
     if told.refusal is Refusal.NO_SUCH_SOURCE:
         way_out = " Make one that does; those of a group its consumer makes when it starts."
-    return _cannot(whole, f"it goes to the subject {copy.subject!r}. {told.reason}{way_out}", told.refusal)
+    return _cannot(f"it goes to the subject {copy.subject!r}. {told.reason}{way_out}", told.refusal)
 
 
-def _cannot(whole: WholeLetter, told: str, refusal: Refusal) -> Refused:
-    return not_sent(PayloadError(f"Letter {whole.letter.id!r} cannot be sent back: {told}"), refusal)
+def _cannot(told: str, refusal: Refusal) -> Refused:
+    return not_sent(PayloadError(f"The letter cannot be sent back: {told}"), refusal)

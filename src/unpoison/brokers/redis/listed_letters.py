@@ -16,16 +16,17 @@ from typing import Any, NamedTuple
 import msgspec
 from redis.crc import key_slot
 
-from unpoison.brokers.redis import foreign, scripts
+from unpoison.brokers.redis import foreign, scripts, sending_back
 from unpoison.brokers.redis.broker import RedisBroker
 from unpoison.brokers.redis.envelope import fields_of, packed
 from unpoison.brokers.redis.names import dlq_of
 from unpoison.errors import PayloadError
-from unpoison.model.dead_letter import DeadLetter
+from unpoison.model.dead_letter import DeadLetter, WholeLetter
 from unpoison.model.fingerprint import renewed
 from unpoison.model.message import Message
+from unpoison.port.broker import WHOLE_BYTES, Published
 from unpoison.port.foreign.told import Told
-from unpoison.port.reading import read_one
+from unpoison.port.reading import first_within, read_one
 
 AT_ONCE = 1_000
 """Elements that are read in one step."""
@@ -107,6 +108,24 @@ class ListedLetters:
         done = self._take(state, "keep" if keep_as else "drop", self._lists["discarded"], rows)
         return [id_ for id_ in letter_ids if id_ in done]
 
+    def whole(self, *, after: str = "", limit: int = 100, most_bytes: int = WHOLE_BYTES) -> Sequence[WholeLetter]:
+        """What an equal element will be called depends on how many there are: these letters have no identity."""
+        elements = self._elements("dead")
+        ids = list(elements)
+        first = ids.index(after) + 1 if after in elements else 0
+        ids = ids[first : first + limit]
+        ids = ids[: first_within((len(elements[id_]) for id_ in ids), most_bytes)]
+        return [self._whole(self._found("dead", id_, elements[id_]), elements[id_]) for id_ in ids]
+
+    def _whole(self, found: Found, element: bytes) -> WholeLetter:
+        letter, target = found
+        carrier = None if element == letter.body else [b"body", element]
+        native = sending_back.native_of(letter, fields_of(letter.message), carrier, target=target)
+        return WholeLetter(letter=letter, has_identity=False, native=native)
+
+    def send_back(self, letters: Sequence[WholeLetter]) -> Published:
+        return sending_back.send_back(self.broker, self._source, letters, makes_lists=True)
+
     # Reading.
 
     def _elements(self, state: str, until: str = "") -> dict[str, bytes]:
@@ -156,7 +175,7 @@ class ListedLetters:
         flat = (part for row in rows.values() for part in row)
         answer = self._ask(scripts.TAKE_LISTED(self._keys, group, action, *flat, more=[self._lists[state], target]))
         if not isinstance(answer, list):
-            raise self._cannot(next(iter(rows)), target, f"it is neither a stream nor a list, but a {answer.decode()}")
+            raise self._cannot(next(iter(rows)), target, foreign.no_target(answer))
         done = {id_ for id_, is_done in zip(rows, answer, strict=True) if is_done}
         frozen = self._frozen.get(state, {})
         self._frozen[state] = {id_: element for id_, element in frozen.items() if id_ not in done}
