@@ -126,13 +126,15 @@ def _within_by_steps(
     connection: Connection, stream: str, subjects: str, without: Collection[int], start: int, limit: int, most_bytes: int
 ) -> list[Looked]:
     """No size is known before: a step reads so few messages that the largest ones there can be are within the limit."""
-    at_once = max(1, min(AT_ONCE, most_bytes // connection.max_payload))
+    at_once, left = max(1, min(AT_ONCE, most_bytes // connection.max_payload)), most_bytes
     found: list[Looked] = []
     for part in _steps(connection, stream, subjects, start, at_once):
-        found += [each for each in part if each.place.number not in without]
-        enough = first_within((len(each.body) for each in found), most_bytes)
-        if enough < len(found) or len(found) >= limit:
-            return found[: min(enough, limit)]
+        for each in part:
+            if each.place.number not in without:
+                found.append(each)
+                left -= max(1, len(each.body))
+            if left <= 0 or len(found) == limit:
+                return found
     return found
 
 
