@@ -125,6 +125,19 @@ def test_sent_twice_it_is_stored_once_and_again_after_it_has_died_again(lab):
         assert given_up(broker).counters.replays == replays
 
 
+def test_one_that_took_a_process_down_is_among_the_suspects_at_once(lab):
+    broker = lab.broker("orders")
+    broker.publish(given.messages("orders", 1))
+    (delivery,) = fetched(broker)
+    letter = msgspec.structs.replace(given.letter_of(delivery), classification="crash")
+    broker.settle(Settlement(dead=[Dead(delivery, letter)]))
+    letters = lab.letters("orders")
+    letters.send_back(moved(letters, lab.folder))
+    other = lab.broker("orders")
+    assert not other.fetch("orders", 10)
+    assert other.has_suspect("orders")
+
+
 GARBAGE = [None, b"", b"\xff", b"\xc1", b"\x96\xa0\xa0\xa0\xa0\xa0\xa0", msgspec.msgpack.encode({"place": 1})]
 NO_GROUP = msgspec.msgpack.encode(Native("a:1:1", "x y\r\nPUB a 0", "", "a:1:1", b""))
 
