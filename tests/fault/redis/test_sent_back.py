@@ -10,7 +10,7 @@ from tests.fault.kafka.test_foreign import BODY, ENVELOPE
 from tests.fault.moved import moved
 from tests.fault.redis.redis_parts import bodies, opened, raw
 from unpoison.brokers import dead_letters_for
-from unpoison.brokers.redis import deadletters, sending_back
+from unpoison.brokers.redis import deadletters, listed_letters, sending_back
 from unpoison.brokers.redis.deadletters import RedisDeadLetters
 from unpoison.brokers.redis.listed_letters import ListedLetters
 from unpoison.brokers.redis.sending_back import Native
@@ -252,3 +252,21 @@ def test_whole_listed_letters_come_in_pages(listed):
     rest = letters.whole(after=first[-1].letter.id, limit=2)
     assert [each.letter.body[:1] for each in rest] == [b"2", b"3"]
     assert letters.count() == 5
+
+
+def test_of_a_long_list_only_the_letters_that_are_taken_are_in_memory(tmp_path, listed, monkeypatch):
+    letters = listed(*[ENVELOPE | {"original_value": f"{n}" + "x" * 100_000, "failed_at": 9 - n} for n in range(9)])
+    monkeypatch.setattr(listed_letters, "WHOLE_BYTES", 150_000)
+    ask, taken = letters._ask, []
+
+    def watched(command):
+        answer = ask(command)
+        if isinstance(answer, list):
+            taken.append(sum(len(each) for each in answer if isinstance(each, bytes)))
+        return answer
+
+    monkeypatch.setattr(letters, "_ask", watched)
+    stored = moved(letters, tmp_path, most_bytes=150_000)
+    assert [each.letter.body[:1] for each in stored] == [b"8", b"7"]
+    assert max(taken) <= 210_000
+    assert letters.count() == 7
