@@ -28,7 +28,7 @@ class NATSLab(Lab):
     modules = (
         *(
             f"unpoison.brokers.nats.{name}"
-            for name in ("broker", "source", "mover", "client", "deadletters", "writing", "subscription")
+            for name in ("broker", "source", "mover", "client", "deadletters", "claims", "writing", "subscription")
         ),
         *(f"unpoison.port.copying.{name}" for name in ("leased_broker", "settling")),
     )

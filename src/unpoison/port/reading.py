@@ -123,6 +123,14 @@ def first_within(sizes: Iterable[int], most: int) -> int:
     return count
 
 
+def text_or_bytes(value: bytes) -> str | bytes:
+    """A header for people to see: as text where it is text, else as it is."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value
+
+
 def as_bytes(body: object) -> bytes:
     """A body of whatever type the broker has given it."""
     if isinstance(body, bytes | bytearray | memoryview):

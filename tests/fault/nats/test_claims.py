@@ -2,7 +2,7 @@
 
 import pytest
 
-from unpoison.brokers.nats.deadletters import Claims
+from unpoison.brokers.nats.claims import Claims
 from unpoison.testing import given
 
 LETTERS = 60

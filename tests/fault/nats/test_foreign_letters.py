@@ -6,8 +6,8 @@ import pytest
 
 from tests.fault.kafka.test_foreign import BODY, ENVELOPE
 from unpoison.brokers.nats import deadletters, wire
+from unpoison.brokers.nats.claims import store_first
 from unpoison.brokers.nats.connection import Connection
-from unpoison.brokers.nats.deadletters import store_first
 from unpoison.brokers.nats.url import address
 from unpoison.errors import PayloadError
 from unpoison.testing.isolation.diary import wait_until

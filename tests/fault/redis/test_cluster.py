@@ -1,18 +1,23 @@
 """A cluster of three real nodes: the hash tag in the name of a source holds its keys together, and a slot may move under it."""
 
+import json
+
 import pytest
 import redis as client
 
 from servers import ServerMissing
 from servers.redis_cluster import cluster
+from tests.fault.kafka.test_foreign import BODY, ENVELOPE
+from tests.fault.moved import moved
 from tests.fault.redis.redis_parts import bodies, opened
 from tests.servers_plugin import skip_or_fail
 from unpoison import App
 from unpoison.brokers.redis.broker import RedisBroker
+from unpoison.brokers.redis.deadletters import RedisDeadLetters
 from unpoison.errors import ConfigError
 from unpoison.model.backoff import Backoff
 from unpoison.model.message import Delivery
-from unpoison.port.broker import Depth, Settlement
+from unpoison.port.broker import STORED, Depth, Settlement
 from unpoison.testing import given
 from unpoison.testing.running import drained
 
@@ -95,6 +100,15 @@ def test_a_source_whose_slot_moves_to_another_node_goes_on_there(url, nodes):
         assert bodies(broker.fetch(source, 10)) == [b"2", b"3"]
         broker.publish(given.messages(source, 1, first=9))
         assert bodies(broker.fetch(source, 10)) == [b"9"]
+
+
+def test_a_letter_that_came_from_a_slot_of_another_node_is_sent_back_from_a_store(url, tmp_path):
+    with opened(url, *SOURCES[:2]) as broker, client.RedisCluster.from_url(url) as tool:
+        for target in SOURCES[:2]:
+            tool.xadd("dlq:{orders}", {"body": json.dumps(ENVELOPE | {"original_topic": target})})
+        letters = RedisDeadLetters(broker, "{orders}")
+        assert letters.send_back(moved(letters, tmp_path)) == STORED
+        assert [bodies(broker.fetch(source, 10)) for source in SOURCES[:2]] == [[BODY], [BODY]]
 
 
 def move(nodes, source):

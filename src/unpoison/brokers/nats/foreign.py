@@ -64,6 +64,15 @@ def origin(source: str, found: Told | None) -> str | None:
     return None if found is None or found.source in ("", source) else found.source
 
 
+def wrong_origin(subject: str) -> str:
+    """Why nothing can be sent to the subject that a message came from; empty if it can be tried."""
+    try:
+        check_name(subject)
+    except ConfigError as wrong:
+        return f"it came from {subject!r}, and that is no subject of NATS: {wrong}"
+    return ""
+
+
 def send_elsewhere(client: Client, source: str, letters: Sequence[Letter]) -> PayloadError | None:
     """Publish those that came from other subjects. Says why if one cannot be sent, and then sends none of them.
 
@@ -72,10 +81,8 @@ def send_elsewhere(client: Client, source: str, letters: Sequence[Letter]) -> Pa
     """
     found = [(each, subject) for each in letters if (subject := origin(source, each.told)) is not None]
     for each, subject in found:
-        try:
-            check_name(subject)
-        except ConfigError as wrong:
-            return _cannot(source, each, f"it came from {subject!r}, and that is no subject of NATS: {wrong}")
+        if wrong := wrong_origin(subject):
+            return _cannot(source, each, wrong)
     for each, subject in found:
         once = line(MESSAGE_ID, f"{each.seen.stamp}:{each.letter.replays}")
         block = envelope.copied(each.seen, each.block, each.letter.replayed(), [once])

@@ -6,7 +6,7 @@ deleted: there each message is asked for by itself.
 
 import threading
 from base64 import b64decode
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
@@ -15,10 +15,11 @@ import msgspec
 from unpoison.brokers.nats import wire
 from unpoison.brokers.nats.client import moment
 from unpoison.brokers.nats.connection import ANSWER_TIMEOUT, NO_MESSAGE, Connection, Refused
-from unpoison.brokers.nats.envelope import Place, place
+from unpoison.brokers.nats.envelope import Place, pairs, place
 from unpoison.brokers.nats.names import fits
 from unpoison.brokers.nats.subscription import FORGETS_SINCE
 from unpoison.errors import BrokerUnavailable
+from unpoison.port.reading import first_within
 
 AT_ONCE = 250
 """Messages of one page, bodies included."""
@@ -60,6 +61,29 @@ def pages(
             left -= wanted
 
 
+def within(
+    connection: Connection, stream: str, subjects: str, without: Collection[int], *, start: int, limit: int, most_bytes: int
+) -> list[Looked]:
+    """The same up to the one whose body makes them more than so many bytes; those with the numbers `without` are left out."""
+    if connection.version < FORGETS_SINCE:
+        return _within_by_steps(connection, stream, subjects, without, start, limit, most_bytes)
+    known = read(connection, stream, subjects, start=start, limit=limit + len(without), bodies=False)
+    there = [each for each in known if each.place.number not in without][:limit]
+    numbers = [each.place.number for each in there[: first_within(map(_size, there), most_bytes)]]
+    if not numbers:
+        return []
+    wanted = sum(numbers[0] <= each.place.number <= numbers[-1] for each in known)
+    found = read(connection, stream, subjects, start=numbers[0], limit=wanted)
+    chosen = set(numbers)
+    return [each for each in found if each.place.number in chosen]  # if some are gone by now, others came up in their place
+
+
+def _size(shown: Looked) -> int:
+    """The bytes of a body that was left out: the server writes them behind all other headers."""
+    name, value = pairs(shown.block)[-1]
+    return int(value) if name == b"Nats-Msg-Size" else 0
+
+
 def count(connection: Connection, stream: str, subjects: str) -> int:
     """How many messages there are on these subjects."""
     if "*" in subjects and connection.version >= FORGETS_SINCE:
@@ -98,21 +122,45 @@ def _consumer(connection: Connection, stream: str, subjects: str, start: int, bo
             connection.ask(f"CONSUMER.DELETE.{stream}.{answer['name']}", what=what)
 
 
+def _within_by_steps(
+    connection: Connection, stream: str, subjects: str, without: Collection[int], start: int, limit: int, most_bytes: int
+) -> list[Looked]:
+    """No size is known before: a step reads so few messages that the largest ones there can be are within the limit."""
+    at_once, left = max(1, min(AT_ONCE, most_bytes // connection.max_payload)), most_bytes
+    found: list[Looked] = []
+    for part in _steps(connection, stream, subjects, start, at_once):
+        for each in part:
+            if each.place.number not in without:
+                found.append(each)
+                left -= max(1, len(each.body))
+            if left <= 0 or len(found) == limit:
+                return found
+    return found
+
+
 def _one_by_one(connection: Connection, stream: str, subjects: str, start: int, limit: int | None) -> list[Looked]:
+    found: list[Looked] = []
+    for part in _steps(connection, stream, subjects, start, AT_ONCE):
+        found += part
+        if limit is not None and len(found) >= limit:
+            break
+    return found[:limit]
+
+
+def _steps(connection: Connection, stream: str, subjects: str, start: int, at_once: int) -> Iterator[list[Looked]]:
     """Every number there is: what they know of a subject is wrong too, once messages were deleted from the middle."""
     state = connection.ask(f"STREAM.INFO.{stream}", what=f"reading stream {stream}")["state"]
-    found: list[Looked] = []
-    number = max(start, state["first_seq"], 1)
-    while number <= state["last_seq"] and (limit is None or len(found) < limit):
-        questions = [(f"STREAM.MSG.GET.{stream}", {"seq": number + more}) for more in range(AT_ONCE)]
-        number += AT_ONCE
+    first = max(start, state["first_seq"], 1)
+    for number in range(first, state["last_seq"] + 1, at_once):
+        questions = [(f"STREAM.MSG.GET.{stream}", {"seq": number + more}) for more in range(at_once)]
+        found: list[Looked] = []
         for answer in connection.ask_each(questions, f"reading stream {stream}"):
             if isinstance(answer, Refused):
                 if answer.code != NO_MESSAGE:
                     raise answer
             elif fits(answer["message"]["subject"], subjects):
                 found.append(looked(stream, answer["message"]))
-    return found[:limit]
+        yield found
 
 
 def looked(stream: str, message: Any) -> Looked:

@@ -5,28 +5,39 @@ script that first checks the state of the letter: of two operators only one gets
 """
 
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis.crc import key_slot
 
-from unpoison.brokers.redis import envelope, foreign, scripts
+from unpoison.brokers.redis import envelope, foreign, scripts, sending_back
 from unpoison.brokers.redis.broker import RedisBroker
-from unpoison.brokers.redis.envelope import by_name, letter_of, number, packed, padded
+from unpoison.brokers.redis.envelope import by_name, letter_of, number, number_again, packed, padded
 from unpoison.brokers.redis.names import DISCARDED, DLQ, REPLAYED
+from unpoison.brokers.redis.sending_back import AT_ONCE, AT_ONCE_BYTES
 from unpoison.errors import PayloadError
-from unpoison.model.dead_letter import DeadLetter
-from unpoison.port.serialization import counters_text
+from unpoison.model.dead_letter import DeadLetter, WholeLetter
+from unpoison.port.broker import WHOLE_BYTES, Published
+from unpoison.port.foreign.told import Told
 
 HISTORY = 10_000
 """How many replayed letters are kept, and how many discarded ones."""
-
-AT_ONCE = 250
-"""How many letters are read from the server, or sent to it, in one step."""
 
 _HIGHEST = f"{2**64 - 1}-{2**64 - 1}"
 
 LetterEntry = tuple[bytes, str, Sequence[bytes]]
 """Number, state and fields of a letter."""
+
+
+class Read(NamedTuple):
+    """A letter in its entry, with what is needed to send its message."""
+
+    letter: DeadLetter
+    fields: Sequence[bytes]
+    """Those of the message."""
+    group: str
+    target: str
+    """The stream or list that it came from."""
+    told: Told | None
 
 
 class RedisDeadLetters:
@@ -74,18 +85,15 @@ class RedisDeadLetters:
     def _replay(self, letter_ids: Sequence[str]) -> Sequence[str]:
         by_group: dict[str, list[Any]] = {}
         elsewhere: dict[str, list[Any]] = {}
-        for no, state, fields in self._dead(letter_ids):
-            letter = letter_of(self._source, no, state, fields)
-            told = envelope.told_by(self._source, no, fields)
-            counters, original = letter.replayed(), envelope.original_of(letter.message, fields, told)
-            target = self._source if told is None else foreign.origin(self._source, told, self._keys)
+        for entry in self._dead(letter_ids):
+            no, _, fields = entry
+            found = self._read(entry)
             place = [no, padded(no.decode()), packed(fields)]
-            if target != self._source:
-                elsewhere.setdefault(target, []).extend([*place, packed(original), letter.body])
+            if found.target != self._source:
+                elsewhere.setdefault(found.target, []).extend([*place, packed(found.fields), found.letter.body])
                 continue
-            blob = envelope.blob_of_message(letter.message, original)
-            row = [*place, b"r" + no, blob, counters_text(counters), int(counters.alone)]
-            by_group.setdefault(envelope.group_of(fields, self.broker.address.group), []).extend(row)
+            row = [*place, number_again(no), *envelope.started_again(found.letter, found.fields)]
+            by_group.setdefault(found.group, []).extend(row)
         sent = {no for target, rows in elsewhere.items() for no in self._sent_elsewhere(target, rows)}
         for group, rows in by_group.items():
             sent |= set(self._ask(scripts.REPLAY(self.broker.keys(self._source, group), group, HISTORY, *rows)))
@@ -100,7 +108,7 @@ class RedisDeadLetters:
             answer = self._ask(scripts.SEND_ELSEWHERE(self._keys, group, HISTORY, *rows, more=[target]))
             if isinstance(answer, list):
                 return answer
-            why = "there is no such key" if answer == b"none" else f"it is neither a stream nor a list, but a {answer.decode()}"
+            why = foreign.no_target(answer)
         id_ = f"{self._source}-{rows[0].decode()}"
         raise PayloadError(
             f"Letter {id_!r} cannot be sent: it came from {target!r}, and {why}. Discard the letter: unpoison dlq discard {id_}"
@@ -116,6 +124,37 @@ class RedisDeadLetters:
         flat = (part for row in rows for part in row)
         command = scripts.REMOVE(self._keys, self.broker.address.group, state, int(bool(keep_as)), HISTORY, *flat)
         return self._among(letter_ids, set(self._ask(command)))
+
+    def whole(self, *, after: str = "", limit: int = 100, most_bytes: int = WHOLE_BYTES) -> Sequence[WholeLetter]:
+        found: list[WholeLetter] = []
+        last = number(self._source, after) or "0-0"
+        while len(found) < limit and most_bytes > 0:
+            at_once = min(most_bytes, AT_ONCE_BYTES)
+            page = self._ask(scripts.WHOLE(self._keys, self.broker.address.group, last, limit - len(found), at_once))
+            if not page:
+                break
+            for no, fields in page:
+                found.append(self._whole(no, fields))
+                most_bytes -= max(1, len(found[-1].letter.body))
+                last = no.decode()
+        return found
+
+    def _whole(self, no: bytes, fields: Sequence[bytes]) -> WholeLetter:
+        read = self._read((no, "dead", fields))
+        target = "" if read.target == self._source else read.target
+        carrier = None if read.told is None or read.told.content is None else fields
+        native = sending_back.native_of(read.letter, read.fields, carrier, no=no, group=read.group, target=target)
+        return WholeLetter(letter=read.letter, headers=envelope.headers_of(fields), native=native)
+
+    def send_back(self, letters: Sequence[WholeLetter]) -> Published:
+        return sending_back.send_back(self.broker, self._source, letters)
+
+    def _read(self, entry: LetterEntry) -> Read:
+        no, _, fields = entry
+        letter, told = letter_of(self._source, *entry), envelope.told_by(self._source, no, fields)
+        target = self._source if told is None else foreign.origin(self._source, told, self._keys)
+        original = envelope.original_of(letter.message, fields, told)
+        return Read(letter, original, envelope.group_of(fields, self.broker.address.group), target, told)
 
     def _numbers(self, letter_ids: Sequence[str]) -> list[str]:
         return [no for no in (number(self._source, id_) for id_ in letter_ids) if no]

@@ -17,12 +17,13 @@ from typing import Any
 import msgspec
 
 from unpoison.brokers.redis import foreign
+from unpoison.brokers.redis.url import is_group
 from unpoison.model.dead_letter import DeadLetter
 from unpoison.model.fingerprint import renewed
 from unpoison.model.message import MOST_COUNTED, NO_HEADERS, UNTRIED, Delivery, Message, Native, Outgoing
 from unpoison.port import serialization
 from unpoison.port.foreign.told import Told
-from unpoison.port.reading import Unreadable, as_text, read_all, read_one, unreadable
+from unpoison.port.reading import Unreadable, as_text, read_all, read_one, text_or_bytes, unreadable
 from unpoison.port.serialization import UNREADABLE, headers_text, read_counters, read_headers
 
 STREAM_ID = re.compile(r"(0|[1-9][0-9]{0,19})-(0|[1-9][0-9]{0,19})")
@@ -218,9 +219,34 @@ def original_of(message: Message, fields: Sequence[bytes], told: Told | None) ->
     return read_one(values[b"fields"], unpacked, lambda *_: known) if told is None and b"fields" in values else known
 
 
+def started_again(letter: DeadLetter, fields: Sequence[bytes]) -> list[Any]:
+    """What the scripts need to start the message of a letter again: itself with these fields, its counters, whether it must run
+    alone."""
+    counters = letter.replayed()
+    return [blob_of_message(letter.message, fields), serialization.counters_text(counters), int(counters.alone)]
+
+
+def number_again(no: bytes) -> bytes:
+    """The number among the waiting messages of one whose letter had this number. The stream gives no such numbers."""
+    return b"r" + no
+
+
+def headers_of(fields: Sequence[bytes]) -> tuple[tuple[str, Any], ...]:
+    """The fields of a letter, for people to see: all but the body, also where the fields of the message are one of them."""
+
+    def value_of(name: bytes, value: bytes) -> Any:
+        if name != b"fields":
+            return text_or_bytes(value)
+        return read_one(value, lambda each: headers_of(unpacked(each)), lambda *_: text_or_bytes(value))
+
+    pairs = zip(fields[::2], fields[1::2], strict=False)
+    return tuple((as_text(name), value_of(name, value)) for name, value in pairs if name != b"body")
+
+
 def group_of(fields: Sequence[bytes], default: str) -> str:
     """The group that dead-lettered the message. A replay goes only there: other groups handle it themselves."""
-    return as_text(by_name(fields).get(b"group", default.encode()))
+    named = as_text(by_name(fields).get(b"group", b""))
+    return named if is_group(named) else default
 
 
 def number(source: str, letter_id: str) -> str | None:

@@ -32,6 +32,11 @@ def told_by_entry(carried: Message, values: Mapping[bytes, bytes]) -> Told:
     return msgspec.structs.replace(found, content=msgspec.structs.replace(found.content, body=values.get(_VALUE, b"")))
 
 
+def no_target(kind: bytes) -> str:
+    """Why a key of this type is none to which a message can be sent."""
+    return "there is no such key" if kind == b"none" else f"it is neither a stream nor a list, but a {kind.decode()}"
+
+
 def origin(source: str, found: Told, own: Sequence[str]) -> str:
     """The stream or list that the message came from. `own` are the keys of the source: all but the first are unpoison's own."""
     return source if found.source in ("", *own) else found.source

@@ -10,27 +10,30 @@ An empty list does not exist in Redis. So a list that a letter came from is made
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from operator import itemgetter
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from redis.crc import key_slot
 
-from unpoison.brokers.redis import foreign, scripts
+from unpoison.brokers.redis import foreign, scripts, sending_back
 from unpoison.brokers.redis.broker import RedisBroker
 from unpoison.brokers.redis.envelope import fields_of, packed
 from unpoison.brokers.redis.names import dlq_of
 from unpoison.errors import PayloadError
-from unpoison.model.dead_letter import DeadLetter
+from unpoison.model.dead_letter import DeadLetter, WholeLetter
 from unpoison.model.fingerprint import renewed
 from unpoison.model.message import Message
+from unpoison.port.broker import WHOLE_BYTES, Published
 from unpoison.port.foreign.told import Told
-from unpoison.port.reading import read_one
+from unpoison.port.reading import first_within, read_one
 
 AT_ONCE = 1_000
-"""Elements that are read in one step."""
+"""Elements that are read in one step, if they are no more than WHOLE_BYTES together."""
 FROZEN = "frozen"
 
+Kept = TypeVar("Kept")
 Elements = Mapping[str, bytes]
 """Elements by the ids of their letters, the oldest first."""
 
@@ -68,7 +71,7 @@ class ListedLetters:
         return int(self._ask(("LLEN", self._lists[state]))) if state in self._lists else 0
 
     def freeze(self) -> str:
-        self._frozen = {state: self._read(state) for state in self._lists}
+        self._frozen = {state: self._read(state, bytes) for state in self._lists}
         return FROZEN
 
     def browse(
@@ -107,37 +110,64 @@ class ListedLetters:
         done = self._take(state, "keep" if keep_as else "drop", self._lists["discarded"], rows)
         return [id_ for id_ in letter_ids if id_ in done]
 
+    def whole(self, *, after: str = "", limit: int = 100, most_bytes: int = WHOLE_BYTES) -> Sequence[WholeLetter]:
+        """The first reading finds which these are, the second one keeps them."""
+        sizes = self._read("dead", len)
+        ids = list(sizes)
+        first = ids.index(after) + 1 if after in sizes else 0
+        ids = ids[first : first + limit]
+        elements = self._among("dead", ids[: first_within((sizes[id_] for id_ in ids), most_bytes)])
+        return [self._whole(id_, element) for id_, element in elements.items()]
+
+    def _whole(self, id_: str, element: bytes) -> WholeLetter:
+        """How an equal element is called depends on how many there are: these letters have no identity."""
+        letter, target = self._found("dead", id_, element)
+        carrier = None if element == letter.body else [b"body", element]
+        native = sending_back.native_of(letter, fields_of(letter.message), carrier, target=target)
+        return WholeLetter(letter=letter, has_identity=False, native=native)
+
+    def send_back(self, letters: Sequence[WholeLetter]) -> Published:
+        return sending_back.send_back(self.broker, self._source, letters, makes_lists=True)
+
     # Reading.
 
     def _elements(self, state: str, until: str = "") -> dict[str, bytes]:
-        return self._frozen.get(state, {}) if until == FROZEN else self._read(state)
+        return self._frozen.get(state, {}) if until == FROZEN else self._read(state, bytes)
 
     def _among(self, state: str, letter_ids: Sequence[str]) -> Elements:
         """Those of these letters that are known. Whether they are still there the script knows."""
         known = self._frozen.get(state, {})
         if not all(id_ in known for id_ in letter_ids):
-            known = self._read(state)
+            known = self._read(state, bytes, {id_.removeprefix(f"{self._source}-").partition(".")[0] for id_ in letter_ids})
         return {id_: known[id_] for id_ in letter_ids if id_ in known}
 
-    def _read(self, state: str) -> dict[str, bytes]:
-        """Everything in a list. Programs push to either end, so the time in a letter decides which is older."""
-        elements: list[bytes] = []
-        while state in self._lists:
-            page = self._ask(("LRANGE", self._lists[state], len(elements), len(elements) + AT_ONCE - 1))
-            elements += page
-            if len(page) < AT_ONCE:
-                break
-        elements.sort(key=lambda element: _told(element).last_failed_at or 0.0)
-        numbers: Counter[bytes] = Counter()
-        found = {}
-        for element in elements:
-            found[self._id(element, numbers[element])] = element
-            numbers[element] += 1
-        return found
+    def _read(self, state: str, kept: Callable[[bytes], Kept], digests: Collection[str] | None = None) -> dict[str, Kept]:
+        """What is to be kept of each element, or of those with these digests. Programs push to either end, so the time in a
+        letter decides which is older."""
+        found = [
+            (_told(element).last_failed_at or 0.0, digest, kept(element))
+            for element in self._all(state)
+            if (digest := hashlib.blake2b(element, digest_size=8).hexdigest()) and (digests is None or digest in digests)
+        ]
+        found.sort(key=itemgetter(0))
+        numbers: Counter[str] = Counter()
+        by_id = {}
+        for _, digest, each in found:
+            number = numbers[digest]
+            by_id[f"{self._source}-{digest}{f'.{number}' if number else ''}"] = each
+            numbers[digest] += 1
+        return by_id
 
-    def _id(self, element: bytes, number: int) -> str:
-        digest = hashlib.blake2b(element, digest_size=8).hexdigest()
-        return f"{self._source}-{digest}{f'.{number}' if number else ''}"
+    def _all(self, state: str) -> Iterator[bytes]:
+        """Everything in a list, which may be more than memory holds."""
+        first = 0
+        while state in self._lists:
+            step = scripts.READ_LISTED((self._lists[state],), self.broker.address.group, first, AT_ONCE, WHOLE_BYTES)
+            page = self._ask(step)
+            if not page:
+                return
+            yield from page
+            first += len(page)
 
     def _found(self, state: str, id_: str, element: bytes) -> Found:
         told = _told(element)
@@ -156,7 +186,7 @@ class ListedLetters:
         flat = (part for row in rows.values() for part in row)
         answer = self._ask(scripts.TAKE_LISTED(self._keys, group, action, *flat, more=[self._lists[state], target]))
         if not isinstance(answer, list):
-            raise self._cannot(next(iter(rows)), target, f"it is neither a stream nor a list, but a {answer.decode()}")
+            raise self._cannot(next(iter(rows)), target, foreign.no_target(answer))
         done = {id_ for id_, is_done in zip(rows, answer, strict=True) if is_done}
         frozen = self._frozen.get(state, {})
         self._frozen[state] = {id_: element for id_, element in frozen.items() if id_ not in done}

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from unpoison.brokers.redis.names import DISCARDED, DLQ, LATER_MESSAGES
+from unpoison.brokers.redis.names import COUNTERS, DISCARDED, DLQ, LATER_MESSAGES, SOURCE
 
 _folder = files("unpoison.brokers.redis") / "lua"
 _prelude = (_folder / "prelude.lua").read_text(encoding="utf-8")
@@ -42,12 +42,16 @@ MARK = _script("mark")
 NEWS = _script("news")
 OLDEST = _script("oldest")
 POP = _script("pop")
+READ_LISTED = _script("read_listed", SOURCE)
 REMOVE = _script("remove", DISCARDED)
 REPLAY = _script("replay", DISCARDED)
+SEND_BACK = _script("send_back", COUNTERS)
+SEND_BACK_ELSEWHERE = _script("send_back_elsewhere", SOURCE)
 SEND_ELSEWHERE = _script("send_elsewhere", DISCARDED)
 SUSPECT = _script("suspect")
 TAKE = _script("take")
 TAKE_LISTED = _script("take_listed", DISCARDED)
+WHOLE = _script("whole", DLQ)
 GIVE_BACK = _script("give_back")
 
 BY_SHA = {script.sha: script for script in list(globals().values()) if isinstance(script, Script)}

@@ -88,9 +88,13 @@ def _path(parts: BrokerURL, url: str) -> tuple[str, str]:
     return f"/{database}", service
 
 
+def is_group(name: str) -> bool:
+    return bool(_NAME.fullmatch(name)) and name not in RESERVED
+
+
 def _group(given: list[str], url: str) -> str:
     group = given[-1] if given else GROUP
-    if not _NAME.fullmatch(group) or group in RESERVED:
+    if not is_group(group):
         raise ConfigError(
             f"{masked(url)!r}: group must be letters, digits and . _ - and none of {', '.join(RESERVED)}, got {group!r}. "
             f"For example ?group=billing"

@@ -121,6 +121,22 @@ local function put(where, no, moment, after, n)
     redis.call('ZADD', where, moment + (after > 0 and after or -1) + (n % 4096) / 4096, no)
 end
 
+-- Have a message started again by this group.
+local function start_again(no, blob, text, is_alone, moment, n)
+    redis.call('HSET', messages, no, blob)
+    redis.call('HSET', counters, no, text)
+    put(is_alone == '1' and alone or waiting, no, moment, 0, n)
+end
+
+-- Send a message to a stream, or to a list, which holds only bodies.
+local function send_to(target, kind, message, body)
+    if kind == 'stream' then
+        redis.call('XADD', target, '*', unpack(unpacked(message)))
+    else
+        redis.call('LPUSH', target, body)
+    end
+end
+
 -- Return everything that an owner held. Returns how many messages came back, and how many had been trimmed from the stream.
 local function take_over(owner)
     local moment, taken, trimmed = now(), 0, 0

@@ -4,11 +4,9 @@ local moment, sent = now(), {}
 for at = 3, #ARGV, 7 do
     local id, padded, fields, no, blob, text, is_alone = unpack(ARGV, at, at + 6)
     if redis.call('XRANGE', dlq, id, id)[1] then
-        redis.call('HSET', messages, no, blob)
-        redis.call('HSET', counters, no, text)
+        start_again(no, blob, text, is_alone, moment, (at - 3) / 7)
         redis.call('HSET', history, padded, fields)
         redis.call('ZADD', replayed, 0, padded)
-        put(is_alone == '1' and alone or waiting, no, moment, 0, (at - 3) / 7)
         redis.call('XDEL', dlq, id)
         sent[#sent + 1] = id
     end

@@ -8,11 +8,7 @@ local sent = {}
 for at = 3, #ARGV, 5 do
     local id, padded, fields, message, body = unpack(ARGV, at, at + 4)
     if redis.call('XRANGE', dlq, id, id)[1] then
-        if kind == 'stream' then
-            redis.call('XADD', target, '*', unpack(unpacked(message)))
-        else
-            redis.call('LPUSH', target, body)
-        end
+        send_to(target, kind, message, body)
         redis.call('HSET', history, padded, fields)
         redis.call('ZADD', replayed, 0, padded)
         redis.call('XDEL', dlq, id)

@@ -24,10 +24,8 @@ for at = 3, #ARGV, 3 do
     if found then
         if action == 'keep' then
             redis.call('RPUSH', target, element)
-        elseif action == 'send' and kind == 'stream' then
-            redis.call('XADD', target, '*', unpack(unpacked(message)))
         elseif action == 'send' then
-            redis.call('LPUSH', target, body)
+            send_to(target, kind, message, body)
         end
         redis.call('LREM', from, 1, element)
     end
