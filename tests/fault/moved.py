@@ -1,6 +1,6 @@
 """Letters on their way through a real store."""
 
-from unpoison.store.letters.choice import letters_for
+from unpoison.store.letters.sql_letters import letters_for
 
 
 def moved(letters, folder, **how):
