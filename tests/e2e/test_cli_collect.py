@@ -130,6 +130,25 @@ def test_collect_goes_on_until_it_is_interrupted(url, tmp_path):
     assert native_letters(url) == 0
 
 
+def test_letters_go_to_a_file_and_into_another_store(url, run, tmp_path):
+    run("dlq", "note", "orders-2", "ask billing", *on(url))
+    run("dlq", "discard", "orders-3", *on(url))
+    exported = run("dlq", "export", *on(url))
+    assert exported.err == "3 dead letters written.\n"
+    (tmp_path / "letters.jsonl").write_bytes(exported.out)
+    other = f"sqlite:///{tmp_path}/other.db"
+    for said in ("3 dead letters imported, 0 were there already.\n", "0 dead letters imported, 3 were there already.\n"):
+        done = in_this_process("dlq", "import", "letters.jsonl", "--url", url, "--store", other, cwd=tmp_path)
+        assert (done.code, done.text) == (0, said), done.err
+    again = in_this_process("dlq", "export", *on(url), "--store", other, cwd=tmp_path)
+    assert again.out == exported.out
+    some = run("dlq", "export", *on(url), "--where", "state:discarded")
+    assert some.err == "1 dead letter written.\n"
+    (tmp_path / "broken.jsonl").write_bytes(exported.out + b"{}\n")
+    broken = in_this_process("dlq", "import", "broken.jsonl", "--url", url, "--store", other, cwd=tmp_path)
+    assert (broken.code, "Line 4:" in broken.err) == (1, True)
+
+
 SHOP = """
 from unpoison import App
 

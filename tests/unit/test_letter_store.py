@@ -13,7 +13,7 @@ from tests.unit import sqlite_files
 from tests.unit.filtering import NOW, letter, letters
 from tests.unit.letter_stores import all_of, arrivals, counted_again, counts_in, emptied, many, opened
 from tests.unit.stores import Clock, in_new_schema, new_store
-from unpoison.errors import StoreUnavailable
+from unpoison.errors import PayloadError, StoreUnavailable
 from unpoison.filters.filter import Filter
 from unpoison.model.dead_letter import WholeLetter
 from unpoison.model.failure import Crash
@@ -24,6 +24,7 @@ from unpoison.store import sqlite
 from unpoison.store.letters import writing as letter_writing
 from unpoison.store.letters.bodies import PACKED_FROM
 from unpoison.store.letters.counts import Changes
+from unpoison.store.letters.export import letter_of, line_of
 from unpoison.store.letters.values import Ingested, Order
 from unpoison.testing.processes import Child, Gate
 
@@ -134,6 +135,30 @@ def test_sqlite_keeps_every_letter_as_it_is(sqlite_store, arrival):
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_postgresql_keeps_every_letter_as_it_is(postgresql_store, arrival):
     assert_kept(postgresql_store, arrival)
+
+
+@given(whole_arrivals)
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_a_letter_that_is_exported_and_imported_is_the_same(sqlite_store, arrival):
+    emptied(sqlite_store)
+    sqlite_store.put([arrival])
+    (before,) = all_of(sqlite_store)
+    line = line_of(before)
+    assert line.count(b"\n") == 1
+    emptied(sqlite_store)
+    assert sqlite_store.put([letter_of(line)]) == Ingested(1)
+    (after,) = all_of(sqlite_store)
+    assert plain(after.letter) == plain(before.letter)
+    assert (after.place, after.headers, after.native) == (before.place, before.headers, before.native)
+    assert line_of(after) == line
+
+
+@pytest.mark.parametrize(
+    "line", [b"", b"{}", b"[1]", b'{"body":"x","exact":"AAAA"}', b'{"body":1,"exact":""}', b"\xff", b'{"exact":7}']
+)
+def test_a_line_that_is_no_letter_is_refused(line):
+    with pytest.raises(PayloadError, match="is no letter that unpoison dlq export has written"):
+        letter_of(line)
 
 
 def test_a_tombstone_is_no_empty_body(store):

@@ -102,6 +102,8 @@ DLQ_COMMANDS = {
     "own": ("unpoison.cli.dlq_notes:own", "Say who looks after a letter or a group. Needs a store."),
     "snooze": ("unpoison.cli.dlq_notes:snooze", "Hear no more of a group for a while. Needs a store."),
     "resolve": ("unpoison.cli.dlq_notes:resolve", "Say in which version a group is resolved. Needs a store."),
+    "export": ("unpoison.cli.dlq_files:export", "Write letters to a file, one JSON object a line. Needs a store."),
+    "import": ("unpoison.cli.dlq_files:import_letters", "Put letters that were exported into a store."),
     "purge": ("unpoison.cli.dlq_changes:purge", "Delete dead letters of a source for good."),
 }
 

@@ -96,7 +96,7 @@ def prepared(whole_letter: WholeLetter) -> Prepared:
     trace = _digest(letter.traceback.encode()) if letter.traceback else None
     headers = _json(dict(message.headers)) if message.headers else None
     record = _record(letter, exact)
-    native_headers = _packed(whole_letter.headers) if whole_letter.headers else None
+    native_headers = packed_headers(whole_letter.headers) if whole_letter.headers else None
     size = len(message.body) + len(whole_letter.native or b"") + len(record or "")
     failed_at, first_failed_at = moment(letter.last_failed_at), moment(letter.first_failed_at)
     values = (
@@ -171,7 +171,7 @@ def _json(value: Any) -> str:
         return plain.encode("utf-8", "replace").decode()
 
 
-def _packed(headers: Sequence[tuple[str, Any]]) -> bytes:
+def packed_headers(headers: Sequence[tuple[str, Any]]) -> bytes:
     try:
         return msgspec.msgpack.encode(headers, enc_hook=as_text)
     except (msgspec.MsgspecError, ValueError, OverflowError, TypeError):
@@ -189,7 +189,7 @@ FROM = """unpoison_letters l
 
 _read_record = msgspec.json.Decoder(dict[str, Any]).decode
 _read_headers = msgspec.json.Decoder(dict[str, str]).decode
-_read_native = msgspec.msgpack.Decoder(tuple[tuple[str, Any], ...]).decode
+read_headers = msgspec.msgpack.Decoder(tuple[tuple[str, Any], ...]).decode
 
 
 def stored(row: Sequence[Any]) -> StoredLetter:
@@ -220,7 +220,7 @@ def _stored(row: Sequence[Any]) -> StoredLetter:
         place=columns["place"],
         arrived_at=columns["arrived_at"],
         duplicate_of=columns["duplicate_of"],
-        headers=_read_native(columns["native_headers"]) if columns["native_headers"] else (),
+        headers=read_headers(columns["native_headers"]) if columns["native_headers"] else (),
         native=columns["native"],
     )
 

@@ -1,0 +1,130 @@
+"""`unpoison dlq export` and `import`: letters of a store as lines of a file, and back."""
+
+import itertools
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from typing import BinaryIO
+
+import click
+
+from unpoison.cli.dlq_notes import stored
+from unpoison.cli.input_output import print_json
+from unpoison.cli.screen import progress
+from unpoison.cli.target import GivenTarget, fleet, fleet_options, target_options
+from unpoison.cli.where import where_option
+from unpoison.errors import PayloadError
+from unpoison.filters.filter import Filter
+from unpoison.filters.terms import And, Condition, Or, Pattern, Term
+from unpoison.model.dead_letter import WholeLetter
+from unpoison.model.wording import counted
+from unpoison.port.broker import WHOLE_BYTES
+from unpoison.store.choice import check_collects
+from unpoison.store.letters.export import letter_of, line_of
+from unpoison.store.letters.port import LetterStore
+from unpoison.store.letters.sql_letters import letters_for
+from unpoison.store.letters.values import Ingested, Order, Position, StoredLetter
+
+PAGE = 250
+
+
+@click.command(
+    "export",
+    epilog="\b\nExamples:\n"
+    "  unpoison dlq export --app shop:app > letters.jsonl\n"
+    "  unpoison dlq export --where 'age>30d' --app shop:app | gzip > old.jsonl.gz",
+)
+@target_options
+@where_option("Only letters that match, whatever their state.")
+def export(*, given: GivenTarget, where: Filter | None) -> None:
+    """Write letters of the store to standard output, one JSON object a line, with bodies, notes and states.
+
+    `unpoison dlq import` makes the same letters of it, in this store or another one.
+    """
+    if sys.stdout.isatty():
+        raise click.UsageError("Letters are written for a file or another program. Add > letters.jsonl")
+    chosen, store = stored(given)
+    for dlq in chosen.dlqs:
+        dlq.letters.freeze()  # what lies in the DLQ is collected
+    count, names = 0, {dlq.source for dlq in chosen.dlqs}
+    with progress("Exporting") as advance:
+        total = sum(sum(store.counts(name).values()) for name in names)
+        for letter in _letters(store, _meant(names, where)):
+            if letter.letter.source in names:
+                sys.stdout.buffer.write(line_of(letter))
+                count += 1
+            if advance:
+                advance(count, total)
+        sys.stdout.buffer.flush()
+    click.echo(f"{counted(count, 'dead letter')} written.", err=True)
+
+
+def _meant(sources: set[str], where: Filter | None) -> Filter:
+    of_sources: list[Term] = [Condition("source", "=", Pattern((source,))) for source in sorted(sources)]
+    term = of_sources[0] if len(of_sources) == 1 else Or(tuple(of_sources))
+    return Filter(term if where is None else And((term, where.term)))
+
+
+def _letters(store: LetterStore, where: Filter) -> Iterator[StoredLetter]:
+    position: Position | None = None
+    while True:
+        page = store.page(where, order=Order.ARRIVAL, is_descending=False, after=position, limit=PAGE)
+        yield from page.letters
+        if (position := page.next) is None:
+            return
+
+
+@click.command(
+    "import",
+    epilog="\b\nExamples:\n"
+    "  unpoison dlq import letters.jsonl --app shop:app\n"
+    "  gunzip -c old.jsonl.gz | unpoison dlq import - --url sqlite:///shop.db --store sqlite:///store.db",
+)
+@click.argument("file", type=click.File("rb"), metavar="FILE")
+@fleet_options
+@click.option("--json", "as_json", is_flag=True, help='Print {"new": N, "known": N}.')
+def import_letters(file: BinaryIO, app: str | None, url: str | None, store: str | None, as_json: bool) -> None:
+    """Put letters that were exported into the store. FILE is - for standard input.
+
+    A letter that the store has already is left as it is, so a file can be imported again. Nothing is sent: to do that, replay.
+    """
+    chosen = fleet(app, url, store)
+    check_collects(chosen.url, chosen.store)
+    total = Ingested()
+    with closing(letters_for(chosen.store)) as letters, progress("Importing") as advance:
+        letters.open()
+        for part in _parts(_read(file)):
+            found = letters.put(part)
+            total = Ingested(*(one + other for one, other in zip(total, found, strict=True)))
+            if advance:
+                advance(total.new + total.known, 0)
+    if as_json:
+        print_json({"new": total.new, "known": total.known})
+    else:
+        click.echo(f"{counted(total.new, 'dead letter')} imported, {total.known:,} were there already.")
+
+
+def _read(file: BinaryIO) -> Iterator[WholeLetter]:
+    for number in itertools.count(1):
+        line = file.readline()
+        if not line:
+            return
+        if line.strip():
+            try:
+                yield letter_of(line)
+            except PayloadError as error:
+                raise click.ClickException(f"Line {number:,}: {error} The lines before it may be imported.") from None
+
+
+def _parts(letters: Iterator[WholeLetter]) -> Iterator[list[WholeLetter]]:
+    """As many at a time as fit into memory."""
+    part: list[WholeLetter] = []
+    size = 0
+    for each in letters:
+        part.append(each)
+        size += len(each.letter.body)
+        if len(part) == PAGE or size > WHOLE_BYTES:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
