@@ -13,7 +13,7 @@ from unpoison.brokers.rabbitmq.wire import Arrived
 from unpoison.errors import BrokerUnavailable
 from unpoison.model.message import Counters, Delivery
 from unpoison.port.broker import Dead
-from unpoison.port.copying.whole_dlq import AT_ONCE, IN_MEMORY, MOST_BYTES, Entry, Index, portions
+from unpoison.port.copying.dlq_index import AT_ONCE, IN_MEMORY, MOST_BYTES, Entry, Index, portions
 from unpoison.testing import given
 
 

@@ -28,8 +28,9 @@ from unpoison.errors import BrokerUnavailable, PayloadError, UnpoisonError
 from unpoison.model.dead_letter import DeadLetter
 from unpoison.model.wording import counted
 from unpoison.port.broker import Progress
+from unpoison.port.copying.dlq_index import Entry, Keep, portions
 from unpoison.port.copying.ids import unique
-from unpoison.port.copying.whole_dlq import Entry, Keep, WholeDLQ, portions
+from unpoison.port.copying.whole_dlq import WholeDLQ
 
 PATIENCE = 120.0
 ASK_AGAIN = (0.02, 0.05, 0.1, 0.2)
