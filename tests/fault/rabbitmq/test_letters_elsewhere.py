@@ -132,7 +132,7 @@ def test_native_headers_and_properties_survive_bit_for_bit(lab, letters):
 
 def test_a_letter_whose_queue_is_gone_is_refused_and_the_others_are_sent(lab, raw, letters):
     raw.queue_declare("mail", durable=True)
-    for topic in ("closed", "mail", "orders", "closed"):
+    for topic in ("closed", "mail", "orders", "ü" * 200):
         publish(raw, "orders.dlq", json.dumps(ENVELOPE | {"original_topic": topic}).encode())
     arrived(raw, 4)
     outcome = letters.send_back(moved_into_a_store(lab.folder, letters))

@@ -74,7 +74,9 @@ def test_the_message_inside_of_an_envelope_goes_back_and_the_envelope_does_not(l
 
 
 def test_attributes_of_the_sender_survive_also_those_for_which_there_is_no_place_beside_ours(lab, letters):
-    theirs = {f"a{number}": {"DataType": "String.odd", "StringValue": str(number)} for number in range(9)}
+    theirs: dict[str, dict[str, str | bytes]] = {
+        f"a{number}": {"DataType": "String.odd", "StringValue": str(number)} for number in range(9)
+    }
     theirs["odd"] = {"DataType": "Binary", "BinaryValue": b"\xff\xfe"}
     lab.queue("orders").send("body", MessageAttributes=theirs)
     received: list[Delivery] = []

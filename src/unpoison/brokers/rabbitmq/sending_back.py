@@ -24,6 +24,9 @@ from unpoison.port.broker import STORED, Published, Refused, not_sent
 from unpoison.port.copying.dlq_index import portions
 from unpoison.port.reading import read_one
 
+LONGEST_QUEUE = 255
+"""Bytes of its name. A letter may name any other, which is none."""
+
 _read_native = msgspec.msgpack.Decoder(tuple[bytes, bytes | None]).decode
 
 
@@ -77,7 +80,6 @@ class _SendingBack(Sending):
     def __init__(self, connections: Connections, source: str) -> None:
         super().__init__(connections)
         self._source = source
-        self._origins = Origins(connections, source)
         self._has_begun = False
 
     def prepare(self, number: int, whole: WholeLetter) -> None:
@@ -91,14 +93,15 @@ class _SendingBack(Sending):
         self.refused[number] = made
 
     def _without_origin(self, queue: str) -> Refused | None:
+        """Of another queue than its own the server says whether it is there, when something is sent to it."""
         if queue in (self._source, suspects_of(self._source)):
             return self._without_source
-        return None if self._origins.has(queue) else _gone(queue)
+        return _gone(queue) if len(queue.encode()) > LONGEST_QUEUE else None
 
     @cached_property
     def _without_source(self) -> Refused | None:
         try:
-            self._origins.have_source()
+            Origins(self.connections, self._source).have_source()
         except SourceDeleted as deleted:
             return not_sent(deleted, Refusal.NO_SUCH_SOURCE)
         return None
@@ -119,7 +122,6 @@ class _SendingBack(Sending):
         self._has_begun = True
 
     def without_queue(self, numbers: Sequence[int], batch: Batch) -> None:
-        """They were deleted since they were looked for."""
         self.refused.update((number, _gone(self.copies[number].routing_key)) for number in numbers)
 
 
