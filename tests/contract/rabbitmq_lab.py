@@ -40,6 +40,7 @@ class RabbitMQLab(Lab):
         "unpoison.port.copying.settling",
         "unpoison.port.copying.suspects",
         "unpoison.port.copying.whole_dlq",
+        "unpoison.port.copying.dlq_index",
     )
     readers = tuple(f"unpoison.brokers.rabbitmq.envelope.{name}" for name in ("look", "plain"))
 

@@ -60,7 +60,7 @@ class SQSLab(Lab):
 
     modules = (
         *(f"unpoison.brokers.sqs.{name}" for name in ("broker", "source", "mover", "subscription", "deadletters")),
-        *(f"unpoison.port.copying.{name}" for name in ("leased_broker", "settling", "whole_dlq")),
+        *(f"unpoison.port.copying.{name}" for name in ("leased_broker", "settling", "whole_dlq", "dlq_index")),
     )
     readers = tuple(f"unpoison.brokers.sqs.envelope.{name}" for name in ("look", "plain"))
     similar_source = "orders-eu"  # the name of a queue has no dot

@@ -13,6 +13,7 @@ from tests.contract.sqs_lab import SQSLab
 from tests.contract.test_bulk_letters import closed_afterwards
 from unpoison.brokers.rabbitmq.queue_pass import QueuePass
 from unpoison.cli.main import cli
+from unpoison.port.broker import one_look
 from unpoison.testing import given
 from unpoison.testing.running import drained
 
@@ -51,10 +52,9 @@ def taken(monkeypatch):
     found = Counter()
 
     class Counted(QueuePass):
-        def arrived(self, message):
-            before = self.taken
-            super().arrived(message)
-            found[self._queue] += self.taken - before
+        def _keep(self, message):
+            super()._keep(message)
+            found[self._queue] += 1
 
     monkeypatch.setattr("unpoison.brokers.rabbitmq.deadletters.QueuePass", Counted)
     return found
@@ -135,6 +135,58 @@ def test_a_purge_of_rabbitmq_leaves_what_came_after_it_began(lab, monkeypatch, t
     assert lab.dlq("orders").count() == 10
 
 
+def test_a_first_page_of_whole_letters_takes_no_more_from_rabbitmq(lab, taken):
+    letters = opened(lab)
+    assert positions(letters.whole(limit=5)) == [0, 1, 2, 3, 4]
+    assert taken["orders.dlq"] == 5
+    assert len(letters.whole(limit=5, most_bytes=1)) == 1
+    assert letters.count() == LETTERS
+
+
+def test_letters_that_leave_a_dlq_of_rabbitmq_page_by_page_are_taken_once_each(lab, taken):
+    letters, moved = opened(lab), []
+    with one_look(letters):
+        while page := letters.whole(limit=100 + len(moved) // 2):
+            moved += positions(page)
+            ids = [each.letter.id for each in page]
+            assert letters.remove(ids) == ids
+            if len(moved) < 1_000:
+                assert taken["orders.dlq"] == len(moved)
+        assert moved == list(range(LETTERS))
+    assert (taken["orders.dlq"], letters.count()) == (LETTERS, 0)
+
+
+def test_what_stays_in_a_dlq_of_rabbitmq_while_other_letters_leave_it_keeps_its_order(lab):
+    letters, after = opened(lab), ""
+    with one_look(letters):
+        for _ in range(20):
+            page = letters.whole(after=after, limit=20)
+            after = page[-1].letter.id
+            letters.remove([each.letter.id for each in page[::2]])
+    assert positions(letters.browse(limit=LETTERS)) == [*range(1, 400, 2), *range(400, LETTERS)]
+
+
+def test_pages_of_whole_letters_that_stay_keep_their_order_in_rabbitmq(lab):
+    """More pages than consumers whose messages RabbitMQ puts back in order."""
+    letters, seen, after = opened(lab), [], ""
+    with one_look(letters):
+        while page := letters.whole(after=after, limit=50):
+            seen += positions(page)
+            after = page[-1].letter.id
+    assert seen == positions(letters.browse(limit=LETTERS)) == list(range(LETTERS))
+
+
+def test_letters_that_leave_a_dlq_of_sqs_page_by_page_need_one_pass(sqs):
+    letters, moved = opened(sqs), []
+    with one_look(letters):
+        while page := letters.whole(limit=500):
+            moved += positions(page)
+            assert len(letters.remove([each.letter.id for each in page])) == len(page)
+    assert sorted(moved) == list(range(LETTERS))
+    assert asked(sqs, "ReceiveMessage") <= LETTERS / 10 + 40
+    assert (asked(sqs, "DeleteMessageBatch"), letters.count()) == (LETTERS / 10, 0)
+
+
 def test_a_pass_over_sqs_is_one_request_for_ten_letters_and_one_to_put_them_back(sqs, monkeypatch):
     assert len(dlq(sqs, monkeypatch, "ls", "--limit", "5")) == 5
     receives, puts = asked(sqs, "ReceiveMessage"), asked(sqs, "ChangeMessageVisibilityBatch")
@@ -162,6 +214,16 @@ def test_each_command_of_sqs_is_complete_and_takes_each_letter_once(sqs, monkeyp
     assert sorted(received(sqs)) == [number for number in range(LETTERS) if number != 8]
     assert dlq(sqs, monkeypatch, "purge", "--yes") == {"purged": LETTERS - 1, "history": LETTERS}
     assert sqs.dlq("orders").count() == 0
+
+
+def opened(lab):
+    """The DLQ as one sees it who moves letters elsewhere."""
+    return lab.letters("orders")
+
+
+def positions(found):
+    letters = [getattr(each, "letter", each) for each in found]
+    return [int(each.message.id.removeprefix("message-")) for each in letters]
 
 
 def asked(lab, operation):

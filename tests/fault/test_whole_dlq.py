@@ -8,7 +8,7 @@ import pytest
 
 from tests.bulk_letters import fill
 from tests.contract.rabbitmq_lab import RabbitMQLab
-from tests.contract.sqs_lab import SQSLab
+from tests.contract.sqs_lab import SHORT_VISIBILITY, SQSLab
 from tests.contract.sqs_proxy import refusal
 from tests.fault.rabbitmq.amqp_proxy import AMQPProxy
 from unpoison.brokers import dead_letters_for
@@ -18,8 +18,9 @@ from unpoison.brokers.rabbitmq.deadletters import RabbitMQDeadLetters
 from unpoison.brokers.sqs import connection as sqs_connection
 from unpoison.deadletters import DLQManager
 from unpoison.errors import BrokerUnavailable
+from unpoison.port.broker import one_look
 from unpoison.testing.isolation.diary import wait_until
-from unpoison.testing.processes import Child
+from unpoison.testing.processes import Child, Gate
 
 
 @pytest.fixture
@@ -93,6 +94,47 @@ def test_an_operator_killed_in_the_middle_of_a_pass_leaves_all_letters_in_their_
     wait_until(lambda: ready(lab) == 3_000, lambda: "They are not back")
     found = [letter.message.id for letter in lab.dlq("orders").letters()]
     assert found == [f"message-{number}" for number in range(3_000)]
+
+
+def test_a_collector_killed_before_it_removes_letters_leaves_all_of_them_in_their_order(lab):
+    fill(lab.url, "orders", 1_000, size=100)
+
+    def collect():
+        letters = lab.letters("orders")
+        with one_look(letters):
+            for _ in range(3):
+                letters.remove([each.letter.id for each in letters.whole(limit=100)])
+            assert len(letters.whole(limit=100)) == 100
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    assert Child(collect).wait() == -signal.SIGKILL
+    wait_until(lambda: ready(lab) == 700, lambda: "They are not back")
+    assert [each.letter.message.id for each in lab.letters("orders").whole(limit=1_000)] == [
+        f"message-{number}" for number in range(300, 1_000)
+    ]
+
+
+def test_a_collector_of_sqs_that_is_killed_leaves_what_it_had_not_removed(tmp_path, elasticmq):
+    with SQSLab(elasticmq, tmp_path, visibility=SHORT_VISIBILITY) as lab:
+        fill(lab.url, "orders", 100, size=100)
+        removed = Gate("removed")
+
+        def collect():
+            letters = lab.letters("orders")
+            with one_look(letters):
+                letters.remove([each.letter.id for each in letters.whole(limit=30)])
+                letters.whole(limit=30)
+                removed.open()
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        assert Child(collect).wait() == -signal.SIGKILL
+        assert removed.is_open()
+        found = []
+        wait_until(
+            lambda: found.append(lab.letters("orders").whole(limit=200)) or len(found[-1]) >= 70, lambda: "They are not back"
+        )
+        ids = sorted(int(each.letter.message.id.removeprefix("message-")) for each in found[-1])
+        assert (len(ids), len(set(ids))) == (70, 70)
 
 
 def test_a_busy_queue_that_says_that_it_is_empty_is_not_believed(lab, monkeypatch):

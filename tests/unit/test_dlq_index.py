@@ -13,7 +13,7 @@ from unpoison.brokers.rabbitmq.wire import Arrived
 from unpoison.errors import BrokerUnavailable
 from unpoison.model.message import Counters, Delivery
 from unpoison.port.broker import Dead
-from unpoison.port.copying.whole_dlq import AT_ONCE, IN_MEMORY, MOST_BYTES, Entry, Index, portions
+from unpoison.port.copying.dlq_index import AT_ONCE, IN_MEMORY, MOST_BYTES, Entry, Index, portions
 from unpoison.testing import given
 
 
@@ -157,3 +157,53 @@ def test_letters_are_moved_in_portions_that_fit_into_memory():
     huge = [Entry(str(n), "m", "dead", "q", n, size=2 * MOST_BYTES) for n in range(2)]
     assert [len(portion) for portion in portions(huge)] == [1, 1]
     assert list(portions([])) == []
+
+
+def taken(found, *ids):
+    for each in ids:
+        found.keep(entry(each), b"")
+    found.add_waiting()
+
+
+def page(found, after="", limit=2):
+    return [each.id for each in found.page(after, limit)]
+
+
+def test_pages_go_on_behind_a_letter_whatever_became_of_it():
+    found = index()
+    taken(found, "3", "1", "2", "5", "4")
+    assert (page(found), page(found, "1"), page(found, "5"), page(found, "4")) == (["3", "1"], ["2", "5"], ["4"], [])
+    for each in ("3", "2"):
+        found.waiting[each].state = ""
+    assert (page(found), page(found, "2"), page(found, "3", 1), page(found, "1")) == (["1", "5"], ["5", "4"], ["1"], ["5", "4"])
+    assert page(found, "unknown") == ["1", "5"]
+    taken(found, "6")
+    assert page(found, "4") == ["6"]
+
+
+def test_pages_go_on_behind_a_letter_that_was_dealt_with_before():
+    found = index()
+    found.keep(entry("2", place="history", state="replayed"), b"")
+    found.add_past()
+    taken(found, "1", "3")
+    assert page(found, "2") == ["3"]
+
+
+def test_going_through_a_dlq_page_by_page_looks_at_each_letter_a_few_times(monkeypatch):
+    """As one does who moves them elsewhere: what was moved is not gone through again."""
+    found, asked = index(), 0
+
+    class Counted(list):
+        def __getitem__(self, at):
+            nonlocal asked
+            asked += 1
+            return super().__getitem__(at)
+
+    taken(found, *(f"{number:05}" for number in range(10_000)))
+    monkeypatch.setattr(found, "_line", Counted(found._line))
+    moved = 0
+    while letters := found.page("", 100):
+        moved += len(letters)
+        for each in letters:
+            each.state = ""
+    assert (moved, asked < 50_000) == (10_000, True)

@@ -51,18 +51,18 @@ def letter_in_the_dlq():
     return make
 
 
-def sent(arrived):
-    alone, data = letters.again("orders", arrived, "orders-1", HISTORY)
+def sent(arrived, history=HISTORY):
+    alone, data = letters.again("orders", arrived, "orders-1", history)
     found = properties.read(data)
     return alone, found.id, sorted(found.headers.entries), found.others
 
 
 @pytest.fixture
 def read_in_full(monkeypatch):
-    def read(arrived):
+    def read(arrived, history=HISTORY):
         with monkeypatch.context() as patched:
             patched.setattr(letters, "_ours_again", lambda *_: None)
-            return sent(arrived)
+            return sent(arrived, history)
 
     return read
 
@@ -72,6 +72,17 @@ def test_the_short_way_writes_what_the_long_one_does(letter_in_the_dlq, read_in_
     arrived = letter_in_the_dlq(**fields)
     assert letters._ours_again(arrived, "orders-1", HISTORY) is not None
     assert sent(arrived) == read_in_full(arrived)
+
+
+@pytest.mark.parametrize("fields", KINDS.values(), ids=KINDS)
+def test_without_a_history_nothing_of_the_letter_goes_along(letter_in_the_dlq, read_in_full, fields):
+    arrived = letter_in_the_dlq(**fields)
+    found = sent(arrived, None)
+    assert found == read_in_full(arrived, None)
+    ours = {b"x-unpoison-%s" % name for name in (b"stamp", b"key", b"counters", b"exchange", b"routing-key", b"expiration")}
+    names = [name for name, _ in found[2]]
+    assert set(names) == ours | {b"trace", b"weight", b"odd", b"x-delivery-attempts", b"x-unpoison-senders-attempts"}
+    assert names.count(b"trace") == 2
 
 
 def test_what_the_broker_added_in_the_dlq_does_not_go_along(letter_in_the_dlq, read_in_full):

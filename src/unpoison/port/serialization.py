@@ -31,8 +31,11 @@ counters are read; the last one is for other tools. Counters without a stamp wer
 LETTER, LETTER_ID, STATE, GROUP = "x-unpoison-letter", "x-unpoison-letter-id", "x-unpoison-state", "x-unpoison-group"
 """Headers of a dead letter: what is known about the failure as JSON, which letter it is, what became of it, and whose it is."""
 
+GIST = ("x-unpoison-source", "x-unpoison-error", "x-unpoison-reason")
+"""Headers that tell people in short about a dead letter: of which source it is, how it failed, and why it was given up."""
+
 MOST_GIST = 500
-"""Characters of a header that tells in short why a message was given up."""
+"""Characters of one of them."""
 
 
 def headers_text(headers: Mapping[str, str]) -> str | None:
@@ -128,12 +131,8 @@ def letter_within(letter: DeadLetter, most: int) -> bytes:
 
 def letter_headers(letter: DeadLetter, most: int) -> dict[str, str]:
     """What a dead letter tells beside its message: the gist in headers that people read, and all of it in one of `most` bytes."""
-    return {
-        "x-unpoison-source": letter.source,
-        "x-unpoison-error": _one_line(f"{letter.error_type}: {letter.error}"),
-        "x-unpoison-reason": _one_line(letter.reason),
-        LETTER: letter_within(letter, most).decode(),
-    }
+    gist = (letter.source, _one_line(f"{letter.error_type}: {letter.error}"), _one_line(letter.reason))
+    return {**dict(zip(GIST, gist, strict=True)), LETTER: letter_within(letter, most).decode()}
 
 
 def _one_line(text: str) -> str:

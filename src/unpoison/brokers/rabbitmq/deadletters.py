@@ -16,16 +16,18 @@ from unpoison.brokers.rabbitmq import letters
 from unpoison.brokers.rabbitmq.connection import Channel, Connection
 from unpoison.brokers.rabbitmq.errors import IN_USE, Refused
 from unpoison.brokers.rabbitmq.letters import Found
-from unpoison.brokers.rabbitmq.names import dlq_of, history_of, lock_of, suspects_of
+from unpoison.brokers.rabbitmq.names import dlq_of, history_of, lock_of
 from unpoison.brokers.rabbitmq.queue_pass import QueuePass, waiting_in
+from unpoison.brokers.rabbitmq.sending_back import Origins, send_back, whole_letter
 from unpoison.brokers.rabbitmq.topology import Topology
 from unpoison.brokers.rabbitmq.wire import Arrived, Tap
 from unpoison.brokers.rabbitmq.writing import Batch, Copy, why_not_stored
 from unpoison.errors import BrokerUnavailable, PayloadError
-from unpoison.model.dead_letter import DeadLetter
+from unpoison.model.dead_letter import DeadLetter, WholeLetter
 from unpoison.model.wording import counted
-from unpoison.port.broker import Progress
-from unpoison.port.copying.whole_dlq import MOST_BYTES, Entry, Keep, WholeDLQ, portions
+from unpoison.port.broker import Progress, Published
+from unpoison.port.copying.dlq_index import MOST_BYTES, Entry, Keep, portions
+from unpoison.port.copying.whole_dlq import WholeDLQ
 
 if TYPE_CHECKING:
     from unpoison.brokers.rabbitmq.broker import RabbitMQBroker
@@ -76,6 +78,10 @@ class RabbitMQDeadLetters(WholeDLQ):
 
     def __init__(self, broker: "RabbitMQBroker", source: str) -> None:
         super().__init__(broker, source, partial(_reading, broker, source), partial(_counted, broker, source))
+        self._connections = broker.connections
+
+    def send_back(self, letters: Sequence[WholeLetter]) -> Published:
+        return send_back(self._connections, self._source, letters)
 
 
 def _counted(broker: "RabbitMQBroker", source: str) -> int:
@@ -107,8 +113,7 @@ class LettersReading:
         self._keep: Keep = _nobody
         self._passes: dict[str, QueuePass] = {}
         self.total = self._begin(dlq_of(source), WAITING).total
-        self._known: set[str] = set()
-        """Queues that are there, for letters to go back to."""
+        self._origins = Origins(broker.connections, source)
 
     def _begin(self, queue: str, states: Sequence[str]) -> QueuePass:
         self._passes[queue] = made = QueuePass(self._connection, queue, partial(self._receive, queue, states))
@@ -133,10 +138,13 @@ class LettersReading:
     def _read(self, entry: Entry, data: bytes) -> Found:
         return letters.read(self._source, unpacked(data), DEALT_WITH if entry.place == self.history else WAITING)
 
+    def whole(self, entry: Entry, data: bytes) -> WholeLetter:
+        return whole_letter(self._source, unpacked(data))
+
     def store(self, chosen: Sequence[Entry], data: Callable[[Entry], bytes], state: str) -> Iterator[Sequence[Entry]]:
         """The server stores letters while the next ones are made."""
-        if state == "replayed" and self._source not in self._known:
-            self._check_source()
+        if state == "replayed":
+            self._origins.have_source()
         make = self._again if state == "replayed" else partial(self._note, state)
         writer, parts = self._broker.connections.writer(), portions(chosen, AT_ONCE)
         unconfirmed: deque[tuple[Sequence[Entry], Batch]] = deque()
@@ -167,29 +175,14 @@ class LettersReading:
         if refused is not None:
             raise refused
 
-    def _check_source(self) -> None:
-        """Have the queues that letters go back to: without them what the history keeps as sent would be nowhere else."""
-        topology = self._broker.connections.topology()
-        topology.renew(self._source)
-        for queue in (self._source, suspects_of(self._source)):
-            if not topology.is_there(queue):
-                raise topology.deleted(self._source)
-            self._known.add(queue)
-
     def _again(self, entry: Entry, data: bytes) -> Copy:
         made = letters.sent_back(self._source, unpacked(data), entry.id, self.history)
-        if made.queue not in self._known:
-            self._check(made.queue, entry)
-        return Copy("", made.queue, made.properties, made.body)
-
-    def _check(self, queue: str, entry: Entry) -> None:
-        """Without the queue what the history keeps as sent would be nowhere else."""
-        if not self._broker.connections.topology().is_there(queue):
+        if not self._origins.has(made.queue):
             raise PayloadError(
-                f"Letter {entry.id!r} cannot be sent: it came from queue {queue!r}, which does not exist any more. Create the "
-                f"queue, or discard the letter: unpoison dlq discard {entry.id}"
+                f"Letter {entry.id!r} cannot be sent: it came from queue {made.queue!r}, which does not exist any more. Create "
+                f"the queue, or discard the letter: unpoison dlq discard {entry.id}"
             )
-        self._known.add(queue)
+        return Copy("", *made)
 
     def _note(self, state: str, entry: Entry, data: bytes) -> Copy:
         found = self._read(entry, data)

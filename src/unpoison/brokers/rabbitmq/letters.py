@@ -94,8 +94,8 @@ class SentBack(NamedTuple):
     body: bytes
 
 
-def sent_back(source: str, arrived: Arrived, letter_id: str, history: str) -> SentBack:
-    """A letter that is sent again, and stored in `history` as well."""
+def sent_back(source: str, arrived: Arrived, letter_id: str, history: str | None = None) -> SentBack:
+    """A letter that is sent again, and stored in `history` as well. Without that it tells nothing of the letter any more."""
     made = read_one(arrived, lambda arrived: _ours_again(arrived, letter_id, history), lambda *_: None)
     if made is None:
         found = read(source, arrived)
@@ -114,21 +114,21 @@ class SentAgain(NamedTuple):
     properties: bytes
 
 
-def again(source: str, arrived: Arrived, letter_id: str, history: str) -> SentAgain:
-    """The properties of a letter that is sent again, and stored in `history` as well."""
+def again(source: str, arrived: Arrived, letter_id: str, history: str | None) -> SentAgain:
+    """Its properties."""
     ours = read_one(arrived, lambda arrived: _ours_again(arrived, letter_id, history), lambda *_: None)
     if ours is not None:
         return ours
     return _again(read(source, arrived), letter_id, history)
 
 
-def _again(found: Found, letter_id: str, history: str) -> SentAgain:
+def _again(found: Found, letter_id: str, history: str | None) -> SentAgain:
     counters = found.letter.replayed()
-    noted = [envelope.also_to(history), *_headers(found.letter, letter_id, "replayed")]
+    noted = [] if history is None else [envelope.also_to(history), *_headers(found.letter, letter_id, "replayed")]
     return SentAgain(counters.alone, envelope.copied(found.original, counters, noted))
 
 
-def _ours_again(arrived: Arrived, letter_id: str, history: str) -> SentAgain | None:
+def _ours_again(arrived: Arrived, letter_id: str, history: str | None) -> SentAgain | None:
     """The short way for a letter that we wrote: most of its headers go on as they are. A replay of many spends most of its time
     here. May raise."""
     like = properties.read(arrived.properties)
@@ -137,16 +137,19 @@ def _ours_again(arrived: Arrived, letter_id: str, history: str) -> SentAgain | N
         return None
     known = _decoded_gist(json_text(headers[RECORD]))
     counters = counters_of_replay(known.classification, known.replays)
-    entries = [each for each in like.headers.entries if each[0] not in _RENEWED and not each[0].startswith(_NOT_COPIED)]
-    entries.append(header(LETTER, letter_id))
+    dropped = _RENEWED if history else _OF_THE_LETTER
+    entries = [each for each in like.headers.entries if each[0] not in dropped and not each[0].startswith(_NOT_COPIED)]
+    if history:
+        entries.append(header(LETTER, letter_id))
     entries += _renewed(counters, history)
     return SentAgain(counters.alone, properties.write(like.id, entries, like))
 
 
 @lru_cache(maxsize=64)
-def _renewed(counters: Counters, history: str) -> tuple[Header, ...]:
+def _renewed(counters: Counters, history: str | None) -> tuple[Header, ...]:
     """The same for most letters of a replay."""
-    return (*envelope.counters_headers(counters), envelope.also_to(history), header(STATE, "replayed"))
+    noted = (envelope.also_to(history), header(STATE, "replayed")) if history else ()
+    return (*envelope.counters_headers(counters), *noted)
 
 
 class _Gist(msgspec.Struct):
@@ -160,6 +163,7 @@ _DEAD = header(STATE, "dead").value
 _decoded_gist = msgspec.json.Decoder(_Gist).decode
 _WRITTEN = frozenset((RECORD, LETTER, STATE, envelope.STAMP))
 _RENEWED = frozenset((LETTER, STATE, COUNTERS, envelope.ATTEMPTS, *envelope.ROUTING))
+_OF_THE_LETTER = _RENEWED.union((RECORD, *(name.encode() for name in serialization.GIST)))
 _NOT_COPIED = (*envelope.BROKERS, envelope.DIGIT)
 
 

@@ -16,6 +16,7 @@ import msgspec
 
 from unpoison.brokers.rabbitmq.wire import short
 from unpoison.model.message import as_text
+from unpoison.port.reading import read_one
 
 _NUMBERS: Final = {
     kind: struct.Struct(f">{form}")
@@ -118,6 +119,11 @@ def native(raw: bytes) -> Any:
 
 
 _NESTED: Final = {ord("F"): _table, ord("A"): _items}
+
+
+def shown(table: HeaderTable) -> tuple[tuple[str, Any], ...]:
+    """All of them for people: a value that cannot be decoded as its bytes."""
+    return tuple((as_text(name), read_one(raw, value, lambda raw, _: raw)) for name, raw in table.entries)
 
 
 def text(raw: bytes) -> str:
@@ -229,6 +235,31 @@ def all_fields(data: bytes) -> tuple[dict[str, str | int | None], HeaderTable]:
         else:
             found[name] = int.from_bytes(raw, "big") if name in _FIXED else as_text(raw[1:])
     return found, headers
+
+
+def is_sound(data: bytes) -> bool:
+    """Whether a server can read these properties. It closes the connection over those that it cannot. May raise."""
+    found = dict(fields(data))
+    if _unpacked_flags(data)[0] & 0b11 or 2 + sum(map(len, found.values())) != len(data):
+        return False
+    table = found.pop("headers", bytes(4))
+    are_whole = all(len(raw) == _FIXED.get(name, 1 + raw[0]) for name, raw in found.items())
+    return are_whole and len(table) == 4 + _unpacked_length(table)[0] and _is_sound(split(table[4:]))
+
+
+def _is_sound(table: HeaderTable) -> bool:
+    return not table.rest and all(_is_sound_value(raw) for _, raw in table.entries)
+
+
+def _is_sound_value(raw: bytes) -> bool:
+    if raw[0] == ord("F"):
+        return _is_sound(split(raw[5:]))
+    if raw[0] != ord("A"):
+        return True
+    at = 5
+    while at < len(raw) and (size := _size(raw, at)) is not None and _is_sound_value(raw[at : at + size]):
+        at += size
+    return at == len(raw)
 
 
 @lru_cache(maxsize=256)

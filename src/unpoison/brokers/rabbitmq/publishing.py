@@ -24,7 +24,7 @@ _LIMIT = re.compile(r"message size \d+ .*max size (\d+)")
 
 def publish(connections: Connections, messages: Sequence[Outgoing]) -> Published:
     """Store these; says what became of each. Raises BrokerUnavailable only if nothing was sent."""
-    sending = _Sending(connections, messages)
+    sending = _Publishing(connections, messages)
     sending.refused.update(without_source(messages, partial(_have, connections)))
     for number, message in enumerate(messages):
         if number not in sending.refused:
@@ -50,48 +50,29 @@ def _have(connections: Connections, source: str) -> None:
         raise (ConfigError(str(error)) if error.is_forbidden else error) from None
 
 
-class _Sending:
-    """One call of publish, with what is known so far about each message."""
+class Sending:
+    """Messages on their way, by numbers, with what is known so far about each."""
 
-    def __init__(self, connections: Connections, messages: Sequence[Outgoing]) -> None:
-        self._connections, self._messages = connections, messages
+    def __init__(self, connections: Connections) -> None:
+        self.connections = connections
         self._most_headers = connections.topology().connection.frame_max - 32
         self.copies: dict[int, Copy] = {}
         self.refused: dict[int, Refused] = {}
         self.unknown: dict[int, str] = {}
-        self._has_remade = False
 
-    def prepare(self, number: int, message: Outgoing) -> None:
-        try:
-            where, extra = self._connections.route(message.source, message.delay)
-        except (ConfigError, BrokerUnavailable) as error:
-            self.refused[number] = not_sent(error)
-            return
-        data = envelope.published(message, extra)
-        if len(data) > self._most_headers:
-            told = f"Message {message.id!r} has {len(data):,} bytes of headers; RabbitMQ takes {self._most_headers:,} at most."
+    def add(self, number: int, id_: str, copy: Copy) -> None:
+        if (size := len(copy.properties)) > self._most_headers:
+            told = f"Message {id_!r} has {size:,} bytes of headers; RabbitMQ takes {self._most_headers:,} at most."
             self.refused[number] = Refused(Refusal.TOO_LARGE, told)
         else:
-            self.copies[number] = Copy(*where, data, message.body)
+            self.copies[number] = copy
 
     def send(self, numbers: Sequence[int]) -> None:
         """Have it known of each of these what became of it. Raises BrokerUnavailable only if nothing was sent."""
         if numbers:
-            batch, error = self._connections.try_to_store([self.copies[number] for number in numbers])
+            batch, error = self.connections.try_to_store([self.copies[number] for number in numbers])
             if not batch.all_stored:
                 self._sort_out(numbers, batch, str(error or ""))
-
-    def note_delays(self) -> None:
-        """First, and by themselves: if they are refused, nothing of what is delayed has been sent."""
-        delayed = [number for number in self.copies if self._messages[number].delay > 0]
-        delays = [(message.source, message.delay) for message in map(self._messages.__getitem__, delayed)]
-        try:
-            if notes := self._connections.notes.needed(delays):
-                self._connections.store(notes)
-        except BrokerUnavailable as error:
-            for number in delayed:
-                del self.copies[number]
-                self.refused[number] = not_sent(error)
 
     def _sort_out(self, numbers: Sequence[int], batch: Batch, trouble: str) -> None:
         no_room = Refused(Refusal.NO_ROOM, why_not_stored(batch))
@@ -101,7 +82,12 @@ class _Sending:
             self.unknown.update(dict.fromkeys(left, trouble))
         else:
             self._send_without_culprits(left, batch.closed)
-        self._send_to_new_queues([number for number in numbers if self.copies[number][:2] in batch.unroutable], batch)
+        if homeless := [number for number in numbers if self.copies[number][:2] in batch.unroutable]:
+            self.without_queue(homeless, batch)
+
+    def without_queue(self, numbers: Sequence[int], batch: Batch) -> None:
+        """The queues of these are gone."""
+        self.refused.update(dict.fromkeys(numbers, Refused(Refusal.NO_SUCH_SOURCE, why_not_stored(batch))))
 
     def _send_without_culprits(self, left: Sequence[int], closed: ChannelClosed) -> None:
         culprits = left if len(left) == 1 else [number for number in left if _is_culprit(self.copies[number], closed)]
@@ -122,21 +108,46 @@ class _Sending:
         if trouble:
             self.unknown.update(dict.fromkeys(numbers, trouble))
 
-    def _send_to_new_queues(self, numbers: Sequence[int], batch: Batch) -> None:
-        """Their queues were deleted: create them again, once, and send what was for them again."""
-        if not numbers:
+
+class _Publishing(Sending):
+    """One call of publish."""
+
+    def __init__(self, connections: Connections, messages: Sequence[Outgoing]) -> None:
+        super().__init__(connections)
+        self._messages = messages
+        self._has_remade = False
+
+    def prepare(self, number: int, message: Outgoing) -> None:
+        try:
+            where, extra = self.connections.route(message.source, message.delay)
+        except (ConfigError, BrokerUnavailable) as error:
+            self.refused[number] = not_sent(error)
+        else:
+            self.add(number, message.id, Copy(*where, envelope.published(message, extra), message.body))
+
+    def note_delays(self) -> None:
+        """First, and by themselves: if they are refused, nothing of what is delayed has been sent."""
+        delayed = [number for number in self.copies if self._messages[number].delay > 0]
+        delays = [(message.source, message.delay) for message in map(self._messages.__getitem__, delayed)]
+        try:
+            if notes := self.connections.notes.needed(delays):
+                self.connections.store(notes)
+        except BrokerUnavailable as error:
+            for number in delayed:
+                del self.copies[number]
+                self.refused[number] = not_sent(error)
+
+    def without_queue(self, numbers: Sequence[int], batch: Batch) -> None:
+        """Create the queues again, once, and send what was for them again."""
+        if self._has_remade or not self.connections.creates:
+            super().without_queue(numbers, batch)
             return
-        told = Refused(Refusal.NO_SUCH_SOURCE, why_not_stored(batch))
-        if not self._has_remade and self._connections.creates:
-            self._has_remade = True
-            try:
-                self._connections.create_again({self._messages[number].source for number in numbers})
-                self.send(numbers)
-            except (ConfigError, BrokerUnavailable) as error:
-                told = not_sent(error, Refusal.NO_SUCH_SOURCE)
-            else:
-                return
-        self.refused.update(dict.fromkeys(numbers, told))
+        self._has_remade = True
+        try:
+            self.connections.create_again({self._messages[number].source for number in numbers})
+            self.send(numbers)
+        except (ConfigError, BrokerUnavailable) as error:
+            self.refused.update(dict.fromkeys(numbers, not_sent(error, Refusal.NO_SUCH_SOURCE)))
 
 
 def _is_culprit(copy: Copy, closed: ChannelClosed) -> bool:

@@ -18,6 +18,7 @@ A classic queue has none of these, and puts every message where it was. What cam
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
@@ -31,6 +32,10 @@ from unpoison.port.broker import Progress
 
 CREDIT, MOST_CREDIT, MOST_CONSUMERS = 10_000, 65_535, 20
 FIRST_STEP, GROWTH = 64, 8
+MOST_STEPS = 4
+"""Times that exactly so many messages are taken as were asked for, while those of the times before are still held: each time is a
+consumer more that messages come back from."""
+
 STALLED = 30.0
 """Seconds without a message after which the server is taken to send none."""
 
@@ -56,7 +61,8 @@ class QueuePass(Tap):
         self._connection, self._queue, self._receive, self._exclusive = connection, queue, receive, exclusive
         self.taken = 0
         self._credit = self._consumers = self._finished = 0
-        self._wanted = 0
+        self._wanted = self._steps = 0
+        self._early: deque[Arrived] = deque()
         self._came_back = False
         self._acks = AckRanges()
         self._error: Exception | None = None
@@ -71,19 +77,25 @@ class QueuePass(Tap):
 
         More than asked for are taken where the order could not be kept otherwise.
         """
-        self._take(self.total if most is None else min(most, self.total), progress)
+        wanted = self.total if most is None else min(most, self.total)
+        if self.taken < wanted:
+            self._steps = 0 if self._finished == self.taken else self._steps + 1
+            self._take(wanted if self._steps < MOST_STEPS else min(self.total, max(wanted, self.taken * GROWTH)), progress)
         while self.taken < self.total and self._came_back:
             self._take(min(self.total, max(FIRST_STEP, self.taken * GROWTH)), progress)
         return self.taken >= self.total
 
     def _take(self, wanted: int, progress: Progress | None) -> None:
+        while self._early and self.taken < wanted:
+            self._keep(self._early.popleft())
+        self._credit = self.taken
         self._wanted, names = wanted, []
         while self._credit < wanted:
             names.append(self._consume(min(wanted - self._credit, max(CREDIT, -(-self.total // MOST_CONSUMERS)), MOST_CREDIT)))
         self._wait(progress)
         for name in names:
             self._channel.cancel(name)
-        self._credit = self.taken
+        self._wanted = self.taken  # what comes from now on is early
 
     def _wait(self, progress: Progress | None) -> None:
         taken, since = self.taken, time.monotonic()
@@ -114,9 +126,8 @@ class QueuePass(Tap):
 
     def _have_stored(self) -> None:
         """Return once the queue has stored every acknowledgement."""
-        self._wanted = self.taken  # what came meanwhile is put back
+        self._wanted = self.taken  # what comes meanwhile is early
         self._channel.cancel(self._consume(1))
-        self._credit -= 1
         self._ready()
 
     def close(self) -> None:
@@ -187,8 +198,16 @@ class QueuePass(Tap):
     # Called in the connection's thread.
 
     def arrived(self, message: Arrived) -> None:
-        if self.taken >= self._wanted or self._error is not None:
-            return  # it came for one that was let go; it is put back with the others
+        if self._error is not None:
+            return
+        if self.taken < self._wanted:
+            self._keep(message)
+            if self.taken >= self._wanted:
+                self._news.set()
+        elif self.taken + len(self._early) < self.total:  # it came for one that was let go, and is the next to be taken
+            self._early.append(message)
+
+    def _keep(self, message: Arrived) -> None:
         try:
             self._receive(message)
         except Exception as error:  # `take` raises it: here it would end the connection
@@ -197,8 +216,6 @@ class QueuePass(Tap):
         # Only quorum queues count how often a message came back.
         self._came_back = message.redelivered and any(name in message.properties for name in COUNTS)
         self.taken += 1
-        if self.taken >= self._wanted:
-            self._news.set()
 
     def _void(self) -> None:
         self._is_void = True

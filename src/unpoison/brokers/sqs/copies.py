@@ -296,6 +296,11 @@ def read(source: str, raw: Raw, state: str | None = None, otherwise: str = "dead
     return Found(raw, seen, letter, found)
 
 
+def sent_again(topic: Topic, found: Found) -> Copy:
+    """The message of a letter, for its source."""
+    return again(topic, found.seen, found.raw, found.letter.replayed(), once=found.raw["MessageId"])
+
+
 def elsewhere(url: str, found: Found) -> Copy:
     """The message of a letter, for a queue that is not the source of its DLQ."""
     is_fifo = url.endswith(".fifo")

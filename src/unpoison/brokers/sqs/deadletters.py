@@ -21,15 +21,17 @@ from unpoison.brokers.sqs.connection import NoQueue
 from unpoison.brokers.sqs.copies import Found
 from unpoison.brokers.sqs.envelope import GROUP
 from unpoison.brokers.sqs.queue_pass import QueuePass
+from unpoison.brokers.sqs.sending_back import send_back, url_of, whole_letter
 from unpoison.brokers.sqs.subscription import receive
 from unpoison.brokers.sqs.topology import Client, Topic
 from unpoison.brokers.sqs.writing import Copy, No
 from unpoison.errors import BrokerUnavailable, PayloadError, UnpoisonError
-from unpoison.model.dead_letter import DeadLetter
+from unpoison.model.dead_letter import DeadLetter, WholeLetter
 from unpoison.model.wording import counted
-from unpoison.port.broker import Progress
+from unpoison.port.broker import Progress, Published
+from unpoison.port.copying.dlq_index import Entry, Keep, portions
 from unpoison.port.copying.ids import unique
-from unpoison.port.copying.whole_dlq import Entry, Keep, WholeDLQ, portions
+from unpoison.port.copying.whole_dlq import WholeDLQ
 
 PATIENCE = 120.0
 ASK_AGAIN = (0.02, 0.05, 0.1, 0.2)
@@ -108,6 +110,10 @@ class SQSDeadLetters(WholeDLQ):
     def __init__(self, broker: SQSBroker, source: str) -> None:
         broker.client.connection.widen(REQUESTS)
         super().__init__(broker, source, partial(_reading, broker, source), partial(_counted, broker, source))
+        self._client = broker.client
+
+    def send_back(self, letters: Sequence[WholeLetter]) -> Published:
+        return send_back(self._client, self._source, letters, REQUESTS)
 
 
 def _counted(broker: SQSBroker, source: str) -> int:
@@ -176,6 +182,10 @@ class LettersReading:
     def letter(self, entry: Entry, data: bytes) -> DeadLetter:
         return self._found(entry.place, _unpack(data)).letter
 
+    def whole(self, entry: Entry, data: bytes) -> WholeLetter:
+        raw = _unpack(data)
+        return whole_letter(self._found(entry.place, raw), raw)
+
     def store(self, chosen: Sequence[Entry], data: Callable[[Entry], bytes], state: str) -> Iterator[Sequence[Entry]]:
         for part in portions(chosen):
             check_time(self._until, self._topic)
@@ -219,9 +229,8 @@ class LettersReading:
         }
 
     def _url(self, queue: str, entry: Entry) -> str:
-        """Of a queue that a letter names. The prefix of our URL may be missing: it is our own word."""
         if queue not in self._others:
-            self._others[queue] = self._client.url(queue) or self._client.url(self._client.address.prefix + queue)
+            self._others[queue] = url_of(self._client, queue)
         url = self._others[queue]
         if url is None:
             raise PayloadError(

@@ -81,7 +81,7 @@ class Mover:
         _tell(refused, len(found))
 
     def _again(self, found: Found) -> Copy:
-        return copies.again(self._topic, found.seen, found.raw, found.letter.replayed(), once=found.raw["MessageId"])
+        return copies.sent_again(self._topic, found)
 
     def _due(self, raw: Raw) -> Copy:
         seen = envelope.look_safely(raw)

@@ -37,12 +37,23 @@ class No(NamedTuple):
 def store(connection: Connection, copies: Sequence[Copy]) -> dict[int, No]:
     """Store these; returns once it is known of each whether it is stored, with why some are not. Raises if none is, for want of
     an answer or a right."""
-    answers = connection.all_of([partial(_send, connection, copies, numbers) for numbers in _requests(copies)])
-    refused = {number: no for answer in answers for number, no in answer.items()}
+    refused = _send_all(connection, copies, _requests(copies))
     errors = [no.error for no in refused.values() if no.error is not None]
     if errors and len(errors) == len(copies):
         raise errors[0]
     return refused
+
+
+def store_each(connection: Connection, copies: Sequence[Copy]) -> dict[int, No]:
+    """The same for copies that do not belong together: one for which SQS refuses a whole request stops no other. Never raises."""
+    refused = _send_all(connection, copies, _requests(copies))
+    left = {number: no for number, no in refused.items() if not isinstance(no.error, Refused)}
+    return left | _send_all(connection, copies, [[number] for number in refused if number not in left])
+
+
+def _send_all(connection: Connection, copies: Sequence[Copy], requests: Iterable[Sequence[int]]) -> dict[int, No]:
+    answers = connection.all_of([partial(_send, connection, copies, numbers) for numbers in requests])
+    return {number: no for answer in answers for number, no in answer.items()}
 
 
 def store_in_order(connection: Connection, copies: Sequence[Copy]) -> dict[int, No]:
