@@ -4,7 +4,7 @@ from pathlib import Path
 
 from unpoison.model.dead_letter import WholeLetter
 from unpoison.port.broker import DeadLetters, one_look
-from unpoison.store.letters.choice import letters_for
+from unpoison.store.letters.sql_letters import letters_for
 from unpoison.store.letters.values import Order
 
 

@@ -8,7 +8,6 @@ from typing import BinaryIO
 
 import click
 
-from unpoison.cli.dlq_notes import stored
 from unpoison.cli.input_output import print_json
 from unpoison.cli.screen import progress
 from unpoison.cli.target import GivenTarget, fleet, fleet_options, target_options
@@ -43,7 +42,7 @@ def export(*, given: GivenTarget, where: Filter | None) -> None:
     """
     if sys.stdout.isatty():
         raise click.UsageError("Letters are written for a file or another program. Add > letters.jsonl")
-    chosen, store = stored(given)
+    chosen, store = given.in_store()
     for dlq in chosen.dlqs:
         dlq.letters.freeze()  # what lies in the DLQ is collected
     count, names = 0, {dlq.source for dlq in chosen.dlqs}

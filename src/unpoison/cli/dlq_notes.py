@@ -11,29 +11,15 @@ from unpoison.cli.input_output import Duration, print_json
 from unpoison.cli.target import GivenTarget, Target, target_options
 from unpoison.cli.where import where_option
 from unpoison.deadletters import DLQManager
-from unpoison.errors import ConfigError, LetterNotFound
+from unpoison.errors import LetterNotFound
 from unpoison.filters.filter import Filter
 from unpoison.model.dead_letter import iso
 from unpoison.model.letter_group import merged
 from unpoison.model.wording import counted, one_line
 from unpoison.store.letters.choice import operator
-from unpoison.store.letters.collected import CollectedLetters
-from unpoison.store.letters.port import LetterStore
 from unpoison.store.letters.values import NOTE, OWNER, STATE, Change, GroupWork, Selection
 
 GROUP = "group:"
-
-
-def stored(given: GivenTarget) -> tuple[Target, LetterStore]:
-    """The letters of a command that only a store can keep what it notes."""
-    chosen = given.opened()
-    for dlq in chosen.dlqs:
-        if isinstance(dlq.letters, CollectedLetters):
-            return chosen, dlq.letters.store
-    raise ConfigError(
-        "Notes, owners and what is said of groups are kept in a store. Name the one that dead letters are collected into: "
-        "--store URL, or an app with collect=True."
-    )
 
 
 def note_or_own(what: str, about: str, verb: str) -> click.Command:
@@ -54,7 +40,7 @@ def note_or_own(what: str, about: str, verb: str) -> click.Command:
     def command(*, given: GivenTarget, name: str, text: str | None, clear: bool, as_json: bool) -> None:
         if (text is None) != clear:
             raise click.UsageError(f"Give the {what}, or --clear to remove it.")
-        chosen, store = stored(given)
+        chosen, store = given.in_store()
         if name.startswith(GROUP):
             group = _group(chosen, name)
             work = store.change_group(group, by=operator(), **{what: text})
@@ -119,7 +105,7 @@ def _fields(work: GroupWork) -> dict[str, Any]:
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 def snooze(*, given: GivenTarget, name: str, duration: float, as_json: bool) -> None:
     """Hear no more of a group for a while: 500ms, 30m, 2d. Its letters stay where they are. 0s ends it."""
-    chosen, store = stored(given)
+    chosen, store = given.in_store()
     group = _group(chosen, name)
     until = time.time() + duration if duration else None
     _tell_group(group, store.change_group(group, by=operator(), snoozed_until=until), as_json=as_json)
@@ -140,7 +126,7 @@ def resolve(*, given: GivenTarget, name: str, version: str | None, reopen: bool,
     """Say in which version of the code a group is resolved. A letter of a newer version makes it regressed."""
     if (version is None) != reopen:
         raise click.UsageError("Give the version in which it is resolved: --version VERSION. To say that it is not: --reopen")
-    chosen, store = stored(given)
+    chosen, store = given.in_store()
     group = _group(chosen, name)
     _tell_group(group, store.change_group(group, by=operator(), resolved_in=version), as_json=as_json)
 
@@ -159,7 +145,7 @@ def restore(*, given: GivenTarget, letter_ids: Sequence[str], where: Filter | No
     """Let discarded letters wait again. One that was replayed can be named by its id: then it can be sent a second time."""
     if bool(letter_ids) == (where is not None):
         raise click.UsageError("Give the ids of the letters to restore, or --where FILTER.")
-    chosen, store = stored(given)
+    chosen, store = given.in_store()
     restored: list[str] = []
     for dlq in chosen.dlqs:
         meant = _meant(dlq.manager, letter_ids, where)

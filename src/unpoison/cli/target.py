@@ -33,6 +33,7 @@ from unpoison.port.broker_url import masked
 from unpoison.programs.importing import import_app
 from unpoison.reporting.log_lines import LogStyle, settle
 from unpoison.store.choice import check_collects, store_url
+from unpoison.store.letters.port import LetterStore
 from unpoison.workers.template_client import ImportFailed
 
 _PLACE = re.compile(r'^ +File "(?P<file>[^"\n]+)", line (?P<line>\d+)[^\n]*(?:\n +(?P<code>[^\n]*))?', re.MULTILINE)
@@ -210,6 +211,17 @@ class GivenTarget(NamedTuple):
             return self._of_app(load(self.app))
         url = target_or_url(self.url, "Name the app or the broker: add --app module:app or --url URL")
         return _opened(url, [self.source] if self.source else None, known=(), store=_store(url, self.store or ""))
+
+    def in_store(self) -> tuple[Target, LetterStore]:
+        """The same, for a command that notes what only a store can keep."""
+        chosen = self.opened()
+        store = next((store for dlq in chosen.dlqs if (store := getattr(dlq.letters, "store", None)) is not None), None)
+        if store is None:
+            raise ConfigError(
+                "What is said of letters and groups is kept in a store. Name the one that dead letters are collected into: "
+                "--store URL, or an app with collect=True."
+            )
+        return chosen, store
 
     def _of_app(self, app: App) -> Target:
         settings, consumed = app.settings, consumers_of(app)

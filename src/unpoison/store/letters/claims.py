@@ -9,7 +9,6 @@ import socket
 import uuid
 from collections.abc import Sequence
 
-from unpoison.store.letters.turns import take_turn
 from unpoison.store.rows import Execute, insert
 
 _COLLECT = """
@@ -31,8 +30,8 @@ def end_collecting(run: Execute, source: str, place: str, collector: str) -> Non
 
 
 def claim(run: Execute, numbers: Sequence[int], by: str, seconds: float, now: float) -> list[int]:
-    """Those of these letters that wait, and that nobody else has claimed."""
-    take_turn(run)  # or one could be sent and released by another between these statements
+    """Those of these letters that wait, and that nobody else has claimed. Only to be called by whose turn it is: or one could be
+    sent and released by another between these statements."""
     claimed = claimed_by_others(run, numbers, by, now)
     marks = ", ".join("?" * len(numbers))
     found = run(f"select no from unpoison_letters where no in ({marks}) and state = 'dead' order by no", numbers).fetchall()

@@ -14,7 +14,7 @@ from unpoison.store.letters.groups import GroupReader
 from unpoison.store.letters.port import LetterStore
 from unpoison.store.letters.reading import LetterReader, Meant
 from unpoison.store.letters.text_index import TextIndex
-from unpoison.store.letters.turns import Turns
+from unpoison.store.letters.turns import Turns, take_turn
 from unpoison.store.letters.values import (
     DELETED,
     AuditEntry,
@@ -67,6 +67,7 @@ class SQLLetterStore:
         if not numbers:
             return []
         with self._database.writing(durable=False) as run:
+            take_turn(run)
             return claims.claim(run, numbers, by, seconds, self._database.now(run))
 
     def release(self, numbers: Sequence[int], *, by: str) -> None:
