@@ -3,7 +3,7 @@
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 from unpoison.app import App
@@ -19,15 +19,22 @@ from unpoison.testing.running import Journal, drained
 CONSUMERS = 4
 MESSAGES = 2000
 LATE = 200
+OPENING = 200
+"""Messages with which consumers wait until each of them has one: so all take part. What one of them holds while another joins
+may be handled twice, so these are not counted."""
 
 
 @trait(Trait.SEVERAL_CONSUMERS)
 def test_several_processes_handle_each_message_of_a_source_once(lab: Lab) -> None:
     lab.needs(Capability.SHARED)
     effects = Effects(lab.folder)
+    lab.app().publish_many("orders", range(-OPENING, 0))
+    arrived, begin = [Gate(f"consumer {number} has a message") for number in range(CONSUMERS)], Gate("begin")
+    consumers = [Child(partial(_consume, lab, effects, gate, begin)) for gate in arrived]
+    for gate in arrived:
+        gate.wait()
     lab.app().publish_many("orders", range(MESSAGES))
-    arrived = [Gate(f"consumer {number} has a message") for number in range(CONSUMERS)]
-    consumers = [Child(partial(_consume, lab, effects, gate, arrived)) for gate in arrived]
+    begin.open()
     publishers = [Child(partial(_publish, lab, first)) for first in (MESSAGES, MESSAGES + LATE)]
     assert [child.wait() for child in (*publishers, *consumers)] == [0] * (CONSUMERS + 2)
     drained(_consumer(lab, effects))
@@ -44,7 +51,9 @@ def _consumer(lab: Lab, effects: Effects, arrived: Callable[[], None] = lambda: 
     """Every tenth message fails once, every hundredth for good."""
 
     def handle(number: int, delivery: Delivery) -> None:
-        arrived()
+        if number < 0:
+            arrived()
+            return
         if number % 100 == 0:
             raise Permanent("no")
         if number % 10 == 0 and delivery.attempt == 1:
@@ -54,14 +63,13 @@ def _consumer(lab: Lab, effects: Effects, arrived: Callable[[], None] = lambda: 
     return given.consumer(lab.app(prefetch=16), "orders", handle, backoff=Backoff.immediate())
 
 
-def _consume(lab: Lab, effects: Effects, own: Gate, all_of_them: Sequence[Gate]) -> None:
-    """Consume until nothing is left. The first message waits until every consumer has one, so that all of them take part."""
+def _consume(lab: Lab, effects: Effects, own: Gate, begin: Gate) -> None:
+    """Consume until nothing is left."""
 
     def arrived() -> None:
         if not own.is_open():
             own.open()
-            for gate in all_of_them:
-                gate.wait()
+            begin.wait()
 
     with Journal() as journal:
         _consumer(lab, effects, arrived).run(until_empty=True)
