@@ -1,6 +1,7 @@
 """What the store promises about dead letters: every letter is kept as it is, once, and counted."""
 
 import math
+import random
 import threading
 from functools import partial
 
@@ -166,6 +167,28 @@ def test_a_tombstone_is_no_empty_body(store):
     tombstone = msgspec.structs.replace(letter(id="t"), message=Message("m", "orders", b"", is_tombstone=True))
     store.put([WholeLetter(letter=tombstone)])
     assert [(each.letter.body, each.letter.is_tombstone) for each in all_of(store)] == [(b"", False), (b"{}", False), (b"", True)]
+
+
+def test_keys_and_ids_of_any_length_are_kept_and_found(store):
+    long = "".join(chr(97 + byte % 26) for byte in random.Random(1).randbytes(20_000))
+    one = letter(id=f"orders-{long}", message_id=f"m-{long}", key=f"K-{long}")
+    assert store.put([WholeLetter(letter=one), WholeLetter(letter=letter(id="orders-2", key="K-short"))]) == Ingested(2)
+    assert store.put([WholeLetter(letter=one)]) == Ingested(known=1)
+    (found,) = (each for each in all_of(store) if each.letter.message.key != "K-short")
+    assert (found.letter.message.key, found.letter.message.id) == (one.message.key, one.message.id)
+    for where in (f"key:k-{long[:3_900]}*", f"id:M-{long[:3_900]}*", f"id:{one.id[:300]}*"):
+        assert [each.letter.message.key for each in store.page(Filter.parse(where)).letters] == [one.message.key]
+    part = WholeLetter(letter=letter(id="orders-3", key=f"K-{long[:2_000]}"))
+    store.put([part])
+    assert [each.letter.id for each in store.page(Filter.parse(f"key:k-{long[:2_000]}")).letters] == ["orders-3"]
+    assert store.page(Filter.parse(f"key:k-{long[:1_999]}")).letters == ()
+
+
+def test_a_version_or_classification_of_any_length_is_kept_as_it_is(store):
+    strange = letter(code_version="v" * 10_000, classification="c" * 10_000, fingerprint="f" * 10_000)
+    store.put([WholeLetter(letter=strange)])
+    (found,) = all_of(store)
+    assert (found.letter.code_version, found.letter.classification) == ("v" * 10_000, "c" * 10_000)
 
 
 def test_half_a_character_stops_no_letter(store):

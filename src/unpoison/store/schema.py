@@ -101,6 +101,12 @@ create index unpoison_letters_traceback on unpoison_letters (traceback) where tr
 """
 
 _V5 = """
+drop index unpoison_letters_key;
+drop index unpoison_letters_id;
+drop index unpoison_letters_message;
+create index unpoison_letters_key on unpoison_letters (lower(substr(key, 1, 500))) where key is not null;
+create index unpoison_letters_id on unpoison_letters (lower(substr(letter_id, 1, 500)));
+create index unpoison_letters_message on unpoison_letters (lower(substr(message_id, 1, 500)));
 create table unpoison_collectors (
     source {text} not null, place {text} not null, collector {text} not null, until double precision not null,
     primary key (source, place));

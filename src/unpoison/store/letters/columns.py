@@ -9,6 +9,10 @@ import math
 REPLACED = "\ufffd"
 """Stands for a NUL."""
 NO_TIME, EARLIEST, LATEST = -math.inf, -1e308, 1e308
+INDEXED = 500
+"""Characters of a key or an id that are in an index: PostgreSQL refuses larger ones, and a key may have any length."""
+LONGEST_NAME = 300
+"""Characters of a classification or version, which are parts of keys. Only another program writes longer ones."""
 MOST = 2**62
 """Whole numbers beyond this are kept as this."""
 

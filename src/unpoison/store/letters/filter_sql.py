@@ -32,7 +32,7 @@ from unpoison.store.conditions import (
     some,
 )
 from unpoison.store.letters.bodies import JSON, PACKED_TEXT
-from unpoison.store.letters.columns import EARLIEST, REPLACED
+from unpoison.store.letters.columns import EARLIEST, INDEXED, REPLACED
 
 MOST_LEAVES = 50
 """A filter of more words and conditions is not compiled: PostgreSQL plans hundreds for longer than it would take to read letters,
@@ -236,9 +236,16 @@ def _like(column: str, pieces: Sequence[str]) -> Sql:
 
 def _equal(column: str, text: str) -> Sql:
     """In any case. Written as the indexes of these columns are."""
+    wanted = fold(_column(text))
     if column.startswith("coalesce(l.key"):
-        return Sql("(l.key is not null and lower(l.key) = ?)", (fold(_column(text)),))
-    return _never_null(Sql(f"lower({column}) = ?", (fold(_column(text)),)))
+        return Sql(f"(l.key is not null and {_begins('l.key')} = ? and lower(l.key) = ?)", (wanted[:INDEXED], wanted))
+    if column in ("l.letter_id", "l.message_id"):
+        return Sql(f"({_begins(column)} = ? and lower({column}) = ?)", (wanted[:INDEXED], wanted))
+    return _never_null(Sql(f"lower({column}) = ?", (wanted,)))
+
+
+def _begins(column: str) -> str:
+    return f"lower(substr({column}, 1, {INDEXED}))"
 
 
 def _same(column: str, text: str, *, has_index: bool) -> Sql:

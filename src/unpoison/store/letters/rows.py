@@ -17,7 +17,7 @@ from unpoison.model.fingerprint import renewed
 from unpoison.model.message import NO_HEADERS, Message, as_text
 from unpoison.port.reading import read_one, unreadable_letter
 from unpoison.store.letters.bodies import BYTES, TOMBSTONE, Kept, body_of, kept
-from unpoison.store.letters.columns import as_column, moment, whole
+from unpoison.store.letters.columns import INDEXED, LONGEST_NAME, as_column, moment, whole
 from unpoison.store.letters.values import StoredLetter
 
 LETTER = (
@@ -43,6 +43,7 @@ _TEXTS = (
 )
 _CHANGE = ("state", "note", "owner")
 """What people change: it is what its column says."""
+_PARTS_OF_KEYS = ("classification", "code_version", "fingerprint")
 _OF_RECORD = ("original", "crash", "history")
 
 
@@ -113,8 +114,9 @@ def prepared(whole_letter: WholeLetter) -> Prepared:
 def _distinct(letter_id: str) -> str:
     """Two ids are never one, whatever a database cannot hold of them."""
     column = as_column(letter_id)
-    if column == letter_id:
+    if column == letter_id and len(column) <= INDEXED:
         return letter_id
+    column = column[:INDEXED]
     return f"{column}~{_digest(letter_id.encode('utf-8', 'surrogatepass')).hex()}"
 
 
@@ -134,9 +136,9 @@ def _storable(letter: DeadLetter) -> tuple[DeadLetter, Mapping[str, Any]]:
     changed: dict[str, Any] = {}
     for name in _TEXTS:
         text = getattr(letter, name)
-        if text and (column := as_column(text)) != text:
+        if text and (column := _in_column(name, text)) != text:
             changed[name] = column
-            if "\0" in text and name not in _CHANGE:
+            if ("\0" in text or len(column) < len(text)) and name not in _CHANGE:
                 exact[name] = _whole_characters(text)
     for name in ("id", "key"):
         text = getattr(letter.message, name)
@@ -149,6 +151,11 @@ def _storable(letter: DeadLetter) -> tuple[DeadLetter, Mapping[str, Any]]:
         if moment(time := getattr(letter, name)) != time:
             exact[name] = repr(float(time)) if isinstance(time, float) else "nan"
     return (msgspec.structs.replace(letter, **changed) if changed else letter), exact
+
+
+def _in_column(name: str, text: str) -> str:
+    column = as_column(text)
+    return column[:LONGEST_NAME] if name in _PARTS_OF_KEYS else column
 
 
 def _whole_characters(text: str) -> str:

@@ -10,6 +10,7 @@ from unpoison.model.dead_letter import WholeLetter
 from unpoison.store.choice import database_for
 from unpoison.store.letters import audit, claims, group_work
 from unpoison.store.letters.changes import LetterChanges
+from unpoison.store.letters.columns import INDEXED
 from unpoison.store.letters.groups import GroupReader
 from unpoison.store.letters.port import LetterStore
 from unpoison.store.letters.reading import LetterReader, Meant
@@ -83,9 +84,9 @@ class SQLLetterStore:
         named = {"letter_id": letter_id, "source": source, "place": place}
         asked = {column: value for column, value in named.items() if value is not None}
         # Of the index by identity source and place come first: without them the one by id is used.
-        by_id = "lower(l.letter_id) = lower(?) and " if source is None or place is None else ""
+        by_id = f"lower(substr(l.letter_id, 1, {INDEXED})) = lower(?) and " if source is None or place is None else ""
         condition = by_id + " and ".join(f"l.{column} = ?" for column in asked)
-        return self._letters.find(condition, ([letter_id] if by_id else []) + list(asked.values()))
+        return self._letters.find(condition, ([letter_id[:INDEXED]] if by_id else []) + list(asked.values()))
 
     def page(
         self,
