@@ -130,6 +130,13 @@ def test_collect_goes_on_until_it_is_interrupted(url, tmp_path):
     assert native_letters(url) == 0
 
 
+def test_status_counts_the_letters_in_the_dlq_and_in_the_store(url, run, tmp_path):
+    run("collect", "--url", url, "--once")
+    dead_letters(tmp_path, b"{}", error=ValueError("no"))
+    (orders,) = run("status", "--url", url, "--json").json["sources"]
+    assert (orders["source"], orders["dead"]) == ("orders", 4)
+
+
 def test_letters_go_to_a_file_and_into_another_store(url, run, tmp_path):
     run("dlq", "note", "orders-2", "ask billing", *on(url))
     run("dlq", "discard", "orders-3", *on(url))

@@ -3,7 +3,7 @@
 Two places are asked, the broker and the store, and neither is changed.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -38,12 +38,15 @@ class InStore(msgspec.Struct, frozen=True):
     pauses: Sequence[Pause] = ()
     circuits: Sequence[SharedCircuit] = ()
     consumers: Sequence[ConsumerSign] = ()
+    dead: Mapping[str, int] = {}
+    """How many letters wait there, by source."""
 
     def of(self, source: str) -> "InStore":
         return InStore(
             [each for each in self.pauses if each.source == source],
             [each for each in self.circuits if each.source == source],
             [each for each in self.consumers if each.source == source],
+            {source: self.dead.get(source, 0)},
         )
 
     def sources(self) -> set[str]:
@@ -51,6 +54,7 @@ class InStore(msgspec.Struct, frozen=True):
             {each.source for each in self.pauses}
             | {each.source for each in self.circuits}
             | {each.source for each in self.consumers}
+            | set(self.dead)
         )
 
 
@@ -104,6 +108,13 @@ class SourceStatus(msgspec.Struct, frozen=True):
         return 0 if self.broker is None else self.broker.depth.ready
 
     @property
+    def dead(self) -> int | None:
+        """How many letters wait, in the DLQ of the broker and in the store."""
+        return (
+            None if self.broker is None else self.broker.depth.dead + (self.store.dead.get(self.source, 0) if self.store else 0)
+        )
+
+    @property
     def paused_for(self) -> float:
         """Seconds since the oldest pause began that stops the source, or the oldest outage that pauses it; 0 if there is none."""
         if self.store is None:
@@ -131,7 +142,7 @@ class SourceStatus(msgspec.Struct, frozen=True):
             "ready": depth and depth.ready,
             "delayed": depth and depth.delayed,
             "running": depth and depth.leased,
-            "dead": depth and depth.dead,
+            "dead": self.dead,
             "oldest_seconds": self.broker and self.broker.oldest,
             "deleted_after_seconds": self.broker and self.broker.deleted_after,
             "deleted_in_seconds": self.deleted_in,
@@ -151,7 +162,7 @@ def dated(value: Pause | SharedCircuit | ConsumerSign) -> dict[str, Any]:
 
 def look(store: Store) -> InStore:
     """All that the store knows."""
-    return InStore(store.pauses(), store.circuits(), store.consumers())
+    return InStore(store.pauses(), store.circuits(), store.consumers(), store.waiting_letters())
 
 
 def known_sources(url: str, found: InStore | None) -> list[str]:

@@ -80,9 +80,9 @@ _TITLES = ("SOURCE", "STATE", "READY", "DELAYED", "RUNNING", "DEAD", "OLDEST")
 
 def _row(status: SourceStatus) -> dict[str, Text]:
     depth = None if status.broker is None else status.broker.depth
-    counts = (None,) * 4 if depth is None else (depth.ready, depth.delayed, depth.leased, depth.dead)
+    counts = (None,) * 4 if depth is None else (depth.ready, depth.delayed, depth.leased, status.dead)
     cells = [Text(UNKNOWN if count is None else f"{count:,}") for count in counts]
-    if depth is not None and depth.dead:
+    if status.dead:
         cells[-1].stylize("red")
     oldest = Text(_oldest(status), style="bold red" if status.deleted_in is not None else "")
     return dict(zip(_TITLES, (Text(one_line(status.source)), _state(status), *cells, oldest), strict=True))

@@ -139,3 +139,6 @@ class Store(Protocol):
 
     def consumers(self, source: str | None = None) -> Sequence[ConsumerSign]:
         """Those that have given a sign of life lately."""
+
+    def waiting_letters(self) -> Mapping[str, int]:
+        """How many dead letters wait in the store, by source."""

@@ -213,6 +213,11 @@ class SQLStore:
         with self._database.reading() as run:
             return _alive(rows.signs(run, source), self._database.now(run))
 
+    def waiting_letters(self) -> Mapping[str, int]:
+        query = "select source, sum(letters) from unpoison_letter_counts where state = 'dead' group by source"
+        with self._database.reading() as run:
+            return {source: int(count) for source, count in run(query, ()).fetchall() if count}
+
 
 def _pauses(found: Sequence[Pause]) -> Sequence[Pause]:
     return [each for each in found if each.kind != RESUMED]
