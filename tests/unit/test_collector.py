@@ -170,6 +170,7 @@ def test_what_cannot_be_collected_beside_a_consumer_is_said_once_and_tried_again
     told = [(each.__dict__["event"], each.levelname) for each in caplog.records if "collected" in each.__dict__.get("event", "")]
     assert told == [("not-collected", "WARNING"), ("collected-again", "INFO")]
     assert [each.letter.body for each in all_of(store)] == [b"1"]
+    assert store.text_index().behind == 0
     collecting.disconnect()
 
 

@@ -26,6 +26,8 @@ from unpoison.store.letters.values import AuditEntry
 
 EVERY = 2.0
 """Seconds between two looks at the DLQs."""
+INDEX_FOR = 10.0
+"""Seconds that are spent on the index of texts after each look."""
 
 
 @click.command(
@@ -55,9 +57,10 @@ def collect(app: str | None, url: str | None, store: str | None, source: str | N
         letters.open()
         collectors = {name: _collector(chosen, name, letters, opened) for name in sources}
         found = _collect_all(collectors)
+        letters.index_text(INDEX_FOR)
         _tell(found, as_json=as_json)
         if not once:
-            _watch(collectors)
+            _watch(collectors, letters)
 
 
 def _collector(chosen: Fleet, source: str, store: LetterStore, opened: ExitStack) -> Collector:
@@ -93,7 +96,7 @@ def _said(collected: Collected) -> str:
     return "; ".join(said) + "."
 
 
-def _watch(collectors: dict[str, Collector]) -> None:
+def _watch(collectors: dict[str, Collector], store: LetterStore) -> None:
     """Until Ctrl-C or SIGTERM. What is wrong for a while is said once, and tried again."""
     click.echo("Watching for more. Ctrl-C ends it.", err=True)
     stopped, said = threading.Event(), ""
@@ -106,6 +109,7 @@ def _watch(collectors: dict[str, Collector]) -> None:
         while not stopped.wait(EVERY):
             try:
                 found = {source: each.collect(wanted=lambda: not stopped.is_set()) for source, each in collectors.items()}
+                store.index_text(INDEX_FOR)
             except UnpoisonError as error:
                 if isinstance(error, ConfigError):
                     raise

@@ -18,6 +18,8 @@ log = logging.getLogger("unpoison")
 
 EVERY = 2.0
 """Seconds between two looks at the DLQ."""
+INDEX_FOR = 1.0
+"""Seconds that are spent on the index of texts after each look. It may be behind: a search is slower then, and as right."""
 ENDS_WITHIN = 10.0
 """Seconds for which the end of a consumer waits for the batch that is being moved. It can be cut off at any moment."""
 
@@ -53,6 +55,8 @@ class Collecting:
         """Move what is there, for as long as that is wanted."""
         try:
             self._connected().collect(wanted=wanted)
+            if self._store is not None and wanted():
+                self._store.index_text(INDEX_FOR)
         except UnpoisonError as error:
             self._fails(str(error))
         except Exception as error:
