@@ -3,6 +3,7 @@
 import math
 import random
 import threading
+from collections import Counter
 from functools import partial
 
 import msgspec
@@ -300,6 +301,26 @@ def test_groups_are_those_that_counting_letters_gives(store):
         assert group.trend == {}
     assert [group.fingerprint for group in store.groups(limit=2)] == [group.fingerprint for group in expected[:2]]
     assert store.groups(limit=0) == []
+
+
+def test_letters_with_an_old_fingerprint_are_grouped_anew_and_keep_what_was_said_of_them(store):
+    now = many(250)
+    store.put(now)
+    right = {each.number: each.letter.fingerprint for each in all_of(store)}
+    with store._database.writing() as run:
+        for table in ("unpoison_letters", "unpoison_letter_counts", "unpoison_letter_groups", "unpoison_letter_hours"):
+            run(f"update {table} set fingerprint = substr(fingerprint, 3)", ())
+    old, new = right[1][2:], right[1]
+    store.change_group(old, by="ada", note="ask billing", owner="ann")
+    told = []
+    assert store.regroup(lambda *each: told.append(each)) == 250
+    assert told[-1] == (250, 250)
+    assert {each.number: each.letter.fingerprint for each in all_of(store)} == right
+    assert sum(group.count for group in store.groups()) == 250
+    assert {group.fingerprint: group.count for group in store.groups()} == Counter(right.values())
+    assert {group.fingerprint: group.work.owner for group in store.groups()}[new] == "ann"
+    assert sum(store.counts(name)["dead"] for name in ("orders", "parcels")) == 250
+    assert store.regroup() == 0
 
 
 def test_a_group_that_was_seen_again_has_its_latest_letter_as_sample(store):

@@ -55,6 +55,8 @@ def collect(app: str | None, url: str | None, store: str | None, source: str | N
         raise click.ClickException("There is nothing to collect: unpoison has not been used with any source there.")
     with ExitStack() as opened, closing(letters_for(chosen.store)) as letters:
         letters.open()
+        with progress("Grouping anew") as advance:
+            letters.regroup(advance)
         collectors = {name: _collector(chosen, name, letters, opened) for name in sources}
         found = _collect_all(collectors)
         letters.index_text(INDEX_FOR)

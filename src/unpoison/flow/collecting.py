@@ -73,6 +73,7 @@ class Collecting:
         if self._store is None:
             store = letters_for(self._settings.store or "")
             store.open(create=self._settings.create)
+            store.regroup()
             self._store = store
         if self._collector is None:
             self._collector = Collector(self._letters, self._store, self._source, self._name)

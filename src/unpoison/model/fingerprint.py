@@ -70,10 +70,15 @@ def marked(failure: Failure, source: str) -> Failure:
 def renewed(letter: DeadLetter) -> DeadLetter:
     """The letter with a fingerprint of this version: it may have been written before, or by another program. One of a newer
     version stays as it is."""
-    found = _FORM.fullmatch(letter.fingerprint)
-    if found and int(found[1]) >= VERSION:
+    if is_of_this_version(letter.fingerprint):
         return letter
     return msgspec.structs.replace(letter, fingerprint=of_letter(letter))
+
+
+def is_of_this_version(fingerprint: str) -> bool:
+    """Or of a newer one."""
+    found = _FORM.fullmatch(fingerprint)
+    return found is not None and int(found[1]) >= VERSION
 
 
 def _of(source: str, kind: str, text: str, traceback: str, crash: Crash | None, rule: str) -> str:

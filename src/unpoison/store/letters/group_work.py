@@ -35,14 +35,25 @@ def change(turns: Turns, group: str, given: Mapping[str, Any], by: str) -> Group
         if "resolved_in" in told:
             told |= {"resolved_at": None if told["resolved_in"] is None else now, "regressed_in": None, "regressed_at": None}
         result = msgspec.structs.replace(before, **told)
-        row = msgspec.structs.asdict(result) | {"links": msgspec.json.encode(result.links).decode()}
-        run(_PUT, (group, *row.values()))
+        run(_PUT, (group, *_row(result)))
         was = [(name, getattr(before, name)) for name in part]
         after = [(name, getattr(result, name)) for name in part]
         audit.note(run, now, who=by, what=WHAT, about=group, before=was, after=after)
 
     turns.each([given], write)
     return result
+
+
+def copy_work(run: Execute, group: str, others: Sequence[str]) -> None:
+    """What is noted about a group is noted about these too, unless something else is."""
+    known = work_of(run, [group, *others])
+    for other in others:
+        if group in known and other not in known:
+            run(_PUT, (other, *_row(known[group])))
+
+
+def _row(work: GroupWork) -> list[object]:
+    return list((msgspec.structs.asdict(work) | {"links": msgspec.json.encode(work.links).decode()}).values())
 
 
 def work_of(run: Execute, groups: Sequence[str]) -> dict[str, GroupWork]:

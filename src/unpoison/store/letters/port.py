@@ -110,6 +110,9 @@ class LetterStore(Protocol):
     def change_group(self, fingerprint: str, *, by: str, **given: Any) -> GroupWork:
         """Change what is noted about a group: its `note`, `owner`, `links`, `snoozed_until` or `resolved_in`. The rest stays."""
 
+    def regroup(self, progress: Progress | None = None) -> int:
+        """Give letters whose fingerprint is of an older version of unpoison the present one. Returns how many there were."""
+
     def audit(self, *, before: int | None = None, limit: int = 50) -> Sequence[AuditEntry]:
         """What was changed, the latest first, before the entry of this number."""
 

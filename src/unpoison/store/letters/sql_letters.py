@@ -14,6 +14,7 @@ from unpoison.store.letters.columns import INDEXED
 from unpoison.store.letters.groups import GroupReader
 from unpoison.store.letters.port import LetterStore
 from unpoison.store.letters.reading import LetterReader, Meant
+from unpoison.store.letters.regrouping import Regrouping
 from unpoison.store.letters.text_index import TextIndex
 from unpoison.store.letters.turns import Turns, take_turn
 from unpoison.store.letters.values import (
@@ -155,6 +156,9 @@ class SQLLetterStore:
 
     def change_group(self, fingerprint: str, *, by: str, **given: Any) -> GroupWork:
         return group_work.change(self._turns, fingerprint, given, by)
+
+    def regroup(self, progress: Progress | None = None) -> int:
+        return Regrouping(self._database, self._turns).regroup(progress)
 
     def index_text(self, seconds: float | None = None) -> TextIndexState:
         return self._index.index(seconds)
