@@ -116,6 +116,21 @@ def test_one_mistyped_id_restores_nothing(url, run):
     assert run("audit", "--url", url, "--limit", "1", "--json").json[0]["about"] == "id:orders-1 or id:orders-2"
 
 
+def test_letters_that_a_filter_means_are_restored_at_once_and_not_looked_for_one_by_one(url, run, monkeypatch):
+    run("dlq", "discard", "--where", "body:piano", "--yes", *on(url))
+    monkeypatch.delattr("unpoison.store.letters.sql_letters.SQLLetterStore.find")
+    assert run("dlq", "restore", "--where", "body:piano", *on(url)).text == "Restored 2 dead letters: they wait again.\n"
+
+
+def test_one_that_was_replayed_is_restored_by_its_id_and_not_by_a_filter(url, run):
+    run("dlq", "replay", "orders-1", *on(url))
+    run("dlq", "discard", "orders-2", *on(url))
+    run("dlq", "restore", "--where", "state:replayed or body:drum", *on(url))
+    assert run("dlq", "count", *on(url)).text == "orders: 1 dead, 1 replayed, 1 discarded\n"
+    run("dlq", "restore", "orders-1", "orders-2", "orders-3", *on(url))
+    assert run("dlq", "count", *on(url)).text == "orders: 3 dead, 0 replayed, 0 discarded\n"
+
+
 def audited(run, url):
     """What the table shows, without when and who."""
     return [" ".join(line.split()[3:]) for line in run("audit", "--url", url).text.splitlines()[1:]]

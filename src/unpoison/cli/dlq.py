@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import click
 
 from unpoison.cli.input_output import print_json, print_json_array
-from unpoison.cli.screen import console, group_table, letter_table, print_letter, progress
+from unpoison.cli.screen import console, group_table, letter_table, print_letter, progress, said_of_group
 from unpoison.cli.target import NO_SOURCES, GivenTarget, Target, chosen_by, target_options
 from unpoison.cli.where import where_option
 from unpoison.filters.filter import Filter
@@ -174,16 +174,6 @@ def groups(given: GivenTarget, where: Filter | None, as_json: bool) -> None:
 def _is_said(group: LetterGroup) -> bool:
     """Whether people have said anything about it, in a store."""
     return bool(group.owner or group.note) or group.state not in (None, "open")
-
-
-def said_of_group(fingerprint: str, state: str | None, owner: str | None, note: str | None) -> str:
-    """What people have said about it, in one line."""
-    said = [f"group {one_line(fingerprint)} is {state}"]
-    if owner:
-        said.append(f"owner {one_line(owner)}")
-    if note:
-        said.append(f"note: {one_line(note)}")
-    return "; ".join(said)
 
 
 @click.command(

@@ -2,14 +2,13 @@
 
 import time
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
 
-from unpoison.cli.dlq import said_of_group
 from unpoison.cli.input_output import Duration, print_json
-from unpoison.cli.screen import moment
+from unpoison.cli.screen import moment, said_of_group
 from unpoison.cli.target import DLQ, GivenTarget, Target, target_options
 from unpoison.cli.where import where_option
 from unpoison.errors import ConfigError
@@ -19,7 +18,7 @@ from unpoison.model.wording import counted, one_line
 from unpoison.store.letters.choice import operator
 from unpoison.store.letters.collected import CollectedLetters, by_ids
 from unpoison.store.letters.port import LetterStore
-from unpoison.store.letters.values import NOTE, OWNER, STATE, Change, GroupWork, Selection
+from unpoison.store.letters.values import NOTE, OWNER, Change, GroupWork, Selection
 
 GROUP = "group:"
 
@@ -164,13 +163,10 @@ def restore(*, given: GivenTarget, letter_ids: Sequence[str], where: Filter | No
     """Let discarded letters wait again. One that was replayed can be named by its id: then it can be sent a second time."""
     if bool(letter_ids) == (where is not None):
         raise click.UsageError("Give the ids of the letters to restore, or --where FILTER.")
-    chosen, store = stored(given)
+    chosen, _ = stored(given)
     restored: list[str] = []
-    for dlq, ids in _meant(chosen, letter_ids, where):
-        numbers = {each.number: id_ for id_ in ids for each in store.find(id_, dlq.source)}
-        selection = Selection(str(where) if where is not None else by_ids(ids), array("q", sorted(numbers)))
-        changed = store.change(selection, Change(STATE, "dead"), by=operator()).numbers
-        restored += [numbers[number] for number in changed]
+    for dlq, state, ids in _meant(chosen, letter_ids, where):
+        restored += dlq.letters.remove(ids, state=state, keep_as="dead")
     if as_json:
         print_json({"restored": restored})
     elif restored:
@@ -179,7 +175,11 @@ def restore(*, given: GivenTarget, letter_ids: Sequence[str], where: Filter | No
         click.echo("Nothing was restored: no such letter was discarded or replayed.")
 
 
-def _meant(chosen: Target, letter_ids: Sequence[str], where: Filter | None) -> Sequence[tuple[DLQ, Sequence[str]]]:
+def _meant(chosen: Target, letter_ids: Sequence[str], where: Filter | None) -> Iterator[tuple[DLQ, str, Sequence[str]]]:
+    """Ids by DLQ and state."""
     if where is not None:
-        return [(dlq, dlq.manager.select(where, "discarded").ids) for dlq in chosen.dlqs]
-    return [(dlq, [letter.id for letter in letters]) for dlq, letters in chosen.find_all(letter_ids)]
+        yield from ((dlq, "discarded", dlq.manager.select(where, "discarded").ids) for dlq in chosen.dlqs)
+        return
+    for dlq, letters in chosen.find_all(letter_ids):
+        for state in ("discarded", "replayed"):
+            yield dlq, state, [letter.id for letter in letters if letter.state == state]
