@@ -89,14 +89,95 @@ def test_what_people_say_of_letters_and_groups_is_kept(url, run):
     assert run("dlq", "snooze", f"group:{fingerprint}", "0s", *on(url)).text == f"group {fingerprint} is open; owner ann\n"
 
 
+def test_what_was_said_of_a_group_stands_below_the_groups_and_is_said_in_full(url, run):
+    assert "open" not in run("dlq", "groups", *on(url)).text
+    (group,) = run("dlq", "groups", *on(url), "--json").json
+    name = f"group:{group['group']}"
+    run("dlq", "own", name, "ann", *on(url))
+    assert run("dlq", "groups", *on(url)).text.endswith(f"\n\ngroup {group['group']} is open; owner ann\n")
+    run("dlq", "note", name, "the key has expired", *on(url))
+    assert "is snoozed until 20" in run("dlq", "snooze", name, "2d", *on(url)).text
+    *_, last = run("dlq", "groups", *on(url)).text.splitlines()
+    assert last == f"group {group['group']} is snoozed; owner ann; note: the key has expired"
+
+
+def test_a_group_is_resolved_when_its_letters_have_been_replayed(url, run):
+    (group,) = run("dlq", "groups", *on(url), "--json").json
+    run("dlq", "replay", "--all", "--yes", *on(url))
+    resolved = run("dlq", "resolve", f"group:{group['group'][:6]}", "--version", "1.4.2", *on(url))
+    assert resolved.text == f"group {group['group']} is resolved in 1.4.2\n"
+
+
+def test_one_mistyped_id_restores_nothing(url, run):
+    run("dlq", "discard", "orders-1", "orders-2", *on(url))
+    assert "orders-99" in run("dlq", "restore", "orders-1", "orders-99", *on(url), code=1).err
+    assert run("dlq", "count", *on(url)).text == "orders: 1 dead, 0 replayed, 2 discarded\n"
+    assert run("dlq", "restore", "orders-1", "orders-2", *on(url)).text == "Restored 2 dead letters: they wait again.\n"
+    assert run("audit", "--url", url, "--limit", "1", "--json").json[0]["about"] == "id:orders-1 or id:orders-2"
+
+
+def test_letters_that_a_filter_means_are_restored_at_once_and_not_looked_for_one_by_one(url, run, monkeypatch):
+    run("dlq", "discard", "--where", "body:piano", "--yes", *on(url))
+    monkeypatch.delattr("unpoison.store.letters.sql_letters.SQLLetterStore.find")
+    assert run("dlq", "restore", "--where", "body:piano", *on(url)).text == "Restored 2 dead letters: they wait again.\n"
+
+
+def test_one_that_was_replayed_is_restored_by_its_id_and_not_by_a_filter(url, run):
+    run("dlq", "replay", "orders-1", *on(url))
+    run("dlq", "discard", "orders-2", *on(url))
+    run("dlq", "restore", "--where", "state:replayed or body:drum", *on(url))
+    assert run("dlq", "count", *on(url)).text == "orders: 1 dead, 1 replayed, 1 discarded\n"
+    run("dlq", "restore", "orders-1", "orders-2", "orders-3", *on(url))
+    assert run("dlq", "count", *on(url)).text == "orders: 3 dead, 0 replayed, 0 discarded\n"
+
+
+def audited(run, url):
+    """What the table shows, without when and who."""
+    return [" ".join(line.split()[3:]) for line in run("audit", "--url", url).text.splitlines()[1:]]
+
+
+def test_the_audit_log_says_what_became_of_a_group(url, run):
+    (group,) = run("dlq", "groups", *on(url), "--json").json
+    name = f"group:{group['group']}"
+    for what in (("own", name, "ann"), ("own", name, "--clear"), ("snooze", name, "2d"), ("snooze", name, "0s")):
+        run("dlq", *what, *on(url))
+    run("dlq", "resolve", name, "--version", "1.4.2", *on(url))
+    run("dlq", "resolve", name, "--reopen", *on(url))
+    run("dlq", "note", "orders-1", "x", *on(url))
+    run("dlq", "note", "orders-1", "--clear", *on(url))
+    run("dlq", "purge", "--where", "drum", "--yes", *on(url))
+    said = audited(run, url)
+    assert said.pop(6).startswith("snoozed until ")
+    assert said == [
+        "purged 1 drum",
+        "note removed 1 id:orders-1",
+        "note to x 1 id:orders-1",
+        f"reopened {name}",
+        f"resolved in 1.4.2 {name}",
+        f"no longer snoozed {name}",
+        f"owner removed {name}",
+        f"owner to ann {name}",
+    ]
+
+
+def test_the_audit_log_shows_a_command_in_one_line_however_many_letters_it_changed(url, run, tmp_path):
+    dead_letters(tmp_path, *(b'{"n": 9}' for _ in range(120)), error=ValueError("no"))
+    run("dlq", "discard", "--where", "body.n=9", "--yes", *on(url))
+    run("dlq", "restore", "--where", "body.n=9", *on(url))
+    assert len(run("audit", "--url", url, "--json").json) > 2
+    assert audited(run, url) == ["state to dead 120 body.n=9", "state to discarded 120 body.n=9"]
+    assert len(run("audit", "--url", url, "--limit", "1").text.splitlines()) == 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("note", "group:zz", "x"), "No group of letters that wait begins with 'zz'"),
+        (("note", "group:zz", "x"), "No group of letters begins with 'zz'"),
         (("note", "orders-99", "x"), "orders-99"),
         (("note", "orders-1"), "Give the note, or --clear"),
         (("resolve", "group:2"), "--version VERSION"),
         (("restore",), "Give the ids of the letters to restore"),
+        (("restore", "orders-99"), "orders-99"),
         (("snooze", "group:2", "soon"), "is not a duration"),
     ],
 )

@@ -3,9 +3,10 @@
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from datetime import UTC, datetime
+from itertools import islice
 from types import FrameType
 
 import click
@@ -22,12 +23,16 @@ from unpoison.store.letters.choice import operator
 from unpoison.store.letters.collector import Collected, Collector
 from unpoison.store.letters.port import LetterStore
 from unpoison.store.letters.sql_letters import letters_for
-from unpoison.store.letters.values import AuditEntry
+from unpoison.store.letters.values import DELETED, AuditEntry
 
 EVERY = 2.0
 """Seconds between two looks at the DLQs."""
 INDEX_FOR = 10.0
 """Seconds that are spent on the index of texts after each look."""
+READ_AT_ONCE = 500
+"""Entries of the audit log."""
+PAUSE = 60.0
+"""Seconds between two entries, from which on they are of two commands."""
 
 
 @click.command(
@@ -141,13 +146,42 @@ def audit(app: str | None, url: str | None, store: str | None, limit: int, as_js
     check_collects(chosen.url, chosen.store)
     with closing(letters_for(chosen.store)) as letters:
         letters.open(create=False)
-        entries = letters.audit(limit=limit)
+        entries = letters.audit(limit=limit) if as_json else list(islice(_changes(letters), limit))
     if as_json:
         print_json_array(entry._asdict() | {"at": _at(entry)} for entry in entries)
     elif entries:
         console().print(_table(entries))
     else:
         click.echo("Nothing has been changed in this store.")
+
+
+def _changes(store: LetterStore) -> Iterator[AuditEntry]:
+    """What a command has done, in one entry. The store writes one for each of its transactions, and those are short: thousands
+    for a replay of 40,000 letters."""
+    shown = earliest = None
+    for entry in _entries(store):
+        if shown is not None and earliest is not None and _is_one_change(entry, earliest):
+            shown = shown._replace(letters=shown.letters + entry.letters)
+        else:
+            if shown is not None:
+                yield shown
+            shown = entry
+        earliest = entry
+    if shown is not None:
+        yield shown
+
+
+def _entries(store: LetterStore) -> Iterator[AuditEntry]:
+    """All of them, the latest first."""
+    before: int | None = None
+    while page := store.audit(before=before, limit=READ_AT_ONCE):
+        yield from page
+        before = page[-1].number
+
+
+def _is_one_change(entry: AuditEntry, later: AuditEntry) -> bool:
+    same = (entry.who, entry.what, entry.about, entry.after) == (later.who, later.what, later.about, later.after)
+    return same and bool(entry.letters) and later.at - entry.at < PAUSE
 
 
 def _at(entry: AuditEntry) -> str:
@@ -159,9 +193,30 @@ def _table(entries: Sequence[AuditEntry]) -> Table:
     for name in ("WHEN", "WHO", "WHAT", "LETTERS", "WHICH"):
         table.add_column(name, justify="right" if name == "LETTERS" else "left", overflow="fold")
     for entry in entries:
-        what = f"{entry.what} to {entry.after}" if isinstance(entry.after, str) else entry.what
         count = f"{entry.letters:,}" if entry.letters else ""
-        table.add_row(
-            time.strftime("%m-%d %H:%M:%S", time.localtime(entry.at)), *map(one_line, (entry.who, what, count, entry.about))
-        )
+        about = entry.about if entry.letters else f"group:{entry.about}"
+        table.add_row(_when(entry.at), *map(one_line, (entry.who, _what(entry), count, about)))
     return table
+
+
+def _when(at: float) -> str:
+    return time.strftime("%m-%d %H:%M:%S", time.localtime(at))
+
+
+def _what(entry: AuditEntry) -> str:
+    """As in: state to replayed; purged; owner to ann; resolved in 1.4.2."""
+    if entry.what == DELETED:
+        return str(entry.after or DELETED)
+    if not isinstance(entry.after, list):
+        return f"{entry.what} removed" if entry.after is None else f"{entry.what} to {entry.after}"
+    return ", ".join(_of_group(*pair) for pair in entry.after if isinstance(pair, list) and len(pair) == 2) or entry.what
+
+
+def _of_group(name: object, value: object) -> str:
+    if name == "snoozed_until":
+        return f"snoozed until {_when(value)}" if isinstance(value, int | float) else "no longer snoozed"
+    if name == "resolved_in" and value is None:
+        return "reopened"
+    if name in ("resolved_in", "regressed_in"):
+        return f"{str(name).replace('_', ' ')} {value}"
+    return f"{name} removed" if value is None else f"{name} to {value}"

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 import click
 
 from unpoison.cli.input_output import print_json, print_json_array
-from unpoison.cli.screen import console, group_table, letter_table, print_letter, progress
+from unpoison.cli.screen import console, group_table, letter_table, print_letter, progress, said_of_group
 from unpoison.cli.target import NO_SOURCES, GivenTarget, Target, chosen_by, target_options
 from unpoison.cli.where import where_option
 from unpoison.filters.filter import Filter
 from unpoison.model.dead_letter import DeadLetter
-from unpoison.model.letter_group import merged
+from unpoison.model.letter_group import LetterGroup, merged
 from unpoison.model.verdict import STATES
 from unpoison.model.wording import acts_on_terminals, one_line
 from unpoison.port.broker import Progress
@@ -164,8 +164,16 @@ def groups(given: GivenTarget, where: Filter | None, as_json: bool) -> None:
     elif found:
         screen = console()
         screen.print(group_table(found, screen.width))
+        said = [said_of_group(group.fingerprint, group.state, group.owner, group.note) for group in found if _is_said(group)]
+        if said:
+            click.echo("\n".join(["", *said]))
     else:
         _print_table(chosen, "dead", where, [])
+
+
+def _is_said(group: LetterGroup) -> bool:
+    """Whether people have said anything about it, in a store."""
+    return bool(group.owner or group.note) or group.state not in (None, "open")
 
 
 @click.command(

@@ -2,22 +2,22 @@
 
 import time
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
 
 from unpoison.cli.input_output import Duration, print_json
-from unpoison.cli.target import GivenTarget, Target, target_options
+from unpoison.cli.screen import moment, said_of_group
+from unpoison.cli.target import DLQ, GivenTarget, Target, target_options
 from unpoison.cli.where import where_option
-from unpoison.deadletters import DLQManager
-from unpoison.errors import LetterNotFound
 from unpoison.filters.filter import Filter
 from unpoison.model.dead_letter import iso
-from unpoison.model.letter_group import merged
 from unpoison.model.wording import counted, one_line
 from unpoison.store.letters.choice import operator
-from unpoison.store.letters.values import NOTE, OWNER, STATE, Change, GroupWork, Selection
+from unpoison.store.letters.collected import by_ids
+from unpoison.store.letters.port import LetterStore
+from unpoison.store.letters.values import NOTE, OWNER, Change, GroupWork, Selection
 
 GROUP = "group:"
 
@@ -42,13 +42,13 @@ def note_or_own(what: str, about: str, verb: str) -> click.Command:
             raise click.UsageError(f"Give the {what}, or --clear to remove it.")
         chosen, store = given.in_store()
         if name.startswith(GROUP):
-            group = _group(chosen, name)
+            group = _group(chosen, store, name)
             work = store.change_group(group, by=operator(), **{what: text})
             _tell_group(group, work, as_json=as_json)
             return
         dlq, letter = chosen.find(name)
         number = next(each.number for each in store.find(letter.id, dlq.source))
-        selection = Selection(f"id:{letter.id}", array("q", [number]))
+        selection = Selection(by_ids([letter.id]), array("q", [number]))
         store.change(selection, Change(what, text), by=operator())
         if as_json:
             print_json(dlq.manager.get(letter.id).as_json())
@@ -62,15 +62,17 @@ note = note_or_own(NOTE, "Note something about a dead letter or a group.", "note
 own = note_or_own(OWNER, "Say who looks after a dead letter or a group.", "own")
 
 
-def _group(chosen: Target, name: str) -> str:
-    """The fingerprint that is meant."""
+def _group(chosen: Target, store: LetterStore, name: str) -> str:
+    """The fingerprint that is meant. Its letters may have been replayed or discarded: it is resolved after that."""
     begun = name.removeprefix(GROUP)
-    known = {group.fingerprint for group in merged(group for dlq in chosen.dlqs for group in dlq.manager.groups())}
+    sources = {dlq.source for dlq in chosen.dlqs}
+    with chosen.one_look():
+        known = {group.fingerprint for group in store.groups() if sources & group.counts.keys()}
     found = [begun] if begun in known else sorted(each for each in known if each.startswith(begun))
     if len(found) == 1:
         return found[0]
     if not found:
-        raise click.ClickException(f"No group of letters that wait begins with {begun!r}. To see them: unpoison dlq groups")
+        raise click.ClickException(f"No group of letters begins with {begun!r}. To see those that wait: unpoison dlq groups")
     some = ", ".join(found[:5])
     raise click.ClickException(f"{len(found)} groups begin with {begun!r}: {some}. Write more of the one that you mean.")
 
@@ -81,12 +83,15 @@ def _tell_group(group: str, work: GroupWork, *, as_json: bool) -> None:
         moments = {name: value and iso(value) for name, value in _fields(work).items() if name.endswith(("_at", "_until"))}
         print_json({"group": group, "state": state, **_fields(work), **moments})
         return
-    said = [f"group {group} is {state}"]
-    if work.owner:
-        said.append(f"owner {one_line(work.owner)}")
-    if work.note:
-        said.append(f"note: {one_line(work.note)}")
-    click.echo("; ".join(said))
+    click.echo(said_of_group(group, _in_full(state, work), work.owner, work.note))
+
+
+def _in_full(state: str, work: GroupWork) -> str:
+    """The state, and until when or in which version it is."""
+    if state == "snoozed" and work.snoozed_until is not None:
+        return f"snoozed until {moment(work.snoozed_until)}"
+    versions = {"resolved": work.resolved_in, "regressed": work.regressed_in}
+    return f"{state} in {one_line(versions[state] or '')}" if state in versions else state
 
 
 def _fields(work: GroupWork) -> dict[str, Any]:
@@ -106,7 +111,7 @@ def _fields(work: GroupWork) -> dict[str, Any]:
 def snooze(*, given: GivenTarget, name: str, duration: float, as_json: bool) -> None:
     """Hear no more of a group for a while: 500ms, 30m, 2d. Its letters stay where they are. 0s ends it."""
     chosen, store = given.in_store()
-    group = _group(chosen, name)
+    group = _group(chosen, store, name)
     until = time.time() + duration if duration else None
     _tell_group(group, store.change_group(group, by=operator(), snoozed_until=until), as_json=as_json)
 
@@ -127,7 +132,7 @@ def resolve(*, given: GivenTarget, name: str, version: str | None, reopen: bool,
     if (version is None) != reopen:
         raise click.UsageError("Give the version in which it is resolved: --version VERSION. To say that it is not: --reopen")
     chosen, store = given.in_store()
-    group = _group(chosen, name)
+    group = _group(chosen, store, name)
     _tell_group(group, store.change_group(group, by=operator(), resolved_in=version), as_json=as_json)
 
 
@@ -145,14 +150,10 @@ def restore(*, given: GivenTarget, letter_ids: Sequence[str], where: Filter | No
     """Let discarded letters wait again. One that was replayed can be named by its id: then it can be sent a second time."""
     if bool(letter_ids) == (where is not None):
         raise click.UsageError("Give the ids of the letters to restore, or --where FILTER.")
-    chosen, store = given.in_store()
+    chosen, _ = given.in_store()
     restored: list[str] = []
-    for dlq in chosen.dlqs:
-        meant = _meant(dlq.manager, letter_ids, where)
-        numbers = {each.number: id_ for id_ in meant for each in store.find(id_, dlq.source)}
-        selection = Selection(str(where) if where is not None else "by id", array("q", sorted(numbers)))
-        changed = store.change(selection, Change(STATE, "dead"), by=operator()).numbers
-        restored += [numbers[number] for number in changed]
+    for dlq, state, ids in _meant(chosen, letter_ids, where):
+        restored += dlq.letters.remove(ids, state=state, keep_as="dead")
     if as_json:
         print_json({"restored": restored})
     elif restored:
@@ -161,14 +162,11 @@ def restore(*, given: GivenTarget, letter_ids: Sequence[str], where: Filter | No
         click.echo("Nothing was restored: no such letter was discarded or replayed.")
 
 
-def _meant(manager: DLQManager, letter_ids: Sequence[str], where: Filter | None) -> Sequence[str]:
+def _meant(chosen: Target, letter_ids: Sequence[str], where: Filter | None) -> Iterator[tuple[DLQ, str, Sequence[str]]]:
+    """Ids by DLQ and state."""
     if where is not None:
-        return manager.select(where, "discarded").ids
-    found = []
-    for letter_id in letter_ids:
-        try:
-            found.append(manager.get(letter_id).id)
-        except LetterNotFound as error:
-            if error.others:
-                raise
-    return found
+        yield from ((dlq, "discarded", dlq.manager.select(where, "discarded").ids) for dlq in chosen.dlqs)
+        return
+    for dlq, letters in chosen.find_all(letter_ids):
+        for state in ("discarded", "replayed"):
+            yield dlq, state, [letter.id for letter in letters if letter.state == state]

@@ -58,6 +58,16 @@ def group_table(groups: Sequence[LetterGroup], width: int, now: float | None = N
     return _table(columns, shown, width) or _stacked([columns["GROUP"], columns["COUNT"]], columns["ERROR"], width)
 
 
+def said_of_group(fingerprint: str, state: str | None, owner: str | None, note: str | None) -> str:
+    """What people have said about it, in one line."""
+    said = [f"group {one_line(fingerprint)} is {state}"]
+    if owner:
+        said.append(f"owner {one_line(owner)}")
+    if note:
+        said.append(f"note: {one_line(note)}")
+    return "; ".join(said)
+
+
 Columns: TypeAlias = Mapping[str, Sequence[Text]]
 
 

@@ -179,14 +179,20 @@ class Target(NamedTuple):
         see = "unpoison dlq ls --state all, with --app or --url"
         raise click.ClickException(f"Dead letter {letter_id!r} is in none of {self.names}. To see what is there: {see}")
 
-    def find_waiting(self, letter_ids: Sequence[str]) -> list[tuple[DLQ, list[str]]]:
+    def find_all(self, letter_ids: Sequence[str]) -> list[tuple[DLQ, list[DeadLetter]]]:
         """All of them by DLQ. All are found before any is changed, so that a mistyped id changes nothing."""
-        found: dict[str, tuple[DLQ, list[str]]] = {}
+        found: dict[str, tuple[DLQ, list[DeadLetter]]] = {}
         for dlq, letter in [self.find(letter_id) for letter_id in dict.fromkeys(letter_ids)]:
+            found.setdefault(dlq.source, (dlq, []))[1].append(letter)
+        return list(found.values())
+
+    def find_waiting(self, letter_ids: Sequence[str]) -> list[tuple[DLQ, list[str]]]:
+        """As `find_all`; one that does not wait is an error."""
+        found = self.find_all(letter_ids)
+        for dlq, letter in ((dlq, letter) for dlq, letters in found for letter in letters):
             if letter.state != "dead":
                 raise LetterNotFound(letter.id, dlq.source, letter.state)
-            found.setdefault(dlq.source, (dlq, []))[1].append(letter.id)
-        return list(found.values())
+        return [(dlq, [letter.id for letter in letters]) for dlq, letters in found]
 
 
 def said_gone(gone: Sequence[str]) -> list[str]:

@@ -223,9 +223,7 @@ class CollectedLetters:
         where, chosen = self._chosen
         if where and all(letter_id in chosen for letter_id in letter_ids):
             return where
-        named = " or ".join(f"id:{quoted(letter_id)}" for letter_id in letter_ids[:NAMED])
-        more = len(letter_ids) - NAMED
-        return f"{named} and {more:,} more" if more > 0 else named
+        return by_ids(letter_ids)
 
     # Sending.
 
@@ -262,6 +260,13 @@ class CollectedLetters:
         selection = Selection(self._about(ids), array("q", [each.number for each in sent]))
         self.store.change(selection, Change(STATE, "replayed"), by=self._by, claimant=self._claimant)
         return ids
+
+
+def by_ids(letter_ids: Sequence[str]) -> str:
+    """Names these letters in the audit log, as a filter does."""
+    named = " or ".join(f"id:{quoted(letter_id)}" for letter_id in letter_ids[:NAMED])
+    more = len(letter_ids) - NAMED
+    return f"{named} and {more:,} more" if more > 0 else named
 
 
 def _as_it_waits(stored: StoredLetter) -> WholeLetter:

@@ -82,12 +82,10 @@ class SQLLetterStore:
         return found[0] if found else None
 
     def find(self, letter_id: str, source: str | None = None, place: str | None = None) -> Sequence[StoredLetter]:
-        named = {"letter_id": letter_id, "source": source, "place": place}
-        asked = {column: value for column, value in named.items() if value is not None}
-        # Of the index by identity source and place come first: without them the one by id is used.
-        by_id = f"lower(substr(l.letter_id, 1, {INDEXED})) = lower(?) and " if source is None or place is None else ""
-        condition = by_id + " and ".join(f"l.{column} = ?" for column in asked)
-        return self._letters.find(condition, ([letter_id[:INDEXED]] if by_id else []) + list(asked.values()))
+        """Found by the id alone: with more conditions SQLite takes an index that has all letters of a source."""
+        found = self._letters.find(f"lower(substr(l.letter_id, 1, {INDEXED})) = lower(?)", (letter_id[:INDEXED],))
+        asked = (letter_id, source, place)
+        return [each for each in found if all(map(_is_asked, asked, (each.letter.id, each.letter.source, each.place)))]
 
     def page(
         self,
@@ -172,6 +170,10 @@ class SQLLetterStore:
 
     def _meant(self, where: Filter | None, state: str | None, now: float | None) -> Meant:
         return self._letters.meant(None if where is None else where.term, state, now)
+
+
+def _is_asked(wanted: str | None, there: str) -> bool:
+    return wanted in (None, there)
 
 
 def letters_for(url: str) -> LetterStore:
