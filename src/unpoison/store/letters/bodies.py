@@ -18,6 +18,9 @@ PACKED_FROM = 4_096
 _WORTH = 0.8
 """It must be so much smaller then."""
 
+_SQUEEZED_FROM = 512
+_PLAIN, _PACKED = b"\0", b"\1"
+
 _decode = msgspec.json.Decoder().decode
 
 
@@ -41,6 +44,20 @@ def kept(message: Message) -> Kept:
         if len(packed) < _WORTH * len(body):
             return Kept(PACKED_BYTES if text is None else PACKED_TEXT, data=packed)
     return Kept(BYTES, data=body) if text is None else Kept(TEXT, text)
+
+
+def squeezed(data: bytes) -> bytes:
+    """What a broker knew of a letter, smaller if that is possible: most of it is what the letter says too."""
+    packed = zlib.compress(data, 1) if len(data) >= _SQUEEZED_FROM else data
+    return _PACKED + packed if len(packed) < _WORTH * len(data) else _PLAIN + data
+
+
+def restored(data: bytes) -> bytes:
+    """Raises ValueError if somebody has changed it."""
+    try:
+        return zlib.decompress(data[1:]) if data[:1] == _PACKED else data[1:]
+    except zlib.error as error:
+        raise ValueError(str(error)) from error
 
 
 def body_of(kept: Kept) -> bytes:

@@ -16,7 +16,7 @@ from unpoison.model.dead_letter import DeadLetter, WholeLetter
 from unpoison.model.fingerprint import renewed
 from unpoison.model.message import NO_HEADERS, Message, as_text
 from unpoison.port.reading import read_one, unreadable_letter
-from unpoison.store.letters.bodies import BYTES, TOMBSTONE, Kept, body_of, kept
+from unpoison.store.letters.bodies import BYTES, TOMBSTONE, Kept, body_of, kept, restored, squeezed
 from unpoison.store.letters.columns import INDEXED, LONGEST_NAME, as_column, moment, whole
 from unpoison.store.letters.values import StoredLetter
 
@@ -97,7 +97,8 @@ def prepared(whole_letter: WholeLetter) -> Prepared:
     trace = _digest(letter.traceback.encode()) if letter.traceback else None
     headers = _json(dict(message.headers)) if message.headers else None
     record = _record(letter, exact)
-    native_headers = packed_headers(whole_letter.headers) if whole_letter.headers else None
+    native_headers = squeezed(packed_headers(whole_letter.headers)) if whole_letter.headers else None
+    native = None if whole_letter.native is None else squeezed(whole_letter.native)
     size = len(message.body) + len(whole_letter.native or b"") + len(record or "")
     failed_at, first_failed_at = moment(letter.last_failed_at), moment(letter.first_failed_at)
     values = (
@@ -107,7 +108,7 @@ def prepared(whole_letter: WholeLetter) -> Prepared:
         *(whole(letter.attempts), whole(letter.replays), letter.consumer, letter.code_version, size, digest),
         *(letter.note, letter.owner),
     )
-    contents = (body.form, body.text, body.data, headers, native_headers, whole_letter.native, record)
+    contents = (body.form, body.text, body.data, headers, native_headers, native, record)
     return Prepared(source, place, letter_id, letter, failed_at, first_failed_at, values, contents, trace, digest, size)
 
 
@@ -227,8 +228,8 @@ def _stored(row: Sequence[Any]) -> StoredLetter:
         place=columns["place"],
         arrived_at=columns["arrived_at"],
         duplicate_of=columns["duplicate_of"],
-        headers=read_headers(columns["native_headers"]) if columns["native_headers"] else (),
-        native=columns["native"],
+        headers=read_headers(restored(columns["native_headers"])) if columns["native_headers"] else (),
+        native=None if columns["native"] is None else restored(columns["native"]),
     )
 
 
@@ -257,5 +258,4 @@ def _bare(row: Sequence[Any], error: Exception) -> StoredLetter:
         letter=unreadable_letter(columns["letter_id"], columns["state"], message, error),
         place=columns["place"],
         arrived_at=columns["arrived_at"],
-        native=columns["native"],
     )
