@@ -11,8 +11,8 @@ import pytest
 
 from tests.contract.bulk_costs import costs
 from tests.contract.matrix import ROW
-from unpoison.cli import target as cli_target
 from unpoison.cli.main import cli
+from unpoison.store.letters import choice as letters_choice
 from unpoison.testing import given
 from unpoison.testing.running import drained
 
@@ -37,9 +37,9 @@ def closed_afterwards(monkeypatch):
     """A command ends with its process and leaves its connection open; here it is closed."""
     opened = []
     with monkeypatch.context() as patches:
-        open_one = vars(cli_target)["dead_letters_for"]
+        open_one = vars(letters_choice)["dead_letters_for"]
         patches.setattr(
-            cli_target, "dead_letters_for", lambda *a, **options: opened.append(open_one(*a, **options)) or opened[-1]
+            letters_choice, "dead_letters_for", lambda *a, **options: opened.append(open_one(*a, **options)) or opened[-1]
         )
         yield
     for letters in opened:
