@@ -36,8 +36,10 @@ PATHS = pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
 
 
 def test_these_are_the_commands():
-    dlq = "dlq, dlq ls, dlq count, dlq groups, dlq show, dlq replay, dlq discard, dlq purge"
-    named = f"demo, run, publish, {dlq}, status, pause, resume, plan, plan-topology, migrate, doctor, leave, completion"
+    noted = "dlq restore, dlq note, dlq own, dlq snooze, dlq resolve, dlq export, dlq import"
+    dlq = f"dlq, dlq ls, dlq count, dlq groups, dlq show, dlq replay, dlq discard, {noted}, dlq purge"
+    others = "status, pause, resume, plan, plan-topology, migrate, doctor, leave, completion"
+    named = f"demo, run, publish, {dlq}, collect, audit, {others}"
     assert ", ".join(" ".join(path) for path in COMMANDS if path) == named
 
 
@@ -62,7 +64,8 @@ def test_every_option_is_explained(path):
 @PATHS
 def test_the_examples_are_commands_that_exist(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "orders.jsonl").touch()
+    for name in ("orders.jsonl", "letters.jsonl"):
+        (tmp_path / name).touch()
     for example in examples(path):
         inner = re.search(r"\$\((.*?)\)", example)
         words = shlex.split(inner[1] if inner else example.rpartition("| ")[2].partition(" >")[0])
@@ -158,7 +161,7 @@ def test_commands_and_options_are_completed():
         return [line.partition(",")[2] for line in ended.stdout.splitlines()]
 
     assert completed("d") == ["demo", "dlq", "doctor"]
-    assert completed("dlq", "re") == ["replay"]
+    assert completed("dlq", "re") == ["replay", "restore", "resolve"]
     assert completed("run", "shop:app", "--until") == ["--until-empty"]
     assert completed("dlq", "ls", "--where", "re") == ["reason:", "replays>"]
     assert completed("dlq", "ls", "--where", "state:d") == ["state:dead", "state:discarded"]

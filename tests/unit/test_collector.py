@@ -17,6 +17,8 @@ from unpoison.port.broker import Dead, Settlement
 from unpoison.store.letters import collector as module
 from unpoison.store.letters.claims import claimant
 from unpoison.store.letters.collector import TURN, Collected, Collector
+from unpoison.store.letters.values import DELETED, Change, Turn
+from unpoison.store.port import TurnLost
 from unpoison.testing import given
 
 
@@ -54,18 +56,18 @@ def noise(size):
 def test_everything_is_moved_in_batches_and_progress_is_told(lab, store, monkeypatch):
     monkeypatch.setattr(module, "BATCH", 3)
     letters, told = letters_in(lab, *(b"%d" % n for n in range(8))), []
-    found = Collector(letters, store, "orders", "me").collect(lambda done, total: told.append((done, total)))
+    found = Collector(letters, store, "orders").collect(lambda done, total: told.append((done, total)))
     assert found == Collected(new=8)
     assert told == [(3, 8), (6, 8), (8, 8)]
     assert [each.letter.body for each in all_of(store)] == [b"%d" % n for n in range(8)]
     assert letters.count() == 0
-    assert Collector(letters, store, "orders", "me").collect() == Collected()
+    assert Collector(letters, store, "orders").collect() == Collected()
 
 
 def test_a_letter_that_a_crash_left_in_both_is_folded(lab, store):
     letters = letters_in(lab, b"1", b"2")
     store.put(letters.whole(limit=1))
-    assert Collector(letters, store, "orders", "me").collect() == Collected(new=1, known=1)
+    assert Collector(letters, store, "orders").collect() == Collected(new=1, known=1)
     assert (len(all_of(store)), letters.count()) == (2, 0)
 
 
@@ -79,13 +81,13 @@ def test_nothing_is_taken_while_the_store_is_away(lab, store, monkeypatch):
         broken.setattr(type(store), "may_collect", fails)
         broken.setattr(type(letters), "whole", fails)  # RabbitMQ and SQS hand out what is looked at
         with pytest.raises(StoreUnavailable):
-            Collector(letters, store, "orders", "me").collect()
+            Collector(letters, store, "orders").collect()
     with monkeypatch.context() as broken:
         broken.setattr(type(store), "put", fails)
         with pytest.raises(StoreUnavailable):
-            Collector(letters, store, "orders", "me").collect()
+            Collector(letters, store, "orders").collect()
     assert letters.count() == 2
-    assert Collector(letters, store, "orders", "me").collect() == Collected(new=2)
+    assert Collector(letters, store, "orders").collect() == Collected(new=2)
 
 
 def test_a_full_disk_leaves_letters_in_the_dlq(lab, store):
@@ -94,19 +96,19 @@ def test_a_full_disk_leaves_letters_in_the_dlq(lab, store):
         pages = run("pragma page_count", ()).fetchall()[0][0]
     store._database._connection.execute(f"pragma max_page_count = {pages + 200}")
     with pytest.raises(StoreUnavailable, match="full"):
-        Collector(letters, store, "orders", "me").collect()
+        Collector(letters, store, "orders").collect()
     kept = {each.letter.id for each in all_of(store)}
     left = {letter.id for letter in letters.browse()}
     assert kept | left == {f"orders-{n}" for n in range(1, 21)}
     store._database._connection.execute("pragma max_page_count = 1000000")
-    Collector(letters, store, "orders", "me").collect()
+    Collector(letters, store, "orders").collect()
     assert (len(all_of(store)), letters.count()) == (20, 0)
 
 
 def test_a_letter_that_the_store_cannot_keep_stays_and_stops_no_other(lab, store, caplog):
     letters = letters_in(lab, b"1", noise(50_000), b"3", b"4")
     store._database._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 20_000)
-    collector = Collector(letters, store, "orders", "me")
+    collector = Collector(letters, store, "orders")
     assert collector.collect() == Collected(new=3, left=1)
     assert [letter.id for letter in letters.browse()] == ["orders-2"]
     assert collector.collect() == Collected(left=1)
@@ -117,23 +119,39 @@ def test_a_letter_that_the_store_cannot_keep_stays_and_stops_no_other(lab, store
 
 def test_one_collector_at_a_time_and_another_takes_over_within_a_second(lab, store, clock, tmp_path):
     letters = letters_in(lab, b"1")
-    assert store.may_collect("orders", "", "killed", TURN)
-    assert store.may_collect("orders", "", "killed", TURN)
-    assert store.may_collect("orders", "orders.DLT", "other", TURN)
-    assert Collector(letters, store, "orders", "other").collect() == Collected()
+    assert store.may_collect(Turn("orders", "", "killed"), TURN)
+    assert store.may_collect(Turn("orders", "", "killed"), TURN)
+    assert store.may_collect(Turn("orders", "orders.DLT", "other"), TURN)
+    assert Collector(letters, store, "orders").collect() == Collected()
     clock.now += TURN
-    assert Collector(letters, store, "orders", "other").collect() == Collected(new=1)
-    assert store.may_collect("orders", "", "killed", TURN), "its turn ends with its work"
+    assert Collector(letters, store, "orders").collect() == Collected(new=1)
+    assert store.may_collect(Turn("orders", "", "killed"), TURN), "its turn ends with its work"
+
+
+def test_a_collector_that_was_slow_does_not_store_what_may_have_been_deleted_since(lab, store, clock):
+    letters = letters_in(lab, b"1", b"2")
+    slow, page = Turn("orders", "", "slow"), letters.whole()
+    assert store.may_collect(slow, TURN)
+    clock.now += 10 * TURN
+    assert Collector(letters, store, "orders").collect() == Collected(new=2)
+    everything = store.select()
+    store.change(everything, Change(DELETED), by="ada")
+    with pytest.raises(TurnLost):
+        store.put(page, slow)
+    assert all_of(store) == []
+    assert store.may_collect(slow, TURN)
+    clock.now += 10 * TURN
+    assert store.put(page, slow).new == 2, "nobody else had a turn"
 
 
 def test_a_turn_that_ends_beyond_all_reason_keeps_nobody_out(store, clock):
-    assert store.may_collect("orders", "", "ahead", TURN)
+    assert store.may_collect(Turn("orders", "", "ahead"), TURN)
     clock.now -= 3_600
-    assert store.may_collect("orders", "", "other", TURN)
+    assert store.may_collect(Turn("orders", "", "other"), TURN)
 
 
 def test_a_claim_keeps_others_from_a_letter_until_it_ends(lab, store, clock):
-    Collector(letters_in(lab, b"1", b"2"), store, "orders", "me").collect()
+    Collector(letters_in(lab, b"1", b"2"), store, "orders").collect()
     first, second = (each.number for each in all_of(store))
     assert store.claim([first], by="other-host:1:a", seconds=60) == [first]
     assert store.claim([first, second], by="mine", seconds=60) == [second]
@@ -144,7 +162,7 @@ def test_a_claim_keeps_others_from_a_letter_until_it_ends(lab, store, clock):
 
 
 def test_the_claim_of_a_process_of_this_host_that_has_ended_is_void(lab, store):
-    Collector(letters_in(lab, b"1"), store, "orders", "me").collect()
+    Collector(letters_in(lab, b"1"), store, "orders").collect()
     (letter,) = all_of(store)
     host, pid, _ = claimant().rsplit(":", 2)
     gone = 2**22 - 2  # above what Linux gives by default
@@ -156,7 +174,7 @@ def test_the_claim_of_a_process_of_this_host_that_has_ended_is_void(lab, store):
 def test_what_cannot_be_collected_beside_a_consumer_is_said_once_and_tried_again(lab, store, tmp_path, monkeypatch, caplog):
     letters_in(lab, b"1")
     caplog.set_level(logging.INFO)
-    collecting = Collecting(Settings(lab.url, f"sqlite:///{tmp_path}/store.db", collect=True), "orders", "me", begin=False)
+    collecting = Collecting(Settings(lab.url, f"sqlite:///{tmp_path}/store.db", collect=True), "orders", begin=False)
 
     def fails(*_, **__):
         raise BrokerUnavailable("Nobody answers.")
@@ -177,5 +195,5 @@ def test_what_cannot_be_collected_beside_a_consumer_is_said_once_and_tried_again
 def test_bodies_of_any_kind_and_size_are_moved_byte_for_byte(lab, store):
     bodies = [b"", b"\0", bytes(range(256)), b"\xff" * 1_000, noise(20 * 2**20), b"[" * 5_000]
     letters = letters_in(lab, *bodies)
-    assert Collector(letters, store, "orders", "me").collect() == Collected(new=len(bodies))
+    assert Collector(letters, store, "orders").collect() == Collected(new=len(bodies))
     assert [each.letter.body for each in all_of(store)] == bodies

@@ -19,7 +19,6 @@ from unpoison.cli.target import Fleet, fleet, fleet_options
 from unpoison.errors import ConfigError, UnpoisonError
 from unpoison.model.wording import counted, one_line
 from unpoison.store.choice import check_collects
-from unpoison.store.letters.choice import operator
 from unpoison.store.letters.collector import Collected, Collector
 from unpoison.store.letters.port import LetterStore
 from unpoison.store.letters.sql_letters import letters_for
@@ -39,7 +38,7 @@ PAUSE = 60.0
     "collect",
     epilog="\b\nExamples:\n"
     "  unpoison collect --app shop:app --once\n"
-    "  unpoison collect --url amqp://mq/shop --source orders --store postgresql://db/shop",
+    "  unpoison collect --url amqp://mq/shop --store postgresql://db/shop",
 )
 @fleet_options
 @click.option("--source", metavar="NAME", help="The source.  [default: all sources of the app or the broker]")
@@ -73,7 +72,7 @@ def collect(app: str | None, url: str | None, store: str | None, source: str | N
 def _collector(chosen: Fleet, source: str, store: LetterStore, opened: ExitStack) -> Collector:
     native = dead_letters_for(chosen.url, source, create=source in chosen.consumed)
     opened.callback(native.broker.close)
-    return Collector(native, store, source, operator())
+    return Collector(native, store, source)
 
 
 def _collect_all(collectors: dict[str, Collector]) -> dict[str, Collected]:
@@ -135,7 +134,7 @@ def _watch(collectors: dict[str, Collector], store: LetterStore) -> None:
     "audit",
     epilog="\b\nExamples:\n"
     "  unpoison audit --app shop:app\n"
-    "  unpoison audit --store postgresql://db/shop --url amqp://mq/shop --limit 200 --json",
+    "  unpoison audit --url amqp://mq/shop --store postgresql://db/shop --json",
 )
 @fleet_options
 @click.option("--limit", type=click.IntRange(1), default=50, show_default=True, metavar="N", help="Show the last N entries.")

@@ -31,7 +31,7 @@ PAGE = 250
     "export",
     epilog="\b\nExamples:\n"
     "  unpoison dlq export --app shop:app > letters.jsonl\n"
-    "  unpoison dlq export --where 'age>30d' --app shop:app | gzip > old.jsonl.gz",
+    "  unpoison dlq export --where 'age>30d' --app shop:app > old.jsonl",
 )
 @target_options
 @where_option("Only letters that match, whatever their state.")
@@ -77,9 +77,9 @@ def _letters(store: LetterStore, where: Filter) -> Iterator[StoredLetter]:
     "import",
     epilog="\b\nExamples:\n"
     "  unpoison dlq import letters.jsonl --app shop:app\n"
-    "  gunzip -c old.jsonl.gz | unpoison dlq import - --url sqlite:///shop.db --store sqlite:///store.db",
+    "  cat *.jsonl | unpoison dlq import - --app shop:app",
 )
-@click.argument("file", type=click.File("rb"), metavar="FILE")
+@click.argument("file", type=click.File("rb", lazy=True), metavar="FILE")
 @fleet_options
 @click.option("--json", "as_json", is_flag=True, help='Print {"new": N, "known": N}.')
 def import_letters(file: BinaryIO, app: str | None, url: str | None, store: str | None, as_json: bool) -> None:

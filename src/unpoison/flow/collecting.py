@@ -28,8 +28,8 @@ class Collecting:
     """Moves what comes into the DLQ of a source, until it is closed. Nothing waits for it, and it fails for nobody: what cannot
     be moved stays in the DLQ, one line says why, and it is tried again."""
 
-    def __init__(self, settings: Settings, source: str, name: str, *, begin: bool = True) -> None:
-        self._settings, self._source, self._name = settings, source, name
+    def __init__(self, settings: Settings, source: str, *, begin: bool = True) -> None:
+        self._settings, self._source = settings, source
         self._letters: DeadLetters | None = None
         self._store: LetterStore | None = None
         self._collector: Collector | None = None
@@ -76,7 +76,7 @@ class Collecting:
             store.regroup()
             self._store = store
         if self._collector is None:
-            self._collector = Collector(self._letters, self._store, self._source, self._name)
+            self._collector = Collector(self._letters, self._store, self._source)
         return self._collector
 
     def _fails(self, why: str) -> None:

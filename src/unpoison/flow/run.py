@@ -175,7 +175,7 @@ class Run:
             consumer = self._start(app, options, bell, link)
             if consumer is None:
                 return
-            collecting = Collecting(app.settings, options.source, _name()) if app.settings.collect else None
+            collecting = Collecting(app.settings, options.source) if app.settings.collect else None
             self._consumers.append(consumer)
             if self._stopped.is_set():
                 consumer.stop(0)

@@ -31,6 +31,10 @@ MOST_INTERVALS = 2
 """Intervals for which a probe is planned ahead at most: one, and some room for clocks that differ a little."""
 
 
+class TurnLost(StoreUnavailable):
+    """Another collector has taken the turn: what this one has read may have been stored, and deleted, since."""
+
+
 class CannotKeep(StoreUnavailable):
     """The store is there and cannot keep something that it was given: it is too large, say."""
 

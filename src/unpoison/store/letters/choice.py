@@ -25,7 +25,7 @@ def letters_of(url: str, store: str, source: str, *, create: bool = True, may_cr
         native.broker.close()
         raise
     who = operator()
-    return CollectedLetters(native, letters, source, who, Collector(native, letters, source, who).collect)
+    return CollectedLetters(native, letters, source, who, Collector(native, letters, source).collect)
 
 
 def operator() -> str:

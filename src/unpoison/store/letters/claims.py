@@ -9,6 +9,8 @@ import socket
 import uuid
 from collections.abc import Sequence
 
+from unpoison.store.letters.values import Turn
+from unpoison.store.port import TurnLost
 from unpoison.store.rows import Execute, insert
 
 _COLLECT = """
@@ -20,13 +22,20 @@ MOST = 600.0
 """Seconds for which anything is claimed at most: a claim that lasts longer was made by a clock that has been set back since."""
 
 
-def collect(run: Execute, source: str, place: str, collector: str, seconds: float, now: float) -> bool:
+def collect(run: Execute, turn: Turn, seconds: float, now: float) -> bool:
     """Whether this collector may move letters of this DLQ for so many seconds."""
-    return run(_COLLECT, (source, place, collector, now + seconds, now, now + MOST)).rowcount == 1
+    return run(_COLLECT, (*turn, now + seconds, now, now + MOST)).rowcount == 1
 
 
-def end_collecting(run: Execute, source: str, place: str, collector: str) -> None:
-    run("delete from unpoison_collectors where source = ? and place = ? and collector = ?", (source, place, collector))
+def check(run: Execute, turn: Turn) -> None:
+    """Raise TurnLost if another collector has had its turn since this one asked last. One that has only ended is still ours."""
+    query = "select 1 from unpoison_collectors where source = ? and place = ? and collector = ?"
+    if not run(query, turn).fetchall():
+        raise TurnLost("Another collector has taken over.")
+
+
+def end_collecting(run: Execute, turn: Turn) -> None:
+    run("delete from unpoison_collectors where source = ? and place = ? and collector = ?", turn)
 
 
 def claim(run: Execute, numbers: Sequence[int], by: str, seconds: float, now: float) -> list[int]:

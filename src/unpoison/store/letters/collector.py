@@ -15,9 +15,10 @@ from unpoison.errors import StoreUnavailable
 from unpoison.model.dead_letter import WholeLetter
 from unpoison.model.wording import counted
 from unpoison.port.broker import WHOLE_BYTES, DeadLetters, Progress, ReadAsAWhole, one_look
+from unpoison.store.letters.claims import claimant
 from unpoison.store.letters.port import LetterStore
-from unpoison.store.letters.values import Ingested
-from unpoison.store.port import CannotKeep
+from unpoison.store.letters.values import Ingested, Turn
+from unpoison.store.port import CannotKeep, TurnLost
 
 log = logging.getLogger("unpoison")
 
@@ -25,7 +26,7 @@ BATCH = 1_000
 """Letters that are stored before they are taken from the DLQ."""
 TURN = 1.0
 """Seconds after its last batch for which a collector keeps others from the same DLQ: so soon another one takes over from one that
-was killed. Two at once do the same work twice, and no harm."""
+was killed. One that was only slow finds out when it stores, and does not store what may be gone."""
 LOOK_LETTERS, LOOK_SECONDS = 20_000, 30.0
 """A DLQ that is read as a whole is let go after so much: other operators have their turn, and what was read is forgotten."""
 
@@ -50,20 +51,19 @@ class Collected(NamedTuple):
 
 
 class Collector:
-    """Moves the letters of one DLQ, by one thread. `name` is who collects."""
+    """Moves the letters of one DLQ, by one thread."""
 
     def __init__(
         self,
         letters: DeadLetters,
         store: LetterStore,
         source: str,
-        name: str,
         *,
         place: str = "",
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._letters, self._store, self._monotonic = letters, store, monotonic
-        self._source, self._place, self._name = source, place, name
+        self._source, self._turn = source, Turn(source, place, claimant())
         self._left: set[str] = set()
         """Ids of letters that the store cannot keep: each is told once."""
 
@@ -72,21 +72,29 @@ class Collector:
 
         Raises StoreUnavailable or BrokerUnavailable: what was not moved by then is where it was.
         """
+        try:
+            return self._collect(progress, wanted)._replace(left=len(self._left))
+        finally:
+            with suppress(StoreUnavailable):  # it ends by itself
+                self._store.end_collecting(self._turn)
+
+    def _collect(self, progress: Progress | None, wanted: Callable[[], bool]) -> Collected:
         total = Collected()
         while (waiting := self._letters.count()) > len(self._left) and wanted() and self._has_turn():
             before = total.moved
-            for moved in self._look(wanted):
-                total += moved
-                if progress:
-                    progress(total.moved, max(total.moved, before + waiting))
+            try:
+                for moved in self._look(wanted):
+                    total += moved
+                    if progress:
+                        progress(total.moved, max(total.moved, before + waiting))
+            except TurnLost:
+                continue  # what it has read is in the DLQ, or in the store
             if total.moved == before:
                 break
-        with suppress(StoreUnavailable):  # it would end by itself
-            self._store.end_collecting(self._source, self._place, self._name)
-        return total._replace(left=len(self._left))
+        return total
 
     def _has_turn(self) -> bool:
-        return self._store.may_collect(self._source, self._place, self._name, TURN)
+        return self._store.may_collect(self._turn, TURN)
 
     def _look(self, wanted: Callable[[], bool]) -> Iterator[Collected]:
         """What becomes of the letters of one reading, page by page."""
@@ -111,7 +119,7 @@ class Collector:
         if not letters:
             return Ingested(), ()
         try:
-            return self._store.put(letters), letters
+            return self._store.put(letters, self._turn), letters
         except CannotKeep as error:
             if len(letters) == 1:
                 self._leave(letters[0], error)

@@ -19,6 +19,7 @@ from unpoison.store.letters.values import (
     StoredGroup,
     StoredLetter,
     TextIndexState,
+    Turn,
 )
 
 
@@ -34,14 +35,15 @@ class LetterStore(Protocol):
 
     def close(self) -> None: ...
 
-    def put(self, letters: Sequence[WholeLetter]) -> Ingested:
+    def put(self, letters: Sequence[WholeLetter], turn: Turn | None = None) -> Ingested:
         """Keep these letters. When it returns they are on disk. One that the store has already changes nothing, whatever has
-        become of it by then. If it raises, some may be kept: put all of them again. Raises CannotKeep if one of them is why."""
+        become of it by then. If it raises, some may be kept: put all of them again. Raises CannotKeep if one of them is
+        why, and TurnLost if it is no longer the turn of the collector that has read them."""
 
-    def may_collect(self, source: str, place: str, collector: str, seconds: float) -> bool:
+    def may_collect(self, turn: Turn, seconds: float) -> bool:
         """Whether this collector may take letters from this DLQ for so many seconds. It has written, so the store can."""
 
-    def end_collecting(self, source: str, place: str, collector: str) -> None:
+    def end_collecting(self, turn: Turn) -> None:
         """This collector takes no more."""
 
     def claim(self, numbers: Sequence[int], *, by: str, seconds: float) -> Sequence[int]:

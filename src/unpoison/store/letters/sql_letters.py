@@ -32,6 +32,7 @@ from unpoison.store.letters.values import (
     StoredGroup,
     StoredLetter,
     TextIndexState,
+    Turn,
 )
 from unpoison.store.letters.writing import put
 from unpoison.store.sql_store import LetterDatabase
@@ -54,16 +55,16 @@ class SQLLetterStore:
     def close(self) -> None:
         self._database.close()
 
-    def put(self, letters: Sequence[WholeLetter]) -> Ingested:
-        return put(self._turns, letters)
+    def put(self, letters: Sequence[WholeLetter], turn: Turn | None = None) -> Ingested:
+        return put(self._turns, letters, turn)
 
-    def may_collect(self, source: str, place: str, collector: str, seconds: float) -> bool:
+    def may_collect(self, turn: Turn, seconds: float) -> bool:
         with self._database.writing() as run:
-            return claims.collect(run, source, place, collector, seconds, self._database.now(run))
+            return claims.collect(run, turn, seconds, self._database.now(run))
 
-    def end_collecting(self, source: str, place: str, collector: str) -> None:
+    def end_collecting(self, turn: Turn) -> None:
         with self._database.writing(durable=False) as run:
-            claims.end_collecting(run, source, place, collector)
+            claims.end_collecting(run, turn)
 
     def claim(self, numbers: Sequence[int], *, by: str, seconds: float) -> Sequence[int]:
         if not numbers:

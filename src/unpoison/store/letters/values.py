@@ -32,6 +32,14 @@ class StoredLetter(msgspec.Struct, frozen=True, kw_only=True):
         return WholeLetter(letter=self.letter, place=self.place, headers=self.headers, native=self.native)
 
 
+class Turn(NamedTuple):
+    """Who collects which DLQ."""
+
+    source: str
+    place: str
+    collector: str
+
+
 class Ingested(NamedTuple):
     """What became of letters: how many are new, and how many the store had already. `duplicates` of the new ones are marked."""
 

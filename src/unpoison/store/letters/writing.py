@@ -6,21 +6,25 @@ Letters and what is counted of them are written in one transaction (`turns.py`),
 from collections.abc import Iterable, Mapping, Sequence
 
 from unpoison.model.dead_letter import WholeLetter
+from unpoison.store.letters.claims import check
 from unpoison.store.letters.counts import Changes
 from unpoison.store.letters.rows import CONTENTS, LETTER, Prepared, prepared
 from unpoison.store.letters.turns import Turns, take_numbers, take_turn
-from unpoison.store.letters.values import Ingested
+from unpoison.store.letters.values import Ingested, Turn
 from unpoison.store.rows import Execute, insert
 
 CHUNK, CHUNK_BYTES = 32, 256 * 1024
 """Letters, and bytes, that are written before the next look at the clock."""
 
 
-def put(turns: Turns, letters: Sequence[WholeLetter]) -> Ingested:
+def put(turns: Turns, letters: Sequence[WholeLetter], turn: Turn | None = None) -> Ingested:
     total = Ingested()
 
     def write(run: Execute, letters: Sequence[Prepared], changes: Changes, now: float) -> None:
         nonlocal total
+        take_turn(run)
+        if turn is not None:
+            check(run, turn)
         total = _sum(total, _write(run, letters, changes, now))
 
     turns.each(_chunks(map(prepared, letters)), write)
@@ -45,7 +49,6 @@ def _sum(total: Ingested, more: Ingested) -> Ingested:
 
 
 def _write(run: Execute, letters: Sequence[Prepared], changes: Changes, now: float) -> Ingested:
-    take_turn(run)
     new = _new(run, letters)
     twins = _twins(run, new.values())
     marked, rows, contents = 0, [], []
