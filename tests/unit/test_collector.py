@@ -144,6 +144,12 @@ def test_a_collector_that_was_slow_does_not_store_what_may_have_been_deleted_sin
     assert store.put(page, slow).new == 2, "nobody else had a turn"
 
 
+def test_a_collector_of_this_host_that_has_ended_keeps_nobody_out(lab, store):
+    host = claimant().rsplit(":", 2)[0]
+    assert store.may_collect(Turn("orders", "", f"{host}:{2**22 - 2}:a"), TURN)
+    assert Collector(letters_in(lab, b"1"), store, "orders").collect() == Collected(new=1)
+
+
 def test_a_turn_that_ends_beyond_all_reason_keeps_nobody_out(store, clock):
     assert store.may_collect(Turn("orders", "", "ahead"), TURN)
     clock.now -= 3_600

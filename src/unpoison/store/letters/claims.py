@@ -24,6 +24,10 @@ MOST = 600.0
 
 def collect(run: Execute, turn: Turn, seconds: float, now: float) -> bool:
     """Whether this collector may move letters of this DLQ for so many seconds."""
+    holders = run("select collector from unpoison_collectors where source = ? and place = ?", turn[:2]).fetchall()
+    for (holder,) in holders:
+        if _is_gone(holder):
+            end_collecting(run, turn._replace(collector=holder))
     return run(_COLLECT, (*turn, now + seconds, now, now + MOST)).rowcount == 1
 
 
