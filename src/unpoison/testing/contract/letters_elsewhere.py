@@ -13,6 +13,7 @@ from unpoison.port.broker import STORED, Capability, Dead, DeadLetters, Settleme
 from unpoison.store.letters.choice import letters_of
 from unpoison.store.letters.sql_letters import letters_for
 from unpoison.testing import given
+from unpoison.testing.contract.pausing import taken
 from unpoison.testing.lab import Lab, Trait, trait
 from unpoison.testing.processes import Child, Gate
 from unpoison.testing.running import drained
@@ -94,7 +95,7 @@ def test_many_are_sent_back_at_once_each_once(lab: Lab) -> None:
 def test_one_that_took_a_process_down_comes_back_to_run_alone(lab: Lab) -> None:
     broker = lab.broker("orders")
     given.publish(broker, given.messages("orders", 1))
-    (delivery,) = broker.fetch("orders", 1)
+    (delivery,) = taken(broker, 1)
     letter = msgspec.structs.replace(given.letter_of(delivery), classification=str(ErrorClassification.CRASH))
     broker.settle(Settlement(dead=[Dead(delivery, letter)]))
     letters = lab.letters("orders")
@@ -126,7 +127,7 @@ def test_a_body_of_any_size_comes_back(lab: Lab, body: bytes) -> None:
     given.dead_letters(lab, "orders", [body])
     letters = lab.letters("orders")
     letters.send_back(_moved_into_a_store(lab, letters))
-    (delivery,) = lab.broker("orders").fetch("orders", 1)
+    (delivery,) = taken(lab.broker("orders"), 1)
     assert delivery.body == body
 
 
