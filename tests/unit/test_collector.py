@@ -180,7 +180,7 @@ def test_the_claim_of_a_process_of_this_host_that_has_ended_is_void(lab, store):
 def test_what_cannot_be_collected_beside_a_consumer_is_said_once_and_tried_again(lab, store, tmp_path, monkeypatch, caplog):
     letters_in(lab, b"1")
     caplog.set_level(logging.INFO)
-    collecting = Collecting(Settings(lab.url, f"sqlite:///{tmp_path}/store.db", collect=True), "orders", begin=False)
+    collecting = Collecting(Settings(lab.url, f"sqlite:///{tmp_path}/store.db", collect=True), "orders")
 
     def fails(*_, **__):
         raise BrokerUnavailable("Nobody answers.")

@@ -28,7 +28,7 @@ class Collecting:
     """Moves what comes into the DLQ of a source, until it is closed. Nothing waits for it, and it fails for nobody: what cannot
     be moved stays in the DLQ, one line says why, and it is tried again."""
 
-    def __init__(self, settings: Settings, source: str, *, begin: bool = True) -> None:
+    def __init__(self, settings: Settings, source: str) -> None:
         self._settings, self._source = settings, source
         self._letters: DeadLetters | None = None
         self._store: LetterStore | None = None
@@ -36,8 +36,9 @@ class Collecting:
         self._said = ""
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"unpoison-collector-{source}", daemon=True)
-        if begin:
-            self._thread.start()
+
+    def start(self) -> None:
+        self._thread.start()
 
     def close(self) -> None:
         self._closed.set()
@@ -71,10 +72,9 @@ class Collecting:
         if self._letters is None:
             self._letters = dead_letters_for(self._settings.url, self._source, create=self._settings.create)
         if self._store is None:
-            store = letters_for(self._settings.store or "")
-            store.open(create=self._settings.create)
-            store.regroup()
-            self._store = store
+            self._store = letters_for(self._settings.store or "")
+            self._store.open(create=self._settings.create)
+            self._store.regroup()
         if self._collector is None:
             self._collector = Collector(self._letters, self._store, self._source)
         return self._collector

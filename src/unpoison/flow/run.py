@@ -175,7 +175,9 @@ class Run:
             consumer = self._start(app, options, bell, link)
             if consumer is None:
                 return
-            collecting = Collecting(app.settings, options.source) if app.settings.collect else None
+            if app.settings.collect:
+                collecting = Collecting(app.settings, options.source)
+                collecting.start()
             self._consumers.append(consumer)
             if self._stopped.is_set():
                 consumer.stop(0)

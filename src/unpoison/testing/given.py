@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from unpoison.app import App, consumers_of, runnable
@@ -12,12 +13,14 @@ from unpoison.flow.consumer import Consumer
 from unpoison.flow.sending import check, published
 from unpoison.flow.settling import letter
 from unpoison.model import verdict
-from unpoison.model.dead_letter import DeadLetter
+from unpoison.model.dead_letter import DeadLetter, WholeLetter
 from unpoison.model.failure import Failure
 from unpoison.model.message import Delivery, Outgoing
 from unpoison.model.verdict import ErrorClassification, Ruling
-from unpoison.port.broker import Broker
+from unpoison.port.broker import Broker, DeadLetters, one_look
 from unpoison.reporting.report import Report, Tally
+from unpoison.store.letters.sql_letters import letters_for
+from unpoison.store.letters.values import Order
 from unpoison.testing.isolation.diary import wait_until
 from unpoison.testing.lab import Lab
 from unpoison.testing.processes import PATIENCE
@@ -97,3 +100,18 @@ def dead_letters(lab: Lab, source: str, bodies: Sequence[bytes]) -> None:
     app = consumer(lab.app(), source, give_up)
     app.publish_many(source, bodies)
     drained(app)
+
+
+def moved_into_a_store(folder: Path, letters: DeadLetters) -> list[WholeLetter]:
+    """All letters of a DLQ, in their order, as a store gives them once the DLQ does not have them any more."""
+    store = letters_for(f"sqlite:///{folder}/letters.db")
+    store.open()
+    with one_look(letters):
+        found = letters.whole(limit=1_000)
+        assert store.put(found).new == len(found)
+        ids = [each.letter.id for each in found]
+        assert sorted(letters.remove(ids)) == sorted(ids)
+    assert letters.count() == 0
+    latest = store.page(order=Order.ARRIVAL, limit=len(found)).letters if found else ()
+    store.close()
+    return [each.whole for each in reversed(latest)]

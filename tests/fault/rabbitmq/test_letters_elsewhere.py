@@ -9,7 +9,6 @@ import pika
 import pytest
 
 from tests.fault.kafka.test_foreign import BODY, ENVELOPE
-from tests.fault.moved_away import moved_into_a_store
 from unpoison.brokers.rabbitmq import properties, writing
 from unpoison.brokers.rabbitmq.deadletters import RabbitMQDeadLetters
 from unpoison.brokers.rabbitmq.properties import Header, Properties
@@ -19,6 +18,7 @@ from unpoison.model.message import Delivery
 from unpoison.port.broker import STORED
 from unpoison.port.copying import dlq_index
 from unpoison.testing import given
+from unpoison.testing.given import moved_into_a_store
 from unpoison.testing.isolation.diary import wait_until
 from unpoison.testing.running import drained
 

@@ -8,13 +8,13 @@ import msgspec
 import pytest
 
 from tests.fault.kafka.test_foreign import BODY, ENVELOPE
-from tests.fault.moved_away import moved_into_a_store
 from tests.fault.sqs.test_foreign_letters import TRACE, given_up, redriven_into_the_dlq, waiting
 from unpoison.brokers.sqs import deadletters
 from unpoison.errors import Refusal
 from unpoison.model.message import Delivery
 from unpoison.port.broker import STORED
 from unpoison.testing import given
+from unpoison.testing.given import moved_into_a_store
 from unpoison.testing.isolation.diary import wait_until
 from unpoison.testing.running import drained
 

@@ -59,11 +59,10 @@ class Collector:
         store: LetterStore,
         source: str,
         *,
-        place: str = "",
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._letters, self._store, self._monotonic = letters, store, monotonic
-        self._source, self._turn = source, Turn(source, place, claimant())
+        self._source, self._turn = source, Turn(source, "", claimant())
         self._left: set[str] = set()
         """Ids of letters that the store cannot keep: each is told once."""
 

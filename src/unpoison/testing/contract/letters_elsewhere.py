@@ -6,12 +6,10 @@ import pytest
 from unpoison.app import App
 from unpoison.errors import Permanent
 from unpoison.model.backoff import Backoff
-from unpoison.model.dead_letter import WholeLetter
 from unpoison.model.message import Delivery
 from unpoison.model.verdict import ErrorClassification
-from unpoison.port.broker import STORED, Capability, Dead, DeadLetters, Settlement, one_look
+from unpoison.port.broker import STORED, Capability, Dead, Settlement, one_look
 from unpoison.store.letters.choice import letters_of
-from unpoison.store.letters.sql_letters import letters_for
 from unpoison.testing import given
 from unpoison.testing.contract.pausing import taken
 from unpoison.testing.lab import Lab, Trait, trait
@@ -54,7 +52,7 @@ def test_a_message_starts_again_as_it_was_after_its_letter_has_left_the_dlq(lab:
     app.publish("orders", body, key="customer-7", headers=headers, id="order-1")
     drained(app)
     letters = lab.letters("orders")
-    (stored,) = _moved_into_a_store(lab, letters)
+    (stored,) = given.moved_into_a_store(lab.folder, letters)
     assert (letters.count(), lab.broker("orders").depth("orders").empty) == (0, True)
     assert letters.send_back([stored]) == STORED
     drained(app)
@@ -69,7 +67,7 @@ def test_a_message_that_was_sent_back_and_fails_again_is_a_new_letter(lab: Lab) 
     given.dead_letters(lab, "orders", [b"1"])
     letters, ids = lab.letters("orders"), []
     for replays in range(3):
-        (stored,) = _moved_into_a_store(lab, letters)
+        (stored,) = given.moved_into_a_store(lab.folder, letters)
         assert stored.letter.replays == replays
         ids.append(stored.letter.id)
         letters.send_back([stored])
@@ -81,7 +79,7 @@ def test_many_are_sent_back_at_once_each_once(lab: Lab) -> None:
     bodies = [str(n).encode() for n in range(250)]
     given.dead_letters(lab, "orders", bodies)
     letters = lab.letters("orders")
-    assert letters.send_back(_moved_into_a_store(lab, letters)) == STORED
+    assert letters.send_back(given.moved_into_a_store(lab.folder, letters)) == STORED
     assert letters.send_back([]) == STORED
     received: list[bytes] = []
 
@@ -99,7 +97,7 @@ def test_one_that_took_a_process_down_comes_back_to_run_alone(lab: Lab) -> None:
     letter = msgspec.structs.replace(given.letter_of(delivery), classification=str(ErrorClassification.CRASH))
     broker.settle(Settlement(dead=[Dead(delivery, letter)]))
     letters = lab.letters("orders")
-    letters.send_back(_moved_into_a_store(lab, letters))
+    letters.send_back(given.moved_into_a_store(lab.folder, letters))
     suspect = given.suspect(broker, "orders")
     assert (suspect.body, suspect.counters.replays) == (delivery.body, 1)
 
@@ -110,7 +108,7 @@ def test_a_letter_that_cannot_be_read_is_taken_and_comes_back_too(lab: Lab) -> N
     drained(app)
     letters = lab.letters("orders")
     with lab.unreadable(b"unreadable-marker"):
-        (stored,) = _moved_into_a_store(lab, letters)
+        (stored,) = given.moved_into_a_store(lab.folder, letters)
     assert stored.letter.body.endswith(b"unreadable-marker")
     letters.send_back([stored])
     received: list[bytes] = []
@@ -126,7 +124,7 @@ def test_a_letter_that_cannot_be_read_is_taken_and_comes_back_too(lab: Lab) -> N
 def test_a_body_of_any_size_comes_back(lab: Lab, body: bytes) -> None:
     given.dead_letters(lab, "orders", [body])
     letters = lab.letters("orders")
-    letters.send_back(_moved_into_a_store(lab, letters))
+    letters.send_back(given.moved_into_a_store(lab.folder, letters))
     (delivery,) = taken(lab.broker("orders"), 1)
     assert delivery.body == body
 
@@ -151,20 +149,6 @@ def test_two_collectors_at_once_lose_no_letter_and_keep_none_twice(lab: Lab, mon
     assert sorted(letter.body for letter in letters.browse(limit=1_000)) == sorted(bodies)
     assert (letters.count(), lab.letters("orders").count()) == (330, 0)
     letters.broker.close()
-
-
-def _moved_into_a_store(lab: Lab, letters: DeadLetters) -> list[WholeLetter]:
-    """All letters, as a store gives them after they were taken from their DLQ."""
-    store = letters_for(f"sqlite:///{lab.folder}/letters.db")
-    store.open()
-    with one_look(letters):
-        found = letters.whole(limit=1_000)
-        assert store.put(found).new == len(found)
-        ids = [each.letter.id for each in found]
-        assert sorted(letters.remove(ids)) == sorted(ids)
-    kept = [stored.whole for id_ in ids for stored in store.find(id_)]
-    store.close()
-    return kept
 
 
 def _failing(lab: Lab) -> App:
