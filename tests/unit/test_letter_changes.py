@@ -12,7 +12,7 @@ from unpoison.errors import StoreUnavailable
 from unpoison.filters.filter import Filter
 from unpoison.model.dead_letter import WholeLetter
 from unpoison.store.letters import audit, changes
-from unpoison.store.letters.values import DELETED, NOTE, OWNER, STATE, AuditEntry, Change, Changed
+from unpoison.store.letters.values import DELETED, NOTE, OWNER, STATE, AuditEntry, Change, Changed, Selection
 from unpoison.store.rows import insert
 
 ADA = "ada@desk"
@@ -283,3 +283,12 @@ def test_a_letter_that_the_store_has_reopens_nothing(store):
 def test_a_group_has_no_other_notes(store):
     with pytest.raises(ValueError, match="A group has no 'regressed_in' that can be changed"):
         store.change_group("2-0", regressed_in="1.0", by=ADA)
+
+
+def test_what_is_not_in_the_state_that_is_meant_any_more_is_neither_moved_nor_deleted(store):
+    store.put(many(3))
+    everything = store.select()
+    store.change(Selection("one", everything.numbers[:1]), Change(STATE, "replayed"), by=ADA)
+    assert store.change(everything, Change(DELETED, "purged", only="dead"), by=ADA) == Changed(2, gone=1)
+    assert [each.letter.state for each in all_of(store)] == ["replayed"]
+    assert store.change(everything, Change(STATE, "dead", only="discarded"), by=ADA) == Changed(0, gone=3)

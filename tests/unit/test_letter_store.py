@@ -186,10 +186,11 @@ def test_keys_and_ids_of_any_length_are_kept_and_found(store):
 
 
 def test_a_version_or_classification_of_any_length_is_kept_as_it_is(store):
-    strange = letter(code_version="v" * 10_000, classification="c" * 10_000, fingerprint="f" * 10_000)
+    long = random.Random(2).randbytes(10_000).hex()  # PostgreSQL would compress what repeats
+    strange = letter(code_version=f"v{long}", classification=f"c{long}", fingerprint=f"f{long}")
     store.put([WholeLetter(letter=strange)])
     (found,) = all_of(store)
-    assert (found.letter.code_version, found.letter.classification) == ("v" * 10_000, "c" * 10_000)
+    assert (found.letter.code_version, found.letter.classification) == (f"v{long}", f"c{long}")
 
 
 def test_half_a_character_stops_no_letter(store):
