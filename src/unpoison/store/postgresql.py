@@ -118,6 +118,8 @@ def _meaning(error: BaseException) -> str:
             return " Run: unpoison migrate URL"
         case psycopg.errors.DiskFull():
             return " The disk of the server is full: free some space."
+        case psycopg.DataError() | psycopg.errors.ProgramLimitExceeded():
+            return " PostgreSQL cannot keep this one value; the server itself is well."
         case psycopg.OperationalError():
             return " Check that the server runs and can be reached."
         case _:
