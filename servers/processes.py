@@ -1,7 +1,8 @@
 """Is that process still the one we started, and how is it ended?
 
 A process is known by its id *and* the moment it started: an id alone is given to somebody else sooner or later, and must never be
-killed then. Zombies count as gone: they hold nothing, and whoever has to collect them may be busy.
+killed then. Zombies count as gone: they hold nothing, and whoever has to collect them may be busy. But not while one of their
+threads is still ending: until then their ports are taken, and the next server on such a port would fail to start.
 """
 
 import json
@@ -30,7 +31,7 @@ class Process:
 
     @classmethod
     def of(cls, pid: int) -> "Process | None":
-        """The process that has this id now; None when there is none, or only a zombie."""
+        """The process that has this id now; None when there is none, or only a zombie without threads."""
         facts = _stat(pid)
         return None if facts is None else cls(pid, f"{_boot()}-{facts.started}")
 
@@ -99,7 +100,9 @@ def _stat(pid: int) -> _Stat | None:
         return None
     # The name is in parentheses and may hold anything, also spaces and parentheses.
     state, parent, *rest = text.rpartition(")")[2].split()
-    return None if state in "ZX" else _Stat(state, int(parent), rest[17])
+    threads, started = int(rest[15]), rest[17]
+    # The first thread of a killed process can be a zombie while others still wait for the disk, with all files and ports open.
+    return None if state in "ZX" and threads <= 1 else _Stat(state, int(parent), started)
 
 
 def _all_pids() -> list[int]:

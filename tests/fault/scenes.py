@@ -29,11 +29,16 @@ def consumed_through_a_restart(
     each message at least once. `published` is called before the first one starts."""
     done: list[int] = []
     restarted = threading.Event()
+    failures: list[Exception] = []  # of the restart: a consumer would take them for failures of the message
 
     def handle(number: int, delivery: Delivery) -> None:
         if number == 20 and not restarted.is_set():
             restarted.set()
-            restart()
+            try:
+                restart()
+            except Exception as error:
+                failures.append(error)
+                raise
         if number % 10 == 0 and delivery.attempt == 1:
             raise ConnectionError("not now")
         done.append(number)
@@ -43,9 +48,11 @@ def consumed_through_a_restart(
     app.publish("orders", 60, delay=delay)
     published()
     with Running(app) as running:
-        wait_until(lambda: set(done) == set(range(61)), lambda: f"Missing {set(range(61)) - set(done)}", within)
+        wait_until(lambda: failures or set(done) == set(range(61)), lambda: f"Missing {set(range(61)) - set(done)}", within)
         running.run.stop()
         running.wait()
+    if failures:
+        raise failures[0]
     return done
 
 
