@@ -11,6 +11,7 @@ from unpoison.model.failure import Failure
 from unpoison.model.message import Delivery
 from unpoison.model.verdict import ErrorClassification
 from unpoison.model.wording import in_words
+from unpoison.reporting.observer import Observer
 from unpoison.reporting.report import Report
 from unpoison.workers.interface import Ended
 
@@ -80,3 +81,43 @@ def test_a_dead_letter_is_logged_with_its_error_and_what_to_do(caplog, facts, li
     (event,) = SettlementBuilder(Limits(), "host", None)([failed]).events
     Report().failed(event, "orders-1")
     assert [record.getMessage() for record in caplog.records] == [line]
+
+
+class Deaf(Observer):
+    def done(self, source, count):
+        raise OSError("the port is taken")
+
+
+class Listening(Observer):
+    def __init__(self):
+        self.heard = []
+
+    def done(self, source, count):
+        self.heard.append(("done", source, count))
+
+    def lost_broker(self, source, error):
+        self.heard.append(("lost", source, str(error)))
+
+    def found_broker(self, source):
+        self.heard.append(("found", source))
+
+
+def test_an_observer_that_fails_is_logged_once_and_keeps_no_news_from_the_others(caplog):
+    listening = Listening()
+    report = Report("", {"orders": "orders (shop:app)"}, [Deaf(), listening])
+    for count in (0, 3, 4):
+        report.done("orders", count)
+    assert listening.heard == [("done", "orders (shop:app)", 3), ("done", "orders (shop:app)", 4)]
+    (line,) = caplog.records
+    assert line.getMessage().startswith("Deaf.done failed, so what it shows is incomplete; messages are not affected.")
+    assert report.tallies()["orders (shop:app)"].done == 7
+
+
+def test_observers_hear_of_each_try_to_reach_the_broker_and_of_its_end():
+    listening = Listening()
+    report = Report(observers=[listening])
+    report.paused("orders", BrokerUnavailable("gone"))
+    report.paused("orders", BrokerUnavailable("still gone"))
+    report.resumed("orders")
+    report.resumed("orders")
+    assert listening.heard == [("lost", "orders", "gone"), ("lost", "orders", "still gone"), ("found", "orders")]

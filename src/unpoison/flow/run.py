@@ -29,6 +29,7 @@ from unpoison.flow.suspects import ExclusiveRun
 from unpoison.port.broker import Broker, Finding
 from unpoison.port.broker_url import masked
 from unpoison.port.findings import refuse_losses
+from unpoison.reporting.observer import Observer
 from unpoison.reporting.report import Report, RunResult, Tally
 from unpoison.store.choice import store_for
 from unpoison.workers.interface import Bell
@@ -52,13 +53,11 @@ cycles would keep hundreds of megabytes of unused bodies."""
 class Run:
     """All consumers of some apps, from start to stop."""
 
-    def __init__(self, apps: Sequence[RunnableApp], *, is_dedicated: bool = False) -> None:
+    def __init__(self, apps: Sequence[RunnableApp], *, is_dedicated: bool = False, observers: Sequence[Observer] = ()) -> None:
         self._apps = apps
         self._options = _named(apps)
-        self._reports = {
-            id(app): Report(app.reference, {options.source: options.label for options in self._options[id(app)] if options.label})
-            for app in apps
-        }
+        labels = {id(app): {each.source: each.label for each in self._options[id(app)] if each.label} for app in apps}
+        self._reports = {id(app): Report(app.reference, labels[id(app)], observers) for app in apps}
         self._exclusive = ExclusiveRun()
         self._idle_agreement = IdleAgreement(sum(len(app.consumers()) for app in apps))
         self._consumers: list[Consumer] = []

@@ -25,7 +25,8 @@ from unpoison.model.message import Counters, Delivery, MessageMetadata, metadata
 from unpoison.model.verdict import Ruling
 from unpoison.port.broker import Broker, Dead, Kept, Settlement
 from unpoison.port.reading import Unreadable, failure_of
-from unpoison.reporting.report import Event, Report
+from unpoison.reporting.observer import Event
+from unpoison.reporting.report import Report
 from unpoison.workers.interface import Bystanders, Ended, Result
 
 if TYPE_CHECKING:

@@ -16,10 +16,11 @@ from unpoison.control.changes import Change, Paused, Resumed
 from unpoison.errors import UnpoisonError
 from unpoison.model import verdict
 from unpoison.model.failure import Failure, describe
-from unpoison.model.message import Counters, Delivery, MessageMetadata
+from unpoison.model.message import Delivery
 from unpoison.model.verdict import Ruling
 from unpoison.model.wording import counted, first_line, in_words
 from unpoison.reporting import control_lines
+from unpoison.reporting.observer import Event, Observer
 
 log = logging.getLogger("unpoison")
 
@@ -28,18 +29,6 @@ NAMED = 20
 
 REMIND_EVERY = 60.0
 """Seconds between two reminders while something stays broken."""
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One failure, judged: everything there is to say about it."""
-
-    delivery: Delivery
-    counters: Counters
-    metadata: MessageMetadata
-    failure: Failure
-    ruling: Ruling
-    exception: BaseException | None = None
 
 
 @dataclass(slots=True)
@@ -70,11 +59,14 @@ class RunResult:
 class Report:
     """Counts and logs for one app. Safe to use from several consumers' threads.
 
-    `names` maps a source to what log lines call it, where another app in this process has a source of the same name.
+    `names` maps a source to what log lines call it, where another app in this process has a source of the same name. `observers`
+    are told the same, with that name.
     """
 
-    def __init__(self, app: str = "", names: Mapping[str, str] | None = None) -> None:
-        self._app, self._names = app, names or {}
+    def __init__(self, app: str = "", names: Mapping[str, str] | None = None, observers: Sequence[Observer] = ()) -> None:
+        self._app, self._names, self._observers = app, names or {}, observers
+        self._failing: set[str] = set()
+        """Observers that have failed, each by its type and what it was told."""
         self._lock = threading.Lock()
         self._tallies: defaultdict[str, Tally] = defaultdict(Tally)
         self._broken_since: dict[str, tuple[float, float]] = {}
@@ -94,9 +86,27 @@ class Report:
         """What goes with a log line: JSON lines show it."""
         return {"event": event, "source": source} | ({"app": self._app} if self._app else {}) | more
 
+    def _tell(self, what: str, *about: Any) -> None:
+        """Have the observers hear of it. One that fails costs its own news, and nothing else."""
+        for observer in self._observers:
+            try:
+                getattr(observer, what)(*about)
+            except Exception as error:
+                self._observer_failed(f"{type(observer).__name__}.{what}", error)
+
+    def _observer_failed(self, where: str, error: Exception) -> None:
+        with self._lock:
+            if where in self._failing:
+                return
+            self._failing.add(where)
+        text = "%s failed, so what it shows is incomplete; messages are not affected. This is logged once. %s: %s"
+        log.error(text, where, *describe(error)[:2], exc_info=error, extra={"event": "observer-failed", "observer": where})
+
     def done(self, source: str, count: int) -> None:
         with self._lock:
             self._tallies[source].done += count
+        if count:
+            self._tell("done", self._name(source), count)
 
     def skips_tombstones(self, source: str) -> None:
         """Logged once: a compacted topic may hold as many tombstones as it has keys."""
@@ -142,6 +152,7 @@ class Report:
                 case verdict.Discard(reason):
                     tally.discarded += 1
                     log.info("%s was discarded by its handler: %s", where, reason, extra=self._of("discard", event))
+        self._tell("failed", self._name(delivery.source), event, letter_id)
 
     def _of(self, name: str, event: Event, **more: Any) -> dict[str, Any]:
         ruling = event.ruling
@@ -165,6 +176,7 @@ class Report:
     def paused(self, source: str, error: UnpoisonError) -> None:
         """The source is paused. Logged once, and again every minute while it lasts."""
         now = time.monotonic()
+        self._tell("lost_broker", self._name(source), error)
         with self._lock:
             self._broken_by[source] = str(error)
             since, logged = self._broken_since.get(source, (now, float("-inf")))
@@ -203,6 +215,7 @@ class Report:
                         self._paused_since[source] = (since, why)
                     case Resumed():
                         self._paused_since.pop(source, None)
+        self._tell("controlled", self._name(source), changes, now)
 
     def waiting(self, source: str, what: str, **fields: object) -> None:
         """Why a run with --until-empty goes on."""
@@ -217,6 +230,7 @@ class Report:
             lasted = time.monotonic() - broken[0]
             extra = self._fields("resume", source, seconds=round(lasted, 3))
             log.warning("%r resumed after %.1f s.", self._name(source), lasted, extra=extra)
+            self._tell("found_broker", self._name(source))
 
     def started(self, source: str, url: str, where: str) -> None:
         """`url` has no passwords in it; `where` says where its handlers run."""
@@ -239,6 +253,7 @@ class Report:
             exc_info=error,
             extra=self._judged("dead", delivery, failure, failure.classification, failure.rule, letter_id=None),
         )
+        self._tell("given_up", self._name(delivery.source), delivery, failure)
 
     def broke(self, source: str, ids: Sequence[str], error: Exception) -> None:
         """A consumer ends because of a fault in unpoison, with these messages in hand."""

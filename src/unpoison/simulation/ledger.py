@@ -6,7 +6,8 @@ from typing import NamedTuple
 from unpoison.control.changes import Change, Closed, Opened, Paused, Resumed
 from unpoison.model.message import UNTRIED, Delivery
 from unpoison.reporting import control_lines
-from unpoison.reporting.report import Event, Report
+from unpoison.reporting.observer import Event
+from unpoison.reporting.report import Report
 from unpoison.simulation.scenario import BEFORE, Scenario
 
 TOLD = 12

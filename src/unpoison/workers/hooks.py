@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from unpoison.errors import UnpoisonError
 from unpoison.model import verdict
-from unpoison.reporting.report import Event
+from unpoison.reporting.observer import Event
 from unpoison.worker import wire
 from unpoison.worker.call import CLOSING, Awaiting, call_hook
 from unpoison.workers.interface import readable
