@@ -1,6 +1,7 @@
 """What one source may start, and what a failure means for it, with all state machines together. Times are passed in."""
 
 import heapq
+from collections import Counter
 from itertools import compress, pairwise
 from random import Random
 
@@ -320,6 +321,27 @@ def test_ten_thousand_that_wait_cost_five_copies_each_in_ten_minutes_at_the_most
     copies, probes = _ten_minutes_of_waiting(10_000)
     assert max(copies.values()) <= 5
     assert len(probes) >= 600 / 15
+
+
+def test_those_that_failed_before_it_was_an_outage_cost_no_more():
+    control, copies, counters = SourceControl(ControlOptions()), Counter(), {}
+    due = [(number / 1000, number) for number in range(20_000)]
+    while due[0][0] < 600:
+        now, number = heapq.heappop(due)
+        succeed(control, [f"other-{now}"], now)
+        delivery = retried(number, **counters[number]) if number in counters else message(number)
+        started, put_off = control.admit([delivery], now) if number in counters else ([delivery], ())
+        if started:
+            control.started(started, number not in counters, now)
+            control.ended([], 1, now)
+            meaning = control.weigh(delivery, failure(), now)
+            wait, waits_for = meaning.wait, meaning.waits_for
+        else:
+            wait, waits_for = put_off[0].after, put_off[0].waits_for
+        copies[number] += 1
+        counters[number] = {"waits_for": waits_for, "put_off": counters.get(number, {}).get("put_off", 0) + (wait is not None)}
+        heapq.heappush(due, (now + (0.5 if wait is None else wait), number))
+    assert max(copies.values()) <= 5
 
 
 def test_in_each_outage_that_the_fleet_tells_of_a_message_is_put_off_five_times_in_ten_minutes_at_the_most():

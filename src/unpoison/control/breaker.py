@@ -17,7 +17,7 @@ from typing import NamedTuple
 from unpoison.control.counting import RecentCount
 from unpoison.control.evidence import LATELY, MAX_RECOVERED, End, Ended, Evidence, FailingMessages
 from unpoison.control.options import Breaker
-from unpoison.control.turns import LONGEST_WAIT, Recovery
+from unpoison.control.turns import LONGEST_WAIT, Recovery, spread_out
 
 MAX_PROBES = 3
 """Probes that run at the same time: one that outlasts its interval does not block the next."""
@@ -252,7 +252,7 @@ class Circuit:
         if is_near and not (was_probe and self._others_until > now and self._turn_at > now + step):
             self._turn_at, self._turn_step = turn, step
             return turn - now
-        wait = max(asked, min(longest, 4 * self._options.longest_probe * math.exp2(min(times, 32))) * (1 + spread) / 2)
+        wait = max(asked, spread_out(min(longest, 4 * self._options.longest_probe * math.exp2(min(times, 32))), spread))
         self._others_until = max(self._others_until, now + min(wait, longest))
         return wait
 

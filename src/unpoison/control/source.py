@@ -29,7 +29,7 @@ from unpoison.control.circuits import Circuits
 from unpoison.control.options import NO_CONTROL, ControlOptions
 from unpoison.control.pace import Pace
 from unpoison.control.throttle import Throttle
-from unpoison.control.turns import LONGEST_WAIT, Turns
+from unpoison.control.turns import LONGEST_WAIT, Turns, spread_out
 from unpoison.model.failure import Failure
 from unpoison.model.message import Delivery
 from unpoison.model.verdict import ErrorClassification
@@ -323,7 +323,7 @@ def _was_kept(delivery: Delivery) -> bool:
 
 
 def _long_wait(delivery: Delivery, now: float) -> float:
-    return LONGEST_WAIT * (1 + spread_of(delivery.id, now)) / 2
+    return spread_out(LONGEST_WAIT, spread_of(delivery.id, now))
 
 
 def _counts(failure: Failure) -> bool:

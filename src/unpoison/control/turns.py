@@ -27,6 +27,12 @@ def growth_of_traffic(since: float, waited: float, now: float) -> float:
     return math.exp2(min(40.0, max(0.0, late / 60.0)))
 
 
+def spread_out(seconds: float, spread: float) -> float:
+    """From two thirds of so many seconds up to all of them, by a `spread` from 0 up to 1. With less than two thirds of the
+    longest wait a message could come back three times within ten minutes, and each return may cost the broker a copy."""
+    return seconds * (2 + spread) / 3
+
+
 class Turns:
     """The turns of messages that wait for one thing."""
 
@@ -39,9 +45,8 @@ class Turns:
         `spread`, from 0 up to 1, keeps those apart whose turn is too far away.
         """
         self._last = min(max(self._last, now) + seconds_each, now + LONGEST_WAIT)
-        spread = (1 + spread) / 2
-        least = min(LONGEST_WAIT, math.exp2(min(times, 32))) * spread
-        return max(least, min(LONGEST_WAIT * spread, self._last - now))
+        least = spread_out(min(LONGEST_WAIT, math.exp2(min(times, 32))), spread)
+        return max(least, min(spread_out(LONGEST_WAIT, spread), self._last - now))
 
 
 class Recovery:
