@@ -12,7 +12,7 @@ SHARD ?=
 # The tests of a file stay together: several of them share a server that is theirs alone, and one start of it is enough. What stays
 # together in the contract's files: tests/shards.py.
 PYTEST = $(RUN) -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
-PROCESSES ?= 3
+PROCESSES ?= 4
 export PYTHON
 # The stamp knows the folder and the PYTHON asked for: an environment that was moved or copied is installed again
 # instead of testing the code of the place it came from.
@@ -24,7 +24,7 @@ help:
 	awk -F ':.*## ' -v b="$$bold" -v p="$$plain" '/^[a-z-]+:.*## / { printf "  %smake %-12s%s %s\n", b, $$1, p, $$2 }' $(MAKEFILE_LIST)
 	@printf '\n  PYTHON=python3.12   use this Python (3.11 or newer) instead of the newest one found\n'
 	@printf '  SHARD=2/6           of test-all and durations only the second of six parts\n'
-	@printf '  PROCESSES=2         so many test processes at a time instead of 3\n'
+	@printf '  PROCESSES=2         so many test processes at a time instead of 4\n'
 	@printf "  ARGS='…'            passed on by test, contract, bench, bench-peers, kill-test, servers and demo\n"
 
 setup: $(STAMP)  ## make or refresh .venv; does nothing when nothing changed
