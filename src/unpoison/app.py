@@ -28,7 +28,7 @@ from unpoison.model.message import Outgoing
 from unpoison.port.broker import Broker, DeadLetters
 from unpoison.port.findings import check_accepted
 from unpoison.reporting.report import RunResult, Tally
-from unpoison.store.choice import check_collects, store_url
+from unpoison.store.choice import check_collects, expiry, store_url
 from unpoison.worker.call import Registration, WorkerHooks
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -43,6 +43,7 @@ class App:
     - `url`: the broker. Without it: UNPOISON_URL.
     - `store`: a SQLite file or PostgreSQL database that consumers and operators share. None: that of the broker; '': no store.
     - `collect`: whether dead letters are moved from the DLQ of the broker into the store, and worked on there.
+    - `expire`: which letters the collector deletes from the store, as a filter: "age>90d -state:dead". None: none.
     - `create`: whether to create queues, topics and tables that are missing.
     - `grace`: how long a planned stop waits for running messages.
     - `prefetch`: how many messages a consumer reads ahead.
@@ -60,6 +61,7 @@ class App:
         *,
         store: str | None = None,
         collect: bool | None = DEFAULTS.collect,
+        expire: str | None = None,
         create: bool | None = DEFAULTS.create,
         grace: float | timedelta | None = DEFAULTS.grace,
         prefetch: int | None = DEFAULTS.prefetch,
@@ -81,6 +83,8 @@ class App:
         self.settings: Settings = replace(settings, url=url, store=store_url(url, settings.store))
         if settings.collect:
             check_collects(url, self.settings.store)
+        if settings.expire:
+            expiry(settings.expire, collect=settings.collect)
         check_accepted(settings.accept)
         self._consumers: dict[str, Registration] = {}
         self._on_start: list[Callable[[], Any]] = []

@@ -164,7 +164,8 @@ def test_its_numbers_are_those_of_the_code():
         "most messages fail (more than 5 of them)": (admission.MOST, admission.FEW * letters.at_least) == (0.5, 5),
         "once 200 have failed that are more than a fifth": admission.MANY * letters.at_least == 200,
         "up to 15 minutes": admission.LONGEST_INTERVAL == 900,
-        "comes back after seven to ten minutes": (turns.LONGEST_WAIT, round(turns.spread_out(turns.LONGEST_WAIT, 0) / 60)) == (600, 7),
+        "comes back after seven to ten minutes": (turns.LONGEST_WAIT, round(turns.spread_out(turns.LONGEST_WAIT, 0) / 60))
+        == (600, 7),
     }
     assert [words for words in said if words not in WORDS] == []
     assert [words for words, is_true in said.items() if not is_true] == []

@@ -43,6 +43,17 @@ def test_collect_moves_every_letter_and_says_how_many(url, run):
     assert [letter["id"] for letter in listed] == ["orders-1", "orders-2", "orders-3"]
 
 
+def test_old_letters_expire_while_they_are_collected(url, run):
+    expire = ["--expire", "age>=0s drum"]
+    assert run("collect", "--url", url, "--once", *expire).text == (
+        "orders: 3 dead letters moved into the store.\nDeleted 1 dead letter that matched age>=0s drum.\n"
+    )
+    assert [letter["id"] for letter in run("dlq", "ls", *on(url), "--json").json] == ["orders-1", "orders-2"]
+    assert run("audit", "--url", url, "--json").json[0]["after"] == "expired"
+    wrong = run("collect", "--url", url, "--once", "--expire", "drum", code=1).err
+    assert "would delete dead letters as soon as they come" in wrong
+
+
 def test_a_look_with_a_store_collects_first_and_without_one_does_not(url, run, tmp_path):
     assert in_this_process("dlq", "count", *on(url), cwd=tmp_path).text == "orders: 3 dead, 0 replayed, 0 discarded\n"
     assert native_letters(url) == 3

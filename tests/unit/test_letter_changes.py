@@ -134,8 +134,8 @@ def test_letters_expire_by_age(store):
     ages = [10, 100, 1_000, 10_000]
     store.put(arrivals([letter(last_failed_at=NOW - age) for age in ages]))
     store.change(store.select(Filter.parse("age>500s")), Change(STATE, "discarded"), by=ADA)
-    assert store.expire(50, state="discarded", by="unpoison", where=Filter.parse("age<5000s")) == Changed(1)
-    assert store.expire(50, by="unpoison") == Changed(2)
+    assert store.expire(Filter.parse("age>50s state:discarded age<5000s"), by="unpoison") == Changed(1)
+    assert store.expire(Filter.parse("age>50s"), by="unpoison") == Changed(2)
     assert [each.letter.last_failed_at for each in all_of(store)] == [NOW - 10]
     entry = store.audit(limit=1)[0]
     assert (entry.what, entry.about, entry.letters, entry.after) == ("deleted", "age>50s", 2, "expired")

@@ -20,6 +20,7 @@ from unpoison.errors import ConfigError, UnpoisonError
 from unpoison.model.wording import counted, one_line
 from unpoison.store.choice import check_collects
 from unpoison.store.letters.collector import Collected, Collector
+from unpoison.store.letters.expiry import Expiry
 from unpoison.store.letters.port import LetterStore
 from unpoison.store.letters.sql_letters import letters_for
 from unpoison.store.letters.values import DELETED, AuditEntry
@@ -42,9 +43,12 @@ PAUSE = 60.0
 )
 @fleet_options
 @click.option("--source", metavar="NAME", help="The source.  [default: all sources of the app or the broker]")
+@click.option("--expire", metavar="FILTER", help="Delete letters from the store that match: 'age>90d -state:dead'.")
 @click.option("--once", is_flag=True, help="End when the DLQs are empty, instead of watching them.")
 @click.option("--json", "as_json", is_flag=True, help='With --once: print {"SOURCE": {"new": N, "known": N, …}}.')
-def collect(app: str | None, url: str | None, store: str | None, source: str | None, once: bool, as_json: bool) -> None:
+def collect(
+    app: str | None, url: str | None, store: str | None, source: str | None, expire: str | None, once: bool, as_json: bool
+) -> None:
     """Move dead letters from the DLQs of a broker into the store.
 
     Each is stored first and then taken from its DLQ, so none is lost however this ends. Until Ctrl-C it goes on as letters come;
@@ -54,6 +58,7 @@ def collect(app: str | None, url: str | None, store: str | None, source: str | N
         raise click.UsageError("--json prints what was moved in the end. Add --once.")
     chosen = fleet(app, url, store)
     check_collects(chosen.url, chosen.store)
+    old = Expiry(expire)
     sources = [source] if source else list(chosen.consumed) or list(sources_for(chosen.url))
     if not sources:
         raise click.ClickException("There is nothing to collect: unpoison has not been used with any source there.")
@@ -63,10 +68,13 @@ def collect(app: str | None, url: str | None, store: str | None, source: str | N
             letters.regroup(advance)
         collectors = {name: _collector(chosen, name, letters, opened) for name in sources}
         found = _collect_all(collectors)
+        deleted = old.look(letters)
         letters.index_text(INDEX_FOR)
         _tell(found, as_json=as_json)
+        if deleted and not as_json:
+            click.echo(f"Deleted {counted(deleted, 'dead letter')} that matched {one_line(str(expire))}.")
         if not once:
-            _watch(collectors, letters)
+            _watch(collectors, letters, old)
 
 
 def _collector(chosen: Fleet, source: str, store: LetterStore, opened: ExitStack) -> Collector:
@@ -102,7 +110,7 @@ def _said(collected: Collected) -> str:
     return "; ".join(said) + "."
 
 
-def _watch(collectors: dict[str, Collector], store: LetterStore) -> None:
+def _watch(collectors: dict[str, Collector], store: LetterStore, old: Expiry) -> None:
     """Until Ctrl-C or SIGTERM. What is wrong for a while is said once, and tried again."""
     click.echo("Watching for more. Ctrl-C ends it.", err=True)
     stopped, said = threading.Event(), ""
@@ -115,6 +123,7 @@ def _watch(collectors: dict[str, Collector], store: LetterStore) -> None:
         while not stopped.wait(EVERY):
             try:
                 found = {source: each.collect(wanted=lambda: not stopped.is_set()) for source, each in collectors.items()}
+                old.look(store)
                 store.index_text(INDEX_FOR)
             except UnpoisonError as error:
                 if isinstance(error, ConfigError):

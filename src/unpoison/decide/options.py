@@ -40,6 +40,8 @@ class Settings:
     """None: the database of the broker, if it is one that can be a store. Empty: no store."""
     collect: bool = False
     """Whether dead letters are moved into the store."""
+    expire: str | None = None
+    """A filter: letters in the store that match are deleted."""
     create: bool = True
     grace: float = 25.0
     prefetch: int = 256

@@ -40,6 +40,10 @@ class Filter:
         """The fields that it asks about."""
         return frozenset(leaf.field for leaf in leaves(self.term) if isinstance(leaf, Condition))
 
+    def needs(self, name: str) -> bool:
+        """Whether a letter can match only by what it has in this field, with a `>` or `>=`: for an age, only if it is old."""
+        return _needs(self.term, name)
+
     def can_match(self, **known: str) -> bool:
         """Whether any letter with this `source` and `state` could match. What cannot need not be read."""
         return _possible(self.term, known) is not False
@@ -58,6 +62,17 @@ class Filter:
 
     def __reduce__(self) -> "tuple[type[Filter], tuple[Term]]":
         return type(self), (self.term,)
+
+
+def _needs(term: Term, name: str) -> bool:
+    match term:
+        case And(terms):
+            return any(_needs(one, name) for one in terms)
+        case Or(terms):
+            return all(_needs(one, name) for one in terms)
+        case Condition(field, operator):
+            return field == name and operator in (">", ">=")
+    return False
 
 
 def _possible(term: Term, known: dict[str, str]) -> bool | None:

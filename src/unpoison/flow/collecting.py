@@ -11,6 +11,7 @@ from unpoison.decide.options import Settings
 from unpoison.errors import UnpoisonError
 from unpoison.port.broker import DeadLetters
 from unpoison.store.letters.collector import Collector
+from unpoison.store.letters.expiry import Expiry
 from unpoison.store.letters.port import LetterStore
 from unpoison.store.letters.sql_letters import letters_for
 
@@ -33,6 +34,7 @@ class Collecting:
         self._letters: DeadLetters | None = None
         self._store: LetterStore | None = None
         self._collector: Collector | None = None
+        self._expiry = Expiry(settings.expire)
         self._said = ""
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"unpoison-collector-{source}", daemon=True)
@@ -57,6 +59,7 @@ class Collecting:
         try:
             self._connected().collect(wanted=wanted)
             if self._store is not None and wanted():
+                self._expiry.look(self._store)
                 self._store.index_text(INDEX_FOR)
         except UnpoisonError as error:
             self._fails(str(error))

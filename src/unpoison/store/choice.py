@@ -1,7 +1,8 @@
 """Which store an app has, and the store for a URL. Modules of databases are imported only when used."""
 
 from unpoison.brokers import resolved
-from unpoison.errors import ConfigError, MissingExtra
+from unpoison.errors import ConfigError, FilterError, MissingExtra
+from unpoison.filters.filter import Filter
 from unpoison.port.broker_url import masked, scheme_of
 from unpoison.store.port import Store
 from unpoison.store.schema import MIGRATIONS, MIGRATIONS_OF_POSTGRESQL, statements
@@ -32,6 +33,22 @@ def check_collects(url: str, store: str | None) -> None:
         raise ConfigError(
             f"collect=True moves dead letters into a store, and {masked(url)!r} has none. Give the app a store: {FORMS}."
         )
+
+
+def expiry(text: str, *, collect: bool = True) -> Filter:
+    """The filter of letters that expire. Raises ConfigError if it is none, or if it would delete letters however new they are."""
+    try:
+        found = Filter.parse(text)
+    except FilterError as error:
+        raise ConfigError(f"expire={text!r} is no filter of dead letters. {error}") from error
+    if not found.needs("age"):
+        raise ConfigError(
+            f"expire={text!r} would delete dead letters as soon as they come. Say for how long they are kept, as in "
+            f"'age>90d -state:dead', in each part of the filter."
+        )
+    if not collect:
+        raise ConfigError("expire deletes letters from the store, and only a collector does that. Add collect=True.")
+    return found
 
 
 def store_for(url: str) -> Store:

@@ -1,14 +1,10 @@
-"""Where the dead letters of a source are worked on, and who works on them."""
-
-import getpass
-import os
-import socket
-from contextlib import suppress
+"""Where are the dead letters of a source worked on?"""
 
 from unpoison.brokers import dead_letters_for
 from unpoison.port.broker import DeadLetters
 from unpoison.store.letters.collected import CollectedLetters
 from unpoison.store.letters.collector import Collector
+from unpoison.store.letters.operator import operator
 from unpoison.store.letters.sql_letters import letters_for
 
 
@@ -26,11 +22,3 @@ def letters_of(url: str, store: str, source: str, *, create: bool = True, may_cr
         raise
     who = operator()
     return CollectedLetters(native, letters, source, who, Collector(native, letters, source).collect)
-
-
-def operator() -> str:
-    """Who does this, as user@host. A note for colleagues, not a proof: with sudo it is the person behind it."""
-    user = os.environ.get("SUDO_USER", "")
-    with suppress(KeyError, OSError, ImportError):  # in a container the user often has no name
-        user = user or getpass.getuser()
-    return f"{user or f'uid {os.getuid()}'}@{socket.gethostname()}"

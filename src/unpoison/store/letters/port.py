@@ -104,10 +104,8 @@ class LetterStore(Protocol):
         """Change these letters and no others; what somebody else than the `claimant` has claimed is neither moved nor deleted.
         `by` is who does it, for the audit log. If it raises, some may be changed: each of them with its entry in the log."""
 
-    def expire(
-        self, age: float, *, by: str, where: Filter | None = None, state: str | None = None, progress: Progress | None = None
-    ) -> Changed:
-        """Delete letters whose last failure is longer ago than so many seconds."""
+    def expire(self, where: Filter, *, by: str, progress: Progress | None = None) -> Changed:
+        """Delete the letters that match."""
 
     def change_group(self, fingerprint: str, *, by: str, **given: Any) -> GroupWork:
         """Change what is noted about a group: its `note`, `owner`, `links`, `snoozed_until` or `resolved_in`. The rest stays."""

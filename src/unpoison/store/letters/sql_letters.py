@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from unpoison.filters.filter import Filter
-from unpoison.filters.terms import And, Condition, Duration, Term
 from unpoison.model.dead_letter import WholeLetter
 from unpoison.store.choice import database_for
 from unpoison.store.letters import audit, claims, group_work
@@ -146,12 +145,8 @@ class SQLLetterStore:
     ) -> Changed:
         return LetterChanges(self._turns).change(selection, change, by, progress, claimant)
 
-    def expire(
-        self, age: float, *, by: str, where: Filter | None = None, state: str | None = None, progress: Progress | None = None
-    ) -> Changed:
-        older: Term = Condition("age", ">", Duration(age))
-        old = Filter(older if where is None else And((older, where.term)))
-        return self.change(self.select(old, state=state), Change(DELETED, "expired"), by=by, progress=progress)
+    def expire(self, where: Filter, *, by: str, progress: Progress | None = None) -> Changed:
+        return self.change(self.select(where), Change(DELETED, "expired"), by=by, progress=progress)
 
     def change_group(self, fingerprint: str, *, by: str, **given: Any) -> GroupWork:
         return group_work.change(self._turns, fingerprint, given, by)
