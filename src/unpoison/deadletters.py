@@ -279,16 +279,19 @@ class DLQManager:
                     tally.add("dead", len(page), len(changed))
         return tuple(done), tuple(gone)
 
-    def purge(self, progress: Progress | None = None, where: Where | None = None) -> PurgeResult:
-        """Delete letters for good, whether they wait or were dealt with before: all that are there now, or those that match."""
+    def purge(self, progress: Progress | None = None, where: Where | None = None, *, history: bool = False) -> PurgeResult:
+        """Delete letters for good, whether they wait or were dealt with before: all that are there now, or those that match.
+
+        With `history` only those that were dealt with: none that waits.
+        """
+        states = STATES[1:] if history else STATES
         with one_look(self._letters, progress):
             chosen = self._chosen(where, None, progress)
-            with self._counted("purged", STATES, chosen, progress) as tally:
-                in_pages: Sequence[str] = STATES
+            with self._counted("purged", states, chosen, progress) as tally:
                 if chosen is None and isinstance(self._letters, PurgesHistory):
-                    in_pages = STATES[:1]
+                    states = () if history else STATES[:1]
                     tally.add("history", deleted := self._letters.purge_history(), deleted)
-                for state in in_pages:
+                for state in states:
                     for page in self._pages(state, chosen):
                         removed = len(self._letters.remove(page, state=state))
                         tally.add(state if state == "dead" else "history", len(page), removed)

@@ -255,6 +255,17 @@ def test_purge_with_yes_counts(tmp_path):
     assert unpoison("dlq", "purge", "--yes", *on(url), "--json", cwd=tmp_path).json == {"purged": 2, "history": 1}
 
 
+def test_purge_of_the_history_leaves_what_waits(tmp_path):
+    url = dead_letters(tmp_path, b"1", b"2", b"3")
+    assert unpoison("dlq", "discard", "orders-1", "orders-2", *on(url), cwd=tmp_path).code == 0
+    some = unpoison("dlq", "purge", "--history", "--where", "body:2", "--yes", *on(url), cwd=tmp_path)
+    assert some.text == "Deleted 1 dead letter replayed or discarded before.\n"
+    refused = unpoison("dlq", "purge", "--history", *on(url), cwd=tmp_path)
+    assert "Delete 1 dead letter replayed or discarded before, for good?" in refused.err
+    assert unpoison("dlq", "purge", "--history", "--yes", *on(url), "--json", cwd=tmp_path).json == {"purged": 0, "history": 1}
+    assert [each["id"] for each in unpoison("dlq", "ls", *on(url), "--state", "all", "--json", cwd=tmp_path).json] == ["orders-3"]
+
+
 def test_an_app_knows_its_url_and_its_sources(tmp_path):
     (tmp_path / "two.py").write_text(
         "from unpoison import App\n"

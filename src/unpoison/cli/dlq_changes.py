@@ -5,6 +5,7 @@ What a filter means is chosen first, and then counted, asked about and changed b
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import NamedTuple
 
 import click
@@ -218,22 +219,26 @@ def discard(
     "purge",
     epilog="\b\nExamples:\n"
     "  unpoison dlq purge --app shop:app --source orders\n"
-    "  unpoison dlq purge --where 'age>30d -state:dead' --app shop:app\n"
+    "  unpoison dlq purge --history --where 'age>30d' --app shop:app\n"
     "  unpoison dlq purge --yes --url sqlite:///shop.db --source orders --json",
 )
 @target_options
 @where_option("Only letters that match, whatever their state.")
+@click.option("--history", is_flag=True, help="Only what was replayed or discarded before: nothing that waits.")
 @DRY_RUN
 @click.option("--yes", is_flag=True, help="Do not ask. Needed where there is no terminal.")
 @click.option("--json", "as_json", is_flag=True, help='Print {"purged": N, "history": N}.')
 def purge(
+    *,
     given: GivenTarget,
     where: Filter | None,
+    history: bool,
     dry_run: bool,
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Delete all dead letters of a source for good: waiting, replayed and discarded. With --where those that match.
+    """Delete all dead letters of a source for good: waiting, replayed and discarded. With --where those that match, and with
+    --history none that waits.
 
     This cannot be undone. To keep a copy first: unpoison dlq ls --state all --json > letters.json
     """
@@ -241,34 +246,42 @@ def purge(
     chosen = given.opened()
     dlq = chosen.one()
     if where is not None:
-        _purge_meant(chosen, where, dry_run=dry_run, yes=yes, as_json=as_json)
+        _purge_meant(chosen, where, history=history, dry_run=dry_run, yes=yes, as_json=as_json)
         return
     if not yes:
         counts = dlq.counts()
-        waiting, past = counts["dead"], counts["replayed"] + counts["discarded"]
+        waiting, past = counts["dead"] * (not history), counts["replayed"] + counts["discarded"]
         if waiting or past:
-            what = f"{counted(waiting, 'dead letter')} of {dlq.source!r}, and {past:,} replayed or discarded before"
+            what = _both(f"{counted(waiting, 'dead letter')} of {dlq.source!r}", past, history=history)
             confirm(f"Delete {what}, for good?", yes=False, typed=dlq.source)
-    _purge(dlq, None, as_json=as_json)
+    _purge(dlq, None, history=history, as_json=as_json)
 
 
-def _purge_meant(chosen: Target, where: Filter, *, dry_run: bool, yes: bool, as_json: bool) -> None:
+def _both(waiting: str, past: int, *, history: bool) -> str:
+    """What is to be deleted, in words."""
+    before = "replayed or discarded before"
+    return f"{counted(past, 'dead letter')} {before}" if history else f"{waiting}, and {past:,} {before}"
+
+
+def _purge_meant(chosen: Target, where: Filter, *, history: bool, dry_run: bool, yes: bool, as_json: bool) -> None:
     with chosen_by(where, chosen, state=None) as (choice, look):
         (meant,) = choice.each
-        what = f"{choice}, and {meant.selection.count - len(meant.ids):,} replayed or discarded before"
+        past = {state: ids for state, ids in meant.selection.by_state.items() if state != "dead"}
+        selection = replace(meant.selection, by_state=past) if history else meant.selection
+        what = _both(str(choice), sum(map(len, past.values())), history=history)
         if dry_run:
-            _tell_dry_run("purge", what, meant.selection.ids, as_json=as_json)
+            _tell_dry_run("purge", what, selection.ids, as_json=as_json)
             return
-        if meant.selection and not yes:
+        if selection and not yes:
             look.close()
             confirm(f"Delete {what}, for good?", yes=False, typed=meant.dlq.source)
-        _purge(meant.dlq, meant.selection, as_json=as_json)
+        _purge(meant.dlq, selection, history=history, as_json=as_json)
 
 
-def _purge(dlq: DLQ, selection: Selection | None, *, as_json: bool) -> None:
+def _purge(dlq: DLQ, selection: Selection | None, *, history: bool, as_json: bool) -> None:
     with long_work("Purging", "purged", dlq.source) as advance:
-        result = dlq.manager.purge(advance, selection)
+        result = dlq.manager.purge(advance, selection, history=history)
     if as_json:
         print_json({"purged": result.purged, "history": result.history})
     else:
-        click.echo(f"Deleted {counted(result.purged, 'dead letter')}, and {result.history:,} replayed or discarded before.")
+        click.echo(f"Deleted {_both(counted(result.purged, 'dead letter'), result.history, history=history)}.")

@@ -276,6 +276,16 @@ def test_a_purge_deletes_every_letter_of_its_source_and_sends_none(lab: Lab) -> 
     assert lab.broker("orders").depth("orders").empty
 
 
+def test_a_purge_of_the_history_deletes_no_letter_that_waits(lab: Lab) -> None:
+    given.dead_letters(lab, "orders", [b"1", b"2", b"3"])
+    dlq = lab.dlq("orders")
+    dlq.discard(dlq.peek()[0].id)
+    result = dlq.purge(history=True)
+    assert (result.purged, result.history) == (0, 1)
+    assert {letter.body for letter in dlq.letters(state=None)} <= {b"1", b"2", b"3"}
+    assert dlq.count() == len(list(dlq.letters(state=None))) == 2
+
+
 def test_a_purge_does_not_stop_a_replayed_message(lab: Lab) -> None:
     given.dead_letters(lab, "orders", [b"1"])
     lab.dlq("orders").replay_all()
