@@ -22,7 +22,8 @@ from rich.text import Text
 from unpoison.model.dead_letter import DeadLetter
 from unpoison.model.failure import Crash
 from unpoison.model.letter_group import LetterGroup
-from unpoison.model.wording import counted, one_line, visible
+from unpoison.model.message import PastAttempt
+from unpoison.model.wording import counted, in_words, one_line, visible
 
 ERROR_LIMIT = 300
 PIPE_WIDTH = 2_000
@@ -214,17 +215,28 @@ def _sections(letter: DeadLetter) -> Iterator[tuple[str, str]]:
     if letter.message.headers:
         yield "Headers", "\n".join(f"{one_line(name)}: {one_line(value)}" for name, value in letter.message.headers.items())
     if len(letter.history) > 1:  # a single one repeats what is at the top
-        each = (
-            f"{past.attempt}  {moment(past.at)}  {one_line(past.classification)}  {one_line(past.error)}"
-            for past in letter.history
-        )
-        yield "Attempts that failed", "\n".join(each)
+        yield "Attempts that failed", "\n".join(attempts(letter.history))
     if letter.crash is not None and letter.crash.stack:
         yield "Stack when it crashed", visible(letter.crash.stack)
     if letter.crash is not None and letter.crash.log:
         yield "Last log lines before the crash", visible(letter.crash.log)
     if letter.traceback and (letter.crash is None or letter.traceback != letter.crash.stack):
         yield "Traceback", visible(letter.traceback)
+
+
+def attempts(history: Sequence[PastAttempt]) -> Iterator[str]:
+    """A line for each: the first one with its time, the others with what has changed since the one before."""
+    before: PastAttempt | None = None
+    for past in history:
+        said = f"{one_line(past.classification)}  {one_line(past.error)}"
+        if before is None:
+            yield f"{past.attempt}  {moment(past.at)}  {said}"
+        else:
+            is_same = (past.classification, past.error) == (before.classification, before.error)
+            replayed = "replayed, " if past.attempt < before.attempt else ""
+            later = f"{in_words(max(0.0, past.at - before.at))} later"
+            yield f"{past.attempt}  {replayed}{later}  {'the same' if is_same else said}"
+        before = past
 
 
 def _facts(letter: DeadLetter) -> Iterator[tuple[str, str]]:
