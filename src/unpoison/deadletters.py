@@ -284,7 +284,7 @@ class DLQManager:
 
         With `history` only those that were dealt with: none that waits.
         """
-        states = STATES[1:] if history else STATES
+        states: Sequence[str] = STATES[1:] if history else STATES
         with one_look(self._letters, progress):
             chosen = self._chosen(where, None, progress)
             with self._counted("purged", states, chosen, progress) as tally:

@@ -54,6 +54,26 @@ def test_old_letters_expire_while_they_are_collected(url, run):
     assert "would delete dead letters as soon as they come" in wrong
 
 
+def completed(line, cwd):
+    """What bash offers for the last word of this line."""
+    last = len(line.replace("\\ ", "").split(" ")) - 1
+    told = {"_UNPOISON_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(last)}
+    done = subprocess.run(UNPOISON, cwd=cwd, env=environment(**told), capture_output=True, text=True, check=True)
+    return [each.partition(",")[2] for each in done.stdout.splitlines() if each], done.stderr
+
+
+def test_the_shell_offers_the_groups_of_the_store(url, run, tmp_path):
+    run("collect", "--url", url, "--once")
+    (group,) = {f"group:{each['group']}" for each in run("dlq", "groups", *on(url), "--json").json}
+    store = f"--url {url} --store sqlite:///{tmp_path}/store.db"
+    for begun in ("", "gr", "group:", group[:10]):
+        assert completed(f"unpoison dlq note {store} {begun}", tmp_path) == ([group], "")
+    assert completed(f"unpoison dlq ls {store} --where drum\\ group:", tmp_path)[0] == [f"drum {group}"]
+    assert completed(f"unpoison dlq note {store} orders-", tmp_path) == ([], "")
+    for away in ("--url sqlite:///none.db", "--app none:app", "--url amqp://127.0.0.1:1", ""):
+        assert completed(f"unpoison dlq note {away} group:", tmp_path) == ([], "")
+
+
 def test_a_look_with_a_store_collects_first_and_without_one_does_not(url, run, tmp_path):
     assert in_this_process("dlq", "count", *on(url), cwd=tmp_path).text == "orders: 3 dead, 0 replayed, 0 discarded\n"
     assert native_letters(url) == 3

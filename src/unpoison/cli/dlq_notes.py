@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from unpoison.cli.completion import complete_group
 from unpoison.cli.input_output import Duration, print_json
 from unpoison.cli.screen import moment, said_of_group
 from unpoison.cli.target import DLQ, GivenTarget, Target, target_options
@@ -32,7 +33,7 @@ def note_or_own(what: str, about: str, verb: str) -> click.Command:
         epilog=f"\b\nExamples:\n  unpoison dlq {verb} orders-12 'TEXT' --app shop:app\n"
         f"  unpoison dlq {verb} group:3f9a 'TEXT' --app shop:app\n  unpoison dlq {verb} group:3f9a --clear --app shop:app",
     )
-    @click.argument("name", metavar="ID")
+    @click.argument("name", metavar="ID", shell_complete=complete_group)
     @click.argument("text", required=False)
     @target_options
     @click.option("--clear", is_flag=True, help="Remove it.")
@@ -104,7 +105,7 @@ def _fields(work: GroupWork) -> dict[str, Any]:
     "  unpoison dlq snooze group:3f9a 2d --app shop:app\n"
     "  unpoison dlq snooze group:3f9a 0s --app shop:app",
 )
-@click.argument("name", metavar="group:FINGERPRINT")
+@click.argument("name", metavar="group:FINGERPRINT", shell_complete=complete_group)
 @click.argument("duration", type=Duration(), metavar="TIME")
 @target_options
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
@@ -122,7 +123,7 @@ def snooze(*, given: GivenTarget, name: str, duration: float, as_json: bool) -> 
     "  unpoison dlq resolve group:3f9a --version 1.4.2 --app shop:app\n"
     "  unpoison dlq resolve group:3f9a --reopen --app shop:app",
 )
-@click.argument("name", metavar="group:FINGERPRINT")
+@click.argument("name", metavar="group:FINGERPRINT", shell_complete=complete_group)
 @target_options
 @click.option("--version", metavar="VERSION", help="The first version of the code that no longer fails so.")
 @click.option("--reopen", is_flag=True, help="It is not resolved.")

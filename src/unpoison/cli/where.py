@@ -23,9 +23,13 @@ class _FilterType(click.ParamType):  # type: ignore[type-arg]  # generic in newe
             self.fail(str(error), param, ctx)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """The names of fields, and the values of those that have only a few."""
+        """The names of fields, and the values of those that have only a few. Of groups those in the store that the line names."""
         at = max(incomplete.rfind(character) for character in " (-\"'") + 1
         before, begun = incomplete[:at], incomplete[at:]
+        if begun.startswith("group:"):
+            from unpoison.cli.completion import groups_begun  # noqa: PLC0415 - only where a group is completed
+
+            return [CompletionItem(before + item.value, help=item.help) for item in groups_begun(ctx, begun)]
         endings = [f"{name}{_sign(name)}" for name in FIELDS]
         endings += [f"{name}:{value}" for name, field in FIELDS.items() if begun.startswith(f"{name}:") for value in field.values]
         return [CompletionItem(before + ending) for ending in endings if ending.startswith(begun)]
