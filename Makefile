@@ -73,6 +73,7 @@ kill-test: setup  ## what other libraries do with a message that kills its worke
 
 docs: setup  ## the pages of docs/ as a site in site/; a link that leads nowhere stops it
 	@$(RUN) scripts/docs_cli.py
+	@$(RUN) scripts/docs_logs.py
 	@$(VENV)/bin/unpoison plan --failing 50% --retries 5 --svg docs/images/plan.svg --force > /dev/null
 	@$(VENV)/bin/unpoison plan --simulate outage --svg docs/images/simulation.svg --force > /dev/null
 	@$(RUN) -m zensical build --strict

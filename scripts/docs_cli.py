@@ -30,19 +30,8 @@ Output of handlers on standard output and standard error is passed on line by li
 worker is killed, no output is lost. If the consumer itself is killed, output of its last milliseconds may be missing.
 
 With `--log-format json` each line is one JSON object with `time`, `level`, `logger` and `message`, and the fields that a handler
-passed as `extra`. Lines of unpoison itself have an `event`, and these fields; their names do not change:
-
-| field | in | is |
-|---|---|---|
-| `event` | all | what happened: `start`, `retry`, `dead`, `discard`, `release`, `pause`, `resume`, `finding`, `stop`, … |
-| `source`, `app` | all about a source | which one, and the app as `module:app`: two apps may have a source of the same name |
-| `message_id` | `retry`, `dead`, `discard` | the id of the message |
-| `attempt` | `retry`, `dead`, `discard` | the attempt that failed: 1 for the first |
-| `classification` | `retry`, `dead`, `discard` | what kind of failure it is, as in [how a message lives](life.md) |
-| `rule` | `retry`, `dead`, `discard` | the rule that decided, in words |
-| `error_type`, `fingerprint` | `retry`, `dead`, `discard` | the exception, and what failures of one cause have in common |
-| `delay`, `charged` | `retry` | seconds until the next attempt; whether this one counts towards `max_attempts` |
-| `letter_id` | `dead` | the id of the dead letter, for `unpoison dlq show`; null if the broker does not say it |
+passed as `extra`. Lines of handlers also say which message they are about, and lines of unpoison itself have an `event` with its
+fields, whose names do not change: see [logs](logs.md).
 """
 
 

@@ -31,6 +31,7 @@ from unpoison.model.backoff import Backoff
 from unpoison.model.dead_letter import DeadLetter
 from unpoison.model.message import Delivery, Message, MessageMetadata, Native
 from unpoison.model.verdict import ErrorClassification
+from unpoison.reporting.current_message import CurrentMessage, MessageFields, current_message
 from unpoison.reporting.report import RunResult, Tally
 
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "BulkStopped",
     "CapabilityError",
     "ConfigError",
+    "CurrentMessage",
     "DLQManager",
     "DeadLetter",
     "Delivery",
@@ -52,6 +54,7 @@ __all__ = [
     "FilterError",
     "LetterNotFound",
     "Message",
+    "MessageFields",
     "MessageMetadata",
     "MissingExtra",
     "Native",
@@ -74,4 +77,5 @@ __all__ = [
     "Throttled",
     "UnfinishedHandler",
     "UnpoisonError",
+    "current_message",
 ]

@@ -108,9 +108,9 @@ def test_every_event_is_there_with_its_fields():
     events["outage-lasts"].discard("reason")
     events["resume"] -= events["pause"] - {"reason", "seconds"}  # "those of its pause"
     listed["resume"].discard("pause")
-    events["pause"] |= {"outage", "admission", "operator"}
+    events["pause"] |= {"outage", "admission", "operator", "broker"}
     assert listed == events
-    away = re.findall(r'"event": "(store-(?:away|back))"', inspect.getsource(store_link))
+    away = re.findall(r'fields\("(store-(?:away|back))"', inspect.getsource(store_link))
     assert set(away) == {"store-away", "store-back"}
 
 

@@ -9,6 +9,7 @@ from contextlib import suppress
 from unpoison.brokers import dead_letters_for
 from unpoison.decide.options import Settings
 from unpoison.errors import UnpoisonError
+from unpoison.model.events import fields
 from unpoison.port.broker import DeadLetters
 from unpoison.store.letters.collector import Collector
 from unpoison.store.letters.expiry import Expiry
@@ -64,11 +65,13 @@ class Collecting:
         except UnpoisonError as error:
             self._fails(str(error))
         except Exception as error:
-            log.exception("Source %r: a fault of unpoison's own.", self._source, extra={"event": "collector-fault"})
+            extra = fields("collector-fault", source=self._source)
+            log.exception("Source %r: a fault of unpoison's own.", self._source, extra=extra)
             self._fails(repr(error))
         else:
             if self._said:
-                log.info("Source %r: dead letters are collected again.", self._source, extra=self._told("collected-again"))
+                extra = fields("collected-again", source=self._source)
+                log.info("Source %r: dead letters are collected again.", self._source, extra=extra)
             self._said = ""
 
     def _connected(self) -> Collector:
@@ -86,11 +89,8 @@ class Collecting:
         self.disconnect()
         if not self._said:
             text = "Source %r: dead letters stay in the DLQ for now, and none is lost: %s"
-            log.warning(text, self._source, why, extra=self._told("not-collected"))
+            log.warning(text, self._source, why, extra=fields("not-collected", source=self._source))
         self._said = why
-
-    def _told(self, event: str) -> dict[str, str]:
-        return {"event": event, "source": self._source}
 
     def disconnect(self) -> None:
         store, letters = self._store, self._letters

@@ -13,6 +13,7 @@ import threading
 import time
 
 from unpoison.decide.options import Settings
+from unpoison.model.events import fields
 
 log = logging.getLogger("unpoison")
 
@@ -60,7 +61,11 @@ class Companion:
             in_a_row = 0 if time.monotonic() - born > CALM else in_a_row
             pause = START_AGAIN[min(in_a_row, len(START_AGAIN) - 1)]
             log.error(
-                "The consumer process of %r ended with status %d; starting it again in %g s.", self._reference, status, pause
+                "The consumer process of %r ended with status %d; starting it again in %g s.",
+                self._reference,
+                status,
+                pause,
+                extra=fields("companion-ended", app=self._reference, status=status, wait=pause),
             )
             in_a_row += 1
             if self._stopping.wait(pause):

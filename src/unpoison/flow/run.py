@@ -26,6 +26,7 @@ from unpoison.flow.ending import IdleAgreement
 from unpoison.flow.runnable import RunnableApp
 from unpoison.flow.store_link import StoreLink
 from unpoison.flow.suspects import ExclusiveRun
+from unpoison.model.events import fields
 from unpoison.port.broker import Broker, Finding
 from unpoison.port.broker_url import masked
 from unpoison.port.findings import refuse_losses
@@ -136,7 +137,8 @@ class Run:
     def _stop_by(self, number: int) -> None:
         is_first = not self._stopped.is_set()
         what = f"draining for up to {self._grace:g} s; a second signal stops at once." if is_first else "stopping now."
-        log.info("%s: %s", signal.Signals(number).name, what, extra={"event": "stop"})
+        name = signal.Signals(number).name
+        log.info("%s: %s", name, what, extra=fields("stop", signal=name))
         self.stopped_by = self.stopped_by or number
         self.stop(None if is_first else 0.0)
 
@@ -241,7 +243,7 @@ class Run:
         """Log what was found at the broker, and do not start where it would lose messages."""
         refuse_losses(options.source, found, settings.accept)
         for finding in dict.fromkeys(found):
-            extra = {"event": "finding", "source": options.source, "finding": finding.name}
+            extra = fields("finding", source=options.source, finding=finding.name)
             log.warning("Source %r: %s %s", options.name, finding.problem, finding.fix, extra=extra)
 
     def _catch_signals(self) -> dict[int, Any]:
@@ -303,7 +305,8 @@ def _losses(url: str, source: str) -> Sequence[Finding]:
     try:
         return losses_for(url, source)
     except UnpoisonError as error:
-        log.info("Source %r was not checked for settings that lose messages: %s", source, error, extra={"event": "finding"})
+        extra = fields("not-checked", source=source)
+        log.info("Source %r was not checked for settings that lose messages: %s", source, error, extra=extra)
         return ()
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from unpoison.body.payload import check_size, check_text, checked_headers
 from unpoison.errors import BrokerUnavailable, ConfigError, PayloadError, PublishedMessage, PublishFailed, UnpoisonError
+from unpoison.model.events import fields
 from unpoison.model.message import NO_HEADERS, Outgoing
 from unpoison.port.broker import Broker, Published, not_sent
 
@@ -82,4 +83,5 @@ def warn_of_new_source(source: str, url: str, known: Sequence[str]) -> None:
         source,
         meant,
         consumed,
+        extra=fields("source-created", source=source),
     )

@@ -16,6 +16,7 @@ import msgspec
 from unpoison.control.source import SourceControl
 from unpoison.errors import ConfigError, UnpoisonError
 from unpoison.flow.fleet import Answer, FleetMember, LettersPaused, LettersResumed, News, OutageOver, Snapshot, evidence_of
+from unpoison.model.events import fields
 from unpoison.reporting.control_lines import explained
 from unpoison.store.port import ADMISSION, ConsumerSign, Pause, Shared, SharedCircuit, Store
 
@@ -149,7 +150,8 @@ class StoreLink:
                 raise
             self._goes_away(str(error))
         except Exception as error:  # whatever is wrong, the consumer must not wait for grants that never come
-            log.exception("Source %r: a fault of unpoison's own in its store.", self._source, extra={"event": "store-fault"})
+            extra = fields("store-fault", source=self._source)
+            log.exception("Source %r: a fault of unpoison's own in its store.", self._source, extra=extra)
             self._goes_away(f"The store cannot be used: {error!r}.")
         finally:
             self._asking_since = float("inf")
@@ -235,15 +237,13 @@ class StoreLink:
     def _goes_away(self, error: str) -> None:
         if not self._is_away or not self._first.is_set():
             text = "Source %r: %s Its consumer goes on without: it does not hear of pauses and of outages that others find."
-            log.warning(text, self._source, error, extra={"event": "store-away", "source": self._source})
+            log.warning(text, self._source, error, extra=fields("store-away", source=self._source))
         self._is_away = True
         self._ring()
 
     def _comes_back(self) -> None:
         if self._is_away and self._first.is_set():
-            log.warning(
-                "Source %r: the store can be used again.", self._source, extra={"event": "store-back", "source": self._source}
-            )
+            log.warning("Source %r: the store can be used again.", self._source, extra=fields("store-back", source=self._source))
         self._is_away = False
 
     def _leave(self) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from unpoison.model.dead_letter import DeadLetter
+from unpoison.model.events import fields
 from unpoison.model.fingerprint import renewed
 from unpoison.model.message import HISTORY_LIMIT, MOST_COUNTED, NO_HEADERS, UNTRIED, Counters, Message
 from unpoison.model.verdict import ErrorClassification
@@ -226,5 +227,5 @@ def tell(source: str, count: int) -> None:
         "Source %r: another tool moved %s back from the DLQ. Started again as replays, with their history.",
         source,
         counted(count, "dead letter"),
-        extra={"event": "moved-back", "source": source, "count": count},
+        extra=fields("moved-back", source=source, count=count),
     )

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from unpoison.errors import OwnershipLost
+from unpoison.model.events import fields
 from unpoison.model.message import Counters
 from unpoison.model.wording import counted
 
@@ -51,13 +52,13 @@ def tell(source: str, count: int, who: str = "", since: float | None = None) -> 
         source,
         counted(count, "message"),
         whom,
-        extra={
-            "event": "takeover",
-            "source": source,
-            "count": count,
-            "from_consumer": who or None,
-            "since": began and began.isoformat(timespec="seconds"),
-        },
+        extra=fields(
+            "takeover",
+            source=source,
+            count=count,
+            from_consumer=who or None,
+            since=began and began.isoformat(timespec="seconds"),
+        ),
     )
 
 

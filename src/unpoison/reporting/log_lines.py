@@ -19,6 +19,7 @@ from typing import Any
 
 from unpoison.model.wording import json_text, one_line, visible
 from unpoison.port.broker_url import masked_text
+from unpoison.reporting.current_message import MessageFields, is_ours
 
 LEVELS = ("debug", "info", "warning", "error")
 FORMS = ("text", "json")
@@ -69,14 +70,14 @@ class PlainLines(logging.Formatter):
 
 
 class JSONLines(logging.Formatter):
-    """One JSON object a line, with every field that was given as `extra`."""
+    """One JSON object a line, with every field that was given as `extra`, and the message that a handler works on."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": masked_text(record.getMessage()) if _is_ours(record) else record.getMessage(),
+            "message": masked_text(record.getMessage()) if is_ours(record) else record.getMessage(),
         }
         for name, value in vars(record).items():
             if name not in _STANDARD:
@@ -113,6 +114,7 @@ def offer(style: LogStyle) -> None:
     As the handler of last resort, and not as one of the root logger: `logging.basicConfig` in an app would do nothing then.
     """
     handler = WholeLines()
+    handler.addFilter(MessageFields())
     if style.form == "json":
         handler.setFormatter(JSONLines())
     else:
@@ -157,11 +159,15 @@ def _is_bare(handler: logging.Handler) -> bool:
 
 def _text(record: logging.LogRecord) -> str:
     """Ours are one line each, so a line end in them comes from a payload and could fake a line of its own."""
-    return one_line(masked_text(record.getMessage())) if _is_ours(record) else visible(record.getMessage())
+    return one_line(masked_text(record.getMessage())) if is_ours(record) else visible(record.getMessage()) + _message(record)
 
 
-def _is_ours(record: logging.LogRecord) -> bool:
-    return record.name.partition(".")[0] == "unpoison"
+def _message(record: logging.LogRecord) -> str:
+    """By which message a line of a handler was logged, with the names that JSON lines have for it."""
+    given = vars(record)
+    if not all(name in given for name in ("source", "message_id", "attempt")):
+        return ""
+    return one_line(f" [source={given['source']} message_id={given['message_id']} attempt={given['attempt']}]")
 
 
 def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> str:

@@ -1,7 +1,7 @@
 """Counts what happened and logs it.
 
 The library logs to the logger "unpoison" and configures nothing; the command line does that. Each line says what happened,
-what it means and what happens next. Successes are counted, not logged. docs/cli.md lists the fields of events.
+what it means and what happens next. Successes are counted, not logged. docs/logs.md lists all events and their fields.
 """
 
 import logging
@@ -15,6 +15,7 @@ from typing import Any
 from unpoison.control.changes import Change, Paused, Resumed
 from unpoison.errors import UnpoisonError
 from unpoison.model import verdict
+from unpoison.model.events import fields
 from unpoison.model.failure import Failure, describe
 from unpoison.model.message import Delivery
 from unpoison.model.verdict import Ruling
@@ -84,7 +85,7 @@ class Report:
 
     def _fields(self, event: str, source: str, **more: Any) -> dict[str, Any]:
         """What goes with a log line: JSON lines show it."""
-        return {"event": event, "source": source} | ({"app": self._app} if self._app else {}) | more
+        return fields(event, source=source, **({"app": self._app} if self._app else {}), **more)
 
     def _tell(self, what: str, *about: Any) -> None:
         """Have the observers hear of it. One that fails costs its own news, and nothing else."""
@@ -100,7 +101,7 @@ class Report:
                 return
             self._failing.add(where)
         text = "%s failed, so what it shows is incomplete; messages are not affected. This is logged once. %s: %s"
-        log.error(text, where, *describe(error)[:2], exc_info=error, extra={"event": "observer-failed", "observer": where})
+        log.error(text, where, *describe(error)[:2], exc_info=error, extra=fields("observer-failed", observer=where))
 
     def done(self, source: str, count: int) -> None:
         with self._lock:
@@ -189,7 +190,7 @@ class Report:
             self._name(source),
             lasted,
             error,
-            extra=self._fields("pause", source),
+            extra=self._fields("pause", source, reason="broker"),
         )
 
     def longest_pause(self) -> tuple[str, float, str] | None:
@@ -217,9 +218,9 @@ class Report:
                         self._paused_since.pop(source, None)
         self._tell("controlled", self._name(source), changes, now)
 
-    def waiting(self, source: str, what: str, **fields: object) -> None:
+    def waiting(self, source: str, what: str, **more: object) -> None:
         """Why a run with --until-empty goes on."""
-        log.info("Source %r is not empty yet: %s.", self._name(source), what, extra=self._fields("waiting", source, **fields))
+        log.info("Source %r is not empty yet: %s.", self._name(source), what, extra=self._fields("waiting", source, **more))
 
     def resumed(self, source: str) -> None:
         if not self._broken_since:  # the ordinary case, without a lock
@@ -228,7 +229,7 @@ class Report:
             broken = self._broken_since.pop(source, None)
         if broken is not None:
             lasted = time.monotonic() - broken[0]
-            extra = self._fields("resume", source, seconds=round(lasted, 3))
+            extra = self._fields("resume", source, reason="broker", seconds=round(lasted, 3))
             log.warning("%r resumed after %.1f s.", self._name(source), lasted, extra=extra)
             self._tell("found_broker", self._name(source))
 

@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
+from unpoison.model.events import fields
 from unpoison.store import rows
 from unpoison.store.conditions import Sql
 from unpoison.store.port import (
@@ -194,7 +195,8 @@ class SQLStore:
                 now = self._database.now(run)
                 run("update unpoison_circuits set heard_at = ? where source = ? and heard_at < ?", (now, source, now))
         for each in ended:
-            log.info("%s ends the pause of %r by %s.", by, source, each.by, extra={"event": "resume", "source": source, "by": by})
+            extra = fields("resume", source=source, reason=each.kind, by=by)
+            log.info("%s ends the pause of %r by %s.", by, source, each.by, extra=extra)
         return ended
 
     def leave(self, consumer: str, source: str) -> None:

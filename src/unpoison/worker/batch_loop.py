@@ -7,25 +7,28 @@ dies, the shared memory shows which message was running, which have ended and wh
 import resource
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
 
 from unpoison.model.message import Delivery
+from unpoison.reporting.current_message import CurrentMessage, answer_for_process
 from unpoison.worker import wire
 from unpoison.worker.call import Call, copies, end_copy
 from unpoison.worker.health import Health
-from unpoison.worker.marks import FAILED, IDLE, Marks
+from unpoison.worker.marks import BATCH, FAILED, IDLE, Marks
 
 
 def serve_batches(sock: socket.socket, marks: Marks, call: Call) -> None:
     """Receive a batch, run it, report that it is over; until told to stop, or until something is wrong with this process."""
-    run_delivery, health = call.prepared(), Health()
+    run_delivery, health, current = call.prepared(), Health(), _Current(marks, call.source)
+    answer_for_process(current.message)
     while (received := wire.receive(sock, wire.to_worker)) is not None:
         said, _ = received
         if not isinstance(said, wire.Run):
             return
+        current.begin(said)
         batch = _Batch(sock, marks, said, call, health)
         if said.deliveries is None:
             _run(batch, said.bodies, call.decode, call.function)
@@ -36,6 +39,29 @@ def serve_batches(sock: socket.socket, marks: Marks, call: Call) -> None:
         wire.send(sock, wire.Ended(said.slot, [], peak_memory(), batch.is_leaving))
         if batch.is_leaving:
             return
+
+
+class _Current:
+    """Which message runs, as the marks say. Asked when something is logged, from any thread."""
+
+    def __init__(self, marks: Marks, source: str) -> None:
+        self._marks, self._source = marks, source
+        self._said: wire.Run | None = None
+        self._decoded: tuple[wire.Run | None, Sequence[tuple[str, int]]] = (None, ())
+        """A batch, and the ids and attempts of its messages."""
+
+    def begin(self, said: wire.Run) -> None:
+        self._said = said
+
+    def message(self) -> CurrentMessage | None:
+        said, what = self._said, self._marks.running()[0]
+        if said is None:
+            return None
+        batch, names = self._decoded
+        if batch is not said:
+            self._decoded = said, (names := wire.names_in(said))
+        index = what - 1 - said.slot * BATCH
+        return CurrentMessage(names[index][0], self._source, names[index][1]) if 0 <= index < len(names) else None
 
 
 class _Batch:

@@ -19,6 +19,7 @@ import msgspec
 
 from unpoison.model.failure import Failure
 from unpoison.model.message import Delivery
+from unpoison.reporting.current_message import in_context
 from unpoison.worker import wire
 from unpoison.worker.batch_loop import peak_memory
 from unpoison.worker.call import Call, end_copy, leave
@@ -86,6 +87,7 @@ def serve_threads(sock: socket.socket, marks: Marks, call: Call) -> None:
         while True:
             code, delivery = queues[lane].get()
             lanes.begin(lane)
+            in_context.set(delivery)
             failure = None
             try:
                 call.check_result(run(delivery))
@@ -145,6 +147,7 @@ class _Tasks:
 
     async def _one(self, lane: int, code: int, delivery: Delivery) -> None:
         self._lanes.begin(lane)
+        in_context.set(delivery)
         failure = None
         limit = asyncio.timeout(self._call.timeout)
         try:

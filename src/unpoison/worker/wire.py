@@ -8,13 +8,15 @@ import enum
 import mmap
 import os
 import socket
+from collections.abc import Sequence
+from operator import attrgetter
 from typing import TypeVar
 
 import msgspec
 
 from unpoison.decide.options import ConsumerOptions, Settings
 from unpoison.model.failure import Failure
-from unpoison.model.message import Delivery, Message, MessageMetadata
+from unpoison.model.message import UNTRIED, Delivery, Message, MessageMetadata
 
 PACKET = 128 * 1024
 _INLINE, _FILE = b"i", b"f"
@@ -27,6 +29,8 @@ class Run(msgspec.Struct, frozen=True, tag="run"):
     code: int
     bodies: list[bytes | None]
     deliveries: list[Delivery] | None = None
+    names: bytes = b""
+    """What `names_of` packs, where there are no deliveries. Decoded only if something is logged."""
 
 
 class RunLanes(msgspec.Struct, frozen=True, tag="lanes"):
@@ -131,6 +135,7 @@ ToWorker = Run | RunLanes | Hook | Stop
 FromWorker = Ready | Broken | Ended | Failed | Damaged
 FromTemplate = Described | Broken | Forked
 
+_id = attrgetter("id")
 _encoder = msgspec.msgpack.Encoder(enc_hook=dict)  # the shared empty headers are a mapping proxy
 to_worker = msgspec.msgpack.Decoder(ToWorker)
 from_worker = msgspec.msgpack.Decoder(FromWorker)
@@ -138,6 +143,22 @@ from_template = msgspec.msgpack.Decoder(FromTemplate)
 to_template = msgspec.msgpack.Decoder(Fork)
 
 Decoded = TypeVar("Decoded")
+
+_names = msgspec.msgpack.Decoder(tuple[list[str], dict[int, int]])
+
+
+def names_of(deliveries: Sequence[Delivery]) -> bytes:
+    """The ids of these messages, and the attempts of those that were tried before, by their places."""
+    tried = {n: each.attempt for n, each in enumerate(deliveries) if each.counters is not UNTRIED}
+    return _encoder.encode((list(map(_id, deliveries)), tried))
+
+
+def names_in(said: Run) -> Sequence[tuple[str, int]]:
+    """The id and the attempt of each message of a batch."""
+    if said.deliveries is not None:
+        return [(each.id, each.attempt) for each in said.deliveries]
+    ids, tried = _names.decode(said.names)
+    return [(name, tried.get(n, 1)) for n, name in enumerate(ids)]
 
 
 class Sent(enum.Enum):

@@ -96,7 +96,8 @@ class BatchAssignments:
         if self._needs_delivery:
             said = wire.Run(slot, batch.code, [], [_unreceipted(delivery) for delivery in deliveries])
         else:
-            said = wire.Run(slot, batch.code, [None if each.is_tombstone else each.body for each in deliveries])
+            bodies = [None if each.is_tombstone else each.body for each in deliveries]
+            said = wire.Run(slot, batch.code, bodies, names=wire.names_of(deliveries))
         sent = self._send(said)
         if sent is wire.Sent.YES:
             self._batches.append(batch)

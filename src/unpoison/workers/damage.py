@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from unpoison.model.events import fields
 from unpoison.worker import wire
 from unpoison.worker.health import REVERSIBLE
 from unpoison.workers.interface import Ended
@@ -100,7 +101,7 @@ class Trust:
             ", ".join(said.what),
             "The worker is replaced." if said.is_lasting else "That was undone. To change it for good, do so in on_worker_start.",
             _named(candidates),
-            extra={"event": "worker-damaged", "source": self._source, "candidates": list(candidates)},
+            extra=fields("worker-damaged", source=self._source, pid=worker.process.pid, candidates=list(candidates)),
         )
 
     def _left_alone(self, learned: Sequence[str]) -> None:
@@ -109,7 +110,7 @@ class Trust:
             "expects it unchanged may fail.",
             self._name,
             " and ".join(learned),
-            extra={"event": "worker-habit", "source": self._source},
+            extra=fields("worker-habit", source=self._source),
         )
 
     def ended(self, worker: "PooledWorker", ended: Ended) -> bool:
@@ -133,7 +134,7 @@ class Trust:
             worker.process.pid,
             self._name,
             len(worker.failing),
-            extra={"event": "worker-replaced", "source": self._source},
+            extra=fields("worker-replaced", source=self._source, pid=worker.process.pid),
         )
         self._patience *= 2  # until a new one does better: an outage must not use up one worker after the other
         return False

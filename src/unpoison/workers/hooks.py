@@ -11,10 +11,11 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from unpoison.errors import UnpoisonError
 from unpoison.model import verdict
+from unpoison.model.events import fields
 from unpoison.reporting.observer import Event
 from unpoison.worker import wire
 from unpoison.worker.call import CLOSING, Awaiting, call_hook
@@ -80,7 +81,7 @@ class Hooks(HookCaller):
                 call_hook(self._handler, hook, self._awaiting, event.exception)
             except BaseException as error:  # a hook is user code; it must not end this thread
                 kind = type(error).__name__
-                log.exception("A hook for message %r raised %s; the verdict stands.", hook.message.id, kind, extra=_fields(hook))
+                log.exception("A hook for message %r raised %s; the verdict stands.", hook.message.id, kind, extra=_told(hook))
         self._awaiting.close()
 
 
@@ -110,7 +111,7 @@ class IsolatedHooks(HookCaller):
             except (OSError, UnpoisonError) as error:
                 problem = f"its process could not be had ({error})"
             if problem:
-                log.error("A hook for message %r failed: %s. The verdict stands.", hook.message.id, problem, extra=_fields(hook))
+                log.error("A hook for message %r failed: %s. The verdict stands.", hook.message.id, problem, extra=_told(hook))
         if self._process is not None and self._process.tell(wire.Stop()) is wire.Sent.YES:
             self._process.is_gone(LEAVE_WITHIN)
         self._end()
@@ -142,5 +143,6 @@ class IsolatedHooks(HookCaller):
             self._process = None
 
 
-def _fields(hook: wire.Hook) -> dict[str, str]:
-    return {"event": "hook-failed", "source": hook.message.source, "message_id": hook.message.id}
+def _told(hook: wire.Hook) -> dict[str, Any]:
+    name = "on_dlq" if hook.delay is None else "on_retry"
+    return fields("hook-failed", hook=name, source=hook.message.source, message_id=hook.message.id)

@@ -15,8 +15,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from unpoison.errors import ConfigError
+from unpoison.model.events import fields
 from unpoison.model.failure import Failure, describe
 from unpoison.model.message import Delivery
+from unpoison.reporting.current_message import in_context
 from unpoison.worker.call import CLOSING, Call, WorkerHooks
 from unpoison.workers.interface import Bell, Ended, Interrupted
 
@@ -88,6 +90,7 @@ class InlineWorkers(_Here):
         stop = began + TURN
         done = 0
         for delivery in batch:
+            in_context.set(delivery)
             try:
                 self._call.check_result(run(delivery))
             except BaseException as error:  # whatever it raises, SystemExit included, is this message's failure
@@ -96,6 +99,7 @@ class InlineWorkers(_Here):
             done += 1
             if clock() > stop:
                 break
+        in_context.set(None)
         self._adapt(done, clock() - began)
         self._queue = deque(batch[done:])
         return [Ended(batch[:done], failures, exceptions)]
@@ -168,6 +172,7 @@ class ThreadWorkers(_Here):
                 delivery = self._queue.popleft()
             began = time.monotonic()
             failure, error = None, None
+            in_context.set(delivery)
             try:
                 self._call.check_result(run(delivery))
             except BaseException as raised:  # whatever it raises is this message's failure, never the thread's
@@ -209,6 +214,7 @@ class TaskWorkers(_Here):
         failure: Failure | None = None
         error: BaseException | None = None
         limit = self._timeout()
+        in_context.set(delivery)
         try:
             async with limit:
                 self._call.check_result(await self._call.prepared()(delivery))
@@ -315,7 +321,8 @@ class WorkerHere:
             self._call(function, CLOSING, "the time there is at the end")
         except BaseException as error:  # user code
             name = type(error).__name__
-            log.exception("on_worker_stop raised %s. Messages are not affected; what it was to close may be left open.", name)
+            text = "on_worker_stop raised %s. Messages are not affected; what it was to close may be left open."
+            log.exception(text, name, extra=fields("hook-failed", hook="on_worker_stop"))
 
     def _call(self, function: Callable[[], Any], limit: float, name: str) -> None:
         """Call it here; await what it returns, if that can be awaited, on the loop."""

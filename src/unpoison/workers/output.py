@@ -14,6 +14,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from unpoison.model.events import fields
 from unpoison.reporting.log_lines import STANDARD_ERROR
 
 log = logging.getLogger("unpoison")
@@ -136,9 +137,7 @@ class _Relay:
         except OSError as error:  # the reader is gone, the disk is full: no reason for a message to fail
             if not self._is_broken:
                 what = "What handlers print there is dropped until it works again; messages are not affected"
-                log.warning(
-                    "Writing to %s failed: %s. %s.", _NAMES[self._target], error.strerror, what, extra={"event": "output"}
-                )
+                log.warning("Writing to %s failed: %s. %s.", _NAMES[self._target], error.strerror, what, extra=fields("output"))
             self._is_broken = True
         else:
             self._is_broken = False

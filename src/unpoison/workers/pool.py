@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from unpoison.decide.options import Settings
 from unpoison.errors import UnpoisonError
+from unpoison.model.events import fields
 from unpoison.model.message import Delivery
 from unpoison.worker import wire
 from unpoison.workers.damage import Trust
@@ -186,7 +187,7 @@ class IsolatedWorkers:
                             worker.process.pid,
                             self._consumer.options.name,
                             lie,
-                            extra={"event": "worker-not-believed", "source": self._consumer.options.source},
+                            extra=fields("worker-not-believed", source=self._consumer.options.source, pid=worker.process.pid),
                         )
                         worker.process.kill()
                         return

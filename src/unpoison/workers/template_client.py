@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unpoison.errors import ConfigError
+from unpoison.model.events import fields
 from unpoison.reporting.log_lines import LogStyle
 from unpoison.worker import marks, wire
 from unpoison.workers import pooled_worker
@@ -251,7 +252,8 @@ class StartBackoff:
 
     def worked(self) -> None:
         if self._rounds:
-            log.warning("Workers for %r start again.", self._options.name, extra=self._fields("workers-start"))
+            extra = fields("workers-start", source=self._options.source)
+            log.warning("Workers for %r start again.", self._options.name, extra=extra)
         self._rounds, self._again = 0, 0.0
 
     def failed(self, worker: "PooledWorker") -> None:
@@ -270,11 +272,8 @@ class StartBackoff:
                 "A worker for %r could not start: %s. No message is charged for it; trying again until one starts.",
                 self._options.name,
                 why.rstrip("."),
-                extra=self._fields("workers-do-not-start"),
+                extra=fields("workers-do-not-start", source=self._options.source),
             )
-
-    def _fields(self, event: str) -> dict[str, str]:
-        return {"event": event, "source": self._options.source}
 
     def hanging(self, workers: "Sequence[PooledWorker]") -> "Sequence[PooledWorker]":
         """Those that have been starting for too long."""

@@ -15,6 +15,7 @@ from unpoison.brokers.kafka.cluster_queries import ANSWER_WITHIN, ClusterQueries
 from unpoison.brokers.kafka.errors import result_within, unavailable, with_permission
 from unpoison.brokers.kafka.names import PARTITIONS, Names
 from unpoison.brokers.kafka.topology import replica_count
+from unpoison.model.events import fields
 from unpoison.model.wording import counted
 from unpoison.port.broker import Finding
 from unpoison.port.findings import Check, examine, loss, names_of, stop
@@ -230,5 +231,5 @@ def warn_of_losses(queries: ClusterQueries, names: Names, topics: Collection[str
         except KafkaException:
             continue
         for finding in examine((_expires(names, name),), topic):
-            extra = {"event": "finding", "source": names.source, "finding": finding.name}
+            extra = fields("finding", source=names.source, finding=finding.name)
             log.error("Source %r: %s %s", names.source, finding.problem, finding.fix, extra=extra)

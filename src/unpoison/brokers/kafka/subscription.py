@@ -17,6 +17,7 @@ from unpoison.brokers.kafka.partition import SOURCE_PAUSED, Assignment, Partitio
 from unpoison.brokers.kafka.reading import SourcePause
 from unpoison.brokers.kafka.topology import TopicWatch
 from unpoison.brokers.kafka.waiting import RetryWaiting, Waiting
+from unpoison.model.events import fields
 from unpoison.model.message import Delivery
 from unpoison.port import serialization
 from unpoison.port.reading import Unreadable, read_all, read_one, unreadable
@@ -63,7 +64,7 @@ class Subscription:
             "Source %r: topic %r was deleted and created again. It is consumed from its first message on; what was committed for "
             "the old topic does not count."
         )
-        log.warning(text, self.source, self.names.topic, extra={"event": "topic-made-again", "source": self.source})
+        log.warning(text, self.source, self.names.topic, extra=fields("topic-made-again", source=self.source))
 
     @property
     def members(self) -> tuple[GroupMember, GroupMember]:

@@ -19,6 +19,7 @@ from unpoison.brokers.kafka.errors import DENIED, error_text, result_within, una
 from unpoison.brokers.kafka.names import PARTITIONS, Names
 from unpoison.brokers.kafka.url import Address
 from unpoison.errors import BrokerUnavailable, ConfigError
+from unpoison.model.events import fields
 
 log = logging.getLogger("unpoison")
 
@@ -120,7 +121,7 @@ class Topology:
             raise BrokerUnavailable(self._deleted(names, missing, found))
         self._partitions |= {name: len(topic.partitions) for name, topic in self._make(names, missing, found).items()}
         for name in missing:
-            extra = {"event": "topic-made", "source": names.source, "topic": name}
+            extra = fields("topic-made", source=names.source, topic=name)
             text = "Source %r: topic %r was deleted, and %s. It was created again, and the source continues."
             log.warning(text, names.source, name, what_was_lost(names, name), extra=extra)
         return missing

@@ -16,6 +16,7 @@ import msgspec
 from unpoison.brokers.rabbitmq import properties
 from unpoison.brokers.rabbitmq.properties import Header, Properties, header, text, text_of
 from unpoison.brokers.rabbitmq.wire import Arrived, read_route
+from unpoison.model.events import fields
 from unpoison.model.message import MOST_MOMENT, NO_HEADERS, UNTRIED, Counters, Delivery, Native, Outgoing, as_text
 from unpoison.port import serialization
 from unpoison.port.copying import settling
@@ -288,7 +289,7 @@ class ForeignMessages:
                 source,
                 known.id,
                 known.headers["x-delivery-attempts"],
-                extra={"event": "foreign-attempts", "source": source, "message_id": known.id},
+                extra=fields("foreign-attempts", source=source, message_id=known.id),
             )
         if known.letter is None:
             return known.counters

@@ -17,6 +17,7 @@ from unpoison.brokers.redis.errors import explained, word
 from unpoison.brokers.redis.owner import Owner
 from unpoison.brokers.redis.provisioning import make_group
 from unpoison.errors import BrokerUnavailable
+from unpoison.model.events import fields
 from unpoison.model.message import Delivery
 from unpoison.port.broker import Settlement
 from unpoison.port.reading import FETCH_BYTES, body_bytes
@@ -220,7 +221,7 @@ class Fetcher:
     def repair(self, source: str, error: Exception) -> None:
         """Create the group again if it was destroyed, or the database emptied, while we used it."""
         if isinstance(error, redis.ResponseError) and word(error) == "NOGROUP" and self.create:
-            shown, extra = self._connection.address.shown, {"event": "group-destroyed", "source": source}
+            shown, extra = self._connection.address.shown, fields("group-destroyed", source=source)
             log.error("%r: its consumer group was destroyed in %s. Creating it again.", source, shown, extra=extra)
             make_group(self._connection, source, create=True)
             raise BrokerUnavailable(f"Redis at {shown!r}: {error}. Retrying.") from error

@@ -23,6 +23,7 @@ from unpoison.brokers.redis.connection import Connection, Node
 from unpoison.brokers.redis.errors import explained
 from unpoison.brokers.redis.names import ALONE, HELD, LATER, WAITING, owner_channel
 from unpoison.errors import UnpoisonError
+from unpoison.model.events import fields
 from unpoison.model.wording import counted
 from unpoison.port.broker import Ring, Waits
 from unpoison.port.takeovers import tell
@@ -270,7 +271,7 @@ def take_over(connection: Connection, keys: Sequence[str], me: Owner, from_owner
                 "Source %r: %s that %s held had been trimmed from the stream while it was being handled: lost, unless it had "
                 "been finished. Remove MAXLEN from what writes to the stream. (Came back: %s.)",
                 source, counted(trimmed, "message"), name.decode(errors="backslashreplace"), counted(taken, "other message"),
-                extra={"event": "trimmed", "source": source},
+                extra=fields("trimmed", source=source, count=trimmed),
             )  # fmt: skip
     return came_back
 

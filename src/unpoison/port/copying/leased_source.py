@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
+from unpoison.model.events import fields
 from unpoison.model.message import Counters, Delivery
 from unpoison.port import serialization
 from unpoison.port.copying.leases import Leases, all_in_turn
@@ -101,7 +102,7 @@ class LeasedSource(ABC):
         """Once for each source: a program that writes counters of our name does so on every message."""
         if not self._told_foreign:
             self._told_foreign = True
-            log.warning(warning, self.name, message_id, extra={"event": "foreign-attempts", "source": self.name})
+            log.warning(warning, self.name, message_id, extra=fields("foreign-attempts", source=self.name, message_id=message_id))
 
 
 def returned(counters: Counters, times: int) -> Counters:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Generic, TypeVar
 
 from unpoison.errors import UnpoisonError
+from unpoison.model.events import fields
 from unpoison.port.copying.settling import Receipt
 
 log = logging.getLogger("unpoison")
@@ -148,7 +149,7 @@ class Keeper:
                     "The thread that tells the server which messages this consumer still works on met an error, and goes on. "
                     "Messages that it cannot keep are delivered again. It says this once. It is a bug in unpoison: please report "
                     "the traceback.",
-                    extra={"event": "keeper-error"},
+                    extra=fields("keeper-error"),
                 )
 
     def close(self) -> None:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from unpoison.errors import StoreUnavailable
 from unpoison.model.dead_letter import WholeLetter
+from unpoison.model.events import fields
 from unpoison.model.wording import counted
 from unpoison.port.broker import WHOLE_BYTES, DeadLetters, Progress, ReadAsAWhole, one_look
 from unpoison.store.letters.claims import claimant
@@ -136,5 +137,5 @@ class Collector:
             whole.letter.id,
             counted(len(whole.letter.body), "byte"),
             error,
-            extra={"event": "not-collected", "source": self._source, "letter_id": whole.letter.id},
+            extra=fields("not-collected", source=self._source, letter_id=whole.letter.id),
         )
