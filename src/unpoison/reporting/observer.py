@@ -43,3 +43,6 @@ class Observer:
 
     def found_broker(self, source: str) -> None:
         """It can be used again."""
+
+    def ended(self) -> None:
+        """The run is over, and nothing more is told."""
