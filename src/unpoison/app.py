@@ -53,6 +53,8 @@ class App:
     - `recycle_messages`, `recycle_memory`: replace a worker after so many messages, or above so much memory. None: never.
     - `start_timeout`: how long importing the app, and on_worker_start, may take.
     - `accept`: findings of `unpoison doctor` to start with nevertheless, by name.
+    - `notify`: URLs to which notices about poison are sent: a webhook, Slack, a mail server. docs/notify.md shows them.
+    - `notify_link`: a page that notices point to, with {source} and {group} in it.
     """
 
     def __init__(
@@ -73,11 +75,14 @@ class App:
         recycle_memory: int | None = None,
         start_timeout: float | timedelta | None = DEFAULTS.start_timeout,
         accept: Sequence[str] | None = DEFAULTS.accept,
+        notify: Sequence[str] | None = DEFAULTS.notify,
+        notify_link: str | None = None,
     ) -> None:
         given: dict[str, Any] = {**locals()}  # every argument, by the name of its setting
         del given["self"]
-        if isinstance(accept, list | set | frozenset):
-            given["accept"] = tuple(accept)
+        for name in ("accept", "notify"):
+            if isinstance(given[name], list | set | frozenset):
+                given[name] = tuple(given[name])
         settings = settings_from(given)
         url = resolved(settings.url)
         self.settings: Settings = replace(settings, url=url, store=store_url(url, settings.store))
@@ -86,6 +91,7 @@ class App:
         if settings.expire:
             expiry(settings.expire, collect=settings.collect)
         check_accepted(settings.accept)
+        _check_notified(settings)
         self._consumers: dict[str, Registration] = {}
         self._on_start: list[Callable[[], Any]] = []
         self._on_stop: list[Callable[[], Any]] = []
@@ -307,6 +313,13 @@ class App:
                 broker.open([], create=self.settings.create)
                 self._publisher = (os.getpid(), broker)
             return self._publisher[1]
+
+
+def _check_notified(settings: Settings) -> None:
+    if settings.notify or settings.notify_link:
+        from unpoison.notifying.targets import check_targets  # noqa: PLC0415 - most apps have nobody to tell
+
+        check_targets(settings.notify, settings.notify_link)
 
 
 def _checked_ids(ids: Iterable[str], count: int) -> list[str]:

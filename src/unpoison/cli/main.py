@@ -67,6 +67,7 @@ COMMANDS = {
     "status": ("unpoison.cli.status:command", "Show what waits, what is paused or down, and who consumes."),
     "pause": ("unpoison.cli.pause:pause", "Pause a source for all its consumers."),
     "resume": ("unpoison.cli.pause:resume", "Resume a source that is paused or has an outage."),
+    "notify": ("unpoison.cli.notify:command", "Send a test notice, and say what came back."),
     "plan": ("unpoison.cli.plan:command", "See what retries add to the traffic, and when they come."),
     "plan-topology": ("unpoison.cli.topology:plan_topology", "Print what an administrator must create or grant for an app."),
     "migrate": ("unpoison.cli.topology:migrate", "Create the tables that a database broker needs, or print the SQL."),

@@ -4,6 +4,7 @@ Options are plain data: the consumer reads them without importing any user code.
 """
 
 import os
+import re
 import sys
 import warnings
 from collections.abc import Mapping
@@ -17,6 +18,10 @@ from unpoison.model.backoff import DEFAULT_BACKOFF, MAX_AGE, MAX_ATTEMPTS, Limit
 
 Isolation = Literal["process", "thread", "inline"]
 Tombstones = Literal["handle", "skip"]
+
+
+_BETWEEN_URLS = re.compile(r"\s+|,\s*(?=[a-zA-Z][a-zA-Z0-9+.-]*:)")
+"""A comma only where another URL begins: a list of mail addresses has commas too."""
 
 
 class Default:
@@ -53,6 +58,9 @@ class Settings:
     recycle_memory: int | None = None
     start_timeout: float = 60.0
     accept: tuple[str, ...] = ()
+    notify: tuple[str, ...] = field(default=(), repr=False)
+    """URLs of those who are told; `notifying/targets.py` checks them."""
+    notify_link: str | None = None
 
     def __post_init__(self) -> None:
         if self.store is not None and not isinstance(self.store, str):
@@ -68,6 +76,8 @@ class Settings:
         seconds(self.start_timeout, "start_timeout")
         if not isinstance(self.accept, tuple) or not all(isinstance(each, str) for each in self.accept):
             raise ConfigError(f"accept must be a list of findings by name, got {self.accept!r}. For example ['messages-expire'].")
+        if not isinstance(self.notify, tuple) or not all(isinstance(each, str) for each in self.notify):
+            raise ConfigError("notify must be a list of URLs. For example ['https://hooks.slack.com/services/…'].")
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +188,8 @@ def _from_text(variable: str, text: str, kind: Any) -> Any:
         if text.lower() not in ("1", "0", "true", "false", "yes", "no"):
             raise ConfigError(f"{variable} must be true or false, got {text!r}. Set it to one of them, or unset it.")
         return text.lower() in ("1", "true", "yes")
+    if variable == "UNPOISON_NOTIFY":
+        return tuple(filter(None, _BETWEEN_URLS.split(text.strip(" \t\n,"))))
     if "tuple" in str(kind):
         return tuple(filter(None, (part.strip() for part in text.split(","))))
     if "str" in str(kind):

@@ -60,7 +60,7 @@ class Run:
         self._apps = apps
         self._options = _named(apps)
         labels = {id(app): {each.source: each.label for each in self._options[id(app)] if each.label} for app in apps}
-        self._reports = {id(app): Report(app.reference, labels[id(app)], observers) for app in apps}
+        self._reports = {id(app): Report(app.reference, labels[id(app)], [*observers, *_notifiers(app)]) for app in apps}
         self._views = {
             (id(app), options.source): SourceView(app.settings, options, is_observed=bool(observers))
             for app in apps
@@ -290,6 +290,15 @@ class InProcessConsumer:
 def _name() -> str:
     """What this process is called in dead letters and among the consumers of a fleet."""
     return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def _notifiers(app: RunnableApp) -> Sequence[Observer]:
+    """Who tells people what happens, if anybody is to be told."""
+    if not app.settings.notify:
+        return ()
+    from unpoison.notifying.notifier import notifier_for  # noqa: PLC0415 - most apps have nobody to tell
+
+    return [notifier_for(app.settings, app.reference)]
 
 
 def _link(settings: Settings, source: str, bell: Bell) -> StoreLink | None:

@@ -29,6 +29,9 @@ _HIDDEN_IN_TEXT = re.compile(rf"""(?<![\w?&.-])({_NAMES}['"]?\s*(?:=\s*|:\s*(?=[
 _EXAMPLES = ("://user:password@", "://name:password@")
 """How our own messages say what a URL looks like."""
 
+_SECRET_PATH = re.compile(r"slack\+https?://|https?://(?:[^/@]*@)?hooks\.slack\.com/", re.IGNORECASE)
+"""Addresses of which whoever knows the path may write there."""
+
 _TOKENS = ("nats", "tls")
 """Schemes in which a user without a password is a token."""
 
@@ -172,6 +175,8 @@ def masked(url: str) -> str:
     scheme, separator, rest = url.partition("://")
     if not separator:
         return _HIDDEN_IN_TEXT.sub(rf"\1{HIDDEN}", _without_login(url) if "@" in url else url)
+    if _SECRET_PATH.match(url):
+        return f"{scheme}://{_without_login(rest.partition('/')[0])}/{HIDDEN}"
     head, query = _split(rest)
     if any("@" in part and not _may_hold_at(part) for part in query):
         head, query = rest, []  # the question mark stands in a password

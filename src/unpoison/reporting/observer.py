@@ -31,7 +31,7 @@ class Observer:
         """This source is consumed from now on. `view` shows its consumer at any time, to any thread."""
 
     def close(self) -> None:
-        """The run is over. Told once for each app."""
+        """The run is over, and nothing more is told. Told once for each app."""
 
     def done(self, source: str, count: int) -> None:
         """So many messages were handled."""
