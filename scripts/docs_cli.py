@@ -20,7 +20,8 @@ This page has the `--help` of every command. `make docs` writes it from the code
 - **Streams.** Results go to standard output; log lines, progress and errors to standard error. With `--json` standard output
   holds one JSON document and nothing else.
 - **Confirmation.** Commands that destroy something ask first. Without a terminal they refuse unless `--yes` is given.
-- **Colours and bars** appear on a terminal only; `NO_COLOR=1` turns colours off. `unpoison completion` sets up your shell; it completes groups of dead letters too.
+- **Colours and bars** appear on a terminal only; `NO_COLOR=1` turns colours off. `unpoison completion` sets up your shell; it
+  completes groups of dead letters too.
 
 ## Log lines of `unpoison run`
 

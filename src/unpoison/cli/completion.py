@@ -1,15 +1,19 @@
-"""Which groups of dead letters can the shell offer to complete? Those of the store that the line names."""
+"""The option --where, and the groups that the shell offers for it and for arguments: those of the store that the line names."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing, redirect_stderr
+from typing import Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
 from unpoison.cli.target import fleet
+from unpoison.cli.where import FilterType
 from unpoison.model.wording import first_line, one_line
 from unpoison.store.letters.values import StoredGroup
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 MOST = 50
 """Groups that are offered: the largest."""
@@ -43,3 +47,7 @@ def _groups(ctx: click.Context) -> Sequence[StoredGroup]:
     with closing(letters_for(store)) as letters:
         letters.open(create=False)
         return letters.groups(limit=MOST)
+
+
+def where_option(help: str) -> Callable[[Function], Function]:  # noqa: A002 - as click says
+    return click.option("--where", type=FilterType(groups_begun), metavar="FILTER", help=f"{help} See unpoison dlq --help.")

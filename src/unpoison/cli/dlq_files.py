@@ -8,10 +8,10 @@ from typing import BinaryIO
 
 import click
 
+from unpoison.cli.completion import where_option
 from unpoison.cli.input_output import print_json
 from unpoison.cli.screen import progress
 from unpoison.cli.target import GivenTarget, fleet, fleet_options, target_options
-from unpoison.cli.where import where_option
 from unpoison.errors import PayloadError
 from unpoison.filters.filter import Filter
 from unpoison.filters.terms import And, Condition, Or, Pattern, Term

@@ -7,11 +7,10 @@ from typing import Any
 
 import click
 
-from unpoison.cli.completion import complete_group
+from unpoison.cli.completion import complete_group, where_option
 from unpoison.cli.input_output import Duration, print_json
 from unpoison.cli.screen import moment, said_of_group
 from unpoison.cli.target import DLQ, GivenTarget, Target, target_options
-from unpoison.cli.where import where_option
 from unpoison.filters.filter import Filter
 from unpoison.model.dead_letter import iso
 from unpoison.model.wording import counted, one_line

@@ -1,7 +1,6 @@
-"""The option --where: which letters does a command take?"""
+"""A filter as the value of an option: how is it read and completed?"""
 
 from collections.abc import Callable
-from typing import Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
@@ -10,11 +9,12 @@ from unpoison.errors import FilterError
 from unpoison.filters.fields import FIELDS, Kind
 from unpoison.filters.filter import Filter
 
-Function = TypeVar("Function", bound=Callable[..., Any])
 
-
-class _FilterType(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions of click only
+class FilterType(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions of click only
     name = "filter"
+
+    def __init__(self, groups: Callable[[click.Context, str], list[CompletionItem]]) -> None:
+        self._groups = groups
 
     def convert(self, value: str | Filter, param: click.Parameter | None, ctx: click.Context | None) -> Filter:
         try:
@@ -23,13 +23,11 @@ class _FilterType(click.ParamType):  # type: ignore[type-arg]  # generic in newe
             self.fail(str(error), param, ctx)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """The names of fields, and the values of those that have only a few. Of groups those in the store that the line names."""
+        """The names of fields, and the values of those that have only a few; of groups what `groups` offers."""
         at = max(incomplete.rfind(character) for character in " (-\"'") + 1
         before, begun = incomplete[:at], incomplete[at:]
         if begun.startswith("group:"):
-            from unpoison.cli.completion import groups_begun  # noqa: PLC0415 - only where a group is completed
-
-            return [CompletionItem(before + item.value, help=item.help) for item in groups_begun(ctx, begun)]
+            return [CompletionItem(before + item.value, help=item.help) for item in self._groups(ctx, begun)]
         endings = [f"{name}{_sign(name)}" for name in FIELDS]
         endings += [f"{name}:{value}" for name, field in FIELDS.items() if begun.startswith(f"{name}:") for value in field.values]
         return [CompletionItem(before + ending) for ending in endings if ending.startswith(begun)]
@@ -39,7 +37,3 @@ def _sign(name: str) -> str:
     """What stands behind a field most often."""
     kind = FIELDS[name].kind
     return "." if kind is Kind.HEADER else ">" if kind in (Kind.NUMBER, Kind.AGE) else ":"
-
-
-def where_option(help: str) -> Callable[[Function], Function]:  # noqa: A002 - as click says
-    return click.option("--where", type=_FilterType(), metavar="FILTER", help=f"{help} See unpoison dlq --help.")

@@ -98,6 +98,14 @@ EVENTS: dict[str, LogEvent] = {
     "not-collected": LogEvent(
         (_WARNING, _ERROR), ("source",), ("letter_id",), "dead letters, or the one that is named, stay in the DLQ of the broker"
     ),
+    "depth-fault": LogEvent((_ERROR,), (), (), "a fault of unpoison's own where metrics read depths; once for each cause"),
+    "notified": LogEvent((_DEBUG,), ("target",), (), "a notice was sent"),
+    "notify-failed": LogEvent((_ERROR,), ("target",), (), "a notice could not be sent, and is given up; told once"),
+    "notify-back": LogEvent((_WARNING,), ("target",), (), "notices are sent again"),
+    "notify-left": LogEvent((_WARNING,), (), (), "the last notices of a run could not be sent in time"),
+    "notify-store-away": LogEvent((_WARNING,), (), (), "each process tells what it finds, since the store cannot be asked"),
+    "notify-fault": LogEvent((_ERROR,), (), (), "a fault of unpoison's own in a notice; told once"),
+    "expired": LogEvent((_INFO,), ("count", "where"), (), "old letters were deleted from the store, as `expire` says"),
     "collected-again": LogEvent((_INFO,), ("source",), (), "dead letters are collected again"),
     "collector-fault": LogEvent((_ERROR,), ("source",), (), "a fault of unpoison's own in the collector"),
 }
@@ -151,6 +159,8 @@ MEANINGS: dict[str, str] = {
     "pid": "the process id of the worker",
     "candidates": "the ids of the messages that may have done it",
     "hook": "its name, as `on_failure`",
+    "target": "to whom notices are sent, without passwords",
+    "where": "which letters, as a filter",
 }
 """What each field is."""
 

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TypeVar
 
 from unpoison.errors import UnpoisonError
+from unpoison.model.events import fields
 from unpoison.notifying.limits import MOST, MOST_OF_LETTERS, PERIOD, WINDOW, WORSE
 from unpoison.notifying.notice import OF_LETTERS, Kind, Notice
 from unpoison.store.notices import ToldNotices
@@ -100,7 +101,7 @@ class Claims:
     def _goes_away(self, error: UnpoisonError) -> None:
         if not self._is_away:
             text = "%s Until it can be used, each process tells by itself what it finds, so the same may be told several times."
-            log.warning(text, error, extra={"event": "notify-store-away"})
+            log.warning(text, error, extra=fields("notify-store-away"))
         if self._is_open and self._told is not None:
             self._told.close()
         self._is_open, self._is_away, self._try_at = False, True, self._clock() + AGAIN_AFTER

@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from unpoison.model.events import fields
 from unpoison.notifying.forms import Written
 from unpoison.notifying.sending import TIMEOUT, Answer, send
 from unpoison.notifying.targets import Target
@@ -116,9 +117,12 @@ class Delivering:
 
     def _succeeded(self, said: Written, answer: Answer) -> None:
         if self._is_failing:
-            log.warning("Notices to %s are sent again.", self._target.shown, extra={"event": "notify-back"})
+            log.warning(
+                "Notices to %s are sent again.", self._target.shown, extra=fields("notify-back", target=self._target.shown)
+            )
         self._is_failing = False
-        log.debug("Sent the notice %r to %s: %s", said.notice.title, self._target.shown, answer.said)
+        extra = fields("notified", target=self._target.shown)
+        log.debug("Sent the notice %r to %s: %s", said.notice.title, self._target.shown, answer.said, extra=extra)
         self._told(said, True)
 
     def _give_up(self, said: Written, why: str) -> None:
@@ -129,7 +133,7 @@ class Delivering:
                 said.notice.title,
                 self._target.shown,
                 why.rstrip("."),
-                extra={"event": "notify-failed", "target": self._target.shown},
+                extra=fields("notify-failed", target=self._target.shown),
             )
         self._is_failing = True
         self._told(said, False)

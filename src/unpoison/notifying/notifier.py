@@ -18,6 +18,7 @@ from unpoison.control.changes import Change
 from unpoison.decide.options import Settings
 from unpoison.errors import UnpoisonError
 from unpoison.model import verdict
+from unpoison.model.events import fields
 from unpoison.model.failure import Failure
 from unpoison.model.message import Delivery
 from unpoison.model.wording import counted, in_words
@@ -118,7 +119,7 @@ class Notifier(Observer):
         left = sum(delivering.join() for delivering in self._deliveries)
         if left or self._thread.is_alive():
             said = counted(left, "notice") if left else "The last notices"
-            log.warning("%s could not be sent within %s, and is given up.", said, in_words(LAST), extra={"event": "notify-left"})
+            log.warning("%s could not be sent within %s, and is given up.", said, in_words(LAST), extra=fields("notify-left"))
 
     # In the thread of the notifier
 
@@ -143,7 +144,8 @@ class Notifier(Observer):
             self.step(is_last=is_last)
         except Exception:  # whatever is wrong with a notice, the next one may be right
             if not self._has_failed:
-                log.exception("A notice could not be made; messages are not affected. This is a bug in unpoison.")
+                text = "A notice could not be made; messages are not affected. This is a bug in unpoison."
+                log.exception(text, extra=fields("notify-fault"))
             self._has_failed = True
 
     def step(self, *, is_last: bool = False) -> None:

@@ -15,6 +15,7 @@ import msgspec
 
 from unpoison.brokers import broker_for
 from unpoison.errors import UnpoisonError
+from unpoison.model.events import fields
 from unpoison.port.at_broker import AtBroker, deleted_after, lag, oldest
 from unpoison.port.broker import Broker, TellsOldest
 from unpoison.port.table_versions import NotCreated
@@ -131,7 +132,7 @@ class Polled(Generic[Answer]):
         if not isinstance(error, UnpoisonError) and str(error) not in self._failing:
             self._failing.add(str(error))
             text = "Depths could not be read, by a fault in unpoison. Messages are not affected. This is logged once."
-            log.error(text, exc_info=error, extra={"event": "depth-fault"})
+            log.error(text, exc_info=error, extra=fields("depth-fault"))
 
     def _is_connected(self) -> bool:
         raise NotImplementedError

@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable
 
+from unpoison.model.events import fields
 from unpoison.model.wording import counted
 from unpoison.store.choice import expiry
 from unpoison.store.letters.operator import operator
@@ -30,6 +31,6 @@ class Expiry:
         deleted = store.expire(self._where, by=operator()).changed
         self._next = now + EVERY
         if deleted:
-            extra = {"event": "expired", "count": deleted, "where": str(self._where)}
+            extra = fields("expired", count=deleted, where=str(self._where))
             log.info("Deleted %s from the store: expired (%s).", counted(deleted, "dead letter"), self._where, extra=extra)
         return deleted

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from unpoison.store.letters.counts import HOUR, Kind
-from unpoison.store.letters.group_work import work_of
+from unpoison.store.letters.noted import work_of
 from unpoison.store.letters.values import NO_WORK, StoredGroup
 from unpoison.store.rows import Execute
 from unpoison.store.sql_store import Database

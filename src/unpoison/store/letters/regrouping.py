@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from unpoison.model.fingerprint import is_of_this_version
 from unpoison.store.letters.counts import Changes, Kind, counts
-from unpoison.store.letters.group_work import copy_work
+from unpoison.store.letters.noted import copy_work
 from unpoison.store.letters.rows import FROM, STORED, prepared, stored
 from unpoison.store.letters.turns import Turns, take_turn
 from unpoison.store.letters.values import Progress
