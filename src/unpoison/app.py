@@ -52,6 +52,8 @@ class App:
     - `recycle_messages`, `recycle_memory`: replace a worker after so many messages, or above so much memory. None: never.
     - `start_timeout`: how long importing the app, and on_worker_start, may take.
     - `accept`: findings of `unpoison doctor` to start with nevertheless, by name.
+    - `metrics_port`, `metrics_host`: where consumers answer /metrics, /healthz and /readyz. None: nowhere; port 0: any free port.
+    - `heartbeat_file`: a file whose time is renewed while all consumers turn. None: no file.
     """
 
     def __init__(
@@ -71,6 +73,9 @@ class App:
         recycle_memory: int | None = None,
         start_timeout: float | timedelta | None = DEFAULTS.start_timeout,
         accept: Sequence[str] | None = DEFAULTS.accept,
+        metrics_port: int | None = DEFAULTS.metrics_port,
+        metrics_host: str | None = DEFAULTS.metrics_host,
+        heartbeat_file: str | None = DEFAULTS.heartbeat_file,
     ) -> None:
         given: dict[str, Any] = {**locals()}  # every argument, by the name of its setting
         del given["self"]

@@ -26,6 +26,8 @@ from unpoison.flow.ending import IdleAgreement
 from unpoison.flow.runnable import RunnableApp
 from unpoison.flow.store_link import StoreLink
 from unpoison.flow.suspects import ExclusiveRun
+from unpoison.observing.health import Phase, SourceHealth
+from unpoison.observing.monitoring import Exposed, Monitoring, exposed_by
 from unpoison.port.broker import Broker, Finding
 from unpoison.port.broker_url import masked
 from unpoison.port.findings import refuse_losses
@@ -53,11 +55,17 @@ cycles would keep hundreds of megabytes of unused bodies."""
 class Run:
     """All consumers of some apps, from start to stop."""
 
-    def __init__(self, apps: Sequence[RunnableApp], *, is_dedicated: bool = False, observers: Sequence[Observer] = ()) -> None:
+    def __init__(
+        self,
+        apps: Sequence[RunnableApp],
+        *,
+        is_dedicated: bool = False,
+        observers: Sequence[Observer] = (),
+        exposed: Exposed | None = None,
+    ) -> None:
+        """`exposed` is where it is to be seen from outside, where its apps do not say so."""
         self._apps = apps
         self._options = _named(apps)
-        labels = {id(app): {each.source: each.label for each in self._options[id(app)] if each.label} for app in apps}
-        self._reports = {id(app): Report(app.reference, labels[id(app)], observers) for app in apps}
         self._exclusive = ExclusiveRun()
         self._idle_agreement = IdleAgreement(sum(len(app.consumers()) for app in apps))
         self._consumers: list[Consumer] = []
@@ -76,6 +84,12 @@ class Run:
 
         for url in {app.settings.url for app in apps}:
             check_sources(url, {each.source for app in apps if app.settings.url == url for each in app.consumers()})
+        where = exposed_by([app.settings for app in apps], exposed or Exposed())
+        sources = [_health(app, options) for app in apps for options in self._options[id(app)]]
+        self._monitoring = Monitoring(where, sources, self._stopped.is_set)
+        labels = {id(app): {each.source: each.label for each in self._options[id(app)] if each.label} for app in apps}
+        heard_by = (*observers, *self._monitoring.observers)
+        self._reports = {id(app): Report(app.reference, labels[id(app)], heard_by) for app in apps}
 
     def tallies(self, *apps: RunnableApp) -> dict[str, Tally]:
         """Of these apps, or of all: by the name of each source that anything happened to."""
@@ -104,6 +118,7 @@ class Run:
         if not any(leaves_cycles(app.settings.url) or _runs_handlers_here(app) for app in self._apps):
             gc.set_threshold(COLLECT_AFTER, *collected[1:])
         try:
+            self._monitoring.start()
             for thread in threads:
                 thread.start()
             running = len(threads)
@@ -120,6 +135,7 @@ class Run:
                 signal.signal(number, handler)
             for app in self._apps:
                 app.close()
+            self._monitoring.close()
         if self._crashed:
             raise _in_one(self._crashed)
 
@@ -143,6 +159,7 @@ class Run:
     def stop(self, grace: float | None = None) -> None:
         """Drain: running messages finish within the grace, the others go back uncounted."""
         self._stopped.set()
+        self._monitoring.look_now()
         for consumer in list(self._consumers):
             consumer.stop(self._grace if grace is None else grace)
 
@@ -169,9 +186,11 @@ class Run:
 
     def _consume(self, app: RunnableApp, options: ConsumerOptions, until_empty: bool) -> None:
         bell, link, collecting = Bell(), None, None
+        health = self._monitoring.health.of(options.name)
         try:
+            health.enters(Phase.OPENING)
             link = _link(app.settings, options.source, bell)
-            consumer = self._start(app, options, bell, link)
+            consumer = self._start(app, options, bell, link, health)
             if consumer is None:
                 return
             if app.settings.collect:
@@ -185,15 +204,19 @@ class Run:
             self._crashed.append(error)
             self.stop()
         finally:
+            health.enters(Phase.ENDED)
             for each in (link, collecting):
                 if each is not None:
                     each.close()
 
-    def _start(self, app: RunnableApp, options: ConsumerOptions, bell: Bell, link: StoreLink | None) -> Consumer | None:
+    def _start(
+        self, app: RunnableApp, options: ConsumerOptions, bell: Bell, link: StoreLink | None, health: SourceHealth
+    ) -> Consumer | None:
         broker, report = broker_for(app.settings.url), self._reports[id(app)]
-        if not self._open(app.settings, options, broker, bell, report):
+        if not self._open(app.settings, options, broker, bell, report, health):
             return None
         try:
+            health.enters(Phase.STARTING)
             if link is not None:
                 link.start()
             started = app.start_workers(options, broker, bell)
@@ -201,6 +224,8 @@ class Run:
             broker.close()
             raise
         report.started(options.source, masked(app.settings.url), started.where)
+        health.problem = started.problem
+        health.enters(Phase.RUNNING)
         return Consumer(
             options,
             broker,
@@ -213,14 +238,18 @@ class Run:
             name=_name(),
             code_version=app.settings.code_version,
             link=link,
+            last_turn=health.last_turn,
         )
 
-    def _open(self, settings: Settings, options: ConsumerOptions, broker: Broker, bell: Bell, report: Report) -> bool:
+    def _open(
+        self, settings: Settings, options: ConsumerOptions, broker: Broker, bell: Bell, report: Report, health: SourceHealth
+    ) -> bool:
         """Wait for the broker if it is not there. False if a stop came first. It is tried once in any case: where one source
         lacks something, the error names what the others lack too."""
         is_first = True
         while is_first or not self._stopped.is_set():
             is_first = False
+            health.last_turn.note()
             try:
                 found = broker.open([options.source], create=settings.create, ring=bell.ring)
                 self._look(settings, options, [*found, *_losses(settings.url, options.source)])
@@ -278,6 +307,13 @@ def _link(settings: Settings, source: str, bell: Bell) -> StoreLink | None:
         return None
     store = store_for(settings.store)
     return StoreLink(store, source, _name(), settings.code_version, bell.ring, create=settings.create)
+
+
+def _health(app: RunnableApp, options: ConsumerOptions) -> SourceHealth:
+    handlers = 0.0
+    if options.isolation == "inline":  # they run within a turn
+        handlers = float("inf") if options.timeout is None else options.timeout
+    return SourceHealth(options.name, app.settings.start_timeout, handlers, app.imported_at)
 
 
 def _named(apps: Sequence[RunnableApp]) -> dict[int, list[ConsumerOptions]]:
