@@ -5,6 +5,7 @@ import signal
 import socket
 import sys
 from contextlib import closing, suppress
+from urllib.request import urlopen
 
 import pytest
 
@@ -170,6 +171,8 @@ def test_two_apps_share_one_port(shop):
         assert consumer.ready(200, source=1)["source"] == "bills"
         assert len(consumer.ask("/readyz")[1]["sources"]) == 2
         assert len(consumer.logged("listen")) == 1
+        with urlopen(f"http://127.0.0.1:{consumer.port}/metrics") as response:
+            assert b'unpoison_consumer_running{queue="bills"} 1.0' in response.read()
 
 
 def test_a_port_that_is_taken_is_said_at_once(shop):

@@ -2,9 +2,11 @@
 
 import logging
 import os
+import sys
 from contextlib import closing
 from http.client import HTTPConnection
 
+import prometheus_client
 import pytest
 
 from unpoison import App
@@ -90,7 +92,7 @@ def test_they_come_from_the_environment_too():
 def test_nothing_is_watched_that_nobody_asked_for(monkeypatch):
     monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
     monitoring = Monitoring(Exposed(), [])
-    assert monitoring.observers == ()
+    assert monitoring.observers == []
     monitoring.start()
     assert not monitoring._thread.is_alive()
     monitoring.close()
@@ -164,11 +166,24 @@ def test_consumers_without_isolation_answer_until_they_end(isolation, tmp_path):
         journal.wait_for("start")
         while len(statuses) != 4:
             running._thread.join(0.01)
-    assert statuses[:2] == [200, 200]
+    assert statuses[:3] == [200, 200, 200]
     assert statuses[3]
     with pytest.raises(ConnectionRefusedError):
         asked(port, "/healthz")
     assert not (tmp_path / "alive").exists()
+
+
+@pytest.mark.parametrize("is_installed", [True, False])
+def test_without_the_package_for_metrics_the_port_says_what_to_install_and_serves_the_rest(is_installed, monkeypatch):
+    monkeypatch.setitem(sys.modules, "prometheus_client", prometheus_client if is_installed else None)
+    app = App("memory://", metrics_port=0)
+    app.consumer("orders")(print)
+    with Journal() as journal, Running(app) as running:
+        journal.wait_for("start")
+        port = running.run._monitoring._server.port
+        statuses = [asked(port, path) for path in ("/healthz", "/metrics")]
+    assert statuses == [200, 200 if is_installed else 501]
+    assert ("pip install 'unpoison[metrics]'" in _only(journal, "listen")) is not is_installed
 
 
 def _only(journal, event):

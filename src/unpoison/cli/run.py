@@ -11,6 +11,7 @@ from dataclasses import asdict
 
 import click
 
+from unpoison.app import make_metrics
 from unpoison.cli.input_output import keep_for_json, print_json
 from unpoison.cli.target import runnable, whole
 from unpoison.flow.run import Run
@@ -120,7 +121,8 @@ def command(  # noqa: PLR0917 - click passes them by name
     apps = [runnable(reference, workers, style) for reference in dict.fromkeys(map(whole, references))]
     if not any(options.isolation != "process" for app in apps for options in app.consumers()):
         settle()  # no app is imported into this process, so none can set up logging here
-    run = Run(apps, is_dedicated=True, exposed=Exposed(metrics_port, metrics_host, heartbeat_file))
+    exposed = Exposed(metrics_port, metrics_host, heartbeat_file)
+    run = Run(apps, is_dedicated=True, exposed=exposed, make_metrics=make_metrics)
     shown = until_empty and not quiet and log_format == "text" and is_possible()
     with progress_line(lambda: _counts(run.result().total)) if shown else nullcontext():
         run.serve(until_empty=until_empty)

@@ -10,12 +10,13 @@ import signal
 import socket
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from operator import itemgetter
 from queue import Empty, SimpleQueue
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from unpoison.brokers import broker_for, check_sources, leaves_cycles, losses_for
 from unpoison.decide.options import ConsumerOptions, Settings
@@ -26,6 +27,7 @@ from unpoison.flow.ending import IdleAgreement
 from unpoison.flow.runnable import RunnableApp
 from unpoison.flow.store_link import StoreLink
 from unpoison.flow.suspects import ExclusiveRun
+from unpoison.flow.view import SourceView
 from unpoison.observing.health import Phase, SourceHealth
 from unpoison.observing.monitoring import Exposed, Monitoring, exposed_by
 from unpoison.port.broker import Broker, Finding
@@ -36,6 +38,9 @@ from unpoison.reporting.report import Report, RunResult, Tally
 from unpoison.store.choice import store_for
 from unpoison.workers.interface import Bell
 from unpoison.workers.pooled_worker import reap
+
+if TYPE_CHECKING:
+    from unpoison.observing.metrics import Metrics
 
 log = logging.getLogger("unpoison")
 
@@ -62,8 +67,10 @@ class Run:
         is_dedicated: bool = False,
         observers: Sequence[Observer] = (),
         exposed: Exposed | None = None,
+        make_metrics: "Callable[[str | None], Metrics] | None" = None,
     ) -> None:
-        """`exposed` is where it is to be seen from outside, where its apps do not say so."""
+        """`exposed` is where it is to be seen from outside, where its apps do not say so. `make_metrics` gets the version of the
+        user's code."""
         self._apps = apps
         self._options = _named(apps)
         self._exclusive = ExclusiveRun()
@@ -77,16 +84,18 @@ class Run:
         """Each signal, and None for each consumer that ended."""
         self._reaps_everything = is_dedicated or os.getpid() == 1
         self._grace = max((app.settings.grace for app in apps), default=0.0)
-        if not any(app.consumers() for app in apps):
-            raise ConfigError(
-                "The app has no consumer, so there is nothing to run. Decorate a function with @app.consumer('orders')."
-            )
-
-        for url in {app.settings.url for app in apps}:
-            check_sources(url, {each.source for app in apps if app.settings.url == url for each in app.consumers()})
-        where = exposed_by([app.settings for app in apps], exposed or Exposed())
-        sources = [_health(app, options) for app in apps for options in self._options[id(app)]]
-        self._monitoring = Monitoring(where, sources, self._stopped.is_set)
+        _check(apps)
+        settings = [app.settings for app in apps]
+        where = exposed_by(settings, exposed or Exposed())
+        is_measured = bool(observers) or where.port is not None
+        self._views = {
+            (id(app), each.source): SourceView(app.settings, each, app.imported_at, is_observed=is_measured)
+            for app in apps
+            for each in self._options[id(app)]
+        }
+        sources = [view.health for view in self._views.values()]
+        metrics = None if make_metrics is None else partial(make_metrics, _versions(settings))
+        self._monitoring = Monitoring(where, sources, self._stopped.is_set, metrics)
         labels = {id(app): {each.source: each.label for each in self._options[id(app)] if each.label} for app in apps}
         heard_by = (*observers, *self._monitoring.observers)
         self._reports = {id(app): Report(app.reference, labels[id(app)], heard_by) for app in apps}
@@ -113,6 +122,8 @@ class Run:
             for app in self._apps
             for options in self._options[id(app)]
         ]
+        for (app_id, source), view in self._views.items():
+            self._reports[app_id].watch(source, view)
         before = self._catch_signals()
         collected = gc.get_threshold()
         if not any(leaves_cycles(app.settings.url) or _runs_handlers_here(app) for app in self._apps):
@@ -135,6 +146,7 @@ class Run:
                 signal.signal(number, handler)
             for app in self._apps:
                 app.close()
+                self._reports[id(app)].close()
             self._monitoring.close()
         if self._crashed:
             raise _in_one(self._crashed)
@@ -185,18 +197,18 @@ class Run:
             self._happened.put(None)
 
     def _consume(self, app: RunnableApp, options: ConsumerOptions, until_empty: bool) -> None:
-        bell, link, collecting = Bell(), None, None
-        health = self._monitoring.health.of(options.name)
+        bell, link, collecting, view = Bell(), None, None, self._views[id(app), options.source]
         try:
-            health.enters(Phase.OPENING)
+            view.health.enters(Phase.OPENING)
             link = _link(app.settings, options.source, bell)
-            consumer = self._start(app, options, bell, link, health)
+            consumer = self._start(app, options, bell, link, view)
             if consumer is None:
                 return
             if app.settings.collect:
                 collecting = Collecting(app.settings, options.source)
                 collecting.start()
             self._consumers.append(consumer)
+            view.begin(consumer)
             if self._stopped.is_set():
                 consumer.stop(0)
             consumer.run(until_empty=until_empty)
@@ -204,28 +216,28 @@ class Run:
             self._crashed.append(error)
             self.stop()
         finally:
-            health.enters(Phase.ENDED)
+            view.end()
             for each in (link, collecting):
                 if each is not None:
                     each.close()
 
     def _start(
-        self, app: RunnableApp, options: ConsumerOptions, bell: Bell, link: StoreLink | None, health: SourceHealth
+        self, app: RunnableApp, options: ConsumerOptions, bell: Bell, link: StoreLink | None, view: SourceView
     ) -> Consumer | None:
         broker, report = broker_for(app.settings.url), self._reports[id(app)]
-        if not self._open(app.settings, options, broker, bell, report, health):
+        if not self._open(app.settings, options, broker, bell, report, view.health):
             return None
         try:
-            health.enters(Phase.STARTING)
+            view.health.enters(Phase.STARTING)
             if link is not None:
                 link.start()
-            started = app.start_workers(options, broker, bell)
+            started = app.start_workers(options, broker, bell, view.numbers)
         except BaseException:
             broker.close()
             raise
         report.started(options.source, masked(app.settings.url), started.where)
-        health.problem = started.problem
-        health.enters(Phase.RUNNING)
+        view.health.problem = started.problem
+        view.health.enters(Phase.RUNNING)
         return Consumer(
             options,
             broker,
@@ -238,7 +250,8 @@ class Run:
             name=_name(),
             code_version=app.settings.code_version,
             link=link,
-            last_turn=health.last_turn,
+            last_turn=view.health.last_turn,
+            numbers=view.numbers,
         )
 
     def _open(
@@ -286,14 +299,28 @@ class Run:
 class InProcessConsumer:
     """Consumers that run in a thread of the application itself, where nothing can be isolated (memory://)."""
 
-    def __init__(self, app: RunnableApp) -> None:
-        self._run = Run([app])
+    def __init__(self, run: Run) -> None:
+        self._run = run
         self._thread = threading.Thread(target=self._run.serve, name="unpoison-consumers", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         self._run.stop()
         self._thread.join()
+
+
+def _check(apps: Sequence[RunnableApp]) -> None:
+    if not any(app.consumers() for app in apps):
+        raise ConfigError(
+            "The app has no consumer, so there is nothing to run. Decorate a function with @app.consumer('orders')."
+        )
+    for url in {app.settings.url for app in apps}:
+        check_sources(url, {each.source for app in apps if app.settings.url == url for each in app.consumers()})
+
+
+def _versions(settings: Sequence[Settings]) -> str | None:
+    """Of the users' code: one version, unless apps of several are run together."""
+    return ", ".join(dict.fromkeys(each.code_version for each in settings if each.code_version)) or None
 
 
 def _name() -> str:
@@ -307,13 +334,6 @@ def _link(settings: Settings, source: str, bell: Bell) -> StoreLink | None:
         return None
     store = store_for(settings.store)
     return StoreLink(store, source, _name(), settings.code_version, bell.ring, create=settings.create)
-
-
-def _health(app: RunnableApp, options: ConsumerOptions) -> SourceHealth:
-    handlers = 0.0
-    if options.isolation == "inline":  # they run within a turn
-        handlers = float("inf") if options.timeout is None else options.timeout
-    return SourceHealth(options.name, app.settings.start_timeout, handlers, app.imported_at)
 
 
 def _named(apps: Sequence[RunnableApp]) -> dict[int, list[ConsumerOptions]]:

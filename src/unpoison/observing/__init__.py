@@ -1,1 +1,1 @@
-"""What the outside sees of the consumers of a process: metrics, health, a sign that it lives."""
+"""What people and their monitoring see of a consumer process while it runs."""

@@ -106,6 +106,10 @@ class SourceHealth:
         passed = self._monotonic() - max(self.last_turn.at, self._imported_at())
         return 0.0 if self._phase is Phase.ENDED or passed <= HUNG_AFTER + more else passed
 
+    def is_turning(self) -> bool:
+        """Whether it has begun, has not ended and does not hang."""
+        return self._phase is Phase.RUNNING and not self.hung_for()
+
     def has_started(self) -> bool:
         """Whether it has ever been able to start a message."""
         self._was_able = self._was_able or (self._phase is Phase.RUNNING and not self.problem())

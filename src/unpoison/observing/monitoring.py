@@ -9,15 +9,18 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from unpoison.decide.options import LOOPBACK, Settings
-from unpoison.errors import ConfigError
+from unpoison.errors import ConfigError, MissingExtra
 from unpoison.model.wording import in_words, one_line
 from unpoison.observing.health import Condition, Health, SourceHealth
 from unpoison.observing.heartbeat import HeartbeatFile, Systemd
 from unpoison.observing.http import Answer, HttpServer
 from unpoison.reporting.observer import Observer
+
+if TYPE_CHECKING:
+    from unpoison.observing.metrics import Metrics
 
 log = logging.getLogger("unpoison")
 
@@ -65,8 +68,18 @@ def _agreed(name: str, values: Sequence[Value | None]) -> Value | None:
 class Monitoring:
     """The outside view of a run, from its start to its end."""
 
-    def __init__(self, exposed: Exposed, sources: Sequence[SourceHealth], is_draining: Callable[[], bool] = bool) -> None:
+    def __init__(
+        self,
+        exposed: Exposed,
+        sources: Sequence[SourceHealth],
+        is_draining: Callable[[], bool] = bool,
+        make_metrics: "Callable[[], Metrics] | None" = None,
+    ) -> None:
+        """`make_metrics` is called if there is a port, and raises MissingExtra if it needs what is not installed."""
         self.health = Health(sources, is_draining)
+        self._metrics: Metrics | None = None
+        self._missing = "This run makes none."
+        """Why there are no metrics."""
         self._file = None if exposed.heartbeat_file is None else HeartbeatFile(exposed.heartbeat_file)
         self._systemd: Systemd | None = None
         self._hung: set[str] = set()
@@ -74,13 +87,23 @@ class Monitoring:
         self._thread = threading.Thread(target=self._look_on, name="unpoison-monitoring", daemon=True)
         self._server: HttpServer | None = None
         if exposed.port is not None:
-            routes = {"/healthz": self._healthz, "/readyz": self._readyz, "/metrics": self._metrics}
+            if make_metrics is not None:
+                self._measure(make_metrics)
+            routes = {"/healthz": self._healthz, "/readyz": self._readyz, "/metrics": self._exposed}
             self._server = HttpServer(exposed.host or LOOPBACK, exposed.port, routes)
 
     @property
     def observers(self) -> Sequence[Observer]:
         """Those who have to hear what happens."""
-        return (self.health,) if self._server or self._file or "NOTIFY_SOCKET" in os.environ else ()
+        is_watched = self._server or self._file or "NOTIFY_SOCKET" in os.environ
+        return [each for each in (self.health, self._metrics) if each is not None and is_watched]
+
+    def _measure(self, make_metrics: "Callable[[], Metrics]") -> None:
+        """Health is served without metrics too: the port then says what is missing."""
+        try:
+            self._metrics = make_metrics()
+        except MissingExtra as missing:
+            self._missing = str(missing)
 
     def start(self) -> None:
         """To be called by the thread that runs everything: systemd hears only of the main one, which is the service."""
@@ -88,9 +111,9 @@ class Monitoring:
             self._systemd = Systemd.of()
         if self._server is not None:
             self._server.start()
-            where = "Health is at %s/healthz and %s/readyz, metrics are at %s/metrics."
+            metrics = f" and {self._server.url}/metrics." if self._metrics else f". There are no metrics: {self._missing}"
             extra = {"event": "listen", "host": self._server.host, "port": self._server.port}
-            log.info(where, *[self._server.url] * 3, extra=extra)
+            log.info("Look at %s/healthz, %s/readyz%s", self._server.url, self._server.url, metrics, extra=extra)
         if self._server or self._file or self._systemd:
             self._thread.start()
 
@@ -163,9 +186,10 @@ class Monitoring:
     def _readyz(self, accept: str) -> Answer:
         return _answer(*self.health.readyz())
 
-    def _metrics(self, accept: str) -> Answer:
-        text = b"/metrics needs prometheus-client: pip install 'unpoison[metrics]'\n"
-        return Answer(HTTPStatus.NOT_IMPLEMENTED, text, "text/plain; charset=utf-8")
+    def _exposed(self, accept: str) -> Answer:
+        if self._metrics is None:
+            return Answer(HTTPStatus.NOT_IMPLEMENTED, f"{self._missing}\n".encode(), "text/plain; charset=utf-8")
+        return Answer(HTTPStatus.OK, *self._metrics.expose(accept))
 
 
 def _answer(is_fine: bool, body: bytes) -> Answer:

@@ -9,7 +9,7 @@ import sys
 import threading
 from functools import cache
 
-from unpoison.app import consumers_of, worker_hooks_of
+from unpoison.app import consumers_of, make_metrics, worker_hooks_of
 from unpoison.errors import UnpoisonError
 from unpoison.flow.run import Run
 from unpoison.flow.runnable import RunnableApp
@@ -32,7 +32,7 @@ def _run(line: socket.socket, reference: str, url: str) -> None:
     made = RunnableApp.from_reference(
         reference, lambda: consumers_of(app()), worker_hooks=lambda: worker_hooks_of(app()), url=url
     )
-    run = Run([made], is_dedicated=True)
+    run = Run([made], is_dedicated=True, make_metrics=make_metrics)
     threading.Thread(target=_stop_at_end_of_line, args=(line, run), name="unpoison-line", daemon=True).start()
     run.serve()
 
