@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from unpoison.body.payload import check_several, check_text, encode, new_id, new_ids
 from unpoison.body.signature import check_not_generator
@@ -30,6 +30,9 @@ from unpoison.port.findings import check_accepted
 from unpoison.reporting.report import RunResult, Tally
 from unpoison.store.choice import check_collects, expiry, store_url
 from unpoison.worker.call import Registration, WorkerHooks
+
+if TYPE_CHECKING:
+    from unpoison.observing.metrics import Metrics
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -55,6 +58,8 @@ class App:
     - `accept`: findings of `unpoison doctor` to start with nevertheless, by name.
     - `notify`: URLs to which notices about poison are sent: a webhook, Slack, a mail server. docs/notify.md shows them.
     - `notify_link`: a page that notices point to, with {source} and {group} in it.
+    - `metrics_port`, `metrics_host`: where consumers answer /metrics, /healthz and /readyz. None: nowhere; port 0: any free port.
+    - `heartbeat_file`: a file whose time is renewed while all consumers turn. None: no file.
     """
 
     def __init__(
@@ -77,6 +82,9 @@ class App:
         accept: Sequence[str] | None = DEFAULTS.accept,
         notify: Sequence[str] | None = DEFAULTS.notify,
         notify_link: str | None = None,
+        metrics_port: int | None = DEFAULTS.metrics_port,
+        metrics_host: str | None = DEFAULTS.metrics_host,
+        heartbeat_file: str | None = DEFAULTS.heartbeat_file,
     ) -> None:
         given: dict[str, Any] = {**locals()}  # every argument, by the name of its setting
         del given["self"]
@@ -261,7 +269,7 @@ class App:
                 "Put it under if __name__ == '__main__':"
             )
         try:
-            run = Run([runnable(self)])
+            run = Run([runnable(self)], make_metrics=make_metrics)
         except KeyboardInterrupt:  # a run that has begun catches Ctrl-C itself; before that nothing was started
             return RunResult({source: Tally() for source in self._consumers}, signal.SIGINT)
         run.serve(until_empty=until_empty)
@@ -280,7 +288,7 @@ class App:
             reference = reference_to(self, self._home, isolated[0])
             consumers: Companion | InProcessConsumer = await asyncio.to_thread(Companion, reference, self.settings)
         else:
-            consumers = InProcessConsumer(runnable(self))
+            consumers = InProcessConsumer(Run([runnable(self)], make_metrics=make_metrics))
         try:
             yield
         finally:
@@ -372,6 +380,15 @@ def runnable(app: App) -> RunnableApp:
     isolated = [consumer.source for consumer in options if consumer.isolation == "process"]
     reference = reference_to(app, app._home, isolated[0]) if isolated else None  # noqa: SLF001 - private to users
     return RunnableApp(settings_of(app), options, lambda: consumers_of(app), reference, lambda: worker_hooks_of(app))
+
+
+def make_metrics(code_version: str | None) -> "Metrics":
+    """For a run that has a port. Raises MissingExtra without the extra `metrics`."""
+    from importlib.metadata import version  # noqa: PLC0415 - both are for consumers with a port
+
+    from unpoison.observing.metrics import Metrics  # noqa: PLC0415
+
+    return Metrics(version("unpoison"), code_version)
 
 
 def reference_to(app: App, home: Mapping[str, Any], source: str) -> str:
