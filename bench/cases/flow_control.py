@@ -23,7 +23,7 @@ from bench.harness.figures import Goal, Row, Sample, Spread, compared
 from bench.harness.registry import benchmark
 from bench.harness.rounds import Rounds
 from bench.harness.serving import served
-from unpoison.app import consumers_of
+from unpoison.app_internals import consumers_of
 from unpoison.flow.run import Run
 from unpoison.flow.runnable import RunnableApp
 from unpoison.reporting.report import Tally

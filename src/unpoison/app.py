@@ -4,12 +4,13 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from unpoison.app_internals import is_importing, make_metrics, reference_to, runnable
 from unpoison.body.payload import check_several, check_text, encode, new_id, new_ids
 from unpoison.body.signature import check_not_generator
 from unpoison.brokers import broker_for, check_sources, dead_letters_for, resolved
@@ -21,7 +22,6 @@ from unpoison.errors import ConfigError, PayloadError, seconds
 from unpoison.flow.companion import Companion
 from unpoison.flow.registration import check_has_source, check_source, register
 from unpoison.flow.run import InProcessConsumer, Run
-from unpoison.flow.runnable import RunnableApp
 from unpoison.flow.sending import check, outgoing, published, warn_of_new_source
 from unpoison.model.backoff import Backoff
 from unpoison.model.message import Outgoing
@@ -29,10 +29,10 @@ from unpoison.port.broker import Broker, DeadLetters
 from unpoison.port.findings import check_accepted
 from unpoison.reporting.report import RunResult, Tally
 from unpoison.store.choice import check_collects, expiry, store_url
-from unpoison.worker.call import Registration, WorkerHooks
+from unpoison.worker.call import Registration
 
 if TYPE_CHECKING:
-    from unpoison.observing.metrics import Metrics
+    pass
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -263,7 +263,7 @@ class App:
 
     def run(self, *, until_empty: bool = False) -> RunResult:
         """Consume until SIGTERM or SIGINT, or until the sources are empty. Returns how many messages ended how."""
-        if _imports:
+        if is_importing():
             raise ConfigError(
                 "app.run() is called while worker processes import the app, so each of them would start it again. "
                 "Put it under if __name__ == '__main__':"
@@ -337,71 +337,3 @@ def _checked_ids(ids: Iterable[str], count: int) -> list[str]:
     if len(named) != count:
         raise PayloadError(f"publish_many got {count:,} payloads and {len(named):,} ids. Give one id for each payload, or none.")
     return named
-
-
-# What commands, tests and unpoison's own processes need of an app, and users do not.
-
-
-_imports: list[None] = []
-"""Not empty while one of unpoison's own processes imports the module that makes the app."""
-
-
-@contextmanager
-def importing() -> Iterator[None]:
-    """While it lasts, app.run() refuses to start."""
-    _imports.append(None)
-    try:
-        yield
-    finally:
-        _imports.pop()
-
-
-def consumers_of(app: App) -> dict[str, Registration]:
-    """By source."""
-    return app._consumers  # noqa: SLF001 - private to users
-
-
-def worker_hooks_of(app: App) -> WorkerHooks:
-    return WorkerHooks(tuple(app._on_start), tuple(app._on_stop))  # noqa: SLF001 - private to users
-
-
-def settings_of(app: App) -> Settings:
-    """The settings with which it runs, the version of the user's code among them."""
-    if app.settings.code_version is not None:
-        return app.settings
-    from unpoison.flow.code_version import installed_version  # noqa: PLC0415 - 20 ms that only consumers should pay for
-
-    return replace(app.settings, code_version=installed_version(app._home.get("__file__")))  # noqa: SLF001 - private to users
-
-
-def runnable(app: App) -> RunnableApp:
-    """The app with everything that running it needs. Isolated workers import it again, by name."""
-    options = [registration.options for registration in consumers_of(app).values()]
-    isolated = [consumer.source for consumer in options if consumer.isolation == "process"]
-    reference = reference_to(app, app._home, isolated[0]) if isolated else None  # noqa: SLF001 - private to users
-    return RunnableApp(settings_of(app), options, lambda: consumers_of(app), reference, lambda: worker_hooks_of(app))
-
-
-def make_metrics(code_version: str | None) -> "Metrics":
-    """For a run that has a port. Raises MissingExtra without the extra `metrics`."""
-    from importlib.metadata import version  # noqa: PLC0415 - both are for consumers with a port
-
-    from unpoison.observing.metrics import Metrics  # noqa: PLC0415
-
-    return Metrics(version("unpoison"), code_version)
-
-
-def reference_to(app: App, home: Mapping[str, Any], source: str) -> str:
-    """How worker processes find this app: "module:name", or the script's file and name."""
-    name = next((name for name, value in home.items() if value is app), None)
-    module = home.get("__name__", "")
-    if module == "__main__":
-        spec = home.get("__spec__")
-        module = spec.name if spec is not None else home.get("__file__", "")
-    if name is None or not module or (module.endswith(".py") and not os.path.isfile(module)):  # noqa: PTH113 - a plain question
-        raise ConfigError(
-            f"Consumer {source!r}: worker processes import the app by name, but this app is not a variable at the top of a "
-            f"module or script. Put app = App(…) there, or use isolation='thread' (then a message that crashes takes this "
-            f"process with it)."
-        )
-    return f"{module}:{name}"

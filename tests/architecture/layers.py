@@ -94,7 +94,7 @@ LAYERS = (
             "deadletters",
             "flow",
         ),
-        ("app",),
+        ("app", "app_internals"),
     ),
     Layer("simulation", ("model", "decide", "control", "port", "reporting", "workers", "flow")),
     Layer("programs", ("model", "decide", "port", "reporting", "worker", "flow", "app")),

@@ -9,7 +9,7 @@ import pydantic
 import pytest
 
 from unpoison import App, Backoff, ConfigError, DLQManager, PayloadError, PoisonPillHandler, RunResult
-from unpoison.app import consumers_of, reference_to
+from unpoison.app_internals import consumers_of, reference_to
 from unpoison.decide.options import settings_from
 
 

@@ -5,7 +5,7 @@ import gc
 import pytest
 
 from unpoison import App
-from unpoison.app import consumers_of
+from unpoison.app_internals import consumers_of
 from unpoison.flow.run import COLLECT_AFTER, Run
 from unpoison.flow.runnable import RunnableApp
 

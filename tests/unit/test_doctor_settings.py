@@ -5,7 +5,7 @@ import math
 import pytest
 
 from unpoison import App
-from unpoison.app import consumers_of
+from unpoison.app_internals import consumers_of
 from unpoison.cli.doctor import NAMES, findings_of, longest_of
 
 CASES = {

@@ -9,7 +9,7 @@ import warnings
 import pytest
 
 from unpoison import App, ConfigError, Delivery
-from unpoison.app import consumers_of
+from unpoison.app_internals import consumers_of
 
 numbers = itertools.count()
 

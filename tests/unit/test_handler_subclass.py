@@ -15,7 +15,7 @@ from unpoison import (
     Policy,
     RetryLater,
 )
-from unpoison.app import consumers_of
+from unpoison.app_internals import consumers_of
 from unpoison.errors import Throttled
 
 numbers = itertools.count()

@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.scraping import scraped
 from unpoison import App, Backoff, Discard, Permanent, RetryLater
-from unpoison.app import runnable
+from unpoison.app_internals import runnable
 from unpoison.flow.run import Run
 from unpoison.observing.metrics import Metrics
 from unpoison.testing import given

@@ -3,7 +3,7 @@
 import pytest
 
 from unpoison import App
-from unpoison.app import consumers_of, runnable
+from unpoison.app_internals import consumers_of, runnable
 from unpoison.brokers import check_sources
 from unpoison.errors import ConfigError
 from unpoison.flow.run import Run

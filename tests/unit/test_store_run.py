@@ -8,7 +8,7 @@ import pytest
 from tests.unit import sqlite_files
 from tests.unit.stores import opened, paused
 from unpoison import App
-from unpoison.app import runnable
+from unpoison.app_internals import runnable
 from unpoison.errors import ConfigError
 from unpoison.flow import store_link
 from unpoison.flow.consumer import Consumer

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from unpoison import App
-from unpoison.app import runnable
+from unpoison.app_internals import runnable
 from unpoison.brokers.memory import MemoryBroker
 from unpoison.flow.consumer import Consumer
 from unpoison.model.message import Counters, Delivery

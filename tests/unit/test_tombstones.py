@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from unpoison import App, Delivery
-from unpoison.app import consumers_of
+from unpoison.app_internals import consumers_of
 from unpoison.body.guard import decoder
 from unpoison.body.json_text import Unfit
 from unpoison.brokers.memory import MemoryBroker

@@ -11,7 +11,7 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from unpoison.app import consumers_of
+from unpoison.app_internals import consumers_of
 from unpoison.brokers import checks_for, findings_for, is_url
 from unpoison.cli.input_output import print_json
 from unpoison.cli.screen import console

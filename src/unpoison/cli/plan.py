@@ -13,7 +13,7 @@ import click
 import msgspec
 from click.core import ParameterSource
 
-from unpoison.app import consumers_of
+from unpoison.app_internals import consumers_of
 from unpoison.cli.bars import chart_width
 from unpoison.cli.input_output import DURATION, Duration, print_json
 from unpoison.cli.plan_chart import Subject, chart, subject

@@ -11,7 +11,7 @@ from dataclasses import asdict
 
 import click
 
-from unpoison.app import make_metrics
+from unpoison.app_internals import make_metrics
 from unpoison.cli.input_output import keep_for_json, print_json
 from unpoison.cli.target import runnable, whole
 from unpoison.flow.run import Run

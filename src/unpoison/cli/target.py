@@ -17,7 +17,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import click
 
-from unpoison.app import App, consumers_of, worker_hooks_of
+from unpoison.app import App
+from unpoison.app_internals import consumers_of, worker_hooks_of
 from unpoison.brokers import broker_for, sources_for
 from unpoison.deadletters import DLQManager, Selection
 from unpoison.decide.options import settings_from

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import click
 import msgspec
 
-from unpoison.app import consumers_of
+from unpoison.app_internals import consumers_of
 from unpoison.brokers import broker_for, is_url, leftovers_for, losses_for, move_back, needs_for, statements_for
 from unpoison.cli.input_output import confirm, print_json
 from unpoison.cli.screen import progress

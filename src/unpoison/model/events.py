@@ -98,6 +98,14 @@ EVENTS: dict[str, LogEvent] = {
     "not-collected": LogEvent(
         (_WARNING, _ERROR), ("source",), ("letter_id",), "dead letters, or the one that is named, stay in the DLQ of the broker"
     ),
+    "listen": LogEvent((_INFO,), ("host", "port"), (), "where `/metrics`, `/healthz` and `/readyz` are answered"),
+    "http-failed": LogEvent((_ERROR,), (), (), "a fault of unpoison's own in such an answer; once for each path"),
+    "heartbeat-failed": LogEvent((_ERROR,), (), (), "the heartbeat file cannot be written"),
+    "heartbeat-resumed": LogEvent((_WARNING,), (), (), "the heartbeat file is written again"),
+    "systemd-failed": LogEvent((_WARNING,), (), (), "systemd could not be told; once"),
+    "hung": LogEvent((_ERROR,), ("source",), (), "the loop of a consumer does not turn; the line has its stack"),
+    "turns-again": LogEvent((_WARNING,), ("source",), (), "that loop turns again"),
+    "monitoring-fault": LogEvent((_ERROR,), (), (), "a fault of unpoison's own where health is told"),
     "depth-fault": LogEvent((_ERROR,), (), (), "a fault of unpoison's own where metrics read depths; once for each cause"),
     "notified": LogEvent((_DEBUG,), ("target",), (), "a notice was sent"),
     "notify-failed": LogEvent((_ERROR,), ("target",), (), "a notice could not be sent, and is given up; told once"),
@@ -161,6 +169,8 @@ MEANINGS: dict[str, str] = {
     "hook": "its name, as `on_failure`",
     "target": "to whom notices are sent, without passwords",
     "where": "which letters, as a filter",
+    "host": "the address that is listened on",
+    "port": "the port",
 }
 """What each field is."""
 

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from unpoison.model.events import fields
+
 log = logging.getLogger("unpoison")
 
 TOUCH_EVERY = 5.0
@@ -46,7 +48,7 @@ class HeartbeatFile:
             self._failed(error)
         else:
             if self._is_failing:
-                log.warning("Heartbeat file %r is written again.", str(self._path), extra={"event": "heartbeat-resumed"})
+                log.warning("Heartbeat file %r is written again.", str(self._path), extra=fields("heartbeat-resumed"))
             self._is_failing, self._told = False, float("-inf")
 
     def remove(self) -> None:
@@ -64,7 +66,7 @@ class HeartbeatFile:
             "this process for dead and may end it. Choose a file that this user may write: heartbeat_file, --heartbeat-file.",
             str(self._path),
             error.strerror or error,
-            extra={"event": "heartbeat-failed"},
+            extra=fields("heartbeat-failed"),
         )
 
 
@@ -117,6 +119,6 @@ class Systemd:
             if not self._has_failed:
                 self._has_failed = True
                 what = "systemd could not be told %r: %s. It is tried again every second; this is logged once."
-                log.warning(what, text, error.strerror or error, extra={"event": "systemd-failed"})
+                log.warning(what, text, error.strerror or error, extra=fields("systemd-failed"))
             return False
         return True

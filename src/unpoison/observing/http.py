@@ -18,6 +18,7 @@ from http import HTTPStatus
 from typing import NamedTuple
 
 from unpoison.errors import ConfigError
+from unpoison.model.events import fields
 
 log = logging.getLogger("unpoison")
 
@@ -153,7 +154,7 @@ class HttpServer:
         head, complete, _ = request.partition(b"\r\n\r\n")
         if not complete:
             return _as_bytes(_said(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "The request is too large."))
-        first, *fields = head.decode("latin-1").split("\r\n")
+        first, *lines = head.decode("latin-1").split("\r\n")
         match first.split(" "):
             case [method, target, version] if version.startswith("HTTP/1."):
                 pass
@@ -161,7 +162,7 @@ class HttpServer:
                 return _as_bytes(_said(HTTPStatus.BAD_REQUEST, "This is not a request in HTTP/1."))
         if method not in ("GET", "HEAD"):
             return _as_bytes(_said(HTTPStatus.METHOD_NOT_ALLOWED, "Only GET and HEAD are answered."), ("Allow: GET, HEAD",))
-        answer = self._routed(target.partition("?")[0], _accepted(fields))
+        answer = self._routed(target.partition("?")[0], _accepted(lines))
         return _as_bytes(answer, with_body=method == "GET")
 
     def _routed(self, path: str, accept: str) -> Answer:
@@ -173,12 +174,12 @@ class HttpServer:
         except Exception:
             if path not in self._failing:  # scraped every few seconds, it would fill the log
                 self._failing.add(path)
-                log.exception("%s failed; it is answered with 500. This is logged once.", path, extra={"event": "http-failed"})
+                log.exception("%s failed; it is answered with 500. This is logged once.", path, extra=fields("http-failed"))
             return _said(HTTPStatus.INTERNAL_SERVER_ERROR, "This failed; the log has the traceback.")
 
 
-def _accepted(fields: list[str]) -> str:
-    named = [field.partition(":") for field in fields]
+def _accepted(lines: list[str]) -> str:
+    named = [line.partition(":") for line in lines]
     return ",".join(value.strip() for name, _, value in named if name.lower() == "accept")
 
 
@@ -187,7 +188,7 @@ def _said(status: HTTPStatus, text: str) -> Answer:
 
 
 def _as_bytes(answer: Answer, more: tuple[str, ...] = (), *, with_body: bool = True) -> bytes:
-    fields = (
+    lines = (
         f"HTTP/1.1 {answer.status.value} {answer.status.phrase}",
         f"Content-Type: {answer.content_type}",
         f"Content-Length: {len(answer.body)}",
@@ -196,7 +197,7 @@ def _as_bytes(answer: Answer, more: tuple[str, ...] = (), *, with_body: bool = T
         "Connection: close",
         *more,
     )
-    return "\r\n".join((*fields, "", "")).encode("latin-1") + (answer.body if with_body else b"")
+    return "\r\n".join((*lines, "", "")).encode("latin-1") + (answer.body if with_body else b"")
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from unpoison.decide.options import LOOPBACK, Settings
 from unpoison.errors import ConfigError, MissingExtra
+from unpoison.model.events import fields
 from unpoison.model.wording import in_words, one_line
 from unpoison.observing.health import Condition, Health, SourceHealth
 from unpoison.observing.heartbeat import HeartbeatFile, Systemd
@@ -112,7 +113,7 @@ class Monitoring:
         if self._server is not None:
             self._server.start()
             metrics = f" and {self._server.url}/metrics." if self._metrics else f". There are no metrics: {self._missing}"
-            extra = {"event": "listen", "host": self._server.host, "port": self._server.port}
+            extra = fields("listen", host=self._server.host, port=self._server.port)
             log.info("Look at %s/healthz, %s/readyz%s", self._server.url, self._server.url, metrics, extra=extra)
         if self._server or self._file or self._systemd:
             self._thread.start()
@@ -143,7 +144,7 @@ class Monitoring:
                 pause = min(LOOK_EVERY, *(each for each in self._dues() if each > 0))
             except Exception:  # else the supervisor would end a process that is well
                 log.exception(
-                    "A fault in unpoison's own monitoring; messages are not affected.", extra={"event": "monitoring-fault"}
+                    "A fault in unpoison's own monitoring; messages are not affected.", extra=fields("monitoring-fault")
                 )
             self._wake.wait(pause)
 
@@ -174,10 +175,10 @@ class Monitoring:
                 source,
                 in_words(known.hung_for()),
                 known.stack().rstrip(),
-                extra={"event": "hung", "source": source},
+                extra=fields("hung", source=source),
             )
         for source in self._hung - hung:
-            log.warning("The consumer of %r turns again.", source, extra={"event": "turns-again", "source": source})
+            log.warning("The consumer of %r turns again.", source, extra=fields("turns-again", source=source))
         self._hung = hung
 
     def _healthz(self, accept: str) -> Answer:

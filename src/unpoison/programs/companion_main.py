@@ -9,7 +9,7 @@ import sys
 import threading
 from functools import cache
 
-from unpoison.app import consumers_of, make_metrics, worker_hooks_of
+from unpoison.app_internals import consumers_of, make_metrics, worker_hooks_of
 from unpoison.errors import UnpoisonError
 from unpoison.flow.run import Run
 from unpoison.flow.runnable import RunnableApp

@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-from unpoison.app import App, importing
+from unpoison.app import App
+from unpoison.app_internals import importing
 from unpoison.errors import ConfigError
 
 MAIN = "__unpoison_main__"

@@ -23,7 +23,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from unpoison.app import App, consumers_of, settings_of, worker_hooks_of
+from unpoison.app import App
+from unpoison.app_internals import consumers_of, settings_of, worker_hooks_of
 from unpoison.decide.policy import PoisonPillHandler
 from unpoison.errors import ConfigError
 from unpoison.model.failure import describe

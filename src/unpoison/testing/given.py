@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from unpoison.app import App, consumers_of, runnable
+from unpoison.app import App
+from unpoison.app_internals import consumers_of, runnable
 from unpoison.body.payload import new_id
 from unpoison.errors import Permanent
 from unpoison.flow.consumer import Consumer

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from unpoison.app import App, make_metrics, runnable
+from unpoison.app import App
+from unpoison.app_internals import make_metrics, runnable
 from unpoison.flow.run import Run
 from unpoison.reporting.report import Tally
 from unpoison.testing.processes import PATIENCE

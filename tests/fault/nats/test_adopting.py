@@ -7,7 +7,7 @@ import pytest
 
 from tests.fault.scenes import letter_moved_back
 from unpoison import App
-from unpoison.app import runnable
+from unpoison.app_internals import runnable
 from unpoison.brokers import findings_for
 from unpoison.brokers.nats import wire
 from unpoison.brokers.nats.connection import Connection

@@ -12,7 +12,7 @@ import pytest
 from tests.fault.planned_topology import run_script
 from tests.unit.stores import Clock, opened, outage, paused, sign
 from unpoison import App
-from unpoison.app import runnable
+from unpoison.app_internals import runnable
 from unpoison.cli.topology import Apps, Part, script
 from unpoison.errors import StoreUnavailable
 from unpoison.flow import store_link

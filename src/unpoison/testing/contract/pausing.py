@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
-from unpoison.app import App, consumers_of, runnable
+from unpoison.app import App
+from unpoison.app_internals import consumers_of, runnable
 from unpoison.control.changes import OperatorPause
 from unpoison.control.source import SourceControl
 from unpoison.flow.consumer import Consumer

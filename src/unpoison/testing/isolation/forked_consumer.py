@@ -11,7 +11,7 @@ import signal
 from functools import partial
 from pathlib import Path
 
-from unpoison.app import runnable
+from unpoison.app_internals import runnable
 from unpoison.flow.run import Run
 from unpoison.testing.isolation.calling_app import app_of
 from unpoison.testing.isolation.diary import PATIENCE, Plan
