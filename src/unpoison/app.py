@@ -27,6 +27,7 @@ from unpoison.model.backoff import Backoff
 from unpoison.model.message import Outgoing
 from unpoison.port.broker import Broker, DeadLetters
 from unpoison.port.findings import check_accepted
+from unpoison.redaction.rules import Redact, rules_from
 from unpoison.reporting.report import RunResult, Tally
 from unpoison.store.choice import check_collects, store_url
 from unpoison.worker.call import Registration, WorkerHooks
@@ -52,6 +53,7 @@ class App:
     - `recycle_messages`, `recycle_memory`: replace a worker after so many messages, or above so much memory. None: never.
     - `start_timeout`: how long importing the app, and on_worker_start, may take.
     - `accept`: findings of `unpoison doctor` to start with nevertheless, by name.
+    - `redact`: what of dead letters does not come into the store in the clear: ["body.customer.email", "pattern:card"].
     """
 
     def __init__(
@@ -71,12 +73,16 @@ class App:
         recycle_memory: int | None = None,
         start_timeout: float | timedelta | None = DEFAULTS.start_timeout,
         accept: Sequence[str] | None = DEFAULTS.accept,
+        redact: Sequence[str | Redact] | None = DEFAULTS.redact,
     ) -> None:
         given: dict[str, Any] = {**locals()}  # every argument, by the name of its setting
         del given["self"]
         if isinstance(accept, list | set | frozenset):
             given["accept"] = tuple(accept)
+        if isinstance(redact, list | tuple | set | frozenset | str | Redact):
+            given["redact"] = (redact,) if isinstance(redact, str | Redact) else tuple(redact)
         settings = settings_from(given)
+        settings = replace(settings, redact=tuple(map(str, rules_from(settings.redact))))
         url = resolved(settings.url)
         self.settings: Settings = replace(settings, url=url, store=store_url(url, settings.store))
         if settings.collect:
@@ -241,7 +247,7 @@ class App:
             return dead_letters_for(url, source, create=create)
         from unpoison.store.letters.choice import letters_of  # noqa: PLC0415 - only for letters that are collected
 
-        return letters_of(url, store, source, create=create, may_create=create)
+        return letters_of(url, store, source, create=create, may_create=create, redact=self.settings.redact)
 
     def run(self, *, until_empty: bool = False) -> RunResult:
         """Consume until SIGTERM or SIGINT, or until the sources are empty. Returns how many messages ended how."""

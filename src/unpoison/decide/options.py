@@ -51,6 +51,8 @@ class Settings:
     recycle_memory: int | None = None
     start_timeout: float = 60.0
     accept: tuple[str, ...] = ()
+    redact: tuple[str, ...] = ()
+    """Rules for what is not to stand in the store. They are read by `unpoison.redaction.rules`."""
 
     def __post_init__(self) -> None:
         if self.store is not None and not isinstance(self.store, str):
@@ -112,6 +114,10 @@ DEFAULTS: Any = SimpleNamespace(
 """The defaults in the signatures of App and of @app.consumer."""
 
 
+_SECRETS = ("key",)
+"""What is read from the environment where it is used, and nowhere else: UNPOISON_KEY."""
+
+
 def settings_from(given: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> Settings:
     """Explicit arguments win over UNPOISON_* variables, those over the defaults.
 
@@ -121,7 +127,7 @@ def settings_from(given: Mapping[str, Any], environment: Mapping[str, str] = os.
     values: dict[str, Any] = {}
     for variable, text in environment.items():
         name = variable.removeprefix("UNPOISON_").lower()
-        if not variable.startswith("UNPOISON_"):
+        if not variable.startswith("UNPOISON_") or name in _SECRETS:
             continue
         if name not in known:
             listed = ", ".join(f"UNPOISON_{setting.upper()}" for setting in known)
@@ -176,6 +182,8 @@ def _from_text(variable: str, text: str, kind: Any) -> Any:
         if text.lower() not in ("1", "0", "true", "false", "yes", "no"):
             raise ConfigError(f"{variable} must be true or false, got {text!r}. Set it to one of them, or unset it.")
         return text.lower() in ("1", "true", "yes")
+    if variable == "UNPOISON_REDACT":
+        return (text,)  # commas may stand in a rule
     if "tuple" in str(kind):
         return tuple(filter(None, (part.strip() for part in text.split(","))))
     if "str" in str(kind):
