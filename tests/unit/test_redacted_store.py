@@ -240,6 +240,16 @@ def test_what_was_changed_in_the_database_is_not_taken_for_an_original(url, monk
     store.close()
 
 
+def test_of_two_keys_that_two_processes_begin_with_only_one_is_used(url, monkeypatch):
+    one, other = store_at(url, monkeypatch, *RULES), store_at(url, monkeypatch, *RULES, key=NEW)
+    one.put([whole(BODY, id="o-1")])
+    with pytest.raises(ConfigError, match="letters in this store are encrypted with"):
+        other.put([whole(BODY, id="o-2")])
+    assert other.redaction.originals_by_key() == {key(OLD).id: 1}
+    one.close()
+    other.close()
+
+
 # Rules of the store
 
 
@@ -355,7 +365,7 @@ def test_to_reveal_is_noted_before_anything_is_shown(lab, tmp_path, monkeypatch)
     give_up(lab, BODY)
     with manager(lab, tmp_path, *RULES) as dlq:
         (letter_,) = dlq.peek()
-        with pytest.raises(OriginalUnavailable, match="Say why"):
+        with pytest.raises(ConfigError, match="Say why"):
             dlq.reveal(letter_.id, reason=" ")
         assert dlq._letters.store.audit()[0].what == "redaction rules"
         shown = dlq.reveal(letter_.id, reason="ticket 4711")

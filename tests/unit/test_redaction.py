@@ -215,6 +215,12 @@ def test_a_pattern_finds_numbers_and_names_of_members_and_text_that_is_no_json()
     assert redacted(rb'{"a":"ana\u0040x.org"}', "pattern:email") == '{"a":"[redacted]"}'
 
 
+@given(st.text(alphabet="0123456789aAkKſ\u212a٣² -+()@.", max_size=40))
+def test_no_text_is_too_odd_for_a_pattern(text):
+    for name in NAMED:
+        redacted(json.dumps({"a": text}, ensure_ascii=False).encode(), f"pattern:{name}")
+
+
 # Hostile bodies
 
 

@@ -61,7 +61,7 @@ def reveal(*, letter_id: str, given: GivenTarget, reason: str, as_json: bool, on
 )
 @fleet_options
 @click.option("--remove", multiple=True, metavar="RULE", help="Take this rule away. The audit log has it.")
-@click.option("--json", "as_json", is_flag=True, help='Print {"rules": [...], "keys": [...]}.')
+@click.option("--json", "as_json", is_flag=True, help='Print {"rules": [...], "keys": {ID: originals}}.')
 def redaction(*, app: str | None, url: str | None, store: str | None, remove: tuple[str, ...], as_json: bool) -> None:
     """Show by which rules the letters of a store are redacted, and with which keys.
 
@@ -73,16 +73,16 @@ def redaction(*, app: str | None, url: str | None, store: str | None, remove: tu
         letters.open(create=False)
         if remove:
             _remove(letters, remove)
-        found = letters.redaction.in_force
+        found, originals = letters.redaction.in_force, letters.redaction.originals_by_key()
     if as_json:
-        print_json({"rules": list(map(str, found.rules)), "keys": list(found.key_ids)})
+        print_json({"rules": list(map(str, found.rules)), "keys": dict(originals)})
         return
     if not found.rules:
         click.echo("Nothing is redacted in this store.")
     for rule in found.rules:
         click.echo(one_line(str(rule)))
-    if found.key_ids:
-        click.echo(f"Originals are encrypted with {counted(len(found.key_ids), 'key')}: {', '.join(found.key_ids)}.")
+    for id_, count in originals.items():
+        click.echo(f"Key {id_}: {counted(count, 'original')} encrypted with it.")
 
 
 def _remove(letters: LetterStore, remove: tuple[str, ...]) -> None:

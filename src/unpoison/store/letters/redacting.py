@@ -4,12 +4,12 @@ Everything that enters the store comes through here: from collectors, commands a
 transaction that writes letters, so none is written by fewer rules than another process has added by then.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
 
-from unpoison.errors import ConfigError, OriginalUnavailable
+from unpoison.errors import ConfigError
 from unpoison.filters.terms import Term
 from unpoison.model.dead_letter import ENCRYPTED, WholeLetter
 from unpoison.redaction.keys import Key, Keys
@@ -34,7 +34,8 @@ class Redacting:
         self._database, self._given, self.keys = database, tuple(given), keys
         self._in_force = InForce()
         self._redactor = Redactor((), None)
-        self._used: set[str] = set()
+        self._noted: Key | None = None
+        """The key of which the store knows for certain that it is used."""
 
     @property
     def in_force(self) -> InForce:
@@ -56,9 +57,12 @@ class Redacting:
         while True:
             rules_in_force.check_keys(self._in_force, self.keys)
             try:
-                return write(self._redacted, self._may)
+                done = write(self._redacted, self._may)
             except RulesChanged:
                 self.read()
+            else:
+                self._noted = self._encrypts_with
+                return done
 
     def why_not(self) -> str:
         """Why this process can write no letters: it has not the key that the rules need. Empty if it can."""
@@ -73,9 +77,8 @@ class Redacting:
 
     def _may(self, run: Execute) -> None:
         rules_in_force.check(run, self._in_force.revision)
-        if (key := self._encrypts_with) is not None and key.id not in self._used:
-            rules_in_force.use(run, key.id)
-            self._used.add(key.id)
+        if (key := self._encrypts_with) is not None and key is not self._noted:
+            rules_in_force.use(run, key.id, self.keys.ids)
 
     @property
     def _encrypts_with(self) -> Key | None:
@@ -107,11 +110,18 @@ class Redacting:
     def note_revealed(self, about: str, count: int, by: str, reason: str) -> None:
         """On disk before anything is shown."""
         if not reason.strip():
-            raise OriginalUnavailable("Say why the original has to be seen: the audit log keeps it, --reason TEXT.")
+            raise ConfigError("Say why the original has to be seen: the audit log keeps it, --reason TEXT.")
         with self._database.writing() as run:
             take_turn(run)
             now = self._database.now(run)
             audit.note(run, now, who=by, what=REVEALED, about=about, before=[], after=reason.strip(), letters=count)
+
+    def originals_by_key(self) -> Mapping[str, int]:
+        """How many originals are encrypted with each key that was used in this store. Goes through all of them."""
+        query = """select count(*) from unpoison_letter_originals o join unpoison_letter_contents c on c.no = o.no
+            where c.record like ?"""
+        with self._database.reading() as run:
+            return {id_: int(run(query, (f'%"key":"{id_}"%',)).fetchall()[0][0]) for id_ in rules_in_force.read(run).key_ids}
 
     # Filters
 

@@ -60,9 +60,11 @@ def remove(run: Execute, rules: Sequence[Redact], by: str, now: float) -> InForc
     return _write(run, known, left, by, now) if left != known.rules else known
 
 
-def use(run: Execute, key_id: str) -> None:
-    """Note that this key is used."""
+def use(run: Execute, key_id: str, ours: Sequence[str]) -> None:
+    """Note that this key is used. Raises RulesChanged if another process has used another one meanwhile, which is not ours."""
     known = read(run)
+    if known.key_ids and not set(known.key_ids) & set(ours):
+        raise RulesChanged
     if key_id not in known.key_ids:
         run("update unpoison_redaction set keys = ?", (json.dumps([*known.key_ids, key_id]),))
 
