@@ -7,7 +7,7 @@ import pytest
 
 from tests.contract.labs import SQLiteLab
 from tests.e2e.command_line import in_this_process
-from unpoison import App, Permanent
+from unpoison import App, ConfigError, Permanent
 from unpoison.testing import given
 from unpoison.testing.running import drained
 
@@ -117,6 +117,10 @@ def test_an_app_and_the_environment_have_rules(tmp_path, monkeypatch):
         raise Permanent(f"no {order['customer']['email']}")
 
     app.publish("orders", json.loads(BODY))
+    monkeypatch.delenv("UNPOISON_KEY")
+    with pytest.raises(ConfigError, match="UNPOISON_KEY is not set, so no letter is stored"):
+        drained(app)
+    monkeypatch.setenv("UNPOISON_KEY", KEY)
     drained(app)
     with app.dlq("orders") as dlq:
         (letter,) = dlq.peek()

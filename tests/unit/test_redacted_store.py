@@ -333,6 +333,16 @@ def test_a_replay_sends_the_original_byte_for_byte(lab, tmp_path, monkeypatch):
     assert [(each.body, each.key) for each in sent] == [(BODY, CANARY), (b"\xff" + CANARY.encode(), CANARY), (b"1", CANARY)]
 
 
+def test_the_audit_log_of_a_replay_has_no_value_that_was_searched_for(lab, tmp_path, monkeypatch):
+    monkeypatch.setenv("UNPOISON_KEY", OLD)
+    give_up(lab, BODY)
+    with manager(lab, tmp_path, *RULES) as dlq:
+        assert dlq.replay_all(where=f"body.customer.email:{CANARY} {CANARY} not key:{CANARY}").count == 1
+        entry = dlq._letters.store.audit()[0]
+        assert (entry.after, entry.about) == ("replayed", "body.customer.email:[redacted] [redacted] not key:[redacted]")
+    assert not [file for file in tmp_path.glob("letters.db*") if b"canary" in file.read_bytes()]
+
+
 def test_a_letter_whose_original_is_not_kept_is_refused_and_never_sent_redacted(lab, tmp_path, monkeypatch):
     monkeypatch.setenv("UNPOISON_KEY", OLD)
     give_up(lab, BODY, b'{"cvv":"123"}')

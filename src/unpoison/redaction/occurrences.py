@@ -6,7 +6,7 @@ forms are looked for, in any case, and of longer values every piece.
 
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Iterator
 from functools import cached_property, partial
 from urllib.parse import quote
 
@@ -56,10 +56,8 @@ class Occurrences:
         return between(text, self._without_pieces) if self._long else text
 
     def _without_pieces(self, text: str) -> str:
-        windows = {text[at : at + PIECE] for at in range(len(text) - PIECE + 1)}
         for value in self._long:
-            if places := _places(value, windows):
-                text = between(text, partial(_without_pieces, value, places))
+            text = between(text, partial(_without_pieces, value))
         return text
 
     @cached_property
@@ -109,28 +107,31 @@ def _replaced(form: str, lower: str, text: str) -> str:
     return "".join([*parts, text[done:]]) if parts else text
 
 
-def _places(value: str, windows: Collection[str]) -> dict[str, int]:
-    """Where the blocks of a value are that stand in a text."""
-    places: dict[str, int] = {}
-    for at in range(0, len(value) - PIECE + 1, PIECE):
-        if (block := value[at : at + PIECE]) in windows:
-            places.setdefault(block, at)
-    return places
-
-
-def _without_pieces(value: str, places: Mapping[str, int], text: str) -> str:
-    parts, at, done = list[str](), 0, 0
-    while at <= len(text) - PIECE:
-        place = places.get(text[at : at + PIECE])
-        if place is None:
-            at += 1
+def _without_pieces(value: str, text: str) -> str:
+    parts, done = list[str](), 0
+    for at, place in sorted(_places(value, text)):
+        if at < done:
             continue
         start, end = _around(value, place, text, at, done)
         if end - start >= LEAST_PIECE and len(set(text[start:end])) >= _DIFFERENT:
             parts += [text[done:start], MASKED]
             done = end
-        at = end
     return "".join([*parts, text[done:]]) if parts else text
+
+
+def _places(value: str, text: str) -> Iterator[tuple[int, int]]:
+    """Where blocks of the value stand in the text: their places there, and in the value."""
+    starts = range((len(value) - PIECE) // PIECE * PIECE, -1, -PIECE)  # of equal blocks the first one counts
+    if len(value) > len(text):
+        windows = {text[at : at + PIECE] for at in range(len(text) - PIECE + 1)}
+        blocks = {block: at for at in starts if (block := value[at : at + PIECE]) in windows}
+    else:
+        blocks = {value[at : at + PIECE]: at for at in starts}
+    for block, place in blocks.items():
+        at = text.find(block)
+        while at >= 0:
+            yield at, place
+            at = text.find(block, at + 1)
 
 
 def _around(value: str, place: int, text: str, at: int, least: int) -> tuple[int, int]:
