@@ -13,6 +13,7 @@ from unpoison.errors import (
     FilterError,
     LetterNotFound,
     MissingExtra,
+    OriginalUnavailable,
     OwnershipLost,
     PayloadError,
     Permanent,
@@ -31,6 +32,7 @@ from unpoison.model.backoff import Backoff
 from unpoison.model.dead_letter import DeadLetter
 from unpoison.model.message import Delivery, Message, MessageMetadata, Native
 from unpoison.model.verdict import ErrorClassification
+from unpoison.redaction.rules import Redact
 from unpoison.reporting.current_message import CurrentMessage, MessageFields, current_message
 from unpoison.reporting.report import RunResult, Tally
 
@@ -58,6 +60,7 @@ __all__ = [
     "MessageMetadata",
     "MissingExtra",
     "Native",
+    "OriginalUnavailable",
     "OwnershipLost",
     "PayloadError",
     "Permanent",
@@ -66,6 +69,7 @@ __all__ = [
     "PublishFailed",
     "PublishedMessage",
     "PurgeResult",
+    "Redact",
     "Refusal",
     "RemoteFailure",
     "ReplayResult",

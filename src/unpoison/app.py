@@ -27,6 +27,7 @@ from unpoison.model.backoff import Backoff
 from unpoison.model.message import Outgoing
 from unpoison.port.broker import Broker, DeadLetters
 from unpoison.port.findings import check_accepted
+from unpoison.redaction.rules import Redact, rules_from
 from unpoison.reporting.report import RunResult, Tally
 from unpoison.store.choice import check_collects, expiry, store_url
 from unpoison.worker.call import Registration
@@ -60,6 +61,7 @@ class App:
     - `notify_link`: a page that notices point to, with {source} and {group} in it.
     - `metrics_port`, `metrics_host`: where consumers answer /metrics, /healthz and /readyz. None: nowhere; port 0: any free port.
     - `heartbeat_file`: a file whose time is renewed while all consumers turn. None: no file.
+    - `redact`: what of dead letters does not come into the store in the clear: ["body.customer.email", "pattern:card"].
     """
 
     def __init__(
@@ -85,13 +87,17 @@ class App:
         metrics_port: int | None = DEFAULTS.metrics_port,
         metrics_host: str | None = DEFAULTS.metrics_host,
         heartbeat_file: str | None = DEFAULTS.heartbeat_file,
+        redact: Sequence[str | Redact] | None = DEFAULTS.redact,
     ) -> None:
         given: dict[str, Any] = {**locals()}  # every argument, by the name of its setting
         del given["self"]
         for name in ("accept", "notify"):
             if isinstance(given[name], list | set | frozenset):
                 given[name] = tuple(given[name])
+        if isinstance(redact, list | tuple | set | frozenset | str | Redact):
+            given["redact"] = (redact,) if isinstance(redact, str | Redact) else tuple(redact)
         settings = settings_from(given)
+        settings = replace(settings, redact=tuple(map(str, rules_from(settings.redact))))
         url = resolved(settings.url)
         self.settings: Settings = replace(settings, url=url, store=store_url(url, settings.store))
         if settings.collect:
@@ -259,7 +265,7 @@ class App:
             return dead_letters_for(url, source, create=create)
         from unpoison.store.letters.choice import letters_of  # noqa: PLC0415 - only for letters that are collected
 
-        return letters_of(url, store, source, create=create, may_create=create)
+        return letters_of(url, store, source, create=create, may_create=create, redact=self.settings.redact)
 
     def run(self, *, until_empty: bool = False) -> RunResult:
         """Consume until SIGTERM or SIGINT, or until the sources are empty. Returns how many messages ended how."""

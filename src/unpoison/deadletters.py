@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Protocol, Self, TypeAlias, runtime_checkable
 
-from unpoison.errors import BulkStopped, ConfigError, LetterNotFound, UnpoisonError
+from unpoison.errors import BulkStopped, CapabilityError, ConfigError, LetterNotFound, UnpoisonError
 from unpoison.filters.filter import Filter
 from unpoison.model.dead_letter import DeadLetter
 from unpoison.model.letter_group import LetterGroup, grouped
@@ -101,6 +101,14 @@ class FindsLetters(Protocol):
 
     def groups(self, where: Filter | None, progress: Progress | None = None) -> Sequence[LetterGroup]:
         """The groups of those that wait and match."""
+
+
+@runtime_checkable
+class RevealsOriginals(Protocol):
+    """Dead letters that may be redacted."""
+
+    def reveal(self, letter_id: str, reason: str) -> DeadLetter:
+        """The letter as it was. The audit log has who saw it, and why, before this returns."""
 
 
 @dataclass(slots=True)
@@ -223,6 +231,17 @@ class DLQManager:
         if len(found) > 1:
             raise LetterNotFound(id, self.source, others=[letter.id for letter in found])
         return found[0]
+
+    def reveal(self, id: str, *, reason: str) -> DeadLetter:  # noqa: A002 - the word users write
+        """A letter as it was before it was redacted. The audit log has who saw it, and why, before this returns. Raises
+        OriginalUnavailable if it is not kept, or cannot be decrypted with UNPOISON_KEY."""
+        letter = self.get(id)
+        if not isinstance(self._letters, RevealsOriginals):
+            raise CapabilityError(
+                f"The dead letters of {self.source!r} are in the DLQ of the broker, where nothing is redacted: get({id!r}) shows "
+                "all."
+            )
+        return self._letters.reveal(letter.id, reason)
 
     def replay_one(self, id: str | None = None) -> ReplayResult:  # noqa: A002
         """Send one letter to its source again: this one, or the oldest. An empty DLQ gives an empty result."""

@@ -11,6 +11,7 @@ UnpoisonError
 ├── OwnershipLost          another consumer has the message now; nothing was settled
 ├── PayloadError           a payload that cannot be sent
 ├── FilterError            a filter that cannot be read; it points at the place
+├── OriginalUnavailable    the original of a redacted letter is not kept, or cannot be decrypted
 ├── UnfinishedHandler      a handler returned a coroutine or generator instead of running it
 └── LetterNotFound         no such dead letter, or it was already replayed, discarded or purged
 
@@ -185,6 +186,10 @@ class OwnershipLost(UnpoisonError):
 
 class PayloadError(UnpoisonError, ValueError):
     """A payload that cannot be sent: it is refused before anything is written."""
+
+
+class OriginalUnavailable(UnpoisonError):
+    """The original of a redacted letter is not kept, or cannot be decrypted here."""
 
 
 class FilterError(UnpoisonError, ValueError):

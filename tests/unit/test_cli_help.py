@@ -37,9 +37,9 @@ PATHS = pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
 
 def test_these_are_the_commands():
     noted = "dlq restore, dlq note, dlq own, dlq snooze, dlq resolve, dlq export, dlq import"
-    dlq = f"dlq, dlq ls, dlq count, dlq groups, dlq show, dlq replay, dlq discard, {noted}, dlq purge"
+    dlq = f"dlq, dlq ls, dlq count, dlq groups, dlq show, dlq reveal, dlq replay, dlq discard, {noted}, dlq purge"
     others = "status, pause, resume, notify, plan, plan-topology, migrate, doctor, leave, completion"
-    named = f"demo, run, publish, {dlq}, collect, audit, {others}"
+    named = f"demo, run, publish, {dlq}, collect, redaction, audit, {others}"
     assert ", ".join(" ".join(path) for path in COMMANDS if path) == named
 
 
@@ -161,7 +161,7 @@ def test_commands_and_options_are_completed():
         return [line.partition(",")[2] for line in ended.stdout.splitlines()]
 
     assert completed("d") == ["demo", "dlq", "doctor"]
-    assert completed("dlq", "re") == ["replay", "restore", "resolve"]
+    assert completed("dlq", "re") == ["reveal", "replay", "restore", "resolve"]
     assert completed("run", "shop:app", "--until") == ["--until-empty"]
     assert completed("dlq", "ls", "--where", "re") == ["reason:", "replays>"]
     assert completed("dlq", "ls", "--where", "state:d") == ["state:dead", "state:discarded"]

@@ -22,6 +22,8 @@ from unpoison.store.choice import check_collects
 from unpoison.store.letters.collector import Collected, Collector
 from unpoison.store.letters.expiry import Expiry
 from unpoison.store.letters.port import LetterStore
+from unpoison.store.letters.redacting import REVEALED
+from unpoison.store.letters.rules_in_force import RULES, check_redacts
 from unpoison.store.letters.sql_letters import letters_for
 from unpoison.store.letters.values import DELETED, AuditEntry
 
@@ -44,10 +46,24 @@ PAUSE = 60.0
 @fleet_options
 @click.option("--source", metavar="NAME", help="The source.  [default: all sources of the app or the broker]")
 @click.option("--expire", metavar="FILTER", help="Delete letters from the store that match: 'age>90d -state:dead'.")
+@click.option(
+    "--redact",
+    multiple=True,
+    metavar="RULE",
+    help="What must not stand in the store: body.customer.email, pattern:card.  [default: those of the app, and UNPOISON_REDACT]",
+)
 @click.option("--once", is_flag=True, help="End when the DLQs are empty, instead of watching them.")
 @click.option("--json", "as_json", is_flag=True, help='With --once: print {"SOURCE": {"new": N, "known": N, …}}.')
 def collect(
-    app: str | None, url: str | None, store: str | None, source: str | None, expire: str | None, once: bool, as_json: bool
+    *,
+    app: str | None,
+    url: str | None,
+    store: str | None,
+    source: str | None,
+    expire: str | None,
+    redact: Sequence[str],
+    once: bool,
+    as_json: bool,
 ) -> None:
     """Move dead letters from the DLQs of a broker into the store.
 
@@ -62,7 +78,9 @@ def collect(
     sources = [source] if source else list(chosen.consumed) or list(sources_for(chosen.url))
     if not sources:
         raise click.ClickException("There is nothing to collect: unpoison has not been used with any source there.")
-    with ExitStack() as opened, closing(letters_for(chosen.store)) as letters:
+    rules = [*chosen.redact, *redact]
+    check_redacts(rules)
+    with ExitStack() as opened, closing(letters_for(chosen.store, rules)) as letters:
         letters.open()
         with progress("Grouping anew") as advance:
             letters.regroup(advance)
@@ -202,7 +220,7 @@ def _table(entries: Sequence[AuditEntry]) -> Table:
         table.add_column(name, justify="right" if name == "LETTERS" else "left", overflow="fold")
     for entry in entries:
         count = f"{entry.letters:,}" if entry.letters else ""
-        about = entry.about if entry.letters else f"group:{entry.about}"
+        about = entry.about if entry.letters or entry.what == RULES else f"group:{entry.about}"
         table.add_row(_when(entry.at), *map(one_line, (entry.who, _what(entry), count, about)))
     return table
 
@@ -215,12 +233,16 @@ def _what(entry: AuditEntry) -> str:
     """As in: state to replayed; purged; owner to ann; resolved in 1.4.2."""
     if entry.what == DELETED:
         return str(entry.after or DELETED)
+    if entry.what == REVEALED:
+        return f"{REVEALED}: {entry.after}"
     if not isinstance(entry.after, list):
         return f"{entry.what} removed" if entry.after is None else f"{entry.what} to {entry.after}"
     return ", ".join(_of_group(*pair) for pair in entry.after if isinstance(pair, list) and len(pair) == 2) or entry.what
 
 
 def _of_group(name: object, value: object) -> str:
+    if name == "rules" and isinstance(value, list):
+        return f"{RULES}: {', '.join(map(str, value)) or 'none'}"
     if name == "snoozed_until":
         return f"snoozed until {_when(value)}" if isinstance(value, int | float) else "no longer snoozed"
     if name == "resolved_in" and value is None:

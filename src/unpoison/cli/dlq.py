@@ -9,7 +9,7 @@ import click
 
 from unpoison.cli.completion import where_option
 from unpoison.cli.input_output import print_json, print_json_array
-from unpoison.cli.screen import console, group_table, letter_table, print_letter, progress, said_of_group
+from unpoison.cli.screen import console, group_table, how_to_reveal, letter_table, print_letter, progress, said_of_group
 from unpoison.cli.target import NO_SOURCES, GivenTarget, Target, chosen_by, target_options
 from unpoison.filters.filter import Filter
 from unpoison.model.dead_letter import DeadLetter
@@ -210,5 +210,7 @@ def _write(letter: DeadLetter) -> None:
         raise click.ClickException(
             f"The body of {letter.id!r} contains bytes that a terminal would act on. Write it to a file: add > body.bin"
         )
+    if letter.redaction is not None:
+        click.echo(f"The body is redacted. To see it as it was: {how_to_reveal(letter)}", err=True)
     sys.stdout.buffer.write(letter.body)
     sys.stdout.buffer.flush()

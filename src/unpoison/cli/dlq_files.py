@@ -7,12 +7,13 @@ from contextlib import closing
 from typing import BinaryIO
 
 import click
+import msgspec
 
 from unpoison.cli.completion import where_option
 from unpoison.cli.input_output import print_json
 from unpoison.cli.screen import progress
 from unpoison.cli.target import GivenTarget, fleet, fleet_options, target_options
-from unpoison.errors import PayloadError
+from unpoison.errors import OriginalUnavailable, PayloadError
 from unpoison.filters.filter import Filter
 from unpoison.filters.terms import And, Condition, Or, Pattern, Term
 from unpoison.model.dead_letter import WholeLetter
@@ -20,6 +21,7 @@ from unpoison.model.wording import counted
 from unpoison.port.broker import WHOLE_BYTES
 from unpoison.store.choice import check_collects
 from unpoison.store.letters.export import letter_of, line_of
+from unpoison.store.letters.people import operator
 from unpoison.store.letters.port import LetterStore
 from unpoison.store.letters.sql_letters import letters_for
 from unpoison.store.letters.values import Ingested, Order, Position, StoredLetter
@@ -35,27 +37,47 @@ PAGE = 250
 )
 @target_options
 @where_option("Only letters that match, whatever their state.")
-def export(*, given: GivenTarget, where: Filter | None) -> None:
+@click.option("--originals", is_flag=True, help="Write redacted letters as they were. Needs --reason.")
+@click.option("--reason", metavar="TEXT", help="With --originals: why, for the audit log.")
+def export(*, given: GivenTarget, where: Filter | None, originals: bool, reason: str | None) -> None:
     """Write letters of the store to standard output, one JSON object a line, with bodies, notes and states.
 
-    `unpoison dlq import` makes the same letters of it, in this store or another one.
+    `unpoison dlq import` makes the same letters of it, in this store or another one. Redacted letters stay redacted, with their
+    originals encrypted.
     """
     if sys.stdout.isatty():
         raise click.UsageError("Letters are written for a file or another program. Add > letters.jsonl")
+    if originals != bool(reason and reason.strip()):
+        raise click.UsageError("--originals and --reason TEXT belong together: the audit log says who saw originals, and why.")
     chosen, store = given.in_store()
     for dlq in chosen.dlqs:
         dlq.letters.freeze()  # what lies in the DLQ is collected
     count, names = 0, {dlq.source for dlq in chosen.dlqs}
+    meant, lost = _meant(names, where), 0
+    if originals:
+        store.redaction.note_revealed(store.told(meant), store.count(meant), operator(), reason or "")
     with progress("Exporting") as advance:
         total = sum(sum(store.counts(name).values()) for name in names)
-        for letter in _letters(store, _meant(names, where)):
+        for letter in _letters(store, meant):
             if letter.letter.source in names:
-                sys.stdout.buffer.write(line_of(letter))
-                count += 1
+                written = _original(store, letter) if originals else store.redaction.sealed(letter)
+                sys.stdout.buffer.write(line_of(written))
+                count, lost = count + 1, lost + (originals and written.letter.redaction is not None)
             if advance:
                 advance(count, total)
         sys.stdout.buffer.flush()
     click.echo(f"{counted(count, 'dead letter')} written.", err=True)
+    if lost:
+        click.echo(f"{lost:,} of them redacted: their originals are not kept, or cannot be decrypted here.", err=True)
+
+
+def _original(store: LetterStore, stored: StoredLetter) -> StoredLetter:
+    """As it was, where that is known."""
+    try:
+        whole = store.original(stored)
+    except OriginalUnavailable:
+        return store.redaction.sealed(stored)
+    return msgspec.structs.replace(stored, letter=whole.letter, headers=whole.headers, native=whole.native)
 
 
 def _meant(sources: set[str], where: Filter | None) -> Filter:
@@ -90,7 +112,7 @@ def import_letters(file: BinaryIO, app: str | None, url: str | None, store: str 
     chosen = fleet(app, url, store)
     check_collects(chosen.url, chosen.store)
     total = Ingested()
-    with closing(letters_for(chosen.store)) as letters, progress("Importing") as advance:
+    with closing(letters_for(chosen.store, chosen.redact)) as letters, progress("Importing") as advance:
         letters.open()
         for part in _parts(_read(file)):
             found = letters.put(part)

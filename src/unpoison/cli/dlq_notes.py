@@ -14,8 +14,7 @@ from unpoison.cli.target import DLQ, GivenTarget, Target, target_options
 from unpoison.filters.filter import Filter
 from unpoison.model.dead_letter import iso
 from unpoison.model.wording import counted, one_line
-from unpoison.store.letters.collected import by_ids
-from unpoison.store.letters.operator import operator
+from unpoison.store.letters.people import by_ids, operator
 from unpoison.store.letters.port import LetterStore
 from unpoison.store.letters.values import NOTE, OWNER, Change, GroupWork, Selection
 

@@ -14,7 +14,7 @@ from unpoison.cli.target import Fleet, fleet, fleet_options
 from unpoison.errors import BrokerUnavailable
 from unpoison.flow.store_link import EXCHANGE_EVERY
 from unpoison.model.wording import counted, one_line
-from unpoison.store.letters.operator import operator
+from unpoison.store.letters.people import operator
 from unpoison.store.port import OPERATOR, Pause, SharedCircuit, Store
 
 REASON_LIMIT = 500

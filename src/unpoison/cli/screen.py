@@ -19,7 +19,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from unpoison.model.dead_letter import DeadLetter
+from unpoison.model.dead_letter import DROPPED, DeadLetter, Redaction
 from unpoison.model.failure import Crash
 from unpoison.model.letter_group import LetterGroup
 from unpoison.model.message import PastAttempt
@@ -255,10 +255,23 @@ def _facts(letter: DeadLetter) -> Iterator[tuple[str, str]]:
     yield "original", ", ".join(f"{name} {value}" for name, value in letter.original.items())
     if letter.crash is not None:
         yield "crash", ", ".join(_crash(letter.crash))
+    if letter.redaction is not None:
+        yield "redacted", _redaction(letter, letter.redaction)
     if letter.note:
         yield "note", letter.note
     if letter.owner:
         yield "owner", letter.owner
+
+
+def _redaction(letter: DeadLetter, redaction: Redaction) -> str:
+    rules = f"by {', '.join(redaction.rules)}; " if redaction.rules else ""
+    if redaction.original == DROPPED:
+        return f"{rules}the original is not kept, so this letter can be neither revealed nor replayed"
+    return f"{rules}the original is encrypted with key {redaction.key}; to see it: {how_to_reveal(letter)}"
+
+
+def how_to_reveal(letter: DeadLetter) -> str:
+    return f"unpoison dlq reveal {letter.id} --reason TEXT"
 
 
 def _crash(crash: Crash) -> Iterator[str]:

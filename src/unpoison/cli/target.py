@@ -217,7 +217,9 @@ class GivenTarget(NamedTuple):
         if self.app is not None:
             return self._of_app(load(self.app))
         url = target_or_url(self.url, "Name the app or the broker: add --app module:app or --url URL")
-        return _opened(url, [self.source] if self.source else None, known=(), store=_store(url, self.store or ""))
+        return _opened(
+            url, [self.source] if self.source else None, known=(), store=_store(url, self.store or ""), redact=_given_rules()
+        )
 
     def in_store(self) -> tuple[Target, LetterStore]:
         """The same, for a command that notes what only a store can keep."""
@@ -237,7 +239,7 @@ class GivenTarget(NamedTuple):
             raise click.UsageError("The app has no consumer, so its sources are unknown. Add --source NAME.")
         default = (settings.store or "") if settings.collect else ""
         store = default if self.store is None else _store(settings.url, self.store)
-        return _opened(settings.url, sources, known=consumed if settings.create else (), store=store)
+        return _opened(settings.url, sources, known=consumed if settings.create else (), store=store, redact=settings.redact)
 
 
 def target_options(command: Function) -> Callable[..., Any]:
@@ -264,7 +266,12 @@ def _store(url: str, store: str) -> str:
     return found
 
 
-def _opened(url: str, sources: Sequence[str] | None, known: Any, store: str) -> Target:
+def _given_rules() -> Sequence[str]:
+    """The rules for redaction where there is no app to say them."""
+    return [text for text in (os.environ.get("UNPOISON_REDACT"),) if text]
+
+
+def _opened(url: str, sources: Sequence[str] | None, known: Any, store: str, redact: Sequence[str]) -> Target:
     """Without `sources`: all sources that the broker has been used for."""
     broker = broker_for(url)
     if Capability.SHARED not in broker.capabilities:
@@ -279,7 +286,7 @@ def _opened(url: str, sources: Sequence[str] | None, known: Any, store: str) -> 
     from unpoison.store.letters.choice import letters_of  # noqa: PLC0415 - `unpoison run` needs neither this nor its modules
 
     # A source that the app consumes may not have been used yet; any other source that does not exist is a typing mistake.
-    opened = [(source, letters_of(url, store, source, create=source in known)) for source in sources]
+    opened = [(source, letters_of(url, store, source, create=source in known, redact=redact)) for source in sources]
     return Target([DLQ(source, letters, DLQManager(letters, source)) for source, letters in opened])
 
 
@@ -345,6 +352,8 @@ class Fleet(NamedTuple):
     """The sources of the app; none where only a URL was given."""
     named: str
     """The options that name the same for another command."""
+    redact: Sequence[str] = ()
+    """Rules for redaction: those of the app, or of the environment."""
 
     @property
     def shown(self) -> str:
@@ -367,10 +376,11 @@ def fleet(app: str | None, url: str | None, store: str | None) -> Fleet:
     if app is not None:
         loaded = load(app)
         address, default, consumed = loaded.settings.url, loaded.settings.store, list(consumers_of(loaded))
+        rules: Sequence[str] = loaded.settings.redact
     else:
         address = target_or_url(url, "Name the app or the broker: add --app module:app or --url URL")
-        default, consumed = os.environ.get("UNPOISON_STORE"), []
-    found = Fleet(address, store_url(address, default if store is None else store), consumed, named)
+        default, consumed, rules = os.environ.get("UNPOISON_STORE"), [], _given_rules()
+    found = Fleet(address, store_url(address, default if store is None else store), consumed, named, rules)
     if Capability.SHARED not in broker_for(found.url).capabilities:
         raise CapabilityError(
             f"{found.shown!r} lives in one process, so this one sees neither its messages nor its consumers. Use a broker that "

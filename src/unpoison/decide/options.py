@@ -66,6 +66,8 @@ class Settings:
     metrics_port: int | None = None
     metrics_host: str = LOOPBACK
     heartbeat_file: str | None = None
+    redact: tuple[str, ...] = ()
+    """Rules for what is not to stand in the store. They are read by `unpoison.redaction.rules`."""
 
     def __post_init__(self) -> None:
         if self.store is not None and not isinstance(self.store, str):
@@ -130,6 +132,10 @@ DEFAULTS: Any = SimpleNamespace(
 """The defaults in the signatures of App and of @app.consumer."""
 
 
+_SECRETS = ("key",)
+"""What is read from the environment where it is used, and nowhere else: UNPOISON_KEY."""
+
+
 def settings_from(given: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> Settings:
     """Explicit arguments win over UNPOISON_* variables, those over the defaults.
 
@@ -139,7 +145,7 @@ def settings_from(given: Mapping[str, Any], environment: Mapping[str, str] = os.
     values: dict[str, Any] = {}
     for variable, text in environment.items():
         name = variable.removeprefix("UNPOISON_").lower()
-        if not variable.startswith("UNPOISON_"):
+        if not variable.startswith("UNPOISON_") or name in _SECRETS:
             continue
         if name not in known:
             listed = ", ".join(f"UNPOISON_{setting.upper()}" for setting in known)
@@ -196,6 +202,8 @@ def _from_text(variable: str, text: str, kind: Any) -> Any:
         return text.lower() in ("1", "true", "yes")
     if variable == "UNPOISON_NOTIFY":
         return tuple(filter(None, _BETWEEN_URLS.split(text.strip(" \t\n,"))))
+    if variable == "UNPOISON_REDACT":
+        return (text,)  # commas may stand in a rule
     if "tuple" in str(kind):
         return tuple(filter(None, (part.strip() for part in text.split(","))))
     if "str" in str(kind):

@@ -14,6 +14,7 @@ from unpoison.port.broker import DeadLetters
 from unpoison.store.letters.collector import Collector
 from unpoison.store.letters.expiry import Expiry
 from unpoison.store.letters.port import LetterStore
+from unpoison.store.letters.rules_in_force import check_redacts
 from unpoison.store.letters.sql_letters import letters_for
 
 log = logging.getLogger("unpoison")
@@ -31,6 +32,7 @@ class Collecting:
     be moved stays in the DLQ, one line says why, and it is tried again."""
 
     def __init__(self, settings: Settings, source: str) -> None:
+        check_redacts(settings.redact)
         self._settings, self._source = settings, source
         self._letters: DeadLetters | None = None
         self._store: LetterStore | None = None
@@ -78,7 +80,7 @@ class Collecting:
         if self._letters is None:
             self._letters = dead_letters_for(self._settings.url, self._source, create=self._settings.create)
         if self._store is None:
-            self._store = letters_for(self._settings.store or "")
+            self._store = letters_for(self._settings.store or "", self._settings.redact)
             self._store.open(create=self._settings.create)
             self._store.regroup()
         if self._collector is None:

@@ -10,12 +10,30 @@ from unpoison.model.failure import Crash
 from unpoison.model.message import MOST_COUNTED, Counters, Message, PastAttempt
 from unpoison.model.verdict import ErrorClassification
 
+ENCRYPTED, DROPPED = "encrypted", "dropped"
+
+
+class Redaction(msgspec.Struct, frozen=True):
+    """What a store does not show of a letter: the rules that found something, and what became of the letter as it was.
+
+    `original` is "encrypted", with the id of the key, or "dropped": then it is kept nowhere, and the letter cannot be replayed.
+    `digest` is a keyed hash of a message that has no identity, to find duplicates by.
+    """
+
+    rules: tuple[str, ...] = ()
+    original: str = DROPPED
+    key: str | None = None
+    digest: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        return {"rules": list(self.rules), "original": self.original, "key": self.key}
+
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     """One message given up on, with everything known about why.
 
     `id` names the letter and is unique in its DLQ; `message.id` is the sender's and need not be. `state` is
-    "dead" while it waits for a person, then "replayed" or "discarded".
+    "dead" while it waits for a person, then "replayed" or "discarded". `redaction` is set by a store that does not show all.
     """
 
     id: str = ""
@@ -39,6 +57,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     state: str = "dead"
     note: str | None = None
     owner: str | None = None
+    redaction: Redaction | None = None
 
     @property
     def source(self) -> str:
@@ -91,6 +110,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
             "state": self.state,
             "note": self.note,
             "owner": self.owner,
+            **({} if self.redaction is None else {"redaction": self.redaction.as_json()}),
         }
 
 
@@ -102,6 +122,8 @@ class WholeLetter(msgspec.Struct, frozen=True, kw_only=True):
 
     Without an identity there is no telling whether a letter was stored before: then it is stored again under an id of its own,
     and marked as a duplicate if the store has a letter of an equal message.
+
+    `sealed` is the encrypted original of a letter that is redacted.
     """
 
     letter: DeadLetter
@@ -109,6 +131,7 @@ class WholeLetter(msgspec.Struct, frozen=True, kw_only=True):
     has_identity: bool = True
     headers: tuple[tuple[str, Any], ...] = ()
     native: bytes | None = None
+    sealed: bytes | None = None
 
 
 def counters_of_replay(classification: str, replays: int) -> Counters:

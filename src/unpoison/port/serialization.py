@@ -73,7 +73,7 @@ def counters_or_untried(found: str | bytes | Mapping[str, Any] | None) -> Counte
 def record_text(letter: DeadLetter) -> str:
     """Everything of a letter that has no column of its own."""
     fields = msgspec.to_builtins(msgspec.structs.replace(letter, message=Message("", "", b"", None, {})))
-    for column in ("id", "message", "state", "replays", "fingerprint"):
+    for column in ("id", "message", "state", "replays", "fingerprint", "redaction"):
         del fields[column]
     return msgspec.json.encode(fields).decode()
 
@@ -123,7 +123,7 @@ def letter_within(letter: DeadLetter, most: int) -> bytes:
                 original={name: value[:cap] if isinstance(value, str) else value for name, value in bare.original.items()},
             )
         fields = msgspec.to_builtins(bare)
-        del fields["message"], fields["id"], fields["state"]
+        del fields["message"], fields["id"], fields["state"], fields["redaction"]
         data = msgspec.json.encode(fields)
         if len(data) <= most:
             break

@@ -18,6 +18,8 @@
     collectors       who moves letters of a DLQ into the store, and until when it does so without saying more
     letter_claims    letters that somebody is sending back, and until when nobody else does
     notices          what people were told, so that of a fleet one process tells it, and once
+    letter_originals  of letters that are redacted: how they were, encrypted
+    redaction        one row: the rules by which letters are redacted, and the ids of the keys that were used
     letter_turn      one row: who changes letters locks it first. It has the number of the letter that came last
 
 A store may be in the same database as a broker. So its tables have a version of their own, in `unpoison_store_version`. Times are
@@ -122,6 +124,12 @@ create table unpoison_notices (
 create index unpoison_notices_time on unpoison_notices (told_at)
 """
 
+_V7 = """
+create table unpoison_letter_originals (no {number} primary key, sealed {bytes} not null);
+create table unpoison_redaction (rules {text} not null, keys {text} not null, revision bigint not null);
+insert into unpoison_redaction values ('[]', '[]', 0)
+"""
+
 _V4_POSTGRESQL = (
     _V4.rstrip()
     + """;
@@ -134,7 +142,15 @@ _TYPES = {"text": "text", "bytes": "blob", "number": "integer"}
 _POSTGRESQL_TYPES = {"text": 'text collate "C"', "bytes": "bytea", "number": "bigint"}
 """In collation "C" case and order are what `filters/terms.py` says, whatever the locale of the database is."""
 
-MIGRATIONS: tuple[str, ...] = (_V1, _V2.format(**_TYPES), _V3.format(**_TYPES), _V4, _V5.format(**_TYPES), _V6.format(**_TYPES))
+MIGRATIONS: tuple[str, ...] = (
+    _V1,
+    _V2.format(**_TYPES),
+    _V3.format(**_TYPES),
+    _V4,
+    _V5.format(**_TYPES),
+    _V6.format(**_TYPES),
+    _V7.format(**_TYPES),
+)
 """Entry n takes a database from version n to n + 1. Entries are only ever added."""
 MIGRATIONS_OF_POSTGRESQL: tuple[str, ...] = (
     _V1,
@@ -143,6 +159,7 @@ MIGRATIONS_OF_POSTGRESQL: tuple[str, ...] = (
     _V4_POSTGRESQL,
     _V5.format(**_POSTGRESQL_TYPES),
     _V6.format(**_POSTGRESQL_TYPES),
+    _V7.format(**_POSTGRESQL_TYPES),
 )
 """The same for PostgreSQL."""
 

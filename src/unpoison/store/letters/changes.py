@@ -98,6 +98,7 @@ def _deleted(run: Execute, rows: Sequence[Sequence[Any]], changes: Changes) -> d
     if numbers:
         marks = ", ".join("?" * len(numbers))
         run(f"delete from unpoison_letter_contents where no in ({marks})", numbers)
+        run(f"delete from unpoison_letter_originals where no in ({marks})", numbers)
         run(f"delete from unpoison_letters where no in ({marks})", numbers)
     for row in rows:
         changes.remove(row[0], Kind(*row[1:5]), None if row[5] is None else bytes(row[5]))

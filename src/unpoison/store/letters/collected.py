@@ -4,36 +4,46 @@ To everything that works on letters this is a DLQ like any other. It asks the DL
 and to send letters back.
 """
 
+import logging
 import time
 from array import array
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import msgspec
 
-from unpoison.errors import PayloadError
+from unpoison.errors import LetterNotFound, OriginalUnavailable, PayloadError
 from unpoison.filters.filter import Filter
-from unpoison.filters.terms import And, Condition, Pattern, Term, quoted
+from unpoison.filters.terms import And, Condition, Pattern, Term
 from unpoison.model.dead_letter import DeadLetter, WholeLetter
 from unpoison.model.letter_group import LetterGroup
 from unpoison.model.wording import counted
 from unpoison.port.broker import WHOLE_BYTES, DeadLetters, Progress, Published
 from unpoison.port.reading import first_within
 from unpoison.store.letters.claims import claimant
+from unpoison.store.letters.people import by_ids
 from unpoison.store.letters.port import LetterStore
 from unpoison.store.letters.values import DELETED, STATE, Change, Order, Position, Selection, StoredGroup, StoredLetter
+
+log = logging.getLogger("unpoison")
 
 CLAIMED = 120.0
 """Seconds for which letters that are being sent back are kept from other operators. If one on another host is killed meanwhile,
 they wait so long."""
-NAMED = 10
-"""Letters that the audit log names by their ids."""
 SENT_AT_ONCE = 1_000
 PAGE = 250
 TREND = 86_400.0
 """Seconds for which the trend of a group is told."""
 _UP_TO = "\0"
 """Stands before a number, as the end of a frozen set: no letter has such an id."""
+
+
+class Ready(NamedTuple):
+    """A letter that is to be sent back, as it is stored and as it was."""
+
+    stored: StoredLetter
+    original: WholeLetter
 
 
 class CollectedLetters:
@@ -48,7 +58,7 @@ class CollectedLetters:
         self._claimant = claimant()
         self._numbers: dict[str, int] = {}
         """Of letters that were shown, by their ids: pages go on behind them."""
-        self._is_looking = False
+        self._is_looking = self._has_warned = False
         self._chosen: tuple[str, Collection[str]] = "", ()
         """The last filter, and the ids that it chose: the audit log names it with what is done to these."""
 
@@ -107,10 +117,19 @@ class CollectedLetters:
     def whole(self, *, after: str = "", limit: int = 100, most_bytes: int = WHOLE_BYTES) -> Sequence[WholeLetter]:
         found = self._page(after, "", limit, "dead")
         self._named(found)
-        return [each.whole for each in found[: first_within((len(each.letter.body) for each in found), most_bytes)]]
+        some = found[: first_within((len(each.letter.body) for each in found), most_bytes)]
+        return [self.store.original(each) for each in some]
 
     def send_back(self, letters: Sequence[WholeLetter]) -> Published:
         return self._native.send_back(letters)
+
+    def reveal(self, letter_id: str, reason: str) -> DeadLetter:
+        """The letter as it was. The audit log has who saw it, and why, before this returns."""
+        number = self._number(letter_id)
+        stored = None if number is None else self.store.get(number)
+        if stored is None:
+            raise LetterNotFound(letter_id, self._source)
+        return self.store.reveal(stored, by=self._by, reason=reason).letter
 
     # Finding.
 
@@ -139,7 +158,7 @@ class CollectedLetters:
         for number, letter_id, known in self.store.named(selection.numbers, self._source):
             self._numbers[letter_id] = number
             found.setdefault(known, []).append(letter_id)
-        self._chosen = str(where), {letter_id for ids in found.values() for letter_id in ids}
+        self._chosen = self.store.told(where), {letter_id for ids in found.values() for letter_id in ids}
         return found
 
     def groups(self, where: Filter | None, progress: Progress | None = None) -> Sequence[LetterGroup]:
@@ -180,8 +199,16 @@ class CollectedLetters:
         return Filter(Condition("source", "=", Pattern((self._source,))))
 
     def _collect(self, progress: Progress | None = None) -> None:
-        if not self._is_looking:
-            self._move(progress)
+        if self._is_looking:
+            return
+        if why := self.store.redaction.why_not():
+            if not self._has_warned:
+                log.warning(
+                    "Source %r: dead letters in the DLQ stay there, and only those in the store are seen: %s", self._source, why
+                )
+            self._has_warned = True
+            return
+        self._move(progress)
 
     def _named(self, letters: Sequence[StoredLetter]) -> list[DeadLetter]:
         self._numbers.update((each.letter.id, each.number) for each in letters)
@@ -231,46 +258,45 @@ class CollectedLetters:
         numbers = [number for id_ in letter_ids if (number := self._number(id_)) is not None]
         claimed = self.store.claim(numbers, by=self._claimant, seconds=CLAIMED)
         try:
-            return [id_ for part in self._portions(claimed) for id_ in self._send(part, refused)]
+            return [id_ for part in self._portions(claimed, refused) for id_ in self._send(part, refused)]
         finally:
             self.store.release(claimed, by=self._claimant)
 
-    def _portions(self, numbers: Sequence[int]) -> Iterator[list[StoredLetter]]:
-        """The letters of these numbers, as many at a time as fit into memory."""
-        part: list[StoredLetter] = []
+    def _portions(self, numbers: Sequence[int], refused: dict[str, str]) -> Iterator[list[Ready]]:
+        """The letters of these numbers as they were, as many at a time as fit into memory. One whose original is not kept is
+        refused, and never sent without what was redacted."""
+        part: list[Ready] = []
         size = 0
         for number in numbers:
             if (each := self.store.get(number)) is None:
                 continue
-            part.append(each)
-            size += len(each.letter.body)
+            try:
+                original = self.store.original(each)
+            except OriginalUnavailable as error:
+                refused[each.letter.id] = str(error)
+                continue
+            part.append(Ready(each, original))
+            size += len(original.letter.body)
             if size > WHOLE_BYTES:
                 yield part
                 part, size = [], 0
         if part:
             yield part
 
-    def _send(self, letters: Sequence[StoredLetter], refused: dict[str, str]) -> Sequence[str]:
+    def _send(self, letters: Sequence[Ready], refused: dict[str, str]) -> Sequence[str]:
         """Send these and note it. Of one for which no answer came it is not known: it stays, and may come twice."""
-        outcome = self._native.send_back([_as_it_waits(each) for each in letters])
+        outcome = self._native.send_back([_as_it_waits(each.original) for each in letters])
         why = {number: each.reason for number, each in outcome.refused.items()} | dict(outcome.unknown)
-        refused |= {letters[number].letter.id: reason for number, reason in why.items()}
-        sent = [each for number, each in enumerate(letters) if number not in why]
+        refused |= {letters[number].stored.letter.id: reason for number, reason in why.items()}
+        sent = [each.stored for number, each in enumerate(letters) if number not in why]
         ids = [each.letter.id for each in sent]
         selection = Selection(self._about(ids), array("q", [each.number for each in sent]))
         self.store.change(selection, Change(STATE, "replayed"), by=self._by, claimant=self._claimant)
         return ids
 
 
-def by_ids(letter_ids: Sequence[str]) -> str:
-    """Names these letters in the audit log, as a filter does."""
-    named = " or ".join(f"id:{quoted(letter_id)}" for letter_id in letter_ids[:NAMED])
-    more = len(letter_ids) - NAMED
-    return f"{named} and {more:,} more" if more > 0 else named
-
-
-def _as_it_waits(stored: StoredLetter) -> WholeLetter:
-    return msgspec.structs.replace(stored.whole, letter=msgspec.structs.replace(stored.letter, state="dead"))
+def _as_it_waits(whole: WholeLetter) -> WholeLetter:
+    return msgspec.structs.replace(whole, letter=msgspec.structs.replace(whole.letter, state="dead"))
 
 
 def _not_sent(refused: dict[str, str], sent: int) -> PayloadError:

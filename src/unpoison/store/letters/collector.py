@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
+import msgspec
+
 from unpoison.errors import StoreUnavailable
 from unpoison.model.dead_letter import WholeLetter
 from unpoison.model.events import fields
@@ -119,7 +121,7 @@ class Collector:
         if not letters:
             return Ingested(), ()
         try:
-            return self._store.put(letters, self._turn), letters
+            return self._store.put([_unredacted(each) for each in letters], self._turn), letters
         except CannotKeep as error:
             if len(letters) == 1:
                 self._leave(letters[0], error)
@@ -139,3 +141,10 @@ class Collector:
             error,
             extra=fields("not-collected", source=self._source, letter_id=whole.letter.id),
         )
+
+
+def _unredacted(whole: WholeLetter) -> WholeLetter:
+    """In a DLQ no letter is redacted, whatever another program has written there."""
+    if whole.letter.redaction is None:
+        return whole
+    return msgspec.structs.replace(whole, letter=msgspec.structs.replace(whole.letter, redaction=None), sealed=None)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from unpoison.model.events import fields
 from unpoison.model.wording import counted
 from unpoison.store.choice import expiry
-from unpoison.store.letters.operator import operator
+from unpoison.store.letters.people import operator
 from unpoison.store.letters.port import LetterStore
 
 log = logging.getLogger("unpoison")

@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 from unpoison.filters.filter import Filter
 from unpoison.model.dead_letter import WholeLetter
+from unpoison.store.letters.redacting import Redacting
 from unpoison.store.letters.values import (
     AuditEntry,
     Change,
@@ -36,9 +37,9 @@ class LetterStore(Protocol):
     def close(self) -> None: ...
 
     def put(self, letters: Sequence[WholeLetter], turn: Turn | None = None) -> Ingested:
-        """Keep these letters. When it returns they are on disk. One that the store has already changes nothing, whatever has
-        become of it by then. If it raises, some may be kept: put all of them again. Raises CannotKeep if one of them is
-        why, and TurnLost if it is no longer the turn of the collector that has read them."""
+        """Keep these letters, redacted. When it returns they are on disk. One that the store has already changes nothing,
+        whatever has become of it by then. If it raises, some may be kept: put all of them again. Raises CannotKeep if one of
+        them is why, and TurnLost if it is no longer the turn of the collector that has read them."""
 
     def may_collect(self, turn: Turn, seconds: float) -> bool:
         """Whether this collector may take letters from this DLQ for so many seconds. It has written, so the store can."""
@@ -106,6 +107,20 @@ class LetterStore(Protocol):
 
     def expire(self, where: Filter, *, by: str, progress: Progress | None = None) -> Changed:
         """Delete the letters that match."""
+
+    def original(self, stored: StoredLetter) -> WholeLetter:
+        """The letter as it was before it was redacted, to send it back. Raises OriginalUnavailable if it is not kept, or
+        cannot be read here."""
+
+    def reveal(self, stored: StoredLetter, *, by: str, reason: str) -> WholeLetter:
+        """The same for a person: who sees it, and why, is in the audit log before this returns."""
+
+    def told(self, where: Filter | None, state: str | None = None) -> str:
+        """A filter as the audit log may have it: without values that are redacted."""
+
+    @property
+    def redaction(self) -> Redacting:
+        """By which rules what comes into this store is redacted."""
 
     def change_group(self, fingerprint: str, *, by: str, **given: Any) -> GroupWork:
         """Change what is noted about a group: its `note`, `owner`, `links`, `snoozed_until` or `resolved_in`. The rest stays."""

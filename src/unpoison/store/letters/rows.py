@@ -44,7 +44,7 @@ _TEXTS = (
 _CHANGE = ("state", "note", "owner")
 """What people change: it is what its column says."""
 _PARTS_OF_KEYS = ("classification", "code_version", "fingerprint")
-_OF_RECORD = ("original", "crash", "history")
+_OF_RECORD = ("original", "crash", "history", "redaction")
 
 
 class Prepared(NamedTuple):
@@ -61,6 +61,7 @@ class Prepared(NamedTuple):
     traceback: bytes | None
     digest: bytes | None
     size: int
+    sealed: bytes | None = None
 
     @property
     def identity(self) -> tuple[str, str, str]:
@@ -93,13 +94,14 @@ def prepared(whole_letter: WholeLetter) -> Prepared:
         letter_id, digest = _distinct(whole_letter.letter.id), None
     else:
         letter_id = f"{as_column(whole_letter.letter.id or message.id)}~{uuid.uuid4().hex}"
-        digest = _digest_of(message, place)
+        keyed = letter.redaction.digest if letter.redaction else None
+        digest = digest_of(message, place) if keyed is None else bytes.fromhex(keyed)
     trace = _digest(letter.traceback.encode()) if letter.traceback else None
     headers = _json(dict(message.headers)) if message.headers else None
     record = _record(letter, exact)
     native_headers = squeezed(packed_headers(whole_letter.headers)) if whole_letter.headers else None
     native = None if whole_letter.native is None else squeezed(whole_letter.native)
-    size = len(message.body) + len(whole_letter.native or b"") + len(record or "")
+    size = len(message.body) + len(whole_letter.native or b"") + len(record or "") + len(whole_letter.sealed or b"")
     failed_at, first_failed_at = moment(letter.last_failed_at), moment(letter.first_failed_at)
     values = (
         *(source, place, letter_id, letter.state, failed_at, first_failed_at, letter.fingerprint),
@@ -109,7 +111,8 @@ def prepared(whole_letter: WholeLetter) -> Prepared:
         *(letter.note, letter.owner),
     )
     contents = (body.form, body.text, body.data, headers, native_headers, native, record)
-    return Prepared(source, place, letter_id, letter, failed_at, first_failed_at, values, contents, trace, digest, size)
+    times = failed_at, first_failed_at
+    return Prepared(source, place, letter_id, letter, *times, values, contents, trace, digest, size, whole_letter.sealed)
 
 
 def _distinct(letter_id: str) -> str:
@@ -125,7 +128,7 @@ def _digest(data: bytes) -> bytes:
     return hashlib.blake2b(data, digest_size=16).digest()
 
 
-def _digest_of(message: Message, place: str) -> bytes:
+def digest_of(message: Message, place: str) -> bytes:
     """Equal for messages that are equal."""
     known = [message.source, place, message.id, message.key, dict(message.headers), message.is_tombstone]
     return _digest(json.dumps(known).encode("utf-8", "surrogatepass") + b"\0" + message.body)
@@ -246,6 +249,21 @@ def _message(columns: Mapping[str, Any], exact: dict[str, Any]) -> Message:
 
 _EXACT: Mapping[str, Any] = {"attempts": int, "replays": int, "last_failed_at": float, "first_failed_at": float}
 _TYPES = {field.name: field.type for field in msgspec.structs.fields(DeadLetter) if field.name in _OF_RECORD}
+
+
+def packed_row(ready: Prepared) -> bytes:
+    """The row of a letter that is in no table."""
+    values: dict[str, object] = dict(zip(LETTER.split(", "), ready.row(0, 0.0, None), strict=True))
+    values |= dict(zip(CONTENTS.split(", "), (0, *ready.contents), strict=True)) | {"traceback": ready.letter.traceback}
+    return msgspec.msgpack.encode([values[name] for name in _NAMES])
+
+
+def unpacked_row(data: bytes) -> StoredLetter:
+    """Raises ValueError or msgspec.MsgspecError if it is none."""
+    return _stored(_read_row(data))
+
+
+_read_row = msgspec.msgpack.Decoder(list[Any]).decode
 
 
 def _bare(row: Sequence[Any], error: Exception) -> StoredLetter:

@@ -2,17 +2,22 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from unpoison.filters.filter import Filter
 from unpoison.model.dead_letter import WholeLetter
+from unpoison.redaction.keys import Keys, keys_from
+from unpoison.redaction.rules import Redact, rules_from
 from unpoison.store.choice import database_for
 from unpoison.store.letters import audit, claims, group_work
 from unpoison.store.letters.changes import LetterChanges
 from unpoison.store.letters.columns import INDEXED
 from unpoison.store.letters.groups import GroupReader
+from unpoison.store.letters.people import by_ids
 from unpoison.store.letters.port import LetterStore
-from unpoison.store.letters.reading import LetterReader, Meant
+from unpoison.store.letters.reading import LetterReader, Meant, in_state
+from unpoison.store.letters.redacting import Redacting
 from unpoison.store.letters.regrouping import Regrouping
 from unpoison.store.letters.text_index import TextIndex
 from unpoison.store.letters.turns import Turns, take_turn
@@ -42,20 +47,33 @@ _NAMED_AT_ONCE = 500
 class SQLLetterStore:
     """The letters in a database. `clock` tells how long a transaction takes."""
 
-    def __init__(self, database: LetterDatabase, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self,
+        database: LetterDatabase,
+        clock: Callable[[], float] = time.perf_counter,
+        *,
+        redact: Sequence[Redact] = (),
+        keys: Keys | None = None,
+    ) -> None:
         self._database = database
+        self.redaction = Redacting(database, redact, keys or Keys())
         self._turns, self._index = Turns(database, clock), TextIndex(database, clock)
         self._letters = LetterReader(database, self._index.candidates)
         self._groups = GroupReader(database)
 
     def open(self, *, create: bool = True) -> None:
         self._database.open(create=create)
+        try:
+            self.redaction.read()
+        except BaseException:
+            self._database.close()
+            raise
 
     def close(self) -> None:
         self._database.close()
 
     def put(self, letters: Sequence[WholeLetter], turn: Turn | None = None) -> Ingested:
-        return put(self._turns, letters, turn)
+        return self.redaction.writing(lambda redact, may: put(self._turns, map(redact, letters), turn, may))
 
     def may_collect(self, turn: Turn, seconds: float) -> bool:
         with self._database.writing() as run:
@@ -115,7 +133,8 @@ class SQLLetterStore:
     def select(
         self, where: Filter | None = None, *, state: str | None = None, now: float | None = None, progress: Progress | None = None
     ) -> Selection:
-        return self._letters.select(self._meant(where, state, now), progress)
+        found = self._letters.select(self._meant(where, state, now), progress)
+        return replace(found, where=self.told(where, state))
 
     def named(self, numbers: Sequence[int], source: str) -> Sequence[tuple[int, str, str]]:
         found: list[tuple[int, str, str]] = []
@@ -154,6 +173,17 @@ class SQLLetterStore:
     def regroup(self, progress: Progress | None = None) -> int:
         return Regrouping(self._database, self._turns).regroup(progress)
 
+    def original(self, stored: StoredLetter) -> WholeLetter:
+        return self.redaction.original(stored)
+
+    def reveal(self, stored: StoredLetter, *, by: str, reason: str) -> WholeLetter:
+        self.redaction.note_revealed(by_ids([stored.letter.id]), 1, by, reason)
+        return self.redaction.original(stored)
+
+    def told(self, where: Filter | None, state: str | None = None) -> str:
+        term = in_state(None if where is None else where.term, state)
+        return "" if term is None else str(self.redaction.told(term))
+
     def index_text(self, seconds: float | None = None) -> TextIndexState:
         return self._index.index(seconds)
 
@@ -165,13 +195,15 @@ class SQLLetterStore:
             return audit.entries(run, before, limit)
 
     def _meant(self, where: Filter | None, state: str | None, now: float | None) -> Meant:
-        return self._letters.meant(None if where is None else where.term, state, now)
+        term = self.redaction.found_by_hash(None if where is None else where.term)
+        return self._letters.meant(term, state, now)
 
 
 def _is_asked(wanted: str | None, there: str) -> bool:
     return wanted in (None, there)
 
 
-def letters_for(url: str) -> LetterStore:
-    """The part of a store that keeps dead letters, not yet opened."""
-    return SQLLetterStore(database_for(url, is_queue=False))
+def letters_for(url: str, redact: Sequence[str] = ()) -> LetterStore:
+    """The part of a store that keeps dead letters, not yet opened. What comes into it is redacted by these rules, and by those
+    that it has already."""
+    return SQLLetterStore(database_for(url, is_queue=False), redact=rules_from(redact), keys=keys_from())

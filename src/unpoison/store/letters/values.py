@@ -16,7 +16,8 @@ from unpoison.model.dead_letter import DeadLetter, WholeLetter
 
 
 class StoredLetter(msgspec.Struct, frozen=True, kw_only=True):
-    """A letter as the store has it. `duplicate_of` is the number of the letter that may be the same."""
+    """A letter as the store has it. `duplicate_of` is the number of the letter that may be the same. `sealed` is the encrypted
+    original of one that is redacted, where that was asked for."""
 
     number: int
     letter: DeadLetter
@@ -25,11 +26,12 @@ class StoredLetter(msgspec.Struct, frozen=True, kw_only=True):
     duplicate_of: int | None = None
     headers: tuple[tuple[str, Any], ...] = ()
     native: bytes | None = None
+    sealed: bytes | None = None
 
     @property
     def whole(self) -> WholeLetter:
         """What its broker needs to send it back."""
-        return WholeLetter(letter=self.letter, place=self.place, headers=self.headers, native=self.native)
+        return WholeLetter(letter=self.letter, place=self.place, headers=self.headers, native=self.native, sealed=self.sealed)
 
 
 class Turn(NamedTuple):

@@ -3,7 +3,7 @@
 Letters and what is counted of them are written in one transaction (`turns.py`), so a crash leaves both or neither.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from unpoison.model.dead_letter import WholeLetter
 from unpoison.store.letters.claims import check
@@ -17,7 +17,10 @@ CHUNK, CHUNK_BYTES = 32, 256 * 1024
 """Letters, and bytes, that are written before the next look at the clock."""
 
 
-def put(turns: Turns, letters: Sequence[WholeLetter], turn: Turn | None = None) -> Ingested:
+def put(
+    turns: Turns, letters: Iterable[WholeLetter], turn: Turn | None = None, may: Callable[[Execute], None] = lambda _: None
+) -> Ingested:
+    """`may` is asked in each transaction whether these letters may be written as they are."""
     total = Ingested()
 
     def write(run: Execute, letters: Sequence[Prepared], changes: Changes, now: float) -> None:
@@ -25,6 +28,7 @@ def put(turns: Turns, letters: Sequence[WholeLetter], turn: Turn | None = None) 
         take_turn(run)
         if turn is not None:
             check(run, turn)
+        may(run)
         total = _sum(total, _write(run, letters, changes, now))
 
     turns.each(_chunks(map(prepared, letters)), write)
@@ -51,7 +55,7 @@ def _sum(total: Ingested, more: Ingested) -> Ingested:
 def _write(run: Execute, letters: Sequence[Prepared], changes: Changes, now: float) -> Ingested:
     new = _new(run, letters)
     twins = _twins(run, new.values())
-    marked, rows, contents = 0, [], []
+    marked, rows, contents, sealed = 0, [], [], list[tuple[int, bytes]]()
     for number, letter in enumerate(new.values(), take_numbers(run, len(new)) if new else 0):
         twin = None
         if letter.digest is not None:
@@ -60,9 +64,12 @@ def _write(run: Execute, letters: Sequence[Prepared], changes: Changes, now: flo
         marked += twin is not None
         rows.append(letter.row(number, now, twin))
         contents.append((number, *letter.contents))
+        if letter.sealed is not None:
+            sealed.append((number, letter.sealed))
         changes.add(letter, number, now)
     insert(run, f"unpoison_letters ({LETTER})", rows)
     insert(run, f"unpoison_letter_contents ({CONTENTS})", contents)
+    insert(run, "unpoison_letter_originals (no, sealed)", sealed)
     return Ingested(len(new), len(letters) - len(new), marked)
 
 

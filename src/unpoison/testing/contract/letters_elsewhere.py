@@ -1,11 +1,14 @@
 """A letter that has left its DLQ for a store can be sent to where it came from, as it was."""
 
+import base64
+
 import msgspec
 import pytest
 
 from unpoison.app import App
 from unpoison.errors import Permanent
 from unpoison.model.backoff import Backoff
+from unpoison.model.dead_letter import ENCRYPTED
 from unpoison.model.message import Delivery
 from unpoison.model.verdict import ErrorClassification
 from unpoison.port.broker import STORED, Capability, Dead, Settlement, one_look
@@ -149,6 +152,34 @@ def test_two_collectors_at_once_lose_no_letter_and_keep_none_twice(lab: Lab, mon
     assert sorted(letter.body for letter in letters.browse(limit=1_000)) == sorted(bodies)
     assert (letters.count(), lab.letters("orders").count()) == (330, 0)
     letters.broker.close()
+
+
+def test_a_message_whose_letter_was_redacted_starts_again_as_it_was(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UNPOISON_KEY", base64.b64encode(bytes(32)).decode())
+    received: list[Delivery] = []
+
+    def handle(payload: bytes, delivery: Delivery) -> None:
+        received.append(delivery)
+        if len(received) == 1:
+            raise Permanent(f"no {payload!r} for {delivery.key}")
+
+    app = given.consumer(lab.app(), "orders", handle)
+    secret, headers = "a secret of customer seven", {"trace": "secret-trace", "x": "1"}
+    app.publish("orders", {"name": secret}, key="customer-7", headers=headers, id="order-1")
+    drained(app)
+    rules = ("body.name", "key", "header.trace")
+    letters = letters_of(lab.url, f"sqlite:///{lab.folder}/letters.db", "orders", redact=rules)
+    (letter,) = letters.browse()
+    assert letter.redaction is not None
+    assert letter.redaction.original == ENCRYPTED
+    stored = b"".join(file.read_bytes() for file in lab.folder.glob("letters.db*"))
+    assert not [clear for clear in (secret, "customer-7", "secret-trace") if clear.encode() in stored]
+    assert letters.replay([letter.id]) == [letter.id]
+    letters.broker.close()
+    drained(app)
+    told = [(each.body, each.key, each.id, dict(each.headers)) for each in received]
+    assert len(told) == 2
+    assert told[0] == told[1]
 
 
 def _failing(lab: Lab) -> App:
