@@ -17,7 +17,7 @@ from unpoison.filters.filter import Filter
 from unpoison.model.dead_letter import DeadLetter
 from unpoison.model.letter_group import LetterGroup, grouped
 from unpoison.model.verdict import STATES
-from unpoison.port.broker import ClosesMore, DeadLetters, ListsIds, Progress, PurgesHistory, ReadAsAWhole, SizesPages, one_look
+from unpoison.port.broker import DeadLetters, ListsIds, Progress, PurgesHistory, ReadAsAWhole, SizesPages, close, one_look
 from unpoison.port.broker_url import masked_text
 
 PAGE = 1_000
@@ -136,7 +136,7 @@ class DLQManager:
     def close(self) -> None:
         """Close its connection. It also works as a context manager: with app.dlq("orders") as dlq: …"""
         self.is_closed = True
-        (self._letters if isinstance(self._letters, ClosesMore) else self._letters.broker).close()
+        close(self._letters)
 
     def __enter__(self) -> Self:
         return self

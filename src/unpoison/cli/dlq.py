@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 
 import click
 
+from unpoison.cli.chosen_letters import NO_SOURCES, Target, chosen_by
 from unpoison.cli.input_output import print_json, print_json_array
 from unpoison.cli.screen import console, group_table, letter_table, print_letter, progress, said_of_group
-from unpoison.cli.target import NO_SOURCES, GivenTarget, Target, chosen_by, target_options
+from unpoison.cli.target import GivenTarget, target_options
 from unpoison.cli.where import where_option
 from unpoison.filters.filter import Filter
 from unpoison.model.dead_letter import DeadLetter

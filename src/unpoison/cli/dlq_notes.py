@@ -7,9 +7,10 @@ from typing import Any
 
 import click
 
+from unpoison.cli.chosen_letters import DLQ, Target
 from unpoison.cli.input_output import Duration, print_json
 from unpoison.cli.screen import moment, said_of_group
-from unpoison.cli.target import DLQ, GivenTarget, Target, target_options
+from unpoison.cli.target import GivenTarget, target_options
 from unpoison.cli.where import where_option
 from unpoison.filters.filter import Filter
 from unpoison.model.dead_letter import iso

@@ -10,6 +10,7 @@ from unpoison.brokers import dead_letters_for
 from unpoison.decide.options import Settings
 from unpoison.errors import UnpoisonError
 from unpoison.port.broker import DeadLetters
+from unpoison.port.broker_url import dlqs_of
 from unpoison.store.letters.collector import Collector
 from unpoison.store.letters.port import LetterStore
 from unpoison.store.letters.sql_letters import letters_for
@@ -76,7 +77,8 @@ class Collecting:
             self._store.open(create=self._settings.create)
             self._store.regroup()
         if self._collector is None:
-            self._collector = Collector(self._letters, self._store, self._source)
+            place = dlqs_of(self._settings.url).get(self._source, "")
+            self._collector = Collector(self._letters, self._store, self._source, place)
         return self._collector
 
     def _fails(self, why: str) -> None:

@@ -3,12 +3,16 @@
 import getpass
 import os
 import socket
+from collections.abc import Collection
 from contextlib import suppress
+from typing import NamedTuple
 
-from unpoison.brokers import dead_letters_for
+from unpoison.brokers import dead_letters_for, foreign_dlq
 from unpoison.port.broker import DeadLetters
+from unpoison.port.broker_url import dlqs_of
 from unpoison.store.letters.collected import CollectedLetters
 from unpoison.store.letters.collector import Collector
+from unpoison.store.letters.scopes import OfPlace, OfSource, Scope
 from unpoison.store.letters.sql_letters import letters_for
 
 
@@ -16,16 +20,33 @@ def letters_of(url: str, store: str, source: str, *, create: bool = True, may_cr
     """The dead letters of a source, opened: in this store if there is one, else in the DLQ of the broker. `may_create` is for the
     tables of the store."""
     native = dead_letters_for(url, source, create=create)
-    if not store:
-        return native
+    place = dlqs_of(url).get(source, "")
+    return _collected(native, store, Collecting(source, place, OfSource(source)), may_create=may_create) if store else native
+
+
+def letters_at(url: str, store: str, dlq: str, accepted: Collection[str] = ()) -> DeadLetters:
+    """The letters in a DLQ by its name, whoever made it: in this store if there is one, else where they are."""
+    native = foreign_dlq(url, dlq, accepted)
+    return _collected(native, store, Collecting(dlq, dlq, OfPlace(dlq)), may_create=True) if store else native
+
+
+class Collecting(NamedTuple):
+    """What is moved into a store, and which letters of that are meant then."""
+
+    source: str
+    place: str
+    scope: Scope
+
+
+def _collected(native: DeadLetters, store: str, moved: Collecting, *, may_create: bool) -> DeadLetters:
     try:
         letters = letters_for(store)
         letters.open(create=may_create)
     except BaseException:
         native.broker.close()
         raise
-    who = operator()
-    return CollectedLetters(native, letters, source, who, Collector(native, letters, source).collect)
+    collector = Collector(native, letters, moved.source, moved.place)
+    return CollectedLetters(native, letters, moved.scope, operator(), collector.collect)
 
 
 def operator() -> str:
