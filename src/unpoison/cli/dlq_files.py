@@ -2,7 +2,7 @@
 
 import itertools
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import BinaryIO
 
@@ -14,13 +14,14 @@ from unpoison.cli.target import GivenTarget, fleet, fleet_options, target_option
 from unpoison.cli.where import where_option
 from unpoison.errors import PayloadError
 from unpoison.filters.filter import Filter
-from unpoison.filters.terms import And, Condition, Or, Pattern, Term
+from unpoison.filters.terms import And, Or, Term
 from unpoison.model.dead_letter import WholeLetter
 from unpoison.model.wording import counted
 from unpoison.port.broker import WHOLE_BYTES
 from unpoison.store.choice import check_collects
 from unpoison.store.letters.export import letter_of, line_of
 from unpoison.store.letters.port import LetterStore
+from unpoison.store.letters.scopes import scope_of
 from unpoison.store.letters.sql_letters import letters_for
 from unpoison.store.letters.values import Ingested, Order, Position, StoredLetter
 
@@ -45,11 +46,11 @@ def export(*, given: GivenTarget, where: Filter | None) -> None:
     chosen, store = given.in_store()
     for dlq in chosen.dlqs:
         dlq.letters.freeze()  # what lies in the DLQ is collected
-    count, names = 0, {dlq.source for dlq in chosen.dlqs}
+    count, scopes = 0, [scope_of(dlq.letters, dlq.source) for dlq in chosen.dlqs]
     with progress("Exporting") as advance:
-        total = sum(sum(store.counts(name).values()) for name in names)
-        for letter in _letters(store, _meant(names, where)):
-            if letter.letter.source in names:
+        total = sum(sum(scope.counts(store).values()) for scope in scopes)
+        for letter in _letters(store, _meant([scope.term(store) for scope in scopes], where)):
+            if any(scope.has(letter) for scope in scopes):
                 sys.stdout.buffer.write(line_of(letter))
                 count += 1
             if advance:
@@ -58,9 +59,8 @@ def export(*, given: GivenTarget, where: Filter | None) -> None:
     click.echo(f"{counted(count, 'dead letter')} written.", err=True)
 
 
-def _meant(sources: set[str], where: Filter | None) -> Filter:
-    of_sources: list[Term] = [Condition("source", "=", Pattern((source,))) for source in sorted(sources)]
-    term = of_sources[0] if len(of_sources) == 1 else Or(tuple(of_sources))
+def _meant(terms: Sequence[Term], where: Filter | None) -> Filter:
+    term = terms[0] if len(terms) == 1 else Or(tuple(terms))
     return Filter(term if where is None else And((term, where.term)))
 
 

@@ -154,7 +154,7 @@ class GivenTarget(NamedTuple):
 
         name = self.dlq or ""
         letters = letters_at(url, store, name, self.accept)
-        return Target([DLQ(name, letters, DLQManager(letters))])
+        return Target([DLQ(name, letters, DLQManager(letters, dlq=name))])
 
     def in_store(self) -> tuple[Target, LetterStore]:
         """The same, for a command that notes what only a store can keep."""

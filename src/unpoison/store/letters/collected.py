@@ -46,7 +46,7 @@ class CollectedLetters:
         self, native: DeadLetters, store: LetterStore, scope: Scope, by: str, collect: Callable[[Progress | None], object]
     ) -> None:
         self.broker = native.broker
-        self._native, self.store, self._scope, self._by, self._move = native, store, scope, by, collect
+        self._native, self.store, self.scope, self._by, self._move = native, store, scope, by, collect
         self._claimant = claimant()
         self._numbers: dict[str, int] = {}
         """Of letters that were shown, by their ids: pages go on behind them."""
@@ -73,7 +73,7 @@ class CollectedLetters:
     def count(self, state: str = "dead") -> int:
         """Those in the DLQ wait too."""
         native = self._native.count() if state == "dead" and not self._is_looking else 0
-        return native + self._scope.counts(self.store).get(state, 0)
+        return native + self.scope.counts(self.store).get(state, 0)
 
     def freeze(self) -> str:
         self._collect()
@@ -138,7 +138,7 @@ class CollectedLetters:
         self._collect()
         selection = self.store.select(self._narrowed(where), state=state, progress=progress)
         found: dict[str, list[str]] = {}
-        for number, letter_id, known in self._scope.named(self.store, selection.numbers):
+        for number, letter_id, known in self.scope.named(self.store, selection.numbers):
             self._numbers[letter_id] = number
             found.setdefault(known, []).append(letter_id)
         self._chosen = str(where), {letter_id for ids in found.values() for letter_id in ids}
@@ -146,9 +146,9 @@ class CollectedLetters:
 
     def groups(self, where: Filter | None, progress: Progress | None = None) -> Sequence[LetterGroup]:
         self._collect()
-        if self._scope.source is None:
+        if self.scope.source is None:
             return grouped(self.matching(Filter(_DEAD) if where is None else where, "dead", None, progress))
-        return self._groups_of(self._scope.source, where, progress)
+        return self._groups_of(self.scope.source, where, progress)
 
     def _groups_of(self, source: str, where: Filter | None, progress: Progress | None) -> Sequence[LetterGroup]:
         """As the store counts them."""
@@ -156,17 +156,17 @@ class CollectedLetters:
         meant = self._ours if where is None else self._narrowed(where)
         found = self.store.groups(meant, state="dead", trend_since=now - TREND, progress=progress)
         samples = [group.sample for group in found if group.sample is not None]
-        names = {number: letter_id for number, letter_id, _ in self._scope.named(self.store, samples)}
+        names = {number: letter_id for number, letter_id, _ in self.scope.named(self.store, samples)}
         return [_shown(source, group, names, now) for group in found if source in group.counts]
 
     # Looking.
 
     def _narrowed(self, where: Filter) -> Filter:
-        return Filter(And((self._scope.term(self.store), where.term)))
+        return Filter(And((self.scope.term(self.store), where.term)))
 
     @property
     def _ours(self) -> Filter:
-        return Filter(self._scope.term(self.store))
+        return Filter(self.scope.term(self.store))
 
     def _collect(self, progress: Progress | None = None) -> None:
         if not self._is_looking:
@@ -180,7 +180,7 @@ class CollectedLetters:
         """The number of this letter; None if there is none."""
         if letter_id in self._numbers:
             return self._numbers[letter_id]
-        return next((each.number for each in self._scope.find(self.store, letter_id)), None)
+        return next((each.number for each in self.scope.find(self.store, letter_id)), None)
 
     def _page(self, after: str, until: str, limit: int, state: str | None) -> Sequence[StoredLetter]:
         """Letters in the order in which they came into the store."""
@@ -198,14 +198,14 @@ class CollectedLetters:
 
     def _only(self, name: str, state: str | None) -> Sequence[StoredLetter]:
         """The letter with this id, else those whose message has it."""
-        found = self._scope.find(self.store, name)
+        found = self.scope.find(self.store, name)
         if not found:
             of_id: Term = And((self._ours.term, Condition("id", "=", Pattern((name,)))))
             found = self.store.page(Filter(of_id), order=Order.ARRIVAL, is_descending=False, limit=SENT_AT_ONCE).letters
         return [each for each in found if self._is_ours(each) and state in (None, each.letter.state)]
 
     def _is_ours(self, stored: StoredLetter) -> bool:
-        return self._scope.has(stored)
+        return self.scope.has(stored)
 
     def _about(self, letter_ids: Sequence[str]) -> str:
         """Which letters these are, for the audit log."""

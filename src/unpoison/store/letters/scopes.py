@@ -4,7 +4,7 @@ The letters of a source may have come from several DLQs, and a DLQ of other prog
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from unpoison.filters.terms import And, Condition, Or, Pattern, Term
 from unpoison.store.letters.port import LetterStore
@@ -21,11 +21,20 @@ class Scope(Protocol):
 
     def has(self, stored: StoredLetter) -> bool: ...
 
+    def sources(self, store: LetterStore) -> Sequence[str]: ...
+
     def counts(self, store: LetterStore) -> Mapping[str, int]: ...
 
     def find(self, store: LetterStore, letter_id: str) -> Sequence[StoredLetter]: ...
 
     def named(self, store: LetterStore, numbers: Sequence[int]) -> Sequence[tuple[int, str, str]]: ...
+
+
+@runtime_checkable
+class HasScope(Protocol):
+    """Dead letters in a store."""
+
+    scope: Scope
 
 
 class OfSource:
@@ -41,6 +50,9 @@ class OfSource:
 
     def has(self, stored: StoredLetter) -> bool:
         return stored.letter.source == self._source
+
+    def sources(self, store: LetterStore) -> Sequence[str]:
+        return [self._source]
 
     def counts(self, store: LetterStore) -> Mapping[str, int]:
         return store.counts(self._source)
@@ -61,11 +73,14 @@ class OfPlace:
         self._place = place
 
     def term(self, store: LetterStore) -> Term:
-        found: list[Term] = [Condition("source", "=", Pattern((source,))) for source in store.sources_at(self._place)]
+        found: list[Term] = [Condition("source", "=", Pattern((source,))) for source in self.sources(store)]
         return Or(tuple(found)) if len(found) > 1 else found[0] if found else And((Condition("state", "=", Pattern(("",))),))
 
     def has(self, stored: StoredLetter) -> bool:
         return stored.place == self._place
+
+    def sources(self, store: LetterStore) -> Sequence[str]:
+        return store.sources_at(self._place)
 
     def counts(self, store: LetterStore) -> Mapping[str, int]:
         return store.counts_at(self._place)
@@ -75,3 +90,8 @@ class OfPlace:
 
     def named(self, store: LetterStore, numbers: Sequence[int]) -> Sequence[tuple[int, str, str]]:
         return store.named(numbers, place=self._place)
+
+
+def scope_of(letters: object, source: str) -> Scope:
+    """The letters of a DLQ as they are in the store."""
+    return letters.scope if isinstance(letters, HasScope) else OfSource(source)

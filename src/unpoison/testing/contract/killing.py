@@ -8,7 +8,7 @@ from unpoison.errors import Discard
 from unpoison.model.backoff import Backoff
 from unpoison.model.message import Delivery, Outgoing
 from unpoison.port.broker import Capability, Depth, Kept, Settlement
-from unpoison.store.letters.choice import letters_of
+from unpoison.store.letters.choice import letters_at, letters_of
 from unpoison.store.letters.collected import CollectedLetters
 from unpoison.testing import given
 from unpoison.testing.contract import pausing
@@ -155,6 +155,27 @@ def test_a_collector_killed_at_any_line_loses_no_letter_and_keeps_none_twice(lab
     sweep(lab, "collect", lambda source: _four_letters(lab, source), lambda source: _collect(lab, source), check)
 
 
+def test_a_collector_of_a_dlq_of_others_killed_at_any_line_loses_no_letter_and_keeps_none_twice(lab: Lab) -> None:
+    lab.needs(SURVIVES)
+    bodies = [b"0", b"1", b"2", b"3"]
+    names: dict[str, str] = {}
+
+    def prepare(source: str) -> None:
+        names[source] = lab.fill_a_dlq_of_others(f"{source}-lost", bodies)
+
+    def collect(source: str) -> None:
+        with closing(_taken_from(lab, names[source])) as letters, letters.one_look():
+            pass
+
+    def check(source: str) -> None:
+        collect(source)
+        with closing(_taken_from(lab, names[source])) as letters:
+            assert sorted(letter.body for letter in letters.browse(state=None)) == bodies
+            assert letters.count() == 4
+
+    sweep(lab, "collect-others", prepare, collect, check)
+
+
 def test_a_replay_from_the_store_killed_at_any_line_loses_no_letter(lab: Lab) -> None:
     lab.needs(SURVIVES)
 
@@ -185,6 +206,12 @@ def test_a_replay_from_the_store_killed_at_any_line_loses_no_letter(lab: Lab) ->
 
 def _in_store(lab: Lab, source: str) -> CollectedLetters:
     letters = letters_of(lab.url, f"sqlite:///{lab.folder}/letters.db", source)
+    assert isinstance(letters, CollectedLetters)
+    return letters
+
+
+def _taken_from(lab: Lab, dlq: str) -> CollectedLetters:
+    letters = letters_at(lab.url, f"sqlite:///{lab.folder}/letters.db", dlq)
     assert isinstance(letters, CollectedLetters)
     return letters
 
