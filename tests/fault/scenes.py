@@ -134,11 +134,11 @@ def letters_in_store(lab: Lab, dlq: str) -> Iterator[CollectedLetters]:
         letters.close()
 
 
-def collected(lab: Lab, dlq: str) -> Collected:
+def collected(lab: Lab, dlq: str, *accepted: str) -> Collected:
     """Move the letters of a DLQ of others into the same store."""
     store = letters_for(f"sqlite:///{lab.folder}/letters.db")
     store.open()
-    native = foreign_dlq(lab.url, dlq)
+    native = foreign_dlq(lab.url, dlq, accepted)
     try:
         return Collector(native, store, dlq, dlq).collect()
     finally:

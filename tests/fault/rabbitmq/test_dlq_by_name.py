@@ -1,8 +1,11 @@
 """A DLQ of any name: that of a source, and one that others own."""
 
+from contextlib import closing
+
 import pika
 import pytest
 
+from tests.contract.rabbitmq_lab import RabbitMQLab
 from tests.fault.rabbitmq.test_foreign_letters import publish, taken, waiting
 from tests.fault.scenes import collected, letters_in_store
 from unpoison.brokers import foreign_dlq, url_with_dlq
@@ -157,3 +160,32 @@ def test_what_is_not_there_is_not_made(lab, raw):
         foreign_dlq(lab.url, "parking", ["all"])
     with pytest.raises(ConfigError, match="cannot be a RabbitMQ queue"):
         url_with_dlq(lab.url, "orders", "amq.letters")
+
+
+@pytest.mark.long
+@pytest.mark.servers("rabbitmq-4")
+def test_on_rabbitmq_4_a_look_may_delete_a_letter_and_collecting_saves_it(rabbitmq_4, tmp_path):
+    """It was given up at the default limit of its queue, and brought its count along."""
+    with RabbitMQLab(rabbitmq_4, tmp_path) as lab, closing(pika.BlockingConnection(pika.URLParameters(lab.url))) as connection:
+        raw = connection.channel()
+        raw.confirm_delivery()
+        raw.queue_declare("grave", durable=True, arguments={"x-queue-type": "quorum"})
+        to_there = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "grave"}
+        raw.queue_declare("orders", durable=True, arguments={"x-queue-type": "quorum", **to_there})
+        given_up(raw, b"1")
+        with pytest.raises(ConfigError, match=r"(has|may have) a delivery limit"):
+            foreign_dlq(lab.url, "grave")
+        assert collected(lab, "grave", "delivery-limit").new == 1
+        given_up(raw, b"2")
+        letters = foreign_dlq(lab.url, "grave", ["delivery-limit"])
+        assert [(each.source, each.body) for each in letters.browse()] == [("orders", b"2")]
+        letters.broker.close()
+        wait_until(lambda: waiting(raw, "grave") == 0, lambda: "It is still there: looking did no harm")
+
+
+def given_up(raw, body):
+    publish(raw, "orders", body)
+    for _ in range(21):
+        wait_until(lambda: waiting(raw, "orders") == 1, lambda: "It did not come back")
+        raw.basic_reject(raw.basic_get("orders")[0].delivery_tag, requeue=True)
+    wait_until(lambda: waiting(raw, "grave") == 1, lambda: "It was not given up")
