@@ -52,7 +52,8 @@ class KafkaLab(Lab):
     def fill_a_dlq_of_others(self, name: str, bodies: Sequence[bytes]) -> str:
         where = address(self.url)
         topic, producer = f"{where.prefix}{name}", Producer(where.options)
-        AdminClient(where.options).create_topics([NewTopic(topic, 2, 1)])[topic].result()
+        admin = AdminClient(where.options)  # which must live until the answer is there
+        admin.create_topics([NewTopic(topic, 2, 1)])[topic].result()
         for number, body in enumerate(bodies):
             producer.produce(topic, body, partition=number % 2)
         producer.flush()

@@ -2,13 +2,14 @@
 
 import pytest
 
-from unpoison.app import App
+from unpoison.app import App, runnable
 from unpoison.brokers import check_sources, needs_for, url_with_dlq
 from unpoison.brokers.kafka.foreign_dlq import Progress
 from unpoison.brokers.rabbitmq.provisioning import rights_of
 from unpoison.brokers.rabbitmq.url import address as amqp
 from unpoison.errors import ConfigError
-from unpoison.port.broker_url import dlqs_of, parse, with_dlq
+from unpoison.flow.run import Run
+from unpoison.port.broker_url import dlqs_of, parse, with_dlq, without_dlqs
 
 URLS = {
     "amqp://127.0.0.1:1/v": "orders.DLT",
@@ -24,10 +25,23 @@ def test_the_url_says_which_dlq_a_source_has():
     assert dlqs_of(url) == {"orders": "orders.DLT", "a&b:c": "ü:1%"}
     assert (parse(url, "").options(), dict(parse(url, "").dlqs)) == ({"heartbeat": "5"}, dlqs_of(url))
     assert with_dlq(url, "orders", "orders.DLT") == url
+    assert without_dlqs(url) == "amqp://h/v?heartbeat=5"
+    assert without_dlqs("amqp://h/v?dlq=a:b") == without_dlqs("amqp://h/v") == "amqp://h/v"
     assert dlqs_of("amqp://h/v?dlq_ttl=5") == dlqs_of("amqp://h/v") == {}
     assert amqp("amqp://h/v?dlq_ttl=5&dlq=orders:orders.DLT").dlq_ttl == 5
     with pytest.raises(ConfigError, match=r"two DLQs: 'orders.DLT' in the URL, and 'other'"):
         with_dlq(url, "orders", "other")
+
+
+def test_apps_of_one_run_cannot_share_a_dlq_either():
+    apps = []
+    for source in ("orders", "mail"):
+        app = App("redis://h?group=shop")
+        app.consumer(source, dlq="lost", isolation="inline")(print)
+        apps.append(runnable(app))
+    with pytest.raises(ConfigError, match="would share 'lost'"):
+        Run(apps)
+    Run(apps[:1])
 
 
 @pytest.mark.parametrize("option", ["dlq=orders", "dlq=:x", "dlq=orders:", "dlq=orders:a&dlq=orders:b"])

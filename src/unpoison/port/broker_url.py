@@ -168,6 +168,15 @@ def with_dlq(url: str, source: str, dlq: str) -> str:
     return f"{url}{'&' if '?' in url else '?'}{_DLQ}={quote(source, safe='')}:{quote(dlq, safe='')}"
 
 
+def without_dlqs(url: str) -> str:
+    """The URL as it is for apps that name other DLQs."""
+    found = _URL.fullmatch(url)
+    if found is None or not (query := found[4] or ""):
+        return url
+    plain, _ = _split_dlqs(url, query)
+    return url.replace(f"?{query}", f"?{plain}" if plain else "", 1)
+
+
 def _split_dlqs(url: str, query: str) -> tuple[str, Mapping[str, str]]:
     """The options without the names of DLQs, and these."""
     if _DLQ not in query:

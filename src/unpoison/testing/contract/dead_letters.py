@@ -54,7 +54,7 @@ def test_the_letters_of_a_source_are_in_the_dlq_that_its_consumer_names(lab: Lab
     first, second, _ = dlq.peek()
     assert (dlq.count(), dlq.source, {letter.source for letter in dlq.letters()}) == (3, "orders", {"orders"})
     assert dlq.replay_one(first.id)
-    assert dlq.discard(second.id)
+    dlq.discard(second.id)
     drained(app)
     found = sorted((letter.state, letter.body) for letter in dlq.letters(state=None))
     assert found == [("dead", b"1"), ("dead", b"3"), ("discarded", b"2"), ("replayed", b"1")]
